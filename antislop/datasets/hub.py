@@ -140,7 +140,6 @@ def write_parquet(path: Path, folder: Path) -> list[Path]:
 
 
 def _split_records(records: Dataset) -> Iterator[tuple[str, Dataset]]:
-    """Yield the name of each file and its records."""
     arms = records["arm"]
     for arm in dict.fromkeys(arms):
         rows = records.select([number for number, record_arm in enumerate(arms) if record_arm == arm])
@@ -194,7 +193,7 @@ def make_card(title: str, records: Sequence[Record], bans: BanList, made_of: Map
     """Return a card as Markdown.
 
     made_of: source, model and command; license and language, as identifiers of the hub, if known; pairs, their format;
-    and all other settings of the records. Without a language, English is detected by its stop words.
+        and all other settings of the records. Without a language, English is detected by its stop words.
     """
     settings = {name: value for name, value in made_of.items() if name not in _SHOWN_ELSEWHERE and value is not None}
     counts, slop = Counter(record["arm"] for record in records), measure_slop(records, bans)
@@ -277,7 +276,6 @@ def _fit(name: str, values: list[Any]) -> list[Any]:
 
 @contextmanager
 def _without_bars() -> Iterator[None]:
-    """Hide the progress bars of the package datasets."""
     import datasets
 
     was_shown = not datasets.are_progress_bars_disabled()

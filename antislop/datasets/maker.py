@@ -1,9 +1,4 @@
-"""Make records with a model, many texts in flight; the batch does not influence a text.
-
-    maker = ModelRecordMaker(model, tokenizer, bans, settings={"max_new_tokens": 300, "do_sample": True})
-    with open_journal("out.jsonl", {"seed": 0}) as journal:
-        for record in write_records(maker, lambda: read_prompts("prompts.jsonl"), journal):
-            print(record["response"])
+"""Make records with a model, many texts in flight.
 
 A record depends on its prompt, its key and the settings, not on other prompts, their order or the batch size.
 """
@@ -47,7 +42,12 @@ BATCHES_OF_CONTINUATIONS = 4
 
 
 class _Begun(NamedTuple):
-    """A text in flight after a prompt of `ids`. is_chat: it is a chat reply. since: its start, in seconds."""
+    """A text in flight.
+
+    ids: the tokens of its prompt.
+    is_chat: whether it is a chat reply.
+    since: its start, in seconds.
+    """
 
     spec: SampleSpec
     ids: list[int]
@@ -58,8 +58,10 @@ class _Begun(NamedTuple):
 class RecordMakerBase(ABC):
     """Makes records; a subclass writes their texts in `_write`, and refuses prompts in `_find_error`.
 
-    settings: of each text: max_new_tokens and sampling. pairs: the format of preference pairs; None makes no pairs.
-    arms: all arms that will be passed to `make`. options: of `AntiSlop`, whose errors are raised.
+    settings: of each text: max_new_tokens and sampling.
+    pairs: the format of preference pairs; None makes no pairs.
+    arms: all arms that will be passed to `make`.
+    options: of `AntiSlop`, whose errors are raised.
     """
 
     def __init__(
@@ -80,7 +82,7 @@ class RecordMakerBase(ABC):
         sampled_arms: tuple[Arm, ...] = (*arms, "plain") if pairs == "dpo" else tuple(arms)
         self._samplers = {arm: _make_sampler(tokenizer, bans, arm, options) for arm in sampled_arms}
         self._instruction = AvoidanceInstruction(bans, tokenizer) if "prompt-only" in arms else None
-        self._instructed_phrases: dict[tuple[str, int, str], int] = {}
+        self._asked_phrases: dict[tuple[str, int, str], int] = {}
         self._seed = seed
         self._batch_size = batch_size
         self._settings = settings
@@ -167,7 +169,7 @@ class RecordMakerBase(ABC):
         if spec.arm != "prompt-only":
             return spec.prompt
         assert self._instruction is not None, "the arm prompt-only is not among arms"
-        prompt, self._instructed_phrases[spec.identity] = self._instruction.add_to(
+        prompt, self._asked_phrases[spec.identity] = self._instruction.add_to(
             spec.prompt, room=self._find_room(self._new)
         )
         return prompt
@@ -187,16 +189,14 @@ class RecordMakerBase(ABC):
                 withdrawn[event.violation.ban.phrase] += len(event.withdrawn)
         reply = {"role": "assistant", "content": self._vocabulary.decode(completion.tokens)}
         chat = {} if spec.prompt.messages is None else {"messages": [*spec.prompt.messages, reply]}
-        instruction_columns = (
-            {"asked_phrases": self._instructed_phrases.pop(spec.identity)} if spec.arm == "prompt-only" else {}
-        )
+        asked = {"asked_phrases": self._asked_phrases.pop(spec.identity)} if spec.arm == "prompt-only" else {}
         return self._describe(
             spec,
             status="error" if completion.error is not None else "conceded" if conceded else "ok",
             error=None if completion.error is None else str(completion.error),
             response=completion.text,
             **chat,
-            **instruction_columns,
+            **asked,
             prompt_tokens=prompt_tokens,
             tokens=len(completion.tokens),
             withdrawn_tokens=report.withdrawn_tokens,
@@ -231,7 +231,6 @@ class RecordMakerBase(ABC):
         return prompt.text
 
     def _describe(self, spec: SampleSpec, *, status: str, **columns: Any) -> Record:
-        """Return a record: the columns of the prompt, then those of the text."""
         spec_columns: Record = {
             "key": spec.prompt.key,
             "sample": spec.sample,

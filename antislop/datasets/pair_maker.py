@@ -1,4 +1,4 @@
-"""Make the preference pairs of finished texts; the model continues withdrawn texts in batches."""
+"""Make the preference pairs of finished texts; the model continues withdrawn texts to the end of a sentence."""
 
 from __future__ import annotations
 
@@ -42,7 +42,6 @@ class SentenceEnd(StoppingCriteria):  # type: ignore[misc]  # transformers has n
         self._vocabulary = vocabulary
 
     def __call__(self, input_ids: Tensor, scores: object, **_: Any) -> Tensor:  # noqa: ARG002
-        """Return whether each row of ids [rows, tokens] is to end."""
         return torch.tensor([self._has_ended(ids) for ids in input_ids[:, -TAIL:].tolist()], device=input_ids.device)
 
     def rewind(self, row: int, length: int) -> None:
@@ -81,8 +80,11 @@ class ContinuationWriter(Protocol):
 class Pairs:
     """The pairs of one text.
 
-    rows: finished pairs. drafts: pairs whose withdrawn text is to be continued, after a prompt of `ids`. seed: of the
-    text. error: the reason for which a text could not be continued.
+    ids: the tokens of its prompt.
+    seed: of the text.
+    rows: finished pairs.
+    drafts: pairs whose withdrawn text is to be continued.
+    error: why a text could not be continued.
     """
 
     ids: Sequence[int] = ()
@@ -94,7 +96,10 @@ class Pairs:
 
 
 class _Continuation(NamedTuple):
-    """A withdrawn text to be continued. seed: of its continuation."""
+    """A withdrawn text to be continued.
+
+    seed: of its continuation.
+    """
 
     pairs: Pairs
     draft: PairDraft
@@ -109,8 +114,11 @@ class _Continuation(NamedTuple):
 class PairMaker:
     """Makes pairs of one format.
 
-    bans: under which the texts were written. fingerprint: of the tokenizer. settings: of the texts. write: continues
-    texts. find_room: returns the limit of tokens of a prompt, given the number of new tokens; None if unknown.
+    bans: under which the texts were written.
+    fingerprint: of the tokenizer.
+    settings: of the texts.
+    write: continues texts.
+    find_room: returns the limit of tokens of a prompt, given the number of new tokens; None if unknown.
     find_ends: returns the tokens that end a text.
     """
 
@@ -191,5 +199,4 @@ class PairMaker:
         return ((task, by_number.get(number)) for number, task in enumerate(tasks))
 
     def _is_complete(self, tokens: Sequence[int]) -> bool:
-        """Return whether tokens end with one that ends a text."""
         return bool(tokens) and tokens[-1] in self._find_ends()

@@ -5,9 +5,8 @@
         for record in write_records(cluster, lambda: read_prompts("prompts.jsonl"), journal):
             ...
 
-Ray schedules, restarts dead workers and spills to disk. Specs are sent in blocks, and a worker returns a block as a
-whole. If it dies, another worker makes the block again, with the same records, since these depend on their keys. The
-workers write no files: the journal stays in the process that reads the prompts.
+A worker returns a block of specs as a whole. If it dies, another worker makes the block again, with the same records,
+since these depend on their keys. Workers write no files: the journal stays in the process that reads the prompts.
 """
 
 from __future__ import annotations
@@ -54,11 +53,13 @@ QUIET = {"RAY_BACKEND_LOG_LEVEL": "fatal", "RAY_USAGE_STATS_ENABLED": "0"}
 class Cluster:
     """Makes records on many machines, as a `ModelRecordMaker` does on one.
 
-    model: the argument of `load_model`, which each worker calls. batch_size: texts in flight per worker.
-    workers: by default one per GPU of the cluster, or one per machine if there are no GPUs. address: of the cluster,
-    "auto" or host:port; by default the cluster that this process is connected to, or else a local one, which is stopped
-    at the end. settings, seed, pairs, options: see `ModelRecordMaker`. endpoint: a server that all workers use in the
-    place of models of their own; `model` is its tokenizer's then, and the options are those of `EndpointMaker`.
+    model: the argument of `load_model`, which each worker calls; with `endpoint`, of the tokenizer.
+    seed, settings, pairs, options: see `ModelRecordMaker`, or with `endpoint` `EndpointMaker`.
+    batch_size: texts in flight per worker.
+    workers: by default one per GPU of the cluster, or one per machine if there are no GPUs.
+    address: of the cluster, "auto" or host:port; by default the cluster that this process is connected to, or else a
+        local one, which is stopped at the end.
+    endpoint: a server that all workers use in place of models of their own.
     """
 
     def __init__(
@@ -159,7 +160,10 @@ class Worker:
         self._maker: RecordMaker | None = None
 
     def __call__(self, block: Any) -> dict[str, list[Any]]:
-        """Return the columns number and done of a block; done is JSON: the fields of each `MadeRecord`, or an error."""
+        """Return the columns number and done of a block.
+
+        done: JSON: the fields of each `MadeRecord`, or an error.
+        """
         number, specs = block["number"][0].as_py(), pickle.loads(block["specs"][0].as_py())
         try:
             self._maker = self._maker or self._make_maker()
@@ -181,7 +185,10 @@ def _name(error: Exception) -> str:
 
 
 class _Crew(NamedTuple):
-    """The number of workers, and the resources of each, in Ray's names."""
+    """The workers of a cluster.
+
+    share: the resources of each, in Ray's names.
+    """
 
     workers: int
     share: dict[str, float]
@@ -290,7 +297,6 @@ def _find_head() -> str:
 
 
 def _watch(head: str, is_over: threading.Event, is_lost: threading.Event) -> None:
-    """Interrupt the main thread if the head does not answer for `LOST_AFTER` seconds."""
     answered = time.monotonic()
     while not is_over.wait(WATCH_EVERY):
         try:

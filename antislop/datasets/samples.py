@@ -1,4 +1,4 @@
-"""Samples: specs of texts to be made from prompts, and the records of these texts. Knows no models."""
+"""Samples: specs of texts to be made from prompts, the records of these texts, and sums over records."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ UNBANNED: tuple[Arm, ...] = ("plain", "prompt-only")
 
 
 class SampleSpec(NamedTuple):
-    """One text to be made: the prompt, the number of the response among those to this prompt, and the arm."""
+    """One text to be made.
+
+    sample: its number among the texts to this prompt.
+    """
 
     prompt: Prompt
     sample: int
@@ -60,7 +63,6 @@ class RecordMaker(Protocol):
 
 
 def plan_samples(prompts: Iterable[Prompt], *, samples: int, arm: Arm) -> Iterator[SampleSpec]:
-    """Yield `samples` specs for each prompt."""
     return (SampleSpec(prompt, sample, arm) for prompt in prompts for sample in range(samples))
 
 
@@ -78,8 +80,10 @@ def fingerprint_bans(bans: BanList) -> str:
 class Summary:
     """Counts of the records of a run.
 
-    words: of texts with bans. unbanned: tokens of texts without bans. conceded: violations that stay in the text.
+    conceded: violations that stay in the text.
     cut: texts that ended before their grammar did.
+    words: of texts with bans.
+    unbanned: tokens of texts without bans.
     began: seconds of the monotonic clock.
     """
 
@@ -95,7 +99,6 @@ class Summary:
     began: float = field(default_factory=time.monotonic)
 
     def add(self, record: Mapping[str, Any]) -> None:
-        """Count one more record."""
         if record["status"] == "error":
             self.failed += 1
             return

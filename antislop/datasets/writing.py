@@ -1,4 +1,4 @@
-"""Write records into a journal, and resume a run that was stopped."""
+"""Write records into a journal and their pairs into a file, and resume a run that was stopped."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def open_journal(
 class Resumed(NamedTuple):
     """How the journal of a resumed run compares with its prompts.
 
-    changed: number of records that were removed because their prompts have changed. unasked: number of records of
-    prompts, samples or arms that this run does not have.
+    changed: number of records that were removed because their prompts have changed.
+    unasked: number of records of prompts, samples or arms that this run does not have.
     """
 
     changed: int
@@ -94,9 +94,10 @@ def write_records(
 ) -> Iterator[Record]:
     """Make the records that a journal lacks, and yield each when it is written.
 
-    prompts: returns an iterator over all prompts; called once per arm. is_stopped: called before each text; once it
-    returns True, only the texts in flight are finished. Raises `InputError` at a prompt that has changed under the key
-    of a record: see `resume`.
+    prompts: returns an iterator over all prompts; called once per arm.
+    is_stopped: called before each text; once it returns True, only the texts in flight are finished.
+
+    Raises `InputError` at a prompt that has changed under the key of a record: see `resume`.
     """
     for arm in arms:
         specs = takewhile(lambda _: not is_stopped(), plan_samples(prompts(), samples=samples, arm=arm))
@@ -118,8 +119,10 @@ def _is_made(spec: SampleSpec, journal: Journal) -> bool:
 class PairFile:
     """The preference pairs of a journal's records; each record has its pairs once, even if the process was killed.
 
-    The pairs of a record are written before it; a resumed run removes pairs without a record. is_own: whether the
-    settings of the journal name this file. Raises `InputError` for a file with other content.
+    is_own: whether the settings of the journal name this file.
+
+    The pairs of a record are written before it; a resumed run removes pairs without a record. Raises `InputError` for a
+    file with other content.
     """
 
     def __init__(self, path: Path, journal: Journal, *, kind: PairFormat, is_own: bool = False) -> None:
@@ -132,10 +135,9 @@ class PairFile:
         replace_lines(path, (line for line, row in lines if row and _owner(row) in journal))
 
     def _check(self, lines: Sequence[tuple[bytes, Record | None]], journal: Journal, *, is_own: bool) -> None:
-        """Refuse a file with lines that are no pairs of the journal's records, or of records that the journal lost.
+        """Refuse a file with lines that are not pairs of the journal's records, or of records that the journal lost.
 
-        Unless `is_own`, pairs of one lost record are accepted: that which was being written when the process was
-        killed.
+        Unless `is_own`, accept pairs of one lost record: the one being written when the process was killed.
         """
         is_torn = bool(lines) and lines[-1][1] is None
         rows = [row or {} for _, row in (lines[:-1] if is_torn else lines)]
@@ -150,7 +152,7 @@ class PairFile:
             )
 
     def append(self, rows: Iterable[Record], counts: Mapping[PairCount, int] | None = None) -> None:
-        """Write the pairs of a text; raises `InputError` if the disk is full. counts: added to the file's counts."""
+        """Write the pairs of a text, and add to the counts of the file. Raises `InputError` if the disk is full."""
         self.counts.update(counts or {})
         try:
             with open_to_append(self.path) as file:
@@ -162,7 +164,8 @@ class PairFile:
     def finish(self, *, per_ban: int | None = None, per_token: int | None = None, seed: int = 0) -> int:
         """Remove duplicates and pairs beyond the limits; return the number of pairs left.
 
-        per_ban: limit of pairs per ban. per_token: limit of rows that reject a token, and of rows that choose it.
+        per_ban: limit of pairs per ban.
+        per_token: limit of rows that reject a token, and of rows that choose it.
         """
         rows = drop_duplicates(read_records(self.path))
         rows = rows if per_ban is None else cap_per_ban(rows, limit=per_ban, seed=seed)

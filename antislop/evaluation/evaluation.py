@@ -1,8 +1,7 @@
 """An evaluation as plain data: the texts of several arms to the same prompts, measured and compared.
 
-It turns outputs into rows of estimates, from which pages, figures and tables are made. All arms are compared with the
-arm "plain". Intervals are bootstrapped over prompts, since texts to one prompt are not independent; over texts if their
-prompts are unknown.
+All arms are compared with the arm "plain". Intervals are bootstrapped over prompts, since texts to one prompt are not
+independent; over texts if their prompts are unknown.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from antislop.datasets.samples import PLAIN
+from antislop.errors import InputError
 from antislop.evaluation.outputs import Example, Output, align, find_examples
 from antislop.evaluation.rows import EstimateRow, compare_with_plain, describe_row, measure_arm, tally_outputs
 from antislop.lists.ban_list import BanList
@@ -29,7 +29,11 @@ CERTAIN, HINTED = 0.05, 0.5  # accepted shares of false discoveries among change
 
 
 class ArmSize(NamedTuple):
-    """The size of an arm. tokens: None if unknown. left_out: texts that lack a counterpart in another arm."""
+    """The size of an arm.
+
+    tokens: None if unknown.
+    left_out: texts that lack a counterpart in another arm.
+    """
 
     texts: int
     prompts: int | None
@@ -39,7 +43,11 @@ class ArmSize(NamedTuple):
 
 
 class BanHits(NamedTuple):
-    """The matches of a ban in the texts of each arm. ban: its text. weight: the share of its occurrences to keep."""
+    """The matches of a ban in the texts of each arm.
+
+    ban: its text.
+    weight: the share of its occurrences to keep.
+    """
 
     ban: str
     weight: float
@@ -48,12 +56,13 @@ class BanHits(NamedTuple):
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The results. is_paired: whether the texts of the arms answer the same prompts, so that pairs can be compared.
+    """The results.
 
+    is_paired: whether the texts of the arms answer the same prompts, so that pairs can be compared.
     bans: the hits of each ban of the list that occurs in any arm, the most frequent of the first arm first.
-    changes: of each arm from the plain one, as in `profiles.changes.compare`. chances: the accepted share of false
-    discoveries among them: `CERTAIN`, or `HINTED` if there are no changes at that level. notes: sentences about limits
-    of the results.
+    changes: of each arm from the plain one, as in `profiles.changes.compare`.
+    chances: the accepted share of false discoveries among them: `CERTAIN`, or `HINTED` if none is certain.
+    notes: sentences about limits of the results.
     """
 
     sizes: Mapping[str, ArmSize]
@@ -108,15 +117,17 @@ def evaluate(
 ) -> Evaluation:
     """Measure the outputs of arms, and compare each arm with the plain one.
 
-    made_from: the bans of the arms. held_out: a list made from other texts. seed, resamples: of the bootstrap.
+    made_from: the bans of the arms.
+    held_out: a list made from other texts.
+    seed, resamples: of the bootstrap.
 
-    Raises `ValueError` if there is no arm, and if an arm has no texts.
+    Raises `InputError` if there is no arm, and if an arm has no texts.
     """
     for arm, outputs in arms.items():
         if not outputs:
-            raise ValueError(f"the arm {arm} has no texts: there is nothing to measure")
+            raise InputError(f"the arm {arm} has no texts: there is nothing to measure")
     if not arms:
-        raise ValueError("no arm was passed: pass at least one, with texts")
+        raise InputError("no arm was passed: pass at least one, with texts")
     aligned, is_paired = align(arms)
     lists = find_lists(made_from, held_out)
     options = {"seed": seed, "resamples": resamples}
@@ -152,7 +163,7 @@ def count_bans(arms: Mapping[str, Sequence[Output]], bans: BanList) -> list[BanH
 
 
 def find_lists(made_from: BanList, held_out: BanList | None) -> dict[str, BanList]:
-    """Return the lists whose hits are counted, by the names in `LISTS`; empty lists are left out."""
+    """Return the lists whose hits are counted, by the names in `LISTS`, without empty ones."""
     lists = {"made_from": made_from}
     if held_out is not None:
         lists |= {"held_out": held_out, "held_out_only": BanList(made_from.diff(held_out).added)}

@@ -1,4 +1,8 @@
-"""The figures of an evaluation, and a figure of the changes between two profiles. Needs matplotlib."""
+"""The figures of an evaluation, and a figure of the changes between two profiles. Needs matplotlib.
+
+Figures are as wide as a phone, and their SVG keeps text as text. The colors are those of Okabe and Ito
+(https://jfly.uni-koeln.de/color/), which color-blind people can distinguish.
+"""
 
 from __future__ import annotations
 
@@ -105,14 +109,13 @@ def name_arms(figure: Figure, axes: Axes, colors: Mapping[str, str]) -> None:
 
 
 def to_errors(estimate: Estimate) -> list[list[float]] | None:
-    """Return an interval in the form of matplotlib: the distances to its lower and its upper end."""
+    """Return the distances from a value to the lower and the upper end of its interval, as matplotlib takes them."""
     if estimate.value is None or estimate.low is None or estimate.high is None:
         return None
     return [[max(0.0, estimate.value - estimate.low)], [max(0.0, estimate.high - estimate.value)]]
 
 
 def name_ratio_ticks(axes: Axes) -> None:
-    """Label a logarithmic axis with a few decimal numbers."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
     low, high = axes.get_xlim()
@@ -298,7 +301,7 @@ def _span(values: Iterable[float | None], *, about: float, min_width: float) -> 
 
 
 def _shift(figure: Figure, points: float) -> Any:
-    """Return a transform that moves points to the right, so that arms of equal suppression don't hide each other."""
+    """Return a transform to the right, so that arms of equal suppression don't hide each other."""
     from matplotlib.transforms import ScaledTranslation
 
     return ScaledTranslation(points / 72, 0, figure.dpi_scale_trans)
@@ -313,7 +316,9 @@ def _draw_arm_changes(arm: str, evaluation: Evaluation) -> Figure:
 def save_changes(changes: Sequence[Change], path: Path, *, before: str, after: str, limit: int) -> None:
     """Write a picture of the changes between two profiles: up to `limit` rises and up to `limit` falls.
 
-    path: its suffix is the format: .svg, .png or .pdf. before, after: the names of the two profiles.
+    path: its suffix is the format: .svg, .png or .pdf.
+    before, after: the names of the two profiles.
+
     Raises `ImportError` without matplotlib.
     """
     import matplotlib
@@ -327,7 +332,9 @@ def save_changes(changes: Sequence[Change], path: Path, *, before: str, after: s
 def _draw_changes(changes: Sequence[Change], colors: Mapping[str, str], *, label: str, limit: int) -> Figure:
     """Draw the most certain rises and falls: a dot and its interval on a logarithmic axis.
 
-    Hollow dots are bounds: one profile does not list the entry. colors: the name of the arm and its color.
+    colors: the name of the arm and its color.
+
+    Hollow dots are bounds: one profile does not list the entry.
     """
     groups = [[change for change in changes if (change.ratio > 1) is is_rise][:limit] for is_rise in (True, False)]
     rows = [change for group in groups for change in sorted(group, key=lambda change: -change.ratio)]

@@ -1,7 +1,6 @@
 """The report of an evaluation: a self-contained page, its figures, a table, and all results as JSON.
 
-The page needs no network, no script and no other file; its figures are inline SVG, with their text as text, in the
-colors of the page.
+The page needs no network and no script; its figures are inline SVG in the colors of the page, with their text as text.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""The rows of an evaluation: an estimate for each metric of an arm, alone or against the plain arm.
-
-Intervals are bootstrapped over prompts, since texts to one prompt are not independent; over texts if their prompts are
-unknown.
-"""
+"""The rows of an evaluation, and its metrics beside `METRICS`: hits of lists, costs, comparisons with the plain arm."""
 
 from __future__ import annotations
 
@@ -122,7 +118,10 @@ _OF_BANS = ("violations", "withdrawn", "conceded")
 
 
 class EstimateRow(NamedTuple):
-    """An estimate of a metric of an arm. against: the arm that it was compared with, if any."""
+    """An estimate of a metric of an arm.
+
+    against: the arm that it was compared with, if any.
+    """
 
     arm: str
     metric: Metric
@@ -131,7 +130,7 @@ class EstimateRow(NamedTuple):
 
 
 def describe_row(row: EstimateRow) -> dict[str, Any]:
-    """Return a row as a flat record: that of summary.csv."""
+    """Return a row as a flat record, with the columns of summary.csv."""
     estimate = row.estimate
     return {
         "arm": row.arm,
@@ -155,7 +154,11 @@ def tally_outputs(outputs: Iterable[Output], lists: Mapping[str, BanList]) -> Ta
 
 
 def measure_arm(arm: str, tally: Tally, lists: Collection[str], **options: Any) -> list[EstimateRow]:
-    """Return the rows of an arm. lists: the names of the counted lists. options: of the bootstrap."""
+    """Return the rows of an arm.
+
+    lists: the names of the counted lists.
+    options: of the bootstrap.
+    """
     measured = measure(tally, **options)
     distance = measure_distance(tally, **options)
     absent = {*LISTS} - {*lists} | ({*_OF_BANS} if arm in UNBANNED else set())
@@ -210,7 +213,6 @@ def _compare_sums(
 
 
 def _sum_all(sums: Sums) -> dict[str, Floats]:
-    """Return sums over all prompts, as those of a single prompt."""
     return {name: column.sum(keepdims=True) for name, column in sums.items()}
 
 

@@ -1,8 +1,7 @@
 """The definitions of all metrics: unit, source, and the computation of the value from sums over texts.
 
 To add a metric, add an entry to `METRICS`: `count` computes the contribution of a text to a new sum, `formula` the
-value from the sums. All code that measures, tabulates, draws or lists metrics reads them from here. The sums of
-the bundled metrics are counted in `text_counts`, many texts at once.
+value from the sums. `text_counts` counts the sums of the bundled metrics.
 """
 
 from __future__ import annotations
@@ -32,7 +31,8 @@ Count: TypeAlias = Callable[[str], float]
 class Ratio:
     """The formula of a metric that divides one sum over texts by another.
 
-    above, below: names of the sums. is_rate: whether `above` counts events; a rate of 0 then has an upper bound.
+    above, below: names of the sums.
+    is_rate: whether `above` counts events; a rate of 0 then has an upper bound.
     """
 
     above: str
@@ -41,7 +41,6 @@ class Ratio:
     is_rate: bool = False
 
     def __call__(self, sums: Sums, _scale: Scale | None = None) -> Floats:
-        """Return the ratio of two totals, of any shape."""
         ratio: Floats = self.factor * sums[self.above] / sums[self.below]
         return ratio
 
@@ -60,12 +59,14 @@ class Ratio:
 class Metric:
     """A measured quantity.
 
-    about: its definition in words. source: who defined it, as URL or DOI.
-    formula: computes its value from sums over texts; None if it is derived from other estimates. count: computes the
-        contribution of a text to the numerator of a `Ratio`, if that is a sum of its own; a text that comes in pieces
-        is counted in pieces, which end where white space begins.
-    missing: the reason if it is undefined because a sum is unknown (NaN). undefined: the reason in all other cases.
-    reads: number of words that it reads of each text; if most texts are shorter, it depends on their length.
+    about: its definition in words.
+    source: who defined it, as URL or DOI.
+    formula: computes its value from sums over texts; None if it is derived from other estimates.
+    count: computes the contribution of a text, or of a piece of it, to the numerator of a `Ratio`; pieces end at white
+        space.
+    missing: why it is undefined if a sum is unknown (NaN).
+    undefined: why it is undefined in all other cases.
+    reads: words that it reads of each text; if most texts are shorter, it depends on their length.
     """
 
     name: str
@@ -85,7 +86,6 @@ class Metric:
         return self.formula if isinstance(self.formula, Ratio) else None
 
     def describe(self) -> dict[str, str]:
-        """Return the description as a JSON object."""
         return {name: getattr(self, name) for name in ("name", "title", "unit", "about", "source")}
 
     def explain(self, *sums: Sums) -> str:
@@ -102,7 +102,7 @@ def compute_metrics(metrics: Iterable[Metric], sums: Sums, scale: Scale) -> dict
 
 
 def define_hits(name: str) -> Metric:
-    """Return the metric of the hits of a list of bans, whatever their weights; `Tally` counts them."""
+    """Return the metric of the hits of a list of bans, which `Tally` counts."""
     return Metric(
         name,
         name,
@@ -113,7 +113,6 @@ def define_hits(name: str) -> Metric:
 
 
 def name_hits(name: str) -> str:
-    """Return the name of the sum of the hits of a list."""
     return f"hits of {name}"
 
 

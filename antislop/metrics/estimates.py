@@ -1,4 +1,7 @@
-"""Values computed from sums over texts, each with an interval, or with the reason why there is none."""
+"""Values computed from sums over texts, with bootstrap intervals, or with the reason why there is none.
+
+Texts or groups of them are the independent observations; the words of a text are not.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+from antislop.errors import InputError
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -32,22 +37,19 @@ def bootstrap(
 ) -> Intervals:
     """Return values computed from sums over texts, with the bounds of their percentile intervals.
 
-    sums: [texts, columns], the contribution of each text, or of each group of texts that are resampled together.
+    sums: [texts, columns]: the contribution of each text, or of each group of texts that are resampled together.
     function: from sums [..., columns] to values [values, ...].
-    resamples: their number; 0 gives no bounds.
+    resamples: 0 gives no bounds.
 
-    The percentile interval (Efron 1979, doi 10.1214/aos/1176344552), not BCa: it stays defined if a column is the same
-    for all texts and if a score is clipped at 0 and 100. There are no bounds for a single text, or for a value that is
-    undefined in any resample.
-
-    Does NOT bound the rate of events that never occurred: their interval is 0 to 0, see `bound_unseen`.
+    A single text and a value that is undefined in any resample have no bounds. An event that never occurred gets the
+    interval 0 to 0: see `bound_unseen`. Percentile interval: Efron 1979, doi 10.1214/aos/1176344552.
 
     >>> sums = np.array([[1.0, 100.0], [3.0, 100.0], [2.0, 200.0]])
     >>> bootstrap(sums, lambda total: total[None, ..., 0] / total[None, ..., 1]).values
     array([0.015])
     """
     if resamples < 0 or not 0 < level < 1:
-        raise ValueError(f"resamples={resamples} and level={level}: take 0 or more, and a level between 0 and 1")
+        raise InputError(f"resamples={resamples} and level={level}: take 0 or more, and a level between 0 and 1")
     values = function(sums.sum(axis=0))
     if len(sums) < 2 or not resamples:
         return Intervals(values, np.full_like(values, np.nan), np.full_like(values, np.nan))
@@ -67,8 +69,8 @@ def _draw(texts: int, resamples: int, seed: int) -> Iterator[NDArray[np.intp]]:
 def bound_unseen(trials: float, *, level: float = 0.95) -> float:
     """Return the upper bound of the rate of an event that never occurred in `trials` independent trials.
 
-    The rule of three: at a level of 95 % it is 3 / trials (Hanley and Lippman-Hand 1983,
-    doi 10.1001/jama.1983.03330370053031). If trials are dependent, as the words of a text are, it is a little too low.
+    At a level of 95 % it is 3 / trials, the rule of three (Hanley and Lippman-Hand 1983,
+    doi 10.1001/jama.1983.03330370053031). Too low if trials are dependent, as the words of a text are.
 
     >>> round(bound_unseen(1000), 4)
     0.003
@@ -77,7 +79,7 @@ def bound_unseen(trials: float, *, level: float = 0.95) -> float:
 
 
 def _add(sums: Floats, indices: NDArray[np.intp]) -> Floats:
-    """Return the sums over resampled texts: from indices of texts [..., texts] to sums [..., columns]."""
+    """Return the sums [..., columns] over resampled texts, given their indices [..., texts]."""
     rows = indices.reshape(-1, indices.shape[-1])
     cells = rows + len(sums) * np.arange(len(rows))[:, None]
     counts = np.bincount(cells.ravel(), minlength=len(rows) * len(sums)).reshape(len(rows), len(sums))
@@ -91,8 +93,9 @@ Sums: TypeAlias = Mapping[str, Floats]
 class Estimate(NamedTuple):
     """A value and the bounds of its interval.
 
-    value: None if undefined. low, high: None without an interval. why: the reason for a missing value or interval, or
-        a caution.
+    value: None if undefined.
+    low, high: None without an interval.
+    why: the reason for a missing value or interval, or a caution.
     """
 
     value: float | None
@@ -102,11 +105,10 @@ class Estimate(NamedTuple):
 
     @classmethod
     def undefined(cls, why: str) -> Estimate:
-        """Return an estimate without a value."""
         return cls(None, None, None, why)
 
     def widen(self, *, high: float, low: float | None = None) -> Estimate:
-        """Extend the interval up to `high` and down to `low`; without an interval, return the estimate unchanged."""
+        """Extend the interval to include the bounds; without an interval, return the estimate unchanged."""
         if self.low is None or self.high is None:
             return self
         return self._replace(low=self.low if low is None else min(self.low, low), high=max(self.high, high))
@@ -132,10 +134,10 @@ def estimate(
 ) -> dict[str, Estimate]:
     """Return estimates by name of the values that `compute` returns, bootstrapped over groups of texts.
 
-    sums: [groups] each. compute: from sums [...] by name to values [...] by name; NaN and infinity are undefined.
-    explain: returns the reason for which the value of a name is undefined. unbounded: the reason for which a defined
-    value has no interval.
-    resamples, level, seed: see `bootstrap`.
+    sums: [groups] each.
+    compute: from sums [...] to values [...]; NaN and infinity are undefined.
+    explain: why the value of a name is undefined.
+    unbounded: why a defined value has no interval.
     """
 
     def stack(totals: Floats) -> Floats:
@@ -167,7 +169,7 @@ def estimate_pairs(
 ) -> dict[str, Estimate]:
     """Return estimates by name of the values that `compare` computes from two sets of texts, resampled together.
 
-    sides: sums [groups] of each set, over the same groups in the same order. Other arguments: see `estimate`.
+    sides: the sums of each set, over the same groups in the same order.
     """
     sums = {f"{number} {name}": column for number, side in enumerate(sides) for name, column in side.items()}
 

@@ -31,8 +31,9 @@ _OVERALL = "overall"
 class Human(NamedTuple):
     """A metric in human writing.
 
-    value: over all passages. passages, books: the standard deviation of the metric between single passages, and between
-    single books.
+    value: over all passages.
+    passages: its standard deviation between passages of about 500 words.
+    books: its standard deviation between books.
     """
 
     value: float
@@ -44,7 +45,8 @@ class Human(NamedTuple):
 class Humans:
     """The metrics of human writing, by name.
 
-    scale: the fingerprint of the `Scale`. texts: title, file, sha256 and number of words of each book.
+    scale: the fingerprint of the `Scale`.
+    texts: title, file, sha256 and number of words of each book.
     """
 
     metrics: Mapping[str, Human]
@@ -55,7 +57,8 @@ class Humans:
 class Distance(NamedTuple):
     """The distance of texts to human writing, in standard deviations between human passages of about 500 words.
 
-    metrics: by name, signed: above 0, the texts exceed human writing. overall: the root mean square of these.
+    metrics: by name; above 0, the texts exceed human writing.
+    overall: the root mean square of the metrics.
     """
 
     metrics: dict[str, Estimate]
@@ -79,19 +82,17 @@ def read_human(path: str | os.PathLike[str]) -> Humans:
 def measure_distance(
     tally: Tally, *, human: Humans | None = None, resamples: int = 1000, level: float = 0.95, seed: int = 0
 ) -> Distance:
-    """Return the distance of texts to human writing.
+    """Return the distance of texts to human writing: (value - human value) / deviation between passages.
 
-    Per metric: (value - human value) / standard deviation of the metric between human passages of about 500 words. A
-    single passage of a novel typically differs from the novels by 1; a set of texts at 1 differs by as much on average.
-    Overall: the root mean square over the defined metrics, except the slop score, which is computed from three others;
-    slop trigrams, which are so rare in novels that their deviation is no unit; and repetition, which depends on the
-    amount of text. Metrics that read more words than most texts have are undefined here. human: by default the bundled
-    values. Intervals are over groups of texts, as in `metrics.measure`.
+    human: by default the bundled values.
 
-    Novels before 1930 differ from the writing of today: human answers to writing prompts are at about 1.2, those of
-    eleven models at 2.9 to 9.1 (eval/published.md of the repository). Compare a distance with these. It does NOT
-    measure quality, or whether a person wrote a text. The overall distance of few texts is too high, since chance
-    increases each part.
+    Metrics that read more words than most texts have are undefined. Intervals are over groups of texts, as in
+    `metrics.measure`. Overall leaves out the slop score (computed from three others), slop trigrams (too rare in novels
+    for a deviation) and repetition (depends on the amount of text).
+
+    Human answers to writing prompts are at about 1.2, eleven models at 2.9 to 9.1 (eval/published.md of the
+    repository). The overall distance of few texts is too high, since chance increases each part. It does NOT measure
+    quality, or whether a person wrote a text.
     """
     human = load_human() if human is None else human
     if not tally.words:
@@ -116,7 +117,6 @@ def measure_distance(
 
 
 def _find_comparable(human: Humans, tally: Tally) -> dict[str, Human]:
-    """Return the human values with which the texts can be compared."""
     is_same = human.scale == tally.scale.fingerprint
     return {
         name: value

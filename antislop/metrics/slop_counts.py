@@ -36,7 +36,7 @@ _CONTEXT = 100  # characters before the next match, for assertions
 
 
 class PatternSearch:
-    """Searches a text that comes in pieces: finds what `finditer` finds in all of it, unless that exceeds `MARGIN`."""
+    """Searches a text that comes in pieces; finds what `finditer` finds, unless it exceeds `MARGIN`."""
 
     def __init__(self, patterns: Sequence[regex.Pattern[str]]) -> None:
         self._patterns = patterns
@@ -65,10 +65,7 @@ class PatternSearch:
 
 
 class ContrastCount:
-    """Counts the contrasts of a text that comes in pieces; of overlapping ones, only the first.
-
-    Searches faster than `BanList.find`, with equal results except for overlaps.
-    """
+    """Counts the contrasts of a text that comes in pieces; of overlapping ones, only the first."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -76,7 +73,6 @@ class ContrastCount:
         self._search = PatternSearch(_compile_contrasts())
 
     def read(self, piece: str, *, is_last: bool = False) -> None:
-        """Read one more piece of the text."""
         for start, end, _ in self._search.read(piece, is_last=is_last):
             if start >= self._end:
                 self.count, self._end = self.count + 1, end
@@ -102,7 +98,7 @@ def _compile_contrasts() -> tuple[regex.Pattern[str], ...]:
 
 
 def score_slop(rates: Mapping[str, Floats], scale: Scale) -> Floats:
-    """Return the slop score, 0 to 100, of the three rates that `WEIGHTS` names; NaN if the scale lacks a range."""
+    """Return the slop score, 0 to 100, of the rates that `WEIGHTS` names; NaN if the scale lacks a range."""
     score = np.zeros_like(rates["slop_words"])
     for name, weight in WEIGHTS.items():
         if name not in scale.ranges:

@@ -1,8 +1,8 @@
-"""Count the words, sentences and paragraphs of many texts at once, as arrays, in a bounded part of their length.
+"""Count the words, sentences and paragraphs of many texts at once, as arrays, in bounded memory.
 
-Texts are gathered to blocks of about `BLOCK` characters, whatever their number. A long text is cut where white space
-begins, so that no word, no end of a sentence and no empty line is cut. What is open at the end of a block is kept as
-numbers: the words of the sentence and of the paragraph, and the latest words.
+Texts are gathered to blocks of about `BLOCK` characters. A long text is cut where white space begins, so that no word,
+end of a sentence or empty line is cut. What is open at the end of a block is kept as numbers: the words of the sentence
+and of the paragraph, and the latest words.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ Flags: TypeAlias = NDArray[np.bool_]
 class WordNumbers(dict[str, int]):
     """Numbers of words, by first occurrence.
 
-    kinds: of each number, the sum of `_CONTENT` and `_SLOP`. ids: of each number, a small one for words of the scale's
-    trigrams, else 0.
+    kinds: of each number, the sum of `_CONTENT` and `_SLOP`.
+    ids: of each number, a small one for words of the scale's trigrams, else 0.
     """
 
     def __init__(self, scale: Scale) -> None:
@@ -68,7 +68,7 @@ class WordNumbers(dict[str, int]):
         return number
 
     def find_trigrams(self, words: Longs) -> Flags:
-        """Return whether each word is the third of a trigram of the scale; the first two never are."""
+        """Return whether each word is the third of a trigram of the scale."""
         ids = self.ids[words]
         grams = np.stack([ids[:-2], ids[1:-1], ids[2:]], axis=1)
         thirds = np.flatnonzero(grams.all(axis=1))
@@ -86,8 +86,9 @@ class WordNumbers(dict[str, int]):
 class TextCounts:
     """The sums of texts over their words, sentences and paragraphs.
 
-    sums: a column for each sum, with a number for each text. beginnings: numbers of the first words of each text, up to
-    `BEGINNING`. content: numbers of all content words.
+    sums: by name, a number for each text.
+    beginnings: numbers of the first words of each text, up to `BEGINNING`.
+    content: numbers of all content words.
     """
 
     def __init__(self, scale: Scale) -> None:
@@ -103,7 +104,6 @@ class TextCounts:
         self._latest, self._latest_listed = _Latest(WINDOW - 1), _Latest(2)
 
     def open_text(self) -> None:
-        """Begin a text."""
         for column in self.sums.values():
             column.append(0.0)
 
@@ -113,7 +113,6 @@ class TextCounts:
             self._gather(_replace_marks(piece[start : start + BLOCK]))
 
     def close_text(self) -> None:
-        """End the text that is open."""
         self._gather(f" {_TEXT}")
 
     def flush(self) -> None:
@@ -219,10 +218,7 @@ class _Latest:
 
 
 class _Speech:
-    """Finds paragraphs with speech: words between double quotes, straight or curly.
-
-    A quote that is not closed in its paragraph counts; single quotes don't.
-    """
+    """Finds paragraphs with speech: words between double quotes, straight or curly, closed in the paragraph or not."""
 
     def __init__(self) -> None:
         self._quote = ""  # of the open paragraph, if a quote is open in it
@@ -249,8 +245,9 @@ class _Speech:
 def _measure_runs(words: Longs, ends: Longs, before: int) -> tuple[Longs, int]:
     """Return the number of words of each run, and of the one that stays open.
 
-    words: number of words up to each token. ends: tokens that end a run. before: words of the first run in the blocks
-    before.
+    words: number of words up to each token.
+    ends: tokens that end a run.
+    before: words of the first run in the blocks before.
     """
     lengths = np.diff(words[ends], prepend=-before)
     return lengths, int(words[-1] - words[ends[-1]]) if len(ends) else before + int(words[-1:].sum())
@@ -263,7 +260,7 @@ def _replace_marks(text: str) -> str:
 
 
 def cut_at_spaces(pieces: Iterable[str]) -> Iterator[str]:
-    """Yield a text in pieces that end where white space begins; a longer part without any is cut as blocks are."""
+    """Yield a text in pieces that end where white space begins, if they are not too long."""
     rest = ""
     for piece in pieces:
         rest += piece

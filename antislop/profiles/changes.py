@@ -43,9 +43,8 @@ def compare(before: Profile, after: Profile, *, discoveries: float = 0.05) -> li
     discoveries: the accepted share of false discoveries (Benjamini and Hochberg 1995, doi
         10.1111/j.2517-6161.1995.tb02031.x); other changes are left out.
 
-    Compares rates, so the amounts of text don't matter. An entry that one profile does not list counts with the upper
-    bound of its rate there. Changes that a longer entry explains are left out. The prompts of the two profiles are
-    assumed to be independent, which understates the evidence if they are the same.
+    An entry that one profile does not list counts with the upper bound of its rate there. Changes that a longer entry
+    explains are left out. Prompts are assumed to be independent, which understates the evidence if they are the same.
     """
     sides = _Side(before), _Side(after)
     keys = dict.fromkeys([*sides[0].entries, *sides[1].entries])
@@ -84,7 +83,7 @@ class _Side:
 
 
 def _measure(key: tuple[Kind, str], before: _Side, after: _Side) -> Change | None:
-    """Return a change; None if the bound of one side is above the rate of the other, so that there may be none."""
+    """Return a change; None if there may be none: the bound of one side is above the rate of the other."""
     old_entry, new_entry = before.entries.get(key), after.entries.get(key)
     listed_entry = old_entry or new_entry
     assert listed_entry is not None
@@ -119,8 +118,6 @@ def _discover(changes: list[Change], share: float) -> Iterator[Change] | list[Ch
 
 def control_discoveries(chances: Sequence[float]) -> list[float]:
     """Return for each p-value the share of false discoveries if all p-values up to it are accepted.
-
-    By Benjamini and Hochberg (1995, doi 10.1111/j.2517-6161.1995.tb02031.x).
 
     >>> control_discoveries([0.01, 0.04, 0.02])
     [0.03, 0.04, 0.03]

@@ -4,8 +4,6 @@ Texts are read twice. The first reading adds each n-gram to one of a fixed numbe
 so a counter may be too high but never too low. The second reading counts exactly the n-grams whose counter reached the
 minimum count. An n-gram can't be more frequent than a part of it, which excludes most candidates that are there by
 collision.
-
-Knows neither baselines nor bans.
 """
 
 from __future__ import annotations
@@ -132,15 +130,13 @@ def count(
     """Count the frequent entries of texts, which are read twice.
 
     texts: a function that returns all texts at each call; a text without a prompt is its own prompt.
-    patterns: compiled patterns of the package `regex`, by name; they are searched in complete texts and counted as
-        constructions.
+    patterns: compiled patterns of the package `regex`, by name, searched in complete texts; counted as constructions.
     megabytes: memory of the counters of the first reading; rounded down to a power of two.
-    limit: of the candidates that the second reading counts; by default `CANDIDATES`, and as many again for each further
-        `MEGABYTES`. If there are more, `min_count` is raised until they fit.
+    limit: of the candidates that the second reading counts, about 400 bytes each; `min_count` is raised until they fit.
+        By default `CANDIDATES`, and as many again for each further `MEGABYTES`.
 
     A phrase is 1 to 5 words separated by white space; a content n-gram is 2 or 3 content words of one sentence,
-    separated by stop words and punctuation. Counts are exact unless two n-grams have the same 64-bit hash. Memory: some
-    texts at a time, and about 400 bytes per candidate.
+    separated by stop words and punctuation. Counts are exact unless two n-grams have the same 64-bit hash.
 
     >>> from antislop.records.texts import Text
     >>> texts = [Text("a cat, a cat", None, "1", {}), Text("A cat sat", None, "2", {})]
@@ -220,9 +216,9 @@ def _cut(text: str, start: int, length: int) -> str:
 
 @dataclass(slots=True)
 class _CountColumns:
-    """The counts of all candidates, one row per candidate. latest: the latest text. Texts are numbered from 1.
+    """The counts of all candidates, one row per candidate. Texts are numbered from 1.
 
-    Rows are in memory once they are used.
+    latest: the latest text that a row was found in.
     """
 
     counts: npt.NDArray[np.uint32]
@@ -252,7 +248,6 @@ class _CountColumns:
         return (self.counts, self.texts, self.latest, self.prompts, self.places, self.middle, self.capital, self.hashes)
 
     def grow(self, rows: int) -> _CountColumns:
-        """Return a copy with more rows."""
         larger = _CountColumns.make(rows)
         for array, larger_array in zip(self.arrays(), larger.arrays(), strict=True):
             larger_array[: len(array)] = array
@@ -269,7 +264,10 @@ class _CountColumns:
 
 
 class _Found(NamedTuple):
-    """Occurrences of rows in parts of a chunk, an element per pair of both. place: of the first in the text."""
+    """Occurrences of rows in parts of a chunk, an element per pair of both.
+
+    places: of the first occurrence, in the text.
+    """
 
     rows: Longs
     parts: Longs
@@ -278,8 +276,6 @@ class _Found(NamedTuple):
 
 
 class _CountTable:
-    """The candidates and their exact counts."""
-
     def __init__(self, sketch: Sketch, *, min_count: int, limit: int, patterns: Mapping[str, Any]) -> None:
         self.min_count = min_count
         self._sketch, self._limit, self._patterns = sketch, limit, patterns
@@ -290,7 +286,6 @@ class _CountTable:
         self._rows: Longs = np.zeros(0, np.int64)
 
     def add(self, chunk: Chunk) -> None:
-        """Count the candidates in a chunk."""
         for grams in chunk.grams(lambda hashes: self._sketch.bound(hashes) >= self.min_count):
             if len(grams.hashes):
                 self._add_grams(chunk, grams)
@@ -410,7 +405,8 @@ FULL = (1 << 16) - 1
 class Sketch:
     """A fixed number of counters, shared by n-grams: a counter is at least the count of each of its n-grams.
 
-    A counter of 16 bits stays at `FULL` once it is there, which then means any count from `FULL`.
+    Has 16 bits per counter; one that reached `FULL` stays there. A count-min sketch of a single row (Cormode and
+    Muthukrishnan 2005, doi 10.1016/j.jalgor.2003.12.001).
     """
 
     def __init__(self, megabytes: int) -> None:
@@ -419,7 +415,6 @@ class Sketch:
         self._cells = np.zeros(1 << bits, np.uint16)
 
     def add(self, hashes: Hashes) -> None:
-        """Add one occurrence of each hash."""
         located = self._locate(hashes)
         if len(self._cells) <= 1 << 32:
             located = located.astype(np.uint32)  # sorted in half the time

@@ -1,7 +1,7 @@
-"""Rates of words and phrases in human writing: counts of human texts, extrapolated to the present.
+"""Rates of words and phrases in human writing.
 
-A baseline contains counts only. Since freely licensed books are old, the rates of phrases are extrapolated to the
-present by the current frequencies of their words, from the package `wordfreq`.
+A baseline has the counts of human texts. Since freely licensed books are old, rates are extrapolated to the present by
+the current frequencies of words, from the package `wordfreq`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class HumanRate:
 class Baseline:
     """Counts of words, n-grams and constructions in human texts.
 
-    min_count: the smallest listed count of words and n-grams; that of constructions is 1.
+    min_count: the smallest listed count of words and n-grams; 1 for constructions.
     """
 
     name: str
@@ -55,7 +55,6 @@ class Baseline:
 
     @classmethod
     def of(cls, census: Census, *, name: str, made_with: Mapping[str, Any] | None = None) -> Baseline:
-        """Make a baseline from a census."""
         counts: dict[Kind, dict[str, int]] = {"word": {}, "phrase": {}, "content": {}, "construction": {}}
         for (kind, text), occurrences in zip(census.names, census.counts, strict=True):
             counts[kind][text] = occurrences
@@ -96,12 +95,12 @@ _ADVICE = "make one with: antislop profile BOOKS --as-baseline -o human.json.gz"
 class HumanRates:
     """Human rates of a baseline, extrapolated to the present.
 
+    also: further baselines, however small; the lower end of their interval replaces a lower rate. If they don't list a
+        phrase, the n-gram of its content words counts, which is at least as frequent.
+    modern: False leaves out wordfreq, so that rates are those of the baseline.
+
     A word's rate is the larger of its rates in the baseline and in wordfreq. The rate of a phrase is assumed to have
     grown by the largest factor of its words, up to the rate of its rarest word.
-
-    also: further baselines, however small or incomplete; the lower end of their interval replaces a lower rate. If they
-        don't list a phrase, the n-gram of its content words counts, which is at least as frequent.
-    modern: False ignores wordfreq, so that rates are those of the baseline.
     """
 
     def __init__(self, baseline: Baseline, *, also: Sequence[Baseline] = (), modern: bool = True) -> None:
@@ -114,7 +113,6 @@ class HumanRates:
         return load_frequency() if self.is_modern else None
 
     def rate(self, kind: Kind, text: str) -> HumanRate:
-        """Return the human rate of an entry."""
         base = self.baseline
         count = base.count(kind, text)
         shown = (base.bound(kind) if count is None else count) / base.words

@@ -1,7 +1,6 @@
 """Split many texts at once into words, phrases and content n-grams, as arrays of hashes.
 
-A phrase is words separated by white space; a content n-gram is content words of one sentence, separated by stop words
-and punctuation. Words are those of `antislop.metrics.segmentation.extract_words`.
+Words are those of `antislop.metrics.segmentation.extract_words`.
 """
 
 from __future__ import annotations
@@ -52,9 +51,9 @@ class Progress(Protocol):
 
 
 class Codes(dict[str, int]):
-    """A cache of token -> 62 bits: a hash of the lower-case token, two bits for its kind, and one if it is capitalized.
+    """Maps tokens to 62 bits: a hash of the lower-case token, two bits for its kind, one if it is capitalized.
 
-    The cache is emptied when it is full; codes depend on the token alone.
+    Codes depend on the token alone, so the cache can be emptied when it is full.
     """
 
     def __missing__(self, token: str) -> int:
@@ -83,7 +82,11 @@ class Grams(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A text or a part of one. text, prompt: their numbers. is_first, is_last: whether it begins and ends the text."""
+    """A text or a part of one.
+
+    text, prompt: their numbers.
+    is_first, is_last: whether it begins and ends the text.
+    """
 
     text: int
     prompt: int
@@ -95,7 +98,8 @@ class Part(NamedTuple):
 class Chunk:
     """Some texts, split into tokens. Arrays have an element per word, `content` one per content word.
 
-    begins: the index of the first token of each part. before: tokens of the first part's text in the chunks before.
+    begins: the index of the first token of each part.
+    before: tokens of the first part's text in the chunks before.
     """
 
     def __init__(self, parts: list[Part], codes: Codes, *, before: int) -> None:
@@ -141,7 +145,6 @@ class Chunk:
         yield from (grams for grams in words if grams.length > 1)
 
     def spell(self, kind: Kind, length: int, start: int) -> str:
-        """Return the words of an n-gram."""
         words = range(start, start + length)
         if kind == "content":
             words = self.content[start : start + length]  # type: ignore[assignment]

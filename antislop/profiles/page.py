@@ -20,7 +20,6 @@ _SECTIONS = {
 
 
 def render_page(profile: Profile) -> str:
-    """Return the page."""
     sections = {name: [entry for entry in profile.entries if _choose_section(entry) == name] for name in _SECTIONS}
     return load_template("profile.html").render(
         headline=make_headline(profile),

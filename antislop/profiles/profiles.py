@@ -28,10 +28,11 @@ class Entry:
     """A word, phrase, content n-gram or construction, its rate in some texts, and its ratio to the human rate.
 
     prompts: number of distinct prompts; in a profile of more than 512 prompts a lower bound.
-    per_million: occurrences per million words; human_per_million likewise, an upper bound if human_count is None.
-    human_count: occurrences in the baseline; None if they are too few to be listed there.
-    ratio, low, high: with a 95 % interval; None without a baseline; high is None if the human rate is a bound.
+    per_million: occurrences per million words.
     error: the relative standard error of per_million, over prompts.
+    human_count: occurrences in the baseline; None if they are too few to be listed there.
+    human_per_million: an upper bound if human_count is None.
+    ratio, low, high: with a 95 % interval; None without a baseline; high is None if the human rate is a bound.
     is_name: whether it is or contains a word that is mostly capitalized right after another word.
     """
 
@@ -55,7 +56,8 @@ class Entry:
 class Profile:
     """The entries that some texts contain more often than human writing, the most certain first.
 
-    characters: of all texts. baseline: name and number of words of the human texts; None without a baseline.
+    characters: of all texts.
+    baseline: name and number of words of the human texts; None without a baseline.
     """
 
     texts: int
@@ -123,8 +125,8 @@ def make_profile(
 
     texts: a function that returns all texts at each call: they are read twice, with examples three times.
     rates: of human writing; without them, entries have no ratio.
-    min_count, min_prompts: entries that occur less often, or in texts to fewer prompts, are left out; so are entries
-        with a ratio under min_ratio, and entries that a longer entry explains (`find_explained`).
+    min_count, min_prompts, min_ratio: entries below are left out; so are those that a longer one explains
+        (`find_explained`).
     megabytes: of counters, see `count`, which may raise min_count; made_with contains its final value.
 
     Raises `InputError` if there are no words, or if texts can't be read.

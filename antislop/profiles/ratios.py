@@ -38,7 +38,7 @@ def estimate_error(groups: Counts, group_words: Counts) -> float:
     groups, group_words: occurrences and words per group of prompts; groups without words don't count.
 
     The linearized variance of a ratio of sums over clusters (Cochran 1977, Sampling Techniques, 3rd edition, section
-    6.3). With a single group, the variation between prompts is unknown: then the error is that of a Poisson count.
+    6.3). A single group gives the error of a Poisson count, since the variation between prompts is unknown.
 
     >>> round(estimate_error(np.array([5, 5, 5, 5]), np.array([100, 110, 90, 100])), 3)
     0.041
@@ -53,12 +53,13 @@ def estimate_error(groups: Counts, group_words: Counts) -> float:
 
 
 def estimate_ratio(rate: float, error: float, clusters: int, human: HumanRate) -> RateRatio:
-    """Return the ratio of two rates with its interval, by the method of variance estimates recovery on the log scale.
+    """Return the ratio of two rates with its 95 % interval.
 
-    error: relative standard error of the first rate. clusters: its number of groups of prompts, for Student's t.
+    error: relative standard error of the first rate.
+    clusters: its number of groups of prompts, for Student's t.
 
-    Combines the intervals of both rates (Zou and Donner 2008, doi 10.1002/sim.3095); that of the human rate is exact. A
-    human rate that is only a bound counts as exact for the lower end, and there is no upper end.
+    Combines both intervals by variance estimates recovery on the log scale (Zou and Donner 2008, doi 10.1002/sim.3095).
+    A human rate that is only a bound counts as exact for the lower end, and there is no upper end.
 
     >>> ratio = estimate_ratio(2e-5, 0.1, 30, HumanRate(20, 1e-6, 0.6e-6, 1.5e-6))
     >>> [round(edge, 1) for edge in ratio]
@@ -75,16 +76,15 @@ def estimate_ratio(rate: float, error: float, clusters: int, human: HumanRate) -
 
 @cache
 def find_half_width(freedom: int) -> float:
-    """Return the half-width of a 95 % interval in standard errors: by Student's t, or the normal without freedom."""
+    """Return the half-width of a 95 % interval in standard errors: of Student's t, or normal with freedom 0."""
     return find_student(0.975, freedom) if freedom > 0 else find_normal(0.975)
 
 
 def find_explained(counts: Mapping[tuple[Kind, str], int]) -> set[tuple[Kind, str]]:
     """Return the entries that a longer entry explains: it has at least the share `EXPLAINED` of their occurrences.
 
-    Phrases contain words, phrases and the content n-gram of their words; content n-grams contain shorter ones. "barely
-    above a whisper" explains "above a whisper" if nearly all occurrences of the latter are part of the former. An
-    explained entry explains no other.
+    "barely above a whisper" explains "above a whisper" if nearly all occurrences of the latter are part of the former.
+    An explained entry explains no other.
 
     >>> find_explained({("phrase", "a testament to"): 90, ("phrase", "testament to"): 94, ("word", "testament"): 150})
     {('phrase', 'testament to')}

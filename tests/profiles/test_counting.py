@@ -14,7 +14,7 @@ from hypothesis import example, given, settings, strategies as st
 from antislop import Ban, BanList
 from antislop.matching.patterns.word_search import SENTENCE_ENDS
 from antislop.metrics.segmentation import drop_stop_words, extract_words
-from antislop.profiles import count_min, ngrams
+from antislop.profiles import counting, ngrams
 from antislop.profiles.counting import Census, Sketch, count, cut_examples
 from antislop.profiles.ngrams import GROUPS, Kind
 from antislop.records.texts import LongText, Text
@@ -218,7 +218,7 @@ def test_a_sentence_without_an_end_is_cut_at_white_space(monkeypatch: pytest.Mon
 @given(st.lists(st.integers(0, 2), max_size=50), st.integers(1, 9))
 def test_counters_are_never_too_low_and_stay_full(grams: list[int], batch: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(count_min, "FULL", 7)
+        patch.setattr(counting, "FULL", 7)
         sketch = Sketch(0)
         for start in range(0, len(grams), batch):
             sketch.add(np.array(grams[start : start + batch], np.uint64))
