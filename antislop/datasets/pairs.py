@@ -117,11 +117,12 @@ def find_corrections(events: Iterable[Event], tokens: Sequence[int]) -> Iterator
     text: list[int] = []
     rewinds: list[tuple[Rewound, tuple[int, ...]]] = []
     for event in events:
-        if isinstance(event, Drawn):
-            text.append(event.token)
-        elif isinstance(event, Rewound):
-            del text[event.length :]
-            rewinds.append((event, tuple(text)))
+        match event:
+            case Drawn():
+                text.append(event.token)
+            case Rewound():
+                del text[event.length :]
+                rewinds.append((event, tuple(text)))
     yielded = set[tuple[int, tuple[int, ...]]]()
     for event, context in rewinds:
         place = event.length

@@ -76,7 +76,8 @@ class Evaluation:
 
     def find(self, arm: str, name: str, *, against: str | None = None) -> Estimate | None:
         """Return the estimate of a metric of an arm; None if there is none."""
-        return next((row.estimate for row in self.rows if row[0] == arm and _is(row, name, against)), None)
+        wanted = (arm, name, against)
+        return next((row.estimate for row in self.rows if (row.arm, row.metric.name, row.against) == wanted), None)
 
     def metrics(self, *, against: str | None = None) -> list[Metric]:
         """Return the metrics of arms in order, or with `against`, those of comparisons with that arm."""
@@ -101,10 +102,6 @@ class Evaluation:
             ],
             "notes": list(self.notes),
         }
-
-
-def _is(row: EstimateRow, name: str, against: str | None) -> bool:
-    return row.metric.name == name and row.against == against
 
 
 def evaluate(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from math import erfc, exp, log, sqrt
 from typing import NamedTuple
 
@@ -48,8 +48,9 @@ def compare(before: Profile, after: Profile, *, discoveries: float = 0.05) -> li
     """
     sides = _Side(before), _Side(after)
     keys = dict.fromkeys([*sides[0].entries, *sides[1].entries])
-    changes = {key: _measure(key, *sides) for key in keys}
-    discovered = _discover([change for change in changes.values() if change is not None], discoveries)
+    measured = [change for key in keys if (change := _measure(key, *sides)) is not None]
+    chances = control_discoveries([erfc(change.evidence / sqrt(2)) for change in measured])
+    discovered = [change for change, chance in zip(measured, chances, strict=True) if chance <= discoveries]
     counts_by_direction = {
         is_rise: {
             (change.kind, change.text): max(change.before_count or 0, change.after_count or 0)
@@ -109,11 +110,6 @@ def _measure(key: tuple[Kind, str], before: _Side, after: _Side) -> Change | Non
         after_count=new_entry.count if new_entry else None,
         is_name=listed_entry.is_name,
     )
-
-
-def _discover(changes: list[Change], share: float) -> Iterator[Change] | list[Change]:
-    chances = control_discoveries([erfc(change.evidence / sqrt(2)) for change in changes])
-    return [change for change, chance in zip(changes, chances, strict=True) if chance <= share]
 
 
 def control_discoveries(chances: Sequence[float]) -> list[float]:

@@ -15,10 +15,10 @@ from typing import Any
 
 from antislop.errors import InputError
 from antislop.files import read_json, replace_text
-from antislop.metrics.quantiles import find_gamma
 from antislop.metrics.segmentation import drop_stop_words
 from antislop.profiles.counting import Census
 from antislop.profiles.ngrams import Kind, cut_words
+from antislop.profiles.quantiles import find_gamma
 
 FORMAT = "antislop baseline 1"
 RAREST = 1e-8

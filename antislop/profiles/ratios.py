@@ -13,10 +13,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from antislop.metrics.quantiles import find_normal, find_student
 from antislop.metrics.segmentation import drop_stop_words
 from antislop.profiles.human_rates import HumanRate
 from antislop.profiles.ngrams import Kind, cut_words
+from antislop.profiles.quantiles import find_normal, find_student
 
 EXPLAINED = 0.95
 """Share of an entry's occurrences within a longer entry from which the longer one explains it."""
