@@ -264,7 +264,7 @@ def _load_side(path: Path, reader: _Reader, *, memory: int) -> Profile:
         try:
             return Profile.load(path)
         except InputError as error:
-            if "no profile of this package" not in str(error):
+            if "not a profile of this package" not in str(error):
                 raise
     try:
         with _show_counting(path.name) as progress:

@@ -220,7 +220,6 @@ _SHOWN_ELSEWHERE = ("command", "license", "language")
 
 
 def _make_metadata(title: str, records: Sequence[Record], arms: Sequence[str], made_of: Mapping[str, Any]) -> str:
-    """Return the front matter of a card, in YAML."""
     from huggingface_hub import DatasetCardData
 
     data = DatasetCardData(
@@ -262,7 +261,6 @@ def push(folder: Path, repo: str) -> None:
 
 
 def _fit(name: str, values: list[Any]) -> list[Any]:
-    """Return a column unchanged if Parquet can store it, else as JSON."""
     import pyarrow as pa
 
     if name not in _COUNTS:

@@ -109,7 +109,6 @@ class RecordMakerBase(ABC):
         """Yield a text for each prompt, under its seed; read a seed after its prompt."""
 
     def _find_ends(self) -> Collection[int]:
-        """Return the tokens that end a text."""
         end = self._tokenizer.eos_token_id
         return () if end is None else (end,)
 

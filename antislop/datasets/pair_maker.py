@@ -72,8 +72,7 @@ class ContinuationWriter(Protocol):
 
     def __call__(
         self, prompts: Iterator[list[int]], seeds: Iterator[int], /, *, settings: dict[str, Any]
-    ) -> Iterator[Completion]:
-        """Yield the texts as they are finished, each with the index of its prompt."""
+    ) -> Iterator[Completion]: ...
 
 
 @dataclass
@@ -96,10 +95,7 @@ class Pairs:
 
 
 class _Continuation(NamedTuple):
-    """A withdrawn text to be continued.
-
-    seed: of its continuation.
-    """
+    """A withdrawn text to be continued, under a seed of its own."""
 
     pairs: Pairs
     draft: PairDraft
@@ -107,7 +103,6 @@ class _Continuation(NamedTuple):
 
     @property
     def ids(self) -> list[int]:
-        """The tokens of the prompt and the text, before the continuation."""
         return [*self.pairs.ids, *self.draft.tokens]
 
 

@@ -61,7 +61,6 @@ class Decoder(Protocol):
 
 
 def describe_counts(counts: Mapping[PairCount, int]) -> list[str]:
-    """Return a phrase for each count above 0."""
     return [f"{counts[name]:,} {phrase}" for name, phrase in COUNTS.items() if counts.get(name)]
 
 
@@ -140,9 +139,9 @@ def draft_dpo(
 ) -> Iterator[PairDraft]:
     """Yield a pair for each correction, with the columns of TRL's preference data sets, its rejected text unfinished.
 
-    Trainers treat both sides as complete texts and append an end-of-text token. So `chosen` is the kept text up to the
-    end of its sentence or paragraph; without such an end, the pair is left out. The prompt includes the text up to the
-    rewind; https://huggingface.co/docs/trl/dataset_formats#preference.
+    Trainers append an end-of-text token, so `chosen` is the kept text to the end of its sentence or paragraph; without
+    such an end, the pair is left out. The prompt includes the text up to the rewind.
+    https://huggingface.co/docs/trl/dataset_formats#preference
     """
     final_text = decoder.decode(source.tokens, after=source.ids)
     for correction in corrections:
@@ -192,8 +191,8 @@ def finish_dpo(
 def _find_word_edge(shared: str, sides: Sequence[str]) -> int:
     """Return the index at which both sides of a pair begin, within `shared`, their common text.
 
-    A word that continues in one of `sides` belongs to both sides, and so does the space before it: tokenizers cut in
-    front of words and spaces, so that the tokens of the prompt are a prefix of the tokens of prompt and completion.
+    A word that continues in one of `sides` belongs to both, and so does the space before it: tokenizers cut in front of
+    words and spaces, so the prompt's tokens stay a prefix.
     """
     begins, is_in_word = find_words(shared, is_in_word=False)
     if is_in_word and any(find_words(side[:1], is_in_word=True) == ([], True) for side in sides):
@@ -202,7 +201,6 @@ def _find_word_edge(shared: str, sides: Sequence[str]) -> int:
 
 
 def _count_shared(text: str, other_text: str) -> int:
-    """Return the length of the common prefix of two texts."""
     pairs = enumerate(zip(text, other_text, strict=False))
     return next((i for i, (a, b) in pairs if a != b), min(len(text), len(other_text)))
 

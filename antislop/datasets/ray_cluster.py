@@ -5,8 +5,8 @@
         for record in write_records(cluster, lambda: read_prompts("prompts.jsonl"), journal):
             ...
 
-A worker returns a block of specs as a whole. If it dies, another worker makes the block again, with the same records,
-since these depend on their keys. Workers write no files: the journal stays in the process that reads the prompts.
+If a worker dies, another makes its block of specs again, with the same records, since these depend on their keys.
+Workers write no files: the journal stays in the process that reads the prompts.
 """
 
 from __future__ import annotations
@@ -110,7 +110,6 @@ class Cluster:
             raise InputError(f"{len(blocks):,} blocks of texts did not come back: run it again to resume")
 
     def _run(self, blocks: Sequence[Any], arm: Arm, *, crew: _Crew) -> Iterator[dict[str, Any]]:
-        """Run the pipeline; yield a row for each block."""
         import ray.data
 
         data = ray.data.from_arrow_refs(blocks)
@@ -195,7 +194,6 @@ class _Crew(NamedTuple):
 
 
 def _find_crew(workers: int | None) -> _Crew:
-    """Divide the machines of the connected cluster among the workers."""
     import ray
 
     gpus = int(ray.cluster_resources().get("GPU", 0))

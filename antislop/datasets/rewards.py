@@ -50,9 +50,9 @@ def ban_reward(bans: Bans, *, per: float = 1000) -> BanReward:
     bans: a `BanList`, a list of phrases or `Ban`s, or the path of a file that `BanList.load` reads.
     per: the number of words that the rate is for; it scales the reward against other ones.
 
-    An occurrence of a ban with weight w costs 1 - w. Occurrences are those of `BanList.find`, words those of `antislop
-    measure`. An empty completion gets 0.0: add a reward for what a completion should contain. Raises `BanError` for
-    bans that can't be used, and `InputError` for bans of token ids, which occur in no text, and for an invalid `per`.
+    An occurrence of a ban with weight w costs 1 - w. Words are those of `antislop measure`. An empty completion gets
+    0.0: add a reward for what a completion should contain. Raises `BanError` for bans that can't be used, and
+    `InputError` for bans of token ids, which occur in no text, and for an invalid `per`.
 
     >>> from antislop import Ban
     >>> reward = ban_reward(["a testament to", Ban("tapestry", weight=0.5)])
@@ -70,7 +70,6 @@ def ban_reward(bans: Bans, *, per: float = 1000) -> BanReward:
 
 
 def _read_texts(completion: TextOrChat, number: int) -> list[str]:
-    """Return the texts of a completion: one, or those of the assistant's messages."""
     if isinstance(completion, str):
         return [completion]
     messages: Sequence[Any] = completion if isinstance(completion, Sequence) else [completion]

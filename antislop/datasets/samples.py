@@ -67,12 +67,10 @@ def plan_samples(prompts: Iterable[Prompt], *, samples: int, arm: Arm) -> Iterat
 
 
 def identify(record: Record) -> tuple[str, int, str]:
-    """Return key, number and arm of a record, as `SampleSpec.identity`."""
     return record["key"], record["sample"], record["arm"]
 
 
 def fingerprint_bans(bans: BanList) -> str:
-    """Return a hash of the bans of a list, in their order."""
     return hashlib.sha256("\n".join(map(repr, bans)).encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -114,11 +112,9 @@ class Summary:
             self.words += len(record["response"].split())
 
     def describe(self) -> str:
-        """Return the counts and rates as one line."""
         return f"{self.records:,} {'record' if self.records == 1 else 'records'}, {self.describe_rates()}"
 
     def describe_rates(self) -> str:
-        """Return `describe` without the number of records."""
         seconds = max(1e-9, time.monotonic() - self.began)
         parts = [f"{self.tokens / seconds:,.0f} tokens/s"]
         drawn_tokens = self.tokens - self.unbanned + self.withdrawn

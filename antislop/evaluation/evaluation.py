@@ -75,7 +75,6 @@ class Evaluation:
     notes: Sequence[str]
 
     def find(self, arm: str, name: str, *, against: str | None = None) -> Estimate | None:
-        """Return the estimate of a metric of an arm; None if there is none."""
         wanted = (arm, name, against)
         return next((row.estimate for row in self.rows if (row.arm, row.metric.name, row.against) == wanted), None)
 
@@ -84,7 +83,6 @@ class Evaluation:
         return list(dict.fromkeys(row.metric for row in self.rows if row.against == against))
 
     def describe(self) -> dict[str, Any]:
-        """Return the evaluation as an object for JSON."""
         return {
             "arms": {arm: size._asdict() for arm, size in self.sizes.items()},
             "paired": self.is_paired,
@@ -149,7 +147,6 @@ def evaluate(
 
 
 def count_bans(arms: Mapping[str, Sequence[Output]], bans: BanList) -> list[BanHits]:
-    """Return the hits of each ban that occurs in any arm, the most frequent of the first arm first."""
     counts = {
         arm: Counter(match.ban for output in outputs for match in bans.find(output.text))
         for arm, outputs in arms.items()
@@ -174,7 +171,6 @@ def _profile(outputs: Sequence[Output]) -> Profile:
 
 
 def _find_changes(plain: Profile, profile: Profile) -> tuple[list[Change], float]:
-    """Return the changes at the level `CERTAIN`, or at `HINTED` if there are none, and the level."""
     changes = compare(plain, profile, discoveries=CERTAIN)
     return (changes, CERTAIN) if changes else (compare(plain, profile, discoveries=HINTED), HINTED)
 

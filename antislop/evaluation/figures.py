@@ -109,7 +109,6 @@ def name_arms(figure: Figure, axes: Axes, colors: Mapping[str, str]) -> None:
 
 
 def to_errors(estimate: Estimate) -> list[list[float]] | None:
-    """Return the distances from a value to the lower and the upper end of its interval, as matplotlib takes them."""
     if estimate.value is None or estimate.low is None or estimate.high is None:
         return None
     return [[max(0.0, estimate.value - estimate.low)], [max(0.0, estimate.high - estimate.value)]]
@@ -137,13 +136,16 @@ def draw_figures(evaluation: Evaluation) -> dict[str, Figure]:
     """Return the figures for which there are estimates, by name. Raises `ImportError` without matplotlib."""
     import matplotlib
 
+    colors = choose_colors(evaluation.sizes)
     with matplotlib.rc_context(STYLE):
         figures = {
             "suppression": _draw_hits(evaluation),
             "excess": _draw_excess(evaluation),
             "distance": _draw_distance(evaluation),
             **{
-                f"changes-{name_file(arm)}": _draw_arm_changes(arm, evaluation)
+                f"changes-{name_file(arm)}": _draw_changes(
+                    changes, {arm: colors[arm]}, label="times as frequent as in the plain arm", limit=_CHANGES_LIMIT
+                )
                 for arm, changes in evaluation.changes.items()
                 if len(changes) >= _MIN_CHANGES
             },
@@ -230,7 +232,6 @@ def _draw_hits(evaluation: Evaluation) -> Figure | None:
 
 
 def _end(estimate: Estimate | None) -> float:
-    """Return the end of a bar and its interval."""
     return 0.0 if estimate is None or estimate.value is None else max(estimate.value, estimate.high or 0.0)
 
 
@@ -305,12 +306,6 @@ def _shift(figure: Figure, points: float) -> Any:
     from matplotlib.transforms import ScaledTranslation
 
     return ScaledTranslation(points / 72, 0, figure.dpi_scale_trans)
-
-
-def _draw_arm_changes(arm: str, evaluation: Evaluation) -> Figure:
-    colors = {arm: choose_colors(evaluation.sizes)[arm]}
-    label = "times as frequent as in the plain arm"
-    return _draw_changes(evaluation.changes[arm], colors, label=label, limit=_CHANGES_LIMIT)
 
 
 def save_changes(changes: Sequence[Change], path: Path, *, before: str, after: str, limit: int) -> None:

@@ -178,7 +178,6 @@ def _has_value(estimate: Estimate | None) -> bool:
 
 
 def _list_cautions(rows: Sequence[tuple[Metric, Mapping[str, Estimate | None]]]) -> list[str]:
-    """Return the cautions about values with an interval, each with its metric and arm."""
     return [
         f"{metric.title}, {arm}: {estimate.why}"
         for metric, cells in rows
@@ -285,7 +284,6 @@ def count_cores() -> int:
 
 
 def name_processor() -> str:
-    """Return the name of the processor, or "unknown processor"."""
     info = Path("/proc/cpuinfo")
     lines = read_bytes(info).decode(errors="replace").splitlines() if info.is_file() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]

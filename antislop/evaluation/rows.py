@@ -145,7 +145,6 @@ def describe_row(row: EstimateRow) -> dict[str, Any]:
 
 
 def tally_outputs(outputs: Iterable[Output], lists: Mapping[str, BanList]) -> Tally:
-    """Count outputs: their texts, the matches of lists, and their costs."""
     tally = Tally(metrics=(*LIST_METRICS, *COST_METRICS, *METRICS))
     for output in outputs:
         hits = {name: len(drop_overlaps(bans.find(output.text))) for name, bans in lists.items()}
@@ -189,7 +188,6 @@ def compare_with_plain(
 def _compare_sums(
     tally: Tally, plain_tally: Tally, lists: Collection[str], *, is_paired: bool, seed: int, resamples: int
 ) -> dict[str, Estimate]:
-    """Return suppression, excess and forward passes by name."""
     if is_paired:
         sums = tally.sum_groups(seed=seed), plain_tally.sum_groups(tally.groups, seed=seed)
     else:  # sums of different prompts can't be resampled together: only totals are compared

@@ -82,7 +82,6 @@ class Metric:
 
     @property
     def ratio(self) -> Ratio | None:
-        """The formula, if it is a ratio."""
         return self.formula if isinstance(self.formula, Ratio) else None
 
     def describe(self) -> dict[str, str]:

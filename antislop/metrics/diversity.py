@@ -129,9 +129,9 @@ def find_overused(
     words: the numbers of the words of all texts, below `BASE`.
     lengths: words of each text; n-grams don't cross texts.
     numbers: of words; a word without one is called "…".
-    shares: of human n-grams, 0 to 1; an n-gram that is not listed counts as the rarest listed one.
+    shares: of human n-grams, 0 to 1; others count as the rarest of these.
 
-    Ties are broken by the numbers of the words. Counts parts of about `PART` n-grams, to bound memory.
+    Ties are broken by the numbers of the words.
 
     >>> numbers = {"deep": 0, "breath": 1, "taken": 2}
     >>> find_overused(
@@ -170,7 +170,6 @@ def _take_best(codes: NDArray[np.int64], ratios: Floats, top: int) -> tuple[NDAr
 def _read_codes(
     words: NDArray[np.int32], ends: NDArray[np.int64], n: int
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Yield the n-grams within texts, and the text of each, in parts."""
     for start in range(0, max(1, len(words)), PART):
         codes = _encode(words[start : start + PART + n - 1], n)
         texts, last_texts = (

@@ -114,11 +114,9 @@ class Estimate(NamedTuple):
         return self._replace(low=self.low if low is None else min(self.low, low), high=max(self.high, high))
 
     def without_interval(self, why: str) -> Estimate:
-        """Drop the interval, if there is one, for a reason."""
         return self if self.low is None else self._replace(low=None, high=None, why=f"no interval: {why}")
 
     def with_caution(self, why: str | None) -> Estimate:
-        """Add a caution, unless the estimate already has a reason."""
         return self if why is None or self.why else self._replace(why=why)
 
 

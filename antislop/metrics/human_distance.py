@@ -66,7 +66,6 @@ class Distance(NamedTuple):
 
 
 def load_human() -> Humans:
-    """Load the bundled human values."""
     return read_human(FOLDER / "human_metrics.json")
 
 
@@ -86,9 +85,8 @@ def measure_distance(
 
     human: by default the bundled values.
 
-    Metrics that read more words than most texts have are undefined. Intervals are over groups of texts, as in
-    `metrics.measure`. Overall leaves out the slop score (computed from three others), slop trigrams (too rare in novels
-    for a deviation) and repetition (depends on the amount of text).
+    Metrics that read more words than most texts have are undefined. Overall leaves out the slop score (computed from
+    three others), slop trigrams (too rare in novels for a deviation) and repetition (depends on the amount of text).
 
     Human answers to writing prompts are at about 1.2, eleven models at 2.9 to 9.1 (eval/published.md of the
     repository). The overall distance of few texts is too high, since chance increases each part. It does NOT measure
@@ -126,7 +124,6 @@ def _find_comparable(human: Humans, tally: Tally) -> dict[str, Human]:
 
 
 def _compute_distances(values: Sums, comparable: Mapping[str, Human]) -> dict[str, Floats]:
-    """Return the distances [...] by metric, and the overall one."""
     distances = {
         name: (value - comparable[name].value) / comparable[name].passages
         if name in comparable

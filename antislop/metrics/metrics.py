@@ -110,7 +110,6 @@ def warn_of_short_texts(name: str, tally: Tally) -> str | None:
 
 
 def explain_interval(tally: Tally) -> str:
-    """Return why a defined value has no interval."""
     if len(tally) < 2:
         return "one text"
     if len(tally.groups) < 2:

@@ -33,7 +33,6 @@ class Range(NamedTuple):
     high: float
 
     def widen(self, margin: float = MARGIN) -> Range:
-        """Extend both sides by a share `margin` of the width."""
         rim = margin * (self.high - self.low)
         return Range(self.low - rim, self.high + rim)
 

@@ -72,7 +72,6 @@ class Tally:
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """The number of words of each text."""
         self._counts.flush()
         return tuple(map(int, self._counts.sums["words"]))
 

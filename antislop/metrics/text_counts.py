@@ -1,8 +1,7 @@
 """Count the words, sentences and paragraphs of many texts at once, as arrays, in bounded memory.
 
-Texts are gathered to blocks of about `BLOCK` characters. A long text is cut where white space begins, so that no word,
-end of a sentence or empty line is cut. What is open at the end of a block is kept as numbers: the words of the sentence
-and of the paragraph, and the latest words.
+Texts are gathered to blocks of about `BLOCK` characters, which end where white space begins. What is open at the end of
+a block is kept as numbers: the words of the sentence and of the paragraph, and the latest words.
 """
 
 from __future__ import annotations
@@ -108,7 +107,6 @@ class TextCounts:
             column.append(0.0)
 
     def add(self, piece: str) -> None:
-        """Add a piece of the text that is open."""
         for start in range(0, len(piece), BLOCK):
             self._gather(_replace_marks(piece[start : start + BLOCK]))
 

@@ -78,7 +78,6 @@ class _Side:
                 self._container_counts[part] = max(self._container_counts.get(part, 0), entry.count)
 
     def bound(self, entry: Entry) -> float:
-        """Return an upper bound of the occurrences of an entry that this profile does not list."""
         human = self._ratio * (entry.human_per_million or 0.0) * self.profile.words / 1e6
         return max(self._unlisted_count, human, self._container_counts.get((entry.kind, entry.text), 0) / EXPLAINED)
 

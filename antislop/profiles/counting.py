@@ -1,9 +1,8 @@
 """Count the words, phrases, content n-grams and regexes of many texts in bounded memory.
 
-Texts are read twice. The first reading adds each n-gram to one of a fixed number of counters; n-grams share counters,
-so a counter may be too high but never too low. The second reading counts exactly the n-grams whose counter reached the
-minimum count. An n-gram can't be more frequent than a part of it, which excludes most candidates that are there by
-collision.
+The first reading adds each n-gram to one of a fixed number of counters, which may be too high but never too low, since
+n-grams share them. The second reading counts exactly the n-grams whose counter reached the minimum count. An n-gram is
+at most as frequent as its parts, which excludes most candidates that are there by collision.
 """
 
 from __future__ import annotations
@@ -129,11 +128,11 @@ def count(
 ) -> Census:
     """Count the frequent entries of texts, which are read twice.
 
-    texts: a function that returns all texts at each call; a text without a prompt is its own prompt.
+    texts: returns all texts at each call; a text without a prompt is its own prompt.
     patterns: compiled patterns of the package `regex`, by name, searched in complete texts; counted as constructions.
-    megabytes: memory of the counters of the first reading; rounded down to a power of two.
-    limit: of the candidates that the second reading counts, about 400 bytes each; `min_count` is raised until they fit.
-        By default `CANDIDATES`, and as many again for each further `MEGABYTES`.
+    megabytes: memory of the counters, rounded down to a power of two.
+    limit: candidates that are counted exactly, about 400 bytes each; `min_count` is raised until they fit. By default
+        `CANDIDATES`, and as many again for each further `MEGABYTES`.
 
     A phrase is 1 to 5 words separated by white space; a content n-gram is 2 or 3 content words of one sentence,
     separated by stop words and punctuation. Counts are exact unless two n-grams have the same 64-bit hash.
@@ -174,7 +173,6 @@ def cut_examples(texts: Texts, occurrences: Iterable[Occurrences]) -> dict[tuple
 
 
 def _find_excerpts(text: AnyText, places: Iterable[tuple[Occurrences, int]]) -> Iterator[tuple[Occurrences, str]]:
-    """Yield the excerpt around each place in a text, by place. The text is read in pieces."""
     wanted = sorted(_find_characters(text, places), key=itemgetter(1))
     window, start = "", 0  # a part of the text, and the number of characters before it
     for piece, _, is_last in mark_ends(cut(text)):
@@ -314,7 +312,6 @@ class _CountTable:
         return [(grams.kind, chunk.spell(grams.kind, grams.length, start)) for start in grams.starts[indices]]
 
     def _find_rows(self, unique: Hashes, name: Callable[[Longs], list[tuple[Kind, str]]]) -> Longs:
-        """Return the row of each hash; add rows for new hashes."""
         places = np.searchsorted(self._sorted, unique)
         has_row = np.zeros(len(unique), bool)
         inside = places < len(self._sorted)
@@ -422,7 +419,6 @@ class Sketch:
         self._cells[cells] = np.minimum(self._cells[cells] + counts, FULL)
 
     def bound(self, hashes: Hashes) -> npt.NDArray[np.uint16]:
-        """Return upper bounds of the counts."""
         return self._cells[self._locate(hashes)]
 
     def find_min_count(self, min_count: int, limit: int) -> int:

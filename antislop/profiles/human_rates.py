@@ -65,7 +65,7 @@ class Baseline:
         """Read a baseline from a file, compressed if its name ends in .gz. Raises `InputError` for any other file."""
         content = read_json(path, advice=_ADVICE)
         if not isinstance(content, dict) or content.get("format") != FORMAT:
-            raise InputError(f"{path}: no baseline of this package: {_ADVICE}")
+            raise InputError(f"{path}: is not a baseline of this package: {_ADVICE}")
         return cls(content["name"], content["words"], content["least"], content["counts"], content["made_with"])
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -81,7 +81,6 @@ class Baseline:
         replace_text(path, json.dumps(content, ensure_ascii=False, separators=(",", ":")))
 
     def count(self, kind: Kind, text: str) -> int | None:
-        """Return the occurrences of an entry; None if they are too few to be listed."""
         return self.counts.get(kind, {}).get(text)
 
     def bound(self, kind: Kind) -> int:
@@ -95,8 +94,7 @@ _ADVICE = "make one with: antislop profile BOOKS --as-baseline -o human.json.gz"
 class HumanRates:
     """Human rates of a baseline, extrapolated to the present.
 
-    also: further baselines, however small; the lower end of their interval replaces a lower rate. If they don't list a
-        phrase, the n-gram of its content words counts, which is at least as frequent.
+    also: further baselines, however small; the lower end of their interval replaces a lower rate.
     modern: False leaves out wordfreq, so that rates are those of the baseline.
 
     A word's rate is the larger of its rates in the baseline and in wordfreq. The rate of a phrase is assumed to have

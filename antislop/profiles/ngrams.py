@@ -169,8 +169,6 @@ def _find_grams(
 
 
 class Reading:
-    """One reading of all texts, in chunks."""
-
     def __init__(
         self, texts: Texts, codes: Codes, progress: Progress | None, *, number: int, total: int | None = None
     ) -> None:
@@ -233,7 +231,6 @@ def _find_cut(text: str) -> int:
 
 
 def mark_ends(parts: Iterable[str]) -> Iterator[tuple[str, bool, bool]]:
-    """Yield each part with whether it is the first, and whether it is the last."""
     ahead = iter(parts)
     part, is_first = next(ahead), True
     for following in ahead:

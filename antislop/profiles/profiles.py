@@ -81,7 +81,7 @@ class Profile:
     @classmethod
     def _of(cls, content: Any, place: str) -> Profile:
         if not isinstance(content, dict) or content.get("format") != FORMAT:
-            raise InputError(f"{place}: no profile of this package: {_ADVICE}")
+            raise InputError(f"{place}: is not a profile of this package: {_ADVICE}")
         try:
             entries = tuple(Entry(**{**item, "examples": tuple(item["examples"])}) for item in content["entries"])
             return cls(**{item.name: content[item.name] for item in fields(cls)} | {"entries": entries})

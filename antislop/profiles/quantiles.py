@@ -16,7 +16,6 @@ _REACH = 12.0
 
 
 def find_normal(probability: float) -> float:
-    """Return the quantile of the standard normal distribution."""
     return NormalDist().inv_cdf(probability)
 
 

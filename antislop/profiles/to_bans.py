@@ -35,11 +35,9 @@ _POSSESSIVE = frozenset(("my", "your", "his", "her", "its", "our", "their"))
 class Choice:
     """The conditions for an entry of a profile to become a ban.
 
-    min_ratio: the least lower end of the interval of its ratio to the human rate.
-    kinds: of entries.
+    min_ratio: least lower end of the interval of its ratio to the human rate.
     names: "all" includes them, "none" excludes them, "words" includes single words only, "only" excludes all else.
     max_zipf: excludes single words of this Zipf frequency or more: log10 of occurrences per billion English words.
-    min_prompts: minimum number of prompts of an entry.
     top: limit of bans, the largest excess over human usage first.
     forbid: give all bans the weight 0.
     """
@@ -103,7 +101,6 @@ def _list(left_out: Counter[str]) -> str:
 
 
 def _refuse(entry: Entry, choice: Choice, frequencies: Mapping[str, float]) -> str | None:
-    """Return the reason to leave an entry out, or None."""
     if entry.kind not in choice.kinds:
         return "of other kinds"
     if (entry.low or 0.0) < choice.min_ratio:
@@ -130,9 +127,8 @@ def _is_wrong_name(entry: Entry, names: str) -> bool:
 def is_distinctive(phrase: str, *, frequencies: Mapping[str, float]) -> bool:
     """Return whether a phrase is distinctive enough for a ban, rather than everyday English or a fragment.
 
-    It needs at least two content words, the rarest with a Zipf frequency below `COMMON`, or at least three words, one
-    of them a content word with a frequency below `DISTINCTIVE`. A phrase that begins with a conjunction, or ends with
-    an article, a possessive or a conjunction, is a fragment.
+    It needs two content words, the rarest with a Zipf frequency below `COMMON`, or three words, one of them a content
+    word below `DISTINCTIVE`, and must not begin or end like a fragment (`_LINKING`, `_CUT`, `_POSSESSIVE`).
 
     >>> from antislop.lists.lint.words import load_frequencies
     >>> [is_distinctive(text, frequencies=load_frequencies()) for text in ("a testament to", "we need to", "barely a")]

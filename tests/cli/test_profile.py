@@ -240,7 +240,7 @@ def test_profile_refuses(case: str) -> None:
 
 
 NO_LIST = {
-    "no profile": (["list.json"], "list.json: no profile of this package"),
+    "no profile": (["list.json"], "list.json: is not a profile of this package"),
     "no file": (["nowhere.json"], "nowhere.json: can't be read"),
     "no kind": (["profile.json", "--kinds", "word,nouns"], "'nouns' is not a valid kind of entry"),
     "nothing left": (["profile.json", "--min-ratio", "1e12"], "entries is left"),
