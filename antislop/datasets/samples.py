@@ -63,6 +63,7 @@ class RecordMaker(Protocol):
 
 
 def plan_samples(prompts: Iterable[Prompt], *, samples: int, arm: Arm) -> Iterator[SampleSpec]:
+    """Yield `samples` specs for each prompt."""
     return (SampleSpec(prompt, sample, arm) for prompt in prompts for sample in range(samples))
 
 
@@ -97,6 +98,7 @@ class Summary:
     began: float = field(default_factory=time.monotonic)
 
     def add(self, record: Mapping[str, Any]) -> None:
+        """Count one more record."""
         if record["status"] == "error":
             self.failed += 1
             return
@@ -112,6 +114,7 @@ class Summary:
             self.words += len(record["response"].split())
 
     def describe(self) -> str:
+        """Return the counts and rates as one line."""
         return f"{self.records:,} {'record' if self.records == 1 else 'records'}, {self.describe_rates()}"
 
     def describe_rates(self) -> str:

@@ -82,9 +82,11 @@ class Metric:
 
     @property
     def ratio(self) -> Ratio | None:
+        """The formula, if it is a ratio."""
         return self.formula if isinstance(self.formula, Ratio) else None
 
     def describe(self) -> dict[str, str]:
+        """Return the description as a JSON object."""
         return {name: getattr(self, name) for name in ("name", "title", "unit", "about", "source")}
 
     def explain(self, *sums: Sums) -> str:

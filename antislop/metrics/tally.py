@@ -68,10 +68,12 @@ class Tally:
 
     @property
     def words(self) -> int:
+        """The number of words of all texts."""
         return sum(self.lengths)
 
     @property
     def lengths(self) -> tuple[int, ...]:
+        """The number of words of each text."""
         self._counts.flush()
         return tuple(map(int, self._counts.sums["words"]))
 
