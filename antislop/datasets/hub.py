@@ -26,13 +26,13 @@ from antislop.records.journal import Record, read_records
 if TYPE_CHECKING:
     from datasets import Dataset
 
-ROWS = 100_000
+ROWS_PER_FILE = 100_000
 """Records per Parquet file."""
 MANIFEST = ".parquet-files.json"
 """File with the names of the files that this module wrote into a folder: only these may be replaced."""
-SAMPLE = 1000
+LANGUAGE_SAMPLE = 1000
 """Number of responses from which the language is guessed."""
-ENGLISH = 0.25
+ENGLISH_STOP_SHARE = 0.25
 """Share of stop words above which texts count as English; about 0.45 in English prose."""
 
 _COUNTS = ("violations", "withdrawn", "conceded")
@@ -143,7 +143,7 @@ def _split_records(records: Dataset) -> Iterator[tuple[str, Dataset]]:
     arms = records["arm"]
     for arm in dict.fromkeys(arms):
         rows = records.select([number for number, record_arm in enumerate(arms) if record_arm == arm])
-        count = -(-len(rows) // ROWS)
+        count = -(-len(rows) // ROWS_PER_FILE)
         for number in range(count):
             yield f"data-{arm}-{number:05}-of-{count:05}.parquet", rows.shard(count, number, contiguous=True)
 
@@ -240,8 +240,8 @@ def _make_metadata(title: str, records: Sequence[Record], arms: Sequence[str], m
 def find_language(records: Iterable[Mapping[str, Any]]) -> str | None:
     """Return "en" if the share of stop words in the first responses is that of English, else None."""
     responses = (record["response"] for record in records if record["response"])
-    words = [word for response in islice(responses, SAMPLE) for word in extract_words(response)]
-    return "en" if words and 1 - len(drop_stop_words(words)) / len(words) > ENGLISH else None
+    words = [word for response in islice(responses, LANGUAGE_SAMPLE) for word in extract_words(response)]
+    return "en" if words and 1 - len(drop_stop_words(words)) / len(words) > ENGLISH_STOP_SHARE else None
 
 
 def _show(value: Any) -> str:

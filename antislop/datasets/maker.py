@@ -86,7 +86,6 @@ class RecordMakerBase(ABC):
         self._seed = seed
         self._batch_size = batch_size
         self._settings = settings
-        self._pairs = pairs
         self._pair_maker = (
             None
             if pairs is None

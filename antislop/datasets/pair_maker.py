@@ -29,9 +29,9 @@ from antislop.records.journal import Record
 from antislop.sampler import SEED_STEP
 from antislop.trace.events import Event
 
-MAX_TOKENS = 64
+MAX_CONTINUATION_TOKENS = 64
 """Limit of tokens of a continuation; a sentence has about twenty."""
-TAIL = 24
+TAIL_TOKENS = 24
 """Number of latest tokens in which the end of a sentence is searched."""
 
 
@@ -42,7 +42,9 @@ class SentenceEnd(StoppingCriteria):  # type: ignore[misc]  # transformers has n
         self._vocabulary = vocabulary
 
     def __call__(self, input_ids: Tensor, scores: object, **_: Any) -> Tensor:  # noqa: ARG002
-        return torch.tensor([self._has_ended(ids) for ids in input_ids[:, -TAIL:].tolist()], device=input_ids.device)
+        return torch.tensor(
+            [self._has_ended(ids) for ids in input_ids[:, -TAIL_TOKENS:].tolist()], device=input_ids.device
+        )
 
     def rewind(self, row: int, length: int) -> None:
         """Do nothing: there is no state to rewind."""
@@ -64,7 +66,11 @@ def settings_for_continuations(settings: Mapping[str, Any], vocabulary: Vocabula
     """
     other_settings = {name: value for name, value in settings.items() if name not in ("min_new_tokens", "min_length")}
     criteria = [*(settings.get("stopping_criteria") or []), SentenceEnd(vocabulary)]
-    return {**other_settings, "max_new_tokens": MAX_TOKENS, "stopping_criteria": StoppingCriteriaList(criteria)}
+    return {
+        **other_settings,
+        "max_new_tokens": MAX_CONTINUATION_TOKENS,
+        "stopping_criteria": StoppingCriteriaList(criteria),
+    }
 
 
 class ContinuationWriter(Protocol):
@@ -182,7 +188,7 @@ class PairMaker:
 
     def _continue(self, tasks: Sequence[_Continuation]) -> Iterator[tuple[_Continuation, Completion | None]]:
         """Yield each task and its continuation; None if the text has ended, or if there is no room."""
-        room = self._find_room(MAX_TOKENS)
+        room = self._find_room(MAX_CONTINUATION_TOKENS)
         numbers = [
             number
             for number, task in enumerate(tasks)

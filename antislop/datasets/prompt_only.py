@@ -15,7 +15,7 @@ from antislop.records.prompts import Prompt
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-SENTENCE = "Do not use any of these words or phrases: "
+INSTRUCTION = "Do not use any of these words or phrases: "
 
 
 class AvoidanceInstruction:
@@ -47,7 +47,7 @@ class AvoidanceInstruction:
         return prompt, 0
 
     def _write(self, prompt: Prompt, count: int) -> Prompt:
-        sentence = SENTENCE + ", ".join(f'"{phrase}"' for phrase in self.phrases[:count]) + "."
+        sentence = INSTRUCTION + ", ".join(f'"{phrase}"' for phrase in self.phrases[:count]) + "."
         if not getattr(self._tokenizer, "chat_template", None):
             return replace(prompt, text=f"{sentence}\n\n{prompt.text}")
         messages = prompt.messages or [{"role": "user", "content": prompt.text}]

@@ -46,7 +46,7 @@ LOST_AFTER = 20.0
 WATCH_EVERY = 2.0
 """Seconds between two checks of the head."""
 
-QUIET = {"RAY_BACKEND_LOG_LEVEL": "fatal", "RAY_USAGE_STATS_ENABLED": "0"}
+QUIET_ENVIRONMENT = {"RAY_BACKEND_LOG_LEVEL": "fatal", "RAY_USAGE_STATS_ENABLED": "0"}
 """Settings that silence Ray on the terminal and turn off its telemetry, unless the environment sets them."""
 
 
@@ -240,7 +240,7 @@ def _joining(address: str | None, *, workers: int | None) -> Iterator[None]:
     if address is None and ray.is_initialized():
         yield
         return
-    for name, value in QUIET.items():
+    for name, value in QUIET_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)
     local_options = {"num_cpus": max(os.cpu_count() or 1, workers or 1), "include_dashboard": False}

@@ -25,7 +25,10 @@ from antislop.profiles.changes import Change, compare
 from antislop.profiles.profiles import Profile, profile_texts
 from antislop.records.texts import Text
 
-CERTAIN, HINTED = 0.05, 0.5  # accepted shares of false discoveries among changes
+FALSE_SHARE = 0.05
+"""Accepted share of false discoveries among changes."""
+HINTED_FALSE_SHARE = 0.5
+"""The same for the changes that are shown if none is certain."""
 
 
 class ArmSize(NamedTuple):
@@ -61,7 +64,7 @@ class Evaluation:
     is_paired: whether the texts of the arms answer the same prompts, so that pairs can be compared.
     bans: the hits of each ban of the list that occurs in any arm, the most frequent of the first arm first.
     changes: of each arm from the plain one, as in `profiles.changes.compare`.
-    chances: the accepted share of false discoveries among them: `CERTAIN`, or `HINTED` if none is certain.
+    chances: the accepted share of false discoveries among them: `FALSE_SHARE`, or `HINTED_FALSE_SHARE`.
     notes: sentences about limits of the results.
     """
 
@@ -171,8 +174,9 @@ def _profile(outputs: Sequence[Output]) -> Profile:
 
 
 def _find_changes(plain: Profile, profile: Profile) -> tuple[list[Change], float]:
-    changes = compare(plain, profile, discoveries=CERTAIN)
-    return (changes, CERTAIN) if changes else (compare(plain, profile, discoveries=HINTED), HINTED)
+    if changes := compare(plain, profile, discoveries=FALSE_SHARE):
+        return changes, FALSE_SHARE
+    return compare(plain, profile, discoveries=HINTED_FALSE_SHARE), HINTED_FALSE_SHARE
 
 
 def _measure_size(tally: Tally, *, outputs: int) -> ArmSize:

@@ -17,7 +17,7 @@ from typing import Any
 
 from antislop.datasets.samples import PLAIN
 from antislop.display import describe_count, format_number, load_template, quote_formula
-from antislop.evaluation.evaluation import CERTAIN, Evaluation
+from antislop.evaluation.evaluation import FALSE_SHARE, Evaluation
 from antislop.evaluation.figures import INK, MUTED, RULE, choose_colors, draw_figures, name_file, save_figure
 from antislop.evaluation.rows import (
     COST_METRICS,
@@ -104,7 +104,7 @@ def render_page(evaluation: Evaluation, about: Mapping[str, Any], figures: Mappi
         tables=find_tables(evaluation),
         most_bans=BANS_LIMIT,
         changes={arm: _split(changes) for arm, changes in evaluation.changes.items()},
-        hinted=[arm for arm, chance in evaluation.chances.items() if chance > CERTAIN],
+        hinted=[arm for arm, chance in evaluation.chances.items() if chance > FALSE_SHARE],
     )
 
 

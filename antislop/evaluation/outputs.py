@@ -15,7 +15,7 @@ from antislop.records.texts import Text
 
 COSTS = ("tokens", "nll", "violations", "withdrawn_tokens", "conceded", "forward_passes")
 """The names of costs that an output can have."""
-EXAMPLES = 3  # prompts
+EXAMPLE_PROMPTS = 3  # prompts
 
 
 class Piece(NamedTuple):
@@ -114,7 +114,7 @@ def find_examples(arms: Mapping[str, Sequence[Output]], bans: BanList) -> list[E
             plain_outputs[place].prompt,
             {arm: outputs[place].pieces or mark(outputs[place].text, bans) for arm, outputs in arms.items()},
         )
-        for place in list(chosen.values())[:EXAMPLES]
+        for place in list(chosen.values())[:EXAMPLE_PROMPTS]
     ]
 
 

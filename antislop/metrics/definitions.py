@@ -12,13 +12,13 @@ from typing import TypeAlias
 
 import numpy as np
 
-from antislop.metrics.diversity import TOP
+from antislop.metrics.diversity import MOST_OVERUSED
 from antislop.metrics.estimates import Floats, Sums, bound_unseen
 from antislop.metrics.slop_counts import WEIGHTS, score_slop
 from antislop.metrics.slop_scale import Scale
-from antislop.metrics.text_counts import BEGINNING, PIECE, WINDOW
+from antislop.metrics.text_counts import BEGINNING_WORDS, PIECE_WORDS, WINDOW_WORDS
 
-COMPARED = 100  # texts
+COMPARED_TEXTS = 100  # texts
 
 _SLOP_SCORE = "https://github.com/sam-paech/slop-score, commit 289264ab2a"
 _OWN = "this project"
@@ -178,8 +178,9 @@ METRICS = (
         "repetition",
         "repetition",
         "per 1,000 content words",
-        f"occurrences of the {TOP} bigrams and {TOP} trigrams of content words with the highest ratio of their share "
-        "to that in human writing. Falls with the amount of text; the interval treats the n-grams as fixed",
+        f"occurrences of the {MOST_OVERUSED} bigrams and {MOST_OVERUSED} trigrams of content words with the highest "
+        "ratio of their share to that in human writing. Falls with the amount of text; the interval treats the n-grams "
+        "as fixed",
         _SLOP_SCORE,
         Ratio("overused", "content_words", 1000),
         missing="the scale has no human n-grams",
@@ -188,23 +189,24 @@ METRICS = (
         "mattr_500",
         "MATTR-500",
         "0 to 1",
-        f"mean share of distinct words over all windows of {WINDOW} words, texts concatenated; a window "
+        f"mean share of distinct words over all windows of {WINDOW_WORDS} words, texts concatenated; a window "
         "belongs to the text in which it begins",
         "Covington and McFall 2010, doi 10.1080/09296171003643098",
         Ratio("shares_in_windows", "windows"),
-        undefined=f"fewer than {WINDOW:,} words in all",
-        reads=WINDOW,
+        undefined=f"fewer than {WINDOW_WORDS:,} words in all",
+        reads=WINDOW_WORDS,
     ),
     *(
         Metric(
             f"distinct_{n}",
             f"distinct-{n}",
             "0 to 1",
-            f"share of distinct {n}-grams among the {n}-grams of words in pieces of {PIECE} words; shorter pieces are "
-            "left out, so it does not depend on length, unlike the published metric, which counts in all texts at once",
+            f"share of distinct {n}-grams among the {n}-grams of words in pieces of {PIECE_WORDS} words; shorter "
+            "pieces are left out, so it does not depend on length, unlike the published metric, which counts in all "
+            "texts at once",
             "Li et al. 2016, https://arxiv.org/abs/1510.03055; in pieces: Johnson 1944, doi 10.1037/h0093508",
             Ratio(f"distinct_{n}", f"ngrams_{n}"),
-            undefined=f"no text of {PIECE} words or more",
+            undefined=f"no text of {PIECE_WORDS} words or more",
         )
         for n in (1, 2, 3)
     ),
@@ -212,12 +214,13 @@ METRICS = (
         "self_bleu",
         "self-BLEU",
         "0 to 1",
-        f"mean BLEU-4 of the first {BEGINNING} words of a text against those of the others, over {COMPARED} texts "
-        "drawn by the seed; over all if there are fewer, which lowers it. The interval treats the other texts as fixed",
+        f"mean BLEU-4 of the first {BEGINNING_WORDS} words of a text against those of the others, over "
+        f"{COMPARED_TEXTS} texts drawn by the seed; over all if there are fewer, which lowers it. The interval treats the other "
+        "texts as fixed",
         "Zhu et al. 2018, https://arxiv.org/abs/1802.01886",
         Ratio("bleu", "compared"),
         undefined="fewer than two texts of four words or more",
-        reads=BEGINNING,
+        reads=BEGINNING_WORDS,
     ),
     Metric(
         "sentence_words",

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from antislop.metrics.estimates import Floats
 
-TOP = 40
+MOST_OVERUSED = 40
 BASE = 1 << 21
 """The number of a word is below this, so that three of them are digits of one 64-bit number."""
-PART = 1 << 19
+NGRAMS_AT_ONCE = 1 << 19
 """N-grams that are counted at once."""
 _EPSILON = 0.1  # replaces 0 hits of an n-gram order: method 1 of Chen and Cherry (doi 10.3115/v1/W14-3346)
 
@@ -122,7 +122,7 @@ def find_overused(
     *,
     shares: Mapping[tuple[str, ...], float],
     n: int,
-    top: int = TOP,
+    top: int = MOST_OVERUSED,
 ) -> Overused:
     """Return the n-grams, n up to 3, with the highest ratio of their share in texts to their share in human writing.
 
@@ -141,7 +141,7 @@ def find_overused(
     """
     ends = np.cumsum(lengths)
     human_codes, human_shares = _encode_shares(shares, numbers, n)
-    parts = max(1, len(words) // PART)
+    parts = max(1, len(words) // NGRAMS_AT_ONCE)
     rarest = min(shares.values(), default=1.0)
     best_codes, best_ratios = np.zeros(0, np.int64), np.zeros(0)
     for part in range(parts):
@@ -170,8 +170,8 @@ def _take_best(codes: NDArray[np.int64], ratios: Floats, top: int) -> tuple[NDAr
 def _read_codes(
     words: NDArray[np.int32], ends: NDArray[np.int64], n: int
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    for start in range(0, max(1, len(words)), PART):
-        codes = _encode(words[start : start + PART + n - 1], n)
+    for start in range(0, max(1, len(words)), NGRAMS_AT_ONCE):
+        codes = _encode(words[start : start + NGRAMS_AT_ONCE + n - 1], n)
         texts, last_texts = (
             np.searchsorted(ends, np.arange(start, start + len(codes)) + offset, side="right") for offset in (0, n - 1)
         )

@@ -20,7 +20,7 @@ from antislop.errors import InputError
 from antislop.files import read_json
 from antislop.metrics.segmentation import extract_words
 
-MARGIN = 0.1
+RANGE_MARGIN = 0.1
 
 Over = Literal["words", "content"]
 NGram = tuple[str, ...]
@@ -32,7 +32,7 @@ class Range(NamedTuple):
     low: float
     high: float
 
-    def widen(self, margin: float = MARGIN) -> Range:
+    def widen(self, margin: float = RANGE_MARGIN) -> Range:
         rim = margin * (self.high - self.low)
         return Range(self.low - rim, self.high + rim)
 

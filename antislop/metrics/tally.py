@@ -13,12 +13,12 @@ import numpy as np
 from antislop.errors import InputError
 from antislop.lists.ban_list import BanList
 from antislop.matching.bans import drop_overlaps
-from antislop.metrics.definitions import COMPARED, METRICS, Metric, define_hits, name_hits
+from antislop.metrics.definitions import COMPARED_TEXTS, METRICS, Metric, define_hits, name_hits
 from antislop.metrics.diversity import Overused, find_overused, measure_self_bleu
 from antislop.metrics.estimates import Floats
 from antislop.metrics.slop_counts import ContrastCount
 from antislop.metrics.slop_scale import Scale
-from antislop.metrics.text_counts import BEGINNING, WINDOW, TextCounts, cut_at_spaces
+from antislop.metrics.text_counts import BEGINNING_WORDS, WINDOW_WORDS, TextCounts, cut_at_spaces
 
 
 class Tally:
@@ -157,7 +157,7 @@ class Tally:
             sums[name] = np.full(len(self), np.nan)
         for name, column in self._others.items():
             sums[name] = np.pad(np.array(column), (0, len(self) - len(column)), constant_values=nan)
-        sums["shares_in_windows"] = sums.pop("distinct_in_windows") / WINDOW
+        sums["shares_in_windows"] = sums.pop("distinct_in_windows") / WINDOW_WORDS
         sums |= {"texts": np.ones(len(self)), "overused": self._sum_overused(), **self._sum_bleu(seed)}
         unknown = {name for ratio in self._ratios for name in (ratio.above, ratio.below)} - sums.keys()
         return sums | {name: np.full(len(self), np.nan) for name in sorted(unknown)}
@@ -177,8 +177,8 @@ class Tally:
         return np.sum(counts, axis=0, dtype=float) if counts else np.full(len(self), np.nan)
 
     def _sum_bleu(self, seed: int) -> dict[str, Floats]:
-        ends = np.cumsum([min(length, BEGINNING) for length in self.lengths])
-        indices = np.random.default_rng(seed).permutation(len(self))[:COMPARED]
+        ends = np.cumsum([min(length, BEGINNING_WORDS) for length in self.lengths])
+        indices = np.random.default_rng(seed).permutation(len(self))[:COMPARED_TEXTS]
         scores = np.full(len(self), np.nan)
         scores[indices] = measure_self_bleu(
             [self._counts.beginnings[ends[i - 1] if i else 0 : ends[i]] for i in indices]

@@ -1,7 +1,7 @@
 """Count the words, sentences and paragraphs of many texts at once, as arrays, in bounded memory.
 
-Texts are gathered to blocks of about `BLOCK` characters, which end where white space begins. What is open at the end of
-a block is kept as numbers: the words of the sentence and of the paragraph, and the latest words.
+Texts are gathered to blocks that end where white space begins. What is open at the end of a block is kept as numbers:
+the words of the sentence and of the paragraph, and the latest words.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from antislop.metrics.diversity import BASE, count_distinct, count_distinct_ngra
 from antislop.metrics.segmentation import BREAK, END, QUOTED, WORD, drop_stop_words, fold
 from antislop.metrics.slop_scale import Scale
 
-BLOCK = 1 << 19
+BLOCK_CHARACTERS = 1 << 19
 """Characters that are counted at once."""
-LONGEST = 4
+LONGEST_BLOCKS = 4
 """Blocks without white space or a comma after which a text is cut anywhere, even within a word."""
 VOCABULARY = 1 << 19
 """Words that are told apart by their spelling; words that first occur after these are told apart by a hash."""
-WINDOW = 500  # words
-PIECE = 100  # words
-BEGINNING = 200  # words
+WINDOW_WORDS = 500  # words
+PIECE_WORDS = 100  # words
+BEGINNING_WORDS = 200  # words
 
 _SENTENCE, _PARAGRAPH, _TEXT = "\0", "\1", "\2"  # marks where one ends
 _MARKS = {_SENTENCE: 0, _PARAGRAPH: 1, _TEXT: 2}
@@ -86,7 +86,7 @@ class TextCounts:
     """The sums of texts over their words, sentences and paragraphs.
 
     sums: by name, a number for each text.
-    beginnings: numbers of the first words of each text, up to `BEGINNING`.
+    beginnings: numbers of the first words of each text, up to `BEGINNING_WORDS`.
     content: numbers of all content words.
     """
 
@@ -100,15 +100,15 @@ class TextCounts:
         self._text = 0  # the number of the text that is open where the next block begins
         self._sentence = self._paragraph = 0  # words of those that are open there
         self._speech = _Speech()
-        self._latest, self._latest_listed = _Latest(WINDOW - 1), _Latest(2)
+        self._latest, self._latest_listed = _Latest(WINDOW_WORDS - 1), _Latest(2)
 
     def open_text(self) -> None:
         for column in self.sums.values():
             column.append(0.0)
 
     def add(self, piece: str) -> None:
-        for start in range(0, len(piece), BLOCK):
-            self._gather(_replace_marks(piece[start : start + BLOCK]))
+        for start in range(0, len(piece), BLOCK_CHARACTERS):
+            self._gather(_replace_marks(piece[start : start + BLOCK_CHARACTERS]))
 
     def close_text(self) -> None:
         self._gather(f" {_TEXT}")
@@ -122,7 +122,7 @@ class TextCounts:
     def _gather(self, part: str) -> None:
         self._parts.append(part)
         self._size += len(part)
-        if self._size >= BLOCK:
+        if self._size >= BLOCK_CHARACTERS:
             block = "".join(self._parts)
             end = _find_cut(block)
             self._parts, self._size = [block[end:]], len(block) - end
@@ -157,7 +157,7 @@ class TextCounts:
         places = np.arange(len(words)) - np.repeat(begins, np.diff(begins, append=len(words)))
         places += np.frombuffer(self.sums["words"])[texts].astype(np.int64)
         self._add("words", texts)
-        self.beginnings.frombytes(words[places < BEGINNING].astype(np.int32).tobytes())
+        self.beginnings.frombytes(words[places < BEGINNING_WORDS].astype(np.int32).tobytes())
         kinds = self.numbers.kinds[words]
         is_content = (kinds & _CONTENT).astype(bool)
         self._add("slop_words", texts[kinds & _SLOP > 0])
@@ -175,16 +175,16 @@ class TextCounts:
 
     def _count_distinct(self, words: Longs, texts: Longs, places: Longs) -> None:
         latest, (words, texts, places) = self._latest.extend(words, texts, places)
-        distinct = count_distinct(words, window=WINDOW)
+        distinct = count_distinct(words, window=WINDOW_WORDS)
         self._add("windows", texts[: len(distinct)])
         self._add("distinct_in_windows", texts[: len(distinct)], distinct)
-        begins = np.flatnonzero(places % PIECE == 0)
-        begins = begins[(begins + PIECE > latest) & (begins + PIECE <= len(words))]
-        begins = begins[texts[begins] == texts[begins + PIECE - 1]]
-        pieces = words[begins[:, None] + np.arange(PIECE)]
+        begins = np.flatnonzero(places % PIECE_WORDS == 0)
+        begins = begins[(begins + PIECE_WORDS > latest) & (begins + PIECE_WORDS <= len(words))]
+        begins = begins[texts[begins] == texts[begins + PIECE_WORDS - 1]]
+        pieces = words[begins[:, None] + np.arange(PIECE_WORDS)]
         for n in (1, 2, 3):
             self._add(f"distinct_{n}", texts[begins], count_distinct_ngrams(pieces, n))
-            self._add(f"ngrams_{n}", texts[begins], np.full(len(begins), PIECE + 1 - n))
+            self._add(f"ngrams_{n}", texts[begins], np.full(len(begins), PIECE_WORDS + 1 - n))
 
     def _add(self, name: str, texts: Longs, amounts: Longs | None = None) -> None:
         if len(texts):
@@ -277,4 +277,4 @@ def _find_cut(block: str) -> int:
         end = len(parts[0]) if len(parts) > 1 else 0
     if not end:
         end = max(block.rfind(comma) for comma in _COMMAS) + 1
-    return len(block) if not end and len(block) >= LONGEST * BLOCK else end
+    return len(block) if not end and len(block) >= LONGEST_BLOCKS * BLOCK_CHARACTERS else end

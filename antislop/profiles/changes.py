@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from antislop.profiles.ngrams import Kind
 from antislop.profiles.profiles import Entry, Profile
-from antislop.profiles.ratios import EXPLAINED, find_explained, find_half_width, find_parts
+from antislop.profiles.ratios import EXPLAINED_SHARE, find_explained, find_half_width, find_parts
 
 
 class Change(NamedTuple):
@@ -79,7 +79,9 @@ class _Side:
 
     def bound(self, entry: Entry) -> float:
         human = self._ratio * (entry.human_per_million or 0.0) * self.profile.words / 1e6
-        return max(self._unlisted_count, human, self._container_counts.get((entry.kind, entry.text), 0) / EXPLAINED)
+        return max(
+            self._unlisted_count, human, self._container_counts.get((entry.kind, entry.text), 0) / EXPLAINED_SHARE
+        )
 
 
 def _measure(key: tuple[Kind, str], before: _Side, after: _Side) -> Change | None:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +19,8 @@ import numpy.typing as npt
 from antislop.metrics.segmentation import drop_stop_words, straighten
 from antislop.metrics.slop_counts import PatternSearch
 from antislop.profiles.ngrams import (
-    GROUPS,
     MULTIPLIER,
+    PROMPT_GROUPS,
     TOKEN,
     Chunk,
     Codes,
@@ -36,12 +36,12 @@ from antislop.profiles.ngrams import (
 )
 from antislop.records.texts import AnyText, cut
 
-PROMPTS = 512
+PROMPT_CLASSES = 512
 """Number of classes of prompts that are counted per entry; equal to the number of prompts up to about this many."""
-EXAMPLES = 3
-MEGABYTES = 64
+EXAMPLES_PER_ENTRY = 3
+COUNTER_MEGABYTES = 64
 """Memory of the counters, by default."""
-CANDIDATES = 200_000
+MAX_CANDIDATES = 200_000
 """Limit of n-grams that are counted exactly."""
 
 
@@ -57,8 +57,8 @@ _BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=
 class Occurrences:
     """The occurrences of an entry in texts.
 
-    prompts: number of distinct prompts; in texts to more than `PROMPTS` prompts, a lower bound.
-    groups: occurrences per group of prompts, `GROUPS` of them.
+    prompts: number of distinct prompts; in texts to more than `PROMPT_CLASSES` prompts, a lower bound.
+    groups: occurrences per group of prompts, `PROMPT_GROUPS` of them.
     places: (number of a text, index of the first token, or of the first character of a construction), from 0.
     """
 
@@ -72,7 +72,7 @@ class Occurrences:
 
 
 @dataclass(frozen=True, slots=True)
-class Census(Sequence[Occurrences]):
+class Census:
     """The entries that occur at least `min_count` times in texts to at least `min_prompts` prompts.
 
     min_count: larger than requested if there were too many candidates.
@@ -96,13 +96,10 @@ class Census(Sequence[Occurrences]):
     def __len__(self) -> int:
         return len(self.names)
 
-    @overload
-    def __getitem__(self, index: int) -> Occurrences: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Occurrences]: ...
-    def __getitem__(self, index: int | slice) -> Occurrences | list[Occurrences]:
-        if isinstance(index, slice):
-            return [self[number] for number in range(len(self))[index]]
+    def __iter__(self) -> Iterator[Occurrences]:
+        return map(self.__getitem__, range(len(self)))
+
+    def __getitem__(self, index: int) -> Occurrences:
         columns, row = self._columns, self._rows[index]
         kind, text = self.names[index]
         return Occurrences(
@@ -122,7 +119,7 @@ def count(
     patterns: Mapping[str, Any] | None = None,
     min_count: int = 5,
     min_prompts: int = 2,
-    megabytes: int = MEGABYTES,
+    megabytes: int = COUNTER_MEGABYTES,
     limit: int | None = None,
     progress: Progress | None = None,
 ) -> Census:
@@ -132,7 +129,7 @@ def count(
     patterns: compiled patterns of the package `regex`, by name, searched in complete texts; counted as constructions.
     megabytes: memory of the counters, rounded down to a power of two.
     limit: candidates that are counted exactly, about 400 bytes each; `min_count` is raised until they fit. By default
-        `CANDIDATES`, and as many again for each further `MEGABYTES`.
+        `MAX_CANDIDATES`, and as many again for each further `COUNTER_MEGABYTES`.
 
     A phrase is 1 to 5 words separated by white space; a content n-gram is 2 or 3 content words of one sentence,
     separated by stop words and punctuation. Counts are exact unless two n-grams have the same 64-bit hash.
@@ -142,7 +139,7 @@ def count(
     >>> [(entry.kind, entry.text, entry.count) for entry in count(lambda: texts, min_count=3)]
     [('word', 'a', 3), ('word', 'cat', 3), ('phrase', 'a cat', 3)]
     """
-    limit = max(1, megabytes // MEGABYTES) * CANDIDATES if limit is None else limit
+    limit = max(1, megabytes // COUNTER_MEGABYTES) * MAX_CANDIDATES if limit is None else limit
     codes = Codes()
     sketch = Sketch(megabytes)
     first_reading = Reading(texts, codes, progress, number=1)
@@ -232,11 +229,11 @@ class _CountColumns:
     @classmethod
     def make(cls, rows: int) -> _CountColumns:
         return cls(
-            np.zeros((rows, GROUPS), np.uint32),
+            np.zeros((rows, PROMPT_GROUPS), np.uint32),
             np.zeros(rows, np.uint32),
             np.zeros(rows, np.uint32),
-            np.zeros((rows, PROMPTS // 8), np.uint8),
-            np.zeros((rows, EXAMPLES, 2), np.uint32),
+            np.zeros((rows, PROMPT_CLASSES // 8), np.uint8),
+            np.zeros((rows, EXAMPLES_PER_ENTRY, 2), np.uint32),
             np.zeros(rows, np.uint32),
             np.zeros(rows, np.uint32),
             np.zeros(rows, np.uint64),
@@ -344,15 +341,15 @@ class _CountTable:
         columns, rows = self._columns, found.rows
         numbers = np.array([part.text + 1 for part in chunk.parts])[found.parts]
         prompts = np.array([part.prompt for part in chunk.parts])[found.parts]
-        np.add.at(columns.counts, (rows, prompts % GROUPS), found.counts.astype(np.uint32))
+        np.add.at(columns.counts, (rows, prompts % PROMPT_GROUPS), found.counts.astype(np.uint32))
         is_new = columns.latest[rows] != numbers  # else the text was counted in the chunk before
         rows, numbers, prompts, places = rows[is_new], numbers[is_new], prompts[is_new], found.places[is_new]
-        bits = prompts % PROMPTS
+        bits = prompts % PROMPT_CLASSES
         np.bitwise_or.at(columns.prompts, (rows, bits // 8), (1 << bits % 8).astype(np.uint8))
         begins = np.flatnonzero(np.diff(rows, prepend=-1))  # of each row's texts, which are consecutive
         rank = np.arange(len(rows)) - np.repeat(begins, np.diff(begins, append=len(rows)))
-        slot = np.minimum(columns.texts[rows], EXAMPLES) + rank
-        has_room = slot < EXAMPLES
+        slot = np.minimum(columns.texts[rows], EXAMPLES_PER_ENTRY) + rank
+        has_room = slot < EXAMPLES_PER_ENTRY
         columns.places[rows[has_room], slot[has_room]] = np.stack([numbers[has_room], places[has_room]], axis=1)
         np.add.at(columns.texts, rows, np.uint32(1))
         columns.latest[rows] = numbers  # the last of equal rows stays
@@ -396,13 +393,13 @@ class _CountTable:
         return drop_stop_words(columns.names[row][1] for row in rows)
 
 
-FULL = (1 << 16) - 1
+FULL_COUNTER = (1 << 16) - 1
 
 
 class Sketch:
     """A fixed number of counters, shared by n-grams: a counter is at least the count of each of its n-grams.
 
-    Has 16 bits per counter; one that reached `FULL` stays there. A count-min sketch of a single row (Cormode and
+    A counter of 16 bits stays at `FULL_COUNTER` once it is there. A count-min sketch of a single row (Cormode and
     Muthukrishnan 2005, doi 10.1016/j.jalgor.2003.12.001).
     """
 
@@ -416,14 +413,14 @@ class Sketch:
         if len(self._cells) <= 1 << 32:
             located = located.astype(np.uint32)  # sorted in half the time
         cells, counts = np.unique(located, return_counts=True)
-        self._cells[cells] = np.minimum(self._cells[cells] + counts, FULL)
+        self._cells[cells] = np.minimum(self._cells[cells] + counts, FULL_COUNTER)
 
     def bound(self, hashes: Hashes) -> npt.NDArray[np.uint16]:
         return self._cells[self._locate(hashes)]
 
     def find_min_count(self, min_count: int, limit: int) -> int:
         """Return the smallest count from `min_count` that at most `limit` counters reach."""
-        top = np.zeros(FULL + 1, np.int64)
+        top = np.zeros(FULL_COUNTER + 1, np.int64)
         for part in np.array_split(self._cells, max(1, len(self._cells) >> 20)):
             top += np.bincount(part, minlength=len(top))
         reached = top[::-1].cumsum()[::-1]

@@ -21,7 +21,7 @@ from antislop.profiles.ngrams import Kind, cut_words
 from antislop.profiles.quantiles import find_gamma
 
 FORMAT = "antislop baseline 1"
-RAREST = 1e-8
+RAREST_RATE = 1e-8
 """The smallest rate that wordfreq lists: one in 100 million words (https://pypi.org/project/wordfreq)."""
 
 
@@ -119,7 +119,7 @@ class HumanRates:
         if self._frequency is None:
             return self._raise_to_floor(kind, text, HumanRate(count, rate, low, high))
         if kind == "word":
-            rate = max(self._frequency(text), RAREST if count is None else shown)
+            rate = max(self._frequency(text), RAREST_RATE if count is None else shown)
         elif kind != "construction":
             gains, rarest = zip(*map(self._extrapolate, cut_words(text)), strict=True)
             expected = min(shown * max(gains), *rarest)
@@ -151,7 +151,7 @@ class HumanRates:
         if word not in self._words:
             count, today = self.baseline.count("word", word), self._frequency(word)
             shown = (self.baseline.bound("word") if count is None else count) / self.baseline.words
-            rate = max(today, RAREST if count is None else shown)
+            rate = max(today, RAREST_RATE if count is None else shown)
             self._words[word] = max(1.0, today / shown), rate
         return self._words[word]
 

@@ -26,10 +26,10 @@ Flags: TypeAlias = npt.NDArray[np.bool_]
 
 PHRASE_WORDS = 5
 CONTENT_WORDS = 3
-GROUPS = 32
+PROMPT_GROUPS = 32
 """Number of groups of prompts in which occurrences are counted, for intervals."""
 TOKEN = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)?|[^\w\s]+|[\d_]+")
-CHUNK = 1 << 19
+CHUNK_CHARACTERS = 1 << 19
 """Minimum number of characters that are processed at once; a longer text is cut after the end of a sentence."""
 LONGEST_SENTENCE = 1 << 20
 """Characters after which a sentence is cut, where white space begins or else anywhere; n-grams don't cross that cut."""
@@ -176,7 +176,7 @@ class Reading:
         self._number, self._total = number, total
         self.texts = self.characters = 0
         self.prompts: dict[int, int] = {}
-        self.group_words: Longs = np.zeros(GROUPS, np.int64)
+        self.group_words: Longs = np.zeros(PROMPT_GROUPS, np.int64)
 
     def __iter__(self) -> Iterator[Chunk]:
         gathered: list[Part] = []
@@ -184,7 +184,7 @@ class Reading:
         for part in self._read():
             gathered.append(part)
             size += len(part.content)
-            if size >= CHUNK or not part.is_last:  # so that a chunk has one part of a text at most
+            if size >= CHUNK_CHARACTERS or not part.is_last:  # so that a chunk has one part of a text at most
                 chunk = self._take(gathered, size, tokens)
                 yield chunk
                 gathered, size, tokens = [], 0, chunk.open_tokens
@@ -201,20 +201,20 @@ class Reading:
     def _take(self, gathered: list[Part], size: int, before: int) -> Chunk:
         chunk = Chunk(gathered, self._codes, before=before)
         self.characters += size
-        groups = np.array([part.prompt % GROUPS for part in gathered])
-        self.group_words += np.bincount(groups[chunk.part], minlength=GROUPS)
+        groups = np.array([part.prompt % PROMPT_GROUPS for part in gathered])
+        self.group_words += np.bincount(groups[chunk.part], minlength=PROMPT_GROUPS)
         if self._progress is not None:
             self._progress(self._number, self.characters, self._total)
         return chunk
 
 
 def cut_sentences(text: AnyText) -> Iterator[str]:
-    """Yield a text in parts of at least `CHUNK` characters, which end with a sentence."""
+    """Yield a text in parts of at least `CHUNK_CHARACTERS` characters, which end with a sentence."""
     rest = ""
     for piece in cut(text):
-        for start in range(0, len(piece), CHUNK):
-            rest += piece[start : start + CHUNK]
-            if len(rest) >= CHUNK and (end := _find_cut(rest)):
+        for start in range(0, len(piece), CHUNK_CHARACTERS):
+            rest += piece[start : start + CHUNK_CHARACTERS]
+            if len(rest) >= CHUNK_CHARACTERS and (end := _find_cut(rest)):
                 yield rest[:end]
                 rest = rest[end:]
     yield rest

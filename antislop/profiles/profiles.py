@@ -13,7 +13,7 @@ import regex
 from antislop.errors import InputError
 from antislop.files import decode, parse_json, read_json, replace_text
 from antislop.lists.bundled import read_constructions
-from antislop.profiles.counting import MEGABYTES, Census, Occurrences, count, cut_examples
+from antislop.profiles.counting import COUNTER_MEGABYTES, Census, Occurrences, count, cut_examples
 from antislop.profiles.human_rates import HumanRate, HumanRates
 from antislop.profiles.ngrams import Kind, Progress, Texts, cut_words
 from antislop.profiles.ratios import estimate_error, estimate_ratio, find_explained
@@ -117,7 +117,7 @@ def make_profile(
     min_prompts: int = 2,
     min_ratio: float = 0.0,
     examples: bool = False,
-    megabytes: int = MEGABYTES,
+    megabytes: int = COUNTER_MEGABYTES,
     made_with: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> Profile:

@@ -18,7 +18,7 @@ from antislop.profiles.human_rates import HumanRate
 from antislop.profiles.ngrams import Kind, cut_words
 from antislop.profiles.quantiles import find_normal, find_student
 
-EXPLAINED = 0.95
+EXPLAINED_SHARE = 0.95
 """Share of an entry's occurrences within a longer entry from which the longer one explains it."""
 
 Counts = npt.NDArray[np.int64]
@@ -81,10 +81,9 @@ def find_half_width(freedom: int) -> float:
 
 
 def find_explained(counts: Mapping[tuple[Kind, str], int]) -> set[tuple[Kind, str]]:
-    """Return the entries that a longer entry explains: it has at least the share `EXPLAINED` of their occurrences.
+    """Return the entries whose occurrences nearly all lie in a longer entry, by the share `EXPLAINED_SHARE`.
 
-    "barely above a whisper" explains "above a whisper" if nearly all occurrences of the latter are part of the former.
-    An explained entry explains no other.
+    "barely above a whisper" explains "above a whisper". An explained entry explains no other.
 
     >>> find_explained({("phrase", "a testament to"): 90, ("phrase", "testament to"): 94, ("word", "testament"): 150})
     {('phrase', 'testament to')}
@@ -92,7 +91,9 @@ def find_explained(counts: Mapping[tuple[Kind, str], int]) -> set[tuple[Kind, st
     explained: set[tuple[Kind, str]] = set()
     for (kind, text), count in sorted(counts.items(), key=lambda pair: -pair[0][1].count(" ")):
         if (kind, text) not in explained:
-            explained.update(part for part in find_parts(kind, text) if count >= EXPLAINED * counts.get(part, np.inf))
+            explained.update(
+                part for part in find_parts(kind, text) if count >= EXPLAINED_SHARE * counts.get(part, np.inf)
+            )
     return explained
 
 

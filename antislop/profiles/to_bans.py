@@ -20,9 +20,9 @@ from antislop.profiles.profiles import Entry, Profile
 from antislop.profiles.ratios import find_parts
 
 KINDS: tuple[Kind, ...] = ("word", "phrase")
-DISTINCTIVE = 4.5
+DISTINCTIVE_ZIPF = 4.5
 """Zipf frequency below which one content word makes a phrase distinctive: 32 per million words."""
-COMMON = 5.3
+COMMON_ZIPF = 5.3
 """Zipf frequency from which a word is never distinctive: 200 per million words."""
 # A phrase that begins with a linking word, or ends with one of these words, is a fragment.
 _LINKING = frozenset(("and", "but", "or", "that", "which", "who"))
@@ -127,8 +127,8 @@ def _is_wrong_name(entry: Entry, names: str) -> bool:
 def is_distinctive(phrase: str, *, frequencies: Mapping[str, float]) -> bool:
     """Return whether a phrase is distinctive enough for a ban, rather than everyday English or a fragment.
 
-    It needs two content words, the rarest with a Zipf frequency below `COMMON`, or three words, one of them a content
-    word below `DISTINCTIVE`, and must not begin or end like a fragment (`_LINKING`, `_CUT`, `_POSSESSIVE`).
+    It needs two content words, the rarest with a Zipf frequency below `COMMON_ZIPF`, or three words, one of them a
+    content word below `DISTINCTIVE_ZIPF`, and must not begin or end like a fragment.
 
     >>> from antislop.lists.lint.words import load_frequencies
     >>> [is_distinctive(text, frequencies=load_frequencies()) for text in ("a testament to", "we need to", "barely a")]
@@ -139,7 +139,7 @@ def is_distinctive(phrase: str, *, frequencies: Mapping[str, float]) -> bool:
     if words[0] in _LINKING or words[-1] in _CUT | _POSSESSIVE or not content:
         return False
     rarest = min(find_zipf(word, frequencies) for word in content)
-    return rarest < COMMON if len(content) > 1 else len(words) > 2 and rarest < DISTINCTIVE
+    return rarest < COMMON_ZIPF if len(content) > 1 else len(words) > 2 and rarest < DISTINCTIVE_ZIPF
 
 
 def count_excess(entry: Entry) -> float:

@@ -278,7 +278,7 @@ def test_too_little_memory_is_reported() -> None:
     from antislop.profiles import counting
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(counting, "CANDIDATES", 20)
+        patch.setattr(counting, "MAX_CANDIDATES", 20)
         made = invoke("profile", "sloppy.jsonl", "-o", "profile.json")
     assert "--memory was too small for counts from 5: counted from " in made.stderr
     assert Profile.load("profile.json").made_with["min_count"] > 5

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from antislop import Ban
-from antislop.datasets.prompt_only import SENTENCE, AvoidanceInstruction
+from antislop.datasets.prompt_only import INSTRUCTION, AvoidanceInstruction
 from antislop.records.prompts import Prompt
 from tests.support.models import build_tokenizer
 
@@ -25,14 +25,14 @@ def test_without_a_limit_the_request_before_the_text_names_all_phrases() -> None
         Prompt("k", "One day", None, {}), room=None
     )
     assert number == 5
-    assert asked.text == SENTENCE + '"ab", "c d", "feed", "aaaa", "bead a cab".\n\nOne day'
+    assert asked.text == INSTRUCTION + '"ab", "c d", "feed", "aaaa", "bead a cab".\n\nOne day'
 
 
 @given(st.integers(0, 200))
 def test_the_request_names_as_many_phrases_as_fit(room: int) -> None:
     prompt = Prompt("k", "abc", None, {})
     texts = [
-        f"{SENTENCE}{', '.join(f'{chr(34)}{p}{chr(34)}' for p in PHRASES[:n])}.\n\nabc" if n else "abc"
+        f"{INSTRUCTION}{', '.join(f'{chr(34)}{p}{chr(34)}' for p in PHRASES[:n])}.\n\nabc" if n else "abc"
         for n in range(6)
     ]
     best = max((n for n in range(6) if len(TOKENIZER(texts[n])["input_ids"]) <= room), default=0)
@@ -56,5 +56,5 @@ def test_a_chat_gets_the_request_in_its_system_message(system: str | None) -> No
     prompt = Prompt("k", "unused", [*before, {"role": "user", "content": "hi"}], {}, has_special_tokens=True)
     asked, number = AvoidanceInstruction([Ban("ab")], tokenizer).add_to(prompt, room=None)
     wanted = f"{system}\n\n" if system else ""
-    assert asked.text == f'[system]{wanted}{SENTENCE}"ab".[user]hi[go]'
+    assert asked.text == f'[system]{wanted}{INSTRUCTION}"ab".[user]hi[go]'
     assert number == 1
