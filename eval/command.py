@@ -42,7 +42,9 @@ class Laps(Protocol):
 class Work:
     """The settings of a command that answers a question.
 
-    setting: "full", "quick" or "smallest". models: names for `measuring.load`. clock: one of `measuring.CLOCKS`.
+    setting: "full", "quick" or "smallest".
+    models: names for `measuring.load`.
+    clock: one of `measuring.CLOCKS`.
     """
 
     setting: str

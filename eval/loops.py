@@ -49,9 +49,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 class Totals:
     """Sums over greedy texts.
 
-    looping, conceded: texts with a loop, and bans that were let through. repetitive: texts of which more than half is
-    repetition. repeated: sum over the texts of the share of repetition, see `measure_repetition`. dropped: given-up
-    searches.
+    looping: texts with a loop.
+    conceded: bans that were let through.
+    repetitive: texts of which more than half is repetition.
+    repeated: sum over the texts of the share of repetition, see `measure_repetition`.
+    dropped: given-up searches.
     """
 
     texts: int = 0

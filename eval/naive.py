@@ -19,7 +19,10 @@ STRAIGHT = {"\u2019": "'", "\u2018": "'", "\u02bc": "'"}
 
 @dataclass(frozen=True)
 class Naive:
-    """A text, and its counts. conceded: violations that were let through, since their position had too many."""
+    """A text, and its counts.
+
+    conceded: violations that were let through, since their position had too many.
+    """
 
     tokens: list[int]
     violations: int

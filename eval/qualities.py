@@ -39,7 +39,8 @@ class Interval(NamedTuple):
 class Surprise(NamedTuple):
     """Nats per kept token of each text [texts] under the untouched model, given its prompt, at temperature 1.
 
-    nll: minus the logarithm of the tokens' probabilities. entropy: that of the model, at the same positions.
+    nll: minus the logarithm of the tokens' probabilities.
+    entropy: of the model, at the same positions.
     """
 
     nll: Values

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from antislop.evaluation.provenance import list_versions
+import torch
+
+from antislop.display import list_versions
+from antislop.evaluation.html_report import count_cores, name_processor
 from eval import ROOT
-from eval.conditions import describe_conditions
 
 PACKAGES = ("numpy", "scipy")
 TINY = 1e-6  # what float32 can't tell from 0
@@ -31,9 +35,10 @@ class Table(NamedTuple):
 class Answer:
     """The answer to a question.
 
-    verdicts: a sentence per goal that says if it was met. notes: the meaning of the columns, and the figures that could
-    not be measured. limits: a paragraph on conclusions that the figures don't allow. plot: the name of a picture in the
-    same folder.
+    verdicts: a sentence per goal that says if it was met.
+    notes: the meaning of the columns, and the figures that could not be measured.
+    limits: a paragraph on conclusions that the figures don't allow.
+    plot: the name of a picture in the same folder.
     """
 
     name: str
@@ -77,6 +82,18 @@ def describe(*, command: str, setting: str, seconds: float) -> dict[str, Any]:
         **describe_conditions(),
         **list_versions(PACKAGES),
         "commit": find_commit(),
+    }
+
+
+def describe_conditions() -> dict[str, Any]:
+    """Return what, besides the code, a timing depends on: processor, cores, threads, load, versions and date."""
+    return {
+        "cpu": name_processor(),
+        "cores": count_cores(),
+        "threads": torch.get_num_threads(),
+        "load": [round(load, 2) for load in os.getloadavg()],
+        **list_versions(("torch", "transformers", "antislop")),
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }
 
 

@@ -30,7 +30,10 @@ class Written:
 
 @dataclass(frozen=True)
 class Task:
-    """The task of all writers: one text for each prompt. advance: called for each finished text."""
+    """The task of all writers: one text for each prompt.
+
+    advance: called for each finished text.
+    """
 
     subject: measuring.Subject
     prompts: Sequence[Sequence[int]]
@@ -76,8 +79,10 @@ def write_plain(task: Task, *, rows: int = ROWS, **settings: Any) -> Written:
 def write_banned(task: Task, phrases: Sequence[str], method: Method = "exact", **more: Any) -> Written:
     """Write with `generate_many`. Phrases that begin in the prompt don't count, as for the oracle.
 
+    more: further arguments of `generate`.
+
     Without phrases it draws as `generate` does. The sampler with phrases and the oracle use the same random numbers, so
-    all texts are the same up to the first violation. more: further arguments of `generate`.
+    all texts are the same up to the first violation.
     """
     sampler = AntiSlop(task.subject.tokenizer, list(phrases), method=method, prompt_lookback=False)
     settings = task.subject.settings()

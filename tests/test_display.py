@@ -101,7 +101,7 @@ def test_no_command_prints_characters_that_control_the_terminal(args: tuple[str,
 def test_ids_of_prompts_and_words_of_servers_are_shown_with_visible_control_characters(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from antislop.datasets.summary import Summary
+    from antislop.datasets.samples import Summary
 
     record = {
         "key": f"{HOSTILE}\nantislop: forged",

@@ -38,11 +38,9 @@ from antislop.records.prompts import Prompt
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from antislop.datasets.pair_file import PairFile
     from antislop.datasets.pairs import PairFormat
-    from antislop.datasets.samples import Arm, RecordMaker
-    from antislop.datasets.summary import Summary
-    from antislop.datasets.writing import Resumed
+    from antislop.datasets.samples import Arm, RecordMaker, Summary
+    from antislop.datasets.writing import PairFile, Resumed
 
 
 class ArmsChoice(str, Enum):
@@ -254,7 +252,7 @@ class _DataSet:
     def finish(self, pairs: PairFormat | None, export: ExportOptions) -> None:
         """Report on all records together, and export them."""
         if len(self.job.arms) > 1:
-            from antislop.datasets.summary import measure_slop
+            from antislop.datasets.samples import measure_slop
 
             rates = measure_slop(read_records(self.target.records), self.bans)
             say(f"banned phrases per 1,000 words: {', '.join(f'{arm} {rate:.1f}' for arm, rate in rates.items())}")
@@ -296,7 +294,7 @@ class _DataSet:
             say(f"resuming: {len(journal):,} records exist already{suffix}")
 
     def _open_pairs(self, pairs: PairOptions, journal: Journal) -> PairFile | None:
-        from antislop.datasets.pair_file import PairFile
+        from antislop.datasets.writing import PairFile
 
         path = pairs.pairs
         if path is None:

@@ -22,8 +22,9 @@ from antislop.cli.options import BanOptions, ForceOption, GenerationOptions, Mod
 from antislop.cli.terminal import as_input_error, check_suffix, console, refuse_stdin, say, writing
 from antislop.data import FOLDER
 from antislop.datasets.samples import Arm
+from antislop.display import list_versions
 from antislop.errors import InputError
-from antislop.evaluation.provenance import describe_machine, list_versions
+from antislop.evaluation.html_report import describe_machine
 from antislop.hf.pretrained import ModelSpec, load_model
 from antislop.lists.ban_list import BanList
 from antislop.lists.bundled import held_out_bans
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 OPENINGS = FOLDER / "openings.txt"
 """The default prompts."""
 DEFAULT_ARMS = "plain,banned"
+PACKAGES = ("antislop", "torch", "transformers", "numpy", "scipy", "wordfreq", "matplotlib")
+"""Packages whose versions a report names, if they are installed."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +136,7 @@ def _describe_conditions(
         "command": shlex.join(["antislop", *sys.argv[1:]]),
         "made_with": texts.made_with,
         "lists": {"made_from": _describe_list(made_from), "held_out": held_out and _describe_list(held_out)},
-        "versions": list_versions(),
+        "versions": list_versions(PACKAGES),
         "machine": describe_machine(),
         "seed": seed,
         "date": began.isoformat(timespec="seconds"),

@@ -25,10 +25,8 @@ from antislop.records.prompts import Prompt, fingerprint_text, read_prompts
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from antislop.datasets.pair_file import PairFile
-    from antislop.datasets.samples import Arm, RecordMaker
-    from antislop.datasets.summary import Summary
-    from antislop.datasets.writing import Resumed
+    from antislop.datasets.samples import Arm, RecordMaker, Summary
+    from antislop.datasets.writing import PairFile, Resumed
 
 
 MAX_NAME = 41
@@ -138,7 +136,7 @@ class Job:
 
         If the user stops it, say how far it came and how to resume.
         """
-        from antislop.datasets.summary import Summary
+        from antislop.datasets.samples import Summary
         from antislop.datasets.writing import write_records
 
         summary, existing = Summary(), len(journal)

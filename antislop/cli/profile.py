@@ -37,8 +37,7 @@ from antislop.data import FOLDER
 from antislop.display import describe_count, quote_formula
 from antislop.errors import InputError
 from antislop.files import read_bytes, replace_text
-from antislop.profiles.halves import Half, find_half
-from antislop.records.texts import AnyText, open_texts
+from antislop.records.texts import AnyText, Half, find_half, open_texts
 
 if TYPE_CHECKING:
     from antislop.profiles.changes import Change
@@ -282,7 +281,7 @@ def _load_side(path: Path, reader: _Reader, *, memory: int) -> Profile:
         try:
             return Profile.load(path)
         except InputError as error:
-            if "no profile of this package" not in str(error):
+            if "not a profile of this package" not in str(error):
                 raise
     try:
         with _show_counting(path.name) as progress:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from antislop import __version__
-from antislop.datasets.summary import measure_slop
+from antislop.datasets.samples import measure_slop
 from antislop.errors import InputError
 from antislop.files import read_bytes, read_json, replace_text, replacing
 from antislop.lists.ban_list import BanList
@@ -26,13 +26,13 @@ from antislop.records.journal import Record, read_records
 if TYPE_CHECKING:
     from datasets import Dataset
 
-ROWS = 100_000
+ROWS_PER_FILE = 100_000
 """Records per Parquet file."""
 MANIFEST = ".parquet-files.json"
 """File with the names of the files that this module wrote into a folder: only these may be replaced."""
-SAMPLE = 1000
+LANGUAGE_SAMPLE = 1000
 """Number of responses from which the language is guessed."""
-ENGLISH = 0.25
+ENGLISH_STOP_SHARE = 0.25
 """Share of stop words above which texts count as English; about 0.45 in English prose."""
 
 _COUNTS = ("violations", "withdrawn", "conceded")
@@ -140,11 +140,10 @@ def write_parquet(path: Path, folder: Path) -> list[Path]:
 
 
 def _split_records(records: Dataset) -> Iterator[tuple[str, Dataset]]:
-    """Yield the name of each file and its records."""
     arms = records["arm"]
     for arm in dict.fromkeys(arms):
         rows = records.select([number for number, record_arm in enumerate(arms) if record_arm == arm])
-        count = -(-len(rows) // ROWS)
+        count = -(-len(rows) // ROWS_PER_FILE)
         for number in range(count):
             yield f"data-{arm}-{number:05}-of-{count:05}.parquet", rows.shard(count, number, contiguous=True)
 
@@ -194,7 +193,7 @@ def make_card(title: str, records: Sequence[Record], bans: BanList, made_of: Map
     """Return a card as Markdown.
 
     made_of: source, model and command; license and language, as identifiers of the hub, if known; pairs, their format;
-    and all other settings of the records. Without a language, English is detected by its stop words.
+        and all other settings of the records. Without a language, English is detected by its stop words.
     """
     settings = {name: value for name, value in made_of.items() if name not in _SHOWN_ELSEWHERE and value is not None}
     counts, slop = Counter(record["arm"] for record in records), measure_slop(records, bans)
@@ -221,7 +220,6 @@ _SHOWN_ELSEWHERE = ("command", "license", "language")
 
 
 def _make_metadata(title: str, records: Sequence[Record], arms: Sequence[str], made_of: Mapping[str, Any]) -> str:
-    """Return the front matter of a card, in YAML."""
     from huggingface_hub import DatasetCardData
 
     data = DatasetCardData(
@@ -242,8 +240,8 @@ def _make_metadata(title: str, records: Sequence[Record], arms: Sequence[str], m
 def find_language(records: Iterable[Mapping[str, Any]]) -> str | None:
     """Return "en" if the share of stop words in the first responses is that of English, else None."""
     responses = (record["response"] for record in records if record["response"])
-    words = [word for response in islice(responses, SAMPLE) for word in extract_words(response)]
-    return "en" if words and 1 - len(drop_stop_words(words)) / len(words) > ENGLISH else None
+    words = [word for response in islice(responses, LANGUAGE_SAMPLE) for word in extract_words(response)]
+    return "en" if words and 1 - len(drop_stop_words(words)) / len(words) > ENGLISH_STOP_SHARE else None
 
 
 def _show(value: Any) -> str:
@@ -263,7 +261,6 @@ def push(folder: Path, repo: str) -> None:
 
 
 def _fit(name: str, values: list[Any]) -> list[Any]:
-    """Return a column unchanged if Parquet can store it, else as JSON."""
     import pyarrow as pa
 
     if name not in _COUNTS:
@@ -277,7 +274,6 @@ def _fit(name: str, values: list[Any]) -> list[Any]:
 
 @contextmanager
 def _without_bars() -> Iterator[None]:
-    """Hide the progress bars of the package datasets."""
     import datasets
 
     was_shown = not datasets.are_progress_bars_disabled()

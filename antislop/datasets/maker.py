@@ -1,9 +1,4 @@
-"""Make records with a model, many texts in flight; the batch does not influence a text.
-
-    maker = ModelRecordMaker(model, tokenizer, bans, settings={"max_new_tokens": 300, "do_sample": True})
-    with open_journal("out.jsonl", {"seed": 0}) as journal:
-        for record in write_records(maker, lambda: read_prompts("prompts.jsonl"), journal):
-            print(record["response"])
+"""Make records with a model, many texts in flight.
 
 A record depends on its prompt, its key and the settings, not on other prompts, their order or the batch size.
 """
@@ -23,7 +18,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from antislop.datasets.pair_maker import PairMaker, Pairs
 from antislop.datasets.pairs import PairFormat, PairSource
-from antislop.datasets.prompt_only import Request
+from antislop.datasets.prompt_only import AvoidanceInstruction
 from antislop.datasets.samples import UNBANNED, Arm, MadeRecord, SampleSpec
 from antislop.errors import InputError
 from antislop.grammar.compilation import compile_llguidance, fingerprint_grammar
@@ -47,7 +42,12 @@ BATCHES_OF_CONTINUATIONS = 4
 
 
 class _Begun(NamedTuple):
-    """A text in flight after a prompt of `ids`. is_chat: it is a chat reply. since: its start, in seconds."""
+    """A text in flight.
+
+    ids: the tokens of its prompt.
+    is_chat: whether it is a chat reply.
+    since: its start, in seconds.
+    """
 
     spec: SampleSpec
     ids: list[int]
@@ -58,8 +58,10 @@ class _Begun(NamedTuple):
 class RecordMakerBase(ABC):
     """Makes records; a subclass writes their texts in `_write`, and refuses prompts in `_find_error`.
 
-    settings: of each text: max_new_tokens and sampling. pairs: the format of preference pairs; None makes no pairs.
-    arms: all arms that will be passed to `make`. options: of `AntiSlop`, whose errors are raised.
+    settings: of each text: max_new_tokens and sampling.
+    pairs: the format of preference pairs; None makes no pairs.
+    arms: all arms that will be passed to `make`.
+    options: of `AntiSlop`, whose errors are raised.
     """
 
     def __init__(
@@ -79,12 +81,11 @@ class RecordMakerBase(ABC):
         bans = bans if isinstance(bans, BanList) else BanList(bans)
         sampled_arms: tuple[Arm, ...] = (*arms, "plain") if pairs == "dpo" else tuple(arms)
         self._samplers = {arm: _make_sampler(tokenizer, bans, arm, options) for arm in sampled_arms}
-        self._request = Request(bans, tokenizer) if "prompt-only" in arms else None
-        self._request_sizes: dict[tuple[str, int, str], int] = {}
+        self._instruction = AvoidanceInstruction(bans, tokenizer) if "prompt-only" in arms else None
+        self._asked_phrases: dict[tuple[str, int, str], int] = {}
         self._seed = seed
         self._batch_size = batch_size
         self._settings = settings
-        self._pairs = pairs
         self._pair_maker = (
             None
             if pairs is None
@@ -107,7 +108,6 @@ class RecordMakerBase(ABC):
         """Yield a text for each prompt, under its seed; read a seed after its prompt."""
 
     def _find_ends(self) -> Collection[int]:
-        """Return the tokens that end a text."""
         end = self._tokenizer.eos_token_id
         return () if end is None else (end,)
 
@@ -163,11 +163,13 @@ class RecordMakerBase(ABC):
         yield from self._finish_pairs(waiting)
 
     def _complete(self, spec: SampleSpec) -> Prompt:
-        """Return the prompt for the model; in the arm prompt-only, with a request to avoid the bans."""
+        """Return the prompt for the model; in the arm prompt-only, with the instruction to avoid the bans."""
         if spec.arm != "prompt-only":
             return spec.prompt
-        assert self._request is not None, "the arm prompt-only is not among arms"
-        prompt, self._request_sizes[spec.identity] = self._request.put(spec.prompt, room=self._find_room(self._new))
+        assert self._instruction is not None, "the arm prompt-only is not among arms"
+        prompt, self._asked_phrases[spec.identity] = self._instruction.add_to(
+            spec.prompt, room=self._find_room(self._new)
+        )
         return prompt
 
     def _encode(self, prompt: Prompt) -> list[int]:
@@ -179,20 +181,22 @@ class RecordMakerBase(ABC):
         conceded = Counter(event.violation.ban.phrase for event in report.let_through if isinstance(event, Conceded))
         violations, withdrawn = Counter[str](), Counter[str]()
         for event in report.events:
-            if isinstance(event, (Conceded, Rewound)):
-                violations[event.violation.ban.phrase] += 1
-            if isinstance(event, Rewound):
-                withdrawn[event.violation.ban.phrase] += len(event.withdrawn)
+            match event:
+                case Conceded():
+                    violations[event.violation.ban.phrase] += 1
+                case Rewound():
+                    violations[event.violation.ban.phrase] += 1
+                    withdrawn[event.violation.ban.phrase] += len(event.withdrawn)
         reply = {"role": "assistant", "content": self._vocabulary.decode(completion.tokens)}
         chat = {} if spec.prompt.messages is None else {"messages": [*spec.prompt.messages, reply]}
-        request_columns = {"asked_phrases": self._request_sizes.pop(spec.identity)} if spec.arm == "prompt-only" else {}
+        asked = {"asked_phrases": self._asked_phrases.pop(spec.identity)} if spec.arm == "prompt-only" else {}
         return self._describe(
             spec,
             status="error" if completion.error is not None else "conceded" if conceded else "ok",
             error=None if completion.error is None else str(completion.error),
             response=completion.text,
             **chat,
-            **request_columns,
+            **asked,
             prompt_tokens=prompt_tokens,
             tokens=len(completion.tokens),
             withdrawn_tokens=report.withdrawn_tokens,
@@ -227,7 +231,6 @@ class RecordMakerBase(ABC):
         return prompt.text
 
     def _describe(self, spec: SampleSpec, *, status: str, **columns: Any) -> Record:
-        """Return a record: the columns of the prompt, then those of the text."""
         spec_columns: Record = {
             "key": spec.prompt.key,
             "sample": spec.sample,

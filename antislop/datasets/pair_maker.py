@@ -1,4 +1,4 @@
-"""Make the preference pairs of finished texts; the model continues withdrawn texts in batches."""
+"""Make the preference pairs of finished texts; the model continues withdrawn texts to the end of a sentence."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from antislop.datasets.continuations import MAX_TOKENS, settings_for_continuations
+import torch
+from torch import Tensor
+from transformers import StoppingCriteria, StoppingCriteriaList
+
 from antislop.datasets.pairs import (
     PairCount,
     PairDraft,
@@ -21,9 +24,53 @@ from antislop.datasets.pairs import (
 from antislop.decoding.policy import seed_of
 from antislop.hf.vocabulary import Vocabulary
 from antislop.lists.ban_list import BanList
+from antislop.metrics.segmentation import find_sentence_ends
 from antislop.records.journal import Record
 from antislop.trace.completions import Completion
 from antislop.trace.events import Event
+
+MAX_CONTINUATION_TOKENS = 64
+"""Limit of tokens of a continuation; a sentence has about twenty."""
+TAIL_TOKENS = 24
+"""Number of latest tokens in which the end of a sentence is searched."""
+
+
+class SentenceEnd(StoppingCriteria):  # type: ignore[misc]  # transformers has no type for it
+    """Stop a text when its latest token shows that a sentence ended before it. Stateless."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+
+    def __call__(self, input_ids: Tensor, scores: object, **_: Any) -> Tensor:  # noqa: ARG002
+        return torch.tensor(
+            [self._has_ended(ids) for ids in input_ids[:, -TAIL_TOKENS:].tolist()], device=input_ids.device
+        )
+
+    def rewind(self, row: int, length: int) -> None:
+        """Do nothing: there is no state to rewind."""
+
+    def _has_ended(self, ids: list[int]) -> bool:
+        earlier_text, text = (self._vocabulary.join(part).decode(errors="replace") for part in (ids[:-1], ids))
+        return _find_last_end(text) > _find_last_end(earlier_text)
+
+
+def _find_last_end(text: str) -> int:
+    """Return the end of the last sentence that is surely complete; 0 if there is none."""
+    return max(find_sentence_ends(text, is_complete=False), default=0)
+
+
+def settings_for_continuations(settings: Mapping[str, Any], vocabulary: Vocabulary) -> dict[str, Any]:
+    """Return the settings of a text, changed so that it ends with its sentence.
+
+    Stop strings stay in force; minimum lengths are removed.
+    """
+    other_settings = {name: value for name, value in settings.items() if name not in ("min_new_tokens", "min_length")}
+    criteria = [*(settings.get("stopping_criteria") or []), SentenceEnd(vocabulary)]
+    return {
+        **other_settings,
+        "max_new_tokens": MAX_CONTINUATION_TOKENS,
+        "stopping_criteria": StoppingCriteriaList(criteria),
+    }
 
 
 class ContinuationWriter(Protocol):
@@ -31,16 +78,18 @@ class ContinuationWriter(Protocol):
 
     def __call__(
         self, prompts: Iterator[list[int]], seeds: Iterator[int], /, *, settings: dict[str, Any]
-    ) -> Iterator[Completion]:
-        """Yield the texts as they are finished, each with the index of its prompt."""
+    ) -> Iterator[Completion]: ...
 
 
 @dataclass
 class Pairs:
     """The pairs of one text.
 
-    rows: finished pairs. drafts: pairs whose withdrawn text is to be continued, after a prompt of `ids`. seed: of the
-    text. error: the reason for which a text could not be continued.
+    ids: the tokens of its prompt.
+    seed: of the text.
+    rows: finished pairs.
+    drafts: pairs whose withdrawn text is to be continued.
+    error: why a text could not be continued.
     """
 
     ids: Sequence[int] = ()
@@ -52,7 +101,7 @@ class Pairs:
 
 
 class _Continuation(NamedTuple):
-    """A withdrawn text to be continued. seed: of its continuation."""
+    """A withdrawn text to be continued, under a seed of its own."""
 
     pairs: Pairs
     draft: PairDraft
@@ -60,15 +109,17 @@ class _Continuation(NamedTuple):
 
     @property
     def ids(self) -> list[int]:
-        """The tokens of the prompt and the text, before the continuation."""
         return [*self.pairs.ids, *self.draft.tokens]
 
 
 class PairMaker:
     """Makes pairs of one format.
 
-    bans: under which the texts were written. fingerprint: of the tokenizer. settings: of the texts. write: continues
-    texts. find_room: returns the limit of tokens of a prompt, given the number of new tokens; None if unknown.
+    bans: under which the texts were written.
+    fingerprint: of the tokenizer.
+    settings: of the texts.
+    write: continues texts.
+    find_room: returns the limit of tokens of a prompt, given the number of new tokens; None if unknown.
     find_ends: returns the tokens that end a text.
     """
 
@@ -137,7 +188,7 @@ class PairMaker:
 
     def _continue(self, tasks: Sequence[_Continuation]) -> Iterator[tuple[_Continuation, Completion | None]]:
         """Yield each task and its continuation; None if the text has ended, or if there is no room."""
-        room = self._find_room(MAX_TOKENS)
+        room = self._find_room(MAX_CONTINUATION_TOKENS)
         numbers = [
             number
             for number, task in enumerate(tasks)
@@ -149,5 +200,4 @@ class PairMaker:
         return ((task, by_number.get(number)) for number, task in enumerate(tasks))
 
     def _is_complete(self, tokens: Sequence[int]) -> bool:
-        """Return whether tokens end with one that ends a text."""
         return bool(tokens) and tokens[-1] in self._find_ends()

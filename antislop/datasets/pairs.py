@@ -1,8 +1,7 @@
 """Preference pairs from the events of a run: withdrawn text, rejected, and the text that replaced it, chosen.
 
-A final-token row needs no forward pass. A DPO pair needs a continuation of the withdrawn tokens: this module makes a
-draft, the owner of the model continues it, and this module makes the pair. Tokens are ids, and a `Decoder` turns them
-into text; imports neither torch nor transformers.
+A final-token row needs no forward pass. A DPO pair needs a continuation of the withdrawn tokens, which the owner of the
+model writes.
 """
 
 from __future__ import annotations
@@ -22,6 +21,9 @@ from antislop.trace.events import Drawn, Event, Rewound
 
 LOOKBACK = 200
 """Number of last characters of a prompt in which a ban may begin that the text completes."""
+
+MIN_SHARE = 0.01
+"""Smallest probability of an alternative in a final-token row."""
 
 PairFormat = Literal["dpo", "tokens"]
 PairCount = Literal[
@@ -59,15 +61,15 @@ class Decoder(Protocol):
 
 
 def describe_counts(counts: Mapping[PairCount, int]) -> list[str]:
-    """Return a phrase for each count above 0: pairs left out, and tokens written to continue withdrawn text."""
     return [f"{counts[name]:,} {phrase}" for name, phrase in COUNTS.items() if counts.get(name)]
 
 
 class PairSource(NamedTuple):
     """The text that pairs are made from.
 
-    prompt, ids: text and tokens of its prompt. tokens: the final generated tokens. is_complete: whether the text ended
-    by itself, not at a limit.
+    prompt, ids: text and tokens of its prompt.
+    tokens: the final generated tokens.
+    is_complete: whether the text ended by itself, not at a limit.
     """
 
     prompt: str
@@ -79,7 +81,8 @@ class PairSource(NamedTuple):
 class Correction(NamedTuple):
     """A place in the final text at which the model had first written a ban.
 
-    place: number of tokens before it. rejected: the withdrawn tokens, the first `banned` of which contain the ban.
+    place: number of tokens before it.
+    rejected: the withdrawn tokens, the first `banned` of which contain the ban.
     alternatives: tokens that the model could draw there instead, with their probabilities.
     """
 
@@ -93,8 +96,10 @@ class Correction(NamedTuple):
 class PairDraft(NamedTuple):
     """A DPO pair whose rejected text is to be continued.
 
-    row: the pair so far. tokens: the generated tokens, up to the end of the withdrawn text.
-    start: index of the first character of the rejected text. min_end: smallest index at which it may end.
+    row: the pair so far.
+    tokens: the generated tokens, up to the end of the withdrawn text.
+    start: index of the first character of the rejected text.
+    min_end: smallest index at which it may end.
     """
 
     row: Record
@@ -106,16 +111,17 @@ class PairDraft(NamedTuple):
 def find_corrections(events: Iterable[Event], tokens: Sequence[int]) -> Iterator[Correction]:
     """Yield the rewinds of a run whose context is still part of its final tokens.
 
-    If a run rewound to one place several times, each withdrawn text yields a correction, with the same final text.
+    Several rewinds to one place give several corrections, with the same final text.
     """
     text: list[int] = []
     rewinds: list[tuple[Rewound, tuple[int, ...]]] = []
     for event in events:
-        if isinstance(event, Drawn):
-            text.append(event.token)
-        elif isinstance(event, Rewound):
-            del text[event.length :]
-            rewinds.append((event, tuple(text)))
+        match event:
+            case Drawn():
+                text.append(event.token)
+            case Rewound():
+                del text[event.length :]
+                rewinds.append((event, tuple(text)))
     yielded = set[tuple[int, tuple[int, ...]]]()
     for event, context in rewinds:
         place = event.length
@@ -133,9 +139,9 @@ def draft_dpo(
 ) -> Iterator[PairDraft]:
     """Yield a pair for each correction, with the columns of TRL's preference data sets, its rejected text unfinished.
 
-    Trainers treat both sides as complete texts and append an end-of-text token. So `chosen` is the kept text up to the
-    end of its sentence or paragraph; without such an end, the pair is left out. The prompt includes the text up to the
-    rewind; https://huggingface.co/docs/trl/dataset_formats#preference.
+    Trainers append an end-of-text token, so `chosen` is the kept text to the end of its sentence or paragraph; without
+    such an end, the pair is left out. The prompt includes the text up to the rewind.
+    https://huggingface.co/docs/trl/dataset_formats#preference
     """
     final_text = decoder.decode(source.tokens, after=source.ids)
     for correction in corrections:
@@ -167,10 +173,11 @@ def finish_dpo(
     is_complete: bool,
     counts: Counter[PairCount],
 ) -> Record | None:
-    """Return a pair whose rejected text ends with its sentence or paragraph; None if the continuation has no such end.
+    """Return a pair whose rejected text ends with its sentence or paragraph; None if it has no such end.
 
-    continuation: the tokens after those of the draft. ids: the tokens of the prompt. is_complete: whether the
-    continuation reached the end of the text.
+    continuation: the tokens after those of the draft.
+    ids: the tokens of the prompt.
+    is_complete: whether the continuation reached the end of the text.
     """
     text = decoder.decode([*draft.tokens, *continuation], after=ids)
     end = find_sentence_end(text, draft.min_end, is_complete=is_complete)
@@ -184,8 +191,8 @@ def finish_dpo(
 def _find_word_edge(shared: str, sides: Sequence[str]) -> int:
     """Return the index at which both sides of a pair begin, within `shared`, their common text.
 
-    A word that continues in one of `sides` belongs to both sides, and so does the space before it: tokenizers cut in
-    front of words and spaces, so that the tokens of the prompt are a prefix of the tokens of prompt and completion.
+    A word that continues in one of `sides` belongs to both, and so does the space before it: tokenizers cut in front of
+    words and spaces, so the prompt's tokens stay a prefix.
     """
     begins, is_in_word = find_words(shared, is_in_word=False)
     if is_in_word and any(find_words(side[:1], is_in_word=True) == ([], True) for side in sides):
@@ -194,7 +201,6 @@ def _find_word_edge(shared: str, sides: Sequence[str]) -> int:
 
 
 def _count_shared(text: str, other_text: str) -> int:
-    """Return the length of the common prefix of two texts."""
     pairs = enumerate(zip(text, other_text, strict=False))
     return next((i for i, (a, b) in pairs if a != b), min(len(text), len(other_text)))
 
@@ -213,13 +219,14 @@ def make_tokens(
     decoder: Decoder,
     tokenizer: str,
     counts: Counter[PairCount],
-    floor: float = 0.01,
 ) -> Iterator[Record]:
     """Yield final-token rows: a context, the token that began a ban, and its alternatives.
 
-    Trainers use the ids; the texts are for people. tokenizer: its fingerprint. floor: the smallest probability of an
-    alternative. Leaves out alternatives that begin the withdrawn text in another spelling, that complete one of `bans`,
-    or that were withdrawn at the same place; and rows without an alternative.
+    tokenizer: its fingerprint.
+
+    Leaves out alternatives less likely than `MIN_SHARE`, that begin the withdrawn text in another spelling, that
+    complete one of `bans`, or that were withdrawn at the same place; and rows without an alternative. Trainers use the
+    ids; the texts are for people.
     """
     all_corrections = list(corrections)
     withdrawn = {(correction.place, correction.rejected[0]) for correction in all_corrections}
@@ -228,7 +235,7 @@ def make_tokens(
         context, prompt = [*source.ids, *tokens], source.prompt + decoder.decode(tokens, after=source.ids)
         chosen = []
         for token, share in correction.alternatives:
-            if share < floor or token == correction.rejected[0]:
+            if share < MIN_SHARE or token == correction.rejected[0]:
                 continue
             if _begins(token, correction, decoder):
                 counts["respelled"] += 1
@@ -284,8 +291,7 @@ def cap_per_ban(rows: Sequence[Record], *, limit: int, seed: int = 0) -> list[Re
 def cap_per_token(rows: Sequence[Record], *, limit: int, seed: int = 0) -> list[Record]:
     """Return final-token rows in which no token is rejected more than `limit` times, or chosen more than that.
 
-    Rows are left out at random; a token that is chosen too often is removed from random rows. Rows that have no chosen
-    token then are left out.
+    Rows are left out at random; a token that is chosen too often is removed from random rows.
     """
     rows = _keep(rows, lambda row: row["rejected_id"], limit=limit, seed=seed)
     used = Counter[int]()

@@ -1,7 +1,4 @@
-"""Ask a model in its prompt to avoid phrases: the baseline of comparisons with the sampler.
-
-Imports neither torch nor transformers.
-"""
+"""Ask a model in its prompt to avoid phrases: the baseline of comparisons with the sampler."""
 
 from __future__ import annotations
 
@@ -18,14 +15,14 @@ from antislop.records.prompts import Prompt
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-SENTENCE = "Do not use any of these words or phrases: "
+INSTRUCTION = "Do not use any of these words or phrases: "
 
 
-class Request:
-    """Adds a request to avoid the phrases of bans to prompts: the first phrases, as many as fit.
+class AvoidanceInstruction:
+    """Adds to prompts the instruction to avoid the phrases of bans: the first ones, as many as fit.
 
-    Regexes and token ids can't be requested and are left out. A model with a chat template gets the request in its
-    system message, after an existing one; any other model gets it before the text.
+    Regexes and token ids are left out. A model with a chat template gets the instruction at the end of its system
+    message, any other model before the text.
     """
 
     def __init__(self, bans: Iterable[Ban], tokenizer: PreTrainedTokenizerBase) -> None:
@@ -35,22 +32,22 @@ class Request:
         sizes = map(len, tokenizer(parts, add_special_tokens=False)["input_ids"]) if parts else []
         self._ends = list(accumulate(sizes))
 
-    def put(self, prompt: Prompt, *, room: int | None) -> tuple[Prompt, int]:
-        """Return the prompt with the request, and the number of phrases in it.
+    def add_to(self, prompt: Prompt, *, room: int | None) -> tuple[Prompt, int]:
+        """Return the prompt with the instruction, and the number of phrases in it; unchanged if no phrase fits.
 
-        room: limit of tokens of that prompt. If no phrase fits, the prompt is returned unchanged.
+        room: maximum tokens of the result.
         """
         count = len(self.phrases)
         while count:
-            request = self._write(prompt, count)
-            excess = 0 if room is None else self._count(request) - room
+            instructed = self._write(prompt, count)
+            excess = 0 if room is None else self._count(instructed) - room
             if excess <= 0:
-                return request, count
+                return instructed, count
             count = min(count - 1, bisect_right(self._ends, self._ends[count - 1] - excess))
         return prompt, 0
 
     def _write(self, prompt: Prompt, count: int) -> Prompt:
-        sentence = SENTENCE + ", ".join(f'"{phrase}"' for phrase in self.phrases[:count]) + "."
+        sentence = INSTRUCTION + ", ".join(f'"{phrase}"' for phrase in self.phrases[:count]) + "."
         if not getattr(self._tokenizer, "chat_template", None):
             return replace(prompt, text=f"{sentence}\n\n{prompt.text}")
         messages = prompt.messages or [{"role": "user", "content": prompt.text}]

@@ -5,9 +5,8 @@
         for record in write_records(cluster, lambda: read_prompts("prompts.jsonl"), journal):
             ...
 
-Ray schedules, restarts dead workers and spills to disk. Specs are sent in blocks, and a worker returns a block as a
-whole. If it dies, another worker makes the block again, with the same records, since these depend on their keys. The
-workers write no files: the journal stays in the process that reads the prompts.
+If a worker dies, another makes its block of specs again, with the same records, since these depend on their keys.
+Workers write no files: the journal stays in the process that reads the prompts.
 """
 
 from __future__ import annotations
@@ -47,18 +46,20 @@ LOST_AFTER = 20.0
 WATCH_EVERY = 2.0
 """Seconds between two checks of the head."""
 
-QUIET = {"RAY_BACKEND_LOG_LEVEL": "fatal", "RAY_USAGE_STATS_ENABLED": "0"}
+QUIET_ENVIRONMENT = {"RAY_BACKEND_LOG_LEVEL": "fatal", "RAY_USAGE_STATS_ENABLED": "0"}
 """Settings that silence Ray on the terminal and turn off its telemetry, unless the environment sets them."""
 
 
 class Cluster:
     """Makes records on many machines, as a `ModelRecordMaker` does on one.
 
-    model: the argument of `load_model`, which each worker calls. batch_size: texts in flight per worker.
-    workers: by default one per GPU of the cluster, or one per machine if there are no GPUs. address: of the cluster,
-    "auto" or host:port; by default the cluster that this process is connected to, or else a local one, which is stopped
-    at the end. settings, seed, pairs, options: see `ModelRecordMaker`. endpoint: a server that all workers use in the
-    place of models of their own; `model` is its tokenizer's then, and the options are those of `EndpointMaker`.
+    model: the argument of `load_model`, which each worker calls; with `endpoint`, of the tokenizer.
+    seed, settings, pairs, options: see `ModelRecordMaker`, or with `endpoint` `EndpointMaker`.
+    batch_size: texts in flight per worker.
+    workers: by default one per GPU of the cluster, or one per machine if there are no GPUs.
+    address: of the cluster, "auto" or host:port; by default the cluster that this process is connected to, or else a
+        local one, which is stopped at the end.
+    endpoint: a server that all workers use in place of models of their own.
     """
 
     def __init__(
@@ -109,7 +110,6 @@ class Cluster:
             raise InputError(f"{len(blocks):,} blocks of texts did not come back: run it again to resume")
 
     def _run(self, blocks: Sequence[Any], arm: Arm, *, crew: _Crew) -> Iterator[dict[str, Any]]:
-        """Run the pipeline; yield a row for each block."""
         import ray.data
 
         data = ray.data.from_arrow_refs(blocks)
@@ -159,7 +159,10 @@ class Worker:
         self._maker: RecordMaker | None = None
 
     def __call__(self, block: Any) -> dict[str, list[Any]]:
-        """Return the columns number and done of a block; done is JSON: the fields of each `MadeRecord`, or an error."""
+        """Return the columns number and done of a block.
+
+        done: JSON: the fields of each `MadeRecord`, or an error.
+        """
         number, specs = block["number"][0].as_py(), pickle.loads(block["specs"][0].as_py())
         try:
             self._maker = self._maker or self._make_maker()
@@ -181,14 +184,16 @@ def _name(error: Exception) -> str:
 
 
 class _Crew(NamedTuple):
-    """The number of workers, and the resources of each, in Ray's names."""
+    """The workers of a cluster.
+
+    share: the resources of each, in Ray's names.
+    """
 
     workers: int
     share: dict[str, float]
 
 
 def _find_crew(workers: int | None) -> _Crew:
-    """Divide the machines of the connected cluster among the workers."""
     import ray
 
     gpus = int(ray.cluster_resources().get("GPU", 0))
@@ -235,7 +240,7 @@ def _joining(address: str | None, *, workers: int | None) -> Iterator[None]:
     if address is None and ray.is_initialized():
         yield
         return
-    for name, value in QUIET.items():
+    for name, value in QUIET_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)
     local_options = {"num_cpus": max(os.cpu_count() or 1, workers or 1), "include_dashboard": False}
@@ -290,7 +295,6 @@ def _find_head() -> str:
 
 
 def _watch(head: str, is_over: threading.Event, is_lost: threading.Event) -> None:
-    """Interrupt the main thread if the head does not answer for `LOST_AFTER` seconds."""
     answered = time.monotonic()
     while not is_over.wait(WATCH_EVERY):
         try:

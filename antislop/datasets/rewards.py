@@ -1,4 +1,4 @@
-"""Rewards for reinforcement learning: text without bans is worth more. Knows texts, neither models nor trainers."""
+"""Rewards for reinforcement learning: text without bans is worth more."""
 
 from __future__ import annotations
 
@@ -16,10 +16,7 @@ TextOrChat: TypeAlias = str | Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class BanReward:
-    """A reward function as TRL calls it; `ban_reward` makes it.
-
-    Can be pickled, since some trainers compute rewards in other processes.
-    """
+    """A reward function as TRL calls it; `ban_reward` makes it. Can be pickled."""
 
     bans: BanList
     per: float
@@ -36,8 +33,8 @@ class BanReward:
 
         completions: texts, or lists of messages, of which the texts of the assistant count.
 
-        The prompts are not read, nor are the other columns that TRL passes. Raises `InputError` for a completion of
-        another shape, and `BanError` for a regex that takes too long.
+        Prompts and other columns are ignored. Raises `InputError` for a completion of another shape, and `BanError` for
+        a regex that takes too long.
         """
         return [self._rate(_read_texts(completion, number)) for number, completion in enumerate(completions, start=1)]
 
@@ -51,12 +48,11 @@ def ban_reward(bans: Bans, *, per: float = 1000) -> BanReward:
     """Return a reward function for TRL's trainers: minus the bans in a completion per `per` of its words.
 
     bans: a `BanList`, a list of phrases or `Ban`s, or the path of a file that `BanList.load` reads.
-    per: the number of words that the rate is for; it scales the reward against that of other functions.
+    per: the number of words that the rate is for; it scales the reward against other ones.
 
-    Occurrences are those of `BanList.find`, words those of `antislop measure`. An occurrence of a ban with weight w
-    costs 1 - w, so one with weight 1.0 costs nothing. A completion without a ban gets 0.0, and so does an empty one:
-    add a reward for what a completion should contain. Raises `BanError` for bans that can't be used, and `InputError`
-    for bans of token ids, which occur in no text, and for a `per` that is not above 0.
+    An occurrence of a ban with weight w costs 1 - w. Words are those of `antislop measure`. An empty completion gets
+    0.0: add a reward for what a completion should contain. Raises `BanError` for bans that can't be used, and
+    `InputError` for bans of token ids, which occur in no text, and for an invalid `per`.
 
     >>> from antislop import Ban
     >>> reward = ban_reward(["a testament to", Ban("tapestry", weight=0.5)])
@@ -74,7 +70,6 @@ def ban_reward(bans: Bans, *, per: float = 1000) -> BanReward:
 
 
 def _read_texts(completion: TextOrChat, number: int) -> list[str]:
-    """Return the texts of a completion: one, or those of the assistant's messages."""
     if isinstance(completion, str):
         return [completion]
     messages: Sequence[Any] = completion if isinstance(completion, Sequence) else [completion]

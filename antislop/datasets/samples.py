@@ -1,14 +1,17 @@
-"""Samples: specs of texts to be made from prompts, and the records of these texts. Knows no models."""
+"""Samples: specs of texts to be made from prompts, the records of these texts, and sums over records."""
 
 from __future__ import annotations
 
 import hashlib
+import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from antislop.datasets.pairs import PairCount
 from antislop.lists.ban_list import BanList
+from antislop.matching.bans import drop_overlaps
 from antislop.records.journal import Record
 from antislop.records.prompts import Prompt
 
@@ -23,7 +26,10 @@ UNBANNED: tuple[Arm, ...] = ("plain", "prompt-only")
 
 
 class SampleSpec(NamedTuple):
-    """One text to be made: the prompt, the number of the response among those to this prompt, and the arm."""
+    """One text to be made.
+
+    sample: its number among the texts to this prompt.
+    """
 
     prompt: Prompt
     sample: int
@@ -62,10 +68,75 @@ def plan_samples(prompts: Iterable[Prompt], *, samples: int, arm: Arm) -> Iterat
 
 
 def identify(record: Record) -> tuple[str, int, str]:
-    """Return key, number and arm of a record, as `SampleSpec.identity`."""
     return record["key"], record["sample"], record["arm"]
 
 
 def fingerprint_bans(bans: BanList) -> str:
-    """Return a hash of the bans of a list, in their order."""
     return hashlib.sha256("\n".join(map(repr, bans)).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+@dataclass
+class Summary:
+    """Counts of the records of a run.
+
+    conceded: violations that stay in the text.
+    cut: texts that ended before their grammar did.
+    words: of texts with bans.
+    unbanned: tokens of texts without bans.
+    began: seconds of the monotonic clock.
+    """
+
+    records: int = 0
+    failed: int = 0
+    tokens: int = 0
+    withdrawn: int = 0
+    violations: int = 0
+    conceded: int = 0
+    cut: int = 0
+    words: int = 0
+    unbanned: int = 0
+    began: float = field(default_factory=time.monotonic)
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        """Count one more record."""
+        if record["status"] == "error":
+            self.failed += 1
+            return
+        self.records += 1
+        self.tokens += record["tokens"]
+        self.withdrawn += record["withdrawn_tokens"]
+        self.violations += sum(record["violations"].values())
+        self.conceded += sum(record["conceded"].values())
+        self.cut += record["status"] == "cut"
+        if record["arm"] in UNBANNED:
+            self.unbanned += record["tokens"]
+        else:
+            self.words += len(record["response"].split())
+
+    def describe(self) -> str:
+        """Return the counts and rates as one line."""
+        return f"{self.records:,} {'record' if self.records == 1 else 'records'}, {self.describe_rates()}"
+
+    def describe_rates(self) -> str:
+        seconds = max(1e-9, time.monotonic() - self.began)
+        parts = [f"{self.tokens / seconds:,.0f} tokens/s"]
+        drawn_tokens = self.tokens - self.unbanned + self.withdrawn
+        if drawn_tokens:
+            parts += [
+                f"{1000 * self.violations / max(1, self.words):.1f} violations per 1,000 words",
+                f"{self.withdrawn / drawn_tokens:.1%} withdrawn",
+            ]
+        rare = {"conceded": self.conceded, "cut": self.cut, "failed": self.failed}
+        parts += [f"{count:,} {name}" for name, count in rare.items() if count]
+        return ", ".join(parts)
+
+
+def measure_slop(records: Iterable[Mapping[str, Any]], bans: BanList) -> dict[str, float]:
+    """Return per arm the occurrences of the bans that don't overlap, per 1,000 words of the responses."""
+    words: Counter[str] = Counter()
+    hits: Counter[str] = Counter()
+    for record in records:
+        if record["response"] is not None:
+            words[record["arm"]] += len(record["response"].split())
+            hits[record["arm"]] += len(drop_overlaps(bans.find(record["response"])))
+    return {arm: 1000 * hits[arm] / max(1, words[arm]) for arm in words}

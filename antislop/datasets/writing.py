@@ -1,16 +1,20 @@
-"""Write records into a journal, and resume a run that was stopped."""
+"""Write records into a journal and their pairs into a file, and resume a run that was stopped."""
 
 from __future__ import annotations
 
+import json
 import os
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from antislop.datasets.pair_file import PairFile
+from antislop.datasets.pairs import PairCount, PairFormat, cap_per_ban, cap_per_token, drop_duplicates
 from antislop.datasets.samples import Arm, RecordMaker, SampleSpec, identify, plan_samples
 from antislop.errors import InputError
-from antislop.records.journal import Journal, Record, read_records
+from antislop.files import explain_write, open_to_append
+from antislop.records.journal import Journal, Record, read_lines, read_records, replace_lines
 from antislop.records.prompts import Prompt, fingerprint_text
 
 
@@ -32,8 +36,8 @@ def open_journal(
 class Resumed(NamedTuple):
     """How the journal of a resumed run compares with its prompts.
 
-    changed: number of records that were removed because their prompts have changed. unasked: number of records of
-    prompts, samples or arms that this run does not have.
+    changed: number of records that were removed because their prompts have changed.
+    unasked: number of records of prompts, samples or arms that this run does not have.
     """
 
     changed: int
@@ -90,9 +94,10 @@ def write_records(
 ) -> Iterator[Record]:
     """Make the records that a journal lacks, and yield each when it is written.
 
-    prompts: returns an iterator over all prompts; called once per arm. is_stopped: called before each text; once it
-    returns True, only the texts in flight are finished. Raises `InputError` at a prompt that has changed under the key
-    of a record: see `resume`.
+    prompts: returns an iterator over all prompts; called once per arm.
+    is_stopped: called before each text; once it returns True, only the texts in flight are finished.
+
+    Raises `InputError` at a prompt that has changed under the key of a record: see `resume`.
     """
     for arm in arms:
         specs = takewhile(lambda _: not is_stopped(), plan_samples(prompts(), samples=samples, arm=arm))
@@ -109,3 +114,65 @@ def _is_made(spec: SampleSpec, journal: Journal) -> bool:
     if spec.identity in journal and _has_changed(spec, journal):
         raise _describe_change([spec], journal)
     return spec.identity in journal
+
+
+class PairFile:
+    """The preference pairs of a journal's records; each record has its pairs once, even if the process was killed.
+
+    is_own: whether the settings of the journal name this file.
+
+    The pairs of a record are written before it; a resumed run removes pairs without a record. Raises `InputError` for a
+    file with other content.
+    """
+
+    def __init__(self, path: Path, journal: Journal, *, kind: PairFormat, is_own: bool = False) -> None:
+        self.path = path
+        self.counts = Counter[PairCount]()
+        self._kind = kind
+        journal.lock(path)
+        lines = list(read_lines(path)) if path.exists() else []
+        self._check(lines, journal, is_own=is_own)
+        replace_lines(path, (line for line, row in lines if row and _owner(row) in journal))
+
+    def _check(self, lines: Sequence[tuple[bytes, Record | None]], journal: Journal, *, is_own: bool) -> None:
+        """Refuse a file with lines that are not pairs of the journal's records, or of records that the journal lost.
+
+        Unless `is_own`, accept pairs of one lost record: the one being written when the process was killed.
+        """
+        is_torn = bool(lines) and lines[-1][1] is None
+        rows = [row or {} for _, row in (lines[:-1] if is_torn else lines)]
+        if not all({"ban", "key", "sample"} <= row.keys() for row in rows):
+            raise InputError(f"{self.path}: contains other lines than pairs: choose another file")
+        if any(("rejected_id" in row) != (self._kind == "tokens") for row in rows):
+            raise InputError(f"{self.path}: contains pairs of another format: choose another file, or that format")
+        strangers = {owner for row in rows if (owner := _owner(row)) not in journal} - journal.dropped
+        if len(strangers) > 1 + journal.damaged and not is_own:
+            raise InputError(
+                f"{self.path}: contains pairs of texts not in {journal.path}: choose another file, or remove it"
+            )
+
+    def append(self, rows: Iterable[Record], counts: Mapping[PairCount, int] | None = None) -> None:
+        """Write the pairs of a text, and add to the counts of the file. Raises `InputError` if the disk is full."""
+        self.counts.update(counts or {})
+        try:
+            with open_to_append(self.path) as file:
+                file.write("".join(json.dumps(row) + "\n" for row in rows).encode())
+        except OSError as error:
+            fault = explain_write(error, advice="check the disk")
+            raise InputError(f"{self.path}: {fault}, and run it again to resume") from error
+
+    def finish(self, *, per_ban: int | None = None, per_token: int | None = None, seed: int = 0) -> int:
+        """Remove duplicates and pairs beyond the limits; return the number of pairs left.
+
+        per_ban: limit of pairs per ban.
+        per_token: limit of rows that reject a token, and of rows that choose it.
+        """
+        rows = drop_duplicates(read_records(self.path))
+        rows = rows if per_ban is None else cap_per_ban(rows, limit=per_ban, seed=seed)
+        rows = rows if per_token is None else cap_per_token(rows, limit=per_token, seed=seed)
+        replace_lines(self.path, (json.dumps(row).encode() + b"\n" for row in rows))
+        return len(rows)
+
+
+def _owner(row: Record) -> tuple[Any, ...]:
+    return row.get("key"), row.get("sample"), "banned"

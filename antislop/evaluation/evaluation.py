@@ -1,8 +1,7 @@
 """An evaluation as plain data: the texts of several arms to the same prompts, measured and compared.
 
-It turns outputs into rows of estimates, from which pages, figures and tables are made. All arms are compared with the
-arm "plain". Intervals are bootstrapped over prompts, since texts to one prompt are not independent; over texts if their
-prompts are unknown.
+All arms are compared with the arm "plain". Intervals are bootstrapped over prompts, since texts to one prompt are not
+independent; over texts if their prompts are unknown.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from antislop.datasets.samples import PLAIN
+from antislop.errors import InputError
 from antislop.evaluation.outputs import Example, Output, align, find_examples
 from antislop.evaluation.rows import EstimateRow, compare_with_plain, describe_row, measure_arm, tally_outputs
 from antislop.lists.ban_list import BanList
@@ -25,11 +25,18 @@ from antislop.profiles.changes import Change, compare
 from antislop.profiles.profiles import Profile, profile_texts
 from antislop.records.texts import Text
 
-CERTAIN, HINTED = 0.05, 0.5  # accepted shares of false discoveries among changes
+FALSE_SHARE = 0.05
+"""Accepted share of false discoveries among changes."""
+HINTED_FALSE_SHARE = 0.5
+"""The same for the changes that are shown if none is certain."""
 
 
 class ArmSize(NamedTuple):
-    """The size of an arm. tokens: None if unknown. left_out: texts that lack a counterpart in another arm."""
+    """The size of an arm.
+
+    tokens: None if unknown.
+    left_out: texts that lack a counterpart in another arm.
+    """
 
     texts: int
     prompts: int | None
@@ -39,7 +46,11 @@ class ArmSize(NamedTuple):
 
 
 class BanHits(NamedTuple):
-    """The matches of a ban in the texts of each arm. ban: its text. weight: the share of its occurrences to keep."""
+    """The matches of a ban in the texts of each arm.
+
+    ban: its text.
+    weight: the share of its occurrences to keep.
+    """
 
     ban: str
     weight: float
@@ -48,12 +59,13 @@ class BanHits(NamedTuple):
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The results. is_paired: whether the texts of the arms answer the same prompts, so that pairs can be compared.
+    """The results.
 
+    is_paired: whether the texts of the arms answer the same prompts, so that pairs can be compared.
     bans: the hits of each ban of the list that occurs in any arm, the most frequent of the first arm first.
-    changes: of each arm from the plain one, as in `profiles.changes.compare`. chances: the accepted share of false
-    discoveries among them: `CERTAIN`, or `HINTED` if there are no changes at that level. notes: sentences about limits
-    of the results.
+    changes: of each arm from the plain one, as in `profiles.changes.compare`.
+    chances: the accepted share of false discoveries among them: `FALSE_SHARE`, or `HINTED_FALSE_SHARE`.
+    notes: sentences about limits of the results.
     """
 
     sizes: Mapping[str, ArmSize]
@@ -66,15 +78,14 @@ class Evaluation:
     notes: Sequence[str]
 
     def find(self, arm: str, name: str, *, against: str | None = None) -> Estimate | None:
-        """Return the estimate of a metric of an arm; None if there is none."""
-        return next((row.estimate for row in self.rows if row[0] == arm and _is(row, name, against)), None)
+        wanted = (arm, name, against)
+        return next((row.estimate for row in self.rows if (row.arm, row.metric.name, row.against) == wanted), None)
 
     def metrics(self, *, against: str | None = None) -> list[Metric]:
         """Return the metrics of arms in order, or with `against`, those of comparisons with that arm."""
         return list(dict.fromkeys(row.metric for row in self.rows if row.against == against))
 
     def describe(self) -> dict[str, Any]:
-        """Return the evaluation as an object for JSON."""
         return {
             "arms": {arm: size._asdict() for arm, size in self.sizes.items()},
             "paired": self.is_paired,
@@ -94,10 +105,6 @@ class Evaluation:
         }
 
 
-def _is(row: EstimateRow, name: str, against: str | None) -> bool:
-    return row.metric.name == name and row.against == against
-
-
 def evaluate(
     arms: Mapping[str, Sequence[Output]],
     *,
@@ -108,15 +115,17 @@ def evaluate(
 ) -> Evaluation:
     """Measure the outputs of arms, and compare each arm with the plain one.
 
-    made_from: the bans of the arms. held_out: a list made from other texts. seed, resamples: of the bootstrap.
+    made_from: the bans of the arms.
+    held_out: a list made from other texts.
+    seed, resamples: of the bootstrap.
 
-    Raises `ValueError` if there is no arm, and if an arm has no texts.
+    Raises `InputError` if there is no arm, and if an arm has no texts.
     """
     for arm, outputs in arms.items():
         if not outputs:
-            raise ValueError(f"the arm {arm} has no texts: there is nothing to measure")
+            raise InputError(f"the arm {arm} has no texts: there is nothing to measure")
     if not arms:
-        raise ValueError("no arm was passed: pass at least one, with texts")
+        raise InputError("no arm was passed: pass at least one, with texts")
     aligned, is_paired = align(arms)
     lists = find_lists(made_from, held_out)
     options = {"seed": seed, "resamples": resamples}
@@ -141,7 +150,6 @@ def evaluate(
 
 
 def count_bans(arms: Mapping[str, Sequence[Output]], bans: BanList) -> list[BanHits]:
-    """Return the hits of each ban that occurs in any arm, the most frequent of the first arm first."""
     counts = {
         arm: Counter(match.ban for output in outputs for match in bans.find(output.text))
         for arm, outputs in arms.items()
@@ -152,7 +160,7 @@ def count_bans(arms: Mapping[str, Sequence[Output]], bans: BanList) -> list[BanH
 
 
 def find_lists(made_from: BanList, held_out: BanList | None) -> dict[str, BanList]:
-    """Return the lists whose hits are counted, by the names in `LISTS`; empty lists are left out."""
+    """Return the lists whose hits are counted, by the names in `LISTS`, without empty ones."""
     lists = {"made_from": made_from}
     if held_out is not None:
         lists |= {"held_out": held_out, "held_out_only": BanList(made_from.diff(held_out).added)}
@@ -166,9 +174,9 @@ def _profile(outputs: Sequence[Output]) -> Profile:
 
 
 def _find_changes(plain: Profile, profile: Profile) -> tuple[list[Change], float]:
-    """Return the changes at the level `CERTAIN`, or at `HINTED` if there are none, and the level."""
-    changes = compare(plain, profile, discoveries=CERTAIN)
-    return (changes, CERTAIN) if changes else (compare(plain, profile, discoveries=HINTED), HINTED)
+    if changes := compare(plain, profile, discoveries=FALSE_SHARE):
+        return changes, FALSE_SHARE
+    return compare(plain, profile, discoveries=HINTED_FALSE_SHARE), HINTED_FALSE_SHARE
 
 
 def _measure_size(tally: Tally, *, outputs: int) -> ArmSize:

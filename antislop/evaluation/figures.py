@@ -1,4 +1,8 @@
-"""The figures of an evaluation, and a figure of the changes between two profiles. Needs matplotlib."""
+"""The figures of an evaluation, and a figure of the changes between two profiles. Needs matplotlib.
+
+Figures are as wide as a phone, and their SVG keeps text as text. The colors are those of Okabe and Ito
+(https://jfly.uni-koeln.de/color/), which color-blind people can distinguish.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from antislop.datasets.samples import PLAIN
 from antislop.display import shorten
-from antislop.evaluation.definitions import DISTANCE, LIST_TITLES, LISTS, distance_metric
-from antislop.evaluation.drawing import (
-    ARM_COLORS,
-    INK,
-    MUTED,
-    SIZE,
-    SMALL,
-    STYLE,
-    choose_colors,
-    name_arms,
-    name_ratio_ticks,
-    new_figure,
-    save_figure,
-    to_errors,
-)
+from antislop.evaluation.rows import DISTANCE, LIST_TITLES, LISTS, distance_metric
 from antislop.metrics.definitions import METRICS
 from antislop.metrics.estimates import Estimate
 
@@ -33,6 +23,108 @@ if TYPE_CHECKING:
 
     from antislop.evaluation.evaluation import Evaluation
     from antislop.profiles.changes import Change
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+INK, MUTED, RULE = "#1b1c1e", "#66686b", "#d9dadc"
+ARM_COLORS = {"plain": "#767880", "banned": "#0072b2", "token": "#d55e00", "prompt-only": "#009e73"}
+MORE_COLORS = ("#cc79a7", "#b8860b", "#8a4fbf", "#5a7d2a")
+WIDTH = 5.0  # inches
+SIZE = 10.0  # points
+SMALL = 9.0
+_VARYING = {".svg": "Date", ".png": "Software", ".pdf": "CreationDate"}  # metadata that differs between equal figures
+STYLE: Any = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "antislop",
+    "font.size": SIZE,
+    "axes.labelsize": SMALL,
+    "xtick.labelsize": SMALL,
+    "ytick.labelsize": SIZE,
+    "text.color": INK,
+    "axes.labelcolor": MUTED,
+    "axes.edgecolor": RULE,
+    "xtick.color": RULE,
+    "ytick.color": RULE,
+    "xtick.labelcolor": MUTED,
+    "ytick.labelcolor": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.spines.left": False,
+    "ytick.major.size": 0,
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "axes.grid.axis": "x",
+    "grid.color": RULE,
+    "grid.linewidth": 0.6,
+}
+
+
+def choose_colors(arms: Iterable[str]) -> dict[str, str]:
+    """Return a color for each arm; a known arm always has the same color."""
+    arms = list(arms)
+    other_colors = iter([*MORE_COLORS, *[MUTED] * len(arms)])
+    return {arm: ARM_COLORS.get(arm) or next(other_colors) for arm in arms}
+
+
+def save_figure(figure: Figure, path: Path, *, is_transparent: bool = False) -> None:
+    """Write a figure as SVG, PNG of 200 dots per inch or PDF; equal figures give equal bytes."""
+    import matplotlib
+
+    suffix = path.suffix.lower()
+    with matplotlib.rc_context(STYLE):
+        figure.savefig(path, dpi=200, metadata={_VARYING[suffix]: None}, transparent=is_transparent)
+
+
+def new_figure(rows: float, *, panels: int = 1) -> tuple[Figure, list[Axes]]:
+    """Return an empty figure with the height of `rows` rows of text, and its axes, one below the other."""
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    layout = ConstrainedLayoutEngine(w_pad=0.06, h_pad=0.06)
+    figure = Figure(figsize=(WIDTH, 0.27 * rows + 0.75 * panels + 0.25), layout=layout)
+    axes = figure.subplots(panels, squeeze=False)[:, 0]
+    return figure, list(axes)
+
+
+def name_arms(figure: Figure, axes: Axes, colors: Mapping[str, str]) -> None:
+    """Write the arms' names in their colors above the axes, in place of a legend."""
+    from matplotlib.offsetbox import AnchoredOffsetbox, HPacker, TextArea
+    from matplotlib.transforms import blended_transform_factory
+
+    names: list[Any] = [TextArea(arm, textprops={"color": color, "weight": "bold"}) for arm, color in colors.items()]
+    row = HPacker(children=names, sep=14, pad=0)
+    box = AnchoredOffsetbox(
+        "lower left",
+        child=row,
+        frameon=False,
+        pad=0,
+        borderpad=0,
+        bbox_to_anchor=(0.02, 1),
+        bbox_transform=blended_transform_factory(figure.transFigure, axes.transAxes),
+    )
+    axes.add_artist(box)
+
+
+def to_errors(estimate: Estimate) -> list[list[float]] | None:
+    if estimate.value is None or estimate.low is None or estimate.high is None:
+        return None
+    return [[max(0.0, estimate.value - estimate.low)], [max(0.0, estimate.high - estimate.value)]]
+
+
+def name_ratio_ticks(axes: Axes) -> None:
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+    low, high = axes.get_xlim()
+    ticks = [tick for tick in (0.001, 0.01, 0.1, 0.3, 1, 3, 10, 100, 1000) if low <= tick <= high]
+    if high / low > 300:
+        ticks = [tick for tick in ticks if tick not in (0.3, 3)]
+    axes.xaxis.set_major_locator(FixedLocator(ticks))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))
+
 
 _CHANGES_LIMIT = 10
 _MIN_CHANGES = 3  # fewer are only in the table
@@ -44,13 +136,16 @@ def draw_figures(evaluation: Evaluation) -> dict[str, Figure]:
     """Return the figures for which there are estimates, by name. Raises `ImportError` without matplotlib."""
     import matplotlib
 
+    colors = choose_colors(evaluation.sizes)
     with matplotlib.rc_context(STYLE):
         figures = {
             "suppression": _draw_hits(evaluation),
             "excess": _draw_excess(evaluation),
             "distance": _draw_distance(evaluation),
             **{
-                f"changes-{name_file(arm)}": _draw_arm_changes(arm, evaluation)
+                f"changes-{name_file(arm)}": _draw_changes(
+                    changes, {arm: colors[arm]}, label="times as frequent as in the plain arm", limit=_CHANGES_LIMIT
+                )
                 for arm, changes in evaluation.changes.items()
                 if len(changes) >= _MIN_CHANGES
             },
@@ -137,7 +232,6 @@ def _draw_hits(evaluation: Evaluation) -> Figure | None:
 
 
 def _end(estimate: Estimate | None) -> float:
-    """Return the end of a bar and its interval."""
     return 0.0 if estimate is None or estimate.value is None else max(estimate.value, estimate.high or 0.0)
 
 
@@ -208,22 +302,18 @@ def _span(values: Iterable[float | None], *, about: float, min_width: float) -> 
 
 
 def _shift(figure: Figure, points: float) -> Any:
-    """Return a transform that moves points to the right, so that arms of equal suppression don't hide each other."""
+    """Return a transform to the right, so that arms of equal suppression don't hide each other."""
     from matplotlib.transforms import ScaledTranslation
 
     return ScaledTranslation(points / 72, 0, figure.dpi_scale_trans)
 
 
-def _draw_arm_changes(arm: str, evaluation: Evaluation) -> Figure:
-    colors = {arm: choose_colors(evaluation.sizes)[arm]}
-    label = "times as frequent as in the plain arm"
-    return _draw_changes(evaluation.changes[arm], colors, label=label, limit=_CHANGES_LIMIT)
-
-
 def save_changes(changes: Sequence[Change], path: Path, *, before: str, after: str, limit: int) -> None:
     """Write a picture of the changes between two profiles: up to `limit` rises and up to `limit` falls.
 
-    path: its suffix is the format: .svg, .png or .pdf. before, after: the names of the two profiles.
+    path: its suffix is the format: .svg, .png or .pdf.
+    before, after: the names of the two profiles.
+
     Raises `ImportError` without matplotlib.
     """
     import matplotlib
@@ -237,7 +327,9 @@ def save_changes(changes: Sequence[Change], path: Path, *, before: str, after: s
 def _draw_changes(changes: Sequence[Change], colors: Mapping[str, str], *, label: str, limit: int) -> Figure:
     """Draw the most certain rises and falls: a dot and its interval on a logarithmic axis.
 
-    Hollow dots are bounds: one profile does not list the entry. colors: the name of the arm and its color.
+    colors: the name of the arm and its color.
+
+    Hollow dots are bounds: one profile does not list the entry.
     """
     groups = [[change for change in changes if (change.ratio > 1) is is_rise][:limit] for is_rise in (True, False)]
     rows = [change for group in groups for change in sorted(group, key=lambda change: -change.ratio)]

@@ -1,7 +1,6 @@
 """The report of an evaluation: a self-contained page, its figures, a table, and all results as JSON.
 
-The page needs no network, no script and no other file; its figures are inline SVG, with their text as text, in the
-colors of the page.
+The page needs no network and no script; its figures are inline SVG in the colors of the page, with their text as text.
 """
 
 from __future__ import annotations
@@ -9,6 +8,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
+import platform
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,20 +17,19 @@ from typing import Any
 
 from antislop.datasets.samples import PLAIN
 from antislop.display import describe_count, format_number, load_template, quote_formula
-from antislop.evaluation.definitions import (
+from antislop.evaluation.evaluation import FALSE_SHARE, Evaluation
+from antislop.evaluation.figures import INK, MUTED, RULE, choose_colors, draw_figures, name_file, save_figure
+from antislop.evaluation.rows import (
     COST_METRICS,
     DISTANCE,
     EXCESS,
     LIST_METRICS,
     PASSES,
     SUPPRESSION,
+    describe_row,
     distance_metric,
 )
-from antislop.evaluation.drawing import INK, MUTED, RULE, choose_colors, save_figure
-from antislop.evaluation.evaluation import CERTAIN, Evaluation
-from antislop.evaluation.figures import draw_figures, name_file
-from antislop.evaluation.rows import describe_row
-from antislop.files import read_text, replace_text
+from antislop.files import read_bytes, read_text, replace_text
 from antislop.metrics.definitions import METRICS, Metric
 from antislop.metrics.estimates import Estimate
 from antislop.profiles.changes import Change
@@ -104,7 +104,7 @@ def render_page(evaluation: Evaluation, about: Mapping[str, Any], figures: Mappi
         tables=find_tables(evaluation),
         most_bans=BANS_LIMIT,
         changes={arm: _split(changes) for arm, changes in evaluation.changes.items()},
-        hinted=[arm for arm, chance in evaluation.chances.items() if chance > CERTAIN],
+        hinted=[arm for arm, chance in evaluation.chances.items() if chance > FALSE_SHARE],
     )
 
 
@@ -178,7 +178,6 @@ def _has_value(estimate: Estimate | None) -> bool:
 
 
 def _list_cautions(rows: Sequence[tuple[Metric, Mapping[str, Estimate | None]]]) -> list[str]:
-    """Return the cautions about values with an interval, each with its metric and arm."""
     return [
         f"{metric.title}, {arm}: {estimate.why}"
         for metric, cells in rows
@@ -272,3 +271,20 @@ def inline(svg: str, name: str, colors: Mapping[str, str]) -> str:
     for color, variable in places.items():
         svg = svg.replace(color, variable)
     return svg
+
+
+def describe_machine() -> str:
+    """Return the processor, the number of usable cores, and the system, but not the name of the machine."""
+    return f"{name_processor()}, {count_cores()} cores, {platform.system()} {platform.machine()}"
+
+
+def count_cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def name_processor() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = read_bytes(info).decode(errors="replace").splitlines() if info.is_file() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return next(iter(names), "") or platform.processor() or "unknown processor"

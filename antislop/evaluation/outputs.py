@@ -1,7 +1,4 @@
-"""Outputs of several arms: finished texts, their prompts, and their costs.
-
-They come from the records of a run or from files of texts, and are aligned by prompt.
-"""
+"""Outputs of several arms, aligned by prompt: finished texts, their prompts, and their costs."""
 
 from __future__ import annotations
 
@@ -18,6 +15,7 @@ from antislop.records.texts import Text
 
 COSTS = ("tokens", "nll", "violations", "withdrawn_tokens", "conceded", "forward_passes")
 """The names of costs that an output can have."""
+EXAMPLE_PROMPTS = 3  # prompts
 
 
 class Piece(NamedTuple):
@@ -31,7 +29,8 @@ class Piece(NamedTuple):
 class Output:
     """A finished text of one arm.
 
-    key: identifies its prompt; None if unknown. sample: the index of the text among those to its prompt.
+    key: identifies its prompt; None if unknown.
+    sample: the index of the text among those to its prompt.
     costs: by the names in `COSTS`, without those that are unknown.
     prompt: the text of the prompt, for examples.
     """
@@ -55,8 +54,8 @@ class Output:
 def read_outputs(texts: Iterable[Text], *, arm: str) -> list[Output]:
     """Return the texts of an arm as outputs.
 
-    Records of `antislop dataset` have a column `arm`: if any record is of this arm, records of other arms are left out.
-    The index of a text among those to its prompt is in the column `sample`, or else its position in the file.
+    If any text is a record of this arm by its column `arm`, others are left out. The index among the texts to a prompt
+    is in the column `sample`, or else the position in the file.
     """
     all_texts = list(texts)
     arm_texts = [text for text in all_texts if text.fields.get("arm") == arm]
@@ -75,14 +74,12 @@ def _number(texts: Iterable[Text]) -> Iterator[Output]:
 
 
 def find_costs(record: Mapping[str, Any]) -> dict[str, float]:
-    """Return the costs in a record."""
     costs = {name: record.get(name) for name in COSTS}
     costs |= {name: sum(value.values()) for name, value in costs.items() if isinstance(value, dict)}  # by ban
     return {name: float(value) for name, value in costs.items() if isinstance(value, (int, float))}
 
 
 def make_output(record: Record) -> Output:
-    """Return a record of a run as an output."""
     pieces = [Piece(*piece) for piece in record.get("pieces", ())]
     return Output(record["key"], record["sample"], record["response"], find_costs(record), record["prompt"], pieces)
 
@@ -90,7 +87,7 @@ def make_output(record: Record) -> Output:
 def align(arms: Mapping[str, Sequence[Output]]) -> tuple[dict[str, list[Output]], bool]:
     """Return the outputs of each arm with a counterpart in every other arm, in the same order, and True.
 
-    If prompts are unknown or the arms have none in common, returns all outputs, and False.
+    If prompts are unknown or the arms have none in common, return all outputs, and False.
     """
     keyed = {arm: {(output.key, output.sample): output for output in outputs} for arm, outputs in arms.items()}
     has_keys = all(output.key is not None for outputs in arms.values() for output in outputs)
@@ -101,14 +98,12 @@ def align(arms: Mapping[str, Sequence[Output]]) -> tuple[dict[str, list[Output]]
 
 
 class Example(NamedTuple):
-    """A prompt and its texts by arm."""
-
     prompt: str
     texts: Mapping[str, Sequence[Piece]]
 
 
-def find_examples(arms: Mapping[str, Sequence[Output]], bans: BanList, *, limit: int = 3) -> list[Example]:
-    """Return the texts to prompts whose plain texts contain the most bans, one per prompt. arms: aligned."""
+def find_examples(arms: Mapping[str, Sequence[Output]], bans: BanList) -> list[Example]:
+    """Return the texts to the prompts whose plain texts contain the most bans, one per prompt. arms: aligned."""
     plain_outputs = arms.get(PLAIN, next(iter(arms.values())))
     hits = [len(drop_overlaps(bans.find(output.text))) for output in plain_outputs]
     chosen: dict[Any, int] = {}
@@ -119,7 +114,7 @@ def find_examples(arms: Mapping[str, Sequence[Output]], bans: BanList, *, limit:
             plain_outputs[place].prompt,
             {arm: outputs[place].pieces or mark(outputs[place].text, bans) for arm, outputs in arms.items()},
         )
-        for place in list(chosen.values())[:limit]
+        for place in list(chosen.values())[:EXAMPLE_PROMPTS]
     ]
 
 

@@ -1,8 +1,4 @@
-"""The rows of an evaluation: an estimate for each metric of an arm, alone or against the plain arm.
-
-Intervals are bootstrapped over prompts, since texts to one prompt are not independent; over texts if their prompts are
-unknown.
-"""
+"""The rows of an evaluation, and its metrics beside `METRICS`: hits of lists, costs, comparisons with the plain arm."""
 
 from __future__ import annotations
 
@@ -12,31 +8,120 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from antislop.datasets.samples import PLAIN, UNBANNED
-from antislop.evaluation.definitions import (
-    COST_METRICS,
-    DISTANCE,
-    EXCESS,
-    LIST_METRICS,
-    LISTS,
-    PASSES,
-    SUPPRESSION,
-    distance_metric,
-)
 from antislop.evaluation.outputs import Output
 from antislop.lists.ban_list import BanList
 from antislop.matching.bans import drop_overlaps
-from antislop.metrics.bootstrap import Floats
 from antislop.metrics.definitions import METRICS, Metric, Ratio
-from antislop.metrics.estimates import Estimate, Sums, estimate_pairs
+from antislop.metrics.estimates import Estimate, Floats, Sums, estimate_pairs
 from antislop.metrics.human_distance import measure_distance
 from antislop.metrics.metrics import explain_interval, measure, measure_difference
 from antislop.metrics.tally import Tally
+
+LISTS = ("made_from", "held_out", "held_out_only")
+"""The names of the lists whose hits are counted, if they are passed."""
+LIST_TITLES = {
+    "made_from": "hits of the list",
+    "held_out": "hits of the held-out list",
+    "held_out_only": "hits of the held-out list alone",
+}
+_LIST_ABOUT = {
+    "made_from": "occurrences of the bans of the arms; of overlapping ones the first and longest",
+    "held_out": "occurrences of a list made from other texts, including entries that are also in the arms' list",
+    "held_out_only": "occurrences of entries of the held-out list that are not in the arms' list",
+}
+_UNKNOWN = "the outputs don't contain it"
+
+
+def _define_cost(name: str, title: str, unit: str, about: str, ratio: Ratio) -> Metric:
+    return Metric(name, title, unit, about, formula=ratio, missing=_UNKNOWN, undefined=f"no {ratio.below} to divide by")
+
+
+LIST_METRICS = tuple(
+    Metric(name, LIST_TITLES[name], "per 1,000 words", _LIST_ABOUT[name], formula=Ratio(name, "words", 1000, True))
+    for name in LISTS
+)
+COST_METRICS = (
+    _define_cost(
+        "nll",
+        "negative log-likelihood",
+        "nats per token",
+        "−log p of the kept tokens under the model without bans, at temperature 1, given the original prompt",
+        Ratio("nll", "tokens"),
+    ),
+    _define_cost(
+        "violations",
+        "violations",
+        "per 1,000 tokens",
+        "completed bans, per kept token",
+        Ratio("violations", "tokens", 1000, is_rate=True),
+    ),
+    _define_cost(
+        "withdrawn",
+        "withdrawn tokens",
+        "% of drawn",
+        "withdrawn tokens, of all drawn tokens",
+        Ratio("withdrawn_tokens", "drawn", 100, is_rate=True),
+    ),
+    _define_cost(
+        "conceded",
+        "conceded bans",
+        "per 1,000 tokens",
+        "bans that stay in the text because no alternative was left",
+        Ratio("conceded", "tokens", 1000, is_rate=True),
+    ),
+    _define_cost(
+        "passes",
+        "forward passes",
+        "per kept token",
+        "forward passes that included the text, with that over its prompt",
+        Ratio("forward_passes", "tokens"),
+    ),
+)
+"""Metrics of sums over `Output.costs`."""
+
+SUPPRESSION = tuple(
+    Metric(
+        f"{name}_suppressed",
+        LIST_TITLES[name].replace("hits", "suppression"),
+        "%",
+        "100 · (1 − hits per 1,000 words / those of the plain arm)",
+        undefined="the plain texts contain no entry of the list",
+    )
+    for name in LISTS
+)
+EXCESS = Metric(
+    "excess_nll",
+    "excess negative log-likelihood",
+    "nats per token",
+    "negative log-likelihood of the arm minus that of the plain arm",
+)
+PASSES = Metric(
+    "passes_ratio", "forward passes", "× plain", "forward passes per kept token, divided by those of the plain arm"
+)
+
+_DEVIATIONS = "human standard deviations"
+DISTANCE = Metric(
+    "distance",
+    "distance to human, overall",
+    _DEVIATIONS,
+    "the root mean square of the distances of the metrics, see `antislop.metrics.human_distance.measure_distance`",
+)
+
+
+def distance_metric(metric: Metric) -> Metric:
+    """Return the metric of the distance between a metric and its human value; above 0, the texts exceed it."""
+    about = "its value minus the human value, divided by the standard deviation between human passages"
+    return Metric(f"{DISTANCE.name}_{metric.name}", metric.title, _DEVIATIONS, about)
+
 
 _OF_BANS = ("violations", "withdrawn", "conceded")
 
 
 class EstimateRow(NamedTuple):
-    """An estimate of a metric of an arm. against: the arm that it was compared with, if any."""
+    """An estimate of a metric of an arm.
+
+    against: the arm that it was compared with, if any.
+    """
 
     arm: str
     metric: Metric
@@ -45,7 +130,7 @@ class EstimateRow(NamedTuple):
 
 
 def describe_row(row: EstimateRow) -> dict[str, Any]:
-    """Return a row as a flat record: that of summary.csv."""
+    """Return a row as a flat record, with the columns of summary.csv."""
     estimate = row.estimate
     return {
         "arm": row.arm,
@@ -60,7 +145,6 @@ def describe_row(row: EstimateRow) -> dict[str, Any]:
 
 
 def tally_outputs(outputs: Iterable[Output], lists: Mapping[str, BanList]) -> Tally:
-    """Count outputs: their texts, the matches of lists, and their costs."""
     tally = Tally(metrics=(*LIST_METRICS, *COST_METRICS, *METRICS))
     for output in outputs:
         hits = {name: len(drop_overlaps(bans.find(output.text))) for name, bans in lists.items()}
@@ -69,7 +153,11 @@ def tally_outputs(outputs: Iterable[Output], lists: Mapping[str, BanList]) -> Ta
 
 
 def measure_arm(arm: str, tally: Tally, lists: Collection[str], **options: Any) -> list[EstimateRow]:
-    """Return the rows of an arm. lists: the names of the counted lists. options: of the bootstrap."""
+    """Return the rows of an arm.
+
+    lists: the names of the counted lists.
+    options: of the bootstrap.
+    """
     measured = measure(tally, **options)
     distance = measure_distance(tally, **options)
     absent = {*LISTS} - {*lists} | ({*_OF_BANS} if arm in UNBANNED else set())
@@ -100,7 +188,6 @@ def compare_with_plain(
 def _compare_sums(
     tally: Tally, plain_tally: Tally, lists: Collection[str], *, is_paired: bool, seed: int, resamples: int
 ) -> dict[str, Estimate]:
-    """Return suppression, excess and forward passes by name."""
     if is_paired:
         sums = tally.sum_groups(seed=seed), plain_tally.sum_groups(tally.groups, seed=seed)
     else:  # sums of different prompts can't be resampled together: only totals are compared
@@ -124,7 +211,6 @@ def _compare_sums(
 
 
 def _sum_all(sums: Sums) -> dict[str, Floats]:
-    """Return sums over all prompts, as those of a single prompt."""
     return {name: column.sum(keepdims=True) for name, column in sums.items()}
 
 

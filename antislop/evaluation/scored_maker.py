@@ -11,6 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from antislop.datasets.maker import ModelRecordMaker
 from antislop.datasets.samples import UNBANNED, Arm, MadeRecord, SampleSpec
+from antislop.errors import InputError
 from antislop.evaluation.outputs import Output
 from antislop.hf.vocabulary import Vocabulary
 from antislop.interpret.likelihood import PASS, PromptedTokens, measure_nll
@@ -28,7 +29,7 @@ def score_outputs(
     """Return outputs with nll and tokens under a model; unchanged if any output has no prompt.
 
     Texts are tokenized again: if their tokens differ from the generated ones, they are a little less likely. Raises
-    `ValueError` if a text is too long for the model.
+    `InputError` if a text is too long for the model.
     """
     if not all(output.prompt for output in outputs):
         return list(outputs)
@@ -40,7 +41,7 @@ def score_outputs(
         for output in outputs
     ]
     if room is not None and (max_length := max(text.length for text in texts)) > room:
-        raise ValueError(
+        raise InputError(
             f"a text has {max_length:,} tokens with its prompt, and the model can read {room:,}: score shorter texts"
         )
     scores = measure_nll(model, texts)
@@ -53,9 +54,9 @@ def score_outputs(
 class ScoredMaker(ModelRecordMaker):
     """Makes records with the likelihood and cost of each text. options: those of `ModelRecordMaker`.
 
-    Adds to each record: nll, of the kept tokens under the model without bans, given the prompt of the data set,
-    whatever prompt the arm used; forward_passes, the number of passes that included the text; pieces, in arms that
-    rewind: (text, kind) as in `TextPieces`.
+    nll: of the kept tokens under the model without bans, given the prompt of the data set, whatever the arm's prompt.
+    forward_passes: the number of passes that included the text.
+    pieces: (text, kind) as in `TextPieces`, in arms that rewind.
     """
 
     def __init__(

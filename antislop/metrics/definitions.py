@@ -1,8 +1,7 @@
 """The definitions of all metrics: unit, source, and the computation of the value from sums over texts.
 
 To add a metric, add an entry to `METRICS`: `count` computes the contribution of a text to a new sum, `formula` the
-value from the sums. All code that measures, tabulates, draws or lists metrics reads them from here. The sums of
-the bundled metrics are counted in `text_counts`, many texts at once.
+value from the sums. `text_counts` counts the sums of the bundled metrics.
 """
 
 from __future__ import annotations
@@ -13,14 +12,13 @@ from typing import TypeAlias
 
 import numpy as np
 
-from antislop.metrics.bootstrap import Floats, bound_unseen
-from antislop.metrics.diversity import TOP
-from antislop.metrics.estimates import Sums
+from antislop.metrics.diversity import MOST_OVERUSED
+from antislop.metrics.estimates import Floats, Sums, bound_unseen
 from antislop.metrics.slop_counts import WEIGHTS, score_slop
 from antislop.metrics.slop_scale import Scale
-from antislop.metrics.text_counts import BEGINNING, PIECE, WINDOW
+from antislop.metrics.text_counts import BEGINNING_WORDS, PIECE_WORDS, WINDOW_WORDS
 
-COMPARED = 100  # texts
+COMPARED_TEXTS = 100  # texts
 
 _SLOP_SCORE = "https://github.com/sam-paech/slop-score, commit 289264ab2a"
 _OWN = "this project"
@@ -33,7 +31,8 @@ Count: TypeAlias = Callable[[str], float]
 class Ratio:
     """The formula of a metric that divides one sum over texts by another.
 
-    above, below: names of the sums. is_rate: whether `above` counts events; a rate of 0 then has an upper bound.
+    above, below: names of the sums.
+    is_rate: whether `above` counts events; a rate of 0 then has an upper bound.
     """
 
     above: str
@@ -42,7 +41,6 @@ class Ratio:
     is_rate: bool = False
 
     def __call__(self, sums: Sums, _scale: Scale | None = None) -> Floats:
-        """Return the ratio of two totals, of any shape."""
         ratio: Floats = self.factor * sums[self.above] / sums[self.below]
         return ratio
 
@@ -61,12 +59,14 @@ class Ratio:
 class Metric:
     """A measured quantity.
 
-    about: its definition in words. source: who defined it, as URL or DOI.
-    formula: computes its value from sums over texts; None if it is derived from other estimates. count: computes the
-        contribution of a text to the numerator of a `Ratio`, if that is a sum of its own; a text that comes in pieces
-        is counted in pieces, which end where white space begins.
-    missing: the reason if it is undefined because a sum is unknown (NaN). undefined: the reason in all other cases.
-    reads: number of words that it reads of each text; if most texts are shorter, it depends on their length.
+    about: its definition in words.
+    source: who defined it, as URL or DOI.
+    formula: computes its value from sums over texts; None if it is derived from other estimates.
+    count: computes the contribution of a text, or of a piece of it, to the numerator of a `Ratio`; pieces end at white
+        space.
+    missing: why it is undefined if a sum is unknown (NaN).
+    undefined: why it is undefined in all other cases.
+    reads: words that it reads of each text; if most texts are shorter, it depends on their length.
     """
 
     name: str
@@ -103,7 +103,7 @@ def compute_metrics(metrics: Iterable[Metric], sums: Sums, scale: Scale) -> dict
 
 
 def define_hits(name: str) -> Metric:
-    """Return the metric of the hits of a list of bans, whatever their weights; `Tally` counts them."""
+    """Return the metric of the hits of a list of bans, which `Tally` counts."""
     return Metric(
         name,
         name,
@@ -114,7 +114,6 @@ def define_hits(name: str) -> Metric:
 
 
 def name_hits(name: str) -> str:
-    """Return the name of the sum of the hits of a list."""
     return f"hits of {name}"
 
 
@@ -179,8 +178,9 @@ METRICS = (
         "repetition",
         "repetition",
         "per 1,000 content words",
-        f"occurrences of the {TOP} bigrams and {TOP} trigrams of content words with the highest ratio of their share "
-        "to that in human writing. Falls with the amount of text; the interval treats the n-grams as fixed",
+        f"occurrences of the {MOST_OVERUSED} bigrams and {MOST_OVERUSED} trigrams of content words with the highest "
+        "ratio of their share to that in human writing. Falls with the amount of text; the interval treats the n-grams "
+        "as fixed",
         _SLOP_SCORE,
         Ratio("overused", "content_words", 1000),
         missing="the scale has no human n-grams",
@@ -189,23 +189,24 @@ METRICS = (
         "mattr_500",
         "MATTR-500",
         "0 to 1",
-        f"mean share of distinct words over all windows of {WINDOW} words, texts concatenated; a window "
+        f"mean share of distinct words over all windows of {WINDOW_WORDS} words, texts concatenated; a window "
         "belongs to the text in which it begins",
         "Covington and McFall 2010, doi 10.1080/09296171003643098",
         Ratio("shares_in_windows", "windows"),
-        undefined=f"fewer than {WINDOW:,} words in all",
-        reads=WINDOW,
+        undefined=f"fewer than {WINDOW_WORDS:,} words in all",
+        reads=WINDOW_WORDS,
     ),
     *(
         Metric(
             f"distinct_{n}",
             f"distinct-{n}",
             "0 to 1",
-            f"share of distinct {n}-grams among the {n}-grams of words in pieces of {PIECE} words; shorter pieces are "
-            "left out, so it does not depend on length, unlike the published metric, which counts in all texts at once",
+            f"share of distinct {n}-grams among the {n}-grams of words in pieces of {PIECE_WORDS} words; shorter "
+            "pieces are left out, so it does not depend on length, unlike the published metric, which counts in all "
+            "texts at once",
             "Li et al. 2016, https://arxiv.org/abs/1510.03055; in pieces: Johnson 1944, doi 10.1037/h0093508",
             Ratio(f"distinct_{n}", f"ngrams_{n}"),
-            undefined=f"no text of {PIECE} words or more",
+            undefined=f"no text of {PIECE_WORDS} words or more",
         )
         for n in (1, 2, 3)
     ),
@@ -213,12 +214,13 @@ METRICS = (
         "self_bleu",
         "self-BLEU",
         "0 to 1",
-        f"mean BLEU-4 of the first {BEGINNING} words of a text against those of the others, over {COMPARED} texts "
-        "drawn by the seed; over all if there are fewer, which lowers it. The interval treats the other texts as fixed",
+        f"mean BLEU-4 of the first {BEGINNING_WORDS} words of a text against those of the others, over "
+        f"{COMPARED_TEXTS} texts drawn by the seed; over all if there are fewer, which lowers it. The interval treats "
+        "the other texts as fixed",
         "Zhu et al. 2018, https://arxiv.org/abs/1802.01886",
         Ratio("bleu", "compared"),
         undefined="fewer than two texts of four words or more",
-        reads=BEGINNING,
+        reads=BEGINNING_WORDS,
     ),
     Metric(
         "sentence_words",

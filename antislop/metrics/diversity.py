@@ -1,6 +1,6 @@
-"""Measure the variety of texts, alone and compared with each other, and find the n-grams that they overuse.
+"""Measure the variety of texts, and find the n-grams that they overuse.
 
-A text is an array of numbers, one per word; equal words have equal numbers. Knows neither words nor metrics.
+A text is an array of numbers, one per word; equal words have equal numbers.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from antislop.metrics.bootstrap import Floats
+from antislop.metrics.estimates import Floats
 
-TOP = 40
+MOST_OVERUSED = 40
 BASE = 1 << 21
 """The number of a word is below this, so that three of them are digits of one 64-bit number."""
-PART = 1 << 19
+NGRAMS_AT_ONCE = 1 << 19
 """N-grams that are counted at once."""
 _EPSILON = 0.1  # replaces 0 hits of an n-gram order: method 1 of Chen and Cherry (doi 10.3115/v1/W14-3346)
 
@@ -26,8 +26,7 @@ _EPSILON = 0.1  # replaces 0 hits of an n-gram order: method 1 of Chen and Cherr
 def count_distinct(words: NDArray[np.int64], *, window: int) -> NDArray[np.int64]:
     """Return the number of distinct words in each window of `window` words, by its start.
 
-    Takes time proportional to the words, independent of the window: a position is the first occurrence of its word in
-    the windows that begin after the previous occurrence.
+    Takes time proportional to the words, whatever the window.
 
     >>> count_distinct(np.array([1, 2, 1, 1]), window=2)
     array([2, 2, 1])
@@ -50,7 +49,7 @@ def count_distinct(words: NDArray[np.int64], *, window: int) -> NDArray[np.int64
 
 
 def count_distinct_ngrams(pieces: NDArray[np.int64], n: int) -> NDArray[np.int64]:
-    """Return the number of distinct n-grams, n up to 3, in each piece: [pieces] of the words [pieces, words].
+    """Return the number of distinct n-grams, n up to 3, in each piece; pieces: [pieces, words].
 
     >>> count_distinct_ngrams(np.array([[1, 2, 1, 2], [1, 2, 3, 4]]), 2)
     array([2, 3])
@@ -61,11 +60,10 @@ def count_distinct_ngrams(pieces: NDArray[np.int64], n: int) -> NDArray[np.int64
 
 
 def measure_self_bleu(texts: Sequence[Sequence[int]]) -> Floats:
-    """Return the BLEU-4 of each text against the others, 0 to 1: the extent to which it consists of their n-grams.
+    """Return the BLEU-4 of each text against the others, 0 to 1; NaN for a single text or one of under four words.
 
     Weighs the precisions of 1- to 4-grams equally, with the penalty for texts shorter than the others; an order without
-    a hit counts as 0.1 hits. NaN for texts of fewer than four words, and for a single text. The value grows with the
-    number and length of the texts: compare equal numbers of texts of equal length.
+    a hit counts as 0.1 hits. Grows with the number and length of the texts: compare equal numbers of equal length.
 
     Source: Zhu et al. 2018, https://arxiv.org/abs/1802.01886.
     """
@@ -108,7 +106,10 @@ def _penalize(length: int, lengths: Counter[int]) -> float:
 
 
 class Overused(NamedTuple):
-    """The most overused n-grams. counts: [texts], the occurrences of all of them in each text."""
+    """The most overused n-grams.
+
+    counts: [texts], the occurrences of all of them in each text.
+    """
 
     ngrams: tuple[tuple[str, ...], ...]
     counts: NDArray[np.int64]
@@ -121,15 +122,16 @@ def find_overused(
     *,
     shares: Mapping[tuple[str, ...], float],
     n: int,
-    top: int = TOP,
+    top: int = MOST_OVERUSED,
 ) -> Overused:
     """Return the n-grams, n up to 3, with the highest ratio of their share in texts to their share in human writing.
 
-    words: the numbers of the words of all texts, below `BASE`. lengths: of each text. numbers: of words; a word without
-    one is called "…". shares: of human n-grams, 0 to 1; an n-gram that is not listed counts as the rarest listed one.
-    N-grams don't cross texts. Ties are broken by the numbers of the words, the smallest first.
+    words: the numbers of the words of all texts, below `BASE`.
+    lengths: words of each text; n-grams don't cross texts.
+    numbers: of words; a word without one is called "…".
+    shares: of human n-grams, 0 to 1; others count as the rarest of these.
 
-    The n-grams are counted in parts of about `PART`, one after the other, so that memory is bounded beside the words.
+    Ties are broken by the numbers of the words.
 
     >>> numbers = {"deep": 0, "breath": 1, "taken": 2}
     >>> find_overused(
@@ -139,7 +141,7 @@ def find_overused(
     """
     ends = np.cumsum(lengths)
     human_codes, human_shares = _encode_shares(shares, numbers, n)
-    parts = max(1, len(words) // PART)
+    parts = max(1, len(words) // NGRAMS_AT_ONCE)
     rarest = min(shares.values(), default=1.0)
     best_codes, best_ratios = np.zeros(0, np.int64), np.zeros(0)
     for part in range(parts):
@@ -168,9 +170,8 @@ def _take_best(codes: NDArray[np.int64], ratios: Floats, top: int) -> tuple[NDAr
 def _read_codes(
     words: NDArray[np.int32], ends: NDArray[np.int64], n: int
 ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Yield the n-grams that don't cross the ends of texts, and the text of each, in parts."""
-    for start in range(0, max(1, len(words)), PART):
-        codes = _encode(words[start : start + PART + n - 1], n)
+    for start in range(0, max(1, len(words)), NGRAMS_AT_ONCE):
+        codes = _encode(words[start : start + NGRAMS_AT_ONCE + n - 1], n)
         texts, last_texts = (
             np.searchsorted(ends, np.arange(start, start + len(codes)) + offset, side="right") for offset in (0, n - 1)
         )

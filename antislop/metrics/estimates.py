@@ -1,13 +1,90 @@
-"""Values computed from sums over texts, each with an interval, or with the reason why there is none."""
+"""Values computed from sums over texts, with bootstrap intervals, or with the reason why there is none.
+
+Texts or groups of them are the independent observations; the words of a text are not.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from math import log
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
-from antislop.metrics.bootstrap import Floats, bootstrap
+from antislop.errors import InputError
+
+Floats: TypeAlias = NDArray[np.float64]
+
+_BATCH = 1 << 20  # numbers in memory at a time
+
+
+class Intervals(NamedTuple):
+    """Values and their bounds, each of shape [values]; bounds are NaN if there are none."""
+
+    values: Floats
+    lows: Floats
+    highs: Floats
+
+
+def bootstrap(
+    sums: Floats,
+    function: Callable[[Floats], Floats],
+    *,
+    resamples: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> Intervals:
+    """Return values computed from sums over texts, with the bounds of their percentile intervals.
+
+    sums: [texts, columns]: the contribution of each text, or of each group of texts that are resampled together.
+    function: from sums [..., columns] to values [values, ...].
+    resamples: 0 gives no bounds.
+
+    A single text and a value that is undefined in any resample have no bounds. An event that never occurred gets the
+    interval 0 to 0: see `bound_unseen`. Percentile interval: Efron 1979, doi 10.1214/aos/1176344552.
+
+    >>> sums = np.array([[1.0, 100.0], [3.0, 100.0], [2.0, 200.0]])
+    >>> bootstrap(sums, lambda total: total[None, ..., 0] / total[None, ..., 1]).values
+    array([0.015])
+    """
+    if resamples < 0 or not 0 < level < 1:
+        raise InputError(f"resamples={resamples} and level={level}: take 0 or more, and a level between 0 and 1")
+    values = function(sums.sum(axis=0))
+    if len(sums) < 2 or not resamples:
+        return Intervals(values, np.full_like(values, np.nan), np.full_like(values, np.nan))
+    samples = np.concatenate([function(_add(sums, rows)) for rows in _draw(len(sums), resamples, seed)], axis=-1)
+    tail = (1 - level) / 2
+    lows, highs = np.percentile(samples, [100 * tail, 100 * (1 - tail)], axis=-1)  # NaN if any of the values is
+    return Intervals(values, lows, highs)
+
+
+def _draw(texts: int, resamples: int, seed: int) -> Iterator[NDArray[np.intp]]:
+    """Yield the indices of the texts of each resample, in batches [resamples, texts]."""
+    generator, size = np.random.default_rng(seed), max(1, _BATCH // texts)
+    for start in range(0, resamples, size):
+        yield generator.integers(0, texts, (min(size, resamples - start), texts))
+
+
+def bound_unseen(trials: float, *, level: float = 0.95) -> float:
+    """Return the upper bound of the rate of an event that never occurred in `trials` independent trials.
+
+    At a level of 95 % it is 3 / trials, the rule of three (Hanley and Lippman-Hand 1983,
+    doi 10.1001/jama.1983.03330370053031). Too low if trials are dependent, as the words of a text are.
+
+    >>> round(bound_unseen(1000), 4)
+    0.003
+    """
+    return -log(1 - level) / trials
+
+
+def _add(sums: Floats, indices: NDArray[np.intp]) -> Floats:
+    """Return the sums [..., columns] over resampled texts, given their indices [..., texts]."""
+    rows = indices.reshape(-1, indices.shape[-1])
+    cells = rows + len(sums) * np.arange(len(rows))[:, None]
+    counts = np.bincount(cells.ravel(), minlength=len(rows) * len(sums)).reshape(len(rows), len(sums))
+    return (counts.astype(np.float64) @ sums).reshape(*indices.shape[:-1], sums.shape[1])
+
 
 Sums: TypeAlias = Mapping[str, Floats]
 """Sums over texts by name: a number for each text or group of texts, or totals of resamples."""
@@ -16,8 +93,9 @@ Sums: TypeAlias = Mapping[str, Floats]
 class Estimate(NamedTuple):
     """A value and the bounds of its interval.
 
-    value: None if undefined. low, high: None without an interval. why: the reason for a missing value or interval, or
-        a caution.
+    value: None if undefined.
+    low, high: None without an interval.
+    why: the reason for a missing value or interval, or a caution.
     """
 
     value: float | None
@@ -27,21 +105,18 @@ class Estimate(NamedTuple):
 
     @classmethod
     def undefined(cls, why: str) -> Estimate:
-        """Return an estimate without a value."""
         return cls(None, None, None, why)
 
     def widen(self, *, high: float, low: float | None = None) -> Estimate:
-        """Extend the interval up to `high` and down to `low`; without an interval, return the estimate unchanged."""
+        """Extend the interval to include the bounds; without an interval, return the estimate unchanged."""
         if self.low is None or self.high is None:
             return self
         return self._replace(low=self.low if low is None else min(self.low, low), high=max(self.high, high))
 
     def without_interval(self, why: str) -> Estimate:
-        """Drop the interval, if there is one, for a reason."""
         return self if self.low is None else self._replace(low=None, high=None, why=f"no interval: {why}")
 
     def with_caution(self, why: str | None) -> Estimate:
-        """Add a caution, unless the estimate already has a reason."""
         return self if why is None or self.why else self._replace(why=why)
 
 
@@ -57,10 +132,10 @@ def estimate(
 ) -> dict[str, Estimate]:
     """Return estimates by name of the values that `compute` returns, bootstrapped over groups of texts.
 
-    sums: [groups] each. compute: from sums [...] by name to values [...] by name; NaN and infinity are undefined.
-    explain: returns the reason for which the value of a name is undefined. unbounded: the reason for which a defined
-    value has no interval.
-    resamples, level, seed: see `bootstrap`.
+    sums: [groups] each.
+    compute: from sums [...] to values [...]; NaN and infinity are undefined.
+    explain: why the value of a name is undefined.
+    unbounded: why a defined value has no interval.
     """
 
     def stack(totals: Floats) -> Floats:
@@ -92,7 +167,7 @@ def estimate_pairs(
 ) -> dict[str, Estimate]:
     """Return estimates by name of the values that `compare` computes from two sets of texts, resampled together.
 
-    sides: sums [groups] of each set, over the same groups in the same order. Other arguments: see `estimate`.
+    sides: the sums of each set, over the same groups in the same order.
     """
     sums = {f"{number} {name}": column for number, side in enumerate(sides) for name, column in side.items()}
 

@@ -6,7 +6,7 @@ The bundled human values are those of 20 novels before 1930 (data/metrics/README
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -15,17 +15,13 @@ import numpy as np
 from antislop.data import FOLDER
 from antislop.errors import InputError
 from antislop.files import read_json
-from antislop.metrics.bootstrap import Floats
 from antislop.metrics.definitions import METRICS, compute_metrics
-from antislop.metrics.estimates import Estimate, Sums, estimate
+from antislop.metrics.estimates import Estimate, Floats, Sums, estimate
 from antislop.metrics.metrics import bound_unseen_rates, explain_interval, warn_of_short_texts
-from antislop.metrics.segmentation import extract_paragraphs, extract_words
 from antislop.metrics.tally import Tally
 
 FORMAT = "antislop human 1"
 _ADVICE = "pass a file that data/metrics/make.py wrote"
-PASSAGE = 500
-"""Minimum number of words of a passage, which ends with a paragraph."""
 
 _OF_LISTS = ("slop_words", "slop_trigrams", "slop_score")
 _NOT_OVERALL = ("slop_score", "slop_trigrams", "repetition")
@@ -35,8 +31,9 @@ _OVERALL = "overall"
 class Human(NamedTuple):
     """A metric in human writing.
 
-    value: over all passages. passages, books: the standard deviation of the metric between single passages, and between
-    single books.
+    value: over all passages.
+    passages: its standard deviation between passages of about 500 words.
+    books: its standard deviation between books.
     """
 
     value: float
@@ -48,7 +45,8 @@ class Human(NamedTuple):
 class Humans:
     """The metrics of human writing, by name.
 
-    scale: the fingerprint of the `Scale`. texts: title, file, sha256 and number of words of each book.
+    scale: the fingerprint of the `Scale`.
+    texts: title, file, sha256 and number of words of each book.
     """
 
     metrics: Mapping[str, Human]
@@ -59,7 +57,8 @@ class Humans:
 class Distance(NamedTuple):
     """The distance of texts to human writing, in standard deviations between human passages of about 500 words.
 
-    metrics: by name, signed: above 0, the texts exceed human writing. overall: the root mean square of these.
+    metrics: by name; above 0, the texts exceed human writing.
+    overall: the root mean square of the metrics.
     """
 
     metrics: dict[str, Estimate]
@@ -67,7 +66,6 @@ class Distance(NamedTuple):
 
 
 def load_human() -> Humans:
-    """Load the bundled human values."""
     return read_human(FOLDER / "human_metrics.json")
 
 
@@ -83,19 +81,16 @@ def read_human(path: str | os.PathLike[str]) -> Humans:
 def measure_distance(
     tally: Tally, *, human: Humans | None = None, resamples: int = 1000, level: float = 0.95, seed: int = 0
 ) -> Distance:
-    """Return the distance of texts to human writing.
+    """Return the distance of texts to human writing: (value - human value) / deviation between passages.
 
-    Per metric: (value - human value) / standard deviation of the metric between human passages of about 500 words. A
-    single passage of a novel typically differs from the novels by 1; a set of texts at 1 differs by as much on average.
-    Overall: the root mean square over the defined metrics, except the slop score, which is computed from three others;
-    slop trigrams, which are so rare in novels that their deviation is no unit; and repetition, which depends on the
-    amount of text. Metrics that read more words than most texts have are undefined here. human: by default the bundled
-    values. Intervals are over groups of texts, as in `metrics.measure`.
+    human: by default the bundled values.
 
-    Novels before 1930 differ from the writing of today: human answers to writing prompts are at about 1.2, those of
-    eleven models at 2.9 to 9.1 (eval/published.md of the repository). Compare a distance with these. It does NOT
-    measure quality, or whether a person wrote a text. The overall distance of few texts is too high, since chance
-    increases each part.
+    Metrics that read more words than most texts have are undefined. Overall leaves out the slop score (computed from
+    three others), slop trigrams (too rare in novels for a deviation) and repetition (depends on the amount of text).
+
+    Human answers to writing prompts are at about 1.2, eleven models at 2.9 to 9.1 (eval/published.md of the
+    repository). The overall distance of few texts is too high, since chance increases each part. It does NOT measure
+    quality, or whether a person wrote a text.
     """
     human = load_human() if human is None else human
     if not tally.words:
@@ -119,24 +114,7 @@ def measure_distance(
     return Distance(estimates, overall)
 
 
-def cut_passages(text: str, *, words: int = PASSAGE) -> Iterator[str]:
-    r"""Cut a text at ends of paragraphs into passages of at least `words` words; a shorter remainder is left out.
-
-    >>> list(cut_passages("One two.\n\nThree.\n\nFour five.\n\nSix.", words=3))
-    ['One two.\n\nThree.', 'Four five.\n\nSix.']
-    """
-    passage: list[str] = []
-    length = 0
-    for paragraph in extract_paragraphs(text):
-        passage.append(paragraph)
-        length += len(extract_words(paragraph))
-        if length >= words:
-            yield "\n\n".join(passage)
-            passage, length = [], 0
-
-
 def _find_comparable(human: Humans, tally: Tally) -> dict[str, Human]:
-    """Return the human values with which the texts can be compared."""
     is_same = human.scale == tally.scale.fingerprint
     return {
         name: value
@@ -146,7 +124,6 @@ def _find_comparable(human: Humans, tally: Tally) -> dict[str, Human]:
 
 
 def _compute_distances(values: Sums, comparable: Mapping[str, Human]) -> dict[str, Floats]:
-    """Return the distances [...] by metric, and the overall one."""
     distances = {
         name: (value - comparable[name].value) / comparable[name].passages
         if name in comparable

@@ -1,24 +1,24 @@
-"""Measure slop, repetition and variety of texts: each metric with an interval, alone or against other texts.
+"""Measure slop, repetition and variety of texts, alone or against other texts.
 
-Texts are counted in a `Tally`. Each metric is computed from sums over texts, so that resampling groups of texts gives
-its interval. A lower value is not better in itself: compare it with human writing, see `human_distance`.
+A lower value is not better in itself: compare it with human writing, see `human_distance`.
 """
 
 from __future__ import annotations
 
+from antislop.errors import InputError
 from antislop.metrics.definitions import compute_metrics
 from antislop.metrics.estimates import Estimate, Sums, estimate, estimate_pairs
 from antislop.metrics.tally import Tally
 
 
 def measure(tally: Tally, *, resamples: int = 1000, level: float = 0.95, seed: int = 0) -> dict[str, Estimate]:
-    """Return each of the tally's metrics by name.
+    """Return each of the tally's metrics by name, with an interval over groups of texts.
 
-    resamples, level: of the interval, see `bootstrap`. seed: draws the resamples and the texts of self-BLEU.
+    resamples, level: of the interval, see `bootstrap`.
+    seed: draws the resamples and the texts of self-BLEU.
 
-    Groups are resampled as a whole: if texts are grouped by prompt, the interval covers other prompts. Without groups,
-    it covers other texts to the same prompts only. A rate of 0 is bounded by the rule
-    of three, see `bootstrap.bound_unseen`.
+    With texts grouped by prompt, the interval covers other prompts; without groups, only other texts to the same
+    prompts. A rate of 0 is bounded by the rule of three, see `bound_unseen`.
     """
     if not tally.words:
         return _explain_empty(tally)
@@ -43,10 +43,9 @@ def measure_difference(
 ) -> dict[str, Estimate]:
     """Return by name the difference of each metric, after minus before.
 
-    Paired: the texts of a group are resampled together on both sides, so that the influence of the prompt cancels; the
-    sides can have different numbers of texts. A rate of 0 on both sides has a difference of 0 without an interval.
-    Texts without a group are paired by position: the i-th of both answer the same prompt under the same seed. Raises
-    `ValueError` if a group or text has no counterpart, and if the tallies have different scales or metrics.
+    Groups are resampled together on both sides, so that the influence of the prompt cancels; the sides may have
+    different numbers of texts. Texts without a group are paired by position. A rate of 0 on both sides has no interval.
+    Raises `InputError` if a group or text has no counterpart, or if the tallies have different scales or metrics.
     """
     _check_pairs(after, before)
     if not (after.words and before.words):
@@ -77,15 +76,15 @@ def measure_difference(
 def _check_pairs(after: Tally, before: Tally) -> None:
     ungrouped = [sum(isinstance(group, int) for group in tally.groups) for tally in (after, before)]
     if ungrouped[0] != ungrouped[1]:
-        raise ValueError(f"{ungrouped[0]} texts after and {ungrouped[1]} before have no group: pass texts in pairs")
+        raise InputError(f"{ungrouped[0]} texts after and {ungrouped[1]} before have no group: pass texts in pairs")
     unpaired = sorted(map(str, {*after.groups} ^ {*before.groups}))
     if unpaired:
-        raise ValueError(
+        raise InputError(
             f"the group {unpaired[0]!r} is on one side only: pass texts of the same groups after and before"
         )
     names = [{metric.name for metric in tally.metrics} for tally in (after, before)]
     if after.scale != before.scale or names[0] != names[1]:
-        raise ValueError("the tallies have different scales, metrics or lists of bans: make both with the same")
+        raise InputError("the tallies have different scales, metrics or lists of bans: make both with the same")
 
 
 def bound_unseen_rates(tally: Tally, sums: Sums, *, level: float) -> dict[str, float]:
@@ -99,10 +98,9 @@ def bound_unseen_rates(tally: Tally, sums: Sums, *, level: float) -> dict[str, f
 
 
 def warn_of_short_texts(name: str, tally: Tally) -> str | None:
-    """Return a caution if most texts are too short for a metric, else None.
+    """Return a caution if most texts are shorter than what a metric reads of each, else None.
 
-    Then most windows of MATTR-500 begin in one text and end in another, and self-BLEU compares complete texts instead
-    of beginnings, so that both depend on the length of the texts.
+    Such a metric depends on the length of the texts: windows of MATTR-500 span two of them.
     """
     reads = next((metric.reads for metric in tally.metrics if metric.name == name), 0)
     short = sum(length < reads for length in tally.lengths) if reads else 0
@@ -112,7 +110,6 @@ def warn_of_short_texts(name: str, tally: Tally) -> str | None:
 
 
 def explain_interval(tally: Tally) -> str:
-    """Return why a defined value has no interval."""
     if len(tally) < 2:
         return "one text"
     if len(tally.groups) < 2:

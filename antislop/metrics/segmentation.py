@@ -1,7 +1,7 @@
-"""Split texts into words, content words, sentences and paragraphs.
+"""Split texts into words, content words, sentences and paragraphs, for metrics and profiles.
 
-Metrics and profiles count these parts. For languages with spaces between words; in other languages a run of letters is
-one word. Bans are matched differently: `matching` reads a text while it is being generated.
+For languages with spaces between words; in others a run of letters is one word. `matching` has its own rules, since it
+reads a text while it is being generated.
 """
 
 from __future__ import annotations
@@ -27,9 +27,7 @@ _STOP = re.compile(rf"{END.pattern}|[。！？｡]+[\"'”’»)\]*_」』）]*|
 
 
 def extract_words(text: str) -> list[str]:
-    """Return the words of a text, in lower case: letters with at most one apostrophe within, made straight.
-
-    Digits separate words.
+    """Return the words of a text in lower case: letters, with at most one apostrophe within, made straight.
 
     >>> extract_words("It’s the 2nd Café—isn't it?")
     ["it's", 'the', 'nd', 'café', "isn't", 'it']
@@ -50,7 +48,7 @@ def straighten(text: str) -> str:
 
 
 def drop_stop_words(words: Iterable[str]) -> list[str]:
-    """Return the words without English function words and their contractions, such as "didn't".
+    """Return the words without English function words and their contractions.
 
     >>> drop_stop_words(["her", "voice", "was", "barely", "a", "whisper", "wasn't"])
     ['voice', 'barely', 'whisper']
@@ -66,8 +64,8 @@ def _is_stop_word(word: str) -> bool:
 def find_sentence_end(text: str, start: int = 0, *, is_complete: bool = True) -> int | None:
     """Return the first end of a sentence or paragraph at `start` or later, or None.
 
-    Within a paragraph, the next word must be present and not in lower case: in “Stop!” she said, the quote does not end
-    the sentence. If `is_complete`, the end of the text ends its last sentence.
+    The next word must be there and not in lower case: in “Stop!” she said, the quote does not end the sentence.
+    is_complete: the end of the text ends its last sentence.
 
     >>> find_sentence_end("“Stop!” she said. He did")
     17
@@ -79,7 +77,7 @@ def find_sentence_end(text: str, start: int = 0, *, is_complete: bool = True) ->
 
 
 def find_sentence_ends(text: str, *, is_complete: bool = True) -> Iterator[int]:
-    """Yield the ends of the sentences and paragraphs of a text, as `find_sentence_end` defines them."""
+    """Yield the ends that `find_sentence_end` finds."""
     return (match.end() for match in _STOP.finditer(text) if _is_certain(match, is_complete=is_complete))
 
 
@@ -91,7 +89,7 @@ def _is_certain(match: re.Match[str], *, is_complete: bool) -> bool:
 
 
 def extract_paragraphs(text: str) -> list[str]:
-    r"""Return the paragraphs of a text, separated by empty lines, without those that have no letters.
+    r"""Return the parts of a text between empty lines, without those that have no letters.
 
     >>> extract_paragraphs("One\nof two lines.\n\n***\n\nTwo.")
     ['One\nof two lines.', 'Two.']

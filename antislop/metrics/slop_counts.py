@@ -9,8 +9,8 @@ import numpy as np
 import regex
 
 from antislop.lists.bundled import read_constructions
-from antislop.metrics.bootstrap import Floats
-from antislop.metrics.slop_scale import MARGIN as RANGE_MARGIN, Scale
+from antislop.metrics.estimates import Floats
+from antislop.metrics.slop_scale import RANGE_MARGIN, Scale
 
 CONTRASTS = (
     "not-x-but-y",
@@ -28,15 +28,15 @@ WEIGHTS = {"slop_words": 0.60, "contrasts": 0.25, "slop_trigrams": 0.15}
 """The weight of each metric in the slop score."""
 
 
-MARGIN = 1000
+LONGEST_MATCH = 1000
 """Characters of a text that has not ended in which no match is taken yet: more may follow that changes it."""
-GATHERED = 16_000
+SEARCHED_AT_ONCE = 16_000
 """Characters of a text that has not ended that are searched at once; a shorter one is searched once, at its end."""
 _CONTEXT = 100  # characters before the next match, for assertions
 
 
 class PatternSearch:
-    """Searches a text that comes in pieces: finds what `finditer` finds in all of it, unless that exceeds `MARGIN`."""
+    """Searches a text that comes in pieces; finds what `finditer` finds, unless it exceeds `LONGEST_MATCH`."""
 
     def __init__(self, patterns: Sequence[regex.Pattern[str]]) -> None:
         self._patterns = patterns
@@ -46,8 +46,8 @@ class PatternSearch:
     def read(self, piece: str, *, is_last: bool) -> list[tuple[int, int, int]]:
         """Return matches by their start: (start, end, number of the pattern)."""
         self._text += piece
-        limit = len(self._text) - (0 if is_last else MARGIN)
-        if not is_last and (limit <= 0 or len(self._text) < GATHERED):
+        limit = len(self._text) - (0 if is_last else LONGEST_MATCH)
+        if not is_last and (limit <= 0 or len(self._text) < SEARCHED_AT_ONCE):
             return []
         found = [match for number in range(len(self._patterns)) for match in self._find(number, limit, is_last=is_last)]
         kept = max(0, limit - _CONTEXT)
@@ -65,10 +65,7 @@ class PatternSearch:
 
 
 class ContrastCount:
-    """Counts the contrasts of a text that comes in pieces; of overlapping ones, only the first.
-
-    Searches faster than `BanList.find`, with equal results except for overlaps.
-    """
+    """Counts the contrasts of a text that comes in pieces; of overlapping ones, only the first."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -76,7 +73,6 @@ class ContrastCount:
         self._search = PatternSearch(_compile_contrasts())
 
     def read(self, piece: str, *, is_last: bool = False) -> None:
-        """Read one more piece of the text."""
         for start, end, _ in self._search.read(piece, is_last=is_last):
             if start >= self._end:
                 self.count, self._end = self.count + 1, end
@@ -102,7 +98,7 @@ def _compile_contrasts() -> tuple[regex.Pattern[str], ...]:
 
 
 def score_slop(rates: Mapping[str, Floats], scale: Scale) -> Floats:
-    """Return the slop score, 0 to 100, of the three rates that `WEIGHTS` names; NaN if the scale lacks a range."""
+    """Return the slop score, 0 to 100, of the rates that `WEIGHTS` names; NaN if the scale lacks a range."""
     score = np.zeros_like(rates["slop_words"])
     for name, weight in WEIGHTS.items():
         if name not in scale.ranges:

@@ -1,7 +1,7 @@
 """The scale of measurements: lists of slop, the ranges of the slop score, and human rates of n-grams.
 
-The bundled scale was measured in this project (data/metrics/README.md of the repository); published files can be read
-instead, to get values that are comparable with published ones.
+The bundled scale was measured in this project (data/metrics/README.md of the repository); published lists can be read
+instead, for values that compare with published ones.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from antislop.errors import InputError
 from antislop.files import read_json
 from antislop.metrics.segmentation import extract_words
 
-MARGIN = 0.1
+RANGE_MARGIN = 0.1
 
 Over = Literal["words", "content"]
 NGram = tuple[str, ...]
@@ -32,8 +32,7 @@ class Range(NamedTuple):
     low: float
     high: float
 
-    def widen(self, margin: float = MARGIN) -> Range:
-        """Return the range, extended on both sides by a share `margin` of its width."""
+    def widen(self, margin: float = RANGE_MARGIN) -> Range:
         rim = margin * (self.high - self.low)
         return Range(self.low - rim, self.high + rim)
 
@@ -50,10 +49,11 @@ PUBLISHED_RANGES = {
 class Scale:
     """Lists of slop, ranges and human rates by which texts are measured.
 
-    words: slop words, in lower case. trigrams: slop trigrams.
-    over: whether a trigram is a sequence of three words, or of three content words with stop words skipped.
+    words: slop words, in lower case.
+    trigrams: slop trigrams.
+    over: whether a trigram is three words in sequence, or three content words with stop words skipped.
     ranges: of slop_words, slop_trigrams and contrasts, before the margin; empty if there is no score.
-    human: shares of n-grams in human writing, among all n-grams of their length, by length (2 and 3); empty if unknown.
+    human: by length (2 and 3), the shares of n-grams in human writing among all of that length; empty if unknown.
     source: the origin of the scale, for reports.
     """
 
@@ -81,10 +81,11 @@ class Scale:
     ) -> Scale:
         """Read lists in the form of the published ones.
 
-        words, trigrams: JSON lists of texts, or of lists whose first item is a text. human: statistics of
-            slop-forensics, with `top_bigrams` and `top_trigrams`; by default the bundled ones. over: as in `Scale`; the
-            published score counts sequences of any three words, although its list has no stop words. ranges: without
-            them there is no slop score; `PUBLISHED_RANGES` belong to the published lists.
+        words, trigrams: JSON lists of texts, or of lists whose first item is a text.
+        human: statistics of slop-forensics, with `top_bigrams` and `top_trigrams`; by default the bundled ones.
+        over: as in `Scale`; the published score counts sequences of any three words, although its list has no stop
+            words.
+        ranges: without them there is no slop score; `PUBLISHED_RANGES` belong to the published lists.
 
         Raises `InputError` with the path for a file of another kind, and for empty lists.
         """
@@ -120,10 +121,7 @@ def _load() -> Scale:
 
 @cache
 def load_ngrams() -> Mapping[int, Mapping[NGram, float]]:
-    """Load human rates of n-grams of content words, by length (2 and 3): shares among all n-grams of that length.
-
-    Contains the most frequent n-grams of 20 novels before 1930.
-    """
+    """Load the shares of the most frequent n-grams of content words in 20 novels before 1930, as in `Scale.human`."""
     content = read_json(FOLDER / "human_ngrams.json.gz")
     return {
         n: {tuple(gram.split()): count / content[name]["total"] for gram, count in content[name]["counts"].items()}
@@ -136,7 +134,6 @@ def _name(path: str | os.PathLike[str] | None) -> str:
 
 
 def _read_list(path: str | os.PathLike[str] | None, n: int) -> Collection[NGram]:
-    """Return the entries of a list, each of n words; no entries without a path."""
     if path is None:
         return set()
     content = read_json(path, advice="pass a JSON list of texts")

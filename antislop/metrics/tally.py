@@ -10,25 +10,25 @@ from math import nan
 
 import numpy as np
 
+from antislop.errors import InputError
 from antislop.lists.ban_list import BanList
 from antislop.matching.bans import drop_overlaps
-from antislop.metrics.bootstrap import Floats
-from antislop.metrics.definitions import COMPARED, METRICS, Metric, define_hits, name_hits
+from antislop.metrics.definitions import COMPARED_TEXTS, METRICS, Metric, define_hits, name_hits
 from antislop.metrics.diversity import Overused, find_overused, measure_self_bleu
+from antislop.metrics.estimates import Floats
 from antislop.metrics.slop_counts import ContrastCount
 from antislop.metrics.slop_scale import Scale
-from antislop.metrics.text_counts import BEGINNING, WINDOW, TextCounts, cut_at_spaces
+from antislop.metrics.text_counts import BEGINNING_WORDS, WINDOW_WORDS, TextCounts, cut_at_spaces
 
 
 class Tally:
-    """The numbers of texts that metrics need.
+    """The numbers of texts that metrics need; no texts are stored.
 
-    scale: by default the bundled one. metrics: to be measured. bans: lists whose matches are also counted, by names
-        other than those of metrics.
+    scale: by default the bundled one.
+    bans: lists whose matches are also counted, by names other than those of metrics.
 
-    Stores no texts, but 4 bytes for each content word, 4 for each of a text's first 200 words, and about 200 for each
-    text. Words are numbered by their spelling, and those that first occur after 524,288 others by a hash of 20 bits, so
-    that two of these may count as one.
+    Stores 4 bytes for each content word, 4 for each of a text's first 200 words, and about 200 for each text. Words
+    that first occur after 524,288 others are told apart by a hash of 20 bits, so that two of these may count as one.
 
     >>> from antislop.metrics.metrics import measure
     >>> tally = Tally()
@@ -47,7 +47,7 @@ class Tally:
         self.scale = Scale.load() if scale is None else scale
         lists = dict(bans or {})
         for name in lists.keys() & {metric.name for metric in metrics}:
-            raise ValueError(f"a list of bans is named {name!r} like a metric: give it another name")
+            raise InputError(f"a list of bans is named {name!r} like a metric: give it another name")
         self.metrics = (*metrics, *map(define_hits, lists))
         self._ratios = [metric.ratio for metric in self.metrics if metric.ratio is not None]
         self._counters = {
@@ -86,14 +86,14 @@ class Tally:
     def add(
         self, text: str | Iterable[str], *, group: str | None = None, sums: Mapping[str, float] | None = None
     ) -> None:
-        """Count a text, which may come in pieces: the counts are those of the whole text.
+        """Count a text, whole or in pieces.
 
-        There are two bounds. A contrast of more than 1,000 characters may be missed where a piece ends, and a text of
-        2,000,000 characters without white space or a comma is cut, even within a word.
+        group: the name of a group of dependent texts, such as the texts to one prompt; None: the text is a group by
+            itself.
+        sums: contributions to sums that can't be counted in a text, such as costs; sums that are left out are unknown.
 
-        group: the name of a group of dependent texts, such as the texts to one prompt; intervals are over groups. None:
-            the text is a group by itself. sums: contributions of the text to sums that can't be counted in it, such as
-            costs, by name; sums that are left out are unknown.
+        In pieces, a contrast of more than 1,000 characters may be missed where one ends, and 2,000,000 characters
+        without white space or a comma are cut, even within a word.
         """
         self._sums.clear()
         self._owners.append(self._find_group(group))
@@ -131,7 +131,7 @@ class Tally:
     def sum_groups(self, groups: Sequence[str | int] | None = None, *, seed: int = 0) -> dict[str, Floats]:
         """Return the contributions of groups to the sums: [groups] by name of the sum.
 
-        groups: all groups, in the order of the result; by default as in the property `groups`. seed: as in `sum_up`.
+        groups: all groups, in the order of the result; by default `self.groups`.
         """
         owners = np.array(self._owners)
         if groups is not None:
@@ -144,7 +144,6 @@ class Tally:
         return [" ".join(gram) for gram in self._find_overused(n).ngrams]
 
     def _find_group(self, name: str | None) -> int:
-        """Return the place of a group in `groups`; a new one if it has no name, or occurs for the first time."""
         new_place = len(self._names)
         place = new_place if name is None else self._places.setdefault(name, new_place)
         if place == new_place:
@@ -158,7 +157,7 @@ class Tally:
             sums[name] = np.full(len(self), np.nan)
         for name, column in self._others.items():
             sums[name] = np.pad(np.array(column), (0, len(self) - len(column)), constant_values=nan)
-        sums["shares_in_windows"] = sums.pop("distinct_in_windows") / WINDOW
+        sums["shares_in_windows"] = sums.pop("distinct_in_windows") / WINDOW_WORDS
         sums |= {"texts": np.ones(len(self)), "overused": self._sum_overused(), **self._sum_bleu(seed)}
         unknown = {name for ratio in self._ratios for name in (ratio.above, ratio.below)} - sums.keys()
         return sums | {name: np.full(len(self), np.nan) for name in sorted(unknown)}
@@ -178,8 +177,8 @@ class Tally:
         return np.sum(counts, axis=0, dtype=float) if counts else np.full(len(self), np.nan)
 
     def _sum_bleu(self, seed: int) -> dict[str, Floats]:
-        ends = np.cumsum([min(length, BEGINNING) for length in self.lengths])
-        indices = np.random.default_rng(seed).permutation(len(self))[:COMPARED]
+        ends = np.cumsum([min(length, BEGINNING_WORDS) for length in self.lengths])
+        indices = np.random.default_rng(seed).permutation(len(self))[:COMPARED_TEXTS]
         scores = np.full(len(self), np.nan)
         scores[indices] = measure_self_bleu(
             [self._counts.beginnings[ends[i - 1] if i else 0 : ends[i]] for i in indices]

@@ -1,8 +1,7 @@
-"""Count the words, sentences and paragraphs of many texts at once, as arrays, in a bounded part of their length.
+"""Count the words, sentences and paragraphs of many texts at once, as arrays, in bounded memory.
 
-Texts are gathered to blocks of about `BLOCK` characters, whatever their number. A long text is cut where white space
-begins, so that no word, no end of a sentence and no empty line is cut. What is open at the end of a block is kept as
-numbers: the words of the sentence and of the paragraph, and the latest words.
+Texts are gathered to blocks that end where white space begins. What is open at the end of a block is kept as numbers:
+the words of the sentence and of the paragraph, and the latest words.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ from antislop.metrics.diversity import BASE, count_distinct, count_distinct_ngra
 from antislop.metrics.segmentation import BREAK, END, QUOTED, WORD, drop_stop_words, fold
 from antislop.metrics.slop_scale import Scale
 
-BLOCK = 1 << 19
+BLOCK_CHARACTERS = 1 << 19
 """Characters that are counted at once."""
-LONGEST = 4
+LONGEST_BLOCKS = 4
 """Blocks without white space or a comma after which a text is cut anywhere, even within a word."""
 VOCABULARY = 1 << 19
 """Words that are told apart by their spelling; words that first occur after these are told apart by a hash."""
-WINDOW = 500  # words
-PIECE = 100  # words
-BEGINNING = 200  # words
+WINDOW_WORDS = 500  # words
+PIECE_WORDS = 100  # words
+BEGINNING_WORDS = 200  # words
 
 _SENTENCE, _PARAGRAPH, _TEXT = "\0", "\1", "\2"  # marks where one ends
 _MARKS = {_SENTENCE: 0, _PARAGRAPH: 1, _TEXT: 2}
@@ -46,8 +45,8 @@ Flags: TypeAlias = NDArray[np.bool_]
 class WordNumbers(dict[str, int]):
     """Numbers of words, by first occurrence.
 
-    kinds: of each number, the sum of `_CONTENT` and `_SLOP`. ids: of each number, a small one for words of the scale's
-    trigrams, else 0.
+    kinds: of each number, the sum of `_CONTENT` and `_SLOP`.
+    ids: of each number, a small one for words of the scale's trigrams, else 0.
     """
 
     def __init__(self, scale: Scale) -> None:
@@ -68,7 +67,7 @@ class WordNumbers(dict[str, int]):
         return number
 
     def find_trigrams(self, words: Longs) -> Flags:
-        """Return whether each word is the third of a trigram of the scale; the first two never are."""
+        """Return whether each word is the third of a trigram of the scale."""
         ids = self.ids[words]
         grams = np.stack([ids[:-2], ids[1:-1], ids[2:]], axis=1)
         thirds = np.flatnonzero(grams.all(axis=1))
@@ -86,8 +85,9 @@ class WordNumbers(dict[str, int]):
 class TextCounts:
     """The sums of texts over their words, sentences and paragraphs.
 
-    sums: a column for each sum, with a number for each text. beginnings: numbers of the first words of each text, up to
-    `BEGINNING`. content: numbers of all content words.
+    sums: by name, a number for each text.
+    beginnings: numbers of the first words of each text, up to `BEGINNING_WORDS`.
+    content: numbers of all content words.
     """
 
     def __init__(self, scale: Scale) -> None:
@@ -100,20 +100,17 @@ class TextCounts:
         self._text = 0  # the number of the text that is open where the next block begins
         self._sentence = self._paragraph = 0  # words of those that are open there
         self._speech = _Speech()
-        self._latest, self._latest_listed = _Latest(WINDOW - 1), _Latest(2)
+        self._latest, self._latest_listed = _Latest(WINDOW_WORDS - 1), _Latest(2)
 
     def open_text(self) -> None:
-        """Begin a text."""
         for column in self.sums.values():
             column.append(0.0)
 
     def add(self, piece: str) -> None:
-        """Add a piece of the text that is open."""
-        for start in range(0, len(piece), BLOCK):
-            self._gather(_replace_marks(piece[start : start + BLOCK]))
+        for start in range(0, len(piece), BLOCK_CHARACTERS):
+            self._gather(_replace_marks(piece[start : start + BLOCK_CHARACTERS]))
 
     def close_text(self) -> None:
-        """End the text that is open."""
         self._gather(f" {_TEXT}")
 
     def flush(self) -> None:
@@ -125,7 +122,7 @@ class TextCounts:
     def _gather(self, part: str) -> None:
         self._parts.append(part)
         self._size += len(part)
-        if self._size >= BLOCK:
+        if self._size >= BLOCK_CHARACTERS:
             block = "".join(self._parts)
             end = _find_cut(block)
             self._parts, self._size = [block[end:]], len(block) - end
@@ -160,7 +157,7 @@ class TextCounts:
         places = np.arange(len(words)) - np.repeat(begins, np.diff(begins, append=len(words)))
         places += np.frombuffer(self.sums["words"])[texts].astype(np.int64)
         self._add("words", texts)
-        self.beginnings.frombytes(words[places < BEGINNING].astype(np.int32).tobytes())
+        self.beginnings.frombytes(words[places < BEGINNING_WORDS].astype(np.int32).tobytes())
         kinds = self.numbers.kinds[words]
         is_content = (kinds & _CONTENT).astype(bool)
         self._add("slop_words", texts[kinds & _SLOP > 0])
@@ -178,16 +175,16 @@ class TextCounts:
 
     def _count_distinct(self, words: Longs, texts: Longs, places: Longs) -> None:
         latest, (words, texts, places) = self._latest.extend(words, texts, places)
-        distinct = count_distinct(words, window=WINDOW)
+        distinct = count_distinct(words, window=WINDOW_WORDS)
         self._add("windows", texts[: len(distinct)])
         self._add("distinct_in_windows", texts[: len(distinct)], distinct)
-        begins = np.flatnonzero(places % PIECE == 0)
-        begins = begins[(begins + PIECE > latest) & (begins + PIECE <= len(words))]
-        begins = begins[texts[begins] == texts[begins + PIECE - 1]]
-        pieces = words[begins[:, None] + np.arange(PIECE)]
+        begins = np.flatnonzero(places % PIECE_WORDS == 0)
+        begins = begins[(begins + PIECE_WORDS > latest) & (begins + PIECE_WORDS <= len(words))]
+        begins = begins[texts[begins] == texts[begins + PIECE_WORDS - 1]]
+        pieces = words[begins[:, None] + np.arange(PIECE_WORDS)]
         for n in (1, 2, 3):
             self._add(f"distinct_{n}", texts[begins], count_distinct_ngrams(pieces, n))
-            self._add(f"ngrams_{n}", texts[begins], np.full(len(begins), PIECE + 1 - n))
+            self._add(f"ngrams_{n}", texts[begins], np.full(len(begins), PIECE_WORDS + 1 - n))
 
     def _add(self, name: str, texts: Longs, amounts: Longs | None = None) -> None:
         if len(texts):
@@ -219,10 +216,7 @@ class _Latest:
 
 
 class _Speech:
-    """Finds paragraphs with speech: words between double quotes, straight or curly.
-
-    A quote that is not closed in its paragraph counts; single quotes don't.
-    """
+    """Finds paragraphs with speech: words between double quotes, straight or curly, closed in the paragraph or not."""
 
     def __init__(self) -> None:
         self._quote = ""  # of the open paragraph, if a quote is open in it
@@ -249,8 +243,9 @@ class _Speech:
 def _measure_runs(words: Longs, ends: Longs, before: int) -> tuple[Longs, int]:
     """Return the number of words of each run, and of the one that stays open.
 
-    words: number of words up to each token. ends: tokens that end a run. before: words of the first run in the blocks
-    before.
+    words: number of words up to each token.
+    ends: tokens that end a run.
+    before: words of the first run in the blocks before.
     """
     lengths = np.diff(words[ends], prepend=-before)
     return lengths, int(words[-1] - words[ends[-1]]) if len(ends) else before + int(words[-1:].sum())
@@ -263,7 +258,7 @@ def _replace_marks(text: str) -> str:
 
 
 def cut_at_spaces(pieces: Iterable[str]) -> Iterator[str]:
-    """Yield a text in pieces that end where white space begins; a longer part without any is cut as blocks are."""
+    """Yield a text in pieces that end where white space begins, if they are not too long."""
     rest = ""
     for piece in pieces:
         rest += piece
@@ -282,4 +277,4 @@ def _find_cut(block: str) -> int:
         end = len(parts[0]) if len(parts) > 1 else 0
     if not end:
         end = max(block.rfind(comma) for comma in _COMMAS) + 1
-    return len(block) if not end and len(block) >= LONGEST * BLOCK else end
+    return len(block) if not end and len(block) >= LONGEST_BLOCKS * BLOCK_CHARACTERS else end

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from math import erfc, exp, log, sqrt
 from typing import NamedTuple
 
 from antislop.profiles.ngrams import Kind
 from antislop.profiles.profiles import Entry, Profile
-from antislop.profiles.ratios import EXPLAINED, find_explained, find_parts, quantile
+from antislop.profiles.ratios import EXPLAINED_SHARE, find_explained, find_half_width, find_parts
 
 
 class Change(NamedTuple):
@@ -43,14 +43,14 @@ def compare(before: Profile, after: Profile, *, discoveries: float = 0.05) -> li
     discoveries: the accepted share of false discoveries (Benjamini and Hochberg 1995, doi
         10.1111/j.2517-6161.1995.tb02031.x); other changes are left out.
 
-    Compares rates, so the amounts of text don't matter. An entry that one profile does not list counts with the upper
-    bound of its rate there. Changes that a longer entry explains are left out. The prompts of the two profiles are
-    assumed to be independent, which understates the evidence if they are the same.
+    An entry that one profile does not list counts with the upper bound of its rate there. Changes that a longer entry
+    explains are left out. Prompts are assumed to be independent, which understates the evidence if they are the same.
     """
     sides = _Side(before), _Side(after)
     keys = dict.fromkeys([*sides[0].entries, *sides[1].entries])
-    changes = {key: _measure(key, *sides) for key in keys}
-    discovered = _discover([change for change in changes.values() if change is not None], discoveries)
+    measured = [change for key in keys if (change := _measure(key, *sides)) is not None]
+    chances = control_discoveries([erfc(change.evidence / sqrt(2)) for change in measured])
+    discovered = [change for change, chance in zip(measured, chances, strict=True) if chance <= discoveries]
     counts_by_direction = {
         is_rise: {
             (change.kind, change.text): max(change.before_count or 0, change.after_count or 0)
@@ -78,13 +78,14 @@ class _Side:
                 self._container_counts[part] = max(self._container_counts.get(part, 0), entry.count)
 
     def bound(self, entry: Entry) -> float:
-        """Return an upper bound of the occurrences of an entry that this profile does not list."""
         human = self._ratio * (entry.human_per_million or 0.0) * self.profile.words / 1e6
-        return max(self._unlisted_count, human, self._container_counts.get((entry.kind, entry.text), 0) / EXPLAINED)
+        return max(
+            self._unlisted_count, human, self._container_counts.get((entry.kind, entry.text), 0) / EXPLAINED_SHARE
+        )
 
 
 def _measure(key: tuple[Kind, str], before: _Side, after: _Side) -> Change | None:
-    """Return a change; None if the bound of one side is above the rate of the other, so that there may be none."""
+    """Return a change; None if there may be none: the bound of one side is above the rate of the other."""
     old_entry, new_entry = before.entries.get(key), after.entries.get(key)
     listed_entry = old_entry or new_entry
     assert listed_entry is not None
@@ -96,7 +97,7 @@ def _measure(key: tuple[Kind, str], before: _Side, after: _Side) -> Change | Non
     if (old_entry is None and rates[0] >= rates[1]) or (new_entry is None and rates[1] >= rates[0]):
         return None
     error = sqrt(errors[0] ** 2 + errors[1] ** 2)
-    ratio, reach = rates[1] / rates[0], exp(quantile(0, 0.95) * error)
+    ratio, reach = rates[1] / rates[0], exp(find_half_width(0) * error)
     return Change(
         kind=listed_entry.kind,
         text=listed_entry.text,
@@ -112,15 +113,8 @@ def _measure(key: tuple[Kind, str], before: _Side, after: _Side) -> Change | Non
     )
 
 
-def _discover(changes: list[Change], share: float) -> Iterator[Change] | list[Change]:
-    chances = control_discoveries([erfc(change.evidence / sqrt(2)) for change in changes])
-    return [change for change, chance in zip(changes, chances, strict=True) if chance <= share]
-
-
 def control_discoveries(chances: Sequence[float]) -> list[float]:
     """Return for each p-value the share of false discoveries if all p-values up to it are accepted.
-
-    By Benjamini and Hochberg (1995, doi 10.1111/j.2517-6161.1995.tb02031.x).
 
     >>> control_discoveries([0.01, 0.04, 0.02])
     [0.03, 0.04, 0.03]

@@ -1,11 +1,8 @@
 """Count the words, phrases, content n-grams and regexes of many texts in bounded memory.
 
-Texts are read twice. The first reading adds each n-gram to one of a fixed number of counters; n-grams share counters,
-so a counter may be too high but never too low. The second reading counts exactly the n-grams whose counter reached the
-minimum count. An n-gram can't be more frequent than a part of it, which excludes most candidates that are there by
-collision.
-
-Knows neither baselines nor bans.
+The first reading adds each n-gram to one of a fixed number of counters, which may be too high but never too low, since
+n-grams share them. The second reading counts exactly the n-grams whose counter reached the minimum count. An n-gram is
+at most as frequent as its parts, which excludes most candidates that are there by collision.
 """
 
 from __future__ import annotations
@@ -14,16 +11,16 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from antislop.metrics.segmentation import drop_stop_words, straighten
 from antislop.metrics.slop_counts import PatternSearch
-from antislop.profiles.count_min import Sketch
 from antislop.profiles.ngrams import (
-    GROUPS,
+    MULTIPLIER,
+    PROMPT_GROUPS,
     TOKEN,
     Chunk,
     Codes,
@@ -39,12 +36,12 @@ from antislop.profiles.ngrams import (
 )
 from antislop.records.texts import AnyText, cut
 
-PROMPTS = 512
+PROMPT_CLASSES = 512
 """Number of classes of prompts that are counted per entry; equal to the number of prompts up to about this many."""
-EXAMPLES = 3
-MEGABYTES = 64
+EXAMPLES_PER_ENTRY = 3
+COUNTER_MEGABYTES = 64
 """Memory of the counters, by default."""
-CANDIDATES = 200_000
+MAX_CANDIDATES = 200_000
 """Limit of n-grams that are counted exactly."""
 
 
@@ -60,8 +57,8 @@ _BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=
 class Occurrences:
     """The occurrences of an entry in texts.
 
-    prompts: number of distinct prompts; in texts to more than `PROMPTS` prompts, a lower bound.
-    groups: occurrences per group of prompts, `GROUPS` of them.
+    prompts: number of distinct prompts; in texts to more than `PROMPT_CLASSES` prompts, a lower bound.
+    groups: occurrences per group of prompts, `PROMPT_GROUPS` of them.
     places: (number of a text, index of the first token, or of the first character of a construction), from 0.
     """
 
@@ -75,7 +72,7 @@ class Occurrences:
 
 
 @dataclass(frozen=True, slots=True)
-class Census(Sequence[Occurrences]):
+class Census:
     """The entries that occur at least `min_count` times in texts to at least `min_prompts` prompts.
 
     min_count: larger than requested if there were too many candidates.
@@ -99,13 +96,10 @@ class Census(Sequence[Occurrences]):
     def __len__(self) -> int:
         return len(self.names)
 
-    @overload
-    def __getitem__(self, index: int) -> Occurrences: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Occurrences]: ...
-    def __getitem__(self, index: int | slice) -> Occurrences | list[Occurrences]:
-        if isinstance(index, slice):
-            return [self[number] for number in range(len(self))[index]]
+    def __iter__(self) -> Iterator[Occurrences]:
+        return map(self.__getitem__, range(len(self)))
+
+    def __getitem__(self, index: int) -> Occurrences:
         columns, row = self._columns, self._rows[index]
         kind, text = self.names[index]
         return Occurrences(
@@ -125,29 +119,27 @@ def count(
     patterns: Mapping[str, Any] | None = None,
     min_count: int = 5,
     min_prompts: int = 2,
-    megabytes: int = MEGABYTES,
+    megabytes: int = COUNTER_MEGABYTES,
     limit: int | None = None,
     progress: Progress | None = None,
 ) -> Census:
     """Count the frequent entries of texts, which are read twice.
 
-    texts: a function that returns all texts at each call; a text without a prompt is its own prompt.
-    patterns: compiled patterns of the package `regex`, by name; they are searched in complete texts and counted as
-        constructions.
-    megabytes: memory of the counters of the first reading; rounded down to a power of two.
-    limit: of the candidates that the second reading counts; by default `CANDIDATES`, and as many again for each further
-        `MEGABYTES`. If there are more, `min_count` is raised until they fit.
+    texts: returns all texts at each call; a text without a prompt is its own prompt.
+    patterns: compiled patterns of the package `regex`, by name, searched in complete texts; counted as constructions.
+    megabytes: memory of the counters, rounded down to a power of two.
+    limit: candidates that are counted exactly, about 400 bytes each; `min_count` is raised until they fit. By default
+        `MAX_CANDIDATES`, and as many again for each further `COUNTER_MEGABYTES`.
 
     A phrase is 1 to 5 words separated by white space; a content n-gram is 2 or 3 content words of one sentence,
-    separated by stop words and punctuation. Counts are exact unless two n-grams have the same 64-bit hash. Memory: some
-    texts at a time, and about 400 bytes per candidate.
+    separated by stop words and punctuation. Counts are exact unless two n-grams have the same 64-bit hash.
 
     >>> from antislop.records.texts import Text
     >>> texts = [Text("a cat, a cat", None, "1", {}), Text("A cat sat", None, "2", {})]
     >>> [(entry.kind, entry.text, entry.count) for entry in count(lambda: texts, min_count=3)]
     [('word', 'a', 3), ('word', 'cat', 3), ('phrase', 'a cat', 3)]
     """
-    limit = max(1, megabytes // MEGABYTES) * CANDIDATES if limit is None else limit
+    limit = max(1, megabytes // COUNTER_MEGABYTES) * MAX_CANDIDATES if limit is None else limit
     codes = Codes()
     sketch = Sketch(megabytes)
     first_reading = Reading(texts, codes, progress, number=1)
@@ -178,7 +170,6 @@ def cut_examples(texts: Texts, occurrences: Iterable[Occurrences]) -> dict[tuple
 
 
 def _find_excerpts(text: AnyText, places: Iterable[tuple[Occurrences, int]]) -> Iterator[tuple[Occurrences, str]]:
-    """Yield the excerpt around each place in a text, by place. The text is read in pieces."""
     wanted = sorted(_find_characters(text, places), key=itemgetter(1))
     window, start = "", 0  # a part of the text, and the number of characters before it
     for piece, _, is_last in mark_ends(cut(text)):
@@ -220,9 +211,9 @@ def _cut(text: str, start: int, length: int) -> str:
 
 @dataclass(slots=True)
 class _CountColumns:
-    """The counts of all candidates, one row per candidate. latest: the latest text. Texts are numbered from 1.
+    """The counts of all candidates, one row per candidate. Texts are numbered from 1.
 
-    Rows are in memory once they are used.
+    latest: the latest text that a row was found in.
     """
 
     counts: npt.NDArray[np.uint32]
@@ -238,11 +229,11 @@ class _CountColumns:
     @classmethod
     def make(cls, rows: int) -> _CountColumns:
         return cls(
-            np.zeros((rows, GROUPS), np.uint32),
+            np.zeros((rows, PROMPT_GROUPS), np.uint32),
             np.zeros(rows, np.uint32),
             np.zeros(rows, np.uint32),
-            np.zeros((rows, PROMPTS // 8), np.uint8),
-            np.zeros((rows, EXAMPLES, 2), np.uint32),
+            np.zeros((rows, PROMPT_CLASSES // 8), np.uint8),
+            np.zeros((rows, EXAMPLES_PER_ENTRY, 2), np.uint32),
             np.zeros(rows, np.uint32),
             np.zeros(rows, np.uint32),
             np.zeros(rows, np.uint64),
@@ -252,7 +243,6 @@ class _CountColumns:
         return (self.counts, self.texts, self.latest, self.prompts, self.places, self.middle, self.capital, self.hashes)
 
     def grow(self, rows: int) -> _CountColumns:
-        """Return a copy with more rows."""
         larger = _CountColumns.make(rows)
         for array, larger_array in zip(self.arrays(), larger.arrays(), strict=True):
             larger_array[: len(array)] = array
@@ -269,7 +259,10 @@ class _CountColumns:
 
 
 class _Found(NamedTuple):
-    """Occurrences of rows in parts of a chunk, an element per pair of both. place: of the first in the text."""
+    """Occurrences of rows in parts of a chunk, an element per pair of both.
+
+    places: of the first occurrence, in the text.
+    """
 
     rows: Longs
     parts: Longs
@@ -278,8 +271,6 @@ class _Found(NamedTuple):
 
 
 class _CountTable:
-    """The candidates and their exact counts."""
-
     def __init__(self, sketch: Sketch, *, min_count: int, limit: int, patterns: Mapping[str, Any]) -> None:
         self.min_count = min_count
         self._sketch, self._limit, self._patterns = sketch, limit, patterns
@@ -290,7 +281,6 @@ class _CountTable:
         self._rows: Longs = np.zeros(0, np.int64)
 
     def add(self, chunk: Chunk) -> None:
-        """Count the candidates in a chunk."""
         for grams in chunk.grams(lambda hashes: self._sketch.bound(hashes) >= self.min_count):
             if len(grams.hashes):
                 self._add_grams(chunk, grams)
@@ -319,7 +309,6 @@ class _CountTable:
         return [(grams.kind, chunk.spell(grams.kind, grams.length, start)) for start in grams.starts[indices]]
 
     def _find_rows(self, unique: Hashes, name: Callable[[Longs], list[tuple[Kind, str]]]) -> Longs:
-        """Return the row of each hash; add rows for new hashes."""
         places = np.searchsorted(self._sorted, unique)
         has_row = np.zeros(len(unique), bool)
         inside = places < len(self._sorted)
@@ -352,15 +341,15 @@ class _CountTable:
         columns, rows = self._columns, found.rows
         numbers = np.array([part.text + 1 for part in chunk.parts])[found.parts]
         prompts = np.array([part.prompt for part in chunk.parts])[found.parts]
-        np.add.at(columns.counts, (rows, prompts % GROUPS), found.counts.astype(np.uint32))
+        np.add.at(columns.counts, (rows, prompts % PROMPT_GROUPS), found.counts.astype(np.uint32))
         is_new = columns.latest[rows] != numbers  # else the text was counted in the chunk before
         rows, numbers, prompts, places = rows[is_new], numbers[is_new], prompts[is_new], found.places[is_new]
-        bits = prompts % PROMPTS
+        bits = prompts % PROMPT_CLASSES
         np.bitwise_or.at(columns.prompts, (rows, bits // 8), (1 << bits % 8).astype(np.uint8))
         begins = np.flatnonzero(np.diff(rows, prepend=-1))  # of each row's texts, which are consecutive
         rank = np.arange(len(rows)) - np.repeat(begins, np.diff(begins, append=len(rows)))
-        slot = np.minimum(columns.texts[rows], EXAMPLES) + rank
-        has_room = slot < EXAMPLES
+        slot = np.minimum(columns.texts[rows], EXAMPLES_PER_ENTRY) + rank
+        has_room = slot < EXAMPLES_PER_ENTRY
         columns.places[rows[has_room], slot[has_room]] = np.stack([numbers[has_room], places[has_room]], axis=1)
         np.add.at(columns.texts, rows, np.uint32(1))
         columns.latest[rows] = numbers  # the last of equal rows stays
@@ -402,3 +391,42 @@ class _CountTable:
         columns = self._columns
         rows = np.flatnonzero((columns.middle >= _ENOUGH) & (2 * columns.capital > columns.middle))
         return drop_stop_words(columns.names[row][1] for row in rows)
+
+
+FULL_COUNTER = (1 << 16) - 1
+
+
+class Sketch:
+    """A fixed number of counters, shared by n-grams: a counter is at least the count of each of its n-grams.
+
+    A counter of 16 bits stays at `FULL_COUNTER` once it is there. A count-min sketch of a single row (Cormode and
+    Muthukrishnan 2005, doi 10.1016/j.jalgor.2003.12.001).
+    """
+
+    def __init__(self, megabytes: int) -> None:
+        bits = max(4, (megabytes * (1 << 20) // 2).bit_length() - 1)
+        self._shift = np.uint64(64 - bits)
+        self._cells = np.zeros(1 << bits, np.uint16)
+
+    def add(self, hashes: Hashes) -> None:
+        located = self._locate(hashes)
+        if len(self._cells) <= 1 << 32:
+            located = located.astype(np.uint32)  # sorted in half the time
+        cells, counts = np.unique(located, return_counts=True)
+        self._cells[cells] = np.minimum(self._cells[cells] + counts, FULL_COUNTER)
+
+    def bound(self, hashes: Hashes) -> npt.NDArray[np.uint16]:
+        return self._cells[self._locate(hashes)]
+
+    def find_min_count(self, min_count: int, limit: int) -> int:
+        """Return the smallest count from `min_count` that at most `limit` counters reach."""
+        top = np.zeros(FULL_COUNTER + 1, np.int64)
+        for part in np.array_split(self._cells, max(1, len(self._cells) >> 20)):
+            top += np.bincount(part, minlength=len(top))
+        reached = top[::-1].cumsum()[::-1]
+        offsets = np.flatnonzero(reached[min_count:] <= limit)
+        return min_count + int(offsets[0]) if len(offsets) else len(top)
+
+    def _locate(self, hashes: Hashes) -> npt.NDArray[np.int64] | npt.NDArray[np.uint32]:
+        cells: Longs = (hashes * MULTIPLIER >> self._shift).astype(np.int64)
+        return cells

@@ -1,7 +1,7 @@
-"""Rates of words and phrases in human writing: counts of human texts, extrapolated to the present.
+"""Rates of words and phrases in human writing.
 
-A baseline contains counts only. Since freely licensed books are old, the rates of phrases are extrapolated to the
-present by the current frequencies of their words, from the package `wordfreq`.
+A baseline has the counts of human texts. Since freely licensed books are old, rates are extrapolated to the present by
+the current frequencies of words, from the package `wordfreq`.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any
 
 from antislop.errors import InputError
 from antislop.files import read_json, replace_text
-from antislop.metrics.quantiles import find_gamma
 from antislop.metrics.segmentation import drop_stop_words
 from antislop.profiles.counting import Census
 from antislop.profiles.ngrams import Kind, cut_words
+from antislop.profiles.quantiles import find_gamma
 
 FORMAT = "antislop baseline 1"
-RAREST = 1e-8
+RAREST_RATE = 1e-8
 """The smallest rate that wordfreq lists: one in 100 million words (https://pypi.org/project/wordfreq)."""
 
 
@@ -44,7 +44,7 @@ class HumanRate:
 class Baseline:
     """Counts of words, n-grams and constructions in human texts.
 
-    min_count: the smallest listed count of words and n-grams; that of constructions is 1.
+    min_count: the smallest listed count of words and n-grams; 1 for constructions.
     """
 
     name: str
@@ -55,7 +55,6 @@ class Baseline:
 
     @classmethod
     def of(cls, census: Census, *, name: str, made_with: Mapping[str, Any] | None = None) -> Baseline:
-        """Make a baseline from a census."""
         counts: dict[Kind, dict[str, int]] = {"word": {}, "phrase": {}, "content": {}, "construction": {}}
         for (kind, text), occurrences in zip(census.names, census.counts, strict=True):
             counts[kind][text] = occurrences
@@ -66,7 +65,7 @@ class Baseline:
         """Read a baseline from a file, compressed if its name ends in .gz. Raises `InputError` for any other file."""
         content = read_json(path, advice=_ADVICE)
         if not isinstance(content, dict) or content.get("format") != FORMAT:
-            raise InputError(f"{path}: no baseline of this package: {_ADVICE}")
+            raise InputError(f"{path}: is not a baseline of this package: {_ADVICE}")
         return cls(content["name"], content["words"], content["least"], content["counts"], content["made_with"])
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -82,7 +81,6 @@ class Baseline:
         replace_text(path, json.dumps(content, ensure_ascii=False, separators=(",", ":")))
 
     def count(self, kind: Kind, text: str) -> int | None:
-        """Return the occurrences of an entry; None if they are too few to be listed."""
         return self.counts.get(kind, {}).get(text)
 
     def bound(self, kind: Kind) -> int:
@@ -96,28 +94,23 @@ _ADVICE = "make one with: antislop profile BOOKS --as-baseline -o human.json.gz"
 class HumanRates:
     """Human rates of a baseline, extrapolated to the present.
 
+    also: further baselines, however small; the lower end of their interval replaces a lower rate.
+    modern: False leaves out wordfreq, so that rates are those of the baseline.
+
     A word's rate is the larger of its rates in the baseline and in wordfreq. The rate of a phrase is assumed to have
     grown by the largest factor of its words, up to the rate of its rarest word.
-
-    also: further baselines, however small or incomplete; the lower end of their interval replaces a lower rate. If they
-        don't list a phrase, the n-gram of its content words counts, which is at least as frequent. language: of
-        wordfreq. modern: False ignores wordfreq, so that rates are those of the baseline.
     """
 
-    def __init__(
-        self, baseline: Baseline, *, also: Sequence[Baseline] = (), language: str = "en", modern: bool = True
-    ) -> None:
+    def __init__(self, baseline: Baseline, *, also: Sequence[Baseline] = (), modern: bool = True) -> None:
         self.baseline, self.is_modern = baseline, modern
         self._also = also
-        self._language = language
         self._words: dict[str, tuple[float, float]] = {}
 
     @cached_property
     def _frequency(self) -> Callable[[str], float] | None:  # loaded when texts are counted, since it takes 30 MB
-        return load_frequency(self._language) if self.is_modern else None
+        return load_frequency() if self.is_modern else None
 
     def rate(self, kind: Kind, text: str) -> HumanRate:
-        """Return the human rate of an entry."""
         base = self.baseline
         count = base.count(kind, text)
         shown = (base.bound(kind) if count is None else count) / base.words
@@ -126,7 +119,7 @@ class HumanRates:
         if self._frequency is None:
             return self._raise_to_floor(kind, text, HumanRate(count, rate, low, high))
         if kind == "word":
-            rate = max(self._frequency(text), RAREST if count is None else shown)
+            rate = max(self._frequency(text), RAREST_RATE if count is None else shown)
         elif kind != "construction":
             gains, rarest = zip(*map(self._extrapolate, cut_words(text)), strict=True)
             expected = min(shown * max(gains), *rarest)
@@ -158,24 +151,23 @@ class HumanRates:
         if word not in self._words:
             count, today = self.baseline.count("word", word), self._frequency(word)
             shown = (self.baseline.bound("word") if count is None else count) / self.baseline.words
-            rate = max(today, RAREST if count is None else shown)
+            rate = max(today, RAREST_RATE if count is None else shown)
             self._words[word] = max(1.0, today / shown), rate
         return self._words[word]
 
 
 @cache
-def interval(count: int, *, level: float = 0.95) -> tuple[float, float]:
-    """Return the exact interval of a Poisson count (Garwood 1936, doi 10.1093/biomet/28.3-4.437).
+def interval(count: int) -> tuple[float, float]:
+    """Return the exact 95 % interval of a Poisson count (Garwood 1936, doi 10.1093/biomet/28.3-4.437).
 
     >>> [round(edge, 3) for edge in interval(10)]
     [4.795, 18.39]
     """
-    tail = (1 - level) / 2
-    return find_gamma(tail, count) if count else 0.0, find_gamma(1 - tail, count + 1)
+    return find_gamma(0.025, count) if count else 0.0, find_gamma(0.975, count + 1)
 
 
-def load_frequency(language: str) -> Callable[[str], float]:
-    """Return a function from a word to its current rate in a language, 0 for an unknown word.
+def load_frequency() -> Callable[[str], float]:
+    """Return a function from a word to its current rate in English, 0 for an unknown word.
 
     Raises `InputError` if the package wordfreq is not installed.
     """
@@ -183,5 +175,5 @@ def load_frequency(language: str) -> Callable[[str], float]:
         from wordfreq import get_frequency_dict
     except ImportError as error:
         raise InputError("rates of words today need the package wordfreq: pip install 'antislop[eval]'") from error
-    frequencies = get_frequency_dict(language, wordlist="best")
+    frequencies = get_frequency_dict("en", wordlist="best")
     return lambda word: float(frequencies.get(word, 0.0))

@@ -1,7 +1,6 @@
 """Split many texts at once into words, phrases and content n-grams, as arrays of hashes.
 
-A phrase is words separated by white space; a content n-gram is content words of one sentence, separated by stop words
-and punctuation. Words are those of `antislop.metrics.segmentation.extract_words`.
+Words are those of `antislop.metrics.segmentation.extract_words`.
 """
 
 from __future__ import annotations
@@ -16,8 +15,7 @@ import numpy.typing as npt
 
 from antislop.matching.folding import SENTENCE_ENDS
 from antislop.metrics.segmentation import drop_stop_words, straighten
-from antislop.profiles.halves import hash_prompt
-from antislop.records.texts import AnyText, cut
+from antislop.records.texts import AnyText, cut, hash_prompt
 
 Kind = Literal["word", "phrase", "content", "construction"]
 Texts: TypeAlias = Callable[[], Iterable[AnyText]]
@@ -28,10 +26,10 @@ Flags: TypeAlias = npt.NDArray[np.bool_]
 
 PHRASE_WORDS = 5
 CONTENT_WORDS = 3
-GROUPS = 32
+PROMPT_GROUPS = 32
 """Number of groups of prompts in which occurrences are counted, for intervals."""
 TOKEN = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)?|[^\w\s]+|[\d_]+")
-CHUNK = 1 << 19
+CHUNK_CHARACTERS = 1 << 19
 """Minimum number of characters that are processed at once; a longer text is cut after the end of a sentence."""
 LONGEST_SENTENCE = 1 << 20
 """Characters after which a sentence is cut, where white space begins or else anywhere; n-grams don't cross that cut."""
@@ -53,9 +51,9 @@ class Progress(Protocol):
 
 
 class Codes(dict[str, int]):
-    """A cache of token -> 62 bits: a hash of the lower-case token, two bits for its kind, and one if it is capitalized.
+    """Maps tokens to 62 bits: a hash of the lower-case token, two bits for its kind, one if it is capitalized.
 
-    The cache is emptied when it is full; codes depend on the token alone.
+    Codes depend on the token alone, so the cache can be emptied when it is full.
     """
 
     def __missing__(self, token: str) -> int:
@@ -84,7 +82,11 @@ class Grams(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A text or a part of one. text, prompt: their numbers. is_first, is_last: whether it begins and ends the text."""
+    """A text or a part of one.
+
+    text, prompt: their numbers.
+    is_first, is_last: whether it begins and ends the text.
+    """
 
     text: int
     prompt: int
@@ -96,7 +98,8 @@ class Part(NamedTuple):
 class Chunk:
     """Some texts, split into tokens. Arrays have an element per word, `content` one per content word.
 
-    begins: the index of the first token of each part. before: tokens of the first part's text in the chunks before.
+    begins: the index of the first token of each part.
+    before: tokens of the first part's text in the chunks before.
     """
 
     def __init__(self, parts: list[Part], codes: Codes, *, before: int) -> None:
@@ -142,7 +145,6 @@ class Chunk:
         yield from (grams for grams in words if grams.length > 1)
 
     def spell(self, kind: Kind, length: int, start: int) -> str:
-        """Return the words of an n-gram."""
         words = range(start, start + length)
         if kind == "content":
             words = self.content[start : start + length]  # type: ignore[assignment]
@@ -167,8 +169,6 @@ def _find_grams(
 
 
 class Reading:
-    """One reading of all texts, in chunks."""
-
     def __init__(
         self, texts: Texts, codes: Codes, progress: Progress | None, *, number: int, total: int | None = None
     ) -> None:
@@ -176,7 +176,7 @@ class Reading:
         self._number, self._total = number, total
         self.texts = self.characters = 0
         self.prompts: dict[int, int] = {}
-        self.group_words: Longs = np.zeros(GROUPS, np.int64)
+        self.group_words: Longs = np.zeros(PROMPT_GROUPS, np.int64)
 
     def __iter__(self) -> Iterator[Chunk]:
         gathered: list[Part] = []
@@ -184,7 +184,7 @@ class Reading:
         for part in self._read():
             gathered.append(part)
             size += len(part.content)
-            if size >= CHUNK or not part.is_last:  # so that a chunk has one part of a text at most
+            if size >= CHUNK_CHARACTERS or not part.is_last:  # so that a chunk has one part of a text at most
                 chunk = self._take(gathered, size, tokens)
                 yield chunk
                 gathered, size, tokens = [], 0, chunk.open_tokens
@@ -201,20 +201,20 @@ class Reading:
     def _take(self, gathered: list[Part], size: int, before: int) -> Chunk:
         chunk = Chunk(gathered, self._codes, before=before)
         self.characters += size
-        groups = np.array([part.prompt % GROUPS for part in gathered])
-        self.group_words += np.bincount(groups[chunk.part], minlength=GROUPS)
+        groups = np.array([part.prompt % PROMPT_GROUPS for part in gathered])
+        self.group_words += np.bincount(groups[chunk.part], minlength=PROMPT_GROUPS)
         if self._progress is not None:
             self._progress(self._number, self.characters, self._total)
         return chunk
 
 
 def cut_sentences(text: AnyText) -> Iterator[str]:
-    """Yield a text in parts of at least `CHUNK` characters, which end with a sentence."""
+    """Yield a text in parts of at least `CHUNK_CHARACTERS` characters, which end with a sentence."""
     rest = ""
     for piece in cut(text):
-        for start in range(0, len(piece), CHUNK):
-            rest += piece[start : start + CHUNK]
-            if len(rest) >= CHUNK and (end := _find_cut(rest)):
+        for start in range(0, len(piece), CHUNK_CHARACTERS):
+            rest += piece[start : start + CHUNK_CHARACTERS]
+            if len(rest) >= CHUNK_CHARACTERS and (end := _find_cut(rest)):
                 yield rest[:end]
                 rest = rest[end:]
     yield rest
@@ -231,7 +231,6 @@ def _find_cut(text: str) -> int:
 
 
 def mark_ends(parts: Iterable[str]) -> Iterator[tuple[str, bool, bool]]:
-    """Yield each part with whether it is the first, and whether it is the last."""
     ahead = iter(parts)
     part, is_first = next(ahead), True
     for following in ahead:

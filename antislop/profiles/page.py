@@ -7,7 +7,7 @@ from math import log
 from antislop.display import describe_count, format_number, load_template
 from antislop.profiles.profiles import Entry, Profile
 
-FIRST, LIMIT = 20, 500
+SHOWN_AT_ONCE, MAX_SHOWN = 20, 500
 """Entries of a section that are shown at once, and with a click; the others are only in the profile as JSON."""
 
 _SECTIONS = {
@@ -20,17 +20,16 @@ _SECTIONS = {
 
 
 def render_page(profile: Profile) -> str:
-    """Return the page."""
     sections = {name: [entry for entry in profile.entries if _choose_section(entry) == name] for name in _SECTIONS}
     return load_template("profile.html").render(
         headline=make_headline(profile),
         profile=profile,
         sections=[
-            {"name": name, "title": _SECTIONS[name], "size": len(entries), "entries": entries[:LIMIT]}
+            {"name": name, "title": _SECTIONS[name], "size": len(entries), "entries": entries[:MAX_SHOWN]}
             for name, entries in sections.items()
             if entries
         ],
-        first=FIRST,
+        first=SHOWN_AT_ONCE,
         max_ratio=max((entry.ratio or 1.0 for entry in profile.entries), default=1.0),
         scale=_scale,
     )

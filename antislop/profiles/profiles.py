@@ -13,7 +13,7 @@ import regex
 from antislop.errors import InputError
 from antislop.files import decode, parse_json, read_json, replace_text
 from antislop.lists.bundled import read_constructions
-from antislop.profiles.counting import MEGABYTES, Census, Occurrences, count, cut_examples
+from antislop.profiles.counting import COUNTER_MEGABYTES, Census, Occurrences, count, cut_examples
 from antislop.profiles.human_rates import HumanRate, HumanRates
 from antislop.profiles.ngrams import Kind, Progress, Texts, cut_words
 from antislop.profiles.ratios import estimate_error, estimate_ratio, find_explained
@@ -28,10 +28,11 @@ class Entry:
     """A word, phrase, content n-gram or construction, its rate in some texts, and its ratio to the human rate.
 
     prompts: number of distinct prompts; in a profile of more than 512 prompts a lower bound.
-    per_million: occurrences per million words; human_per_million likewise, an upper bound if human_count is None.
-    human_count: occurrences in the baseline; None if they are too few to be listed there.
-    ratio, low, high: with a 95 % interval; None without a baseline; high is None if the human rate is a bound.
+    per_million: occurrences per million words.
     error: the relative standard error of per_million, over prompts.
+    human_count: occurrences in the baseline; None if they are too few to be listed there.
+    human_per_million: an upper bound if human_count is None.
+    ratio, low, high: with a 95 % interval; None without a baseline; high is None if the human rate is a bound.
     is_name: whether it is or contains a word that is mostly capitalized right after another word.
     """
 
@@ -55,7 +56,8 @@ class Entry:
 class Profile:
     """The entries that some texts contain more often than human writing, the most certain first.
 
-    characters: of all texts. baseline: name and number of words of the human texts; None without a baseline.
+    characters: of all texts.
+    baseline: name and number of words of the human texts; None without a baseline.
     """
 
     texts: int
@@ -79,7 +81,7 @@ class Profile:
     @classmethod
     def _of(cls, content: Any, place: str) -> Profile:
         if not isinstance(content, dict) or content.get("format") != FORMAT:
-            raise InputError(f"{place}: no profile of this package: {_ADVICE}")
+            raise InputError(f"{place}: is not a profile of this package: {_ADVICE}")
         try:
             entries = tuple(Entry(**{**item, "examples": tuple(item["examples"])}) for item in content["entries"])
             return cls(**{item.name: content[item.name] for item in fields(cls)} | {"entries": entries})
@@ -115,7 +117,7 @@ def make_profile(
     min_prompts: int = 2,
     min_ratio: float = 0.0,
     examples: bool = False,
-    megabytes: int = MEGABYTES,
+    megabytes: int = COUNTER_MEGABYTES,
     made_with: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> Profile:
@@ -123,8 +125,8 @@ def make_profile(
 
     texts: a function that returns all texts at each call: they are read twice, with examples three times.
     rates: of human writing; without them, entries have no ratio.
-    min_count, min_prompts: entries that occur less often, or in texts to fewer prompts, are left out; so are entries
-        with a ratio under min_ratio, and entries that a longer entry explains (`find_explained`).
+    min_count, min_prompts, min_ratio: entries below are left out; so are those that a longer one explains
+        (`find_explained`).
     megabytes: of counters, see `count`, which may raise min_count; made_with contains its final value.
 
     Raises `InputError` if there are no words, or if texts can't be read.

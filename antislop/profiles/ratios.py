@@ -13,12 +13,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from antislop.metrics.quantiles import find_normal, find_student
 from antislop.metrics.segmentation import drop_stop_words
 from antislop.profiles.human_rates import HumanRate
 from antislop.profiles.ngrams import Kind, cut_words
+from antislop.profiles.quantiles import find_normal, find_student
 
-EXPLAINED = 0.95
+EXPLAINED_SHARE = 0.95
 """Share of an entry's occurrences within a longer entry from which the longer one explains it."""
 
 Counts = npt.NDArray[np.int64]
@@ -38,7 +38,7 @@ def estimate_error(groups: Counts, group_words: Counts) -> float:
     groups, group_words: occurrences and words per group of prompts; groups without words don't count.
 
     The linearized variance of a ratio of sums over clusters (Cochran 1977, Sampling Techniques, 3rd edition, section
-    6.3). With a single group, the variation between prompts is unknown: then the error is that of a Poisson count.
+    6.3). A single group gives the error of a Poisson count, since the variation between prompts is unknown.
 
     >>> round(estimate_error(np.array([5, 5, 5, 5]), np.array([100, 110, 90, 100])), 3)
     0.041
@@ -52,19 +52,20 @@ def estimate_error(groups: Counts, group_words: Counts) -> float:
     return float(np.sqrt(len(words) / (len(words) - 1) * (residuals**2).sum()) / total)
 
 
-def estimate_ratio(rate: float, error: float, clusters: int, human: HumanRate, *, level: float = 0.95) -> RateRatio:
-    """Return the ratio of two rates with its interval, by the method of variance estimates recovery on the log scale.
+def estimate_ratio(rate: float, error: float, clusters: int, human: HumanRate) -> RateRatio:
+    """Return the ratio of two rates with its 95 % interval.
 
-    error: relative standard error of the first rate. clusters: its number of groups of prompts, for Student's t.
+    error: relative standard error of the first rate.
+    clusters: its number of groups of prompts, for Student's t.
 
-    Combines the intervals of both rates (Zou and Donner 2008, doi 10.1002/sim.3095); that of the human rate is exact. A
-    human rate that is only a bound counts as exact for the lower end, and there is no upper end.
+    Combines both intervals by variance estimates recovery on the log scale (Zou and Donner 2008, doi 10.1002/sim.3095).
+    A human rate that is only a bound counts as exact for the lower end, and there is no upper end.
 
     >>> ratio = estimate_ratio(2e-5, 0.1, 30, HumanRate(20, 1e-6, 0.6e-6, 1.5e-6))
     >>> [round(edge, 1) for edge in ratio]
     [20.0, 12.7, 34.7]
     """
-    half = quantile(clusters - 1, level) * error
+    half = find_half_width(clusters - 1) * error
     ratio = rate / human.rate
     if human.high is None:
         return RateRatio(ratio, ratio * exp(-half), None)
@@ -74,18 +75,15 @@ def estimate_ratio(rate: float, error: float, clusters: int, human: HumanRate, *
 
 
 @cache
-def quantile(freedom: int, level: float) -> float:
-    """Return the half-width of an interval in standard errors: by Student's t, or the normal without freedom."""
-    chance = (1 + level) / 2
-    return find_student(chance, freedom) if freedom > 0 else find_normal(chance)
+def find_half_width(freedom: int) -> float:
+    """Return the half-width of a 95 % interval in standard errors: of Student's t, or normal with freedom 0."""
+    return find_student(0.975, freedom) if freedom > 0 else find_normal(0.975)
 
 
 def find_explained(counts: Mapping[tuple[Kind, str], int]) -> set[tuple[Kind, str]]:
-    """Return the entries that a longer entry explains: it has at least the share `EXPLAINED` of their occurrences.
+    """Return the entries whose occurrences nearly all lie in a longer entry, by the share `EXPLAINED_SHARE`.
 
-    Phrases contain words, phrases and the content n-gram of their words; content n-grams contain shorter ones. "barely
-    above a whisper" explains "above a whisper" if nearly all occurrences of the latter are part of the former. An
-    explained entry explains no other.
+    "barely above a whisper" explains "above a whisper". An explained entry explains no other.
 
     >>> find_explained({("phrase", "a testament to"): 90, ("phrase", "testament to"): 94, ("word", "testament"): 150})
     {('phrase', 'testament to')}
@@ -93,7 +91,9 @@ def find_explained(counts: Mapping[tuple[Kind, str], int]) -> set[tuple[Kind, st
     explained: set[tuple[Kind, str]] = set()
     for (kind, text), count in sorted(counts.items(), key=lambda pair: -pair[0][1].count(" ")):
         if (kind, text) not in explained:
-            explained.update(part for part in find_parts(kind, text) if count >= EXPLAINED * counts.get(part, np.inf))
+            explained.update(
+                part for part in find_parts(kind, text) if count >= EXPLAINED_SHARE * counts.get(part, np.inf)
+            )
     return explained
 
 

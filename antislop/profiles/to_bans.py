@@ -20,9 +20,9 @@ from antislop.profiles.profiles import Entry, Profile
 from antislop.profiles.ratios import find_parts
 
 KINDS: tuple[Kind, ...] = ("word", "phrase")
-DISTINCTIVE = 4.5
+DISTINCTIVE_ZIPF = 4.5
 """Zipf frequency below which one content word makes a phrase distinctive: 32 per million words."""
-COMMON = 5.3
+COMMON_ZIPF = 5.3
 """Zipf frequency from which a word is never distinctive: 200 per million words."""
 # A phrase that begins with a linking word, or ends with one of these words, is a fragment.
 _LINKING = frozenset(("and", "but", "or", "that", "which", "who"))
@@ -35,11 +35,10 @@ _POSSESSIVE = frozenset(("my", "your", "his", "her", "its", "our", "their"))
 class Choice:
     """The conditions for an entry of a profile to become a ban.
 
-    min_ratio: of its rate to the human rate: the lower end of the interval must reach it.
-    kinds: of entries. names: "all" includes them, "none" excludes them, "words" includes single words only, "only"
-        excludes all else.
+    min_ratio: least lower end of the interval of its ratio to the human rate.
+    names: "all" includes them, "none" excludes them, "words" includes single words only, "only" excludes all else.
     max_zipf: excludes single words of this Zipf frequency or more: log10 of occurrences per billion English words.
-    min_prompts: minimum number of prompts of an entry. top: limit of bans, the largest excess over human usage first.
+    top: limit of bans, the largest excess over human usage first.
     forbid: give all bans the weight 0.
     """
 
@@ -60,11 +59,10 @@ class Chosen(NamedTuple):
 
 
 def choose_bans(profile: Profile, choice: Choice, *, source: str | None = None) -> Chosen:
-    """Make a list of bans out of a profile.
+    """Make a list of bans out of a profile; their weights are those of `weigh`.
 
-    A ban's weight is 1 over its ratio, to two digits: it makes the entry as rare as in human writing. An entry that the
-    human texts don't contain has the weight 0. Leaves out fragments and phrases of common words (see `is_distinctive`),
-    entries that contain another one and are not rarer in human writing, and entries that `antislop.lint` reports.
+    Leaves out fragments and phrases of common words (see `is_distinctive`), entries that contain another one and are
+    not rarer in human writing, and entries that `antislop.lint` reports.
 
     Raises `BanError` for a profile without ratios, and if no entry is left.
     """
@@ -75,7 +73,7 @@ def choose_bans(profile: Profile, choice: Choice, *, source: str | None = None) 
             "the profile has no entries: make it of more texts, or with a smaller --min-count, --min-prompts"
         )
     if unknown := set(choice.kinds) - set(get_args(Kind)):
-        raise BanError(f"{min(unknown)!r} is no kind of entry: it is one of {', '.join(get_args(Kind))}")
+        raise BanError(f"{min(unknown)!r} is not a valid kind of entry: take one of {', '.join(get_args(Kind))}")
     frequencies = load_frequencies()
     reasons = {(entry.kind, entry.text): _refuse(entry, choice, frequencies) for entry in profile.entries}
     left_out = Counter(reason for reason in reasons.values() if reason)
@@ -103,7 +101,6 @@ def _list(left_out: Counter[str]) -> str:
 
 
 def _refuse(entry: Entry, choice: Choice, frequencies: Mapping[str, float]) -> str | None:
-    """Return the reason to leave an entry out, or None."""
     if entry.kind not in choice.kinds:
         return "of other kinds"
     if (entry.low or 0.0) < choice.min_ratio:
@@ -130,9 +127,8 @@ def _is_wrong_name(entry: Entry, names: str) -> bool:
 def is_distinctive(phrase: str, *, frequencies: Mapping[str, float]) -> bool:
     """Return whether a phrase is distinctive enough for a ban, rather than everyday English or a fragment.
 
-    It needs at least two content words, the rarest with a Zipf frequency below `COMMON`, or at least three words, one
-    of them a content word with a frequency below `DISTINCTIVE`. A phrase that begins with a conjunction, or ends with
-    an article, a possessive or a conjunction, is a fragment.
+    It needs two content words, the rarest with a Zipf frequency below `COMMON_ZIPF`, or three words, one of them a
+    content word below `DISTINCTIVE_ZIPF`, and must not begin or end like a fragment.
 
     >>> from antislop.lists.frequencies import load_frequencies
     >>> [is_distinctive(text, frequencies=load_frequencies()) for text in ("a testament to", "we need to", "barely a")]
@@ -143,16 +139,15 @@ def is_distinctive(phrase: str, *, frequencies: Mapping[str, float]) -> bool:
     if words[0] in _LINKING or words[-1] in _CUT | _POSSESSIVE or not content:
         return False
     rarest = min(find_zipf(word, frequencies) for word in content)
-    return rarest < COMMON if len(content) > 1 else len(words) > 2 and rarest < DISTINCTIVE
+    return rarest < COMMON_ZIPF if len(content) > 1 else len(words) > 2 and rarest < DISTINCTIVE_ZIPF
 
 
 def count_excess(entry: Entry) -> float:
-    """Return the number of occurrences in excess of human writing."""
     return entry.count * (1 - 1 / max(1.0, entry.ratio or 1.0))
 
 
 def weigh(entry: Entry, *, forbid: bool = False) -> float:
-    """Return the weight of an entry's ban: 1 over the ratio, to two digits; 0 if the human texts don't contain it.
+    """Return 1 over the ratio, to two digits: as rare as in human writing; 0 if the human texts don't contain it.
 
     >>> weigh(Entry("word", "etched", 9, 9, 9, 45.0, 0.3, human_count=4, human_per_million=1.0, ratio=45.0, low=20.0))
     0.022
@@ -165,7 +160,7 @@ def weigh(entry: Entry, *, forbid: bool = False) -> float:
 
 
 def make_ban(entry: Entry, *, forbid: bool = False) -> Ban:
-    """Return the ban of an entry; the ban of a content n-gram skips stop words."""
+    """Return the ban of an entry; for a content n-gram, it skips stop words."""
     weight = weigh(entry, forbid=forbid)
     if entry.kind == "construction":
         (ban,) = constructions(entry.text).with_options(weight=weight, count=entry.count)
@@ -178,8 +173,7 @@ def make_ban(entry: Entry, *, forbid: bool = False) -> Ban:
 def drop_containing(entries: Iterable[Entry], *, forbid: bool = False) -> Iterator[Entry]:
     """Yield the entries that contain no other one, and those that are forbidden while the others are not.
 
-    The probability of a text is multiplied by the weight of each ban in it: two bans would make the longer entry rarer
-    than in human writing.
+    Two bans would make the longer entry rarer than in human writing: their weights are multiplied.
     """
     all_entries = list(entries)
     weights = {(entry.kind, entry.text): weigh(entry, forbid=forbid) for entry in all_entries}

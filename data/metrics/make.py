@@ -1,6 +1,6 @@
 """Make the reference values of metrics: the scale, the human n-grams, and the human values of all metrics.
 
-    python data/metrics/make.py --profile profile.json --models LLM --humans HUMAN --out antislop/data
+    python -m data.metrics.make --profile profile.json --models LLM --humans HUMAN --out antislop/data
 
 The scale's words and trigrams are those of a profile that models surely overuse, by the lower bound of their ratio,
 and that the novels don't hold as often. Everything human is counted in the novels. Writes scale.json,
@@ -21,12 +21,13 @@ from typing import Any
 import numpy as np
 
 from antislop.metrics.definitions import METRICS, compute_metrics
-from antislop.metrics.human_distance import FORMAT, PASSAGE, cut_passages
+from antislop.metrics.human_distance import FORMAT
 from antislop.metrics.metrics import measure
 from antislop.metrics.segmentation import drop_stop_words, extract_words
 from antislop.metrics.slop_scale import Range, Scale
 from antislop.metrics.tally import Tally
 from antislop.records.texts import read_texts
+from eval.passages import PASSAGE, cut_passages
 
 WORDS, TRIGRAMS, NGRAMS = 1200, 600, 20_000
 KINDS = {"word": ("word",), "content": ("content", "phrase")}

@@ -15,5 +15,5 @@ zcat "$assets/llm/writingprompts_pairs/gpt-4.jsonl.gz" >"$folder/writingprompts.
 "$python" data/slop/modern.py "$assets/lists/forensics_human_slop_profile.json" >"$folder/modern.json"
 "$python" -m antislop profile "$models" --half made-from --also-human "$folder/writingprompts.jsonl" \
     --also-human "$folder/modern.json" --also-column human --min-ratio 2 -o "$folder/profile.json"
-"$python" data/metrics/make.py --profile "$folder/profile.json" --models "$assets/llm" --humans "$assets/human" \
+"$python" -m data.metrics.make --profile "$folder/profile.json" --models "$assets/llm" --humans "$assets/human" \
     --out antislop/data

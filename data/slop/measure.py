@@ -14,8 +14,7 @@ from gather import read
 
 from antislop import BanList
 from antislop.matching.bans import drop_overlaps
-from antislop.profiles.halves import find_half
-from antislop.records.texts import Text, read_texts
+from antislop.records.texts import Text, find_half, read_texts
 
 TEXTS, CHARACTERS = 250, 60_000
 

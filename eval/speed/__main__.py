@@ -19,7 +19,7 @@ import transformers
 from rich.console import Console
 from rich.table import Table
 
-from eval.conditions import describe_conditions
+from eval.reporting import describe_conditions
 from eval.speed import batches, cases, drafts, endpoints, kinds, memory, recording, server
 from eval.speed.cases import Bench
 from eval.speed.measuring import CLOCKS, RANDOM, Race, Result, Skipped, load

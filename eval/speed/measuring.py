@@ -44,9 +44,11 @@ class Skipped(Exception):
 class Written(NamedTuple):
     """The kept tokens of one run, without the prompt, and their cost. 0 for counts that a contestant does not report.
 
-    tokens: those of all rows, one row after another. forward_passes: counted once for each row that takes part.
-    accepted: drafted tokens that were kept. prefill_seconds, calls: the time until the end of the first forward pass,
-    and the number of forward passes, if `Subject.follow` counted them.
+    tokens: of all rows, one row after another.
+    forward_passes: counted once for each row that takes part.
+    accepted: drafted tokens that were kept.
+    prefill_seconds: time until the end of the first forward pass, if `Subject.follow` counted.
+    calls: number of forward passes, if `Subject.follow` counted.
     """
 
     tokens: list[int]
@@ -66,7 +68,7 @@ Contestant = Callable[[int], Written]
 class Subject:
     """A model and the settings that all contestants share: plain sampling of exactly `tokens` tokens.
 
-    is_random: whether its weights are random, so that it writes ids that are no text.
+    is_random: whether its weights are random, so that its ids are not text.
     """
 
     name: str

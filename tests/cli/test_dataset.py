@@ -30,7 +30,7 @@ from antislop import BanList
 from antislop.cli import host, job as jobs
 from antislop.cli.main import app
 from antislop.datasets import hub
-from antislop.datasets.summary import measure_slop
+from antislop.datasets.samples import measure_slop
 from antislop.hf.vocabulary import fingerprint_tokenizer
 from antislop.records.journal import Journal, Record, read_records
 from antislop.records.prompts import fingerprint_text
@@ -598,9 +598,9 @@ def test_only_parquet_files_that_the_command_wrote_are_replaced_and_removed(monk
     Path("out/bans.txt").write_text("mine")
     assert_refused(make("--to-parquet", out="out"), "out/bans.txt: was not written by this command")
     Path("out/bans.txt").unlink()
-    monkeypatch.setattr(hub, "ROWS", 2)
+    monkeypatch.setattr(hub, "ROWS_PER_FILE", 2)
     assert_made(make("--to-parquet", out="out"), "3 Parquet files")
-    monkeypatch.setattr(hub, "ROWS", 9)
+    monkeypatch.setattr(hub, "ROWS_PER_FILE", 9)
     assert_made(make("--to-parquet", out="out"), "1 Parquet file ")
     assert sorted(path.name for path in Path("out").glob("*.parquet")) == [
         "data-banned-00000-of-00001.parquet",

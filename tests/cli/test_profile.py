@@ -14,10 +14,9 @@ from typer.testing import CliRunner
 
 from antislop import BanList
 from antislop.cli.main import app
-from antislop.profiles.halves import Half, find_half, hash_prompt
 from antislop.profiles.human_rates import Baseline
 from antislop.profiles.profiles import Profile
-from antislop.records.texts import Text
+from antislop.records.texts import Half, Text, find_half, hash_prompt
 
 SLOP = "Her eyes were glinting, a testament to Elara and her fathomless tapestry of tales. Now {} Elara sleeps."
 PLAIN = "The cat sat on the mat, and the dog ran to the door. It was day {}."
@@ -241,9 +240,9 @@ def test_profile_refuses(case: str) -> None:
 
 
 NO_LIST = {
-    "no profile": (["list.json"], "list.json: no profile of this package"),
+    "no profile": (["list.json"], "list.json: is not a profile of this package"),
     "no file": (["nowhere.json"], "nowhere.json: can't be read"),
-    "no kind": (["profile.json", "--kinds", "word,nouns"], "'nouns' is no kind of entry"),
+    "no kind": (["profile.json", "--kinds", "word,nouns"], "'nouns' is not a valid kind of entry"),
     "nothing left": (["profile.json", "--min-ratio", "1e12"], "entries is left"),
     "names twice": (["profile.json", "--names-only", "--names", "words"], "--names words and --names-only: pass one"),
     "nothing in it": (["nothing.json"], "the profile has no entries: make it of more texts"),
@@ -279,7 +278,7 @@ def test_too_little_memory_is_reported() -> None:
     from antislop.profiles import counting
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(counting, "CANDIDATES", 20)
+        patch.setattr(counting, "MAX_CANDIDATES", 20)
         made = invoke("profile", "sloppy.jsonl", "-o", "profile.json")
     assert "--memory was too small for counts from 5: counted from " in made.stderr
     assert Profile.load("profile.json").made_with["min_count"] > 5

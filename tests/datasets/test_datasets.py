@@ -19,12 +19,10 @@ import torch
 from tokenizers.processors import TemplateProcessing
 
 from antislop import AntiSlop, Ban, BanList
-from antislop.datasets.continuations import MAX_TOKENS
 from antislop.datasets.maker import ModelRecordMaker
-from antislop.datasets.pair_file import PairFile
-from antislop.datasets.samples import Arm, fingerprint_bans, identify, plan_samples
-from antislop.datasets.summary import Summary, measure_slop
-from antislop.datasets.writing import open_journal, resume, write_records
+from antislop.datasets.pair_maker import MAX_CONTINUATION_TOKENS
+from antislop.datasets.samples import Arm, Summary, fingerprint_bans, identify, measure_slop, plan_samples
+from antislop.datasets.writing import PairFile, open_journal, resume, write_records
 from antislop.errors import InputError
 from antislop.records.journal import Journal, Record, read_records
 from antislop.records.prompts import Prompt
@@ -306,7 +304,7 @@ def test_a_rejected_text_continues_the_withdrawn_tokens_without_bans() -> None:
     made = [row for one in engine.make(plan_samples(PROMPTS, samples=3, arm="banned")) for row in one.pairs]
     expected = []
     for ids, seed in asked:
-        settings = {**GENERATION, "max_new_tokens": MAX_TOKENS}
+        settings = {**GENERATION, "max_new_tokens": MAX_CONTINUATION_TOKENS}
         (done,) = naive.generate_many(MODEL, [ids], seeds=[seed], **settings)
         expected.append(TOKENIZER.decode([*ids, *done.tokens], skip_special_tokens=True))
     assert len(made) > 9

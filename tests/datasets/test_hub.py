@@ -100,7 +100,7 @@ def write_records(path: Path, records: list[Record]) -> Path:
 
 
 def test_each_configuration_loads_its_arm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("antislop.datasets.hub.ROWS", 2)
+    monkeypatch.setattr("antislop.datasets.hub.ROWS_PER_FILE", 2)
     records = [record(number, arm, f"{arm} {number}") for number in range(3) for arm in ("prompt-only", "plain")]
     out = tmp_path / "out"
     files = write_parquet(write_records(tmp_path / "records.jsonl", records), out)

@@ -10,7 +10,7 @@ from functools import cache
 import pytest
 
 from antislop import Ban, BanList
-from antislop.evaluation.evaluation import CERTAIN, HINTED, Evaluation, evaluate, find_lists
+from antislop.evaluation.evaluation import FALSE_SHARE, HINTED_FALSE_SHARE, Evaluation, evaluate, find_lists
 from antislop.evaluation.outputs import Output, Piece, align, make_output, mark
 from antislop.metrics.estimates import Estimate
 
@@ -209,13 +209,13 @@ def test_falls_and_rises_are_reported() -> None:
     more = {"plain": write({"whisper": 0.2}), "banned": write({"testament": 0.2}, seed=1)}
     changes = {change.text: change.ratio for change in run(more).changes["banned"] if change.kind == "word"}
     assert changes["whisper"] < 1 < changes["testament"]
-    assert run(more).chances == {"banned": CERTAIN}
+    assert run(more).chances == {"banned": FALSE_SHARE}
 
 
 def test_small_samples_give_hints_that_are_labeled_as_hints() -> None:
     same = write({"whisper": 0.02})
     evaluation = run({"plain": same, "banned": same})
-    assert (evaluation.chances, evaluation.changes) == ({"banned": HINTED}, {"banned": []})
+    assert (evaluation.chances, evaluation.changes) == ({"banned": HINTED_FALSE_SHARE}, {"banned": []})
 
 
 def test_distances_to_human_are_among_the_rows() -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, strategies as st
 
 import antislop
-from antislop.datasets.summary import measure_slop
+from antislop.datasets.samples import measure_slop
 from antislop.errors import BanError
 from antislop.evaluation.outputs import Output
 from antislop.evaluation.rows import tally_outputs

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from antislop.metrics.bootstrap import bootstrap
 from antislop.metrics.definitions import METRICS, Metric, Ratio
+from antislop.metrics.estimates import bootstrap
 from antislop.metrics.metrics import measure, measure_difference
 from antislop.metrics.tally import Tally
 

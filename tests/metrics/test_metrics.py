@@ -15,7 +15,6 @@ from hypothesis import given, settings, strategies as st
 
 from antislop import BanList
 from antislop.lists.bundled import constructions, read_constructions
-from antislop.metrics.bootstrap import Floats, bootstrap
 from antislop.metrics.definitions import METRICS
 from antislop.metrics.diversity import (
     count_distinct,
@@ -23,7 +22,7 @@ from antislop.metrics.diversity import (
     find_overused,
     measure_self_bleu,
 )
-from antislop.metrics.estimates import Estimate
+from antislop.metrics.estimates import Estimate, Floats, bootstrap
 from antislop.metrics.metrics import measure, measure_difference
 from antislop.metrics.slop_counts import CONTRASTS, count_contrasts
 from antislop.metrics.slop_scale import Range, Scale

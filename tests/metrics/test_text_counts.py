@@ -52,8 +52,8 @@ def cut(text: str, places: list[int]) -> list[str]:
 @example(["a “" + " 7" * 40 + "” a door", "a “" + " 7" * 40 + "\n\na door", 'a "' + " 7" * 40, "a"], [], 20, SCALE)
 def test_sums_are_those_of_counting_word_by_word(texts: list[str], places: list[int], block: int, scale: Scale) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(text_counts, "BLOCK", block)
-        patch.setattr(text_counts, "LONGEST", 10**6)
+        patch.setattr(text_counts, "BLOCK_CHARACTERS", block)
+        patch.setattr(text_counts, "LONGEST_BLOCKS", 10**6)
         counts = TextCounts(scale)
         for text in texts:
             counts.open_text()
@@ -74,8 +74,8 @@ def test_a_text_in_pieces_has_the_metrics_of_the_whole_text(texts: list[str], pl
     for text in texts:
         whole.add(text)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(text_counts, "BLOCK", block)
-        patch.setattr(text_counts, "LONGEST", 10**6)
+        patch.setattr(text_counts, "BLOCK_CHARACTERS", block)
+        patch.setattr(text_counts, "LONGEST_BLOCKS", 10**6)
         for text in texts:
             pieces.add(iter(cut(text, places)))
         pieces.words  # noqa: B018 - counts the last block
@@ -87,7 +87,7 @@ def test_a_text_in_pieces_has_the_metrics_of_the_whole_text(texts: list[str], pl
 def test_text_without_white_space_is_cut_at_commas_and_at_last_anywhere(
     text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(text_counts, "BLOCK", 10)
+    monkeypatch.setattr(text_counts, "BLOCK_CHARACTERS", 10)
     counts = TextCounts(SCALE)
     counts.open_text()
     lengths = []
@@ -96,7 +96,7 @@ def test_text_without_white_space_is_cut_at_commas_and_at_last_anywhere(
         lengths.append(sum(map(len, counts._parts)))
     counts.close_text()
     counts.flush()
-    assert max(lengths) <= 10 * text_counts.LONGEST
+    assert max(lengths) <= 10 * text_counts.LONGEST_BLOCKS
     assert counts.sums["words"][0] >= len(re.findall("[a-z]+", text))
 
 
@@ -121,8 +121,8 @@ def test_contrasts_in_pieces_are_those_of_the_whole_text(parts: list[str], data:
     patterns = slop_counts._compile_contrasts()
     places = data.draw(st.lists(st.integers(0, 10**6), max_size=5))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(slop_counts, "MARGIN", 120)
-        patch.setattr(slop_counts, "GATHERED", data.draw(st.sampled_from([0, 200])))
+        patch.setattr(slop_counts, "LONGEST_MATCH", 120)
+        patch.setattr(slop_counts, "SEARCHED_AT_ONCE", data.draw(st.sampled_from([0, 200])))
         search = PatternSearch(patterns)
         found = [match for piece in cut(text, places) for match in search.read(piece, is_last=False)]
         found += search.read("", is_last=True)
@@ -138,7 +138,7 @@ def test_overused_ngrams_are_the_same_in_parts(monkeypatch: pytest.MonkeyPatch) 
     for text in texts:
         expected.add(text)
     found = [expected.find_overused(n) for n in (2, 3)], expected.sum_up()["overused"].tolist()
-    monkeypatch.setattr("antislop.metrics.diversity.PART", 64)
+    monkeypatch.setattr("antislop.metrics.diversity.NGRAMS_AT_ONCE", 64)
     in_parts = Tally(SCALE)
     for text in texts:
         in_parts.add(text)

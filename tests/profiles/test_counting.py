@@ -14,10 +14,9 @@ from hypothesis import example, given, settings, strategies as st
 from antislop import Ban, BanList
 from antislop.matching.folding import SENTENCE_ENDS
 from antislop.metrics.segmentation import drop_stop_words, extract_words
-from antislop.profiles import count_min, ngrams
-from antislop.profiles.count_min import Sketch
-from antislop.profiles.counting import Census, count, cut_examples
-from antislop.profiles.ngrams import GROUPS, Kind
+from antislop.profiles import counting, ngrams
+from antislop.profiles.counting import Census, Sketch, count, cut_examples
+from antislop.profiles.ngrams import PROMPT_GROUPS, Kind
 from antislop.records.texts import LongText, Text
 from tests.support.depth import DEPTH
 
@@ -96,7 +95,7 @@ def test_counters_that_many_share_change_no_count(texts: list[str]) -> None:
 
     read = make(*texts)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ngrams, "CHUNK", 20)
+        patch.setattr(ngrams, "CHUNK_CHARACTERS", 20)
         patch.setattr(ngrams, "_KNOWN_TOKENS", 4)
         shared = take(read, megabytes=0, min_count=2)
     everything = count_all(read)
@@ -152,7 +151,7 @@ def test_prompts_are_told_apart_and_texts_without_one_are_their_own() -> None:
     texts = make("a cat", "a cat", "a cat", "a cat", prompts=["p", "p", "q"])
     (cat,) = (each for each in take(texts) if each.text == "cat")
     assert (cat.count, cat.texts, cat.prompts) == (4, 4, 3)
-    assert (cat.groups.sum(), len(cat.groups), np.count_nonzero(cat.groups)) == (4, GROUPS, 3)
+    assert (cat.groups.sum(), len(cat.groups), np.count_nonzero(cat.groups)) == (4, PROMPT_GROUPS, 3)
 
 
 def test_names_are_words_that_are_capitalised_after_another_word() -> None:
@@ -175,7 +174,7 @@ def test_the_first_three_texts_give_examples_wherever_chunks_end(monkeypatch: py
 
     texts = make("no", "a cat", "the cat", "no", "cat cat", "cat")
     for size in (1, 12, 1000):
-        monkeypatch.setattr(ngrams, "CHUNK", size)
+        monkeypatch.setattr(ngrams, "CHUNK_CHARACTERS", size)
         (cat,) = (each for each in take(texts) if each.text == "cat")
         assert cat.places == ((1, 1), (2, 1), (4, 0))
 
@@ -188,7 +187,7 @@ def test_long_texts_in_pieces_are_counted_and_shown_as_whole_ones(texts: list[st
     patterns = {"not-but": regex.compile(r"cat\W+(?:dog|emu)")}
     expected = take(whole, patterns=patterns)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ngrams, "CHUNK", chunk)
+        patch.setattr(ngrams, "CHUNK_CHARACTERS", chunk)
         census = count(lambda: long, patterns=patterns, min_count=1, min_prompts=1, megabytes=1)
         excerpts = cut_examples(lambda: long, census)
     assert (census.texts, census.prompts, census.words) == (expected.texts, expected.prompts, expected.words)
@@ -208,7 +207,7 @@ def describe(census: Census) -> dict[tuple[Kind, str], tuple[object, ...]]:
 
 
 def test_a_sentence_without_an_end_is_cut_at_white_space(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ngrams, "CHUNK", 40)
+    monkeypatch.setattr(ngrams, "CHUNK_CHARACTERS", 40)
     monkeypatch.setattr(ngrams, "LONGEST_SENTENCE", 80)
     census = take(make("cat dog " * 100, "cat" * 100, " " * 100))
     counts = counts_of(census)
@@ -219,7 +218,7 @@ def test_a_sentence_without_an_end_is_cut_at_white_space(monkeypatch: pytest.Mon
 @given(st.lists(st.integers(0, 2), max_size=50), st.integers(1, 9))
 def test_counters_are_never_too_low_and_stay_full(grams: list[int], batch: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(count_min, "FULL", 7)
+        patch.setattr(counting, "FULL_COUNTER", 7)
         sketch = Sketch(0)
         for start in range(0, len(grams), batch):
             sketch.add(np.array(grams[start : start + batch], np.uint64))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from antislop.display import format_number
-from antislop.profiles.page import FIRST, LIMIT, make_headline, render_page
+from antislop.profiles.page import MAX_SHOWN, SHOWN_AT_ONCE, make_headline, render_page
 from antislop.profiles.profiles import Entry, Profile
 from tests.support.browser import FIND_PALE_TEXTS, SIZES, open_browser
 
@@ -38,13 +38,13 @@ def test_the_headline_names_the_most_certain_entry_that_is_no_name() -> None:
 
 
 def test_each_entry_is_on_the_page_with_its_ratio_and_the_rest_is_counted() -> None:
-    profile = make_profile(LIMIT + 30)
+    profile = make_profile(MAX_SHOWN + 30)
     page = render_page(profile)
     words = [entry for entry in profile.entries if entry.text.startswith("unq")]
-    for entry in words[:LIMIT]:
+    for entry in words[:MAX_SHOWN]:
         assert f">{entry.text}<" in page and f"<b>{format_number(entry.ratio or 0)}</b>" in page
-    assert f">{words[LIMIT].text}<" not in page
-    assert f"{LIMIT - FIRST} more of {len(words) - FIRST}; the JSON file has all" in page
+    assert f">{words[MAX_SHOWN].text}<" not in page
+    assert f"{MAX_SHOWN - SHOWN_AT_ONCE} more of {len(words) - SHOWN_AT_ONCE}; the JSON file has all" in page
     assert page.index('id="construction"') < page.index('id="name"') < page.index(">elara<")
 
 

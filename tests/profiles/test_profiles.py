@@ -313,7 +313,7 @@ def test_the_top_entries_have_the_largest_excess() -> None:
 def test_profiles_that_can_not_become_a_list_are_refused() -> None:
     with pytest.raises(BanError, match=r"none of 1 entries is left \(1 below the ratio\)"):
         choose_bans(profile(entry("etched")), Choice(min_ratio=1000))
-    with pytest.raises(BanError, match="'nouns' is no kind of entry: it is one of word, phrase"):
+    with pytest.raises(BanError, match="'nouns' is not a valid kind of entry: take one of word, phrase"):
         choose_bans(profile(entry("etched")), Choice(kinds=("nouns",)))  # type: ignore[arg-type]
     with pytest.raises(BanError, match="no baseline, and so no ratios"):
         choose_bans(replace(profile(entry("etched")), baseline=None), Choice())

@@ -1,6 +1,6 @@
-"""Quantiles of the normal, Student's t and gamma distributions, for integer degrees of freedom and shapes.
+"""Quantiles of the normal, Student's t and gamma distributions, without a package of statistics.
 
-The distribution functions are then finite sums, so that no package of statistics is needed.
+For integer degrees of freedom and shapes, the distribution functions are finite sums.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ _REACH = 12.0
 
 
 def find_normal(probability: float) -> float:
-    """Return the quantile of the standard normal distribution at a probability, 0 to 1."""
     return NormalDist().inv_cdf(probability)
 
 
 def find_student(probability: float, freedom: int) -> float:
-    """Return the quantile of Student's t with `freedom` degrees, 1 or more, at a probability, 0 to 1.
+    """Return the quantile of Student's t with `freedom` degrees, 1 or more.
 
     >>> round(find_student(0.975, 4), 4)
     2.7764
@@ -37,7 +36,7 @@ def find_student(probability: float, freedom: int) -> float:
 
 
 def find_gamma(probability: float, shape: int) -> float:
-    """Return the quantile of the gamma distribution of a shape, 1 or more, and scale 1 at a probability, 0 to 1.
+    """Return the quantile of the gamma distribution of scale 1 and an integer shape, 1 or more.
 
     >>> round(find_gamma(0.025, 10), 3)
     4.795
@@ -75,7 +74,7 @@ def _sum_poisson(count: int, mean: float) -> float:
 def _solve(
     function: Callable[[float], float], derivative: Callable[[float], float], value: float, *, start: float
 ) -> float:
-    """Return the argument above 0 at which an increasing function has a value: by Newton's method and bisection."""
+    """Return the positive argument at which an increasing function has a value, by Newton's method and bisection."""
     low, high, x = 0.0, inf, start
     for _ in range(200):
         excess = function(x) - value

@@ -1,17 +1,13 @@
-"""Quantiles, discoveries and bootstrap intervals are those of scipy, which users need not install."""
+"""Quantiles and discoveries are those of scipy, which users need not install."""
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 from scipy import stats
 
-from antislop.metrics.bootstrap import bootstrap
-from antislop.metrics.quantiles import find_gamma, find_normal, find_student
 from antislop.profiles.changes import control_discoveries
+from antislop.profiles.quantiles import find_gamma, find_normal, find_student
 
 CHANCES = (0.0005, 0.005, 0.025, 0.5, 0.9, 0.975, 0.9995)
 
@@ -35,27 +31,3 @@ def test_values_stay_under_a_quantile_with_its_probability(chance: float, number
 def test_false_discoveries_are_controlled_as_by_benjamini_and_hochberg(chances: list[float]) -> None:
     expected = stats.false_discovery_control(chances) if chances else []
     assert control_discoveries(chances) == pytest.approx(list(expected))
-
-
-@pytest.mark.filterwarnings("ignore:The BCa")
-@pytest.mark.parametrize("batch", [1 << 23, 40])
-def test_the_percentile_interval_is_that_of_scipy(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("antislop.metrics.bootstrap._BATCH", batch)
-    sums = np.random.default_rng(3).gamma(2.0, size=(17, 2))
-
-    def ratio(total: Any) -> Any:
-        return (total[..., 0] / total[..., 1])[None]
-
-    ours = bootstrap(sums, ratio, resamples=500, level=0.9, seed=5)
-    theirs = stats.bootstrap(
-        (np.arange(17),),
-        lambda drawn, axis: ratio(sums[drawn].sum(axis=-2)),
-        n_resamples=500,
-        batch=max(1, batch // 17),
-        confidence_level=0.9,
-        method="percentile",
-        vectorized=True,
-        rng=np.random.default_rng(5),
-    ).confidence_interval
-    assert ours.lows == pytest.approx(theirs.low)
-    assert ours.highs == pytest.approx(theirs.high)

@@ -15,12 +15,13 @@ from hypothesis import given, strategies as st
 from antislop.errors import InputError
 from antislop.metrics.definitions import METRICS
 from antislop.metrics.estimates import Estimate
-from antislop.metrics.human_distance import Human, Humans, cut_passages, load_human, measure_distance, read_human
+from antislop.metrics.human_distance import Human, Humans, load_human, measure_distance, read_human
 from antislop.metrics.metrics import measure
 from antislop.metrics.segmentation import extract_words
 from antislop.metrics.slop_scale import FOLDER, PUBLISHED_RANGES, Range, Scale, load_ngrams
 from antislop.metrics.tally import Tally
 from antislop.records.texts import read_texts
+from eval.passages import cut_passages
 
 SCALE = Scale(frozenset({"tapestry"}), frozenset({("voice", "barely", "whisper")}))
 TEXTS = ["The tapestry fell. Nobody came.", "A door, a door!", "“Come in,” said the old man to no one."]

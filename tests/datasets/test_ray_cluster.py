@@ -27,10 +27,9 @@ from antislop import Ban, BanList
 from antislop.cli.main import app
 from antislop.datasets import ray_cluster
 from antislop.datasets.maker import ModelRecordMaker
-from antislop.datasets.pair_file import PairFile
 from antislop.datasets.ray_cluster import Cluster, Worker
 from antislop.datasets.samples import MadeRecord, RecordMaker, identify, plan_samples
-from antislop.datasets.writing import write_records
+from antislop.datasets.writing import PairFile, write_records
 from antislop.errors import InputError
 from antislop.grammar.compilation import fingerprint_grammar, read_lark
 from antislop.hf.pretrained import load_model, load_tokenizer

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from antislop import Ban
-from antislop.datasets.prompt_only import SENTENCE, Request
+from antislop.datasets.prompt_only import INSTRUCTION, AvoidanceInstruction
 from antislop.records.prompts import Prompt
 from tests.support.models import build_tokenizer
 
@@ -21,29 +21,31 @@ def count(prompt: Prompt) -> int:
 
 
 def test_without_a_limit_the_request_before_the_text_names_all_phrases() -> None:
-    asked, number = Request(map(Ban, PHRASES), TOKENIZER).put(Prompt("k", "One day", None, {}), room=None)
+    asked, number = AvoidanceInstruction(map(Ban, PHRASES), TOKENIZER).add_to(
+        Prompt("k", "One day", None, {}), room=None
+    )
     assert number == 5
-    assert asked.text == SENTENCE + '"ab", "c d", "feed", "aaaa", "bead a cab".\n\nOne day'
+    assert asked.text == INSTRUCTION + '"ab", "c d", "feed", "aaaa", "bead a cab".\n\nOne day'
 
 
 @given(st.integers(0, 200))
 def test_the_request_names_as_many_phrases_as_fit(room: int) -> None:
     prompt = Prompt("k", "abc", None, {})
     texts = [
-        f"{SENTENCE}{', '.join(f'{chr(34)}{p}{chr(34)}' for p in PHRASES[:n])}.\n\nabc" if n else "abc"
+        f"{INSTRUCTION}{', '.join(f'{chr(34)}{p}{chr(34)}' for p in PHRASES[:n])}.\n\nabc" if n else "abc"
         for n in range(6)
     ]
     best = max((n for n in range(6) if len(TOKENIZER(texts[n])["input_ids"]) <= room), default=0)
-    asked, number = Request(map(Ban, PHRASES), TOKENIZER).put(prompt, room=room)
+    asked, number = AvoidanceInstruction(map(Ban, PHRASES), TOKENIZER).add_to(prompt, room=room)
     assert asked.text == texts[number]
     assert number == best
 
 
 def test_bans_without_words_are_not_named_in_the_request() -> None:
     bans = [Ban.regex("a+b"), Ban.tokens([3]), Ban("always", weight=1.0), Ban("rare", weight=0.5)]
-    assert Request(bans, TOKENIZER).phrases == ["rare"]
+    assert AvoidanceInstruction(bans, TOKENIZER).phrases == ["rare"]
     prompt = Prompt("k", "a", None, {})
-    assert Request(bans[:2], TOKENIZER).put(prompt, room=None) == (prompt, 0)
+    assert AvoidanceInstruction(bans[:2], TOKENIZER).add_to(prompt, room=None) == (prompt, 0)
 
 
 @pytest.mark.parametrize("system", [None, "Be brief."])
@@ -52,7 +54,7 @@ def test_a_chat_gets_the_request_in_its_system_message(system: str | None) -> No
     tokenizer.chat_template = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}[go]"
     before = [] if system is None else [{"role": "system", "content": system}]
     prompt = Prompt("k", "unused", [*before, {"role": "user", "content": "hi"}], {}, has_special_tokens=True)
-    asked, number = Request([Ban("ab")], tokenizer).put(prompt, room=None)
+    asked, number = AvoidanceInstruction([Ban("ab")], tokenizer).add_to(prompt, room=None)
     wanted = f"{system}\n\n" if system else ""
-    assert asked.text == f'[system]{wanted}{SENTENCE}"ab".[user]hi[go]'
+    assert asked.text == f'[system]{wanted}{INSTRUCTION}"ab".[user]hi[go]'
     assert number == 1

@@ -19,12 +19,11 @@ from playwright.sync_api import Browser, Page
 
 from antislop import BanList
 from antislop.display import format_number
-from antislop.evaluation.definitions import LIST_METRICS, SUPPRESSION
 from antislop.evaluation.evaluation import ArmSize, Evaluation, evaluate
 from antislop.evaluation.figures import draw_figures
 from antislop.evaluation.html_report import find_tables, inline, make_headline, render_page, summarize, write_report
 from antislop.evaluation.outputs import Output, Piece
-from antislop.evaluation.rows import EstimateRow
+from antislop.evaluation.rows import LIST_METRICS, SUPPRESSION, EstimateRow
 from antislop.metrics.estimates import Estimate
 from tests.support.browser import SIZES, open_browser
 

@@ -7,7 +7,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 import antislop
-from antislop.datasets.continuations import SentenceEnd, settings_for_continuations
+from antislop.datasets.pair_maker import SentenceEnd, settings_for_continuations
 from antislop.hf.vocabulary import Vocabulary
 from antislop.metrics.segmentation import find_sentence_end
 
