@@ -215,8 +215,8 @@ METRICS = (
         "self-BLEU",
         "0 to 1",
         f"mean BLEU-4 of the first {BEGINNING_WORDS} words of a text against those of the others, over "
-        f"{COMPARED_TEXTS} texts drawn by the seed; over all if there are fewer, which lowers it. The interval treats the "
-        "other texts as fixed",
+        f"{COMPARED_TEXTS} texts drawn by the seed; over all if there are fewer, which lowers it. The interval "
+        "treats the other texts as fixed",
         "Zhu et al. 2018, https://arxiv.org/abs/1802.01886",
         Ratio("bleu", "compared"),
         undefined="fewer than two texts of four words or more",
