@@ -65,9 +65,18 @@ class Scale:
     source: str = "lists given"
 
     @classmethod
+    @cache
     def load(cls) -> Scale:
         """Load the bundled scale: 567 words and 101 trigrams of content words that models overuse."""
-        return _load()
+        content = read_json(FOLDER / "scale.json")
+        return cls(
+            frozenset(content["words"]),
+            frozenset(tuple(trigram.split()) for trigram in content["trigrams"]),
+            "content",
+            {name: Range(*bounds) for name, bounds in content["ranges"].items()},
+            load_ngrams(),
+            "the bundled scale",
+        )
 
     @classmethod
     def read(
@@ -104,19 +113,6 @@ class Scale:
         ranges = sorted((name, *bounds) for name, bounds in self.ranges.items())
         content = json.dumps([sorted(self.words), sorted(self.trigrams), self.over, ranges])
         return sha256(content.encode()).hexdigest()[:16]
-
-
-@cache
-def _load() -> Scale:
-    content = read_json(FOLDER / "scale.json")
-    return Scale(
-        frozenset(content["words"]),
-        frozenset(tuple(trigram.split()) for trigram in content["trigrams"]),
-        "content",
-        {name: Range(*bounds) for name, bounds in content["ranges"].items()},
-        load_ngrams(),
-        "the bundled scale",
-    )
 
 
 @cache
