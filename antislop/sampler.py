@@ -15,7 +15,7 @@ from transformers.generation.streamers import BaseStreamer
 
 from antislop.control.branches import Control, Controller, take_control
 from antislop.decoding.policy import MASS_FLOOR, PROBABILITY_FLOOR, Method, OnExhausted, Policy, seed_of
-from antislop.decoding.row import TextSpec
+from antislop.decoding.row import RowSpec
 from antislop.display import make_visible, shorten
 from antislop.errors import BanError, InputError
 from antislop.hf.batching import complete_in_flight
@@ -327,7 +327,7 @@ class AntiSlop:
 
     def _prepare_many(
         self, model: PreTrainedModel, texts: Iterable[tuple[tuple[PromptInput, int], Bans | None]], **kwargs: Any
-    ) -> Iterator[tuple[Call, TextSpec] | PromptError]:
+    ) -> Iterator[tuple[Call, RowSpec] | PromptError]:
         """Prepare ((prompt, seed), bans) one by one; yield the error of a prompt that can't be used."""
         lists = CompiledLists(self.compiled, is_drafted=self.draft_bans)
         callbacks = ("logits_processor", "stopping_criteria")
@@ -335,7 +335,7 @@ class AntiSlop:
         made = {name: kwargs.pop(name, None) for name in callbacks if name not in shared}
         for number, ((prompt, seed), bans) in enumerate(texts):
             compiled, drafters = lists.compile(bans)
-            text: tuple[Call, TextSpec] | PromptError
+            text: tuple[Call, RowSpec] | PromptError
             try:
                 inputs = encode(prompt, compiled.tokenizer, device_of(model))[None]
                 call_kwargs = {**kwargs, **{name: make and make() for name, make in made.items()}}

@@ -283,7 +283,7 @@ class Named(AntiSlop):
     """A sampler that writes its name."""
 
     def generate(self, model: Any, inputs: Any = None, **_: Any) -> Any:  # type: ignore[override]
-        return self.bans[0].phrase
+        return self.bans[0].text
 
 
 class Plain:
@@ -301,7 +301,7 @@ ACTIONS = st.lists(
 
 def choose(blocks: list[tuple[int, int, Any]], context: int) -> str:
     """Return what a context writes, by the blocks (context, sampler, block) that were entered and not left yet."""
-    innermost = {where: NAMED[sampler].bans[0].phrase for where, sampler, _ in blocks}
+    innermost = {where: NAMED[sampler].bans[0].text for where, sampler, _ in blocks}
     names = {innermost[context]} if context in innermost else set(innermost.values())
     return "several" if len(names) > 1 else (names or {"plain"}).pop()
 

@@ -156,7 +156,7 @@ def _say_how_stars_are_read(bans: BanList) -> None:
     wildcards = [line for ban, line in zip(bans, bans.lines, strict=True) if ban.pattern.kind == "wildcard"]
     if wildcards:
         say(f"{_name_lines(wildcards)}: * stands for words, or for letters of a word; write \\* for the character")
-    stars = [line for ban, line in zip(bans, bans.lines, strict=True) if "*" in ban.phrase.split()]
+    stars = [line for ban, line in zip(bans, bans.lines, strict=True) if "*" in ban.text.split()]
     if stars and bans.format == "sillytavern":
         say(f"{_name_lines(stars)}: * is the character, as in SillyTavern; in other formats it stands for words")
 
@@ -184,7 +184,7 @@ def _describe_findings(checked: _Checked) -> dict[str, Any]:
             "kind": finding.kind,
             "entry": finding.index + 1,
             "line": checked.bans.lines[finding.index],
-            "ban": finding.ban.phrase,
+            "ban": finding.ban.text,
             "fault": finding.fault,
             "fix": finding.fix,
             "other": None if finding.other is None else finding.other + 1,

@@ -154,7 +154,7 @@ def _search_records(bans: BanList, name: str, column: str) -> Iterator[list[Occu
     for number, text in enumerate(read_texts([name], column=column), start=1):
         line = text.place.rpartition(":")[2]
         yield [
-            Occurrence(name, int(line) if line.isdecimal() else number, match.start + 1, match.ban.phrase, found)
+            Occurrence(name, int(line) if line.isdecimal() else number, match.start + 1, match.ban.text, found)
             for match in drop_overlaps(bans.find(text.text))
             for found in [text.text[match.start : match.end]]
         ]
@@ -253,7 +253,7 @@ def find_occurrences(bans: BanList, pieces: Iterable[str], *, file: str) -> Iter
     window, end = Window(pieces), 0
     for result in bans.search(window):
         matches = drop_overlaps(result.matches, begin=end)
-        yield [Occurrence(file, *window.locate(match.start), match.ban.phrase, window.cut(match)) for match in matches]
+        yield [Occurrence(file, *window.locate(match.start), match.ban.text, window.cut(match)) for match in matches]
         end = matches[-1].end if matches else end
         window.drop(result.settled)
 
@@ -360,7 +360,7 @@ class _Trial:
     @property
     def ranked(self) -> list[tuple[Ban, _BanHits]]:
         """The bans with hits, most frequent first."""
-        return sorted(self.tallies.items(), key=lambda pair: (-pair[1].count, pair[0].phrase))
+        return sorted(self.tallies.items(), key=lambda pair: (-pair[1].count, pair[0].text))
 
     @property
     def unused(self) -> list[Ban]:
@@ -420,7 +420,7 @@ def _print_trial(trial: _Trial) -> None:
     for ban, tally in trial.ranked:
         weight = f"  (weight {ban.weight})" if ban.weight else ""
         figures = f"{tally.count:>8,} {trial.rate(tally.count):>10.2f}  "
-        print_line(Text.assemble(figures, (ban.phrase, "bold"), (weight, "dim")))
+        print_line(Text.assemble(figures, (ban.text, "bold"), (weight, "dim")))
         for context in tally.contexts:
             print_line(_draw_context(context, width=screen.width, is_terminal=screen.is_terminal))
     unused, total = len(trial.unused), len(distinct(trial.bans))
@@ -451,7 +451,7 @@ def _draw_context(context: HitContext, *, width: int, is_terminal: bool) -> Text
 def _describe_trial(trial: _Trial) -> dict[str, Any]:
     bans = [
         {
-            "ban": ban.phrase,
+            "ban": ban.text,
             "kind": ban.pattern.kind,
             "weight": ban.weight,
             "count": tally.count,
@@ -460,4 +460,4 @@ def _describe_trial(trial: _Trial) -> dict[str, Any]:
         }
         for ban, tally in trial.ranked
     ]
-    return {"words": trial.words, "hits": trial.hits, "bans": bans, "never": [ban.phrase for ban in trial.unused]}
+    return {"words": trial.words, "hits": trial.hits, "bans": bans, "never": [ban.text for ban in trial.unused]}

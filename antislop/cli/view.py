@@ -89,7 +89,7 @@ def _tabulate_bans(counts: list[BanCounts]) -> Table:
     if "rewinds" in shown:
         table.add_column("instead", ratio=1)
     for index, entry in enumerate(counts):
-        name = "no ban: a controller, or the batch" if entry.ban is None else entry.ban.phrase
+        name = "no ban: a controller, or the batch" if entry.ban is None else entry.ban.text
         numbers = (str(columns[column][index] or "") for column in shown)
         instead = [_list_instead(entry.instead)] if "rewinds" in shown else []
         table.add_row(Text(make_visible(name), "bold"), *numbers, *instead)

@@ -178,15 +178,15 @@ class RecordMakerBase(ABC):
 
     def _report(self, spec: SampleSpec, completion: Completion, *, prompt_tokens: int, since: float) -> Record:
         report = completion.report
-        conceded = Counter(event.violation.ban.phrase for event in report.let_through if isinstance(event, Conceded))
+        conceded = Counter(event.violation.ban.text for event in report.let_through if isinstance(event, Conceded))
         violations, withdrawn = Counter[str](), Counter[str]()
         for event in report.events:
             match event:
                 case Conceded():
-                    violations[event.violation.ban.phrase] += 1
+                    violations[event.violation.ban.text] += 1
                 case Rewound():
-                    violations[event.violation.ban.phrase] += 1
-                    withdrawn[event.violation.ban.phrase] += len(event.withdrawn)
+                    violations[event.violation.ban.text] += 1
+                    withdrawn[event.violation.ban.text] += len(event.withdrawn)
         reply = {"role": "assistant", "content": self._vocabulary.decode(completion.tokens)}
         chat = {} if spec.prompt.messages is None else {"messages": [*spec.prompt.messages, reply]}
         asked = {"asked_phrases": self._asked_phrases.pop(spec.identity)} if spec.arm == "prompt-only" else {}

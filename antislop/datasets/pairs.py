@@ -160,7 +160,7 @@ def draft_dpo(
             counts["kept_banned"] += 1
         else:
             banned = decoder.decode(withdrawn[: correction.place + correction.banned], after=source.ids)
-            row = {"prompt": prompt, "chosen": final_text[start:end], "rejected": "", "ban": correction.ban.phrase}
+            row = {"prompt": prompt, "chosen": final_text[start:end], "rejected": "", "ban": correction.ban.text}
             yield PairDraft(row, withdrawn, start, max(len(banned.rstrip()), differ + 1))
 
 
@@ -254,7 +254,7 @@ def make_tokens(
                 "multi_chosen_decoded": [_read(token, context, decoder) for token, _ in chosen],
                 "chosen_ids": [token for token, _ in chosen],
                 "chosen_shares": [round(share, 6) for _, share in chosen],
-                "ban": correction.ban.phrase,
+                "ban": correction.ban.text,
                 "tokenizer": tokenizer,
             }
 

@@ -26,7 +26,7 @@ class AvoidanceInstruction:
     """
 
     def __init__(self, bans: Iterable[Ban], tokenizer: PreTrainedTokenizerBase) -> None:
-        self.phrases = [ban.phrase for ban in bans if ban.pattern.is_legible and ban.weight < 1]
+        self.phrases = [ban.text for ban in bans if ban.pattern.is_legible and ban.weight < 1]
         self._tokenizer = tokenizer
         parts = [f', "{phrase}"' for phrase in self.phrases]
         sizes = map(len, tokenizer(parts, add_special_tokens=False)["input_ids"]) if parts else []

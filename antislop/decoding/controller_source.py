@@ -30,7 +30,7 @@ from antislop.decoding.row import Row
 from antislop.decoding.sources import LogitsSource, Outcome, Source, has_choice
 from antislop.decoding.tables import CertainTable, DenseTable
 from antislop.errors import InputError
-from antislop.trace.events import Drawn, Forked, Reason, Shortened
+from antislop.trace.events import Drawn, Forked, Reason, Truncated
 
 STOP, CUT = -1, -2
 """Edges of the tree that are not tokens: a controller ended the text; −2 − n: it cut the text to n tokens."""
@@ -231,7 +231,7 @@ class ControllerSource(Source):
         row = self.row
         withdrawn = row.rewind(len(row.tokens) - count)
         row.withdrawn -= len(withdrawn)
-        row.events.append(Shortened(len(row.tokens), withdrawn))
+        row.events.append(Truncated(len(row.tokens), withdrawn))
 
     def _add(self, token: int, drawn: Drawn, *, choice: int | None = None) -> bool:
         """Add a token, and return whether the branch goes on after it."""

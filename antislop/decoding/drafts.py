@@ -72,7 +72,7 @@ class ModelDrafter:
         """Return tokens that the model draws; for a greedy text its likeliest ones."""
         ids = row.ids[0].tolist()
         proposals, before = [], len(ids)
-        for _ in range(min(self._length, row.capacity - len(row.tokens) - 1)):
+        for _ in range(min(self._length, row.max_new_tokens - len(row.tokens) - 1)):
             logits = self._read(row, ids)
             _refuse_other_vocabulary(row, logits.shape[-1])
             token, probs = self._draw(row, ids, logits)

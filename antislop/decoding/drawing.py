@@ -21,7 +21,7 @@ def draw(row: Row) -> int:
     table, draft, spec = find_dense(row.node), row.draft, row.spec
     assert table is not None, "no forward pass has reached this node"
     do_sample = spec.policy.do_sample
-    if row.is_alone and table.is_broken(do_sample=do_sample):
+    if row.has_own_generator and table.is_broken(do_sample=do_sample):
         return NONE_DRAWN
     step = len(row.tokens) - row.unchanged
     is_along = step < len(draft.proposed) and row.tokens[row.unchanged :] == draft.tokens[:step]
@@ -37,7 +37,7 @@ def fill_and_draw(rows: Sequence[Row], logits: Tensor, *, places: Sequence[int],
     `NONE_DRAWN`; for the others, torch refuses to draw.
     """
     scores = _process(rows, [len(row.tokens) for row in rows], logits)
-    ways = [(row.spec.policy.do_sample, row.is_alone) for row in rows]
+    ways = [(row.spec.policy.do_sample, row.has_own_generator) for row in rows]
     probs = torch.softmax(scores, dim=-1) if any(do_sample for do_sample, _ in ways) else scores
     for number, (row, (do_sample, _)) in enumerate(zip(rows, ways, strict=True)):
         row.node.table = DenseTable(logits, scores, row=number, probs=probs if do_sample else None)
@@ -57,8 +57,8 @@ def _draw(rows: Sequence[Row], scores: Tensor, probs: Tensor, *, places: Sequenc
     if not rows[0].spec.policy.do_sample:
         drawn = scores.argmax(dim=-1)  # the index of a NaN, if there is one
         is_broken = scores.gather(1, drawn[:, None])[:, 0].isnan()
-        return drawn.masked_fill(is_broken, NONE_DRAWN) if rows[0].is_alone else drawn
-    if rows[0].is_alone:
+        return drawn.masked_fill(is_broken, NONE_DRAWN) if rows[0].has_own_generator else drawn
+    if rows[0].has_own_generator:
         return _draw_alone(rows, probs)
     if len(rows) == batch:
         return torch.multinomial(probs, num_samples=1)[:, 0]

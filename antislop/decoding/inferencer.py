@@ -19,7 +19,7 @@ from antislop.decoding.protocols import (
     RewindableCache,
     SampleStrategy,
 )
-from antislop.decoding.row import Drafter, Row, TextSpec
+from antislop.decoding.row import Drafter, Row, RowSpec
 from antislop.decoding.scheduler import Scheduler
 from antislop.matching.token_matcher import Matcher
 
@@ -87,7 +87,7 @@ class BanningInferencer:
         """
         if max_new_tokens < 1:
             raise ValueError(f"max_new_tokens is {max_new_tokens}; at least 1 is expected")
-        specs = self._make_specs(query_token_ids, capacity=max_new_tokens, strategy=sample_strategy)
+        specs = self._make_specs(query_token_ids, max_new_tokens=max_new_tokens, strategy=sample_strategy)
         rows = [Row(spec, number=place, place=place) for place, spec in enumerate(specs)]
         filler = min(self._model.eos_token_id, default=0)
         model = _PromptReader(self._model) if all_logits else self._model
@@ -99,17 +99,17 @@ class BanningInferencer:
         prompts = model.prompt_logits[:, :-1].to(output.token_logits)
         return output._replace(token_logits=torch.cat([prompts, output.token_logits], dim=1))
 
-    def _make_specs(self, query_token_ids: Tensor, *, capacity: int, strategy: SampleStrategy) -> list[TextSpec]:
+    def _make_specs(self, query_token_ids: Tensor, *, max_new_tokens: int, strategy: SampleStrategy) -> list[RowSpec]:
         settings = _Strategy(strategy, self._model.eos_token_id)
         policy = Policy(strategy.do_sample, "exact", "concede", max_rewinds=100)
         return [
-            TextSpec(
+            RowSpec(
                 prompt=prompt[None],
                 matcher=self._matcher,
                 state=self._matcher.start(prompt.tolist()),
                 policy=policy,
                 settings=settings,
-                capacity=capacity,
+                max_new_tokens=max_new_tokens,
                 drafter=self._drafter,
                 keep_scores=True,
             )
@@ -181,7 +181,7 @@ class _Strategy:
         return torch.cat(scores)
 
     def is_done(self, row: Row) -> bool:
-        return len(row.tokens) >= row.capacity or row.tokens[-1] in self.eos_token_ids
+        return len(row.tokens) >= row.max_new_tokens or row.tokens[-1] in self.eos_token_ids
 
 
 class _Blank:

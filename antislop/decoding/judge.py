@@ -65,7 +65,7 @@ class Judge:
         for violation in violations:
             if violation.start < row.settled:
                 raise ValueError(
-                    f"the rows of the batch end together, and {violation.ban.phrase!r} would rewind one to token "
+                    f"the rows of the batch end together, and {violation.ban.text!r} would rewind one to token "
                     f"{violation.start}, which is settled: pass one prompt at a time"
                 )
             if self._is_admitted(token, violation):
@@ -113,7 +113,7 @@ class Judge:
         if self._policy.method == "text":
             return 0
         choice = self.find_choice(node)  # a ban within certain tokens leads back to the draw before them
-        return self._row.capacity if choice is None else choice.depth
+        return self._row.max_new_tokens if choice is None else choice.depth
 
     def _is_admitted(self, token: int, violation: Violation) -> bool:
         """Report whether a weight lets this occurrence stay: by a coin, or because its mass was subtracted before."""
@@ -127,7 +127,7 @@ class Judge:
 
     def _is_by_first_token(self, violation: Violation) -> bool:
         """Report whether a violation weighs on its first token alone, whatever follows it."""
-        is_greedy = not self._policy.do_sample and violation.ban.pattern.begins_anew
+        is_greedy = not self._policy.do_sample and violation.ban.pattern.changes_first_token
         return is_greedy or self._policy.method == "token"
 
     def _subtract(self, token: int, violation: Violation, violations: Sequence[Violation], latest_start: int) -> None:
@@ -157,7 +157,7 @@ class Judge:
         for other, _ in node.table.likeliest(ALSO_TRIED) if node.table else ():
             after = row.feed(before, other)
             completed = after.violations
-            if len(row.tokens) == row.capacity:
+            if len(row.tokens) == row.max_new_tokens:
                 completed = in_order((*completed, *self._matcher.finish(after)))
             if completed:
                 node.subtract(other, completed, latest_start=latest_start)
@@ -168,7 +168,7 @@ class Judge:
         node = row.node.back_to(min(violation.start, latest_start))
         if policy.do_sample:
             node = node.follow_exits(self._draw_exactly)
-        is_spent = policy.method != "text" and row.withdrawn >= policy.max_withdrawn_ratio * row.capacity
+        is_spent = policy.method != "text" and row.withdrawn >= policy.max_withdrawn_ratio * row.max_new_tokens
         if is_spent or node.rewinds >= policy.max_rewinds:
             return None
         if not node.is_scarce(policy.mass_floor):
@@ -221,6 +221,6 @@ def _without_end(violation: Violation) -> Violation:
 def _describe_exhaustion(violation: Violation, constraint: str | None) -> str:
     cause = f" ({constraint} allows nothing else)" if constraint else ""
     return (
-        f"at token {violation.start} every alternative to the banned {violation.ban.phrase!r} is used up{cause}: "
+        f"at token {violation.start} every alternative to the banned {violation.ban.text!r} is used up{cause}: "
         "shorten the list, give the ban a weight, or choose on_exhausted='concede' or 'stop'"
     )

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from antislop.decoding.row import History, Row
+from antislop.decoding.row import CallbackMemory, Row
 from antislop.decoding.sources import Source
 
 
-def advance_together(sources: Sequence[Source], history: History) -> None:
+def advance_together(sources: Sequence[Source], history: CallbackMemory) -> None:
     """Ask about each step that all rows have reached, let them walk on, and settle the final tokens."""
     while _is_due(sources, history.step_count + 1):
         _ask(sources, history)
@@ -28,7 +28,7 @@ def _is_due(sources: Sequence[Source], step: int) -> bool:
     return is_open and all(row.end is not None or len(row.tokens) >= step for row in rows)
 
 
-def _ask(sources: Sequence[Source], history: History) -> None:
+def _ask(sources: Sequence[Source], history: CallbackMemory) -> None:
     # An end that completes a ban rewinds its row, which undoes the answer.
     step = history.step_count + 1
     for source, is_done in zip(sources, history.ask(), strict=True):
@@ -40,7 +40,7 @@ def _ask(sources: Sequence[Source], history: History) -> None:
         source.wait(history.step_count)
 
 
-def _settle(sources: Sequence[Source], history: History) -> None:
+def _settle(sources: Sequence[Source], history: CallbackMemory) -> None:
     floor = _find_floor([source.row for source in sources if not source.row.is_finished])
     for source in sources:
         row = source.row
@@ -58,9 +58,9 @@ def _find_floor(rows: Sequence[Row]) -> int:
     cut is allowed for; if a second one ever follows from it, the judge refuses to rewind settled text.
     """
     ends = [row.end or 0 for row in rows]
-    floor = min((row.settled_length for row in rows if row.end is None), default=max(ends, default=0))
-    while (lower := min((row.settled_length for row in rows if (row.end or 0) > floor), default=floor)) < floor:
+    floor = min((row.settleable for row in rows if row.end is None), default=max(ends, default=0))
+    while (lower := min((row.settleable for row in rows if (row.end or 0) > floor), default=floor)) < floor:
         floor = lower
     if len(rows) == 1 or all(floor >= end > 0 for end in ends):
         return floor
-    return min(row.settled_length_at(min(len(row.tokens), floor + 1)) for row in rows)
+    return min(row.settleable_at(min(len(row.tokens), floor + 1)) for row in rows)

@@ -12,7 +12,7 @@ from antislop.control.branches import CapabilityError
 from antislop.decoding.drawing import fill_and_draw, fill_paths, select
 from antislop.decoding.engine import Engine, ForkingEngine, ForwardPass
 from antislop.decoding.lockstep import advance_together
-from antislop.decoding.row import History, Row
+from antislop.decoding.row import CallbackMemory, Row
 from antislop.decoding.scheduler import Scheduler
 from antislop.decoding.sources import Source
 from antislop.trace.events import Event, Forwarded
@@ -93,13 +93,13 @@ def _place_copies(scheduler: Scheduler, engine: Engine) -> Iterator[list[tuple[R
             yield _release([source, *copies])
 
 
-def _groups(sources: Sequence[Source]) -> list[tuple[list[Source], History]]:
+def _groups(sources: Sequence[Source]) -> list[tuple[list[Source], CallbackMemory]]:
     """Return the rows whose criteria are called together, with the history that they share."""
     histories = {id(s.row.history): s.row.history for s in sources if s.row.history is not None}
     return [
         ([s for s in sources if s.row.history is history], history)
         for history in histories.values()
-        if history.is_together
+        if history.is_lockstep
     ]
 
 

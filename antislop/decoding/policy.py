@@ -22,7 +22,7 @@ class Policy:
     """The rules by which a text is drawn.
 
     max_rewinds: to one position; with method="text", of one text.
-    max_withdrawn_ratio: tokens that a text may withdraw for each token of its capacity, with the other methods.
+    max_withdrawn_ratio: tokens that a text may withdraw for each of its `max_new_tokens`, with the other methods.
     mass_floor: the share of a distribution below which what bans have left of it may be noise.
     probability_floor: below `mass_floor`, tokens that the model finds less likely than this are not drawn.
     """

@@ -22,7 +22,7 @@ from antislop.trace.events import Event, TokenChoice
 class RowSettings(Protocol):
     """Logits processors, and when a text ends."""
 
-    def follow(self, rows: Sequence[Row]) -> History | None:
+    def follow(self, rows: Sequence[Row]) -> CallbackMemory | None:
         """Take the rows of a batch that share these settings; return what has to follow their rewinds."""
 
     def process(self, rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Tensor:
@@ -36,10 +36,10 @@ class RowSettings(Protocol):
         """The tokens that end a text."""
 
 
-class History(Protocol):
+class CallbackMemory(Protocol):
     """What processors and criteria may remember of the rows of a batch."""
 
-    is_together: bool
+    is_lockstep: bool
     """Whether a row may draw its token n + 1 only after `ask` was called for the first n tokens of all rows."""
 
     @property
@@ -58,7 +58,7 @@ class History(Protocol):
     def may_ask_again(self, length: int) -> bool:
         """Report whether the processors can be called a second time after `length` tokens."""
 
-    def find_forcing(self, row: Row, length: int, logits: Tensor) -> str | None:
+    def find_constraint(self, row: Row, length: int, logits: Tensor) -> str | None:
         """Return the name of a processor that rules out nearly all tokens after `length` tokens."""
 
 
@@ -94,13 +94,13 @@ class Drafter(Protocol):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class TextSpec:
+class RowSpec:
     """Everything that decides one text. Texts of a batch may share any of these objects.
 
     prompt: ids [1, tokens].
     matcher: the compiled bans.
     state: the matcher's state after the prompt.
-    capacity: the maximum number of generated tokens.
+    max_new_tokens: kept tokens only; withdrawn ones do not count.
     generator: random numbers of its own; None for torch's global ones, which the texts of a batch share.
     keep_scores: keep logits and scores of the kept tokens.
     record_choice: describes the distribution that a token was drawn from; None to record nothing.
@@ -113,7 +113,7 @@ class TextSpec:
     state: State
     policy: Policy
     settings: RowSettings
-    capacity: int
+    max_new_tokens: int
     generator: torch.Generator | None = None
     drafter: Drafter | None = None
     keep_scores: bool = False
@@ -129,13 +129,13 @@ class Row:
 
         tokens     t0  t1  t2  t3  t4  t5  t6  .   .   .   .
                    |       |       |           |           |
-                   0    settled unchanged  len(tokens)  capacity
+                   0    settled unchanged  len(tokens)  max_new_tokens
 
     settled: no rewind reaches below; these tokens are streamed, and their part of the ledger is dropped.
     unchanged: tokens not rewritten since the last forward pass; the cache is correct up to there.
     len(tokens): the length; `state` and, between two forward passes, `node` belong to it. A draft's tokens follow
         there and are not in `tokens`.
-    capacity: the maximum length.
+    max_new_tokens: the maximum length.
 
     number: in the order in which texts came.
     root: the number of the text that this one was forked from; its own if it was not.
@@ -148,13 +148,13 @@ class Row:
     end: provisional length; a rewind of another row may undo it.
     """
 
-    def __init__(self, spec: TextSpec, *, number: int = 0, place: int = 0) -> None:
+    def __init__(self, spec: RowSpec, *, number: int = 0, place: int = 0) -> None:
         self.spec = spec
         self.number = self.root = number
         self.place = place
         self.prompt_length = spec.prompt.shape[1]
-        self.capacity = spec.capacity
-        self._ids = torch.cat([spec.prompt, spec.prompt.new_zeros((1, spec.capacity))], dim=1)
+        self.max_new_tokens = spec.max_new_tokens
+        self._ids = torch.cat([spec.prompt, spec.prompt.new_zeros((1, spec.max_new_tokens))], dim=1)
         self._written = 0  # how many of the tokens the ids contain already
         self.tokens: list[int] = []
         self.events: list[Event] = []
@@ -169,15 +169,15 @@ class Row:
         self.is_finished = False
         self.is_waiting = False
         self.end: int | None = None
-        self.history: History | None = None
+        self.history: CallbackMemory | None = None
         self.kept: list[tuple[Tensor, Tensor]] | None = [] if spec.keep_scores else None
 
     @property
-    def settled_length(self) -> int:
+    def settleable(self) -> int:
         """The length below which no rewind reaches from now on."""
-        return self.settled_length_at(len(self.tokens))
+        return self.settleable_at(len(self.tokens))
 
-    def settled_length_at(self, length: int) -> int:
+    def settleable_at(self, length: int) -> int:
         """Return the length below which no rewind reaches once the text has been rewound to `length` tokens."""
         reach = 0 if self.spec.controller is None else self.spec.controller.needs.backtrack
         if self.spec.policy.method == "text" or reach is None:
@@ -185,7 +185,7 @@ class Row:
         return max(0, self.state.back_to(length).settled_length - reach)
 
     @property
-    def is_alone(self) -> bool:
+    def has_own_generator(self) -> bool:
         """Whether it has random numbers of its own, and can fail while the others of its batch continue."""
         return self.spec.generator is not None
 

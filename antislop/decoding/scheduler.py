@@ -14,10 +14,10 @@ from typing import TypeAlias
 
 from antislop.control.branches import CapabilityError
 from antislop.decoding.controller_source import open_source
-from antislop.decoding.row import Row, TextSpec
+from antislop.decoding.row import Row, RowSpec
 from antislop.decoding.sources import Source
 
-MakeText: TypeAlias = Callable[[], TextSpec | None]
+MakeText: TypeAlias = Callable[[], RowSpec | None]
 """Makes a text when a row is free for it; None if there is nothing to write."""
 
 
@@ -31,7 +31,7 @@ class Scheduler:
     """
 
     def __init__(
-        self, texts: Iterable[TextSpec] = (), *, places: int = 0, rows: Sequence[Row] = (), is_open: bool = False
+        self, texts: Iterable[RowSpec] = (), *, places: int = 0, rows: Sequence[Row] = (), is_open: bool = False
     ) -> None:
         for settings in {id(row.spec.settings): row.spec.settings for row in rows}.values():
             _follow([row for row in rows if row.spec.settings is settings])
@@ -39,8 +39,8 @@ class Scheduler:
         self._places = len(rows) or places
         self._is_in_flight = not rows  # otherwise finished rows consume random numbers, as in `generate`
         self._numbers = count(len(rows))
-        self._texts: Iterator[TextSpec] | None = iter(texts)
-        self._submitted: deque[tuple[int, TextSpec | MakeText]] = deque()
+        self._texts: Iterator[RowSpec] | None = iter(texts)
+        self._submitted: deque[tuple[int, RowSpec | MakeText]] = deque()
         self._canceled: set[int] = set()
         self._is_open = is_open
         self._changed = Condition()
@@ -55,7 +55,7 @@ class Scheduler:
         """Whether no text is being written."""
         return all(source.row.is_finished for source in self.sources)
 
-    def submit(self, text: TextSpec | MakeText) -> int:
+    def submit(self, text: RowSpec | MakeText) -> int:
         """Queue a text for the next free row, and return its number. Any thread may call this.
 
         A function that makes the text is called by the thread that decodes. Raises `ValueError` after `close`.
@@ -154,14 +154,14 @@ class Scheduler:
             self._texts = None
         while (submitted := self._next_submitted()) is not None:
             number, text = submitted
-            spec = text if isinstance(text, TextSpec) else text()
+            spec = text if isinstance(text, RowSpec) else text()
             if spec is not None:
                 return Row(spec, number=number)
             if not self.idle:  # making it may have taken a while: the others come first
                 return None
         return None
 
-    def _next_submitted(self) -> tuple[int, TextSpec | MakeText] | None:
+    def _next_submitted(self) -> tuple[int, RowSpec | MakeText] | None:
         """Return the earliest submitted text; wait for one while the scheduler is idle and open."""
         with self._changed:
             if self.idle:

@@ -19,7 +19,7 @@ from antislop.decoding.ledger import Node
 from antislop.decoding.row import NO_DRAFT, Row
 from antislop.decoding.tables import DenseTable, find_dense
 from antislop.matching.bans import Ban
-from antislop.trace.events import Drafted, Drawn, Dropped, Finished, Reason, Rewound, Settled, Shortened
+from antislop.trace.events import Drafted, Drawn, Finished, Reason, Rewound, Settled, TimedOut, Truncated
 
 Outcome: TypeAlias = Verdict | Literal["done"]
 """What becomes of a token that was added: the judge's verdict, or the text has reached its end."""
@@ -36,7 +36,7 @@ class Source:
         self.judge = Judge(row, weakref.proxy(self))  # a cycle would keep the tables until the collector comes
         self.copies: list[Source] = []
         self._dropped: set[Ban] = set()  # the matcher's slow bans that were reported
-        self._is_together = row.history is not None and row.history.is_together
+        self._is_lockstep = row.history is not None and row.history.is_lockstep
         self._ends_itself = False  # because of its own tokens, not of a criterion's answer about all rows
         self._reason: Reason = "done"
 
@@ -53,7 +53,9 @@ class Source:
 
     def find_constraint(self, node: Node) -> str | None:
         row, table = self.row, find_dense(node)
-        return None if row.history is None or table is None else row.history.find_forcing(row, node.depth, table.logits)
+        return (
+            None if row.history is None or table is None else row.history.find_constraint(row, node.depth, table.logits)
+        )
 
     # -- what the loop asks
 
@@ -82,7 +84,7 @@ class Source:
         row = self.row
         row.end, self._ends_itself = None, False
         if len(row.tokens) > length:
-            row.events.append(Shortened(length, row.rewind(length)))
+            row.events.append(Truncated(length, row.rewind(length)))
         token = row.tokens[-1]
         if violations := in_order(row.spec.matcher.finish(row.state)):
             row.node = row.node.back_to(length - 1)
@@ -102,7 +104,7 @@ class Source:
         node = row.node.back_to(length)
         if not row.is_finished and (choice := self.judge.find_choice(node)) not in (None, node):
             # A ban within certain tokens may lead back to the draw before them.
-            length = min(length, row.settled_length_at(choice.depth))
+            length = min(length, row.settleable_at(choice.depth))
             if length <= row.settled:
                 return
             node = node.back_to(length)
@@ -135,18 +137,18 @@ class Source:
         violations, is_done = row.state.violations, row.spec.settings.is_done(row)
         if is_done:
             violations = in_order((*violations, *matcher.finish(row.state)))
-        if slow := matcher.slow:
-            row.events.extend(Dropped(ban) for ban in slow if ban not in self._dropped)
+        if slow := matcher.timed_out:
+            row.events.extend(TimedOut(ban) for ban in slow if ban not in self._dropped)
             self._dropped.update(slow)
         if violations and (verdict := self.judge.judge(choice, violations)) != "stays":
             return verdict
         row.node = row.node.child(choice, depth=len(row.tokens))
         if is_done:
             return "done"
-        if self._is_together:
+        if self._is_lockstep:
             row.is_waiting = True
         else:
-            self.settle(row.settled_length)
+            self.settle(row.settleable)
         return "stays"
 
     def end_if(self, outcome: Outcome) -> None:
@@ -157,7 +159,7 @@ class Source:
     def end(self, reason: Reason) -> None:
         """End the text here; in step with others, once these can't change that any more."""
         row, self._reason = self.row, reason
-        if self._is_together:
+        if self._is_lockstep:
             row.end, row.is_waiting, self._ends_itself = len(row.tokens), True, True
         else:
             self.conclude()
@@ -180,7 +182,7 @@ class LogitsSource(Source):
         if drafter is None or row.is_finished or row.is_waiting or not row.tokens:
             return
         draft, state, read = drafter.propose(row), row.state, 0
-        for token in draft.proposed[: row.capacity - len(row.tokens) - 1]:
+        for token in draft.proposed[: row.max_new_tokens - len(row.tokens) - 1]:
             state = row.feed(state, token)
             if state.violations:
                 break

@@ -16,7 +16,7 @@ import torch
 from transformers import LogitsProcessorList
 
 from antislop.decoding.policy import Method, Policy, seed_of
-from antislop.decoding.row import Row, TextSpec
+from antislop.decoding.row import Row, RowSpec
 from antislop.endpoint.client import StreamingClient
 from antislop.endpoint.endpoint import Endpoint, EndpointError
 from antislop.endpoint.loop_thread import LoopThread
@@ -226,7 +226,7 @@ class EndpointSampler:
                 f"the prompt's {len(request.prompt):,} tokens and max_new_tokens={settings.max_new_tokens:,} are more "
                 f"than the server's context of {features.context_length:,}: lower max_new_tokens"
             )
-        spec = TextSpec(
+        spec = RowSpec(
             prompt=torch.tensor([request.prompt]),
             matcher=request.bans.matcher,
             state=request.bans.read_prompt(request.prompt),
@@ -238,7 +238,7 @@ class EndpointSampler:
                 shares_processors=True,
                 shares_criteria=True,
             ),
-            capacity=settings.max_new_tokens,
+            max_new_tokens=settings.max_new_tokens,
             generator=torch.Generator().manual_seed(request.seed),
         )
         end_token = self._end_tokens[0] if self._end_tokens else None

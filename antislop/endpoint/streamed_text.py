@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from antislop.decoding.lockstep import advance_together
-from antislop.decoding.row import Row, TextSpec
+from antislop.decoding.row import Row, RowSpec
 from antislop.endpoint.endpoint import EndpointError
 from antislop.endpoint.methods import MIN_MASS_TO_THIN, MethodPlan
 from antislop.endpoint.sampling import Sampling
@@ -79,7 +79,7 @@ class EndpointText:
     def __init__(
         self,
         client: StreamClient,
-        spec: TextSpec,
+        spec: RowSpec,
         plan: MethodPlan,
         sampling: Sampling,
         *,
@@ -128,7 +128,7 @@ class EndpointText:
     def _ask_criteria(self) -> bool:
         """Ask the caller's stopping criteria; return whether the text stays."""
         history, length = self.row.history, len(self.row.tokens)
-        if history is not None and history.is_together:
+        if history is not None and history.is_lockstep:
             advance_together([self._source], history)
         return len(self.row.tokens) == length
 
@@ -194,7 +194,7 @@ class EndpointText:
         top_logprobs = plan.top_logprobs and min(plan.top_logprobs + len(bias), plan.max_top_logprobs)
         return StreamRequest(
             prompt=self._prompt + row.tokens,
-            max_tokens=max_tokens or row.capacity - len(row.tokens),
+            max_tokens=max_tokens or row.max_new_tokens - len(row.tokens),
             seed=self._seeds.getrandbits(31),
             sampling=self._sampling,
             bias=bias,

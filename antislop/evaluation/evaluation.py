@@ -155,7 +155,7 @@ def count_bans(arms: Mapping[str, Sequence[Output]], bans: BanList) -> list[BanH
         for arm, outputs in arms.items()
     }
     occurring = dict.fromkeys(ban for count in counts.values() for ban in count)
-    rows = [BanHits(ban.phrase, ban.weight, {arm: count[ban] for arm, count in counts.items()}) for ban in occurring]
+    rows = [BanHits(ban.text, ban.weight, {arm: count[ban] for arm, count in counts.items()}) for ban in occurring]
     return sorted(rows, key=lambda row: [-count for count in row.hits.values()])
 
 

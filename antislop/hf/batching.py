@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from antislop.decoding.engine import BatchEngine
 from antislop.decoding.loop import decode
-from antislop.decoding.row import Row, TextSpec
+from antislop.decoding.row import Row, RowSpec
 from antislop.decoding.scheduler import Scheduler
 from antislop.decoding.tables import find_dense
 from antislop.errors import InputError
@@ -28,7 +28,7 @@ from antislop.trace.report import Report
 
 
 def complete_in_flight(
-    texts: Iterable[tuple[Call, TextSpec] | PromptError],
+    texts: Iterable[tuple[Call, RowSpec] | PromptError],
     *,
     places: int,
     vocabulary: Vocabulary,
@@ -42,7 +42,7 @@ def complete_in_flight(
     numbers: dict[int, int] = {}  # of row number: its prompt's number
     rows = count()
 
-    def read() -> Iterator[tuple[Call, TextSpec]]:
+    def read() -> Iterator[tuple[Call, RowSpec]]:
         for number, text in enumerate(texts):
             if isinstance(text, PromptError):
                 refused.append(Completion(number, "", [], Report(), error=text))
@@ -61,7 +61,7 @@ def complete_in_flight(
 
 
 def _complete_all(
-    call: Call, specs: Iterable[TextSpec], *, places: int, vocabulary: Vocabulary, warn: Callable[[Conceded], None]
+    call: Call, specs: Iterable[RowSpec], *, places: int, vocabulary: Vocabulary, warn: Callable[[Conceded], None]
 ) -> Iterator[Completion]:
     reports: dict[int, Report] = defaultdict(partial(Report, surfaces=vocabulary))
     with open_engine(call, places=places) as engine:

@@ -14,7 +14,7 @@ from antislop.control.branches import CapabilityError, Control
 from antislop.decoding.drafts import first_of
 from antislop.decoding.policy import Policy
 from antislop.decoding.protocols import ForkableCache, RewindableCache
-from antislop.decoding.row import Drafter, Row, TextSpec
+from antislop.decoding.row import Drafter, Row, RowSpec
 from antislop.decoding.tables import DenseTable
 from antislop.errors import InputError
 from antislop.grammar.grammar import adapt_processor
@@ -82,7 +82,7 @@ def prepare_row(
     policy: Policy,
     drafters: Sequence[Drafter] = (),
     shared: Collection[str] = (),
-) -> TextSpec:
+) -> RowSpec:
     """Return the only row of a call, with its own random numbers, to be written beside rows of other calls.
 
     shared: which of "logits_processor" and "stopping_criteria" the other calls use, too.
@@ -117,7 +117,7 @@ def _make_specs(
     policy: Policy,
     drafters: Sequence[Drafter] = (),
     shared: Collection[str] = (),
-) -> list[TextSpec]:
+) -> list[RowSpec]:
     assistants = [make_assistant_drafters(call, place, bans.tokenizer) for place in range(call.rows)]
     settings = Settings(
         logits_processor=LogitsProcessorList(map(adapt_processor, call.logits_processor)),
@@ -130,13 +130,13 @@ def _make_specs(
     )
     keeps = call.config.return_dict_in_generate and (call.config.output_scores or call.config.output_logits)
     return [
-        TextSpec(
+        RowSpec(
             prompt=call.input_ids[place : place + 1],
             matcher=bans.matcher,
             state=bans.read_prompt(call.tokens_of(place)),
             policy=replace(policy, do_sample=call.config.do_sample),
             settings=settings,
-            capacity=call.max_new_tokens,
+            max_new_tokens=call.max_new_tokens,
             drafter=first_of([*drafters, *assistants[place]]),
             keep_scores=bool(keeps),
         )
@@ -144,7 +144,7 @@ def _make_specs(
     ]
 
 
-def _refuse_control(control: Control, specs: Sequence[TextSpec], cache: RewindableCache) -> None:
+def _refuse_control(control: Control, specs: Sequence[RowSpec], cache: RewindableCache) -> None:
     spec, needs = specs[0], control.controller.needs
     if spec.policy.method != "exact":
         raise InputError(f"a controller needs method='exact', and the sampler has method={spec.policy.method!r}")
@@ -152,7 +152,7 @@ def _refuse_control(control: Control, specs: Sequence[TextSpec], cache: Rewindab
         raise InputError("a controller decides each step, so nothing is drafted: leave out draft_bans and assistants")
     if spec.keep_scores:
         raise InputError("forced tokens have no scores: leave out output_scores and output_logits with a controller")
-    if isinstance(spec.settings, Settings) and spec.settings.is_together:
+    if isinstance(spec.settings, Settings) and spec.settings.is_lockstep:
         raise InputError(
             "the stopping criteria or processors see the rows of the batch in step, and a controller moves each by "
             "itself: pass one prompt at a time, or leave them out"
@@ -161,7 +161,7 @@ def _refuse_control(control: Control, specs: Sequence[TextSpec], cache: Rewindab
         raise CapabilityError(f"the controller forks, and this {type(cache).__name__} can't copy rows: set max_forks=1")
 
 
-def share_settings(specs: Iterable[TextSpec]) -> Iterator[TextSpec]:
+def share_settings(specs: Iterable[RowSpec]) -> Iterator[RowSpec]:
     """Have rows share the first one's settings if these fit any prompt: they are then processed together."""
     shared: Settings | None = None
     for spec in specs:

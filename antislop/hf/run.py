@@ -294,9 +294,11 @@ class ConcessionWarner:
             return
         self._has_warned = True
         violation = event.violation
-        cause = f"{event.forced_by} rules out all else" if event.forced_by else "nothing else was left to write"
+        cause = (
+            f"{event.constrained_by} rules out all else" if event.constrained_by else "nothing else was left to write"
+        )
         warnings.warn(
-            f"the banned {violation.ban.phrase!r} was let through at token {violation.start}, since {cause}: "
+            f"the banned {violation.ban.text!r} was let through at token {violation.start}, since {cause}: "
             "report.conceded and Completion.conceded count such places, of which this is the sampler's "
             "first; on_exhausted='stop' or 'raise' lets none through",
             ConcededWarning,

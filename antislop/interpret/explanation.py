@@ -93,7 +93,7 @@ def describe_attempt(attempt: Attempt, surfaces: Surfaces) -> RejectedAttempt:
     return RejectedAttempt(
         tokens=list(attempt.tokens),
         text=show_tokens(surfaces, attempt.tokens),
-        ban=None if attempt.violation is None else attempt.violation.ban.phrase,
+        ban=None if attempt.violation is None else attempt.violation.ban.text,
         probability=None if attempt.choice is None else attempt.choice.probability,
         share=None if attempt.choice is None else attempt.choice.share,
         step_index=attempt.step_index,

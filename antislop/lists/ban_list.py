@@ -70,7 +70,7 @@ class BanList(Sequence[Ban]):
     refused: entries that were left out.
 
     >>> bans = BanList(["a testament to", Ban("cat", edges="anywhere")])
-    >>> [(match.ban.phrase, match.start, match.end) for match in bans.find("A  TESTAMENT\nto bobcats")]
+    >>> [(match.ban.text, match.start, match.end) for match in bans.find("A  TESTAMENT\nto bobcats")]
     [('a testament to', 0, 15), ('cat', 19, 22)]
     """
 
@@ -204,7 +204,7 @@ class BanList(Sequence[Ban]):
     def top(self, n: int) -> BanList:
         """Return the n bans with the largest counts, largest first; bans without a count come last, in order.
 
-        >>> [ban.phrase for ban in BanList([Ban("a"), Ban("b", count=3), Ban("c", count=9)]).top(2)]
+        >>> [ban.text for ban in BanList([Ban("a"), Ban("b", count=3), Ban("c", count=9)]).top(2)]
         ['c', 'b']
         """
         if isinstance(n, bool) or not isinstance(n, int) or n < 0:
@@ -214,7 +214,7 @@ class BanList(Sequence[Ban]):
     def filter(self, predicate: Callable[[Ban], object]) -> BanList:
         """Return the bans for which a function returns true.
 
-        >>> len(BanList(["a testament to", "delve"]).filter(lambda ban: " " in ban.phrase))
+        >>> len(BanList(["a testament to", "delve"]).filter(lambda ban: " " in ban.text))
         1
         """
         return self._with(filter(predicate, self))
@@ -272,14 +272,14 @@ class BanList(Sequence[Ban]):
         return hash(self._bans)
 
     def __repr__(self) -> str:
-        shown = ", ".join(repr(ban.phrase) for ban in self._bans[:3]) + (", …" if len(self) > 3 else "")
+        shown = ", ".join(repr(ban.text) for ban in self._bans[:3]) + (", …" if len(self) > 3 else "")
         origin = f" from {shorten(make_visible(self.source), 40)}" if self.source else ""
         return shorten(f"<BanList of {len(self)}{origin}: {shown}", 79) + ">"
 
     def _repr_html_(self) -> str:
         rows = [
             (
-                ban.phrase,
+                ban.text,
                 ban.pattern.kind,
                 ban.weight,
                 ", ".join(f"{name}={value!r}" for name, value in list_options(ban) if name != "weight"),
@@ -315,7 +315,7 @@ class BanList(Sequence[Ban]):
             phrases, others, result = matcher.read(phrases, others, piece, final=is_last)
             if timed_out := matcher.timed_out:
                 raise BanError(
-                    f"the regex {self._distinct[timed_out[0]].phrase!r} took longer than {TIME_LIMIT} seconds in all: "
+                    f"the regex {self._distinct[timed_out[0]].text!r} took longer than {TIME_LIMIT} seconds in all: "
                     "simplify it, or search shorter texts"
                 )
             size += len(piece)
@@ -326,7 +326,7 @@ class BanList(Sequence[Ban]):
             settled = size if is_last else size - max(result.open, default=0)
             decided = {match for match in pending if match.start < settled}
             pending -= decided
-            yield SearchStep(sorted(decided, key=lambda match: (match.start, match.end, match.ban.phrase)), settled)
+            yield SearchStep(sorted(decided, key=lambda match: (match.start, match.end, match.ban.text)), settled)
 
     @cached_property
     def _matcher(self) -> TextMatcher:

@@ -125,7 +125,7 @@ def make_card(bans: Sequence[Ban], repo: str, *, source: str | None, license: st
         configs=[{"config_name": "default", "data_files": LIST}],
     )
     kinds = Counter(ban.pattern.kind for ban in bans)
-    rows = [f"| {_show(ban.phrase)} | {ban.pattern.kind} | {ban.weight:g} |" for ban in bans[:_SHOWN]]
+    rows = [f"| {_show(ban.text)} | {ban.pattern.kind} | {ban.weight:g} |" for ban in bans[:_SHOWN]]
     text = _CARD.format(
         title=title,
         repo=repo,

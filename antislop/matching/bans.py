@@ -68,8 +68,8 @@ class Ban:
         assign(self, "per_words", per_words)
         assign(self, "count", count)
         self._check_numbers()
-        assign(self, "exempt", _check_exempt(self.phrase, exempt) if exempt != () else ())
-        assign(self, "scopes", _check_scopes(self.phrase, scopes) if scopes != () else ())
+        assign(self, "exempt", _check_exempt(self.text, exempt) if exempt != () else ())
+        assign(self, "scopes", _check_scopes(self.text, scopes) if scopes != () else ())
         if not pattern.occurs_in_text and (self.exempt or self.scopes or self.at_most):
             raise BanError(f"{pattern.describe()} have no text, which exempt, scopes and at_most need: leave these out")
 
@@ -162,7 +162,7 @@ class Ban:
         return cls(Tokens(join_ids(token_ids)), weight, count=count)
 
     @property
-    def phrase(self) -> str:
+    def text(self) -> str:
         """The text of the pattern."""
         return self.pattern.text
 
@@ -186,14 +186,14 @@ class Ban:
     def _check_numbers(self) -> None:
         if isinstance(self.weight, bool) or not isinstance(self.weight, (int, float)) or not 0 <= self.weight <= 1:
             raise BanError(
-                f"the weight of {self.phrase!r} is {self.weight!r}; it is the share of probability that is kept, "
+                f"the weight of {self.text!r} is {self.weight!r}; it is the share of probability that is kept, "
                 "a number from 0.0 (never) to 1.0 (as often as before)"
             )
-        check_number("count", self.phrase, 0 if self.count is None else self.count)
+        check_number("count", self.text, 0 if self.count is None else self.count)
         for name in ("from_token", "at_most", "per_words"):
-            check_number(name, self.phrase, getattr(self, name))
+            check_number(name, self.text, getattr(self, name))
         if self.per_words and not self.at_most:
-            raise BanError(f"per_words of {self.phrase!r} needs at_most: say how many occurrences are free there")
+            raise BanError(f"per_words of {self.text!r} needs at_most: say how many occurrences are free there")
 
 
 BAN_OPTIONS: dict[str, Any] = {option.name: option.default for option in fields(Ban)[1:]}

@@ -207,7 +207,7 @@ class Matcher:
         return type(self), (self._bans, self._surfaces)
 
     @property
-    def slow(self) -> list[Ban]:
+    def timed_out(self) -> list[Ban]:
         """The regexes that took too long and are no longer searched for."""
         return [] if self._texts.is_plain else [self._bans[number] for number in self._texts.timed_out]
 

@@ -93,7 +93,7 @@ def count_contrasts(text: str) -> int:
 def _compile_contrasts() -> tuple[regex.Pattern[str], ...]:
     constructions = read_constructions()
     return tuple(
-        regex.compile(construction.ban.phrase) for construction in constructions if construction.name in CONTRASTS
+        regex.compile(construction.ban.text) for construction in constructions if construction.name in CONTRASTS
     )
 
 

@@ -63,7 +63,7 @@ class Criteria:
         self._fills = bool(ends)
         built_in = (StopStringCriteria, MaxTimeCriteria, *([ConfidenceCriteria] if rows == 1 else []))
         user_criteria = [c for c in self.others if type(c) not in built_in]
-        self.is_together = bool(user_criteria or (self.others and rows > 1 and not self._fills))
+        self.is_lockstep = bool(user_criteria or (self.others and rows > 1 and not self._fills))
         self._memories = [
             Memory(c) if c in user_criteria and not isinstance(c, Rewindable) else None for c in self.others
         ]

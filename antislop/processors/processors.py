@@ -127,7 +127,7 @@ class Processors:
         """Return whether processors may be called twice after `length` tokens; rewindable ones see the prompt once."""
         return not self.rewindable or length > 0
 
-    def find_forcing(self, row: Row, length: int, logits: Tensor) -> str | None:
+    def find_constraint(self, row: Row, length: int, logits: Tensor) -> str | None:
         """Return the name of a caller's processor that rules out nearly all tokens; None if none does, or can be asked.
 
         logits: [1, vocab], after `length` generated tokens of the row.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor
 from transformers import LogitsProcessorList, StoppingCriteriaList
 
-from antislop.decoding.row import History, Row
+from antislop.decoding.row import CallbackMemory, Row
 from antislop.errors import InputError
 from antislop.processors.criteria import Criteria
 from antislop.processors.memory import name_of
@@ -40,7 +40,7 @@ class Settings:
         self._batch: Sequence[Row] = ()
         self.eos_token_ids = self._criteria.eos_token_ids
         rewindable = self._processors.rewindable if rows > 1 else []
-        self.is_together = self._criteria.is_together or bool(rewindable)
+        self.is_lockstep = self._criteria.is_lockstep or bool(rewindable)
         if rewindable and is_drafted:
             raise InputError(
                 f"{name_of(rewindable[0])} sees the rows of a batch in step, and drafts let one row be read ahead: "
@@ -56,10 +56,10 @@ class Settings:
     def step_count(self) -> int:
         return self._criteria.step_count
 
-    def follow(self, rows: Sequence[Row]) -> History | None:
+    def follow(self, rows: Sequence[Row]) -> CallbackMemory | None:
         """Take the rows of the batch; return the history that follows their rewinds, None if nothing remembers text."""
         # A single row without one is not kept: a cycle of row and settings would delay the release of its memory.
-        remembers = self.is_together or self._processors.has_user_processors
+        remembers = self.is_lockstep or self._processors.has_user_processors
         self._batch = self._processors.batch = rows if remembers or len(rows) > 1 else ()
         return self if remembers else None
 
@@ -70,15 +70,15 @@ class Settings:
     def may_ask_again(self, length: int) -> bool:
         return self._processors.may_ask_again(length)
 
-    def find_forcing(self, row: Row, length: int, logits: Tensor) -> str | None:
+    def find_constraint(self, row: Row, length: int, logits: Tensor) -> str | None:
         """Return the name of a caller's processor that rules out nearly all tokens after `length` tokens."""
-        return self._processors.find_forcing(row, length, logits)
+        return self._processors.find_constraint(row, length, logits)
 
     def is_done(self, row: Row) -> bool:
         """Return whether an end token, the length limit or a criterion that looks at one row ends a text."""
-        if row.tokens[-1] in self.eos_token_ids or len(row.tokens) >= row.capacity:
+        if row.tokens[-1] in self.eos_token_ids or len(row.tokens) >= row.max_new_tokens:
             return True
-        return not self.is_together and bool(self._criteria.others) and self._criteria.is_done(row)
+        return not self.is_lockstep and bool(self._criteria.others) and self._criteria.is_done(row)
 
     def ask(self) -> list[bool]:
         """Show the criteria one more token of each row; return for each whether it ends there."""
@@ -87,7 +87,7 @@ class Settings:
     def rewind(self, row: Row, length: int) -> None:
         """Follow the rewind of a row to `length` tokens; raise `InputError` if a processor or criterion can't."""
         self._processors.rewind(row, length)
-        if self.is_together:
+        if self.is_lockstep:
             self._criteria.rewind(self._batch, length)
 
     def settle(self, length: int) -> None:

@@ -159,7 +159,7 @@ def make_profile(
 
 def take_census(texts: Texts, **options: Any) -> Census:
     """Count the entries of texts, with the bundled constructions; options: those of `count`."""
-    patterns = {construction.name: regex.compile(construction.ban.phrase) for construction in read_constructions()}
+    patterns = {construction.name: regex.compile(construction.ban.text) for construction in read_constructions()}
     return count(texts, patterns=patterns, **options)
 
 

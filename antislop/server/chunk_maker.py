@@ -11,7 +11,7 @@ from antislop.hf.vocabulary import Vocabulary
 from antislop.matching.bans import Ban
 from antislop.matching.characters import NOTHING, Pending, complete, decode, finish
 from antislop.server.backend import PromptChoices
-from antislop.trace.events import Drawn, Event, Finished, Rewound, Settled, Shortened, TokenChoice
+from antislop.trace.events import Drawn, Event, Finished, Rewound, Settled, TokenChoice, Truncated
 from antislop.trace.report import Report
 from antislop.trace.text_pieces import find_spans
 
@@ -46,7 +46,7 @@ class WithdrawnText(NamedTuple):
         """Return plain data. `banned` has the ban's characters [start, end) in the withdrawn text."""
         spans = find_spans(self.ban, self.text)
         banned = (spans[0][0], spans[-1][1]) if spans else (0, len(self.text))  # no match if the ban began before it
-        return {**self._asdict(), "ban": self.ban.phrase, "banned": banned}
+        return {**self._asdict(), "ban": self.ban.text, "banned": banned}
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ class ChunkMaker:
                 pending = self._unsettled[-1].pending if self._unsettled else self._pending
                 text, _, after = complete(self.vocabulary, token, pending)
                 self._unsettled.append(_WrittenToken(token, text, after, event.choice))
-            case Rewound() | Shortened():
+            case Rewound() | Truncated():
                 self._withdraw(event)
             case Settled(tokens):
                 for _ in tokens:
@@ -172,7 +172,7 @@ class ChunkMaker:
         is_full = self.kept >= self.max_new_tokens and self._last_token not in self.end_tokens
         return replace(chunk, finish_reason="length" if is_full else "stop")
 
-    def _withdraw(self, event: Rewound | Shortened) -> None:
+    def _withdraw(self, event: Rewound | Truncated) -> None:
         while self.kept + len(self._unsettled) > event.length:
             self._unsettled.pop()
         start = self._length + sum(len(written.text) for written in self._unsettled)

@@ -20,7 +20,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from antislop.decoding.engine import BatchEngine
 from antislop.decoding.loop import decode_in_steps
-from antislop.decoding.row import Row, TextSpec
+from antislop.decoding.row import Row, RowSpec
 from antislop.decoding.scheduler import Scheduler
 from antislop.endpoint.sampling import Sampling
 from antislop.errors import InputError
@@ -197,7 +197,7 @@ class LocalBackend:
                 self._deliver(step, engine)
                 step.clear()  # it holds rows, and the next one may come much later
 
-    def _prepare(self, request: GenerationRequest, pending: _PendingRequest) -> TextSpec | None:
+    def _prepare(self, request: GenerationRequest, pending: _PendingRequest) -> RowSpec | None:
         """Return what a free row has to write; None, after its reader was told, if there is nothing or an error."""
         try:
             if request.scores_prompt:

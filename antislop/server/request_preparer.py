@@ -16,7 +16,7 @@ from transformers.generation import StopStringCriteria
 
 from antislop.decoding.policy import Policy
 from antislop.decoding.protocols import LanguageModel
-from antislop.decoding.row import TextSpec
+from antislop.decoding.row import RowSpec
 from antislop.decoding.tables import DenseTable
 from antislop.endpoint.sampling import Sampling
 from antislop.errors import InputError, first_line
@@ -95,7 +95,7 @@ class RequestPreparer:
                 "new ones needs more: shorten the prompt, or ask for fewer tokens"
             )
 
-    def prepare(self, request: GenerationRequest, *, grammar: RequestGrammar | None = None) -> TextSpec:
+    def prepare(self, request: GenerationRequest, *, grammar: RequestGrammar | None = None) -> RowSpec:
         """Return the specification of a request's row. Raises `ValueError` for what the model can't do."""
         self._restore_slow(request.bans.matcher)
         seed = randbits(63) if request.seed is None else request.seed
@@ -127,7 +127,7 @@ class RequestPreparer:
 
     def _restore_slow(self, matcher: Matcher) -> None:
         # The text of one client must not end a ban for all others.
-        if matcher.slow and monotonic() - self._slow_since.setdefault(matcher, monotonic()) >= RESTORE_AFTER:
+        if matcher.timed_out and monotonic() - self._slow_since.setdefault(matcher, monotonic()) >= RESTORE_AFTER:
             del self._slow_since[matcher]
             matcher.restore()
 

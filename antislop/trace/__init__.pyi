@@ -4,14 +4,14 @@ from .events import (
     Conceded as Conceded,
     Drafted as Drafted,
     Drawn as Drawn,
-    Dropped as Dropped,
     Finished as Finished,
     Forked as Forked,
     Forwarded as Forwarded,
     Rewound as Rewound,
     Settled as Settled,
-    Shortened as Shortened,
+    TimedOut as TimedOut,
     TokenChoice as TokenChoice,
+    Truncated as Truncated,
 )
 from .report import Withdrawal as Withdrawal
 from .text_pieces import TextPiece as TextPiece, TextPieces as TextPieces

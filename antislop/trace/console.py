@@ -167,7 +167,7 @@ def list_bans(report: Report, kind: type[Rewound | Conceded] = Rewound) -> str:
     >>> list_bans(Report(events=[Rewound(3, (8,), Violation(Ban("cat"), 3, 3))] * 2))
     "'cat' (2)"
     """
-    counts = Counter(event.violation.ban.phrase for event in report.events if isinstance(event, kind))
+    counts = Counter(event.violation.ban.text for event in report.events if isinstance(event, kind))
     shown = ((make_visible(repr(phrase)), count) for phrase, count in counts.most_common())
     return ", ".join(f"{phrase} ({count:,})" if count > 1 else phrase for phrase, count in shown)
 
@@ -177,14 +177,14 @@ def describe_conceded(report: Report) -> str:
 
     >>> from antislop import Ban
     >>> from antislop.matching.token_matcher import Violation
-    >>> describe_conceded(Report.of([Conceded(Violation(Ban("cat"), 3, 3), forced_by="Grammar")]))
+    >>> describe_conceded(Report.of([Conceded(Violation(Ban("cat"), 3, 3), constrained_by="Grammar")]))
     "conceded, since Grammar rules out all else: 'cat'"
     """
     events = [event for event in report.let_through if isinstance(event, Conceded)]
-    causes = dict.fromkeys(event.forced_by for event in events)
+    causes = dict.fromkeys(event.constrained_by for event in events)
     parts = []
     for cause in causes:
-        bans = list_bans(Report(events=[event for event in events if event.forced_by == cause]), Conceded)
+        bans = list_bans(Report(events=[event for event in events if event.constrained_by == cause]), Conceded)
         why = "every continuation was banned" if cause is None else f"{cause} rules out all else"
         parts.append(f"since {why}: {bans}")
     return f"conceded, {'; '.join(parts)}" if parts else ""

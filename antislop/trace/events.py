@@ -1,7 +1,7 @@
 """The events of a generation, as frozen records.
 
 The decoding loop yields nothing else. Streams, reports and pictures are folds over events: `Drawn`, `Rewound` and
-`Shortened` alone give the tokens of the text. Plain data: no torch, no transformers.
+`Truncated` alone give the tokens of the text. Plain data: no torch, no transformers.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Rewound:
 
 
 @dataclass(frozen=True, slots=True)
-class Shortened:
+class Truncated:
     """The text was cut to `length` tokens without a violation: by a controller, or because of its batch.
 
     A criterion over all rows may end a text there after a rewind of another row.
@@ -117,16 +117,16 @@ class Admitted:
 class Conceded:
     """A ban was completed and stays in the text, because every alternative was banned as well.
 
-    forced_by: the caller's logits processor, such as a grammar, that had ruled out more than 99 % of the vocabulary
-        where the ban starts, if there is one.
+    constrained_by: the caller's logits processor, such as a grammar, that had ruled out more than 99 % of the
+        vocabulary where the ban starts; None if none had.
     """
 
     violation: Violation
-    forced_by: str | None = None
+    constrained_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Dropped:
+class TimedOut:
     """A regex took too long, here or in an earlier text, and is no longer searched for."""
 
     ban: Ban
@@ -151,14 +151,14 @@ class Finished:
 
     reason: "done": a stopping criterion is met; "exhausted": every continuation is banned; "failed": the model returned
         no probabilities to draw from.
-    forced_by: if the text is exhausted, as in `Conceded`.
+    constrained_by: if the text is exhausted, as in `Conceded`.
     """
 
     reason: Reason
     matcher_seconds: float
-    forced_by: str | None = None
+    constrained_by: str | None = None
 
 
 Event: TypeAlias = (
-    Forwarded | Drafted | Drawn | Rewound | Shortened | Forked | Admitted | Conceded | Dropped | Settled | Finished
+    Forwarded | Drafted | Drawn | Rewound | Truncated | Forked | Admitted | Conceded | TimedOut | Settled | Finished
 )

@@ -13,7 +13,6 @@ from antislop.trace.events import (
     Conceded,
     Drafted,
     Drawn,
-    Dropped,
     Event,
     Finished,
     Forked,
@@ -21,7 +20,8 @@ from antislop.trace.events import (
     Reason,
     Rewound,
     Settled,
-    Shortened,
+    TimedOut,
+    Truncated,
 )
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class Report:
                 text = None if self.surfaces is None else decode(self.surfaces, tokens)
                 self.withdrawn.append(Withdrawal(text, length, violation))
                 self._forget_withdrawn(length)
-            case Shortened(length):
+            case Truncated(length):
                 self._forget_withdrawn(length)
             case Forked(parent, length):
                 self.parent, self.fork_length = parent, length
@@ -125,7 +125,7 @@ class Report:
             case Admitted():
                 self.admitted += 1
                 self.let_through.append(event)
-            case Dropped(ban):
+            case TimedOut(ban):
                 self.dropped.append(ban)
             case Finished(reason, seconds):
                 self.reason, self.matcher_seconds = reason, seconds
@@ -145,7 +145,7 @@ class Report:
         return {
             **{name: getattr(self, name) for name in _COUNTS},
             "reason": self.reason,
-            "dropped": [ban.phrase for ban in self.dropped],
+            "dropped": [ban.text for ban in self.dropped],
             "withdrawn": [
                 {"text": text, "length": length, **_describe_violation(violation)}
                 for text, length, violation in self.withdrawn
@@ -190,7 +190,7 @@ class Report:
             withdrawn.setdefault(withdrawal.violation.ban, []).append(withdrawal)
         lines = [
             (
-                ban.phrase,
+                ban.text,
                 len(cases),
                 ", ".join(dict.fromkeys(f"“{case.text.strip()}”" for case in cases[:3] if case.text)),
             )
@@ -203,8 +203,8 @@ _COUNTS = tuple(count.name for count in fields(Report) if count.type in ("int", 
 
 
 def _describe_force(event: Conceded | Admitted) -> dict[str, str]:
-    return {"forced_by": event.forced_by} if isinstance(event, Conceded) and event.forced_by else {}
+    return {"constrained_by": event.constrained_by} if isinstance(event, Conceded) and event.constrained_by else {}
 
 
 def _describe_violation(violation: Violation) -> dict[str, Any]:
-    return {"ban": violation.ban.phrase, "weight": violation.ban.weight, "start": violation.start, "end": violation.end}
+    return {"ban": violation.ban.text, "weight": violation.ban.weight, "start": violation.start, "end": violation.end}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from antislop.matching.characters import NOTHING, complete, finish
 from antislop.matching.text_matcher import TextMatcher
-from antislop.trace.events import Admitted, Conceded, Drawn, Event, Finished, Rewound, Settled, Shortened
+from antislop.trace.events import Admitted, Conceded, Drawn, Event, Finished, Rewound, Settled, Truncated
 
 if TYPE_CHECKING:
     from antislop.matching.bans import Ban
@@ -172,7 +172,7 @@ class WrittenText:
                 return [self._write(token)]
             case Rewound(length):
                 self._strike(length, event.violation)
-            case Shortened(length):
+            case Truncated(length):
                 self._strike(length, None)
             case Conceded(violation):
                 self._mark(violation, "conceded")

@@ -291,7 +291,7 @@ def _read_field(name: str, value: Any, bans: BanList) -> Any:
             return bans[_read_int(value)]
         case "matcher_seconds":
             return _read_number(value)
-        case "reason" | "forced_by" if isinstance(value, str):
+        case "reason" | "constrained_by" if isinstance(value, str):
             return value
         case _:
             return _read_int(value)

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from antislop.matching.token_matcher import Violation
-from antislop.trace.events import Drawn, Event, Finished, Rewound, Shortened, TokenChoice
+from antislop.trace.events import Drawn, Event, Finished, Rewound, TokenChoice, Truncated
 
 
 class Attempt(NamedTuple):
@@ -107,7 +107,7 @@ class _Prefix:
 def read_history(events: Iterable[Event]) -> RowHistory:
     """Return the kept tokens of a text and the attempts that were withdrawn, from all of its events.
 
-    >>> history = read_history([Drawn(5), Drawn(7), Shortened(1, (7,)), Drawn(8)])
+    >>> history = read_history([Drawn(5), Drawn(7), Truncated(1, (7,)), Drawn(8)])
     >>> [(kept.token, kept.token_index, kept.step_index, len(kept.rejected)) for kept in history.kept]
     [(5, 0, 0, 0), (8, 1, 2, 1)]
     """
@@ -121,7 +121,7 @@ def read_history(events: Iterable[Event]) -> RowHistory:
                 text.append((steps, event))
                 steps += 1
                 prefix = prefix.children.setdefault(token, _Prefix(prefix))
-            case Rewound(length) | Shortened(length):
+            case Rewound(length) | Truncated(length):
                 for _ in text[length:]:
                     assert prefix.parent is not None
                     prefix = prefix.parent

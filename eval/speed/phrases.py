@@ -40,7 +40,7 @@ def invent(count: int, words: Sequence[str], *, absent_from: Sequence[str]) -> l
             bans = BanList(list(phrases))
             for text in absent_from:
                 for match in bans.find(text):
-                    phrases.pop(match.ban.phrase, None)
+                    phrases.pop(match.ban.text, None)
     return list(phrases)
 
 

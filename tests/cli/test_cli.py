@@ -439,7 +439,7 @@ def test_scan_reads_standard_input_and_skips_a_byte_order_mark() -> None:
 
 
 def test_scan_uses_the_bundled_list_by_default(texts: Path) -> None:
-    slop = antislop.default_bans()[0].phrase
+    slop = antislop.default_bans()[0].text
     (texts / "bans.json").write_text('["dog", ["a cat", 0.5]]', encoding="utf-8")
     assert f"<stdin>:1:4: {slop}\n" in invoke("scan", "-", stdin=f"So {slop}").stdout
     assert invoke("scan", "-", *CATS, stdin=f"So {slop}, cat").stdout.count("\n") == 2

@@ -144,7 +144,7 @@ def test_try_as_json_lists_the_bans_without_hits() -> None:
 
 
 def test_try_takes_the_bundled_list_by_default() -> None:
-    slop = antislop.default_bans()[0].phrase
+    slop = antislop.default_bans()[0].text
     assert slop in invoke("try", "--text", "-", stdin=f"So {slop}").stdout
 
 
@@ -291,7 +291,7 @@ def test_lint_colors_on_a_terminal_only() -> None:
 def test_convert_writes_a_list_that_loads_as_the_same() -> None:
     result = invoke("convert", write("bans.txt", "cat\na testament to\nmouse"), "-o", "out.txt")
     assert result.exit_code == 0, result.stderr
-    assert [ban.phrase for ban in BanList.load("out.txt")] == ["cat", "a testament to", "mouse"]
+    assert [ban.text for ban in BanList.load("out.txt")] == ["cat", "a testament to", "mouse"]
     assert result.stdout == ""
     assert result.stderr == "bans.txt was read as text: 3 entries, 0 refused; wrote 3 to out.txt\n"
 

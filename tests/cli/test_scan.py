@@ -84,13 +84,13 @@ def find_at_once(bans: BanList, text: str) -> set[Match]:
 
 
 def place_naively(bans: BanList, text: str) -> list[Occurrence]:
-    matches = sorted(find_at_once(bans, text), key=lambda match: (match.start, match.end, match.ban.phrase))
+    matches = sorted(find_at_once(bans, text), key=lambda match: (match.start, match.end, match.ban.text))
     return [
         Occurrence(
             "f",
             text.count("\n", 0, match.start) + 1,
             match.start - text.rfind("\n", 0, match.start),
-            match.ban.phrase,
+            match.ban.text,
             text[match.start : match.end],
         )
         for match in drop_overlaps(matches)

@@ -55,7 +55,7 @@ def test_view_prints_the_text_with_withdrawn_parts_and_a_table_of_bans(path: Pat
     rewinds = [event for event in trace.rows[0].events if isinstance(event, Rewound)]
     assert rewinds
     for event in rewinds:
-        assert event.violation.ban.phrase in table
+        assert event.violation.ban.text in table
     assert result.stderr.startswith(f"90 tokens, {len(rewinds)} rewind")
     assert result.stderr.endswith(", list of 818 bans, the bundled model, seed 5\n")
 

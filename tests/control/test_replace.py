@@ -16,7 +16,7 @@ import antislop
 from antislop import AntiSlop
 from antislop.control import Replace
 from antislop.errors import InputError
-from antislop.trace.events import Forwarded, Shortened
+from antislop.trace.events import Forwarded, Truncated
 from tests.support.controllers import write_stream
 from tests.support.depth import DEPTH
 
@@ -90,7 +90,7 @@ def test_no_phrase_is_left_and_the_prompt_is_read_once(length: int) -> None:
         fed = [event.fed for event in out.report.events if isinstance(event, Forwarded)]
         assert fed[0] == size
         assert sum(fed) == size + len(out.sequences[0]) - size - 1 + out.report.cut_tokens
-        replaced += sum(isinstance(event, Shortened) for event in out.report.events)
+        replaced += sum(isinstance(event, Truncated) for event in out.report.events)
     assert replaced > 8
 
 

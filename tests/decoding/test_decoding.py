@@ -139,7 +139,7 @@ def test_a_model_that_can_write_only_the_phrase_concedes_it_with_an_event() -> N
     assert tokens == (0,) * 5
     assert report.conceded > 0
     assert report.reason == "done"
-    assert all(e.violation.ban.phrase == "aa" for e in report.events if isinstance(e, Conceded))
+    assert all(e.violation.ban.text == "aa" for e in report.events if isinstance(e, Conceded))
 
 
 def test_detection_continues_after_a_concession() -> None:

@@ -212,7 +212,7 @@ def test_nothing_is_drafted_before_two_tokens_of_a_ban() -> None:
     matcher = Matcher([anywhere("abcd")], words)
     drafter = PhraseDrafter(matcher, lambda text: ["abcd".index(letter) for letter in text])
     model = Markov(4)
-    row = Row(spec_of(model, matcher, (3, 3), capacity=9))
+    row = Row(spec_of(model, matcher, (3, 3), max_new_tokens=9))
     assert drafter.propose(row) == NO_DRAFT
     row.append(0, matcher.feed(row.state, 0))
     assert drafter.propose(row) == NO_DRAFT
@@ -224,7 +224,7 @@ def test_a_draft_that_is_never_accepted_is_given_up() -> None:
     words = Words(*"abcd")
     matcher = Matcher([anywhere("abcd")], words)
     drafter = PhraseDrafter(matcher, lambda text: ["abcd".index(letter) for letter in text])
-    row = Row(spec_of(Markov(4), matcher, (3, 3), capacity=9))
+    row = Row(spec_of(Markov(4), matcher, (3, 3), max_new_tokens=9))
     for token in (0, 1):
         row.append(token, matcher.feed(row.state, token))
     for _ in range(2):
@@ -484,7 +484,7 @@ def test_a_drafting_model_proposes_as_if_it_read_each_text_anew(kind: str) -> No
     model, random = protocol_model(kind, seed=1), np.random.default_rng(0)
     matcher = Matcher([], Words(*("a" * VOCABULARY)))
     greedy = replace(EXACT, do_sample=False)
-    specs = [spec_of(Markov(4), matcher, prompt, policy=greedy, capacity=30) for prompt in ((0, 5, 9), (7,))]
+    specs = [spec_of(Markov(4), matcher, prompt, policy=greedy, max_new_tokens=30) for prompt in ((0, 5, 9), (7,))]
     rows, drafter, longest = list(map(Row, specs)), ModelDrafter(model, length=3), 0
     for _ in range(20 * DEPTH):
         row = rows[random.integers(2)]
@@ -560,7 +560,9 @@ def test_a_draft_ends_with_an_end_token_and_before_the_limit() -> None:
     table = Markov(4, seed=0).table
     table[..., 2] = 9.0
     for eos, capacity, expected in ((frozenset({2}), 9, [2]), (frozenset[int](), 4, [2, 2]), (frozenset[int](), 2, [])):
-        row = Row(spec_of(Markov(4), Matcher([], LETTERS), policy=replace(EXACT, do_sample=False), capacity=capacity))
+        row = Row(
+            spec_of(Markov(4), Matcher([], LETTERS), policy=replace(EXACT, do_sample=False), max_new_tokens=capacity)
+        )
         row.append(0, row.state)
         assert ModelDrafter(MarkovModel(table, eos=eos)).propose(row).proposed == expected
     with pytest.raises(ValueError, match="length is 0; drafts of at least 1 token"):

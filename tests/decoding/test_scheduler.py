@@ -18,7 +18,7 @@ from transformers import RepetitionPenaltyLogitsProcessor, TemperatureLogitsWarp
 from antislop.decoding.engine import BatchEngine, ForwardPass
 from antislop.decoding.loop import decode, decode_in_steps
 from antislop.decoding.policy import Policy
-from antislop.decoding.row import Row, TextSpec
+from antislop.decoding.row import Row, RowSpec
 from antislop.decoding.scheduler import Scheduler
 from antislop.matching.bans import Ban
 from antislop.matching.token_matcher import Matcher
@@ -37,7 +37,7 @@ def scored(*processors: Any, length: int = 20) -> Markov:
     return Markov(4, seed=1, length=length, processors=processors)
 
 
-def specs() -> list[TextSpec]:
+def specs() -> list[RowSpec]:
     """Return texts that differ in list, weights, kind of ban, policy, processors, length, prompt and random numbers."""
     lists: list[list[Ban]] = [
         [],
@@ -50,7 +50,7 @@ def specs() -> list[TextSpec]:
         {},
         {"policy": GREEDY},
         {"policy": TOKEN},
-        {"settings": scored(TemperatureLogitsWarper(0.5), length=12), "capacity": 12},
+        {"settings": scored(TemperatureLogitsWarper(0.5), length=12), "max_new_tokens": 12},
         {"policy": GREEDY, "settings": scored(RepetitionPenaltyLogitsProcessor(1.5))},
     ]
     return [
@@ -65,7 +65,7 @@ def engine_of(*, rows: int) -> BatchEngine:
     return BatchEngine(model, model.new_cache(rows))
 
 
-def write(texts: Sequence[TextSpec], *, places: int) -> list[list[int]]:
+def write(texts: Sequence[RowSpec], *, places: int) -> list[list[int]]:
     rows = {row.number: row for row, _ in decode(Scheduler(texts, places=places), engine_of(rows=places))}
     return [rows[number].tokens for number in range(len(texts))]
 
@@ -162,7 +162,8 @@ def test_texts_submitted_before_closing_are_written() -> None:
 
 def test_a_text_that_ends_immediately_frees_its_row() -> None:
     texts = [
-        spec_of(MODEL, Matcher([], LETTERS), seed=seed, capacity=1, settings=Markov(4, length=1)) for seed in (1, 2)
+        spec_of(MODEL, Matcher([], LETTERS), seed=seed, max_new_tokens=1, settings=Markov(4, length=1))
+        for seed in (1, 2)
     ]
     events = [event for _, event in decode(Scheduler(texts, places=1), engine_of(rows=1))]
     assert sum(isinstance(event, Drawn) for event in events) == 2
@@ -233,7 +234,7 @@ def test_canceling_a_text_that_is_finished_or_unknown_does_nothing() -> None:
 def test_a_text_may_be_made_when_a_row_is_free_for_it() -> None:
     made: list[int] = []
 
-    def make(number: int) -> TextSpec | None:
+    def make(number: int) -> RowSpec | None:
         made.append(number)
         return None if number == 1 else specs()[number]
 

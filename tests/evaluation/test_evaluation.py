@@ -200,7 +200,7 @@ def test_no_texts_are_refused(arms: dict[str, list[Output]]) -> None:
 
 def test_the_held_out_list_alone_has_nothing_of_the_other() -> None:
     lists = find_lists(BANS, BanList(["Whisper", Ban("testament", weight=0.5)]))
-    assert [ban.phrase for ban in lists["held_out_only"]] == ["testament"]
+    assert [ban.text for ban in lists["held_out_only"]] == ["testament"]
     assert list(find_lists(BANS, None)) == ["made_from"]
     assert list(find_lists(BANS, BANS)) == ["made_from", "held_out"]
 

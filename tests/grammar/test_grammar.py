@@ -267,8 +267,8 @@ class TestForced:
         for report in out.reports:
             conceded = [event for event in report.events if isinstance(event, Conceded)]
             assert conceded
-            assert {event.forced_by for event in conceded} == {self.NAME}
-            assert {place["forced_by"] for place in report.to_dict()["let_through"]} == {self.NAME}
+            assert {event.constrained_by for event in conceded} == {self.NAME}
+            assert {place["constrained_by"] for place in report.to_dict()["let_through"]} == {self.NAME}
         for ids in out.sequences:
             assert json.loads(read(ids[START:]))["kind"] == "tapestry"
 
@@ -278,7 +278,7 @@ class TestForced:
         out = self.generate(engine, "tapestry", on_exhausted="stop")
         assert read(out.sequences[0, START:]).endswith('"kind": "')
         ends = [event for event in out.report.events if isinstance(event, Finished)]
-        assert [(end.reason, end.forced_by) for end in ends] == [("exhausted", self.NAME)]
+        assert [(end.reason, end.constrained_by) for end in ends] == [("exhausted", self.NAME)]
 
     def test_a_grammar_behind_the_one_that_forces_stays_in_step(self, engine: str) -> None:
         schema = {**SCHEMA, "properties": {**SCHEMA["properties"], "kind": {"enum": ["tapestry"]}}}
@@ -300,7 +300,7 @@ class TestForced:
         out = generate(lambda ids, scores: scores, bans=bans, min_new_tokens=3, max_new_tokens=3)
         conceded = [event for event in out.report.events if isinstance(event, Conceded)]
         assert conceded
-        assert {event.forced_by for event in conceded} == {None}
+        assert {event.constrained_by for event in conceded} == {None}
 
     def test_only_the_row_that_is_forced_names_the_processor_that_forces_it(self) -> None:
         """Of two processors that write into the scores, by the place of a row in its batch."""
@@ -319,7 +319,7 @@ class TestForced:
         )
         assert out.sequences[1, START:].tolist() == [7, 7, 7]
         for report, name in zip(out.reports, (None, f"{__name__}.force"), strict=True):
-            assert [event.forced_by for event in report.events if isinstance(event, Conceded)] == [name] * 3
+            assert [event.constrained_by for event in report.events if isinstance(event, Conceded)] == [name] * 3
 
 
 class TestMatchers:

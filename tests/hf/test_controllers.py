@@ -18,7 +18,7 @@ from antislop import AntiSlop, Ban
 from antislop.control import BacktrackError, Branch, Capabilities, CapabilityError, Controller, Splice, Step, TokenSet
 from antislop.errors import InputError
 from antislop.grammar import Grammar
-from antislop.trace import Drawn, Rewound, Shortened
+from antislop.trace import Drawn, Rewound, Truncated
 from tests.support import letters
 from tests.support.controllers import controlled_distribution
 from tests.support.depth import DEPTH
@@ -90,7 +90,7 @@ def measure_error(model: PreTrainedModel, out: Any) -> tuple[float, int]:
     """Return the largest difference of a draw's probability from that of a clean forward pass, and the draws."""
     text, error, draws = list[int](), 0.0, 0
     for event in out.trace.rows[0].events:
-        if isinstance(event, (Rewound, Shortened)):
+        if isinstance(event, (Rewound, Truncated)):
             del text[event.length :]
         elif isinstance(event, Drawn):
             if event.choice is not None:

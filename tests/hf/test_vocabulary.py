@@ -209,7 +209,7 @@ def test_a_phrase_is_found_in_the_tokens_of_a_real_tokenizer(reference: Referenc
     state, found = matcher.start(), []
     for token in tokens:
         state = matcher.feed(state, token)
-        found += [(violation.ban.phrase, violation.start) for violation in state.violations]
+        found += [(violation.ban.text, violation.start) for violation in state.violations]
     begins = [reference.vocabulary.join(tokens[:i]).decode().lstrip() for i in range(len(tokens) + 1)]
     start = max(i for i, begin in enumerate(begins) if len(begin) <= len("Elara's smile was "))
     assert found == [("Elara", _first_with_text(reference, tokens)), ("a testament to", start)]

@@ -96,7 +96,7 @@ def test_an_explanation_has_what_was_recorded(llama: PreTrainedModel, sampler: A
             assert ids[explanation["rank"] - 1] == explanation["token_id"]
         assert [a["token"] for a in explanation["alternatives"]] == [TOKENIZER.decode([token]) for token in ids]
         for attempt in explanation["rejected"]:
-            assert attempt["ban"] in {ban.phrase for ban in BANS}
+            assert attempt["ban"] in {ban.text for ban in BANS}
             assert attempt["text"] == TOKENIZER.decode(attempt["tokens"])
             assert attempt["probability"] is not None and attempt["share"] is not None
             assert attempt["step_index"] < explanation["step_index"]

@@ -296,7 +296,7 @@ def test_open_files_are_read_as_paths_are(tmp_path: Path) -> None:
 
 def test_a_space_at_an_edge_must_occur_in_the_text(tmp_path: Path) -> None:
     bans = load('" delve"\n"sparkl"\n', tmp_path)
-    assert list(bans) == [Ban(ban.phrase, edges="anywhere") for ban in bans]
+    assert list(bans) == [Ban(ban.text, edges="anywhere") for ban in bans]
     text = "xdelve, delves; delve sparkling"
     assert [text[match.start : match.end] for match in bans.find(text)] == [" delve", " delve", "sparkl"]
     assert bans.find("xdelve") == []
@@ -420,7 +420,7 @@ MIXED = {
 @pytest.mark.parametrize("kind", MIXED)
 def test_unusable_entries_are_skipped_only_on_request_and_are_listed(kind: Any, tmp_path: Path) -> None:
     bans = load(MIXED[kind], tmp_path, format=kind, strict=False)
-    assert [ban.phrase for ban in bans][:2] == ["good", "fine"]
+    assert [ban.text for ban in bans][:2] == ["good", "fine"]
     assert [place for place, _ in bans.refused] == [f"{tmp_path / 'list'}:{line}" for line in (2, 4)]
     assert all(isinstance(refusal, Refusal) and refusal.reason for refusal in bans.refused)
     with pytest.raises(BanError) as caught:

@@ -151,7 +151,7 @@ TEXTS = st.text(alphabet="aAbB -.", max_size=8) | st.lists(st.sampled_from(["a",
 def is_always_within(outer: Ban, inner: Ban) -> bool:
     """Return whether each occurrence of one ban contains one of the other, with any text around it."""
     for before, after in product(["", "a", "b", " ", "-"], repeat=2):
-        text = before + outer.phrase + after
+        text = before + outer.text + after
         spans = BanList([inner]).find(text)
         for match in BanList([outer]).find(text):
             if not any(match.start <= span.start and span.end <= match.end for span in spans):
@@ -185,7 +185,7 @@ def test_a_phrase_can_be_written_if_some_tokens_spell_it(
     surfaces: list[str], phrase: str, case_sensitive: bool
 ) -> None:
     ban = Ban(phrase.strip(), edges="anywhere", case_sensitive=case_sensitive)
-    symbols = fold_phrase(ban.phrase, case_sensitive=case_sensitive)
+    symbols = fold_phrase(ban.text, case_sensitive=case_sensitive)
     texts = {"".join(tokens) for length in range(1, 6) for tokens in product(surfaces, repeat=length)}
     expected = any(BanList([ban]).find(text) for text in texts)
     assert Speller(Words(*surfaces), case_sensitive=case_sensitive).can_write(symbols) == expected
@@ -234,14 +234,14 @@ def test_each_ban_of_a_file_has_its_line(form: str) -> None:
         entry = "\n".join(
             text.split("\n")[line - 1 : line + (form == "json")]
         )  # an entry that is a list begins one line above its phrase
-        assert all(word in entry for word in ban.phrase.split())
+        assert all(word in entry for word in ban.text.split())
         assert not entry.startswith("#")
     assert len(set(bans.lines)) == len(bans)
 
 
 def test_escapes_in_json_do_not_hide_a_line() -> None:
     bans = BanList.load(io.StringIO('[\n"caf\\u00e9",\n"",\n"\\"so\\""]'), strict=False)
-    assert (bans.lines, [ban.phrase for ban in bans]) == ((2, 4), ["café", '"so"'])
+    assert (bans.lines, [ban.text for ban in bans]) == ((2, 4), ["café", '"so"'])
     assert BanList(["a"]).lines == ()
 
 

@@ -166,7 +166,7 @@ def to_object(ban: Ban, phrase: str = "phrase") -> dict[str, Any]:
     """Return a ban as an object of a JSON list."""
     options = dict(list_options(ban))
     scopes = {"scopes": [[scope.where, scope.span] for scope in ban.scopes]} if ban.scopes else {}
-    return {phrase: ban.phrase, "kind": ban.pattern.kind, **options, **scopes}
+    return {phrase: ban.text, "kind": ban.pattern.kind, **options, **scopes}
 
 
 @given(bans=st.lists(_bans, min_size=1, max_size=5), plain=st.lists(st.sampled_from(["a b", "delve"]), max_size=2))
@@ -188,20 +188,20 @@ _plain_kinds = st.one_of(
 ) | st.builds(Ban.words, st.lists(st.sampled_from(["voice", "a", "b"]), min_size=1, max_size=3))
 
 
-@given(bans=st.lists(_plain_kinds.filter(lambda ban: ban.phrase.isprintable()), min_size=1, max_size=5))
+@given(bans=st.lists(_plain_kinds.filter(lambda ban: ban.text.isprintable()), min_size=1, max_size=5))
 def test_yaml_tags_name_kinds(bans: list[Ban]) -> None:
-    text = "mine:\n" + "".join(f"- !{ban.pattern.kind} {json.dumps(ban.phrase, ensure_ascii=False)}\n" for ban in bans)
+    text = "mine:\n" + "".join(f"- !{ban.pattern.kind} {json.dumps(ban.text, ensure_ascii=False)}\n" for ban in bans)
     read = BanList.load(io.StringIO(text + "- !loop\n- !other a * b\n"), format="yaml")
     assert list(read) == [*bans, Ban.loop(), Ban.wildcard("a * b")]
 
 
-@given(bans=st.lists(_plain_kinds.filter(lambda ban: ban.phrase.isprintable()), min_size=1, max_size=5))
+@given(bans=st.lists(_plain_kinds.filter(lambda ban: ban.text.isprintable()), min_size=1, max_size=5))
 @example(bans=[Ban.loop(), Ban.regex("a,b")])
 def test_a_column_of_csv_names_kinds(bans: list[Ban]) -> None:
     file = io.StringIO()
     writer = csv.writer(file, quoting=csv.QUOTE_ALL)
     writer.writerow(["kind", "phrase", "weight"])
-    writer.writerows([ban.pattern.kind, ban.phrase, 0.5] for ban in bans)
+    writer.writerows([ban.pattern.kind, ban.text, 0.5] for ban in bans)
     writer.writerow(["", "a b", ""])
     assert list(BanList.load(io.StringIO(file.getvalue()), format="csv")) == [
         *(Ban(ban.pattern, 0.5) for ban in bans),
@@ -279,8 +279,8 @@ def test_top_sorts_by_count_and_puts_bans_without_a_count_last_in_order() -> Non
     bans = BanList(
         ["x", Ban("a", count=2), Ban("b", count=0), "y", Ban("c", count=2), Ban("d", count=5)], source="s", license="l"
     )
-    assert [ban.phrase for ban in bans.top(99)] == ["d", "a", "c", "b", "x", "y"]
-    assert [ban.phrase for ban in bans.top(2)] == ["d", "a"]
+    assert [ban.text for ban in bans.top(99)] == ["d", "a", "c", "b", "x", "y"]
+    assert [ban.text for ban in bans.top(2)] == ["d", "a"]
     assert (len(bans.top(0)), bans.top(1).source, bans.top(1).license) == (0, "s", "l")
     for n in (-1, 1.5, True, "3", None):
         with pytest.raises(BanError, match=r"^n of top is .*; it is a whole number, 0 or more$"):
@@ -289,7 +289,7 @@ def test_top_sorts_by_count_and_puts_bans_without_a_count_last_in_order() -> Non
 
 def test_a_filter_keeps_the_matching_bans() -> None:
     bans = BanList(["a b", "c", "d e"], source="s")
-    kept = bans.filter(lambda ban: " " in ban.phrase)
+    kept = bans.filter(lambda ban: " " in ban.text)
     assert (kept, kept.source) == (BanList(["a b", "d e"]), "s")
 
 
@@ -428,21 +428,21 @@ def test_published_factors_become_weights_and_counts_sort(lists: Path) -> None:
     counts = BanList.load(lists / "antislop_sampler_slop_phrases_2025-04-07.json")
     assert (factors[0], factors[0].count) == (Ban("symphony", weight=0.03125), None)
     assert {ban.weight for ban in counts} == {0.0}
-    assert [(ban.phrase, ban.count) for ban in counts.top(1)] == [("took a deep breath", 28671)]
+    assert [(ban.text, ban.count) for ban in counts.top(1)] == [("took a deep breath", 28671)]
 
 
 def test_published_ngrams_are_found_over_stop_words(lists: Path) -> None:
     trigrams = BanList.load(lists / "forensics_trigrams.json")
     ngrams = BanList.load(lists / "antislop_vllm_banned_ngrams.json", format="ngrams")
     text = "Her voice was barely a whisper."
-    assert {ban.phrase for ban, *_ in trigrams.find(text)} == {"voice barely whisper"}
-    assert {"voice barely", "barely whisper"} <= {ban.phrase for ban, *_ in ngrams.find(text)}
+    assert {ban.text for ban, *_ in trigrams.find(text)} == {"voice barely whisper"}
+    assert {"voice barely", "barely whisper"} <= {ban.text for ban, *_ in ngrams.find(text)}
 
 
 def test_with_options_changes_all_bans_of_a_list() -> None:
     bans = BanList(["a", Ban.regex("b+"), Ban("c", weight=0.5)], source="here", license="CC0-1.0")
     quiet = bans.with_options(scopes=[Scope("outside", "quotes")], at_most=1)
-    assert [ban.phrase for ban in quiet] == [ban.phrase for ban in bans]
+    assert [ban.text for ban in quiet] == [ban.text for ban in bans]
     assert all(ban.scopes == (Scope("outside", "quotes"),) and ban.at_most == 1 for ban in quiet)
     assert (quiet[2].weight, quiet.source, quiet.license) == (0.5, "here", "CC0-1.0")
     assert [match.start for match in quiet.find('a "a" bb a')] == [9]

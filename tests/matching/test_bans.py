@@ -251,7 +251,7 @@ def test_expected_phrases_are_found(case: str) -> None:
 
 def test_nested_and_overlapping_bans_are_all_found_in_order() -> None:
     bans = BanList(["a b c d e x", "d e f", "e", "a b"])
-    assert [(match.ban.phrase, match.start) for match in bans.find("a b c d e f")] == [
+    assert [(match.ban.text, match.start) for match in bans.find("a b c d e f")] == [
         ("a b", 0),
         ("d e f", 6),
         ("e", 8),
@@ -271,7 +271,7 @@ def test_an_empty_list_and_an_empty_text_find_nothing() -> None:
 def test_a_list_of_8000_finds_each_of_its_bans() -> None:
     phrases = [f"entry {number} of {number % 7}" for number in range(8000)]
     text = ". ".join(phrases)
-    assert [match.ban.phrase for match in BanList(phrases).find(text)] == phrases
+    assert [match.ban.text for match in BanList(phrases).find(text)] == phrases
 
 
 @given(text=st.text(), phrase=st.text(min_size=1))
@@ -417,10 +417,10 @@ def _load_or_refuse(path: Path) -> BanList | BanError:
 def test_the_suffix_of_a_file_takes_precedence_over_its_first_character(tmp_path: Path) -> None:
     text = tmp_path / "list.txt"
     text.write_text("[sic]\na b\n", encoding="utf-8")
-    assert [ban.phrase for ban in BanList.load(text)] == ["[sic]", "a b"]
+    assert [ban.text for ban in BanList.load(text)] == ["[sic]", "a b"]
     nameless = tmp_path / "list"
     nameless.write_text('["a b"]', encoding="utf-8")
-    assert [ban.phrase for ban in BanList.load(nameless)] == ["a b"]
+    assert [ban.text for ban in BanList.load(nameless)] == ["a b"]
     json_file = tmp_path / "list.json"
     json_file.write_text("a b\n", encoding="utf-8")
     with pytest.raises(BanError, match=r"list.json:1: not JSON"):

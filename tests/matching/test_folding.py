@@ -85,7 +85,7 @@ def _some_phrases_of(data: st.DataObject, text: str) -> Iterator[str]:
 
 
 def _count(bans: BanList, text: str) -> Counter[str]:
-    return Counter(match.ban.phrase for match in bans.find(text))
+    return Counter(match.ban.text for match in bans.find(text))
 
 
 @given(text=texts, case_sensitive=sensitive)

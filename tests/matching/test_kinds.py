@@ -238,7 +238,7 @@ def test_a_regex_that_takes_too_long_is_dropped_once_and_named() -> None:
     matcher, began = Matcher([slow, quick], Bytes()), time.perf_counter()
     with pytest.warns(RuntimeWarning, match=r"^the regex '\(\?:a\|aa\)\+b' took longer than 0.25 seconds"):
         state = list(accumulate(b"a" * 90 + b"c", matcher.feed, initial=matcher.start()))[-1]
-    assert matcher.slow == [slow]
+    assert matcher.timed_out == [slow]
     assert [violation.ban for violation in state.violations] == [quick]
     assert time.perf_counter() - began < 10
 
@@ -252,7 +252,7 @@ def test_a_dropped_regex_is_in_the_report_of_every_text_from_then_on() -> None:
     _, report = run(Markov(1, length=3), words, [slow], matcher=matcher)
     assert report.dropped == [slow]
     matcher.restore()
-    assert matcher.slow == []
+    assert matcher.timed_out == []
     _, report = run(Markov(1, length=3), words, [slow], matcher=matcher)
     assert report.dropped == []
 
@@ -337,7 +337,7 @@ def test_the_repr_of_a_ban_is_the_code_that_makes_it() -> None:
 
 
 def test_flags_become_part_of_the_pattern() -> None:
-    assert Ban.regex("a.b", flags=regex.IGNORECASE | regex.DOTALL).phrase == "(?is)a.b"
+    assert Ban.regex("a.b", flags=regex.IGNORECASE | regex.DOTALL).text == "(?is)a.b"
     with pytest.raises(BanError, match="flags of 'a' are"):
         Ban.regex("a", flags=regex.DEBUG)
 

@@ -66,7 +66,7 @@ def searches(draw: st.DrawFn) -> tuple[list[Ban], list[str]]:
     """Return bans, and the pieces of a text in which they are likely to occur."""
     letters = draw(st.sampled_from([NASTY, PLAIN]))
     bans = draw(lists(st.lists(st.sampled_from(letters), min_size=1, max_size=4).map("".join)))
-    written = [ban.phrase.replace("*", "a") for ban in bans if ban.pattern.is_legible]
+    written = [ban.text.replace("*", "a") for ban in bans if ban.pattern.is_legible]
     chunks = st.sampled_from((*letters, *written * (1 + len(letters) // max(1, len(written)))))
     text = "".join(draw(st.lists(chunks, min_size=draw(st.sampled_from([0, 20])), max_size=40)))
     return bans, cut_at(text, draw(places))
@@ -122,6 +122,6 @@ def test_texts_without_stops_are_searched_in_bounded_memory() -> None:
     for filler in (" " * 1000, "\u200b" * 1000, "word " * 200):
         bans = BanList(["a cat", Ban.words(["a", "dog"], gap=1)])
         steps = list(bans.search([*[filler] * 200, " a cat, a big dog. ", *[filler] * 200]))
-        assert [match.ban.phrase for step in steps for match in step.matches] == ["a cat", "a dog"]
+        assert [match.ban.text for step in steps for match in step.matches] == ["a cat", "a dog"]
         settled = [step.settled for step in steps]
         assert max(after - before for before, after in pairwise(settled)) < 2 * prefilter.MAX_WAITING

@@ -81,9 +81,9 @@ def test_a_rewind_over_a_special_token_restores_the_scope_before_it() -> None:
         [Ban("a b", scopes=[Scope("outside", "think")]), Ban("a", scopes=[Scope("inside", "think")])], WORDS
     )
     states = list(accumulate([A, BEGIN, A], matcher.feed, initial=matcher.start()))
-    assert [violation.ban.phrase for violation in matcher.finish(states[-1])] == ["a"]
+    assert [violation.ban.text for violation in matcher.finish(states[-1])] == ["a"]
     again = list(accumulate([SPACE, B], matcher.feed, initial=states[-1].back_to(1)))
-    assert [(violation.ban.phrase, violation.start) for violation in matcher.finish(again[-1])] == [("a b", 0)]
+    assert [(violation.ban.text, violation.start) for violation in matcher.finish(again[-1])] == [("a b", 0)]
 
 
 def test_a_special_token_still_separates_words() -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, StoppingCriteria, set_seed
 
 from antislop import AntiSlop, Ban, BanList
-from antislop.trace.events import Drawn, Shortened
+from antislop.trace.events import Drawn, Truncated
 from tests.support.models import build_model, build_tokenizer
 
 TOKENIZER = build_tokenizer()
@@ -153,11 +153,11 @@ def test_a_row_is_cut_if_another_row_that_was_rewritten_ends_both(llama: PreTrai
     for event in out.reports[0].events:
         if isinstance(event, Drawn):
             text.append(event.token)
-        elif isinstance(event, Shortened):
+        elif isinstance(event, Truncated):
             assert tuple(text[event.length :]) == event.withdrawn
             del text[event.length :]
     assert text == out.sequences[0, 4:].tolist()
-    assert any(isinstance(event, Shortened) for event in out.reports[0].events)
+    assert any(isinstance(event, Truncated) for event in out.reports[0].events)
 
 
 def never(input_ids: Tensor, scores: Any) -> bool:

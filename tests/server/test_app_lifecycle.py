@@ -304,10 +304,10 @@ def test_a_list_is_read_again_when_its_file_changes(tokenizer: PreTrainedTokeniz
             if text is not None:
                 path.write_text(text)
             await reloader.reload(service)
-            lists.append([ban.phrase for ban in service.own_bans.bans])
+            lists.append([ban.text for ban in service.own_bans.bans])
         path.unlink()
         await reloader.reload(service)
-        return [*lists, [ban.phrase for ban in service.own_bans.bans]]
+        return [*lists, [ban.text for ban in service.own_bans.bans]]
 
     lists = asyncio.run(change())
     assert lists == [["a cat"], ["a dog", "a cow"], ["a dog", "a cow"], ["a dog"], ["a dog"]]

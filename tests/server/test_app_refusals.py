@@ -225,7 +225,7 @@ def test_no_field_is_of_two_kinds() -> None:
 
 
 def bans_of(backend: SlowBackend) -> dict[str, float]:
-    return {ban.phrase: ban.weight for ban in backend.written[-1].bans.bans}
+    return {ban.text: ban.weight for ban in backend.written[-1].bans.bans}
 
 
 @pytest.mark.parametrize(

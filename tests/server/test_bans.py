@@ -285,6 +285,6 @@ def test_a_request_that_leaves_does_not_stop_the_work_of_the_others(own: Countin
             first.cancel()
             await asyncio.sleep(0)
             own.may_compile.set()
-            assert (await second).bans[0].phrase == "ab"
+            assert (await second).bans[0].text == "ab"
 
     asyncio.run(ask())

@@ -50,7 +50,7 @@ def describe(backend: SlowBackend, answer: httpx.Response) -> dict[str, Any]:
         "prompt_tokens": length,
         "max_new_tokens": first.max_new_tokens,
         **{name: value for name, value in vars(first.sampling).items() if value != NEUTRAL[name]},
-        **({"bans": bans} if (bans := [ban.phrase for ban in first.bans.bans if ban.phrase != "own ban"]) else {}),
+        **({"bans": bans} if (bans := [ban.text for ban in first.bans.bans if ban.text != "own ban"]) else {}),
         **({"stop": list(first.stop)} if first.stop else {}),
         **({"alternatives": first.alternatives} if first.alternatives is not None else {}),
         **({"texts": len(backend.written)} if len(backend.written) > 1 else {}),

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from antislop import AntiSlop, Ban
 from antislop.caches.cache import TransformersCache
 from antislop.decoding.ledger import Node
-from antislop.decoding.row import Row, TextSpec
+from antislop.decoding.row import Row, RowSpec
 from antislop.decoding.sources import LogitsSource
 from antislop.endpoint.sampling import Sampling
 from antislop.errors import InputError
@@ -26,7 +26,7 @@ from antislop.processors.settings import Settings
 from antislop.server import request_preparer
 from antislop.server.backend import BackendError, Busy, GenerationRequest
 from antislop.server.local import LocalBackend
-from antislop.trace.events import Drawn, Dropped, Event, Settled
+from antislop.trace.events import Drawn, Event, Settled, TimedOut
 from antislop.trace.report import Report
 from tests.support.depth import DEPTH
 from tests.support.models import build_model, build_tokenizer, poisoned
@@ -374,7 +374,7 @@ def test_a_backend_that_wrote_nothing_closes_at_once(model: PreTrainedModel) -> 
 
 def count_live() -> Counter[str]:
     gc.collect()
-    kinds = (Row, TextSpec, Node, State, Settings, LogitsSource, TransformersCache, Report)
+    kinds = (Row, RowSpec, Node, State, Settings, LogitsSource, TransformersCache, Report)
     return Counter(type(thing).__name__ for thing in gc.get_objects() if type(thing) in kinds)
 
 
@@ -432,7 +432,7 @@ def test_a_regex_that_one_text_made_too_slow_is_searched_for_again_later(
             for after in (60.0, 60.0, 0.0):
                 monkeypatch.setattr(request_preparer, "RESTORE_AFTER", after)
                 events = await read(backend, request_of(backend, bans=bans))
-                dropped.append([event.ban.phrase for event in events if isinstance(event, Dropped)])
+                dropped.append([event.ban.text for event in events if isinstance(event, TimedOut)])
             return dropped
 
     with pytest.warns(RuntimeWarning, match="took longer"):

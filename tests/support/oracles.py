@@ -25,7 +25,7 @@ from tests.support.toys import PROMPT, Markov, Words
 
 def occurrences(text: str, ban: Ban, *, is_final: bool = True) -> Iterator[tuple[int, int]]:
     """Find the occurrences of a ban in an ASCII text; at the end of an unfinished text, its right edge is open."""
-    where, phrase = (text, ban.phrase) if ban.pattern.case_sensitive else (text.lower(), ban.phrase.lower())
+    where, phrase = (text, ban.text) if ban.pattern.case_sensitive else (text.lower(), ban.text.lower())
     for start in range(len(text) - len(phrase) + 1):
         end = start + len(phrase)
         if where[start:end] != phrase:
@@ -91,7 +91,7 @@ def phrase_occurrences(text: str, ban: Ban) -> Iterator[tuple[int, int]]:
 def all_occurrences(text: str, ban: Ban) -> Iterator[tuple[int, int]]:
     """Find a ban of any kind, including occurrences that its rules exempt."""
     if isinstance(ban.pattern, Regex):
-        return matches(ban.phrase, text, max_span=ban.pattern.max_span)
+        return matches(ban.text, text, max_span=ban.pattern.max_span)
     return (phrase_occurrences if isinstance(ban.pattern, Phrase) else sequence_occurrences)(text, ban)
 
 

@@ -13,7 +13,7 @@ from antislop.decoding.engine import ForwardPass
 from antislop.decoding.loop import decode
 from antislop.decoding.policy import Policy
 from antislop.decoding.protocols import KVState, KVStates, RewindableCache, count_queries, fill_left
-from antislop.decoding.row import Drafter, Row, TextSpec
+from antislop.decoding.row import Drafter, Row, RowSpec
 from antislop.decoding.scheduler import Scheduler
 from antislop.matching.bans import Ban
 from antislop.matching.token_matcher import Matcher
@@ -121,10 +121,10 @@ def spec_of(
     seed: int | None = None,
     lookback: bool = True,
     **kwargs: Any,
-) -> TextSpec:
+) -> RowSpec:
     """A text of the toy model."""
-    asked: dict[str, Any] = {"settings": model, "capacity": model.length, **kwargs}
-    return TextSpec(
+    asked: dict[str, Any] = {"settings": model, "max_new_tokens": model.length, **kwargs}
+    return RowSpec(
         prompt=torch.tensor([prompt]),
         matcher=matcher,
         state=matcher.start(prompt, lookback=lookback),

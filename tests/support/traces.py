@@ -9,7 +9,7 @@ from typing import Any
 from antislop.lists.ban_list import BanList
 from antislop.matching.bans import Ban
 from antislop.matching.token_matcher import Violation
-from antislop.trace import Admitted, Conceded, Drawn, Finished, Rewound, Settled, Shortened, Trace, TracedRow
+from antislop.trace import Admitted, Conceded, Drawn, Finished, Rewound, Settled, Trace, TracedRow, Truncated
 from antislop.trace.events import Event, TokenChoice
 from tests.support.toys import Words
 
@@ -71,7 +71,7 @@ def make_random_events(chance: random.Random, words: Words = SPLIT, *, has_choic
                 events.append(Conceded(violation))
             else:
                 cut = tuple(tokens[length:])
-                events.append(Rewound(length, cut, violation) if kind == "R" else Shortened(length, cut))
+                events.append(Rewound(length, cut, violation) if kind == "R" else Truncated(length, cut))
                 del tokens[length:]
     return [*events, Settled(tuple(tokens[settled:])), Finished("done", 0.0)] if chance.random() < 0.8 else events
 

@@ -13,7 +13,7 @@ from transformers.generation import GenerateDecoderOnlyOutput, GenerateEncoderDe
 
 from antislop import AntiSlop, Ban, BanList, Report
 from antislop.matching.token_matcher import Violation
-from antislop.trace.events import Admitted, Conceded, Dropped, Event, Finished, Rewound, Shortened
+from antislop.trace.events import Admitted, Conceded, Event, Finished, Rewound, TimedOut, Truncated
 from antislop.trace.report import Withdrawal
 from tests.support.families import build
 from tests.support.models import build_model, build_tokenizer
@@ -28,7 +28,7 @@ EVENTS: list[Event] = [
     Rewound(4, (3,), Violation(MAYBE, 4, 4)),
     Conceded(Violation(BAN, 6, 8)),
     Admitted(Violation(MAYBE, 9, 9)),
-    Dropped(MAYBE),
+    TimedOut(MAYBE),
     Finished("done", 0.5),
 ]
 ASKED: dict[str, Any] = {"max_new_tokens": 40, "do_sample": True, "return_dict_in_generate": True}
@@ -54,7 +54,7 @@ def test_a_ban_that_was_let_through_and_withdrawn_later_is_not_left_in_the_text(
     report = Report.of([*EVENTS[2:4], Rewound(9, (1,), Violation(BAN, 9, 9))])
     assert (report.conceded, report.admitted, report.violations) == (1, 0, 2)
     assert [event.violation.start for event in report.let_through] == [6]
-    report.add(Shortened(8, (1,)))
+    report.add(Truncated(8, (1,)))
     assert (report.conceded, report.admitted, report.violations) == (0, 0, 2)
     assert report.to_dict()["let_through"] == []
 

@@ -6,7 +6,7 @@ import random
 
 from antislop import Ban
 from antislop.matching.token_matcher import Violation
-from antislop.trace.events import Drawn, Event, Rewound, Settled, Shortened
+from antislop.trace.events import Drawn, Event, Rewound, Settled, Truncated
 from antislop.trace.traced_row import RowHistory, read_history
 
 BAN = Ban("a b")
@@ -21,7 +21,7 @@ def write_at_random(seed: int) -> list[Event]:
             withdrawn = tuple(text[length:])
             violation = Violation(BAN, length, len(text) - 1)
             is_cut = choice.random() < 0.1
-            events.append(Shortened(length, withdrawn) if is_cut else Rewound(length, withdrawn, violation))
+            events.append(Truncated(length, withdrawn) if is_cut else Rewound(length, withdrawn, violation))
             del text[length:]
         else:
             text.append(choice.randrange(3))
@@ -35,7 +35,7 @@ def list_naively(events: list[Event]) -> tuple[list[int], list[tuple[int, tuple[
     for event in events:
         if isinstance(event, Drawn):
             text.append(event.token)
-        elif isinstance(event, (Rewound, Shortened)):
+        elif isinstance(event, (Rewound, Truncated)):
             attempts.append((text[: event.length], tuple(text[event.length :])))
             text = text[: event.length]
     return text, [(len(before), tokens, text[: len(before)] == before) for before, tokens in attempts]

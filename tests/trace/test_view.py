@@ -14,7 +14,7 @@ from antislop import AntiSlop, Ban, BanList
 from antislop.display import make_visible
 from antislop.matching.characters import decode
 from antislop.matching.token_matcher import Violation
-from antislop.trace import Conceded, Drawn, Dropped, Finished, Forked, Shortened, TokenChoice, Trace
+from antislop.trace import Conceded, Drawn, Finished, Forked, TimedOut, TokenChoice, Trace, Truncated
 from antislop.trace.view.page import draw_time_line
 from antislop.trace.view.rows import RowView, count_bans, list_notes
 from tests.support.browser import PageReader
@@ -102,7 +102,7 @@ def test_attempts_on_withdrawn_paths_are_marked() -> None:
 
 
 def test_the_table_of_bans_counts_rewinds_and_tokens_and_has_what_came_instead() -> None:
-    saw = [Drawn(0), Drawn(4), Conceded(Violation(DOGS, 1, 1)), Drawn(6), Drawn(3), Shortened(3, (3,))]
+    saw = [Drawn(0), Drawn(4), Conceded(Violation(DOGS, 1, 1)), Drawn(6), Drawn(3), Truncated(3, (3,))]
     rows = [RowView(row, WORDS, {}) for row in make_trace(WORDS, NESTED, saw).rows]
     counts = {entry.ban: entry for entry in count_bans(rows)}
     assert list(counts) == [CAT, DOGS, None]
@@ -131,8 +131,8 @@ def test_a_trace_of_events_alone_says_how_to_record_more() -> None:
 
 def test_the_end_of_a_text_is_explained() -> None:
     slow = Ban.regex("a+")
-    events = [Drawn(0), Dropped(slow), Conceded(Violation(CAT, 0, 0), forced_by="Grammar")]
-    ends = [Finished("done", 0.0), Finished("exhausted", 0.0, forced_by="Grammar"), Finished("failed", 0.0)]
+    events = [Drawn(0), TimedOut(slow), Conceded(Violation(CAT, 0, 0), constrained_by="Grammar")]
+    ends = [Finished("done", 0.0), Finished("exhausted", 0.0, constrained_by="Grammar"), Finished("failed", 0.0)]
     trace = make_trace(WORDS, [], *([*events, end] for end in ends))
     notes = [list_notes(row) for row in trace.rows]
     conceded = "Conceded, since Grammar rules out all else: 'a cat'."
@@ -148,7 +148,7 @@ def test_the_end_of_a_text_is_explained() -> None:
 
 
 def test_a_forked_text_names_its_origin_and_a_cut_without_a_ban_its_possible_causes() -> None:
-    events = [Drawn(0), Drawn(3), Shortened(1, (3,)), Forked(0, 1, 2), Drawn(4), Finished("done", 0.0)]
+    events = [Drawn(0), Drawn(3), Truncated(1, (3,)), Forked(0, 1, 2), Drawn(4), Finished("done", 0.0)]
     trace = make_trace(WORDS, events)
     assert list_notes(trace.rows[0]) == ["A controller forked this text from text 0 after 1 token: branch 2."]
     page = PageReader(trace.to_html())

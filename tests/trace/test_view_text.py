@@ -10,7 +10,7 @@ import pytest
 from antislop import Ban
 from antislop.matching.characters import decode
 from antislop.matching.token_matcher import Violation
-from antislop.trace import Drawn, Finished, Rewound, Settled, Shortened
+from antislop.trace import Drawn, Finished, Rewound, Settled, Truncated
 from tests.support.depth import DEPTH
 from tests.support.toys import Words
 from tests.support.traces import SPLIT, make_random_events, make_trace
@@ -41,7 +41,7 @@ def test_the_picture_has_the_prompt_and_no_control_characters_or_markup() -> Non
 
 
 def test_text_that_another_row_cut_off_is_withdrawn_without_a_ban() -> None:
-    events = [Drawn(0), Drawn(1), Shortened(1, (1,)), Settled((0,)), Finished("done", 0.0)]
+    events = [Drawn(0), Drawn(1), Truncated(1, (1,)), Settled((0,)), Finished("done", 0.0)]
     assert make_trace(WORDS, events).to_text() == "so [-a-]"
 
 

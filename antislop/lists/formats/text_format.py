@@ -81,7 +81,7 @@ def write_lines(bans: Iterable[Ban], *, source: str | None = None, license: str 
         line = write_ban(ban)
         _, read = attempt(0, read_ban, line)
         if read != ban or read.count != ban.count:
-            raise BanError(f"{ban.phrase[:80]!r} can't be written so that it reads back the same: simplify it")
+            raise BanError(f"{ban.text[:80]!r} can't be written so that it reads back the same: simplify it")
         yield line
 
 
@@ -108,7 +108,7 @@ def write_ban(ban: Ban) -> str:
     'voice barely whisper\twords gap=2 exempt=["a whisper"]'
     """
     kind = ban.pattern.kind
-    text = write_stars(ban.phrase) if kind == Phrase.kind else ban.phrase
+    text = write_stars(ban.text) if kind == Phrase.kind else ban.text
     flags = [*([] if kind == Phrase.kind else [kind]), *(_write_flag(*option) for option in list_options(ban))]
     return "\t".join([_quote(text), *([" ".join(flags)] if flags else [])])
 

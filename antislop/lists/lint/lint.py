@@ -121,7 +121,7 @@ def find_contained(bans: Sequence[Ban]) -> Findings:
     """Yield the entries that have no effect because they always contain another one that is forbidden everywhere."""
     repeats = _find_repeats(bans)
     containers: dict[int, tuple[int, str]] = {}
-    literals = sorted(_find_literals_within(bans), key=lambda pair: len(bans[pair[1]].phrase))
+    literals = sorted(_find_literals_within(bans), key=lambda pair: len(bans[pair[1]].text))
     for pairs, relation in (
         (literals, "contains"),
         (_find_sequences_within(bans), "is a case of"),
@@ -254,12 +254,12 @@ def find_common(bans: Sequence[Ban], frequencies: Mapping[str, float]) -> Findin
 def find_joined(bans: Sequence[Ban], frequencies: Mapping[str, float]) -> Findings:
     """Yield the entries that look like two between which a comma is missing."""
     literals = [(index, ban) for index, ban in enumerate(bans) if ban.pattern.is_literal]
-    entries = {ban.phrase.casefold() for _, ban in literals}
+    entries = {ban.text.casefold() for _, ban in literals}
     for index, ban in literals:
-        if _TWO_ENTRIES.search(ban.phrase):
+        if _TWO_ENTRIES.search(ban.text):
             fault = f"{describe(ban)} contains a comma between quotes and looks like two entries"
             yield Finding(ban, index, "joined", fault, "write one entry each")
-        elif halves := _split_joined(ban.phrase, entries, frequencies):
+        elif halves := _split_joined(ban.text, entries, frequencies):
             fault = f"{describe(ban)} looks like two entries without a comma between them"
             yield Finding(ban, index, "joined", fault, f"write {halves[0]!r} and {halves[1]!r}")
 
@@ -282,7 +282,7 @@ def _describe_hits(
 
 
 def _is_made_of_common_words(ban: Ban, frequencies: Mapping[str, float]) -> bool:
-    words = fold_phrase(ban.phrase).replace(BOUNDARY, "").split()
+    words = fold_phrase(ban.text).replace(BOUNDARY, "").split()
     return 2 <= len(words) <= 3 and all(find_zipf(word, frequencies) >= COMMONEST_ZIPF for word in words)
 
 
@@ -336,7 +336,7 @@ def find_untypable(bans: Sequence[Ban], vocabulary: VocabularySurfaces) -> Findi
 
 def _find_missing(ban: Ban, speller: Speller) -> Iterator[str]:
     symbols = ban.pattern.find_symbols(case_sensitive=ban.pattern.case_sensitive) or ""
-    for character in dict.fromkeys(ban.phrase):
+    for character in dict.fromkeys(ban.text):
         folded = fold_phrase(character, case_sensitive=ban.pattern.case_sensitive)
         if folded.strip(BOUNDARY) in symbols and speller.find_missing(folded):
             yield character

@@ -264,7 +264,7 @@ class Loop(Pattern):
 
     kind: ClassVar[str] = "loop"
     constructor: ClassVar[str] = "Ban.loop"
-    begins_anew: ClassVar[bool] = True
+    changes_first_token: ClassVar[bool] = True
     search = LoopSearch
 
     text: str = ""

@@ -56,7 +56,7 @@ class Pattern:
     constructor: shorthand that a `repr` shows, if `Ban` has one.
     search: finds it in texts; None if text alone does not show it. Kinds with the same search are searched together.
     is_literal: whether the symbols of `find_symbols` are all there is to an occurrence.
-    begins_anew: whether greedy decoding replaces the first token of an occurrence, not the last one.
+    changes_first_token: whether greedy decoding replaces the first token of an occurrence, not the last one.
     """
 
     __slots__ = ()
@@ -65,7 +65,7 @@ class Pattern:
     constructor: ClassVar[str] = ""
     search: ClassVar[type[TextSearch[Any]] | None] = None
     is_literal: ClassVar[bool] = False
-    begins_anew: ClassVar[bool] = False
+    changes_first_token: ClassVar[bool] = False
 
     text: str
 

@@ -131,7 +131,7 @@ class BanCache:
 def measure(compiled: CompiledBans) -> int:
     """Return the size of a new list, in bans of some 20 characters."""
     return 10 + sum(
-        1 + len(ban.exempt) + len(ban.phrase) // 50 + 10 * isinstance(ban.pattern, Regex) for ban in compiled.bans
+        1 + len(ban.exempt) + len(ban.text) // 50 + 10 * isinstance(ban.pattern, Regex) for ban in compiled.bans
     )
 
 
@@ -185,7 +185,7 @@ def _check_longest(name: str, values: list[str], limit: int) -> None:
 def _weigh(bans: BanList, weights: dict[str, float]) -> BanList:
     """Return the bans with new weights for some phrases, compared without regard to case."""
     folded = {phrase.casefold(): weight for phrase, weight in weights.items()}
-    known = {ban.phrase.casefold() for ban in bans}
+    known = {ban.text.casefold() for ban in bans}
     for phrase in weights:
         if phrase.casefold() not in known:
             raise RequestError(
@@ -193,4 +193,4 @@ def _weigh(bans: BanList, weights: dict[str, float]) -> BanList:
                 f"ban_weights has {phrase[:60]!r}, which is in no list: add it to banned_strings, or leave it out",
                 param="ban_weights",
             )
-    return BanList([replace(ban, weight=folded.get(ban.phrase.casefold(), ban.weight)) for ban in bans])
+    return BanList([replace(ban, weight=folded.get(ban.text.casefold(), ban.weight)) for ban in bans])

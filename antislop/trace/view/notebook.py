@@ -60,7 +60,7 @@ def _write_segment(segment: Segment, before: Segment | None) -> str:
     if segment.attempt is None:
         return text
     violation = segment.attempt.violation
-    title = f"ban: {violation.ban.phrase}" if violation else "no ban: cut by a controller, or because of its batch"
+    title = f"ban: {violation.ban.text}" if violation else "no ban: cut by a controller, or because of its batch"
     gap = "; margin-left: .4em" if before and before.attempt else ""
     return f'<del style="text-decoration: none{gap}" title="{escape_html(title)}">{text}</del>'
 
@@ -73,7 +73,7 @@ def _write_part(text: str, kind: str) -> str:
 def _write_bans(counts: Sequence[BanCounts]) -> str:
     lines = [
         (
-            entry.ban.phrase if entry.ban else "no ban: a controller, or its batch",
+            entry.ban.text if entry.ban else "no ban: a controller, or its batch",
             entry.rewinds,
             entry.tokens,
             entry.conceded + entry.admitted,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from antislop.display import fill_page, make_visible
 from antislop.errors import InputError
-from antislop.trace.events import Admitted, Conceded, Drawn, Rewound, Shortened, TokenChoice
+from antislop.trace.events import Admitted, Conceded, Drawn, Rewound, TokenChoice, Truncated
 from antislop.trace.text_pieces import WrittenToken
 from antislop.trace.traced_row import TracedRow
 from antislop.trace.view.rows import RowView, count_bans
@@ -145,7 +145,7 @@ def _list_row(view: RowView, tokens: dict[int, int], bans: dict[str, int]) -> di
         return [n for token, share in pairs for n in (tokens.setdefault(token, len(tokens)), _round(share))]
 
     def number(ban: Ban) -> int:
-        return bans.setdefault(make_visible(ban.phrase), len(bans))
+        return bans.setdefault(make_visible(ban.text), len(bans))
 
     def describe(choice: TokenChoice | None) -> list[Any]:
         if choice is None:
@@ -218,7 +218,7 @@ def draw_time_line(row: TracedRow, written: Sequence[WrittenToken]) -> TimeLine:
             case Drawn():
                 length += 1
                 lengths.append(length)
-            case Rewound(kept) | Shortened(kept):
+            case Rewound(kept) | Truncated(kept):
                 cuts.append((len(lengths) - 1, length, kept))
                 length = kept
     line = TimeLine(len(lengths) - 1, max(lengths))

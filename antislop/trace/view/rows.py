@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from antislop.display import describe_count, make_visible
 from antislop.matching.characters import NOTHING, complete, finish
 from antislop.trace.console import describe_conceded
-from antislop.trace.events import Admitted, Conceded, Drawn, Dropped, Finished, Forked, Rewound, Shortened
+from antislop.trace.events import Admitted, Conceded, Drawn, Finished, Forked, Rewound, TimedOut, Truncated
 from antislop.trace.report import Report
 from antislop.trace.text_pieces import WrittenText, WrittenToken
 from antislop.trace.traced_row import Attempt, RowHistory, TracedRow
@@ -97,14 +97,14 @@ class RowView:
                 case Drawn():
                     indices.append(length)
                     length += 1
-                case Rewound(kept) | Shortened(kept):
+                case Rewound(kept) | Truncated(kept):
                     length = kept
         return indices
 
     @cached_property
     def alternatives(self) -> list[tuple[tuple[int, float], ...]]:
         """For each attempt, the likeliest tokens that could replace it, with their shares."""
-        events = (event for event in self.row.events if isinstance(event, (Rewound, Shortened)))
+        events = (event for event in self.row.events if isinstance(event, (Rewound, Truncated)))
         return [event.alternatives if isinstance(event, Rewound) else () for event in events]
 
     @cached_property
@@ -238,9 +238,9 @@ def list_notes(row: TracedRow) -> list[str]:
     if text := describe_conceded(Report.of(row.events)):
         notes.append(f"{text[:1].upper()}{text[1:]}.")
     notes += [
-        f"The regex {event.ban.phrase!r} took too long, and was no longer searched for."
+        f"The regex {event.ban.text!r} took too long, and was no longer searched for."
         for event in row.events
-        if isinstance(event, Dropped)
+        if isinstance(event, TimedOut)
     ]
     return list(map(make_visible, notes))
 
@@ -258,7 +258,7 @@ def _explain_end(row: TracedRow) -> Iterator[str]:
     for event in row.events:
         match event:
             case Finished("exhausted"):
-                cause = f", since {event.forced_by} rules out all else" if event.forced_by else ""
+                cause = f", since {event.constrained_by} rules out all else" if event.constrained_by else ""
                 yield f"The text ends early: every continuation was banned{cause}."
             case Finished("failed"):
                 yield "The text ends early: the model returned no probabilities to draw from."
