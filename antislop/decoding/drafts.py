@@ -1,7 +1,7 @@
 """Draft what may come next: the rest of an incomplete ban, or what a smaller model would write.
 
-Once two tokens of a phrase are written, its likely continuation is read in the same forward pass as the second one. The
-nodes along it are then filled, so that a violation costs about one pass instead of one for each of its tokens.
+The rest of a phrase is read in the same forward pass as its second token. The nodes along it are then filled, so that
+a violation costs about one pass instead of one for each of its tokens.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class PhraseDrafter:
         self._trials: dict[tuple[int, ...], list[int]] = {}  # by draft: [trials, accepted tokens]
 
     def propose(self, row: Row) -> Draft:
-        """Return the tokens that the incomplete bans continue with, if at least two of their tokens are written."""
+        """Return how the incomplete bans continue, once at least two of their tokens are written."""
         start, endings = self._matcher.expect(row.state, MAX_ENDINGS)
         if not endings or len(row.tokens) - start < 2:
             return NO_DRAFT
@@ -54,8 +54,8 @@ class PhraseDrafter:
 class ModelDrafter:
     """Drafts by a language model, usually a smaller one, that reads each text in a cache of its own.
 
-    model: with the same tokens as the model that it drafts for.
-    length: the number of tokens of a draft; `ValueError` below 1.
+    model: with the same vocabulary as the model that it drafts for.
+    length: tokens per draft, at least 1.
     process: makes scores of its logits; it sees tokens that may never be written.
     """
 
@@ -69,7 +69,6 @@ class ModelDrafter:
 
     @torch.no_grad()
     def propose(self, row: Row) -> Draft:
-        """Return tokens that the model draws; for a greedy text its likeliest ones."""
         ids = row.ids[0].tolist()
         proposals, before = [], len(ids)
         for _ in range(min(self._length, row.max_new_tokens - len(row.tokens) - 1)):
@@ -83,7 +82,6 @@ class ModelDrafter:
         return Draft(ids[before:], torch.stack(proposals) if proposals and row.spec.policy.do_sample else None)
 
     def learn(self, row: Row, *, proposed: int, accepted: int) -> None:  # noqa: ARG002
-        """Drop the cache of a finished text."""
         if row.is_finished:
             self._caches.pop(row, None)
 
@@ -109,8 +107,6 @@ class ModelDrafter:
 
 
 class _FirstDrafter:
-    """Asks its drafters in order until one returns tokens."""
-
     def __init__(self, drafters: Sequence[Drafter]) -> None:
         self._drafters = drafters
         self._used: dict[int, Drafter] = {}
@@ -137,7 +133,7 @@ def _refuse_other_vocabulary(row: Row, size: int) -> None:
 
 
 def first_of(drafters: Sequence[Drafter]) -> Drafter | None:
-    """Return a drafter that takes the first draft with tokens of several drafters; None for none."""
+    """Return a drafter that uses the first non-empty draft of several drafters; None for none."""
     if len(drafters) < 2:
         return drafters[0] if drafters else None
     return _FirstDrafter(drafters)

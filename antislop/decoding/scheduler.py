@@ -1,7 +1,6 @@
 """Choose which texts are written at the same time: they wait, take a free row of the batch, and leave it when finished.
 
-This module only admits texts; it never decodes. Texts come from an iterable, which is read as rows become
-free, and from other threads, which submit them at any time.
+Texts come from an iterable, which is read as rows become free, and from other threads, which submit them at any time.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ MakeText: TypeAlias = Callable[[], RowSpec | None]
 class Scheduler:
     """Rows of a batch, and the texts that wait for one.
 
-    texts: read one by one, as rows become free.
+    texts: read as rows become free.
     rows: texts that begin together, in one forward pass; they count as the first texts.
     places: the number of rows if none are given.
     is_open: texts may be submitted until `close` is called.
@@ -47,12 +46,11 @@ class Scheduler:
 
     @property
     def rows(self) -> list[Row]:
-        """The rows, in the order of their places; some may be finished."""
+        """The rows, by place; some may be finished."""
         return [source.row for source in self.sources]
 
     @property
     def idle(self) -> bool:
-        """Whether no text is being written."""
         return all(source.row.is_finished for source in self.sources)
 
     def submit(self, text: RowSpec | MakeText) -> int:
@@ -71,9 +69,9 @@ class Scheduler:
             return number
 
     def cancel(self, number: int) -> None:
-        """End a submitted text, at the latest before the next forward pass; no further events of it are yielded.
+        """End a submitted text before the next forward pass, without further events, unless it is finished.
 
-        Does nothing if the text is finished. Any thread may call this.
+        Any thread may call this.
         """
         with self._changed:
             waiting = next((text for text in self._submitted if text[0] == number), None)
@@ -83,16 +81,16 @@ class Scheduler:
                 self._submitted.remove(waiting)
 
     def abandon(self) -> list[Row]:
-        """Free all rows, and return those whose texts were being written: they end without further events.
+        """Free all rows after an error of the engine, and return the unfinished ones, which get no further events.
 
-        After an error of the engine, another one can continue with the texts that wait.
+        Another engine can continue with the texts that wait.
         """
         rows = [row for row in self.rows if not row.is_finished]
         self.sources.clear()
         return rows
 
     def close(self) -> None:
-        """Take no more texts; those that were submitted are still written. Any thread may call this."""
+        """Take no more texts; those submitted are still written. Any thread may call this."""
         with self._changed:
             self._is_open = False
             self._changed.notify()
@@ -101,8 +99,7 @@ class Scheduler:
         """Yield the source of each text that takes a free row; read its prompt before asking for the next.
 
         A row that is finished by then takes another text at once, in an open scheduler only if nothing else is being
-        written. While the scheduler is idle and open, this waits for a text to be submitted. If it is idle afterwards,
-        all texts are finished.
+        written. An idle open scheduler waits for a text; if it is idle afterwards, all texts are finished.
         """
         self.drop_canceled()
         for place in range(self._places):
@@ -115,7 +112,7 @@ class Scheduler:
                     break
 
     def place_copy(self, copy: Source, *, of: Row) -> None:
-        """Give a copy of a row a row of its own: a finished one's, or a new one.
+        """Give a copy of a row a finished row, or a new one.
 
         Raises `CapabilityError` beyond the limit of rows.
         """
@@ -162,7 +159,6 @@ class Scheduler:
         return None
 
     def _next_submitted(self) -> tuple[int, RowSpec | MakeText] | None:
-        """Return the earliest submitted text; wait for one while the scheduler is idle and open."""
         with self._changed:
             if self.idle:
                 self._changed.wait_for(lambda: self._submitted or not self._is_open)
