@@ -44,7 +44,6 @@ class Subject:
         return size
 
     def after(self, tokens: Sequence[int]) -> Tensor:
-        """Return the logits [vocab] after some tokens."""
         if self.oracle is not None:
             return self.oracle(tokens)
         return self.model.forward(torch.tensor([tokens]), self.model.new_cache(1))[0, -1]
@@ -64,14 +63,13 @@ class Subject:
         return [token if token == PAD else token % self.vocabulary_size for token in tokens]
 
     def expect_logits(self, logits: Tensor, tokens: Sequence[int]) -> None:
-        """Raise `ContractError` unless logits [vocab] are those after these tokens."""
         expected = self.after(self.to_ids(tokens))
         if not torch.allclose(logits, expected.to(logits), atol=self.tolerance):
             difference = float((logits - expected.to(logits)).abs().max())
             raise ContractError(f"after the tokens {list(tokens)} the logits are off by up to {difference:.2g}")
 
     def expect_next(self, cache: RewindableCache, *rows: Sequence[int], missing: Sequence[int] = ()) -> None:
-        """Feed the last token of each row; raise `ContractError` unless the logits are those of the whole rows.
+        """Feed the last token of each row, and expect the logits of the whole rows.
 
         missing: for each row, tokens before it that a rewind did not keep, and that are fed again.
         """
@@ -93,8 +91,8 @@ def check_language_model(
 ) -> None:
     """Run all checks on a model and its caches; raise `ContractError` at the first property that is missing.
 
-    after: returns the logits [vocab] after some tokens, computed in another way. Without it, the model reads them in a
-        new cache, and errors that it makes there, too, are not found.
+    after: returns the logits [vocab] after some tokens, computed in another way. By default the model reads them in a
+        new cache, so that errors which it makes there, too, are not found.
     tolerance: largest absolute difference of equal logits.
 
     `KVCache` is checked if the caches have its methods and can be rewound to any length.

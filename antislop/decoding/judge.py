@@ -1,6 +1,6 @@
 """Judge the tokens of a text, whoever has drawn them: the rules by which a ban rewinds it.
 
-docs/exactness.md explains why the texts are then distributed as with rejection sampling. It sees neither logits nor text.
+Sees neither logits nor text. docs/exactness.md explains why the texts are distributed as with rejection sampling.
 """
 
 from __future__ import annotations

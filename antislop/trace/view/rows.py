@@ -23,11 +23,9 @@ if TYPE_CHECKING:
     from antislop.matching.token_matcher import Surfaces
 
 UNFINISHED = "·"
-"""The sign of a token that completes no character."""
-REPLACEMENT_TOKENS = 3
-"""Minimum tokens that are shown as what came instead of an attempt."""
-REPLACEMENT_CHARACTERS = 40
-"""Maximum characters of the same."""
+"""Sign of a token that completes no character."""
+REPLACEMENT_TOKENS, REPLACEMENT_CHARACTERS = 3, 40
+"""Minimum tokens and maximum characters that are shown as what came instead of an attempt."""
 LONG_PROMPT = 600
 """Characters beyond which a prompt is shown apart from the text, and scrolls."""
 
@@ -37,7 +35,7 @@ class ShownToken(NamedTuple):
 
     parts: its text and kind, in parts of one kind each.
     sign: shown if it has no text of its own.
-    is_drawn: False for the incomplete bytes at the end of a text, which belong to no single token.
+    is_drawn: False for the incomplete bytes at the end of a text.
     """
 
     parts: tuple[tuple[str, str], ...]
@@ -46,10 +44,7 @@ class ShownToken(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """Successive tokens of the text, or of one attempt.
-
-    number: of the attempt, from 1; 0 for the text.
-    """
+    """Successive tokens of the text, or of one attempt. number: of the attempt, from 1; 0 for the text."""
 
     number: int
     attempt: Attempt | None
@@ -71,7 +66,6 @@ class RowView:
 
     @property
     def history(self) -> RowHistory:
-        """The kept tokens, and the attempts that were withdrawn."""
         return self.row.history
 
     @cached_property
@@ -119,7 +113,6 @@ class RowView:
 
     @cached_property
     def segments(self) -> list[Segment]:
-        """All that was written, in the order of time."""
         drops = drops_space_after(self.row, surfaces=self.surfaces, about=self.about)
         groups = groupby(_drop_space(self.written, drops=drops), key=lambda token: token.attempt)
         return [
@@ -149,7 +142,7 @@ class RowView:
 
     @cached_property
     def let_through(self) -> list[Conceded | Admitted]:
-        """The bans that stay in the text: conceded or admitted, and not withdrawn later."""
+        """The bans that stay in the text, conceded or admitted."""
         kept, steps, found = self.history.kept, 0, list[Conceded | Admitted]()
         for event in self.row.events:
             steps += isinstance(event, Drawn)
@@ -161,7 +154,6 @@ class RowView:
 
     @cached_property
     def attempt_texts(self) -> list[str]:
-        """The text of each attempt, in one line."""
         tokens: list[list[WrittenToken]] = [[] for _ in self.history.attempts]
         for token in self.written:
             if token.attempt:
@@ -169,7 +161,6 @@ class RowView:
         return list(map(_join, tokens))
 
     def describe_token(self, token: int) -> str:
-        """Return the text of a token with visible spaces, or its bytes in hexadecimal digits if they are not UTF-8."""
         surface = self.surfaces.surface(token)
         if not surface:
             return make_visible(self.surfaces.breaks.get(token, "")) or f"token {token}"
@@ -181,7 +172,7 @@ class RowView:
 
     @cached_property
     def replacements(self) -> list[str | None]:
-        """For each attempt, the beginning of the text that came instead; None on a path that was itself withdrawn."""
+        """For each attempt, the text that came instead; None on a path that was itself withdrawn."""
         kept = [token for token in self.written if not token.attempt]
 
         def find_end(start: int, length: int) -> int:
@@ -209,7 +200,7 @@ def _shorten(text: str) -> str:
 
 
 def _part_space(parts: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    """Return the parts of an attempt's first token, with its leading space apart: that is not struck through."""
+    """Separate the leading space of an attempt's first token, which is not struck through."""
     (first, kind), *others = parts or [("", "")]
     words = first.lstrip(" ")
     separated = [(first[: len(first) - len(words)], "space"), (words, kind), *others]
@@ -269,12 +260,12 @@ def _explain_end(row: TracedRow) -> Iterator[str]:
 
 @dataclass
 class BanCounts:
-    """The counts of one ban; of all cuts without a ban, by controllers and in batches, if `ban` is None.
+    """The counts of one ban; if `ban` is None, of the cuts by controllers and in batches.
 
     rewinds: attempts.
-    tokens: tokens withdrawn with them.
+    tokens: withdrawn with them.
     conceded, admitted: occurrences left in the texts.
-    instead: how often each text came instead, for the attempts on the paths that survived.
+    instead: how often each text came instead, on the paths that survived.
     """
 
     ban: Ban | None

@@ -1,4 +1,4 @@
-"""One text of a trace as pieces. No torch."""
+"""One text of a trace as pieces."""
 
 from __future__ import annotations
 
@@ -15,12 +15,6 @@ if TYPE_CHECKING:
 
 
 def list_pieces(row: TracedRow, *, surfaces: Surfaces, about: Mapping[str, Any]) -> list[TextPiece]:
-    """Return the prompt and the text of a row as pieces, in the order in which they were written.
-
-    about: the facts of the trace.
-
-    The pieces of the text that are not withdrawn, joined, are the decoded output.
-    """
     text_pieces = TextPieces(surfaces)
     pieces = [piece for event in complete_events(row) for piece in text_pieces.add(event)]
     if drops_space_after(row, surfaces=surfaces, about=about):
@@ -39,7 +33,6 @@ def complete_events(row: TracedRow) -> Iterator[Event]:
 
 
 def drops_space(about: Mapping[str, Any]) -> bool:
-    """Return whether the tokenizer's decoder removes the space in front of a text."""
     return bool(about.get("tokenizer", {}).get("drops_space", False))
 
 
@@ -50,7 +43,6 @@ def drops_space_after(row: TracedRow, *, surfaces: Surfaces, about: Mapping[str,
 
 
 def _drop_space(pieces: list[TextPiece]) -> Iterator[TextPiece]:
-    """Yield pieces without the space at the beginning of the text that was kept."""
     is_start = True
     for piece in pieces:
         if piece.kind == "withdrawn" or not is_start:
