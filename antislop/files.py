@@ -43,8 +43,7 @@ _ADVICE = {
     errno.ENAMETOOLONG: "choose a shorter name",
 }
 _HELD = (5, 32)  # of Windows, if a file is open elsewhere: ERROR_ACCESS_DENIED, ERROR_SHARING_VIOLATION
-_WAITS = (0.02, 0.08, 0.3, 0.6)
-"""Seconds between attempts to replace a file that is open elsewhere: readers and virus scanners are brief."""
+_WAITS = (0.02, 0.08, 0.3, 0.6)  # seconds between attempts to replace it: readers and virus scanners are brief
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)  # an existing file is never opened
 
 
@@ -116,9 +115,7 @@ def read_json(path: str | os.PathLike[str], *, advice: str = _CHECK) -> Any:
 
 
 def parse_json(text: str, place: str, *, advice: str) -> Any:
-    """Return the value of a JSON text. Raises `InputError`.
-
-    place: what the error calls the text.
+    """Return the value of a JSON text. Raises `InputError`, which calls the text `place`.
 
     >>> parse_json('["one"', "a.json", advice="pass a JSON list")
     Traceback (most recent call last):
@@ -132,9 +129,7 @@ def parse_json(text: str, place: str, *, advice: str) -> Any:
 
 
 def decode(data: bytes, place: str) -> str:
-    r"""Return bytes of UTF-8 as text, without a byte order mark. Raises `InputError`.
-
-    place: what the error calls the bytes.
+    r"""Return bytes of UTF-8 as text, without a byte order mark. Raises `InputError`, which calls the bytes `place`.
 
     >>> decode(b"one\ntwo \xff", "a.txt")
     Traceback (most recent call last):

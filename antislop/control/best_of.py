@@ -66,7 +66,7 @@ class BestOf:
 
     @property
     def winners(self) -> list[tuple[int, ...]]:
-        """The winner's generated tokens for each prompt so far; empty for an unfinished text."""
+        """The winner's tokens for each prompt so far; empty for an unfinished text."""
         return [
             contest.finished.get(-1 if contest.winner is None else contest.winner, ()) for contest in self._contests
         ]
@@ -132,7 +132,7 @@ class BestOf:
                 self._finish(step, number)
 
     def _finish(self, step: Step, number: int) -> bool:
-        """End the text with its unit if at most one token follows it, and return whether it ends.
+        """End the text with its unit, unless more than one token follows it; return whether it ends.
 
         A single token would be drawn again without a forward pass, so the other candidates could not go on meanwhile.
         """

@@ -19,9 +19,8 @@ from antislop.matching.token_matcher import Matcher
 MAX_ENDINGS = 8
 """Draft only if at most 8 phrases share the beginning; with more, drafts are rarely accepted."""
 MIN_ACCEPTED = 0.5
-"""Share of a draft's tokens that must have been accepted for it to be tried again."""
+"""Share of a draft's tokens that must have been accepted after `TRIALS` for it to be tried again."""
 TRIALS = 2
-"""Trials of a draft before its share of accepted tokens decides."""
 
 
 class PhraseDrafter:

@@ -114,7 +114,7 @@ def identity(ids: Tensor, scores: Tensor) -> Tensor:  # noqa: ARG001
 
 
 class SampleStrategy(NamedTuple):
-    """How a token is chosen: drawn from the softmax of the processed logits, or the one with the highest score."""
+    """How a token is chosen: drawn from the softmax of the processed logits, or the likeliest one."""
 
     do_sample: bool = True
     process: ScoreFunction = identity

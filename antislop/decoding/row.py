@@ -23,13 +23,13 @@ class RowSettings(Protocol):
     """Logits processors, and when a text ends."""
 
     def follow(self, rows: Sequence[Row]) -> CallbackMemory | None:
-        """Take the rows of a batch that share these settings; return what follows their rewinds."""
+        """Take the rows of a batch; return what follows their rewinds."""
 
     def process(self, rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Tensor:
-        """Return scores [n, vocab] for logits [n, vocab] after the first `lengths[i]` tokens of each row."""
+        """Return scores [n, vocab] for logits [n, vocab], which follow `lengths[i]` tokens of each row."""
 
     def is_done(self, row: Row) -> bool:
-        """Report whether a stopping criterion is met after the row's tokens."""
+        """Report whether a stopping criterion is met."""
 
     @property
     def eos_token_ids(self) -> frozenset[int]:
@@ -44,16 +44,16 @@ class CallbackMemory(Protocol):
 
     @property
     def step_count(self) -> int:
-        """The number of tokens of each row that the criteria have seen."""
+        """How many tokens of each row the criteria have seen."""
 
     def ask(self) -> Sequence[bool]:
-        """Call the criteria with one more token of each row; return which rows end there."""
+        """Call the criteria with one more token of each row; return which rows end."""
 
     def rewind(self, row: Row, length: int) -> None:
         """Follow a rewind to `length` tokens; raise `ValueError` if that is impossible."""
 
     def settle(self, length: int) -> None:
-        """Note that no row is rewound below `length` tokens any more."""
+        """Note that no row is rewound below `length` any more."""
 
     def may_ask_again(self, length: int) -> bool:
         """Report whether the processors can be called a second time after `length` tokens."""
@@ -89,7 +89,7 @@ class Drafter(Protocol):
         """Return tokens that may follow the row's, or `NO_DRAFT`."""
 
     def learn(self, row: Row, *, proposed: int, accepted: int) -> None:
-        """Note how many of the proposed tokens were accepted."""
+        """Note how much of the draft was accepted."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -98,10 +98,9 @@ class RowSpec:
 
     prompt: ids [1, tokens].
     state: the matcher's after the prompt.
-    max_new_tokens: kept tokens only.
     generator: None for torch's global random numbers, which the texts of a batch share.
     keep_scores: keep logits and scores of the kept tokens.
-    record_choice: describes the distribution that a token was drawn from; None to record nothing.
+    record_choice: describes the distribution that a token was drawn from.
     max_forks: how many texts the controller may continue at a time.
     """
 
@@ -133,12 +132,12 @@ class Row:
     len(tokens): without a draft's tokens; `state` and, between two forward passes, `node` belong to it.
 
     number: in the order in which texts came.
-    root: the number of the text that this one was forked from; its own if it was not.
-    place: the index of its row in the batch.
+    root: the number of the text that this one was forked from, or its own.
+    place: index in the batch.
     reported: tokens that a controller has seen, and that were not rewritten since.
     withdrawn: how many tokens bans have withdrawn.
-    events: what has happened since they were last read.
-    history: what processors and criteria remember, shared by the rows of a batch.
+    events: since they were last read.
+    history: shared by the rows of a batch.
     is_waiting: for the other rows of its batch.
     end: provisional length; a rewind of another row may undo it.
     """
@@ -172,7 +171,7 @@ class Row:
         return self.settleable_at(len(self.tokens))
 
     def settleable_at(self, length: int) -> int:
-        """Return the length below which no rewind reaches once the text has been rewound to `length`."""
+        """Return the length that is settled once the text has been rewound to `length`."""
         reach = 0 if self.spec.controller is None else self.spec.controller.needs.backtrack
         if self.spec.policy.method == "text" or reach is None:
             return 0
@@ -227,7 +226,6 @@ class Row:
         return row
 
     def rewind(self, length: int) -> tuple[int, ...]:
-        """Keep the first `length` tokens and return the others."""
         withdrawn = tuple(self.tokens[length:])
         del self.tokens[length:]
         if self.kept is not None:

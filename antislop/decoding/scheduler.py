@@ -17,7 +17,7 @@ from antislop.decoding.row import Row, RowSpec
 from antislop.decoding.sources import Source
 
 MakeText: TypeAlias = Callable[[], RowSpec | None]
-"""Makes a text when a row is free for it; None if there is nothing to write."""
+"""Makes a text when a row is free for it, or None."""
 
 
 class Scheduler:
@@ -54,9 +54,9 @@ class Scheduler:
         return all(source.row.is_finished for source in self.sources)
 
     def submit(self, text: RowSpec | MakeText) -> int:
-        """Queue a text for the next free row, and return its number. Any thread may call this.
+        """Queue a text, and return its number. Any thread may call this.
 
-        A function that makes the text is called by the thread that decodes. Raises `ValueError` after `close`.
+        A function that makes the text is called by the thread that decodes.
         """
         with self._changed:
             if not self._is_open:
@@ -69,10 +69,7 @@ class Scheduler:
             return number
 
     def cancel(self, number: int) -> None:
-        """End a submitted text before the next forward pass, without further events, unless it is finished.
-
-        Any thread may call this.
-        """
+        """End a submitted text, from any thread, before the next forward pass and without further events."""
         with self._changed:
             waiting = next((text for text in self._submitted if text[0] == number), None)
             if waiting is None:
@@ -81,16 +78,13 @@ class Scheduler:
                 self._submitted.remove(waiting)
 
     def abandon(self) -> list[Row]:
-        """Free all rows after an error of the engine, and return the unfinished ones, which get no further events.
-
-        Another engine can continue with the texts that wait.
-        """
+        """Free all rows after an error of the engine; return the unfinished ones, which get no further events."""
         rows = [row for row in self.rows if not row.is_finished]
         self.sources.clear()
         return rows
 
     def close(self) -> None:
-        """Take no more texts; those submitted are still written. Any thread may call this."""
+        """Take no more texts, from any thread; those submitted are still written."""
         with self._changed:
             self._is_open = False
             self._changed.notify()
@@ -112,10 +106,7 @@ class Scheduler:
                     break
 
     def place_copy(self, copy: Source, *, of: Row) -> None:
-        """Give a copy of a row a finished row, or a new one.
-
-        Raises `CapabilityError` beyond the limit of rows.
-        """
+        """Give a copy of a row a finished row, or a new one. Raises `CapabilityError` beyond the limit of rows."""
         if of.history is not None:
             raise CapabilityError(
                 "a controller forks, and logits processors of one's own can't be copied with their memory: "

@@ -57,8 +57,8 @@ class TextPieces:
     surfaces: the bytes of each token, such as a `Vocabulary`.
 
     A withdrawn piece is returned with its `Rewound`, or later if the text before it may still be withdrawn. The pieces
-    that are not withdrawn, joined, are the text. Incomplete bytes at the end of the text become U+FFFD; in a withdrawn
-    piece they are left out.
+    that are not withdrawn, joined, are the text. Incomplete bytes at its end become U+FFFD; in a withdrawn piece they
+    are left out.
     """
 
     def __init__(self, surfaces: Surfaces) -> None:
@@ -152,8 +152,6 @@ class WrittenToken:
 class WrittenText:
     """The text after each event, token by token.
 
-    surfaces: the bytes of each token, such as a `Vocabulary`.
-
     Tokens are returned once and change afterwards: as they are withdrawn, marked and settled.
     """
 
@@ -218,7 +216,7 @@ class WrittenText:
         self._text[-1].append(pending.data[len(pending.data) - count :].decode(errors="ignore"))
 
     def _mark(self, violation: Violation, kind: PieceKind) -> None:
-        """Mark the characters of a ban; a violation may also contain the token that ended its last word."""
+        """Mark the characters of a ban, but not of a token that only ended its last word."""
         tokens = self._text[violation.start : violation.end + 1]
         characters = [(written, i) for written in tokens for i in range(len(written.text))]
         spans = find_spans(violation.ban, "".join(written.text for written in tokens))

@@ -102,7 +102,7 @@ class Trace:
 
         The pieces of the text that are not withdrawn, joined, are the decoded output.
         """
-        from antislop.trace.view.text import list_pieces
+        from antislop.trace.view.rows import list_pieces
 
         if not -len(self.rows) <= row < len(self.rows):
             raise IndexError(f"row {row}: the trace has {describe_count(len(self.rows), 'text')}, numbered from 0")

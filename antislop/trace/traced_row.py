@@ -30,9 +30,8 @@ class Attempt(NamedTuple):
 
 
 class KeptToken(NamedTuple):
-    """A token of the final text.
+    """A token of the final text; fields as in `Attempt`.
 
-    token_index, step_index, choice: as in `Attempt`.
     rejected: the attempts that were withdrawn at this place after the same tokens, in order.
     """
 
@@ -104,7 +103,7 @@ class _Prefix:
 
 
 def read_history(events: Iterable[Event]) -> RowHistory:
-    """Return the kept tokens of a text and the attempts that were withdrawn, from all of its events.
+    """Return the kept tokens of a text and the withdrawn attempts, from all of its events.
 
     >>> history = read_history([Drawn(5), Drawn(7), Truncated(1, (7,)), Drawn(8)])
     >>> [(kept.token, kept.token_index, kept.step_index, len(kept.rejected)) for kept in history.kept]
