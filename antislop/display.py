@@ -1,8 +1,7 @@
 r"""Make text of unknown origin safe to show: on a terminal, in JSON for a terminal, in a page, in a spreadsheet.
 
-Control characters can clear a terminal, rename its window or type into it; direction characters make a text look like
-another one (https://trojansource.codes, CVE-2021-42574); a cell that begins like a formula is computed. Also writes
-numbers for readers.
+Control characters can type into a terminal; direction characters make a text look like another one
+(https://trojansource.codes, CVE-2021-42574); a cell that begins like a formula is computed.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
 def make_visible(text: str, *, keep_layout: bool = False) -> str:
-    r"""Return a text with a visible character in place of each control and direction character.
+    r"""Return a text of the same length with a visible character in place of each control and direction character.
 
-    keep_layout: leave line feeds and tabs, for a text that is shown over several lines. The length stays the same.
+    keep_layout: leave line feeds and tabs.
 
     >>> make_visible("id\x1b[2J\n\u202egnp.exe")
     'id␛[2J␊�gnp.exe'
@@ -45,7 +44,7 @@ def make_visible(text: str, *, keep_layout: bool = False) -> str:
 
 
 def shorten(text: str, limit: int) -> str:
-    """Return a text of at most so many characters, the last of which shows that it was cut.
+    """Return a text of at most `limit` characters, the last of which shows that it was cut.
 
     >>> shorten("a testament to", 8)
     'a testa…'
@@ -54,7 +53,7 @@ def shorten(text: str, limit: int) -> str:
 
 
 def escape_json(text: str) -> str:
-    r"""Return equivalent JSON, with the control and direction characters in its strings escaped.
+    r"""Return JSON with the control and direction characters in its strings escaped.
 
     >>> escape_json('"\u202e"')
     '"\\u202e"'
@@ -72,7 +71,7 @@ def escape_html(text: str) -> str:
 
 
 def write_html_table(headers: Sequence[str], lines: Iterable[Sequence[object]], *, caption: str) -> str:
-    """Return a table for a notebook; the first cell of each line names it. Texts are escaped, whole numbers get commas.
+    """Return a table for a notebook; the first cell of each line names it.
 
     >>> write_html_table(["ban", "rewinds"], [["<cat>", 1200]], caption="bans").count("&lt;cat&gt;")
     1
@@ -92,8 +91,6 @@ def write_html_table(headers: Sequence[str], lines: Iterable[Sequence[object]], 
 
 def quote_formula(cell: T) -> T | str:
     """Return a cell for a spreadsheet; a text that looks like a formula gets an apostrophe in front.
-
-    Numbers are unchanged.
 
     >>> [quote_formula(cell) for cell in ("=1+1", "a", -0.5)]
     ["'=1+1", 'a', -0.5]
@@ -122,7 +119,7 @@ def format_number(value: float) -> str:
 
 
 def list_versions(packages: Iterable[str]) -> dict[str, str]:
-    """Return the versions of Python and of those packages that are installed.
+    """Return the versions of Python and of the installed ones of some packages.
 
     >>> [*list_versions(["antislop", "not-installed"])]
     ['python', 'antislop']
@@ -139,10 +136,7 @@ def list_versions(packages: Iterable[str]) -> dict[str, str]:
 
 @cache
 def load_template(name: str) -> Template:
-    """Return the template of a page of `antislop/data`: it escapes all texts.
-
-    Its filters are number (`format_number`), commas, count (`describe_count`) and visible (`make_visible`).
-    """
+    """Return the template of a page of `antislop/data`, which escapes all texts."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(

@@ -1,6 +1,6 @@
 """Files: read within bounds, appended to, replaced in one step. All files of the package are opened here.
 
-A name that ends in .gz means that the content is compressed, when it is read and when it is replaced as a whole.
+The content of a file whose name ends in .gz is compressed, when it is read and when it is replaced as a whole.
 """
 
 from __future__ import annotations
@@ -43,8 +43,7 @@ _ADVICE = {
     errno.ENAMETOOLONG: "choose a shorter name",
 }
 _HELD = (5, 32)  # of Windows, if a file is open elsewhere: ERROR_ACCESS_DENIED, ERROR_SHARING_VIOLATION
-_WAITS = (0.02, 0.08, 0.3, 0.6)
-"""Seconds between attempts to replace a file that is open elsewhere: readers and virus scanners are brief."""
+_WAITS = (0.02, 0.08, 0.3, 0.6)  # seconds between attempts to replace it: readers and virus scanners are brief
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)  # an existing file is never opened
 
 
@@ -52,7 +51,6 @@ def open_bytes(path: str | os.PathLike[str], *, unpack: bool = True) -> IO[bytes
     """Open a file to read its bytes; its unpacked size is not limited, so read it in parts.
 
     unpack: decompress it if its name ends in .gz.
-
     Raises `OSError` with a `strerror`, now or on reading.
     """
     if unpack and _is_packed(path):
@@ -61,14 +59,12 @@ def open_bytes(path: str | os.PathLike[str], *, unpack: bool = True) -> IO[bytes
 
 
 def open_text(path: str | os.PathLike[str], *, errors: str = "strict") -> IO[str]:
-    """Open a file of UTF-8, as `open_bytes` does, without its byte order mark; only line feeds end lines."""
+    """Open a file of UTF-8 to read, without its byte order mark; only line feeds end lines."""
     return TextIOWrapper(open_bytes(path), encoding="utf-8-sig", errors=errors, newline="\n")
 
 
 def read_pieces(path: str | os.PathLike[str], *, unpack: bool = True) -> Iterator[bytes]:
     """Yield the content of a file in pieces of up to `PIECE` bytes.
-
-    unpack: decompress it if its name ends in .gz.
 
     Raises `OSError` with a `strerror` if the file can't be read, is damaged, or unpacks to more than `MAX_RATIO` times
     its size.
@@ -91,7 +87,6 @@ def read_text(path: str | os.PathLike[str], *, advice: str = _CHECK) -> str:
     """Return the content of a file of UTF-8.
 
     advice: what to do if it can't be read.
-
     Raises `InputError`, with path:line for bytes that are not UTF-8.
     """
     try:
@@ -120,9 +115,7 @@ def read_json(path: str | os.PathLike[str], *, advice: str = _CHECK) -> Any:
 
 
 def parse_json(text: str, place: str, *, advice: str) -> Any:
-    """Return the value of a JSON text. Raises `InputError`.
-
-    place: what the error calls the text.
+    """Return the value of a JSON text. Raises `InputError`, which calls the text `place`.
 
     >>> parse_json('["one"', "a.json", advice="pass a JSON list")
     Traceback (most recent call last):
@@ -136,9 +129,7 @@ def parse_json(text: str, place: str, *, advice: str) -> Any:
 
 
 def decode(data: bytes, place: str) -> str:
-    r"""Return bytes of UTF-8 as text, without a byte order mark. Raises `InputError`.
-
-    place: what the error calls the bytes.
+    r"""Return bytes of UTF-8 as text, without a byte order mark. Raises `InputError`, which calls the bytes `place`.
 
     >>> decode(b"one\ntwo \xff", "a.txt")
     Traceback (most recent call last):
@@ -158,7 +149,7 @@ def _not_unicode(error: UnicodeDecodeError, place: str, lines: int = 0) -> Input
 
 
 def find_other_encoding(data: bytes) -> str | None:
-    r"""Return what bytes that are not UTF-8 are instead, and what to do; None if that is unknown.
+    r"""Return what bytes that are not UTF-8 are instead, and what to do, if that is known.
 
     >>> find_other_encoding(b"\x89PNG\r\n\x1a\n\0\0\0")
     'not text but binary data: pass a text file'
@@ -210,12 +201,10 @@ def _not_readable(error: OSError | ValueError, path: str | os.PathLike[str], adv
 
 
 def open_to_append(path: str | os.PathLike[str]) -> IO[bytes]:
-    """Open a file to write at its end; create it if needed. Raises `OSError`."""
     return Path(path).open("ab")
 
 
 def replace_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write a text file, UTF-8, as `replace_bytes` does."""
     replace_bytes(path, text.encode())
 
 
@@ -229,9 +218,9 @@ def replace_bytes(path: str | os.PathLike[str], data: bytes) -> None:
 def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     """Yield an open file that takes the place of another when the block ends without an error.
 
-    Readers find the old content or the new content, never a part. The mode of the file is kept, and of a symbolic link
-    the target is replaced. A device or a pipe is written to directly. Raises `OSError`, on Windows also if another
-    program has the old file open for a second.
+    Readers find the old content or the new content, never a part. The mode is kept, a symbolic link's target is
+    replaced, a device or a pipe is written to directly. Raises `OSError`, on Windows also if another program has the
+    old file open for a second.
     """
     target = Path(os.path.realpath(path))
     mode = target.stat().st_mode if target.exists() else None

@@ -3,7 +3,7 @@
 >>> from antislop.testing import check_language_model
 >>> check_language_model(model)  # doctest: +SKIP
 
-In a test suite, run the functions of `CHECKS` one by one: each takes a `Subject`.
+In a test suite, call each function of `CHECKS` with a `Subject`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,6 @@ class Subject:
         return size
 
     def after(self, tokens: Sequence[int]) -> Tensor:
-        """Return the logits [vocab] after some tokens."""
         if self.oracle is not None:
             return self.oracle(tokens)
         return self.model.forward(torch.tensor([tokens]), self.model.new_cache(1))[0, -1]
@@ -64,14 +63,13 @@ class Subject:
         return [token if token == PAD else token % self.vocabulary_size for token in tokens]
 
     def expect_logits(self, logits: Tensor, tokens: Sequence[int]) -> None:
-        """Raise `ContractError` unless logits [vocab] are those after these tokens."""
         expected = self.after(self.to_ids(tokens))
         if not torch.allclose(logits, expected.to(logits), atol=self.tolerance):
             difference = float((logits - expected.to(logits)).abs().max())
             raise ContractError(f"after the tokens {list(tokens)} the logits are off by up to {difference:.2g}")
 
     def expect_next(self, cache: RewindableCache, *rows: Sequence[int], missing: Sequence[int] = ()) -> None:
-        """Feed the last token of each row; raise `ContractError` unless the logits are those of the whole rows.
+        """Feed the last token of each row, and expect the logits of the whole rows.
 
         missing: for each row, tokens before it that a rewind did not keep, and that are fed again.
         """
@@ -93,8 +91,8 @@ def check_language_model(
 ) -> None:
     """Run all checks on a model and its caches; raise `ContractError` at the first property that is missing.
 
-    after: returns the logits [vocab] after some tokens, computed in another way. Without it, the model reads them in a
-        new cache, and errors that it makes there, too, are not found.
+    after: returns the logits [vocab] after some tokens, computed in another way. By default the model reads them in a
+        new cache, so that errors which it makes there, too, are not found.
     tolerance: largest absolute difference of equal logits.
 
     `KVCache` is checked if the caches have its methods and can be rewound to any length.
@@ -116,19 +114,17 @@ def check_end_tokens_are_a_set_of_ids(subject: Subject) -> None:
 
 
 def check_new_caches_give_the_same_logits(subject: Subject) -> None:
-    """What a model returns depends on the tokens alone, not on the caches that were read before, nor on chance."""
+    """Neither caches that were read before nor chance matter."""
     for tokens in (ONE, TWO, ONE):
         logits = subject.forward([tokens], subject.model.new_cache(1))[0, -1]
         subject.expect_logits(logits, tokens)
 
 
 def check_a_new_cache_holds_nothing(subject: Subject) -> None:
-    """A new cache has as many rows as asked for, all of them empty."""
     _expect_lengths(subject.model.new_cache(2), [0, 0])
 
 
 def check_logits_follow_each_query(subject: Subject) -> None:
-    """The logits have the shape [rows, queries, vocab] and follow each query, counted from the right."""
     cache = subject.read(ONE[:2], TWO[:2])
     logits = subject.forward([ONE[2:], TWO[2:]], cache)
     _expect(logits.shape == (2, 3, subject.vocabulary_size), f"logits of the shape {tuple(logits.shape)}")
@@ -139,7 +135,6 @@ def check_logits_follow_each_query(subject: Subject) -> None:
 
 
 def check_rows_may_feed_different_numbers_of_tokens(subject: Subject) -> None:
-    """`PAD` on the left of a row is no token."""
     cache = subject.read(ONE[:2], TWO[:2])
     logits = subject.forward([ONE[2:], TWO[2:3]], cache)
     _expect_lengths(cache, [5, 3])
@@ -160,7 +155,7 @@ def check_prompts_may_have_different_lengths(subject: Subject) -> None:
 
 
 def check_a_rewind_leaves_no_trace(subject: Subject) -> None:
-    """A row that was rewound to any length goes on as if the rest had never been read, and so do the others."""
+    """A rewound row goes on as if the rest had never been read, and so do the others."""
     for length in range(6):
         cache = subject.read(ONE, TWO, ONE)
         kept = cache.rewind(1, length)
@@ -203,7 +198,6 @@ def check_a_rewind_below_settled_tokens_is_refused(subject: Subject) -> None:
 
 
 def check_a_row_can_be_settled_before_it_is_read(subject: Subject) -> None:
-    """`settle` may name more tokens than the row holds."""
     cache = subject.model.new_cache(1)
     cache.settle(0, 3)
     subject.forward([ONE], cache)
@@ -233,7 +227,6 @@ def check_a_row_that_is_replaced_leaves_the_others_as_they_were(subject: Subject
 
 
 def check_a_new_cache_adopts_rows_one_by_one(subject: Subject) -> None:
-    """Rows may be adopted before any was read."""
     cache = subject.model.new_cache(2)
     for row, tokens in enumerate((NEW, ONE)):
         cache.adopt(row, subject.read(tokens))
@@ -242,7 +235,6 @@ def check_a_new_cache_adopts_rows_one_by_one(subject: Subject) -> None:
 
 
 def check_an_adopted_row_is_the_caches_own(subject: Subject) -> None:
-    """What happens to the other cache afterwards changes nothing."""
     cache, other = subject.read(ONE, TWO), subject.read(NEW)
     cache.adopt(0, other)
     subject.forward([[6, 7]], other)
@@ -268,7 +260,6 @@ def check_states_have_the_shape_of_the_protocol(subject: Subject) -> None:
 
 
 def check_shorter_rows_are_filled_on_the_left(subject: Subject) -> None:
-    """States of unequal rows are as long as the longest row, and end together."""
     cache, unchanged = subject.read(ONE, TWO), subject.read(ONE, TWO)
     cache.rewind(0, 2)
     for (keys, _), (all_keys, _) in zip(_states(cache), _states(unchanged), strict=True):

@@ -47,9 +47,9 @@ class BestOf:
     score: returns a number for a unit, stripped of spaces; the highest one wins.
     tokenizer: the model's, of Hugging Face.
 
-    The candidates are rows of one batch. They keep generating until all have finished the unit. Losers end there; the
-    winner's continuation becomes the first candidate of the next round. The output has a row for each candidate;
-    `winners` has the tokens of the best ones.
+    The candidates are rows of one batch, written until all have finished the unit. Losers end there; the winner's
+    continuation becomes the first candidate of the next round. The output has a row for each candidate; `winners` has
+    the tokens of the best ones.
     """
 
     def __init__(self, n: int, score: Callable[[str], float], tokenizer: Any, *, unit: Unit = "paragraph") -> None:
@@ -62,18 +62,16 @@ class BestOf:
 
     @property
     def needs(self) -> Capabilities:
-        """Forks, and any number of tokens removed."""
         return Capabilities(has_forks=self._contest.count > 1)
 
     @property
     def winners(self) -> list[tuple[int, ...]]:
-        """The winner's generated tokens for each prompt so far; empty for an unfinished text."""
+        """The winner's tokens for each prompt so far; empty for an unfinished text."""
         return [
             contest.finished.get(-1 if contest.winner is None else contest.winner, ()) for contest in self._contests
         ]
 
     def start(self, prompt: Sequence[int]) -> None:
-        """Begin a new text."""
         self._prompt = prompt
         self._contest = Contest(self._contest.count)
         self._contests.append(self._contest)
@@ -124,7 +122,6 @@ class BestOf:
                 self._contest.scores.pop(self._number)
 
     def _enter(self, step: Step, number: int) -> None:
-        """Score the unit if it is whole."""
         unit = find_unit(self._tokenizer, self._prompt, step, first=self._first, unit=self._unit)
         if unit is None and step.is_done:
             unit = WrittenUnit("", len(step.tokens))
@@ -135,7 +132,7 @@ class BestOf:
                 self._finish(step, number)
 
     def _finish(self, step: Step, number: int) -> bool:
-        """End the text with its unit if at most one token follows it, and return whether it ends.
+        """End the text with its unit, unless more than one token follows it; return whether it ends.
 
         A single token would be drawn again without a forward pass, so the other candidates could not go on meanwhile.
         """

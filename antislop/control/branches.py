@@ -1,7 +1,7 @@
 """The caller's own rule over a text: after each step it removes, forces, masks or forks.
 
-The names are those of AICI (https://github.com/microsoft/aici), whose controllers these follow. This module only says
-what a controller may ask for; `antislop.decoding.controller_source` does it.
+The names are those of AICI (https://github.com/microsoft/aici). `antislop.decoding.controller_source` does what a
+controller asks for.
 """
 
 from __future__ import annotations
@@ -41,7 +41,6 @@ class TokenSet:
 
     @classmethod
     def all(cls) -> TokenSet:
-        """Return the set of all tokens."""
         return ~cls()
 
     def __invert__(self) -> TokenSet:
@@ -65,7 +64,6 @@ class TokenSet:
         return f"{'~' * self._is_inverted}TokenSet([{ids}])"
 
     def check(self, vocabulary_size: int) -> None:
-        """Raise `InputError` for ids beyond the vocabulary, and for an empty set."""
         ends = self._ids[[0, -1]].tolist() if len(self._ids) else []
         for token in ends:
             if not 0 <= token < vocabulary_size:
@@ -85,7 +83,7 @@ class TokenSet:
 class Splice:
     """Replace a sampled token.
 
-    when_sampled: the tokens for which this applies; empty for any token.
+    when_sampled: the tokens that this replaces; empty for any.
     backtrack: the number of tokens removed, the sampled one included.
     ff_tokens: forced in their place.
     """
@@ -116,18 +114,16 @@ class Branch:
 
     @property
     def rule(self) -> SampleRule:
-        """How a token is sampled."""
         tokens = TokenSet.all() if self.sample_mask is None else self.sample_mask
         return SampleRule(tokens, tuple(sorted(self.bias.items())), self.temperature, self.splices)
 
     def find_splice(self, token: int) -> Splice | None:
-        """Return the splice that applies to a sampled token."""
         return next((s for s in self.splices if not s.when_sampled or token in s.when_sampled), None)
 
     def check(self, *, vocabulary_size: int, length: int, limit: int | None) -> None:
         """Raise `InputError` for a branch that says nothing or contradicts itself.
 
-        length: of the generated text, in tokens.
+        length: generated tokens so far.
         limit: maximum tokens to remove, as declared in `Capabilities`; None for any number.
         """
         self._check_tokens(vocabulary_size)
@@ -166,7 +162,7 @@ class Branch:
 
 @dataclass(frozen=True)
 class SampleRule:
-    """How a token is sampled: among a set, with biases [(token, bias)], at a temperature, and replaced by splices."""
+    """How a token is sampled. bias: [(token, bias)]."""
 
     tokens: TokenSet
     bias: tuple[tuple[int, float], ...] = ()
@@ -177,14 +173,10 @@ class SampleRule:
         """Return the logits [vocab] to pass to the call's processors."""
         if self.bias:
             tokens, added = zip(*self.bias, strict=True)
-            logits = logits.index_add(0, *_pair(tokens, added, logits))
+            logits = logits.index_add(0, torch.tensor(tokens, device=logits.device), logits.new_tensor(added))
         if self.temperature is not None:
             logits = logits / self.temperature
         return self.tokens.restrict(logits)
-
-
-def _pair(tokens: Sequence[int], added: Sequence[float], logits: Tensor) -> tuple[Tensor, Tensor]:
-    return torch.tensor(tokens, device=logits.device), torch.tensor(added, device=logits.device, dtype=logits.dtype)
 
 
 @dataclass(frozen=True)
@@ -192,12 +184,12 @@ class Step:
     """What happened since the last call of `mid_process`.
 
     branch_idx: the index of this branch among those returned then.
-    last_backtrack: the number of tokens removed since, by the branch, by a ban, or both.
-    last_append: the tokens added since.
-    sampled: the sampled token; None if none was, or if a ban rewound the text.
+    last_backtrack: tokens removed since, by the branch, by a ban, or both.
+    last_append: tokens added since.
+    sampled: None if no token was sampled, or if a ban rewound the text.
     tokens: the generated text.
     is_done: the text ends here, by an end token, its maximum length or a criterion, unless all branches remove tokens.
-    is_greedy: decoding is greedy: removed tokens are written again unless they are ruled out.
+    is_greedy: removed tokens are written again unless they are ruled out.
     """
 
     branch_idx: int
@@ -226,7 +218,7 @@ class Controller(Protocol):
 
     @property
     def needs(self) -> Capabilities:
-        """What the controller needs."""
+        """What the controller may do."""
 
     def start(self, prompt: Sequence[int]) -> None:
         """Begin a new text after these tokens, padding left out."""
@@ -254,7 +246,7 @@ class Control:
 
 
 def take_control(arguments: dict[str, Any]) -> Control | None:
-    """Remove `controller` and `max_forks` from a call's arguments; return None without a controller."""
+    """Remove `controller` and `max_forks` from a call's arguments."""
     controller, max_forks = arguments.pop("controller", None), arguments.pop("max_forks", 1)
     if isinstance(max_forks, bool) or not isinstance(max_forks, int) or max_forks < 1:
         raise InputError(f"max_forks is {max_forks!r}; a number of texts, 1 or more, was expected")

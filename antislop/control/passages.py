@@ -1,7 +1,4 @@
-"""Tokens as text, for controllers over words: passages, and the sentences and paragraphs in them.
-
-Uses only `decode` and `encode` of a Hugging Face tokenizer.
-"""
+"""Tokens as text, for controllers over words: passages, and the sentences and paragraphs in them."""
 
 from __future__ import annotations
 
@@ -17,7 +14,10 @@ CONTEXT = 8
 
 
 class Passage:
-    """The text of the generated tokens from `first` on; `before` is the end of the text before it, or of the prompt."""
+    """The text of the generated tokens from `first` on; `before` is the end of the text before it, or of the prompt.
+
+    tokenizer: only its `decode` and `encode` are used.
+    """
 
     def __init__(self, tokenizer: Any, prompt: Sequence[int], tokens: Sequence[int], *, first: int = 0) -> None:
         self._tokenizer = tokenizer
@@ -32,7 +32,7 @@ class Passage:
         return self._read([*self._context, *self._tokens[: index - self.first]])[len(self.before) :]
 
     def find_token(self, char: int) -> int:
-        """Return the index of the token that contains a character of `text`, or of the first token behind it."""
+        """Return the index of the token that contains a character of `text`, or of the first one behind it."""
         for index in range(self.first + len(self._tokens), self.first, -1):
             text = self.cut(index)
             if len(text) <= char and self.text.startswith(text):
@@ -70,8 +70,8 @@ _ENDS = {
     "sentence": re.compile(r"""(?<=\S)([.!?…]+["'”’»)\]]*(?=\s)|(?=\n))"""),
     "paragraph": re.compile(r"(?<=\S)(?=[^\S\n]*\n[^\S\n]*\n)"),
 }
-"""The end of each unit. A sentence ends with a mark and closing quotes before a space, so "Mr. Fox" has two, and at a
-line break; a paragraph before an empty line. The end of the text ends both."""
+"""The end of each unit. A sentence ends with a mark and closing quotes before a space ("Mr. Fox" has two), or at a line
+break; a paragraph before an empty line."""
 
 
 class WrittenUnit(NamedTuple):
@@ -87,7 +87,6 @@ class WrittenUnit(NamedTuple):
 
 
 def check_unit(unit: str) -> str:
-    """Return the name of a unit, or raise `InputError`."""
     if unit not in _ENDS:
         raise InputError(f"{unit!r} is not a unit: it is 'sentence' or 'paragraph'")
     return unit

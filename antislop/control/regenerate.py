@@ -20,9 +20,9 @@ class Regenerate:
     rejected: the rejected units of all texts so far.
     conceded: those of them that stayed.
 
-    Sampled units are drawn again, so they are distributed as the model's units that pass. With greedy decoding, later
-    attempts must begin with other tokens than the rejected ones. A unit in which the text was cut is not checked.
-    Nothing is streamed before the end.
+    Sampled units are drawn again, so they are distributed as the model's units that pass. Greedy attempts must begin
+    with other tokens than the rejected ones. A unit in which the text was cut is not checked. Nothing is streamed
+    before the end.
     """
 
     needs = Capabilities()
@@ -38,7 +38,6 @@ class Regenerate:
         self.start(())
 
     def start(self, prompt: Sequence[int]) -> None:
-        """Begin a new text."""
         self._prompt = prompt
         self._starts = [0]  # of the accepted units, and of the one that is being written
         self._attempts: dict[tuple[int, ...], list[tuple[int, ...]]] = {}  # rejected ones, by the text before them
@@ -52,7 +51,6 @@ class Regenerate:
         return other
 
     def mid_process(self, step: Step) -> list[Branch]:
-        """Check the units that are whole now; remove the first one that is rejected."""
         while self._starts[-1] > len(step.tokens) - len(step.last_append):  # a ban removed the end of an accepted unit
             self._starts.pop()
         while (unit := self._find(step)) is not None:

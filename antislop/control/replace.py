@@ -21,7 +21,6 @@ class Replace:
     phrases: each phrase and its replacement, which gets a capital where the phrase has one. Only whole words are
         replaced: "utilizes" is another word than "utilize".
     tokenizer: the model's, of Hugging Face.
-    case_sensitive: distinguish capitals.
 
     A phrase is replaced once the token after it shows that its last word has ended; that token stays. A phrase that
     begins in the prompt is not replaced. A stream is late by as many tokens as a phrase may have.
@@ -44,15 +43,12 @@ class Replace:
         self.needs = Capabilities(backtrack=longest + LOOK_AHEAD)  # if each byte is a token
 
     def start(self, prompt: Sequence[int]) -> None:
-        """Begin a new text."""
         self._prompt = prompt
 
     def fork(self) -> Replace:
-        """Return a copy that continues independently."""
         return copy.copy(self)
 
     def mid_process(self, step: Step) -> list[Branch]:
-        """Replace the first complete phrase, if there is one."""
         first = max(0, len(step.tokens) - (self.needs.backtrack or 0))
         passage = Passage(self._tokenizer, self._prompt, step.tokens, first=first)
         match = self._pattern.search(passage.before + passage.text, len(passage.before))

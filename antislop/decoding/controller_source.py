@@ -1,15 +1,13 @@
 """Move a row as its controller says, with bans on top.
 
-At each step the controller is asked for branches. The text is cut; then a token is sampled and spliced, or tokens are
-forced, without a forward pass. Bans judge what is in the text after that. A violation rewinds the row, and the
-controller is asked again there.
+A controller's branch cuts the text; then a token is sampled and spliced, or tokens are forced, without a forward pass.
+Bans judge the result; a violation rewinds the row, and the controller is asked again there.
 
 A cut or splice is an edge of the ledger's tree like a token, but leads to a smaller depth. So the mass that a later
 violation subtracts is carried through it to the choice that led there.
 
-A rewind may lead to a place where the controller was not asked, since a branch had more to do there: between forced
-tokens, or after a cut. The node keeps that rest of the branch, which is done again. Asking the controller there instead
-could give another answer than the branch, so that the node's mass would no longer be right.
+A rewind may lead to where a branch had more to do: between forced tokens, or after a cut. The node keeps that rest,
+which is done again: the controller could answer otherwise there, and the node's mass would no longer be right.
 """
 
 from __future__ import annotations
@@ -33,12 +31,12 @@ from antislop.errors import InputError
 from antislop.trace.events import Drawn, Forked, Reason, Truncated
 
 STOP, CUT = -1, -2
-"""Edges of the tree that are not tokens: a controller ended the text; −2 − n: it cut the text to n tokens."""
+"""Edges of the tree that are not tokens: the controller ended the text; −2 − n: it cut the text to n tokens."""
 
 
 @dataclass(slots=True)
 class Memory:
-    """What is kept at a node of a controlled text.
+    """What a controlled text keeps at a node.
 
     logits: the model's, [1, vocab].
     rule: by which a token is drawn here, or the tokens or branch that are certain here.
@@ -51,7 +49,6 @@ class Memory:
 
 
 def recall(node: Node) -> Memory:
-    """Return what is kept at a node."""
     if not isinstance(node.memory, Memory):
         node.memory = Memory()
     return node.memory
@@ -66,7 +63,7 @@ def draw_by(node: Node, rule: SampleRule) -> None:
 
 
 def force(node: Node, rule: object) -> None:
-    """Have one continuation be certain at a node; keep what bans have left of it if it was certain before."""
+    """Have one continuation be certain at a node; keep what bans have left of it if it was before."""
     memory = recall(node)
     if not isinstance(node.table, CertainTable) or memory.rule != rule:
         node.replace_table(CertainTable())
@@ -74,7 +71,7 @@ def force(node: Node, rule: object) -> None:
 
 
 def cut(node: Node, branch: Branch, *, depth: int) -> Node:
-    """Return the node after a controller's branch has cut the text to a depth."""
+    """Return the node after a branch has cut the text to a depth."""
     force(node, branch)
     landing = node.child(CUT - depth, depth=depth)
     copy_logits(node.back_to(depth), landing)
@@ -84,20 +81,16 @@ def cut(node: Node, branch: Branch, *, depth: int) -> Node:
 
 
 def copy_logits(before: Node, landing: Node) -> None:
-    """Give a node the logits of an earlier one with the same text."""
     if recall(landing).logits is None:
         recall(landing).logits = recall(before).logits
 
 
 def open_source(row: Row) -> Source:
-    """Return the source of a row's tokens: its controller, or the model alone."""
     controller = row.spec.controller
     return LogitsSource(row) if controller is None else ControllerSource(row, controller)
 
 
 class ControllerSource(Source):
-    """Asks a controller what to draw, force and cut."""
-
     def __init__(self, row: Row, controller: Controller) -> None:
         super().__init__(row)
         self.controller = controller
@@ -151,7 +144,6 @@ class ControllerSource(Source):
             super().end(reason)
 
     def _copy(self, branch_idx: int, branch: Branch, controller: Controller) -> ControllerSource:
-        """Return a source that follows another branch from here, on a row of its own."""
         source = ControllerSource(self.row.fork(controller), controller)
         source._chosen, source._branch_idx, source._length = branch, branch_idx, self._length
         source._vocabulary_size = self._vocabulary_size
@@ -159,7 +151,6 @@ class ControllerSource(Source):
         return source
 
     def _resume_or_ask(self) -> None:
-        """Follow the rest of a branch if a rewind has led into it, else ask the controller."""
         rest = recall(self.row.node).rest
         if rest is not None and not self._is_done:
             self._branch = rest
@@ -167,7 +158,6 @@ class ControllerSource(Source):
             self._ask()
 
     def _ask(self) -> None:
-        """Ask the controller, and choose the branch to begin."""
         row = self.row
         step = Step(
             branch_idx=self._branch_idx,
@@ -210,7 +200,6 @@ class ControllerSource(Source):
 
     @contextmanager
     def _noting_step(self) -> Iterator[None]:
-        """Let an exception of the controller's name the row and the step."""
         try:
             yield
         except Exception as error:
@@ -227,10 +216,9 @@ class ControllerSource(Source):
         self._chosen, self._branch = None, branch
 
     def _cut(self, count: int) -> None:
-        """Remove the last tokens; the bans' limit of withdrawn tokens is not for these."""
         row = self.row
         withdrawn = row.rewind(len(row.tokens) - count)
-        row.withdrawn -= len(withdrawn)
+        row.withdrawn -= len(withdrawn)  # the limit is for what bans withdraw
         row.events.append(Truncated(len(row.tokens), withdrawn))
 
     def _add(self, token: int, drawn: Drawn, *, choice: int | None = None) -> bool:
@@ -252,7 +240,6 @@ class ControllerSource(Source):
                 return
 
     def _sample(self, branch: Branch) -> None:
-        """Draw a token, and splice it."""
         node = self.row.node
         draw_by(node, branch.rule)
         if node.table is None:
@@ -270,7 +257,6 @@ class ControllerSource(Source):
             self._force(splice.ff_tokens, has_begun=True)
 
     def _fill(self, node: Node, rule: SampleRule) -> None:
-        """Store what the call's processors make of the logits that the rule leaves."""
         row, logits = self.row, recall(node).logits
         assert logits is not None, "no forward pass has reached this node"
         scores = row.spec.settings.process([row], [len(row.tokens)], rule.apply(logits[0])[None])
@@ -282,7 +268,6 @@ class ControllerSource(Source):
         node.table = DenseTable(logits, scores, restrict=rule.apply)
 
     def _splice(self, token: int, splice: Splice) -> None:
-        """Put tokens in the place of the sampled one and of others before it."""
         row, node = self.row, self.row.node
         row.events.append(self.describe(token))
         row.append(token, row.feed(row.state, token))
@@ -297,7 +282,7 @@ class ControllerSource(Source):
             self._force(tuple(others), has_begun=True)
 
     def _stop_here(self) -> None:
-        """End the text because the controller does, unless that completes a ban: then rewind it."""
+        """End the text as the controller wants, unless that completes a ban: then rewind it."""
         row = self.row
         if violations := in_order(row.spec.matcher.finish(row.state)):
             force(row.node, STOP)

@@ -1,7 +1,7 @@
 """Draft what may come next: the rest of an incomplete ban, or what a smaller model would write.
 
-Once two tokens of a phrase are written, its likely continuation is read in the same forward pass as the second one. The
-nodes along it are then filled, so that a violation costs about one pass instead of one for each of its tokens.
+The rest of a phrase is read in the same forward pass as its second token. The nodes along it are then filled, so that
+a violation costs about one pass instead of one for each of its tokens.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ from antislop.matching.token_matcher import Matcher
 MAX_ENDINGS = 8
 """Draft only if at most 8 phrases share the beginning; with more, drafts are rarely accepted."""
 MIN_ACCEPTED = 0.5
-"""Share of a draft's tokens that must have been accepted for it to be tried again."""
+"""Share of a draft's tokens that must have been accepted after `TRIALS` for it to be tried again."""
 TRIALS = 2
-"""Trials of a draft before its share of accepted tokens decides."""
 
 
 class PhraseDrafter:
@@ -34,7 +33,7 @@ class PhraseDrafter:
         self._trials: dict[tuple[int, ...], list[int]] = {}  # by draft: [trials, accepted tokens]
 
     def propose(self, row: Row) -> Draft:
-        """Return the tokens that the incomplete bans continue with, if at least two of their tokens are written."""
+        """Return how the incomplete bans continue, once at least two of their tokens are written."""
         start, endings = self._matcher.expect(row.state, MAX_ENDINGS)
         if not endings or len(row.tokens) - start < 2:
             return NO_DRAFT
@@ -54,8 +53,8 @@ class PhraseDrafter:
 class ModelDrafter:
     """Drafts by a language model, usually a smaller one, that reads each text in a cache of its own.
 
-    model: with the same tokens as the model that it drafts for.
-    length: the number of tokens of a draft; `ValueError` below 1.
+    model: with the same vocabulary as the model that it drafts for.
+    length: tokens per draft, at least 1.
     process: makes scores of its logits; it sees tokens that may never be written.
     """
 
@@ -69,7 +68,6 @@ class ModelDrafter:
 
     @torch.no_grad()
     def propose(self, row: Row) -> Draft:
-        """Return tokens that the model draws; for a greedy text its likeliest ones."""
         ids = row.ids[0].tolist()
         proposals, before = [], len(ids)
         for _ in range(min(self._length, row.max_new_tokens - len(row.tokens) - 1)):
@@ -83,7 +81,6 @@ class ModelDrafter:
         return Draft(ids[before:], torch.stack(proposals) if proposals and row.spec.policy.do_sample else None)
 
     def learn(self, row: Row, *, proposed: int, accepted: int) -> None:  # noqa: ARG002
-        """Drop the cache of a finished text."""
         if row.is_finished:
             self._caches.pop(row, None)
 
@@ -109,8 +106,6 @@ class ModelDrafter:
 
 
 class _FirstDrafter:
-    """Asks its drafters in order until one returns tokens."""
-
     def __init__(self, drafters: Sequence[Drafter]) -> None:
         self._drafters = drafters
         self._used: dict[int, Drafter] = {}
@@ -137,7 +132,7 @@ def _refuse_other_vocabulary(row: Row, size: int) -> None:
 
 
 def first_of(drafters: Sequence[Drafter]) -> Drafter | None:
-    """Return a drafter that takes the first draft with tokens of several drafters; None for none."""
+    """Return a drafter that uses the first non-empty draft of several drafters; None for none."""
     if len(drafters) < 2:
         return drafters[0] if drafters else None
     return _FirstDrafter(drafters)

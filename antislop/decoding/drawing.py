@@ -13,7 +13,7 @@ from antislop.decoding.row import Row
 from antislop.decoding.tables import DenseTable, find_dense
 
 NONE_DRAWN = -1
-"""Returned instead of a token if none can be drawn: all probabilities are NaN."""
+"""No token can be drawn: all probabilities are NaN."""
 
 
 def draw(row: Row) -> int:
@@ -33,8 +33,8 @@ def draw(row: Row) -> int:
 def fill_and_draw(rows: Sequence[Row], logits: Tensor, *, places: Sequence[int], batch: int) -> list[int]:
     """Fill each row's node from logits [n, vocab], and draw its next token there.
 
-    places: of the rows in a batch of `batch` rows. A row of its own random numbers that has no probabilities gets
-    `NONE_DRAWN`; for the others, torch refuses to draw.
+    places: of the rows in a batch of `batch` rows.
+    Without probabilities, a row with its own generator gets `NONE_DRAWN`; for others, torch raises.
     """
     scores = _process(rows, [len(row.tokens) for row in rows], logits)
     ways = [(row.spec.policy.do_sample, row.has_own_generator) for row in rows]
@@ -53,7 +53,7 @@ def fill_and_draw(rows: Sequence[Row], logits: Tensor, *, places: Sequence[int],
 
 
 def _draw(rows: Sequence[Row], scores: Tensor, probs: Tensor, *, places: Sequence[int], batch: int) -> Tensor:
-    """Draw in rows that all sample or are all greedy, and have random numbers of their own or the global ones: [n]."""
+    """Draw [n] in rows that all sample or are all greedy, and all have generators of their own or none has."""
     if not rows[0].spec.policy.do_sample:
         drawn = scores.argmax(dim=-1)  # the index of a NaN, if there is one
         is_broken = scores.gather(1, drawn[:, None])[:, 0].isnan()
@@ -77,7 +77,6 @@ def _draw_alone(rows: Sequence[Row], probs: Tensor) -> Tensor:
 
 
 def select(logits: Tensor, places: Sequence[int]) -> Tensor:
-    """Return the logits [n, …] of some places of a batch."""
     return logits[_index(places, logits)]
 
 
@@ -99,7 +98,7 @@ def fill_paths(rows: Sequence[Row], logits: Tensor) -> None:
 
 
 def _process(rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Tensor:
-    """Return the scores that each row's settings make of its logits; rows with the same settings share a call."""
+    """Return the scores of each row; rows with the same settings share a call."""
     groups: dict[int, list[int]] = defaultdict(list)
     for number, row in enumerate(rows):
         groups[id(row.spec.settings)].append(number)

@@ -1,7 +1,4 @@
-"""Run a language model for the loop: one forward pass for many rows, over a cache that follows each row's rewinds.
-
-Knows of rows, tokens and two protocols, `LanguageModel` and `RewindableCache`; neither of bans nor of transformers.
-"""
+"""Run a language model for the loop: one forward pass for many rows, over a cache that follows each row's rewinds."""
 
 from __future__ import annotations
 
@@ -16,15 +13,15 @@ from antislop.decoding.protocols import ForkableCache, LanguageModel, Rewindable
 from antislop.decoding.row import Row
 
 SETTLE_EVERY = 8
-"""Settled tokens between two calls of `settle` on the cache: a call for each token would cost more than it saves."""
+"""Settled tokens between calls of the cache's `settle`: a call for each would cost more than it saves."""
 
 
 class ForwardPass(NamedTuple):
     """One forward pass of a batch.
 
-    logits: float32 [rows, positions, vocab]; the last position follows a row's last token, or that of its draft.
-    fed: the number of tokens that each row read.
-    cut: the number of tokens that were removed from each row's cache before.
+    logits: float32 [rows, positions, vocab]; the last position follows a row's last token, or its draft's.
+    fed: tokens that each row read.
+    cut: tokens removed from each row's cache before.
     """
 
     logits: Tensor
@@ -54,8 +51,8 @@ class BatchEngine:
     """Rows on one model and one cache.
 
     filler: the token that finished rows are fed.
-    grows: add rows to the cache as texts come, and begin anew with a text that has no others beside it: a pass over few
-        texts then costs less. The cache must be a `ForkableCache`.
+    grows: add rows as texts come, and begin anew with a text that is alone: a pass over few texts then costs less. The
+        cache must be a `ForkableCache`.
     """
 
     def __init__(self, model: LanguageModel, cache: RewindableCache, *, filler: int = 0, grows: bool = False) -> None:
@@ -70,7 +67,6 @@ class BatchEngine:
 
     @torch.no_grad()
     def forward(self, rows: Sequence[Row]) -> ForwardPass:
-        """Return the logits after the tokens of each row and after those of its draft, right-aligned."""
         if not self._fed:
             return self._prefill(rows)
         # A waiting row is fed fillers beside the others, and cut only when it resumes: a cut moves the row in the
@@ -88,7 +84,6 @@ class BatchEngine:
 
     @torch.no_grad()
     def replace(self, rows: Sequence[Row], place: int) -> ForwardPass:
-        """Read the prompt of the new row at a place in a cache of its own, and put that into the place."""
         row = rows[place]
         if self._grows:
             self._fit(rows)
@@ -113,7 +108,6 @@ class BatchEngine:
 
     @torch.no_grad()
     def fork(self, place: int, target: int) -> None:
-        """Copy a row of the cache; raise `CapabilityError` for a cache that can't."""
         if not (isinstance(self._cache, ForkableCache) and self._cache.can_fork):
             raise CapabilityError(f"a controller forks, and this {type(self._cache).__name__} can't copy rows")
         self._cache.fork(place, target)
@@ -124,7 +118,7 @@ class BatchEngine:
 
     @torch.no_grad()
     def finish(self, row: Row) -> tuple[int, int]:
-        """Leave in the cache all tokens of the only row but the last, as `generate` does; return tokens fed and cut."""
+        """Leave in the cache all tokens of the only row but the last, as `generate` does; return (fed, cut)."""
         cut, missing = self._cut_back(0, row), row.tokens[len(self._fed[0]) : -1]
         if missing:
             self._fed[0] += missing
@@ -167,7 +161,7 @@ class BatchEngine:
         return [self._filler]
 
     def _cut_back(self, place: int, row: Row) -> int:
-        """Remove from the cache what is not in the text, and its last token, which is to be read; return how many."""
+        """Remove from the cache the tokens not in the text, and its last one, which is to be read; return how many."""
         fed, base = self._fed[place], self._bases[place]
         limit = max(0, min(len(fed), len(row.tokens) - 1))
         shared = min(row.unchanged, limit)

@@ -27,10 +27,8 @@ from antislop.matching.token_matcher import Matcher
 class BanningInferencer:
     """An `Inferencer` that writes nothing its matcher finds, unless nothing else is left to write.
 
-    For `decode`, the token that `prefill` chose belongs to the prompt and is never withdrawn. To apply the bans to
+    For `decode`, the token that `prefill` chose belongs to the prompt and is never withdrawn: to apply the bans to
     every token, pass the last token of the prompt to `decode`.
-
-    drafter: sees the tokens that `decode` gets and chooses, not those that the cache held before.
     """
 
     def __init__(self, model: LanguageModel, *, matcher: Matcher | None = None, drafter: Drafter | None = None) -> None:
@@ -40,7 +38,7 @@ class BanningInferencer:
 
     @property
     def eos_token_id(self) -> frozenset[int]:
-        """The tokens that end a text, at least one; raises `ValueError` if the model has none."""
+        """The tokens that end a text; raises `ValueError` if the model has none."""
         tokens = self._model.eos_token_id
         if not tokens:
             raise ValueError("the model has no end token: set eos_token_id in its generation config, or in your model")
@@ -57,8 +55,7 @@ class BanningInferencer:
     ) -> PrefillOutput:
         """Read a prompt [rows, tokens], `PAD` on the left of shorter ones, and choose one token a row.
 
-        all_logits: return the logits after every token of the prompt. A model that leaves these out for the first
-        tokens of a cache reads the prompt twice.
+        all_logits: return the logits after every token of the prompt; some models then read it twice.
         """
         model = _PromptReader(self._model) if all_logits else self._model
         queries = model.forward(query_token_ids, kv_cache)
@@ -82,7 +79,7 @@ class BanningInferencer:
     ) -> DecodeOutput:
         """Continue after query_token_ids [rows, tokens], at least one a row, which the cache does not hold yet.
 
-        Stops in each row at an end token or after `max_new_tokens`; raises `ValueError` unless that is positive.
+        Stops in each row at an end token or after `max_new_tokens`, which must be positive.
         all_logits: as in `prefill`.
         """
         if max_new_tokens < 1:
@@ -118,7 +115,7 @@ class BanningInferencer:
 
 
 class _PromptReader:
-    """A language model that keeps the logits after all tokens that it reads first."""
+    """Keeps the logits after all tokens that a language model reads first."""
 
     def __init__(self, model: LanguageModel) -> None:
         self._model = model
@@ -126,7 +123,6 @@ class _PromptReader:
 
     @property
     def prompt_logits(self) -> Tensor:
-        """The logits of the first forward pass, [rows, queries, vocab]."""
         assert self._prompt_logits is not None, "nothing was read yet"
         return self._prompt_logits
 
@@ -147,7 +143,7 @@ class _PromptReader:
 def _forward_all(model: LanguageModel, query_token_ids: Tensor, kv_cache: RewindableCache) -> Tensor:
     """Return the logits after each query, float32 [rows, queries, vocab], 0 at `PAD`.
 
-    A model may leave out all but the last ones for the first tokens of a cache, so these are removed and read again.
+    A model may leave out all but the last ones for the first tokens of a cache: these are then removed and read again.
     """
     queries, was_empty = query_token_ids.shape[1], not any(kv_cache.lengths)
     logits = model.forward(query_token_ids, kv_cache)
@@ -164,8 +160,6 @@ def _forward_all(model: LanguageModel, query_token_ids: Tensor, kv_cache: Rewind
 
 
 class _Strategy:
-    """A `SampleStrategy` as the loop's settings."""
-
     def __init__(self, strategy: SampleStrategy, eos_token_ids: frozenset[int]) -> None:
         self._strategy = strategy
         self.eos_token_ids = eos_token_ids

@@ -1,7 +1,6 @@
 """Judge the tokens of a text, whoever has drawn them: the rules by which a ban rewinds it.
 
-The judge decides where a violation leads and subtracts it in the ledger; docs/exactness.md explains why the texts are
-then distributed as with rejection sampling. Knows neither logits nor what the tokens mean.
+Sees neither logits nor text. docs/exactness.md explains why the texts are distributed as with rejection sampling.
 """
 
 from __future__ import annotations
@@ -20,16 +19,16 @@ from antislop.matching.token_matcher import Violation
 from antislop.trace.events import Admitted, Conceded, Rewound
 
 ALSO_TRIED = 32
-"""Tokens that are tried in addition to the one that completed a ban: any of many may end its last word."""
+"""Likely other tokens that are subtracted with the one that completed a ban: many may end its last word."""
 LISTED_ALTERNATIVES = 16
 """Alternatives that a `Rewound` event lists."""
 
 Verdict: TypeAlias = Literal["stays", "rewound", "exhausted"]
-"""What becomes of a token: it stays; the text was rewound; the text was cut before it and ends there."""
+"""What becomes of a token. "exhausted": the text was cut before it and ends there."""
 
 
 class Drawer(Protocol):
-    """What a judge asks the source of a row's tokens."""
+    """What a judge asks whoever draws the tokens of a row."""
 
     def has_choice(self, node: Node, *, avoided: Node | None = None) -> bool:
         """Report whether a node has a token to draw; if little is left there, look for further tokens first.
@@ -38,17 +37,17 @@ class Drawer(Protocol):
         """
 
     def draws_others(self, node: Node) -> bool:
-        """Report whether any other token drawn at a node would have been added to the text just as the latest one."""
+        """Report whether other tokens drawn at a node would be added to the text as they are."""
 
     def is_stuck(self, start: Node) -> bool:
-        """Report whether a token that leads into a ban is excluded at the ban's start, since too many rewinds did."""
+        """Report whether to exclude a token that leads into a ban at its start, since too many rewinds did."""
 
     def find_constraint(self, node: Node) -> str | None:
-        """Return the name of whatever left no choice at a node, but for bans."""
+        """Return the name of what left no choice at a node, other than bans."""
 
 
 class Judge:
-    """Judges the tokens of one row. constraint: whatever left no choice where the text was cut, if anything did."""
+    """Judges the tokens of one row. constraint: what left no choice where the text was cut."""
 
     def __init__(self, row: Row, source: Drawer) -> None:
         self._row = row
@@ -59,7 +58,7 @@ class Judge:
         self.constraint: str | None = None
 
     def judge(self, token: int, violations: Sequence[Violation]) -> Verdict:
-        """Judge the violations that the latest token completes, which was drawn at the row's node as `token`."""
+        """Judge the violations that `token` completes, which was drawn at the row's node."""
         row = self._row
         latest_start = self._find_latest_start(row.node)
         for violation in violations:
@@ -105,7 +104,6 @@ class Judge:
         return node
 
     def _find_latest_start(self, node: Node) -> int:
-        """Return the latest position that a violation may lead back to."""
         # method="text" is rejection sampling of whole texts: each violation leads back to the start of the text. Whole
         # texts are then independent trials, of which the first that is accepted is kept, so a text is written in
         # proportion to its probability times the weights of its bans. The mass that the ledger has subtracted belongs
@@ -116,7 +114,7 @@ class Judge:
         return self._row.max_new_tokens if choice is None else choice.depth
 
     def _is_admitted(self, token: int, violation: Violation) -> bool:
-        """Report whether a weight lets this occurrence stay: by a coin, or because its mass was subtracted before."""
+        """Return whether a weight lets this occurrence stay: by a coin, or as its mass was subtracted before."""
         row, weight = self._row, violation.ban.weight
         if self._is_by_first_token(violation):
             start, first = row.node.step_from(violation.start, token)
@@ -126,15 +124,13 @@ class Judge:
         return self._policy.do_sample and weight > 0 and draw_uniform(row.spec.generator) < weight
 
     def _is_by_first_token(self, violation: Violation) -> bool:
-        """Report whether a violation weighs on its first token alone, whatever follows it."""
         is_greedy = not self._policy.do_sample and violation.ban.pattern.changes_first_token
         return is_greedy or self._policy.method == "token"
 
     def _subtract(self, token: int, violation: Violation, violations: Sequence[Violation], latest_start: int) -> None:
-        """Subtract a violation, and likely other tokens that would complete a ban in the place of this one.
+        """Subtract a violation, and those of other likely tokens at its node.
 
-        Nothing is subtracted where a probability on the way is unknown: the text is then drawn again from the start as
-        if nothing had been seen, which is plain rejection.
+        Where a probability on the way is unknown, nothing is subtracted: the text is drawn again as in plain rejection.
         """
         node = self._row.node
         if not node.knows_since(min(violation.start, latest_start), token):
@@ -163,7 +159,6 @@ class Judge:
                 node.subtract(other, completed, latest_start=latest_start)
 
     def _find_target(self, violation: Violation, latest_start: int) -> Node | None:
-        """Return the node to draw from next, or None if there is no alternative to the violation."""
         row, policy = self._row, self._policy
         node = row.node.back_to(min(violation.start, latest_start))
         if policy.do_sample:
@@ -180,7 +175,7 @@ class Judge:
         return target
 
     def _step_back(self, node: Node, *, avoided: Node | None) -> Node | None:
-        """Return the latest unsettled node, from this one back, that has an alternative; None if there is none."""
+        """Return the latest unsettled node, from this one back, that has an alternative."""
         row = self._row
         while not self._source.has_choice(node, avoided=avoided):
             before = node.depth - 1  # a splice or a cut may lead from a greater depth: then resume before it
@@ -192,9 +187,9 @@ class Judge:
         return node
 
     def _find_word_end(self, violation: Violation) -> Node | None:
-        """Return the row's node if the token drawn there completed no characters of the ban, but only ended its word.
+        """Return the row's node if the token drawn there only ended the ban's last word.
 
-        The tokens that are left there would only make the word longer: "once upon a times".
+        The tokens left there would only make the word longer: "once upon a times".
         """
         before = self._row.state.back_to(len(self._row.tokens) - 1)
         ended = {(other.ban, other.start) for other in self._matcher.finish(before)}
@@ -209,12 +204,11 @@ class Judge:
 
 
 def in_order(violations: Sequence[Violation]) -> tuple[Violation, ...]:
-    """Return violations by their start."""
     return tuple(sorted(violations, key=lambda violation: violation.start))
 
 
 def _without_end(violation: Violation) -> Violation:
-    """Return the violation without its length: the classic rule depends only on the start of a ban."""
+    # The classic rule depends only on the start of a ban.
     return Violation(violation.ban, violation.start, violation.start)
 
 

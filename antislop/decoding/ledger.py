@@ -37,10 +37,10 @@ class Table(Protocol):
         """Replace what is left of a token's probability."""
 
     def mass_left(self) -> float:
-        """Return what is left of all probabilities together, 1 at first."""
+        """Return what is left of all probabilities together."""
 
     def likeliest(self, count: int) -> list[tuple[int, float]]:
-        """Return up to `count` known tokens of which something is left, with that mass, the likeliest first."""
+        """Return up to `count` known tokens with what is left of them, the likeliest first; none with 0."""
 
     def copy(self) -> Table:
         """Return a copy that changes independently."""
@@ -174,24 +174,22 @@ class Node:
         return node
 
     def mass_left(self) -> float:
-        """Return what is left of the distribution, 1 at first."""
         return 1.0 if self.table is None else self.table.mass_left()
 
     def has_resolved(self, violation: Violation, *, token: int) -> bool:
-        """Report whether a violation was already subtracted from a token's mass."""
         return token in self._subtracted and violation in self._subtracted[token].resolved
 
     def is_scarce(self, floor: float, *, start: int | None = None) -> bool:
-        """Report whether so little of the distribution is left, less than `floor`, that it may be noise.
+        """Report whether less than `floor` of the distribution is left, so that it may be noise.
 
-        Exits to before `start`, the node's own depth by default, count as left: that mass is rejected only there.
+        Exits to before `start` (default: the node's depth) count as left: that mass is rejected only there.
         """
         left, start = self.mass_left(), self.depth if start is None else start
         elsewhere = sum(mass for exit_to, mass in self.exits().items() if exit_to < start)
         return left == 0 or left + elsewhere < floor
 
     def knows_since(self, start: int, token: int) -> bool:
-        """Report whether the probability of each token from a start on is known, up to `token` at this node.
+        """Report whether each probability from depth `start` on is known, up to that of `token` here.
 
         Settled tokens are left out, since nothing is subtracted from them.
         """
@@ -204,13 +202,13 @@ class Node:
         return True
 
     def list_alternatives(self, count: int) -> tuple[tuple[int, float], ...]:
-        """Return up to `count` tokens that are left and their shares of the remaining mass, the likeliest first."""
+        """Return the likeliest tokens left and their shares of the remaining mass."""
         total = self.mass_left()
         likeliest = [] if self.table is None or total == 0 else self.table.likeliest(count)
         return tuple((token, mass / total) for token, mass in likeliest)
 
     def replace_table(self, table: Table | None) -> None:
-        """Start this node anew with another table: nothing is subtracted here, and nothing is known below."""
+        """Start anew with another table: nothing is subtracted here, and nothing is known below."""
         self.drop_children()
         self._subtracted.clear()
         self.table, self.rewinds = table, 0
@@ -240,25 +238,18 @@ class Node:
     # -- the tree
 
     def child(self, token: int, *, depth: int | None = None) -> Node:
-        """Return the node after one more token; create it, at the depth that a splice leads to, if there is none."""
+        """Return the node after one more token; create it if there is none, at the depth a splice leads to."""
         node = self.children.get(token)
         if node is None:
             node = self.children[token] = Node(self, token, depth)
         return node
 
     def back_to(self, depth: int) -> Node:
-        """Return the latest ancestor, or this node, that is at most at a depth."""
-        node = self
-        while node.depth > depth:
-            assert node.parent is not None, "the ancestor is settled and no longer in the tree"
-            node = node.parent
-        return node
+        """Return the latest ancestor, or this node, whose depth is at most `depth`."""
+        return self.step_from(depth, self.token)[0]
 
     def step_from(self, depth: int, token: int) -> tuple[Node, int]:
-        """Return the latest ancestor, or this node, that is at most at a depth, and the token by which it was left.
-
-        token: the one by which this node is left.
-        """
+        """Return what `back_to` does, and the token by which that node was left; `token` leaves this one."""
         node = self
         while node.depth > depth:
             assert node.parent is not None, "the ancestor is settled and no longer in the tree"
@@ -266,7 +257,7 @@ class Node:
         return node, token
 
     def fork(self) -> Node:
-        """Return this node in a copy of the whole tree, which changes independently."""
+        """Return this node in an independent copy of the whole tree."""
         root = self
         while root.parent is not None:
             root = root.parent
@@ -287,7 +278,7 @@ class Node:
         return node
 
     def cut_loose(self) -> None:
-        """Make this node the root and free the rest of the tree at once, without waiting for the collector.
+        """Make this node the root, and free the rest of the tree without waiting for the collector.
 
         Each table refers to the logits of a whole batch, which a cycle of parent and child would keep in memory.
         """
@@ -297,7 +288,7 @@ class Node:
             kept, ancestor = ancestor, ancestor.parent
 
     def drop_children(self, *, but: Node | None = None) -> None:
-        """Detach all children, and free everything below them at once, except below the child `but`."""
+        """Detach all children but one, and free everything below the others."""
         waiting = [child for child in self.children.values() if child is not but]
         self.children.clear()
         while waiting:

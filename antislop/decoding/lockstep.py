@@ -1,8 +1,8 @@
 """Rows of a batch in step, for criteria and processors that look at all rows at once.
 
-`generate` calls the criteria with all rows after each token. Rows that rewind fall behind, so the others wait: no row
-draws its token n + 1 before all have n tokens and the criteria were called with these. After a rewind the criteria are
-called again for the later steps; rows that the first answers ended then resume, or end elsewhere.
+`generate` calls the criteria with all rows after each token, so no row draws its token n + 1 before all have n tokens
+and the criteria were called with these. After a rewind they are called again for the later steps; rows that the first
+answers ended then resume, or end elsewhere.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _find_floor(rows: Sequence[Row]) -> int:
     """Return the length that every row has settled, including rows whose end is provisional.
 
     A row that is ahead of another may be cut to the other's length, where more of its tokens were unsettled. One such
-    cut is allowed for; if a second one ever follows from it, the judge refuses to rewind settled text.
+    cut is allowed for; if a second one follows from it, the judge refuses to rewind settled text.
     """
     ends = [row.end or 0 for row in rows]
     floor = min((row.settleable for row in rows if row.end is None), default=max(ends, default=0))

@@ -1,7 +1,6 @@
 """The loop: one forward pass for all unfinished rows, then each row's source adds tokens until it needs the next one.
 
-Everything that happens is yielded as an event. The loop knows neither what the tokens mean nor what computes the logits
-nor who draws.
+It knows neither what the tokens mean nor what computes the logits nor who draws.
 """
 
 from __future__ import annotations
@@ -19,16 +18,13 @@ from antislop.trace.events import Event, Forwarded
 
 
 def decode(scheduler: Scheduler, engine: Engine) -> Iterator[tuple[Row, Event]]:
-    """Generate until the scheduler has no more texts; yield (row, event) as things happen.
-
-    A finished row gives its place to the next text while the others continue.
-    """
+    """Generate until the scheduler has no more texts; yield (row, event) as things happen."""
     for events in decode_in_steps(scheduler, engine):
         yield from events
 
 
 def decode_in_steps(scheduler: Scheduler, engine: Engine) -> Iterator[list[tuple[Row, Event]]]:
-    """Generate as `decode` does; yield the (row, event) pairs that follow each forward pass as one list."""
+    """Generate as `decode` does; yield the events that follow each forward pass as one list."""
     while (yield from _admit(scheduler, engine)):
         scheduler.drop_canceled()
         _draft(scheduler.sources)
@@ -51,7 +47,7 @@ def _draft(sources: Sequence[Source]) -> None:
 
 
 def _advance(sources: Sequence[Source], forward_pass: ForwardPass) -> list[tuple[Row, Event]]:
-    """Give each unfinished row its logits, draw where the loop is to, and go on from there; return what happened."""
+    """Give each unfinished row its logits, draw, and walk on; return what happened."""
     places = [place for place, s in enumerate(sources) if not (s.row.is_finished or s.row.is_waiting)]
     _note_costs(sources, forward_pass)
     places = [place for place in places if sources[place].read(forward_pass.logits, place)]
@@ -78,7 +74,7 @@ def _release(sources: Sequence[Source]) -> list[tuple[Row, Event]]:
 
 
 def _place_copies(scheduler: Scheduler, engine: Engine) -> Iterator[list[tuple[Row, Event]]]:
-    """Give rows to the copies that wait for one, and let these and the rows that they come from go on."""
+    """Place the copies that wait for a row; walk on with them and the rows that they come from."""
     while waiting := [source for source in scheduler.sources if source.copies]:
         for source in waiting:
             copies, source.copies = source.copies, []

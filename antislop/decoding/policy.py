@@ -1,4 +1,4 @@
-"""The rules by which a text is drawn, and what to do if bans leave nothing to draw."""
+"""The rules by which a text is drawn."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ PROBABILITY_FLOOR = 1e-4
 
 
 class Exhausted(RuntimeError):
-    """Raised if every alternative to a ban is used up and the policy is to raise."""
+    """Raised if every alternative to a ban is used up, with on_exhausted="raise"."""
 
 
 @dataclass(frozen=True)
 class Policy:
-    """The rules by which a text is drawn.
+    """What to draw, and what to do about bans.
 
     max_rewinds: to one position; with method="text", of one text.
-    max_withdrawn_ratio: tokens that a text may withdraw for each of its `max_new_tokens`, with the other methods.
-    mass_floor: the share of a distribution below which what bans have left of it may be noise.
-    probability_floor: below `mass_floor`, tokens that the model finds less likely than this are not drawn.
+    max_withdrawn_ratio: most tokens withdrawn for each of `max_new_tokens`; not with method="text".
+    mass_floor: share of a distribution below which what bans have left of it may be noise.
+    probability_floor: below `mass_floor`, tokens less likely than this under the model are not drawn.
     """
 
     do_sample: bool
@@ -60,5 +60,5 @@ _SEED_STEP = 2654435769
 
 
 def seed_of(seed: int, number: int) -> int:
-    """Return the seed of one of several texts, from the seed of all of them and its number."""
+    """Return the seed of one of several texts."""
     return seed + number * _SEED_STEP  # differs in the lower 32 bits, all that torch's CPU generators read

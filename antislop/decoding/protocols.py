@@ -1,7 +1,4 @@
-"""The protocols that the sampler runs on: a language model, a cache that can be rewound, an inferencer.
-
-docs/engines.md shows how to add a model of another kind.
-"""
+"""The protocols that the sampler runs on. docs/engines.md shows how to add a model of another kind."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ import torch
 from torch import Tensor
 
 PAD = -1
-"""In query_token_ids: no token here. Rows that feed fewer tokens than others are filled with it on their left."""
+"""In query_token_ids: no token. Fills rows that feed fewer tokens than others on their left."""
 
 
 class KVState(NamedTuple):
@@ -27,7 +24,7 @@ KVStates: TypeAlias = list[KVState]
 
 
 class RewindableCache(Protocol):
-    """The memory of a model of the tokens that it read, row by row."""
+    """What a model remembers of the tokens that it read, row by row."""
 
     @property
     def lengths(self) -> Sequence[int]:
@@ -37,12 +34,12 @@ class RewindableCache(Protocol):
         """Keep the first `length` tokens of one row, leave the other rows as they are, and return the length kept.
 
         The next forward sees the row as if the rest had never been read. Fewer tokens may be kept than asked for, if
-        states are only stored at some lengths: the caller feeds the missing tokens again. 0 always empties the row.
-        Raises `ValueError` for fewer than 0, for more than the row holds and for fewer than are settled.
+        states are only stored at some lengths: the caller feeds the missing ones again. 0 always empties the row.
+        Raises `ValueError` for less than 0 or the settled length, and for more than the row holds.
         """
 
     def settle(self, row: int, length: int) -> None:
-        """Note that no rewind of a row, except to 0, goes below `length` tokens: earlier states may be dropped."""
+        """Note that no rewind of a row, except to 0, goes below `length`: earlier states may be dropped."""
 
     def adopt(self, row: int, other: RewindableCache) -> None:
         """Replace a row by the only row of another cache of the same model."""
@@ -50,17 +47,14 @@ class RewindableCache(Protocol):
 
 @runtime_checkable
 class ForkableCache(Protocol):
-    """A cache whose rows can be copied. Optional: only a controller that forks needs it."""
+    """A cache whose rows can be copied, for controllers that fork."""
 
     @property
     def can_fork(self) -> bool:
         """Whether this cache can copy its rows."""
 
     def fork(self, row: int, target: int) -> None:
-        """Copy a row, with its settled length, to another one; a `target` behind the last row is added.
-
-        What happens to either row afterwards leaves the other as it is.
-        """
+        """Copy a row, with its settled length, to an independent one; a `target` behind the last row is added."""
 
 
 class KVCache(RewindableCache, Protocol):
@@ -72,21 +66,20 @@ class KVCache(RewindableCache, Protocol):
     def get_kv_states(self) -> KVStates:
         """Return the states; an empty list for a new cache.
 
-        They may be the cache's own memory, which the next forward overwrites: clone them to keep them.
+        The next forward may overwrite them: clone them to keep them.
         """
 
     def update(self, kv_states: Sequence[tuple[Tensor, Tensor]]) -> None:
         """Replace the contents of the cache by these states, with all of their tokens in every row.
 
-        Raises `ValueError` for states whose layers, rows or tokens don't agree with each other, and for a cache that
-        also stores something that such states can't hold.
+        Raises `ValueError` for states whose layers, rows or tokens disagree, and for a cache that stores something
+        else, too.
         """
 
     def crop(self, num_tokens: int) -> None:
         """Remove the latest `num_tokens` tokens from every row.
 
-        Raises `ValueError` for fewer than 0, for more than the shortest row holds, and for a cache that can't be
-        rewound to any length.
+        Raises `ValueError` below 0, beyond the shortest row, and for a cache that can't be rewound to any length.
         """
 
 
@@ -104,9 +97,10 @@ class LanguageModel(Protocol):
         """Read more tokens, and return the logits that follow each of them.
 
         query_token_ids: int64 [rows, queries], on any device; `PAD` on the left of rows that have fewer.
-        Returns logits [rows, queries, vocab] of any floating dtype; position i holds those for token i + 1. A model may
-        leave out the logits of all but the last queries of a prompt, the first tokens that a new cache reads: callers
-        count from the right. Logits at `PAD` are undefined. The cache holds the tokens afterwards.
+        Returns logits [rows, queries, vocab] of any floating dtype; position i holds those for token i + 1. For the
+        first
+        tokens of a new cache, a model may leave out all but the last logits: callers count from the right. Logits at
+        `PAD` are undefined.
         """
 
 
@@ -120,17 +114,18 @@ def identity(ids: Tensor, scores: Tensor) -> Tensor:  # noqa: ARG001
 
 
 class SampleStrategy(NamedTuple):
-    """How a token is chosen: drawn from the softmax of the processed logits, or the one with the highest score."""
+    """How a token is chosen: drawn from the softmax of the processed logits, or the likeliest one."""
 
     do_sample: bool = True
     process: ScoreFunction = identity
 
 
 class PrefillOutput(NamedTuple):
-    """The token that follows each prompt, and logits.
+    """The token that follows each prompt, and the model's own logits.
 
-    token_ids: int64 [rows, 1]. token_logits: float32 [rows, 1, vocab], the model's own, before any processing; with
-    `all_logits` [rows, queries, vocab], those after each token of the prompts, 0 at `PAD`.
+    token_ids: int64 [rows, 1].
+    token_logits: float32 [rows, 1, vocab]; with `all_logits` [rows, queries, vocab], those after each token of the
+        prompts, 0 at `PAD`.
     """
 
     token_ids: Tensor
@@ -138,11 +133,11 @@ class PrefillOutput(NamedTuple):
 
 
 class DecodeOutput(NamedTuple):
-    """Tokens, and the logits that they were chosen from.
+    """Tokens, and the model's own logits before them.
 
     token_ids: int64 [rows, tokens]; after its end a row is filled with an end token, or 0 where the model has none.
-    token_logits: float32 [rows, tokens, vocab], the model's own, before any processing; 0 after a row's end. With
-    `all_logits` [rows, queries - 1 + tokens, vocab]: before these, those after each query but the last, 0 at `PAD`.
+    token_logits: float32 [rows, tokens, vocab], 0 after a row's end. With `all_logits` [rows, queries - 1 + tokens,
+        vocab]: before these, those after each query but the last, 0 at `PAD`.
     """
 
     token_ids: Tensor
@@ -154,7 +149,7 @@ class Inferencer(Protocol):
 
     @property
     def eos_token_id(self) -> frozenset[int]:
-        """The tokens that end a text, at least one; raises `ValueError` if the model has none."""
+        """The tokens that end a text; raises `ValueError` if the model has none."""
 
     def prefill(
         self,
@@ -180,14 +175,14 @@ class Inferencer(Protocol):
     ) -> DecodeOutput:
         """Continue after query_token_ids, the tokens of the text that the cache does not hold yet.
 
-        The strategy sees these and the chosen tokens, not the tokens that the cache held before.
-        Stops at an end token or after `max_new_tokens`, which must be positive: `ValueError` otherwise.
+        The strategy does not see the tokens that the cache held before.
+        Stops at an end token or after `max_new_tokens`; raises `ValueError` unless that is positive.
         all_logits: return the logits after every query, too.
         """
 
 
 def count_queries(query_token_ids: Tensor) -> list[int]:
-    """Return the number of tokens that each row feeds; raise `ValueError` if it is 0, or if `PAD` is not on the left.
+    """Return the number of tokens that each row feeds; raise `ValueError` if it is 0, or `PAD` is not on the left.
 
     >>> count_queries(torch.tensor([[PAD, 5], [6, 7]]))
     [1, 2]
@@ -214,5 +209,5 @@ def fill_left(rows: Sequence[Sequence[int]]) -> Tensor:
 
 
 def send(numbers: Tensor, device: torch.device) -> Tensor:
-    """Copy a tensor of the host to a device without waiting for the work that is queued there."""
+    """Copy a tensor of the host to a device without waiting for the work queued there."""
     return numbers.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else numbers.to(device)

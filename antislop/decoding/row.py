@@ -1,4 +1,4 @@
-"""One text: its specification, which never changes, and its row, which holds the tokens written so far."""
+"""One text: its specification, and its row, which holds the tokens written so far."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class RowSettings(Protocol):
     """Logits processors, and when a text ends."""
 
     def follow(self, rows: Sequence[Row]) -> CallbackMemory | None:
-        """Take the rows of a batch that share these settings; return what has to follow their rewinds."""
+        """Take the rows of a batch; return what follows their rewinds."""
 
     def process(self, rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Tensor:
-        """Return scores [n, vocab] for logits [n, vocab] after the first `lengths[i]` generated tokens of each row."""
+        """Return scores [n, vocab] for logits [n, vocab], which follow `lengths[i]` tokens of each row."""
 
     def is_done(self, row: Row) -> bool:
-        """Report whether a stopping criterion is met after the row's tokens."""
+        """Report whether a stopping criterion is met."""
 
     @property
     def eos_token_ids(self) -> frozenset[int]:
@@ -44,16 +44,16 @@ class CallbackMemory(Protocol):
 
     @property
     def step_count(self) -> int:
-        """The number of tokens of each row that the criteria have seen."""
+        """How many tokens of each row the criteria have seen."""
 
     def ask(self) -> Sequence[bool]:
-        """Call the criteria with one token more of each row; return for each whether it ends there."""
+        """Call the criteria with one more token of each row; return which rows end."""
 
     def rewind(self, row: Row, length: int) -> None:
-        """Follow the rewind of a row to `length` tokens; raise `ValueError` if that is impossible."""
+        """Follow a rewind to `length` tokens; raise `ValueError` if that is impossible."""
 
     def settle(self, length: int) -> None:
-        """Note that no row is rewound below `length` tokens any more."""
+        """Note that no row is rewound below `length` any more."""
 
     def may_ask_again(self, length: int) -> bool:
         """Report whether the processors can be called a second time after `length` tokens."""
@@ -76,7 +76,6 @@ class Draft(NamedTuple):
 
     @property
     def tokens(self) -> list[int]:
-        """The tokens that are fed ahead of time."""
         return self.proposed[: self.read]
 
 
@@ -84,27 +83,24 @@ NO_DRAFT = Draft([])
 
 
 class Drafter(Protocol):
-    """Guesses the next tokens. A draft never changes the distribution of the text; a good one makes it faster."""
+    """Guesses the next tokens. A draft never changes the distribution of the text."""
 
     def propose(self, row: Row) -> Draft:
-        """Return tokens that may follow the row's; the draft may be empty."""
+        """Return tokens that may follow the row's, or `NO_DRAFT`."""
 
     def learn(self, row: Row, *, proposed: int, accepted: int) -> None:
-        """Note how many of the proposed tokens were accepted."""
+        """Note how much of the draft was accepted."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RowSpec:
-    """Everything that decides one text. Texts of a batch may share any of these objects.
+    """What decides one text. Texts of a batch may share any of these objects.
 
     prompt: ids [1, tokens].
-    matcher: the compiled bans.
-    state: the matcher's state after the prompt.
-    max_new_tokens: kept tokens only; withdrawn ones do not count.
-    generator: random numbers of its own; None for torch's global ones, which the texts of a batch share.
+    state: the matcher's after the prompt.
+    generator: None for torch's global random numbers, which the texts of a batch share.
     keep_scores: keep logits and scores of the kept tokens.
-    record_choice: describes the distribution that a token was drawn from; None to record nothing.
-    controller: decides each step; None for none.
+    record_choice: describes the distribution that a token was drawn from.
     max_forks: how many texts the controller may continue at a time.
     """
 
@@ -133,17 +129,15 @@ class Row:
 
     settled: no rewind reaches below; these tokens are streamed, and their part of the ledger is dropped.
     unchanged: tokens not rewritten since the last forward pass; the cache is correct up to there.
-    len(tokens): the length; `state` and, between two forward passes, `node` belong to it. A draft's tokens follow
-        there and are not in `tokens`.
-    max_new_tokens: the maximum length.
+    len(tokens): without a draft's tokens; `state` and, between two forward passes, `node` belong to it.
 
     number: in the order in which texts came.
-    root: the number of the text that this one was forked from; its own if it was not.
-    place: the index of its row in the batch.
+    root: the number of the text that this one was forked from, or its own.
+    place: index in the batch.
     reported: tokens that a controller has seen, and that were not rewritten since.
     withdrawn: how many tokens bans have withdrawn.
-    events: what has happened since they were last read.
-    history: what processors and criteria remember, shared by the rows of a batch; None if they remember nothing.
+    events: since they were last read.
+    history: shared by the rows of a batch.
     is_waiting: for the other rows of its batch.
     end: provisional length; a rewind of another row may undo it.
     """
@@ -174,11 +168,10 @@ class Row:
 
     @property
     def settleable(self) -> int:
-        """The length below which no rewind reaches from now on."""
         return self.settleable_at(len(self.tokens))
 
     def settleable_at(self, length: int) -> int:
-        """Return the length below which no rewind reaches once the text has been rewound to `length` tokens."""
+        """Return the length that is settled once the text has been rewound to `length`."""
         reach = 0 if self.spec.controller is None else self.spec.controller.needs.backtrack
         if self.spec.policy.method == "text" or reach is None:
             return 0
@@ -186,7 +179,7 @@ class Row:
 
     @property
     def has_own_generator(self) -> bool:
-        """Whether it has random numbers of its own, and can fail while the others of its batch continue."""
+        # If so, it can fail while the others of its batch continue.
         return self.spec.generator is not None
 
     @property
@@ -204,7 +197,7 @@ class Row:
         return self._ids[:, : self.prompt_length + length]
 
     def ids_filled(self, length: int, filler: int) -> Tensor:
-        """Return prompt and the first `length` tokens, [1, tokens], with the filler for unwritten tokens."""
+        """Return what `ids_up_to` does, with the filler for unwritten tokens."""
         count = min(length, len(self.tokens) + len(self.draft.tokens))
         ids = self.ids_up_to(count)
         return ids if count == length else torch.cat([ids, ids.new_full((1, length - count), filler)], dim=1)
@@ -217,7 +210,6 @@ class Row:
         return after
 
     def append(self, token: int, state: State) -> None:
-        """Add a token to the text."""
         self.tokens.append(token)
         self.state = state
         if self.kept is not None:
@@ -234,7 +226,6 @@ class Row:
         return row
 
     def rewind(self, length: int) -> tuple[int, ...]:
-        """Keep the first `length` tokens and return the others."""
         withdrawn = tuple(self.tokens[length:])
         del self.tokens[length:]
         if self.kept is not None:

@@ -1,7 +1,6 @@
 """Choose which texts are written at the same time: they wait, take a free row of the batch, and leave it when finished.
 
-This module only admits texts; it never decodes. Texts come from an iterable, which is read as rows become
-free, and from other threads, which submit them at any time.
+Texts come from an iterable, which is read as rows become free, and from other threads, which submit them at any time.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from antislop.decoding.row import Row, RowSpec
 from antislop.decoding.sources import Source
 
 MakeText: TypeAlias = Callable[[], RowSpec | None]
-"""Makes a text when a row is free for it; None if there is nothing to write."""
+"""Makes a text when a row is free for it, or None."""
 
 
 class Scheduler:
     """Rows of a batch, and the texts that wait for one.
 
-    texts: read one by one, as rows become free.
+    texts: read as rows become free.
     rows: texts that begin together, in one forward pass; they count as the first texts.
     places: the number of rows if none are given.
     is_open: texts may be submitted until `close` is called.
@@ -47,18 +46,17 @@ class Scheduler:
 
     @property
     def rows(self) -> list[Row]:
-        """The rows, in the order of their places; some may be finished."""
+        """The rows, by place; some may be finished."""
         return [source.row for source in self.sources]
 
     @property
     def idle(self) -> bool:
-        """Whether no text is being written."""
         return all(source.row.is_finished for source in self.sources)
 
     def submit(self, text: RowSpec | MakeText) -> int:
-        """Queue a text for the next free row, and return its number. Any thread may call this.
+        """Queue a text, and return its number. Any thread may call this.
 
-        A function that makes the text is called by the thread that decodes. Raises `ValueError` after `close`.
+        A function that makes the text is called by the thread that decodes.
         """
         with self._changed:
             if not self._is_open:
@@ -71,10 +69,7 @@ class Scheduler:
             return number
 
     def cancel(self, number: int) -> None:
-        """End a submitted text, at the latest before the next forward pass; no further events of it are yielded.
-
-        Does nothing if the text is finished. Any thread may call this.
-        """
+        """End a submitted text, from any thread, before the next forward pass and without further events."""
         with self._changed:
             waiting = next((text for text in self._submitted if text[0] == number), None)
             if waiting is None:
@@ -83,16 +78,13 @@ class Scheduler:
                 self._submitted.remove(waiting)
 
     def abandon(self) -> list[Row]:
-        """Free all rows, and return those whose texts were being written: they end without further events.
-
-        After an error of the engine, another one can continue with the texts that wait.
-        """
+        """Free all rows after an error of the engine; return the unfinished ones, which get no further events."""
         rows = [row for row in self.rows if not row.is_finished]
         self.sources.clear()
         return rows
 
     def close(self) -> None:
-        """Take no more texts; those that were submitted are still written. Any thread may call this."""
+        """Take no more texts, from any thread; those submitted are still written."""
         with self._changed:
             self._is_open = False
             self._changed.notify()
@@ -101,8 +93,7 @@ class Scheduler:
         """Yield the source of each text that takes a free row; read its prompt before asking for the next.
 
         A row that is finished by then takes another text at once, in an open scheduler only if nothing else is being
-        written. While the scheduler is idle and open, this waits for a text to be submitted. If it is idle afterwards,
-        all texts are finished.
+        written. An idle open scheduler waits for a text; if it is idle afterwards, all texts are finished.
         """
         self.drop_canceled()
         for place in range(self._places):
@@ -115,10 +106,7 @@ class Scheduler:
                     break
 
     def place_copy(self, copy: Source, *, of: Row) -> None:
-        """Give a copy of a row a row of its own: a finished one's, or a new one.
-
-        Raises `CapabilityError` beyond the limit of rows.
-        """
+        """Give a copy of a row a finished row, or a new one. Raises `CapabilityError` beyond the limit of rows."""
         if of.history is not None:
             raise CapabilityError(
                 "a controller forks, and logits processors of one's own can't be copied with their memory: "
@@ -162,7 +150,6 @@ class Scheduler:
         return None
 
     def _next_submitted(self) -> tuple[int, RowSpec | MakeText] | None:
-        """Return the earliest submitted text; wait for one while the scheduler is idle and open."""
         with self._changed:
             if self.idle:
                 self._changed.wait_for(lambda: self._submitted or not self._is_open)

@@ -1,8 +1,8 @@
 """Who draws the tokens of a row: here from logits, in this process.
 
-A source adds tokens to its row until it needs the model. A judge decides what becomes of each token, and the source
-goes on from where the text is then. `antislop.decoding.controller_source` asks a rule of the caller's before it draws;
-`antislop.endpoint.stream_source` takes what a server has drawn.
+A source adds tokens to its row until it needs the model, and a judge decides what becomes of each.
+`antislop.decoding.controller_source` asks a caller's rule before it draws; `antislop.endpoint.stream_source` takes what
+a server has drawn.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from antislop.matching.bans import Ban
 from antislop.trace.events import Drafted, Drawn, Finished, Reason, Rewound, Settled, TimedOut, Truncated
 
 Outcome: TypeAlias = Verdict | Literal["done"]
-"""What becomes of a token that was added: the judge's verdict, or the text has reached its end."""
+"""The judge's verdict on a token that was added, or: the text has reached its end."""
 
 
 class Source:
     """Adds tokens to one row, and ends it.
 
-    copies: sources of further rows that continue this text and wait for a place; none but a controller's fork.
+    copies: sources of forked rows that continue this text and wait for a place.
     """
 
     def __init__(self, row: Row) -> None:
@@ -60,13 +60,10 @@ class Source:
     # -- what the loop asks
 
     def draft(self) -> None:
-        """Guess the next tokens, so that they are read ahead; a source need not."""
+        """Guess the next tokens, so that they are read ahead."""
 
     def read(self, logits: Tensor, place: int) -> bool:  # noqa: ARG002
-        """Take the logits [rows, positions, vocab] after the row's tokens; return whether the loop is to draw there.
-
-        The loop draws for all such rows together.
-        """
+        """Take the logits [rows, positions, vocab]; return whether the loop is to draw, for all such rows together."""
         return True
 
     def walk(self, token: int | None = None) -> None:
@@ -152,7 +149,6 @@ class Source:
         return "stays"
 
     def end_if(self, outcome: Outcome) -> None:
-        """End the text if a token has ended it."""
         if outcome in ("done", "exhausted"):
             self.end("done" if outcome == "done" else "exhausted")
 
@@ -165,7 +161,6 @@ class Source:
             self.conclude()
 
     def describe(self, token: int) -> Drawn:
-        """Return the event of a token drawn at the row's node."""
         record, table = self.row.spec.record_choice, find_dense(self.row.node)
         return Drawn.plain(token) if record is None or table is None else Drawn(token, record(table, token))
 
@@ -177,7 +172,7 @@ class LogitsSource(Source):
         return has_choice(self.row, node, avoided=avoided)
 
     def draft(self) -> None:
-        """Ask for a draft and cut it where it would complete a ban or outgrow the text."""
+        """Ask for a draft, and cut it where it would complete a ban or outgrow the text."""
         row, drafter = self.row, self.row.spec.drafter
         if drafter is None or row.is_finished or row.is_waiting or not row.tokens:
             return
@@ -190,7 +185,6 @@ class LogitsSource(Source):
         row.draft = draft._replace(read=read)
 
     def walk(self, token: int | None = None) -> None:
-        """Draw until the model is needed, first along the draft."""
         if not self.row.draft.proposed:
             self._walk(token)
             return
@@ -224,10 +218,7 @@ class LogitsSource(Source):
 
 
 def has_choice(row: Row, node: Node, *, avoided: Node | None) -> bool:
-    """Report whether a node of logits has a token to draw; if little is left there, look for further tokens first.
-
-    avoided: a node whose tokens are not alternatives.
-    """
+    """Report what `Drawer.has_choice` does, at a node of logits."""
     table = find_dense(node)
     assert table is not None, "no forward pass has reached this node"
     return (
@@ -238,7 +229,7 @@ def has_choice(row: Row, node: Node, *, avoided: Node | None) -> bool:
 
 
 def _keep_likely(row: Row, node: Node, table: DenseTable, *, avoided: Node | None, start: int) -> bool:
-    """Keep only tokens, at a node and below it, that are likely and left; return whether there are any."""
+    """Keep only likely tokens, at a node and below it, of which something is left; return whether there are any."""
     left = table.remaining
     candidates = _find_likely(row, table, left / table.probs[0]) & (left > 0)
     for token, child in node.children.items():
@@ -252,7 +243,7 @@ def _keep_likely(row: Row, node: Node, table: DenseTable, *, avoided: Node | Non
 
 
 def _look_further(row: Row, node: Node, table: DenseTable) -> bool:
-    """Apply top-k, top-p and min-p again, to the logits without used-up tokens; return whether a token is left."""
+    """Apply top-k, top-p and min-p to the logits without used-up tokens; return whether a token is left."""
     if row.history is not None and not row.history.may_ask_again(node.depth):
         return False
     spent = table.probs[0] > 0
@@ -270,7 +261,7 @@ def _look_further(row: Row, node: Node, table: DenseTable) -> bool:
 
 
 def _find_likely(row: Row, table: DenseTable, share: Tensor | float = 1.0) -> Tensor:
-    """Return whether a share of each token is likely by the model's own logits, [vocab]; an end token never is."""
+    """Return whether a share of each token is likely under the model's own logits, [vocab]."""
     likely = torch.softmax(table.logits[0], dim=-1) * share >= row.spec.policy.probability_floor
     for end in row.spec.settings.eos_token_ids:  # a text does not end merely because the rest is banned
         likely[end : end + 1] = False

@@ -14,11 +14,10 @@ from antislop.trace.events import TokenChoice
 class DenseTable:
     """The distribution that `generate` would draw from, and what bans have left of it.
 
-    logits, scores: float32 [1, vocab], as the model gave them and as the processors left them; passed as a row of
-        [rows, vocab].
-    probs: the softmax [rows, vocab] of the scores, if it was computed for the whole batch.
-    restrict: what was done to the logits [vocab] before the processors, and is done again if they are.
-    spent: [vocab], bool: tokens of distributions that were given up here.
+    logits, scores: float32, before and after the processors; `row` of [rows, vocab].
+    probs: the softmax of the scores, if it was computed for the whole batch.
+    restrict: applied to the logits [vocab] before the processors.
+    spent: bool [vocab]: tokens of distributions that were given up here.
     """
 
     __slots__ = ("_batch_probs", "_left", "_logits", "_probs", "_row", "_scores", "restrict", "spent")
@@ -40,12 +39,12 @@ class DenseTable:
 
     @property
     def logits(self) -> Tensor:
-        """The logits of the model, [1, vocab]."""
+        """The model's, [1, vocab]."""
         return self._logits[self._row : self._row + 1]
 
     @property
     def scores(self) -> Tensor:
-        """The scores that the processors made of the logits, [1, vocab]."""
+        """What the processors made of the logits, [1, vocab]."""
         return self._scores[self._row : self._row + 1]
 
     @property
@@ -58,7 +57,7 @@ class DenseTable:
 
     @property
     def remaining(self) -> Tensor:
-        """What is left of the distribution, [vocab], not normalized; to be changed in place."""
+        """What is left, [vocab], not normalized; to be changed in place."""
         if self._left is None:
             self._left = self.probs[0].clone()
         return self._left
@@ -94,12 +93,11 @@ class DenseTable:
         return other
 
     def is_broken(self, *, do_sample: bool) -> bool:
-        """Report whether there is no distribution: a score is NaN or, when sampling, none is finite."""
         # One NaN makes all probabilities NaN.
         return bool((self.probs[0, 0] if do_sample else self.scores.max()).isnan())
 
     def draw(self, *, do_sample: bool, generator: torch.Generator | None = None) -> int:
-        """Draw a token from what is left, or take the likeliest.
+        """Draw from what is left, or take the likeliest token.
 
         The first draw is `generate`'s own, to the bit and to the random number.
         """
@@ -111,7 +109,7 @@ class DenseTable:
     def draw_beside(self, token: int, proposal: Tensor, *, generator: torch.Generator | None = None) -> int:
         """Draw from what is left, as often as possible the token that was drawn from a proposal [vocab].
 
-        The distribution is that of `draw`: Leviathan et al., arXiv 2211.17192, algorithm 1.
+        Algorithm 1 of Leviathan et al., arXiv 2211.17192.
         """
         left = self.probs[0] if self._left is None else self._left / self._left.sum()
         threshold = draw_uniform(generator) * float(proposal[token])
@@ -123,7 +121,7 @@ class DenseTable:
         return int(torch.multinomial(rest, num_samples=1, generator=generator))
 
     def describe_choice(self, token: int, *, top_k: int | None = None) -> TokenChoice:
-        """Return how likely a token is, and the `top_k` likeliest alternatives, all if None; changes nothing."""
+        """Return how likely a token is, and the `top_k` likeliest alternatives, all if None."""
         left = self.probs[0] if self._left is None else self._left
         shares = left / left.sum()
         count = len(shares) if top_k is None else min(top_k, len(shares))
@@ -141,7 +139,7 @@ class DenseTable:
         self.remaining.masked_fill_(~candidates, 0.0)
 
     def replace_distribution(self, probs: Tensor) -> None:
-        """Replace the distribution by another one [vocab], over tokens that could not be drawn so far."""
+        """Replace the distribution by one [vocab] over tokens that could not be drawn so far."""
         self._left = probs / probs.sum()
         self._probs = self._left.clone()[None]
 
@@ -177,7 +175,6 @@ class CertainTable:
 
 
 def find_dense(node: Node) -> DenseTable | None:
-    """Return a node's table if it was made of logits."""
     return node.table if isinstance(node.table, DenseTable) else None
 
 

@@ -1,7 +1,7 @@
 """Run the rows of a batch one by one, each on a cache of its own.
 
-For models whose decoder counts positions by the length of its cache, so that rows of different lengths can't share one.
-Slower than a batch; the logits equal those of a row alone to the last bit.
+For models that count positions by the length of the cache, so that rows of different lengths can't share one. Slower
+than a batch; the logits equal those of a row alone to the last bit.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from antislop.decoding.protocols import PAD, LanguageModel, RewindableCache
 
 
 class RowwiseCache:
-    """A cache of many rows that holds a cache of its own for each."""
-
     def __init__(self, caches: Sequence[RewindableCache]) -> None:
         self.caches = list(caches)
 
@@ -34,7 +32,7 @@ class RowwiseCache:
 
 
 class RowwiseModel:
-    """A language model of many rows that holds a model of its own for each. Empty rows are not run."""
+    """Runs a model for each row that is not empty."""
 
     def __init__(self, models: Sequence[LanguageModel]) -> None:
         self._models = models

@@ -1,4 +1,4 @@
-"""Completions of many prompts: the checks of what is asked for, and what each text becomes."""
+"""Completions of many prompts, and checks of what is asked for."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Completion:
     number: index of its prompt among the prompts.
     text: what follows the prompt's text, with the space between both if there is one.
     tokens: ids without the prompt's.
-    error: why the text could not be written to its end; None if it was.
+    error: why the text could not be written to its end.
     """
 
     number: int
@@ -35,12 +35,12 @@ class Completion:
 
     @property
     def conceded(self) -> int:
-        """How many bans the text contains because nothing else was left to write."""
+        """Bans that the text contains because nothing else was left to write."""
         return self.report.conceded
 
 
 def check_prompts(prompts: Iterable[Any]) -> None:
-    """Raise `InputError` for one prompt in place of several, and for a mapping, whose keys would be the prompts."""
+    """Raise `InputError` for one prompt in place of several."""
     if isinstance(prompts, (str, bytes)):
         raise InputError(f"prompts is {prompts[:40]!r}, one text, and each letter would be a prompt: write [text]")
     if is_chat(prompts):
@@ -59,7 +59,7 @@ def refuse_one_list(bans: object) -> None:
 
 
 def pair(prompts: Iterable[T], values: Iterable[Value], *, name: str = "seeds") -> Iterator[tuple[T, Value]]:
-    """Yield each prompt with its value, which is read after it. Raises `InputError` if there are too few values."""
+    """Yield each prompt with its value, which is read after it. Raises `InputError` if values are missing."""
     rest = iter(values)
     for prompt in prompts:
         try:

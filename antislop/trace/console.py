@@ -1,4 +1,4 @@
-"""Show a generation with its withdrawn text: in color, as plain text, on a console, as SVG. No torch.
+"""Show a generation with its withdrawn text: in color, as plain text, on a console, as SVG.
 
 A withdrawn piece keeps its place, struck through, and its replacement follows it.
 """
@@ -29,8 +29,7 @@ STYLES: dict[PieceKind, str] = {
     "conceded": "yellow underline",
     "admitted": "underline",
 }
-BESIDE_BAN = "dim strike"
-"""The style of withdrawn text beside the ban."""
+BESIDE_BAN = "dim strike"  # withdrawn text beside the ban
 
 
 def to_rich(pieces: Iterable[TextPiece], *, brackets: bool = False) -> Text:
@@ -90,7 +89,6 @@ class ConsoleWriter:
             self._hidden.add("prompt")
 
     def write(self, pieces: Iterable[TextPiece]) -> None:
-        """Write pieces, except for the kinds that are hidden."""
         shown = [piece for piece in pieces if piece.kind not in self._hidden]
         if self._console.is_terminal:
             is_colorless = self._console.no_color or self._console.color_system is None
@@ -100,7 +98,6 @@ class ConsoleWriter:
             self._console.file.flush()
 
     def end(self) -> None:
-        """Write the last word, and end the line."""
         if self._console.is_terminal:
             self._screen.end()
         else:
@@ -108,7 +105,7 @@ class ConsoleWriter:
 
 
 class _Screen:
-    """Write text to a terminal, with lines broken between words."""
+    """Writes to a terminal, with lines broken between words."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -144,7 +141,6 @@ _WORD = re.compile(r"\n|[^\S\n]*\S+(?=\s)|[^\S\n]+(?=\n)")
 
 
 def summarize(report: Report, *, seconds: float, kept_tokens: int) -> str:
-    """Return the counts of a run in one line."""
     parts = [
         describe_count(kept_tokens, "token"),
         describe_count(report.violations, "violation"),
@@ -160,7 +156,7 @@ def summarize(report: Report, *, seconds: float, kept_tokens: int) -> str:
 
 
 def list_bans(report: Report, kind: type[Rewound | Conceded] = Rewound) -> str:
-    """Return the bans that were withdrawn (or conceded), most frequent first, with counts above 1.
+    """Return the bans that were withdrawn (or conceded), the most frequent first, with counts above 1.
 
     >>> from antislop import Ban
     >>> from antislop.matching.token_matcher import Violation
@@ -191,7 +187,6 @@ def describe_conceded(report: Report) -> str:
 
 
 def save_svg(text: Text, path: str | os.PathLike[str], *, width: int = 88) -> None:
-    """Write the picture of `draw_svg` to a file."""
     replace_text(path, draw_svg(text, width=width))
 
 
@@ -206,5 +201,5 @@ _SVG_FORMAT = re.sub(r"@font-face \{\{.*?\}\}\s*", "", CONSOLE_SVG_FORMAT, flags
     "Fira Code, monospace", "ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
 )
 _INK, _RED, _YELLOW = (232, 232, 230), (255, 138, 128), (229, 192, 123)
+# The colors of data/page.css in the dark.
 _THEME = TerminalTheme((29, 31, 34), _INK, [_INK, _RED, _INK, _YELLOW, _INK, _INK, _INK, _INK])
-"""The colors of data/page.css in the dark."""

@@ -1,7 +1,6 @@
-"""The events of a generation, as frozen records.
+"""The events of a generation: all that the decoding loop yields.
 
-The decoding loop yields nothing else. Streams, reports and pictures are folds over events: `Drawn`, `Rewound` and
-`Truncated` alone give the tokens of the text. Plain data: no torch, no transformers.
+Streams, reports and pictures are folds over them; `Drawn`, `Rewound` and `Truncated` alone give the tokens of the text.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
     from antislop.matching.token_matcher import Violation
 
 SHARED = 1 << 13
-"""Maximum events of each kind that texts share, 5 MB in all. Most events of a report equal an earlier one."""
+"""Maximum events of each kind that texts share, 5 MB in all: most events equal an earlier one."""
 
 Reason = Literal["done", "exhausted", "failed"]
 
@@ -26,7 +25,7 @@ class ConcededWarning(RuntimeWarning):
 
 @dataclass(frozen=True, slots=True)
 class Forwarded:
-    """The model read `fed` tokens in one forward pass, after `cut` tokens were removed from its cache."""
+    """The model read `fed` tokens in one pass, after `cut` tokens were removed from its cache."""
 
     fed: int
     cut: int
@@ -43,8 +42,8 @@ class Drafted:
 class TokenChoice(NamedTuple):
     """The distribution that a token was drawn from, as far as it was recorded.
 
-    probability: of the token under the processed scores, which is what `generate` would draw from.
-    share: the token's part of what bans had left of that distribution by then.
+    probability: of the token under the processed scores, as `generate` would draw it.
+    share: its part of what bans had left of that distribution.
     rank: among the tokens left, 1 for the likeliest.
     alternatives: the likeliest tokens left and their shares, the drawn one among them if it is likely enough.
     """
@@ -71,9 +70,8 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True)
 class Rewound:
-    """The text was cut to `length` tokens because of a violation.
+    """A violation cut the text to `length` tokens.
 
-    withdrawn: the tokens removed.
     alternatives: the likeliest next tokens, with probabilities renormalized without the banned tokens.
     """
 
@@ -85,9 +83,9 @@ class Rewound:
 
 @dataclass(frozen=True, slots=True)
 class Truncated:
-    """The text was cut to `length` tokens without a violation: by a controller, or because of its batch.
+    """The text was cut to `length` tokens by a controller, or because another row of the batch rewound.
 
-    A criterion over all rows may end a text there after a rewind of another row.
+    A criterion over all rows may end the text there after such a rewind.
     """
 
     length: int
@@ -98,7 +96,7 @@ class Truncated:
 class Forked:
     """A controller forked the text `parent`: this text begins with its first `length` tokens, and their events.
 
-    branch_idx: which of the branches this text follows.
+    branch_idx: the branch that this text follows.
     """
 
     parent: int
@@ -117,8 +115,8 @@ class Admitted:
 class Conceded:
     """A ban was completed and stays in the text, because every alternative was banned as well.
 
-    constrained_by: the caller's logits processor, such as a grammar, that had ruled out more than 99 % of the
-        vocabulary where the ban starts; None if none had.
+    constrained_by: the caller's logits processor, such as a grammar, that ruled out more than 99 % of the vocabulary
+        where the ban starts, if any.
     """
 
     violation: Violation

@@ -1,4 +1,4 @@
-"""How much of a call is recorded. No torch."""
+"""How much of a call is recorded."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Literal, get_args
 from antislop.errors import InputError
 
 RecordLevel = Literal["none", "events", "top", "full"]
-"""Nothing; the events; also, for each draw, the likeliest alternatives; or all of them."""
+"""Nothing; events; also the likeliest alternatives of each draw; or all alternatives."""
 
 
 @dataclass(frozen=True)
 class Recording:
-    """The level of a call's recording. top_k: the number of alternatives recorded for each draw."""
+    """What a call records. top_k: alternatives for each draw."""
 
     level: RecordLevel = "events"
     top_k: int = 10
@@ -31,9 +31,8 @@ class Recording:
 
     @property
     def limit(self) -> int | None:
-        """The number of alternatives recorded for each draw; None for all."""
+        """Alternatives recorded for each draw; None for all."""
         return None if self.level == "full" else self.top_k
 
 
 EVENTS = Recording()
-"""Events alone."""

@@ -1,4 +1,4 @@
-"""Counts of a generation: a report is a fold over its events. Plain data: no torch, no transformers."""
+"""Counts of a generation: a report is a fold over its events."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Withdrawal(NamedTuple):
-    """Text that a rewind to `length` generated tokens withdrew, and the violation that caused it.
+    """Text that a rewind to `length` generated tokens withdrew.
 
     text: None if the report has no surfaces; a character that the rewind split is U+FFFD.
     """
@@ -54,14 +54,13 @@ class Report:
     cut_tokens: tokens removed from the model's cache.
     drafted_tokens: proposed draft tokens.
     accepted_tokens: draft tokens that were drawn.
-    parent: the number of the text that a controller forked; None for a text that begins with its prompt.
+    parent: the number of the text that a controller forked, if one did.
     fork_length: the length that `parent` had; the counts are those since then.
-    dropped: regexes that took too long, so that the search for them was given up.
+    dropped: regexes that took too long and are no longer searched for.
     matcher_seconds: time spent in the matcher.
-    reason: the reason for the end of the text; None while it is being generated.
-    withdrawn: the withdrawn texts, in order.
+    reason: why the text ended; None while it is being generated.
     let_through: the events of the bans that are left in the text.
-    events: all events, in order; empty if they were only counted.
+    events: empty if they were only counted.
     surfaces: the bytes of each token, such as a `Vocabulary`; without it, withdrawn texts are None. Not pickled.
 
     A rewind that withdraws a conceded or admitted ban lowers that count, but not `violations`.
@@ -131,7 +130,6 @@ class Report:
                 self.reason, self.matcher_seconds = reason, seconds
 
     def _forget_withdrawn(self, length: int) -> None:
-        """Forget the bans that were let through and are no longer in the text."""
         if self.let_through:
             self.let_through = [event for event in self.let_through if event.violation.end < length]
             self.conceded = sum(isinstance(event, Conceded) for event in self.let_through)
@@ -140,7 +138,7 @@ class Report:
     def to_dict(self) -> dict[str, Any]:
         """Return the counts and texts as plain data for JSON, without the events.
 
-        Bans are represented by their phrases; `let_through` lists the conceded and the admitted ones.
+        Bans are represented by their text; `let_through` lists the conceded and the admitted ones.
         """
         return {
             **{name: getattr(self, name) for name in _COUNTS},
@@ -173,14 +171,12 @@ class Report:
 
     @classmethod
     def of(cls, events: Sequence[Event], *, surfaces: Surfaces | None = None) -> Report:
-        """Return the report of a sequence of events."""
         report = cls(surfaces=surfaces)
         for event in events:
             report.add(event)
         return report
 
     def _repr_html_(self) -> str:
-        """Return a table of bans for a notebook: the number of times, and texts that were withdrawn."""
         counts = f"{self.violations:,} violations, {self.rewinds:,} rewinds, {self.withdrawn_tokens:,} withdrawn tokens"
         caption = (
             f"{counts}, {self.conceded:,} conceded, {self.admitted:,} admitted, {self.forward_passes:,} forward passes"

@@ -1,4 +1,4 @@
-"""Turn events into text: pieces labeled as kept, withdrawn and so on, or a stream of settled text. No torch."""
+"""Turn events into text: pieces labeled as kept, withdrawn and so on, or a stream of settled text."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ class TextPieces:
     surfaces: the bytes of each token, such as a `Vocabulary`.
 
     A withdrawn piece is returned with its `Rewound`, or later if the text before it may still be withdrawn. The pieces
-    that are not withdrawn, joined, are the text. Incomplete bytes at the end of the text become U+FFFD; in a withdrawn
-    piece they are left out.
+    that are not withdrawn, joined, are the text. Incomplete bytes at its end become U+FFFD; in a withdrawn piece they
+    are left out.
     """
 
     def __init__(self, surfaces: Surfaces) -> None:
@@ -67,7 +67,7 @@ class TextPieces:
         self._ends_withdrawn = False
 
     def add(self, event: Event) -> list[TextPiece]:
-        """Add an event and return the pieces that became certain."""
+        """Add an event, and return the pieces that became certain."""
         self._waiting += self._written.add(event)
         return list(self._release())
 
@@ -103,8 +103,7 @@ def stream_text(events: Iterable[Event], surfaces: Surfaces, *, drops_space: boo
     """Yield text once it is settled, in complete characters; special tokens add nothing.
 
     drops_space: leave out a space at the start of the text.
-
-    Joined, the strings are the text of the final tokens; incomplete bytes at its end become U+FFFD.
+    Incomplete bytes at the end become U+FFFD.
     """
     pending = NOTHING
     for event in events:
@@ -129,7 +128,7 @@ def stream_text(events: Iterable[Event], surfaces: Surfaces, *, drops_space: boo
 class WrittenToken:
     """A token that was drawn, and the characters that it completed.
 
-    token: its id; None for the incomplete bytes at the end of the text, which no token completed.
+    token: None for the incomplete bytes at the end of the text.
     kinds: one for each character; in a withdrawn token only the characters of the ban are "withdrawn".
     begun: for each leading character that an earlier token began, the distance to that token.
     attempt: the number of the attempt that it was withdrawn with, from 1; 0 if it is part of the text.
@@ -152,8 +151,6 @@ class WrittenToken:
 
 class WrittenText:
     """The text after each event, token by token.
-
-    surfaces: the bytes of each token, such as a `Vocabulary`.
 
     Tokens are returned once and change afterwards: as they are withdrawn, marked and settled.
     """
@@ -209,7 +206,7 @@ class WrittenText:
         self._settled = min(self._settled, length)
 
     def _divide_run(self, length: int) -> None:
-        """Split a run of byte tokens at a rewind, so that each side keeps the characters whose bytes it contains."""
+        """Split a run of byte tokens at a rewind: each side keeps the characters whose bytes it contains."""
         if not self._surfaces.byte_tokens:
             return
         for index, written in enumerate(self._text[length:], start=length):
@@ -219,7 +216,7 @@ class WrittenText:
         self._text[-1].append(pending.data[len(pending.data) - count :].decode(errors="ignore"))
 
     def _mark(self, violation: Violation, kind: PieceKind) -> None:
-        """Mark the characters of a ban; a violation may also contain the token that ended its last word."""
+        """Mark the characters of a ban, but not of a token that only ended its last word."""
         tokens = self._text[violation.start : violation.end + 1]
         characters = [(written, i) for written in tokens for i in range(len(written.text))]
         spans = find_spans(violation.ban, "".join(written.text for written in tokens))
@@ -234,7 +231,7 @@ class WrittenText:
 
 
 def find_spans(ban: Ban, text: str) -> list[tuple[int, int]]:
-    """Return [start, end) of each occurrence of a ban in a text."""
+    """Return [start, end) of each occurrence of a ban."""
     detector = TextMatcher([ban])
     _, _, result = detector.read(detector.phrases.start, detector.start, text, final=True)
     return [(len(text) - match.start_back, len(text) - match.end_back + 1) for match in result.matches]

@@ -1,4 +1,4 @@
-"""The trace of a call: the events of all its texts, and all that is needed to show them. No torch."""
+"""The trace of a call: the events of all its texts, and all that is needed to show them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Trace:
 
     rows: a text each, in the order of the batch.
     surfaces: the bytes of each token.
-    describe: returns `about`; called when it is first read.
+    describe: returns `about`.
     """
 
     rows: tuple[TracedRow, ...]
@@ -45,8 +45,8 @@ class Trace:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the trace as JSON Lines; the file is replaced as a whole or not at all.
 
-        It contains the texts, the whole list of bans and the bytes of the tokens, so that it can be shown without the
-        model. Raises `BanError` for a ban that can't be written as text.
+        It contains the texts, the bans and the bytes of the tokens, so that it can be shown without the model. Raises
+        `BanError` for a ban that can't be written as text.
         """
         write_trace(path, self.rows, about=self.about, bans=self.bans, surfaces=self.surfaces)
 
@@ -62,7 +62,7 @@ class Trace:
     def to_text(self, *, row: int = 0) -> str:
         """Return one text without its prompt: withdrawn as " [-a testament to-]", conceded as " [!a testament to!]".
 
-        Control and direction characters become visible symbols. Raises `IndexError`.
+        Control and direction characters become visible symbols.
         """
         from antislop.trace.console import to_plain
 
@@ -70,7 +70,7 @@ class Trace:
         return make_visible(text, keep_layout=True)
 
     def to_svg(self, *, row: int = 0) -> str:
-        """Return a picture of one text after its prompt, with withdrawn text struck through. Raises `IndexError`."""
+        """Return a picture of one text without its prompt, with withdrawn text struck through."""
         from antislop.trace.console import draw_svg, to_rich
 
         return draw_svg(to_rich(self.pieces(row=row)))
@@ -80,11 +80,11 @@ class Trace:
     ) -> str:
         """Return a self-contained page: texts with withdrawn parts struck through, a table of bans, time lines, facts.
 
-        relevance: for (row, token_index), a number for each token before that one, the prompt's included, padding not.
-            They appear as shading when the token is selected. Raises `InputError` for a token that doesn't exist.
+        relevance: for (row, token_index), a number for each token before that one, the prompt's included, padding not,
+            shown as shading when the token is selected. Raises `InputError` for a token that doesn't exist.
 
-        The page loads nothing from the network, and no text becomes markup. An address that ends in "#token-12" shows
-        the details of that token, "#text-1-token-12" those of one in the second text of a batch.
+        The page loads nothing from the network, and no text becomes markup. The address "#token-12" opens it at the
+        details of that token, "#text-1-token-12" at those of one in the second text of a batch.
         """
         from antislop.trace.view.page import render_page
 
@@ -100,9 +100,9 @@ class Trace:
     def pieces(self, *, row: int = 0) -> list[TextPiece]:
         """Return the prompt and the text of a row as pieces, in the order in which they were written.
 
-        The pieces of the text that are not withdrawn, joined, are the decoded output. Raises `IndexError`.
+        The pieces of the text that are not withdrawn, joined, are the decoded output.
         """
-        from antislop.trace.view.text import list_pieces
+        from antislop.trace.view.rows import list_pieces
 
         if not -len(self.rows) <= row < len(self.rows):
             raise IndexError(f"row {row}: the trace has {describe_count(len(self.rows), 'text')}, numbered from 0")
@@ -118,13 +118,11 @@ class Trace:
         )
 
     def _repr_html_(self) -> str:
-        """Return the texts and a table of bans for a notebook; `to_html` has more."""
         from antislop.trace.view.notebook import write_fragment
 
         return write_fragment(self.rows, surfaces=self.surfaces, about=self.about)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:  # noqa: ARG002
-        """Return HTML for notebooks, and the texts with withdrawn parts in brackets for terminals."""
         from antislop.trace.view.notebook import write_plain
 
         plain = write_plain([self.to_text(row=number) for number in range(len(self.rows))])

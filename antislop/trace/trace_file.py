@@ -1,7 +1,6 @@
 """Traces as files: JSON Lines with a header, the bans, the tokens that occur, the texts, and their final sequences.
 
-The header names the format and its version, and has the facts of the call. The last line has the final sequences, so
-that a file that was cut or changed is detected.
+The sequences show that a file was neither cut nor changed.
 """
 
 from __future__ import annotations
@@ -65,8 +64,6 @@ class TokenSurfaces:
 
 
 class TraceContents(NamedTuple):
-    """The contents of a file. about: the facts of the call."""
-
     rows: tuple[TracedRow, ...]
     bans: BanList
     surfaces: TokenSurfaces
@@ -81,10 +78,14 @@ def write_trace(
     bans: BanList,
     surfaces: Surfaces,
 ) -> None:
-    """Write a trace to a file, which is replaced as a whole or not at all."""
     numbers = {ban: number for number, ban in reversed(list(enumerate(bans)))}
     lines = [
-        {"format": FORMAT, "version": VERSION, **about, "bans": _describe_bans(bans)},
+        {
+            "format": FORMAT,
+            "version": VERSION,
+            **about,
+            "bans": {"count": len(bans), "fingerprint": fingerprint_bans(bans)},
+        },
         {"bans": [line for line in write_lines(bans) if not line.startswith("#")], "source": bans.source},
         _write_tokens(surfaces, sorted({token for row in rows for token in _list_tokens(row)})),
         *(line for number, row in enumerate(rows) for line in _write_row(number, row, numbers)),
@@ -97,10 +98,6 @@ def write_trace(
 def fingerprint_bans(bans: Iterable[Ban]) -> str:
     """Return a hash of the bans of a list and their order."""
     return hashlib.sha256("\n".join(write_lines(bans)).encode()).hexdigest()[:16]
-
-
-def _describe_bans(bans: BanList) -> dict[str, Any]:
-    return {"count": len(bans), "fingerprint": fingerprint_bans(bans)}
 
 
 def _write_row(number: int, row: TracedRow, numbers: Mapping[Ban, int]) -> Iterator[dict[str, Any]]:
@@ -121,7 +118,6 @@ def _list_tokens(row: TracedRow) -> Iterator[int]:
 
 
 def _write_tokens(surfaces: Surfaces, tokens: Sequence[int]) -> dict[str, Any]:
-    """Return the bytes of tokens, as text if they are UTF-8, else in hexadecimal digits."""
     texts, raw = dict[int, str](), dict[int, str]()
     for token in tokens:
         data = surfaces.surface(token)
@@ -158,7 +154,6 @@ class _Line(NamedTuple):
 
 
 def read_trace(source: str | os.PathLike[str] | IO[bytes]) -> TraceContents:
-    """Read a trace from a file. Raises `InputError` that names the file and the line."""
     location = (
         os.fspath(source) if isinstance(source, (str, os.PathLike)) else str(getattr(source, "name", "the trace"))
     )
@@ -199,7 +194,6 @@ def _read_lines(source: str | os.PathLike[str] | IO[bytes], location: str) -> It
 
 
 def _open_source(source: str | os.PathLike[str] | IO[bytes]) -> AbstractContextManager[Iterable[str]]:
-    """Open a file; a stream is the caller's to close."""
     if isinstance(source, (str, os.PathLike)):
         return open_text(source)
     return nullcontext(line.decode() for line in source)
@@ -258,10 +252,7 @@ def _read_surfaces(content: Mapping[str, Any]) -> TokenSurfaces:
 
 
 def _read_row(content: Mapping[str, Any], bans: BanList, *, number: int) -> TracedRow | Event:
-    """Return the next text of a trace, without its events, or an event of the latest text.
-
-    number: of the texts so far.
-    """
+    """Return the next text, without its events, or an event of the latest text. number: of the texts so far."""
     expected = number if "prompt" in content else number - 1
     if content["row"] != expected or expected < 0:
         raise InputError(f"a line of text {content['row']} among those of text {number - 1}")

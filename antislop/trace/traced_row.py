@@ -1,4 +1,4 @@
-"""One text of a trace: its prompt and events, and from them the tokens that were kept, and each withdrawn attempt."""
+"""One text of a trace: its prompt and events, the tokens that were kept, and each withdrawn attempt."""
 
 from __future__ import annotations
 
@@ -30,9 +30,8 @@ class Attempt(NamedTuple):
 
 
 class KeptToken(NamedTuple):
-    """A token of the final text.
+    """A token of the final text; fields as in `Attempt`.
 
-    token_index, step_index, choice: as in `Attempt`.
     rejected: the attempts that were withdrawn at this place after the same tokens, in order.
     """
 
@@ -44,10 +43,10 @@ class KeptToken(NamedTuple):
 
 
 class RowHistory(NamedTuple):
-    """The kept tokens of one text, and all attempts.
+    """The kept tokens of one text, and all attempts, in order.
 
-    rejected_at_end: attempts that were withdrawn behind the last kept token, before the text ended there.
-    attempts: in order, those on withdrawn paths included.
+    rejected_at_end: attempts that were withdrawn behind the last kept token.
+    attempts: those on withdrawn paths included.
     """
 
     kept: tuple[KeptToken, ...]
@@ -61,7 +60,7 @@ class TracedRow:
 
     prompt: its ids as the model read them, padding included.
     events: in order; those of an unfinished text don't end with `Finished`.
-    mask: for each id of the prompt 0 if it is padding, else 1; None if none is padding.
+    mask: for each id of the prompt 0 if it is padding, else 1; None if none is.
     """
 
     prompt: tuple[int, ...]
@@ -70,7 +69,6 @@ class TracedRow:
 
     @cached_property
     def history(self) -> RowHistory:
-        """The kept tokens, and the attempts that were withdrawn."""
         return read_history(self.events)
 
     @property
@@ -97,7 +95,7 @@ class TracedRow:
 
 @dataclass(eq=False)
 class _Prefix:
-    """A sequence of tokens that the text began with at some time; the numbers of the attempts made after it."""
+    """Tokens that the text began with at some time; the numbers of the attempts made after them."""
 
     parent: _Prefix | None = None
     children: dict[int, _Prefix] = field(default_factory=dict)
@@ -105,7 +103,7 @@ class _Prefix:
 
 
 def read_history(events: Iterable[Event]) -> RowHistory:
-    """Return the kept tokens of a text and the attempts that were withdrawn, from all of its events.
+    """Return the kept tokens of a text and the withdrawn attempts, from all of its events.
 
     >>> history = read_history([Drawn(5), Drawn(7), Truncated(1, (7,)), Drawn(8)])
     >>> [(kept.token, kept.token_index, kept.step_index, len(kept.rejected)) for kept in history.kept]

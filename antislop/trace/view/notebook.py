@@ -1,7 +1,6 @@
-"""A trace as the output of a notebook's cell: the texts with withdrawn parts, and a table of bans.
+"""A trace as the output of a notebook's cell: plain HTML without a script or a style sheet.
 
-Plain HTML without a script or a style sheet. The scheme of the notebook is unknown: red and gray are mixed with the
-color of its text.
+The scheme of the notebook is unknown: red and gray are mixed with the color of its text.
 """
 
 from __future__ import annotations
@@ -31,7 +30,6 @@ _STYLES = {
 
 
 def write_fragment(rows: Sequence[TracedRow], *, surfaces: Surfaces, about: Mapping[str, Any]) -> str:
-    """Return the first texts of a trace, and the bans with the most rewinds."""
     views = [RowView(row, surfaces, about) for row in rows]
     parts = list(map(_write_row, views[:ROWS]))
     if len(views) > ROWS:
@@ -42,7 +40,6 @@ def write_fragment(rows: Sequence[TracedRow], *, surfaces: Surfaces, about: Mapp
 
 
 def write_plain(texts: Sequence[str]) -> str:
-    """Return the first texts for a terminal, numbered if there are several."""
     if len(texts) == 1:
         return texts[0]
     parts = [f"[{number}] {text}" for number, text in enumerate(texts[:ROWS])]

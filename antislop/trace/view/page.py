@@ -1,7 +1,6 @@
 """A trace as one self-contained page: the texts, details of each token, a table of bans, time lines, facts.
 
-The page loads nothing: its policy forbids requests, and any script but its own. All texts are escaped; the script sets
-text only, never markup.
+Its policy forbids requests, and any script but its own. All texts are escaped; the script sets text only, never markup.
 """
 
 from __future__ import annotations
@@ -36,7 +35,6 @@ def render_page(
     relevance: Relevance | None = None,
     title: str | None = None,
 ) -> str:
-    """Return the page. list_size: the number of bans. Raises `InputError` for relevance of no token of the trace."""
     relevance = relevance or {}
     _check_relevance(relevance, rows)
     views = [
@@ -99,7 +97,6 @@ def _check_relevance(relevance: Relevance, rows: Sequence[TracedRow]) -> None:
 
 
 def _list_kinds(views: Iterable[RowView]) -> set[str]:
-    """Return the kinds of text that occur, for the legend."""
     kinds = set[str]()
     for view in views:
         for segment in view.segments:
@@ -110,7 +107,7 @@ def _list_kinds(views: Iterable[RowView]) -> set[str]:
 
 
 def list_facts(about: Mapping[str, Any]) -> list[tuple[str, str | list[tuple[str, str]]]]:
-    """Return the facts of a call that a reader may ask for: names, and a text or pairs of names and texts."""
+    """Return facts to show: names, and a text or pairs of names and texts."""
     facts: list[tuple[str, str | list[tuple[str, str]]]] = []
     for name, value in about.items():
         if value in (None, [], {}, ""):
@@ -183,7 +180,7 @@ def _list_row(view: RowView, tokens: dict[int, int], bans: dict[str, int]) -> di
 
 
 def _round(value: float) -> float | None:
-    """Return a number with four significant digits; None for infinity and NaN, which JSON has no form for."""
+    """Return four significant digits; None for infinity and NaN, which JSON has no form for."""
     return float(f"{value:.4g}") if math.isfinite(value) else None
 
 
@@ -194,8 +191,8 @@ def _round(value: float) -> float | None:
 class TimeLine:
     """The length of a text after each draw, as paths for an SVG picture.
 
-    draws: the width of the picture: x counts the tokens drawn.
-    longest: its height: y counts the tokens below the longest text.
+    draws: its width; x counts the tokens drawn.
+    longest: its height; y counts the tokens below the longest text.
     kept: the draws that are part of the text.
     withdrawn: the other draws.
     rewinds: where the text was cut.
@@ -211,7 +208,6 @@ class TimeLine:
 
 
 def draw_time_line(row: TracedRow, written: Sequence[WrittenToken]) -> TimeLine:
-    """Return the time line of a text. written: its tokens in the order in which they were drawn."""
     lengths, cuts, length = [0], list[tuple[int, int, int]](), 0
     for event in row.events:
         match event:

@@ -10,24 +10,32 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from antislop.display import describe_count, make_visible
-from antislop.matching.characters import NOTHING, complete, finish
+from antislop.matching.characters import NOTHING, complete, decode, finish
 from antislop.trace.console import describe_conceded
-from antislop.trace.events import Admitted, Conceded, Drawn, Finished, Forked, Rewound, TimedOut, Truncated
+from antislop.trace.events import (
+    Admitted,
+    Conceded,
+    Drawn,
+    Event,
+    Finished,
+    Forked,
+    Rewound,
+    Settled,
+    TimedOut,
+    Truncated,
+)
 from antislop.trace.report import Report
-from antislop.trace.text_pieces import WrittenText, WrittenToken
+from antislop.trace.text_pieces import TextPiece, TextPieces, WrittenText, WrittenToken
 from antislop.trace.traced_row import Attempt, RowHistory, TracedRow
-from antislop.trace.view.text import complete_events, drops_space, drops_space_after
 
 if TYPE_CHECKING:
     from antislop.matching.bans import Ban
     from antislop.matching.token_matcher import Surfaces
 
 UNFINISHED = "·"
-"""The sign of a token that completes no character."""
-REPLACEMENT_TOKENS = 3
-"""Minimum tokens that are shown as what came instead of an attempt."""
-REPLACEMENT_CHARACTERS = 40
-"""Maximum characters of the same."""
+"""Sign of a token that completes no character."""
+REPLACEMENT_TOKENS, REPLACEMENT_CHARACTERS = 3, 40
+"""Minimum tokens and maximum characters that are shown as what came instead of an attempt."""
 LONG_PROMPT = 600
 """Characters beyond which a prompt is shown apart from the text, and scrolls."""
 
@@ -37,7 +45,7 @@ class ShownToken(NamedTuple):
 
     parts: its text and kind, in parts of one kind each.
     sign: shown if it has no text of its own.
-    is_drawn: False for the incomplete bytes at the end of a text, which belong to no single token.
+    is_drawn: False for the incomplete bytes at the end of a text.
     """
 
     parts: tuple[tuple[str, str], ...]
@@ -46,10 +54,7 @@ class ShownToken(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """Successive tokens of the text, or of one attempt.
-
-    number: of the attempt, from 1; 0 for the text.
-    """
+    """Successive tokens of the text, or of one attempt. number: of the attempt, from 1; 0 for the text."""
 
     number: int
     attempt: Attempt | None
@@ -71,7 +76,6 @@ class RowView:
 
     @property
     def history(self) -> RowHistory:
-        """The kept tokens, and the attempts that were withdrawn."""
         return self.row.history
 
     @cached_property
@@ -119,7 +123,6 @@ class RowView:
 
     @cached_property
     def segments(self) -> list[Segment]:
-        """All that was written, in the order of time."""
         drops = drops_space_after(self.row, surfaces=self.surfaces, about=self.about)
         groups = groupby(_drop_space(self.written, drops=drops), key=lambda token: token.attempt)
         return [
@@ -149,7 +152,7 @@ class RowView:
 
     @cached_property
     def let_through(self) -> list[Conceded | Admitted]:
-        """The bans that stay in the text: conceded or admitted, and not withdrawn later."""
+        """The bans that stay in the text, conceded or admitted."""
         kept, steps, found = self.history.kept, 0, list[Conceded | Admitted]()
         for event in self.row.events:
             steps += isinstance(event, Drawn)
@@ -161,7 +164,6 @@ class RowView:
 
     @cached_property
     def attempt_texts(self) -> list[str]:
-        """The text of each attempt, in one line."""
         tokens: list[list[WrittenToken]] = [[] for _ in self.history.attempts]
         for token in self.written:
             if token.attempt:
@@ -169,7 +171,6 @@ class RowView:
         return list(map(_join, tokens))
 
     def describe_token(self, token: int) -> str:
-        """Return the text of a token with visible spaces, or its bytes in hexadecimal digits if they are not UTF-8."""
         surface = self.surfaces.surface(token)
         if not surface:
             return make_visible(self.surfaces.breaks.get(token, "")) or f"token {token}"
@@ -181,7 +182,7 @@ class RowView:
 
     @cached_property
     def replacements(self) -> list[str | None]:
-        """For each attempt, the beginning of the text that came instead; None on a path that was itself withdrawn."""
+        """For each attempt, the text that came instead; None on a path that was itself withdrawn."""
         kept = [token for token in self.written if not token.attempt]
 
         def find_end(start: int, length: int) -> int:
@@ -209,7 +210,7 @@ def _shorten(text: str) -> str:
 
 
 def _part_space(parts: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    """Return the parts of an attempt's first token, with its leading space apart: that is not struck through."""
+    """Separate the leading space of an attempt's first token, which is not struck through."""
     (first, kind), *others = parts or [("", "")]
     words = first.lstrip(" ")
     separated = [(first[: len(first) - len(words)], "space"), (words, kind), *others]
@@ -223,6 +224,48 @@ def _drop_space(tokens: Sequence[WrittenToken], *, drops: bool) -> Iterator[Writ
             count, drops = int(token.text.startswith(" ")), False
             token = WrittenToken(token.token, token.text[count:], token.kinds[count:])
         yield token
+
+
+# -- pieces -----------------------------------------------------------------------------------------------------------
+
+
+def list_pieces(row: TracedRow, *, surfaces: Surfaces, about: Mapping[str, Any]) -> list[TextPiece]:
+    text_pieces = TextPieces(surfaces)
+    pieces = [piece for event in complete_events(row) for piece in text_pieces.add(event)]
+    if drops_space_after(row, surfaces=surfaces, about=about):
+        pieces = list(_drop_first_space(pieces))
+    prompt = decode(surfaces, row.prompt_tokens)
+    return [TextPiece(prompt.removeprefix(" ") if drops_space(about) else prompt, "prompt"), *pieces]
+
+
+def complete_events(row: TracedRow) -> Iterator[Event]:
+    """Yield the events of a row, and an end for an unfinished text."""
+    yield from row.events
+    if not row.is_finished:
+        settled = sum(len(event.tokens) for event in row.events if isinstance(event, Settled))
+        yield Settled(tuple(row.tokens[settled:]))
+        yield Finished("done", 0.0)
+
+
+def drops_space(about: Mapping[str, Any]) -> bool:
+    return bool(about.get("tokenizer", {}).get("drops_space", False))
+
+
+def drops_space_after(row: TracedRow, *, surfaces: Surfaces, about: Mapping[str, Any]) -> bool:
+    """Return whether the decoder removes the space in front of what follows the prompt."""
+    prompt = row.prompt_tokens
+    return drops_space(about) and (not prompt or prompt[-1] in surfaces.breaks)
+
+
+def _drop_first_space(pieces: list[TextPiece]) -> Iterator[TextPiece]:
+    is_start = True
+    for piece in pieces:
+        if piece.kind == "withdrawn" or not is_start:
+            yield piece
+            continue
+        is_start = False
+        if text := piece.text.removeprefix(" "):
+            yield piece._replace(text=text)
 
 
 # -- notes ------------------------------------------------------------------------------------------------------------
@@ -269,12 +312,12 @@ def _explain_end(row: TracedRow) -> Iterator[str]:
 
 @dataclass
 class BanCounts:
-    """The counts of one ban; of all cuts without a ban, by controllers and in batches, if `ban` is None.
+    """The counts of one ban; if `ban` is None, of the cuts by controllers and in batches.
 
     rewinds: attempts.
-    tokens: tokens withdrawn with them.
+    tokens: withdrawn with them.
     conceded, admitted: occurrences left in the texts.
-    instead: how often each text came instead, for the attempts on the paths that survived.
+    instead: how often each text came instead, on the paths that survived.
     """
 
     ban: Ban | None
