@@ -36,12 +36,7 @@ from antislop.trace.text_pieces import stream_text
 
 
 class _Finished(NamedTuple):
-    """A finished call of `generate`.
-
-    output: what its decoding loop returned.
-    returned: what the model's `generate` made of it.
-    cache: the activations that were asked for.
-    """
+    """A finished call; `output` is what its loop returned, and `returned` what `generate` made of that."""
 
     run: Run
     output: CallOutput
@@ -243,7 +238,6 @@ class AntiSlop:
         streamer: BaseStreamer | None = None,
         request: CacheRequest | None = None,
     ) -> _Finished:
-        """Run the model's `generate` with this sampler as its decoding loop."""
         control = take_control(arguments)
         done: list[tuple[Run, CallOutput, ActivationCache | None]] = []
 
@@ -351,7 +345,6 @@ class AntiSlop:
     def _prepare_stream(
         self, model: PreTrainedModel, inputs: CallInput | None, recording: Recording = EVENTS, **kwargs: Any
     ) -> Run:
-        """Return the run of a streamed call, before the first forward pass."""
         control = take_control(kwargs)
         call = prepare_call(model, inputs, kwargs, tokenizer=self.compiled.tokenizer)
         refuse_states(call.requested_states, "stream")

@@ -80,9 +80,7 @@ def open_engine(call: Call, *, places: int, grows: bool = False) -> Iterator[Bat
     """Yield an engine with an empty cache of `places` rows; undo what it changes in the model on exit.
 
     call: any of those that are written with this engine.
-    grows: whether the cache has as many rows as there are texts, `places` to begin with.
-
-    Raises `InputError` for a model whose rows can't be replaced.
+    grows: whether the cache grows by a row for each text beyond `places`.
     """
     if call.model.config.is_encoder_decoder:
         raise InputError("encoder-decoder models can't take new prompts in flight: use generate on a batch")
@@ -102,7 +100,6 @@ def _make_completion(model: PreTrainedModel, row: Row, report: Report, vocabular
 
 
 def describe_failure(row: Row) -> ValueError:
-    """Return the error of a text that ended because no token could be drawn."""
     table = find_dense(row.node)
     broken = 0 if table is None else int((~table.logits.isfinite()).sum())
     of_whom = (

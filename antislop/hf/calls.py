@@ -51,18 +51,14 @@ NO_ASSISTANT = Assistant()
 
 @dataclass(frozen=True)
 class Call:
-    """What `generate` passes to a `custom_generate`, and the assistant, which it does not pass.
-
-    input_ids: [rows, tokens].
-    model_kwargs: arguments of the model's forward passes.
-    """
+    """What `generate` passes to a `custom_generate`, and the assistant, which it does not pass."""
 
     model: PreTrainedModel
-    input_ids: Tensor
+    input_ids: Tensor  # [rows, tokens]
     logits_processor: LogitsProcessorList
     stopping_criteria: StoppingCriteriaList
     config: GenerationConfig
-    model_kwargs: dict[str, Any]
+    model_kwargs: dict[str, Any]  # of all forward passes
     assistant: Assistant
 
     @classmethod
@@ -77,7 +73,6 @@ class Call:
         assistant: Assistant = NO_ASSISTANT,
         **model_kwargs: Any,
     ) -> Call:
-        """Return a call from the arguments that `generate` passes."""
         return cls(model, input_ids, logits_processor, stopping_criteria, generation_config, model_kwargs, assistant)
 
     @property
@@ -97,7 +92,6 @@ class Call:
 
     @property
     def mask(self) -> Tensor | None:
-        """The attention mask of the prompts, if there is one."""
         return prompt_mask(self.model, self.model_kwargs)
 
     def mask_of(self, row: int) -> Tensor | None:
@@ -191,10 +185,7 @@ def prepare_call(
 def read_inputs(
     inputs: CallInput | None, arguments: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase, device: torch.device
 ) -> tuple[Tensor | None, dict[str, Any]]:
-    """Return the inputs and the other arguments of `generate`; a text or chat becomes ids [1, tokens] and their mask.
-
-    Raises `InputError` for anything else, and for a text or chat beside other inputs.
-    """
+    """Return the inputs and the other arguments of `generate`; a text or chat becomes ids [1, tokens] and a mask."""
     given = {name: value for name, value in {"inputs": inputs, **arguments}.items() if value is not None}
     for name in ("inputs", "input_ids"):
         value = given.get(name)
@@ -225,7 +216,7 @@ def _advise_on_inputs(inputs: object) -> str:
 def encode(prompt: PromptInput, tokenizer: PreTrainedTokenizerBase, device: torch.device) -> Tensor:
     """Return the ids of a prompt [tokens]; a text gets the tokenizer's special tokens, a chat those of its template.
 
-    Raises `PromptError` for an empty prompt, and `InputError` for a chat without a template and for any other type.
+    Raises `PromptError` for an empty prompt.
     """
     if isinstance(prompt, str):
         ids = tokenizer(prompt)["input_ids"]
@@ -248,7 +239,7 @@ def encode(prompt: PromptInput, tokenizer: PreTrainedTokenizerBase, device: torc
 def add_stop_strings(
     criteria: Iterable[Any], stop_strings: str | list[str], tokenizer: PreTrainedTokenizerBase
 ) -> StoppingCriteriaList:
-    """Return the criteria and one more, which ends a text at a stop string."""
+    """Return the criteria and one that ends a text at a stop string."""
     return StoppingCriteriaList([*criteria, StopStringCriteria(tokenizer=tokenizer, stop_strings=stop_strings)])
 
 

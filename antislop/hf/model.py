@@ -1,8 +1,4 @@
-"""A transformers model as a `LanguageModel`: from tokens and a cache to the arguments of its forward pass.
-
-Positions, attention mask and token types follow from where each row starts in the cache and how long it is, so a
-rewind has nothing to restore here.
-"""
+"""A transformers model as a `LanguageModel`: from tokens and a cache to the arguments of its forward pass."""
 
 from __future__ import annotations
 
@@ -45,13 +41,11 @@ class DecodeMode:
         self._stack: ExitStack | None = None  # while it is entered
 
     def enter(self) -> None:
-        """Switch the model to them, unless it is switched already."""
         if self._stack is None and self._model is not None:
             self._stack = ExitStack()
             self._stack.enter_context(optimized_for_decoding(self._model))
 
     def leave(self) -> None:
-        """Switch back."""
         if self._stack is not None:
             stack, self._stack = self._stack, None
             stack.close()
@@ -91,12 +85,10 @@ class TransformersModel:
 
     @property
     def eos_token_id(self) -> frozenset[int]:
-        """The tokens that end a text."""
         ids = self._config.eos_token_id
         return frozenset(ids if isinstance(ids, list) else [] if ids is None else [ids])
 
     def new_cache(self, rows: int) -> TransformersCache:
-        """Return an empty cache."""
         return TransformersCache(DynamicCache(config=self._model.config.get_text_config(decoder=True)), rows=rows)
 
     def forward(self, query_token_ids: Tensor, kv_cache: RewindableCache) -> Tensor:
@@ -205,9 +197,8 @@ def device_of(model: PreTrainedModel) -> torch.device:
     device: torch.device = model.device
     if device.type == "meta":
         devices = getattr(model, "hf_device_map", {}).values()
-        device = torch.device(
-            next((name for name in devices if name not in ("cpu", "disk")), "cpu")
-        )  # as accelerate chooses
+        # As accelerate chooses.
+        device = torch.device(next((name for name in devices if name not in ("cpu", "disk")), "cpu"))
     return device
 
 
@@ -218,12 +209,11 @@ def prompt_mask(model: PreTrainedModel, model_kwargs: dict[str, Any]) -> Tensor 
 
 
 def count_positions(mask: Tensor) -> Tensor:
-    """Return the positions of tokens by their mask, both [rows, tokens], as `generate` counts them; 0 for padding."""
+    """Return the positions of tokens as `generate` counts them by their mask [rows, tokens]; 0 for padding."""
     return (mask.long().cumsum(dim=-1) - 1).masked_fill(mask == 0, 0)
 
 
 def are_counted(positions: Tensor | None, mask: Tensor | None) -> bool:
-    """Return whether positions [rows, tokens] are those that `generate` counts by the mask of the prompts."""
     if positions is None or positions.ndim != 2:
         return True
     return torch.equal(positions, count_positions(torch.ones_like(positions) if mask is None else mask))

@@ -98,7 +98,6 @@ def prepare_row(
 
 
 def _check_call(call: Call, bans: CompiledBans) -> PromptLengths:
-    """Raise `InputError` for what can't be done exactly; return the lengths of the prompts."""
     refuse_tokenizer(call.model, bans.tokenizer)
     bans.vocabulary.refuse_changes(bans.tokenizer)
     refuse_settings(call.model, call.config, call.logits_processor)

@@ -1,4 +1,4 @@
-"""Load models by name: the bundled one, one of the hub, or a folder. Imports torch only then."""
+"""Load models by name: the bundled one, one of the hub, or a folder. Torch is imported only then."""
 
 from __future__ import annotations
 
@@ -32,8 +32,6 @@ class ModelSpec:
     device_map: how accelerate spreads the model over devices, instead of `device`.
     attention: transformers' `attn_implementation`.
     trust_remote_code: whether to run code that comes with the model.
-
-    Raises `InputError` for options that exclude each other.
     """
 
     name: str | None = None
@@ -67,10 +65,9 @@ class ModelSpec:
 
 
 def tiny_model() -> tuple[Any, PreTrainedTokenizerBase]:
-    """Load the bundled (model, tokenizer): a small Llama that writes sloppy English fiction.
+    """Load the bundled (model, tokenizer): a small Llama that writes sloppy English fiction, to try the sampler.
 
-    Trained by this project to show and test the sampler. 512 positions, including the prompt; float32 on the CPU.
-    The model's type is `Any`, as for `from_pretrained`.
+    512 positions, including the prompt; float32 on the CPU.
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -99,10 +96,7 @@ def load_tokenizer(model: ModelSpec | str | None) -> PreTrainedTokenizerBase:
 
 
 def choose_device(name: str) -> torch.device:
-    """Return the device of a name; "auto": the first available of cuda, mps and cpu.
-
-    Raises `InputError` for a device that is not available.
-    """
+    """Return the device of a name; "auto": the first available of cuda, mps and cpu."""
     import torch
 
     cuda = [f"cuda:{i}" for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []

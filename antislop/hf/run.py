@@ -43,7 +43,7 @@ class _Reported:
     trace: Trace | None = None
 
     def _repr_html_(self) -> str:
-        """Return the texts with their withdrawn parts, if they were recorded, else the report, for a notebook."""
+        """Return the texts with their withdrawn parts if they were recorded, else the report."""
         return self.report._repr_html_() if self.trace is None else self.trace._repr_html_()
 
 
@@ -95,13 +95,6 @@ class EventStream(Iterator[Event]):
 
 @dataclass
 class Run:
-    """A call that is ready to begin.
-
-    prompts: lengths of the prompts.
-    warn: called with each violation that is conceded.
-    describe: returns the facts of the call, for its trace.
-    """
-
     call: Call
     language_model: LanguageModel
     cache: RewindableCache
@@ -111,7 +104,7 @@ class Run:
     bans: CompiledBans
     warn: Callable[[Conceded], None]
     recording: Recording
-    describe: Callable[[], Mapping[str, Any]]
+    describe: Callable[[], Mapping[str, Any]]  # returns the facts of the call, for its trace
 
     def __post_init__(self) -> None:
         self._past: Cache | None = None  # the cache that is returned with the sequences
@@ -121,10 +114,7 @@ class Run:
         self.engine = BatchEngine(self.language_model, self.cache, filler=self._pad)
 
     def events(self) -> Generator[Event, None, None]:
-        """Yield what happens to the only row; events after its last token are in `trace` only.
-
-        Raises `InputError` if there are several rows.
-        """
+        """Yield what happens to the only row; events after its last token are in `trace` only."""
         if len(self.rows) > 1:
             raise InputError(
                 f"one text can be streamed at a time, not {len(self.rows)}: pass one prompt and num_return_sequences=1"
@@ -136,7 +126,7 @@ class Run:
             self._finish()
 
     def complete(self, streamer: BaseStreamer | None = None) -> CallOutput:
-        """Run to the end. Raises `InputError` if distributions are recorded and the trace would not be returned."""
+        """Run to the end."""
         config = self.call.config
         if self.recording.has_choices and not config.return_dict_in_generate:
             raise InputError(
@@ -289,7 +279,6 @@ class ConcessionWarner:
         return type(self), ()  # copies warn again: they may be in another process
 
     def __call__(self, event: Conceded) -> None:
-        """Warn, if this is the first concession."""
         if self._has_warned:
             return
         self._has_warned = True

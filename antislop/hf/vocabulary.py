@@ -1,7 +1,6 @@
 """The surface of each token: the bytes that it adds to the text.
 
-Surfaces, joined and decoded as UTF-8, are the text, except for the one space that SentencePiece decoders remove from
-its beginning.
+Surfaces, joined and decoded as UTF-8, are the text, except for a first space that some decoders remove.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 class Vocabulary:
     """Surfaces by token id.
 
-    breaks: the special tokens, which have no surface and separate words, with their names, such as "<think>".
+    breaks: names of the special tokens, such as "<think>", which have no surface and separate words.
     drops_space: whether the decoder removes the space before a text's first token (SentencePiece, WordPiece).
     byte_tokens: the tokens of byte fallback. A run of them is text if it is valid UTF-8, else U+FFFD for each byte.
     count: the number of tokens of the tokenizer.
@@ -78,7 +77,6 @@ class Vocabulary:
         )
 
     def join(self, token_ids: Iterable[int]) -> bytes:
-        """Return the bytes that tokens add to a text."""
         return b"".join(map(self.surface, token_ids))
 
     def surface(self, token_id: int) -> bytes:
@@ -100,7 +98,6 @@ class Vocabulary:
 
 
 def fingerprint_tokenizer(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return a hash of the tokens and their ids."""
     tokens = json.dumps(sorted(tokenizer.get_vocab().items()))
     return hashlib.sha256(tokens.encode()).hexdigest()[:16]
 

@@ -1,4 +1,4 @@
-"""Activations of a text: what the modules of a model put out in one clean forward pass."""
+"""What the modules of a model put out in one clean forward pass."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class ActivationCache(Mapping[str, Tensor]):
 
     @property
     def nbytes(self) -> int:
-        """The memory of all tensors, in bytes."""
+        """Bytes of all tensors."""
         return sum(tensor.nbytes for tensor in self._outputs.values())
 
     def to(self, device: torch.device | str) -> ActivationCache:
@@ -105,7 +105,7 @@ def run_with_cache(
 
 
 def make_cache(outputs: Mapping[str, Tensor], selection: Selection) -> ActivationCache:
-    """Return a cache of stored outputs. Raises `InputError` if a required one is missing."""
+    """Return a cache of stored outputs; raise `InputError` if a required one is missing."""
     if not outputs:
         raise InputError("no module that names_filter selects was called in this forward pass: select others")
     if missing := sorted(selection.required - outputs.keys()):
@@ -121,20 +121,14 @@ def make_cache(outputs: Mapping[str, Tensor], selection: Selection) -> Activatio
 
 @dataclass(frozen=True)
 class Selection:
-    """What to store.
+    """What to store: names of outputs and patterns; those that are `required` were asked for one by one."""
 
-    modules: to hook, by their paths.
-    names: of the outputs and patterns to store.
-    required: names that were asked for one by one, so that a missing one is an error.
-    """
-
-    modules: Mapping[str, nn.Module]
+    modules: Mapping[str, nn.Module]  # to hook, by their paths
     names: frozenset[str]
     required: frozenset[str] = frozenset()
 
 
 def select_outputs(model: PreTrainedModel, names_filter: NamesFilter) -> Selection:
-    """Return what a filter selects. Raises `InputError` for nothing, and for a pattern that is not computed."""
     modules = {path: module for path, module in model.named_modules() if path and _has_forward(module)}
     patterns = {path + PATTERN for path in _find_attention(modules)}
     selected, required = _apply_filter(names_filter, sorted(modules.keys() | patterns))
@@ -151,7 +145,6 @@ def select_outputs(model: PreTrainedModel, names_filter: NamesFilter) -> Selecti
 
 
 def require_patterns(model: PreTrainedModel) -> None:
-    """Raise `InputError` for a model without the attention patterns that `output_attentions` asks for."""
     if _attention_name(model) != "eager":
         _refuse_patterns(model, "output_attentions is set")
     if not _find_attention(dict(model.named_modules())):
@@ -211,7 +204,6 @@ def _module_of(pattern: str) -> str:
 
 
 def check_device(device: torch.device | str | None) -> None:
-    """Raise `InputError` for a device that holds no tensors here."""
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, TypeError) as error:  # of a wrong name, and of a build without that device
@@ -220,7 +212,7 @@ def check_device(device: torch.device | str | None) -> None:
 
 @contextmanager
 def stored_outputs(selection: Selection, *, device: torch.device | str | None) -> Iterator[dict[str, Tensor]]:
-    """Store copies of the selected outputs of the forward passes inside, and remove the hooks afterwards."""
+    """Store copies of the selected outputs of the forward passes inside."""
     outputs: dict[str, Tensor] = {}
     with ExitStack() as hooks:
         for path, module in selection.modules.items():
@@ -261,8 +253,8 @@ def _first_tensor(output: Any) -> Tensor | None:
 
 
 def _find_pattern(output: Any) -> Tensor | None:
-    """Return the attention weights [rows, heads, queries, keys] that follow an attention module's first output."""
-    # T5 returns its position bias before them, of the same shape: weights are never negative, and not all 0.
+    # Weights [rows, heads, queries, keys] follow the first output. T5 returns its position bias before them, of the
+    # same shape: weights are never negative, and not all 0.
     parts = output[1:] if isinstance(output, tuple) else ()
     tensors = (part for part in parts if isinstance(part, Tensor) and part.ndim == 4)
     return next((tensor for tensor in tensors if bool((tensor >= 0).all() & tensor.any())), None)

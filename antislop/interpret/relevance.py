@@ -30,7 +30,6 @@ PASS = 2048
 
 
 def check_method(method: str) -> None:
-    """Raise `InputError` for an unknown method, and if captum is missing."""
     if method not in get_args(RelevanceMethod):
         raise InputError(f"relevance is {method!r}; it is None, {' or '.join(map(repr, get_args(RelevanceMethod)))}")
     _import_captum()
@@ -39,10 +38,7 @@ def check_method(method: str) -> None:
 def attribute(
     model: PreTrainedModel, tokens: Sequence[int], indices: Iterable[int], *, method: RelevanceMethod
 ) -> dict[int, list[float]]:
-    """Return the relevance of all earlier tokens for each token at `indices`.
-
-    tokens: a text without padding.
-    indices: indices into it, from 1.
+    """Return the relevance of all earlier tokens for each token of a text without padding at `indices`, from 1.
 
     The attributed number is the token's own logit, without processors; the numbers of one embedding are added up.
     "integrated_gradients" add up to the difference between the logit and the logit for embeddings of zero, but for the
@@ -104,10 +100,7 @@ def _add_up(attributions: Tensor) -> list[float]:
 
 
 class _EmbeddedText:
-    """A text that a model reads by given embeddings instead of its own.
-
-    embeddings: its own, [1, tokens, width].
-    """
+    """A text that a model reads by given embeddings instead of its own, [1, tokens, width]."""
 
     def __init__(self, model: PreTrainedModel, tokens: Sequence[int]) -> None:
         self._model = model
@@ -132,7 +125,7 @@ class _EmbeddedText:
 
     @contextmanager
     def _replaced(self, embeddings: Tensor) -> Iterator[None]:
-        """Have the model read other embeddings in this thread. Raises `NotImplementedError` if it does not."""
+        """Have the model read other embeddings in this thread."""
         reads, thread = list[bool](), get_ident()
 
         def replace(_module: nn.Module, _arguments: object, output: Tensor) -> Tensor | None:

@@ -84,8 +84,7 @@ class Memory:
 
     def undo(self, changes: Sequence[MemoryChange]) -> None:
         """Undo the changes of the latest calls, the earliest first."""
-        changed = {name for change in changes for name in change.names}
-        if not changed:
+        if not (changed := {name for change in changes for name in change.names}):
             return
         now, before = _read(self._owner), changes[0].before
         # What no call has changed stays, also where something that one has changed refers to it.
@@ -129,7 +128,6 @@ class WatchedProcessor:
         self._changes: list[MemoryChange] = []  # of the calls after them
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Call the processor."""
         if self.memory is None:
             return self.processor(input_ids, scores)  # type: ignore[no-any-return]
         result, change = self.memory.watch(lambda: self.processor(input_ids, scores))
@@ -181,15 +179,12 @@ def match_copy(value: Any, copy: Any) -> list[tuple[Any, Any]] | None:
 
 
 def is_same(value: Any, copy: Any) -> bool:
-    """Return whether a value is what it was when it was copied."""
-    return value is copy or match_copy(value, copy) is not None
+    return match_copy(value, copy) is not None
 
 
 def _is_extended(value: Any, copy: Any) -> bool:
-    """Return whether a dict has all the items that it had when it was copied."""
-    if not isinstance(value, dict) or not isinstance(copy, dict):
-        return False
-    return all(key in value and is_same(value[key], item) for key, item in copy.items())
+    are_dicts = isinstance(value, dict) and isinstance(copy, dict)
+    return are_dicts and all(key in value and is_same(value[key], item) for key, item in copy.items())
 
 
 def is_of_transformers(processor: Callable[..., Any]) -> bool:
@@ -198,7 +193,6 @@ def is_of_transformers(processor: Callable[..., Any]) -> bool:
 
 
 def name_of(function: object) -> str:
-    """Return the name of a criterion or processor for a message."""
     named = function if hasattr(function, "__name__") else type(function)
     return f"{named.__module__}.{named.__name__}"
 

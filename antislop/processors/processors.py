@@ -146,7 +146,6 @@ class Processors:
         return forcing[0] if forcing else None
 
     def _process(self, rows: Sequence[Row], length: int, logits: Tensor) -> Tensor:
-        """Return the scores of rows that all have the same number of ids."""
         self._catch_up(length, like=logits)
         ids, all_logits, row_indices = self._arrange(rows, length, logits)
         scores = self._ask(ids, all_logits)
@@ -156,12 +155,10 @@ class Processors:
         return scores
 
     def _arrange(self, rows: Sequence[Row], length: int, logits: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return ids and logits for the processors, and the indices of the rows if these are not all.
-
-        Processors that count rows get all rows of the batch.
-        """
+        """Return ids and logits for the processors, and the indices of the rows if these are not all."""
         if not self._is_counting or len(rows) == self._rows:
             return torch.cat([row.ids_up_to(length) for row in rows]), logits, None
+        # Processors that count rows get all rows of the batch.
         row_indices = send(torch.tensor([row.place for row in rows]), logits.device)
         all_logits = logits[:1].repeat(self._rows, 1)
         all_logits[row_indices] = logits
@@ -177,7 +174,6 @@ class Processors:
         return scores
 
     def _call(self, processor: Callable[..., Any], ids: Tensor, scores: Tensor) -> Tensor:
-        """Call a processor; name it if it fails at a text that it had seen."""
         try:
             processed: Tensor = processor(ids, scores)
         except Exception as error:
@@ -258,7 +254,6 @@ class Processors:
                 self._compare(self._first)
 
     def _refuse_changed(self) -> None:
-        """Raise `InputError` for a processor that changes itself, though several texts or rows go through it."""
         for processor in self._watched:
             if processor.has_changed:
                 raise InputError(
@@ -275,7 +270,6 @@ class Processors:
 
 
 def _follow(processor: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what is called for a processor: itself, its own follower, or one that keeps what it changes."""
     if isinstance(processor, Followable):
         return processor.follow()
     is_followed = is_of_transformers(processor) or isinstance(processor, Rewindable)
