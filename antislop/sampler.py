@@ -55,11 +55,11 @@ class AntiSlop:
         to the first token, and nothing is streamed before the end: for short texts.
     on_exhausted: what to do if every alternative to a ban is used up. "concede": let it through, count it in the report
         and warn once per sampler (`ConcededWarning`). "stop": end the text before it. "raise": raise `Exhausted`.
-    prompt_lookback: whether a ban may begin in the prompt and be completed by the output. The prompt is never changed.
-    draft_bans: feed the rest of a ban ahead of time once two of its tokens are written. Violations of long phrases then
-        cost fewer forward passes; the text has the same distribution, but logits may differ in their last bits.
-    banned_strings: more bans, as other samplers name them: they match anywhere, ignoring case, and `*` is literal.
-    banned_regex: more bans, as other samplers name them: patterns as for `Ban.regex`.
+    prompt_lookback: whether a ban may begin in the prompt, which is never changed.
+    draft_bans: feed the rest of a ban ahead of time once two of its tokens are written. Long phrases then cost fewer
+        forward passes; the text has the same distribution, but logits may differ in their last bits.
+    banned_strings: more bans, which match anywhere, ignoring case; `*` is literal.
+    banned_regex: more bans, patterns as for `Ban.regex`.
     exempt: phrases inside which no ban applies, in addition to those of each ban.
     exempt_prompt: do not apply bans that the prompt contains.
     max_rewinds: maximum rewinds to the same token before `on_exhausted` applies. In total, at most
@@ -136,7 +136,7 @@ class AntiSlop:
         if stop_strings:
             criteria = add_stop_strings(call.stopping_criteria, stop_strings, self.compiled.tokenizer)
             call = replace(call, stopping_criteria=criteria)
-        return self._complete(self._prepare_run(call))[0]
+        return complete_and_read(self._prepare_run(call))[0]
 
     @overload
     def generate(
@@ -187,8 +187,8 @@ class AntiSlop:
     ) -> CallOutput | tuple[CallOutput, ActivationCache]:
         """Generate with all that `model.generate` takes, including streamers and stop strings, and return the same.
 
-        inputs: as for `model.generate`, or one text, which the tokenizer turns into ids with its special tokens, or the
-            messages of a chat, which its chat template turns into the beginning of the reply.
+        inputs: as for `model.generate`, or one text, which gets the tokenizer's special tokens, or the messages of a
+            chat, which its chat template turns into the beginning of the reply.
         streamer: gets the prompt, then tokens as soon as no rewind can reach them: at least one token late.
         record: the contents of the trace: "none", "events", "top" with the `record_top_k` likeliest alternatives of
             each draw and their shares, or "full" with all of them, 100 bytes or more for each token of the vocabulary.
@@ -243,7 +243,7 @@ class AntiSlop:
 
         def write(call: Call) -> CallOutput:
             run = self._prepare_run(call, recording, control)
-            output, cache = self._complete(run, streamer, request)
+            output, cache = complete_and_read(run, streamer, request)
             done.append((run, output, cache))
             return output
 
@@ -251,14 +251,6 @@ class AntiSlop:
         run, output, cache = done[-1]
         # Some models process what their loop returns; what they leave as it is gets its reports.
         return _Finished(run, output, run.with_reports(returned) if returned is output else returned, cache)
-
-    def _complete(
-        self, run: Run, streamer: BaseStreamer | None = None, request: CacheRequest | None = None
-    ) -> tuple[CallOutput, ActivationCache | None]:
-        """Run to the end; read the kept text once more if states or activations are requested."""
-        if request is None and not run.call.requested_states:
-            return run.complete(streamer), None
-        return complete_and_read(run, streamer, request=request)
 
     def stream(self, model: PreTrainedModel, inputs: CallInput | None = None, **kwargs: Any) -> Iterator[str]:
         """Yield the text in pieces that are never withdrawn. Takes the arguments of `generate`, except `streamer`."""
@@ -295,8 +287,7 @@ class AntiSlop:
         The next prompt takes the row of a finished text at once, while the others continue. A text whose prompt is
         empty or has ids that the model does not know, or whose logits are NaN, has an `error`; the others continue.
 
-        prompts: texts, which the tokenizer turns into ids with its special tokens, ids [tokens], or the messages of
-            chats; read as they are needed.
+        prompts: texts, which get the tokenizer's special tokens, ids [tokens], or the messages of chats; read when needed.
         bans: for each prompt a list in place of the sampler's own, or None. The sampler's options and its `exempt`
             phrases apply to all. A list that several prompts share is compiled once if it is the same object.
         seed: decides the random numbers together with a prompt's number, so a text does not depend on its batch, but
@@ -369,7 +360,6 @@ class AntiSlop:
         return {name: getattr(self, name) for name in (*names, "mass_floor", "probability_floor")}
 
     def make_policy(self, *, do_sample: bool = True) -> Policy:
-        """Return the rules by which the sampler draws."""
         return Policy(
             do_sample=do_sample,
             method=self.method,

@@ -147,7 +147,7 @@ class TransformersCache:
 
     def mask_prompts(self, attention_mask: Tensor) -> None:
         """Take the prompts' mask [rows, columns]."""
-        self._mask.set_prompts(attention_mask)
+        self._mask = AttentionMask(attention_mask, rows=self.rows)
 
     def repeat(self, times: int) -> None:
         for layer in self._borrowed.growing:

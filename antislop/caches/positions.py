@@ -104,17 +104,12 @@ class Positions:
 
 
 class AttentionMask:
-    """Which columns hold tokens: 1 for those of a row and those to come, 0 for unused columns and padding.
-
-    prompts: [rows, columns] of the tokens held and the prompt; None without padding.
-    """
+    """Which columns hold tokens: 1 for those of a row and those to come, 0 for unused columns and padding."""
 
     def __init__(self, prompts: Tensor | None, *, rows: int) -> None:
+        # Masks [columns] of the tokens held and the prompt of each row; None without padding.
         self._prompts: list[Tensor | None] = list(prompts) if prompts is not None else [None] * rows
         self._mask: Tensor | None = None  # [rows, at least the columns in use]; columns to come are 1
-
-    def set_prompts(self, prompts: Tensor) -> None:
-        self._prompts = list(prompts)
 
     def clear_row(self, row: int) -> None:
         self._prompts[row] = None

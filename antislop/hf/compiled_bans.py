@@ -21,9 +21,7 @@ LISTS_KEPT = 64
 class CompiledBans:
     """Bans and the matcher for them; compared and hashed by identity, since lists are long.
 
-    exempt: phrases inside which no ban applies, in addition to those of each ban.
-    prompt_lookback: whether a ban may begin in the prompt.
-    exempt_prompt: whether bans that the prompt contains may be written.
+    The options mean the same as `AntiSlop`'s.
     """
 
     bans: BanList

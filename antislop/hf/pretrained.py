@@ -84,7 +84,9 @@ def load_model(model: ModelSpec | str | None) -> tuple[PreTrainedModel, PreTrain
         from transformers import AutoModelForCausalLM
 
         device = None if spec.device_map else choose_device(spec.device)
-        loaded = AutoModelForCausalLM.from_pretrained(spec.source, **_list_arguments(spec))
+        dtype = "float32" if spec.name is None and spec.dtype == "auto" else spec.dtype
+        options = _list_chosen(spec, device_map=spec.device_map, attn_implementation=spec.attention)
+        loaded = AutoModelForCausalLM.from_pretrained(spec.source, dtype=dtype, **options)
         return loaded if device is None else loaded.to(device), _load_tokenizer(spec)
 
 
@@ -126,21 +128,13 @@ def _advise_on_model(spec: ModelSpec) -> str:
     return "install antislop again" if spec == ModelSpec() else "change the options of the model"
 
 
-def _list_arguments(spec: ModelSpec) -> dict[str, Any]:
-    chosen = {
-        "revision": spec.revision,
-        "device_map": spec.device_map,
-        "attn_implementation": spec.attention,
-        "trust_remote_code": spec.trust_remote_code or None,
-    }
-    dtype = "float32" if spec.name is None and spec.dtype == "auto" else spec.dtype
-    return {"dtype": dtype, **{name: value for name, value in chosen.items() if value is not None}}
+def _list_chosen(spec: ModelSpec, **others: str | None) -> dict[str, Any]:
+    options = {"revision": spec.revision, "trust_remote_code": spec.trust_remote_code or None, **others}
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def _load_tokenizer(spec: ModelSpec) -> PreTrainedTokenizerBase:
     from transformers import AutoTokenizer
 
-    chosen = {"revision": spec.revision, "trust_remote_code": spec.trust_remote_code or None}
-    options = {name: value for name, value in chosen.items() if value is not None}
-    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(spec.source, **options)
+    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(spec.source, **_list_chosen(spec))
     return tokenizer

@@ -32,7 +32,7 @@ def describe_call(
     *,
     options: Mapping[str, Any],
     recording: Recording,
-    control: Control | None = None,
+    control: Control | None,
 ) -> Callable[[], dict[str, Any]]:
     """Return a function that lists the facts of a call that has not begun.
 

@@ -86,8 +86,7 @@ def run_with_cache(
     model_kwargs: other arguments of the model's forward pass, such as images, `decoder_input_ids`, or `inputs_embeds`
         in place of ids; beside images, positions are the model's own unless `position_ids` is passed.
 
-    The pass has no cache, no gradients and no dropout. Afterwards the hooks are removed, and each module is in training
-    or evaluation mode as before, also after an error.
+    The pass has no cache, no gradients and no dropout; hooks and modes of the modules are restored afterwards.
 
     Memory: for Llama 3 8B in bfloat16, all outputs take 4.8 MiB per token, one of the hidden size 8 KiB; a pattern
     takes heads x tokens numbers per token.
@@ -129,12 +128,14 @@ class Selection:
 
 
 def select_outputs(model: PreTrainedModel, names_filter: NamesFilter) -> Selection:
-    modules = {path: module for path, module in model.named_modules() if path and _has_forward(module)}
+    # A `ModuleList` has no forward.
+    modules = {path: m for path, m in model.named_modules() if path and type(m).forward is not nn.Module.forward}
     patterns = {path + PATTERN for path in _find_attention(modules)}
     selected, required = _apply_filter(names_filter, sorted(modules.keys() | patterns))
     if _attention_name(model) != "eager":
         # A function that accepts a module's own name as well didn't ask for its pattern in particular.
-        if asked := {name for name in selected & patterns if name in required or _module_of(name) not in selected}:
+        chosen = selected & patterns
+        if asked := {n for n in chosen if n in required or n.removesuffix(PATTERN) not in selected}:
             _refuse_patterns(model, f"names_filter selects {min(asked)!r}")
         selected -= patterns
     return Selection(
@@ -186,18 +187,10 @@ def _join_names(names: Collection[str]) -> str:
     return ", ".join(map(repr, list(names)[:3])) + (", …" if len(names) > 3 else "")
 
 
-def _has_forward(module: nn.Module) -> bool:
-    return type(module).forward is not nn.Module.forward  # a `ModuleList` has none
-
-
 def _find_attention(modules: Mapping[str, nn.Module]) -> set[str]:
     """Return the paths of the innermost attention modules, which transformers names by their class."""
     found = {path for path, module in modules.items() if re.search("Attention|MLA$", type(module).__name__)}
     return {path for path in found if not any(other.startswith(f"{path}.") for other in found)}
-
-
-def _module_of(pattern: str) -> str:
-    return pattern.removesuffix(PATTERN)
 
 
 # -- storing their outputs ---------------------------------------------------------------------------------------------
@@ -214,28 +207,19 @@ def check_device(device: torch.device | str | None) -> None:
 def stored_outputs(selection: Selection, *, device: torch.device | str | None) -> Iterator[dict[str, Tensor]]:
     """Store copies of the selected outputs of the forward passes inside."""
     outputs: dict[str, Tensor] = {}
+    thread = get_ident()
+
+    def store(path: str, _module: nn.Module, _arguments: Any, output: Any) -> None:
+        if get_ident() != thread:  # another call of the same model
+            return
+        for name, find in ((path, _first_tensor), (path + PATTERN, _find_pattern)):
+            if name in selection.names and (tensor := find(output)) is not None:
+                outputs[_number_call(name, outputs)] = tensor.detach().to(device or tensor.device, copy=True)
+
     with ExitStack() as hooks:
         for path, module in selection.modules.items():
-            store = partial(_store_output, path, outputs, selection.names, device, get_ident())
-            hooks.callback(module.register_forward_hook(store).remove)
+            hooks.callback(module.register_forward_hook(partial(store, path)).remove)
         yield outputs
-
-
-def _store_output(
-    path: str,
-    outputs: dict[str, Tensor],
-    names: Collection[str],
-    device: torch.device | str | None,
-    thread: int,
-    _module: nn.Module,
-    _arguments: Any,
-    output: Any,
-) -> None:
-    if get_ident() != thread:  # another call of the same model
-        return
-    for name, find in ((path, _first_tensor), (path + PATTERN, _find_pattern)):
-        if name in names and (tensor := find(output)) is not None:
-            outputs[_number_call(name, outputs)] = tensor.detach().to(device or tensor.device, copy=True)
 
 
 def _number_call(name: str, outputs: Collection[str]) -> str:

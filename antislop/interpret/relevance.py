@@ -38,15 +38,14 @@ def check_method(method: str) -> None:
 def attribute(
     model: PreTrainedModel, tokens: Sequence[int], indices: Iterable[int], *, method: RelevanceMethod
 ) -> dict[int, list[float]]:
-    """Return the relevance of all earlier tokens for each token of a text without padding at `indices`, from 1.
+    """Return the relevance of all earlier tokens for each token of an unpadded text at `indices`, from 1.
 
     The attributed number is the token's own logit, without processors; the numbers of one embedding are added up.
     "integrated_gradients" add up to the difference between the logit and the logit for embeddings of zero, but for the
     error of a sum of `STEPS` terms.
 
-    Relevance is computed for token embeddings only; other inputs are ignored. Parameters, their gradients and modes are
-    as before afterwards. Raises `InputError` for a model that was loaded within `torch.inference_mode`, and
-    `NotImplementedError` for one that does not read ids through its input embeddings.
+    Raises `InputError` for a model that was loaded within `torch.inference_mode`, and `NotImplementedError` for one
+    that does not read ids through its input embeddings.
     """
     check_method(method)
     if any(parameter.is_inference() for parameter in model.parameters()):
