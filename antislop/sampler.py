@@ -200,9 +200,8 @@ class AntiSlop:
             output, whose reports name their parents.
 
         With `return_dict_in_generate=True` the output has three more fields: `report`, `reports` with one for each row,
-        and `trace`. Type checkers know this if the argument is written out, and `return_cache` is not.
-        An assistant drafts tokens under the same bans. Hidden states and attentions come from one more forward pass
-        over the kept text. A model with a `generate` of its own (Whisper) returns the result of that.
+        and `trace`. An assistant drafts tokens under the same bans. Hidden states and attentions come from one more
+        forward pass over the kept text. A model with a `generate` of its own (Whisper) returns the result of that.
         """
         request = request_cache(model, kwargs, return_cache=return_cache, names_filter=names_filter, device=device)
         kwargs |= {"controller": controller, "max_forks": max_forks}
@@ -287,7 +286,7 @@ class AntiSlop:
         The next prompt takes the row of a finished text at once, while the others continue. A text whose prompt is
         empty or has ids that the model does not know, or whose logits are NaN, has an `error`; the others continue.
 
-        prompts: texts, which get the tokenizer's special tokens, ids [tokens], or the messages of chats; read when needed.
+        prompts: texts, which get the tokenizer's special tokens, ids [tokens], or messages of chats; read when needed.
         bans: for each prompt a list in place of the sampler's own, or None. The sampler's options and its `exempt`
             phrases apply to all. A list that several prompts share is compiled once if it is the same object.
         seed: decides the random numbers together with a prompt's number, so a text does not depend on its batch, but

@@ -27,8 +27,7 @@ class TransformersCache:
     A rewind is an assignment; if rows rewind by different numbers of tokens, those that rewound further are moved right
     before the next forward pass. Lengths include the padding of a prompt.
 
-    cache: may hold tokens already.
-    attention_mask: [rows, columns] of these tokens and the prompt; None if nothing is masked.
+    attention_mask: [rows, columns] of the prompt and the tokens that `cache` holds; None if nothing is masked.
     capacity: columns that the run will need, if known.
     prompt: the other arguments of the first forward pass.
     """

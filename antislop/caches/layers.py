@@ -1,8 +1,7 @@
 """The layers of a cache whose rows rewind independently: memory is allocated ahead, and rows end in the same column.
 
 A batch is therefore left-padded at all times, which every family and attention implementation of transformers
-supports. If all rows rewind equally, the end is moved; a row that rewinds further is moved right. Nothing is
-concatenated in a decoding step.
+supports. If all rows rewind equally, the end is moved; a row that rewinds further is moved right.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class GrammarMatcher(Protocol):
 class CompiledGrammar:
     """A grammar for one vocabulary.
 
-    make_matchers: functions that make a matcher, one for each row of a batch or one for all.
+    make_matchers: one for each row of a batch, or one for all.
     vocab_size: number of tokens that the grammar knows; others are never allowed.
     """
 

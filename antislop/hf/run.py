@@ -59,12 +59,7 @@ class DecoderOnlyOutput(_Reported, GenerateDecoderOnlyOutput):  # type: ignore[m
 
 @dataclass
 class EncoderDecoderOutput(_Reported, GenerateEncoderDecoderOutput):  # type: ignore[misc]
-    """`generate`'s output of encoder-decoder models, with three more fields.
-
-    report: counts of all rows together.
-    reports: one for each row.
-    trace: all that happened; None with record="none".
-    """
+    """`generate`'s output of encoder-decoder models, with the three fields more that `DecoderOnlyOutput` has."""
 
 
 ReportedOutput: TypeAlias = DecoderOnlyOutput | EncoderDecoderOutput

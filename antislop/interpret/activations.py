@@ -83,13 +83,11 @@ def run_with_cache(
     names_filter: a name, several, or a function of each name that returns whether to store it; None stores all. A name
         stands for all calls of its module.
     device: where the copies go; None leaves them where the outputs are. The model is not moved.
-    model_kwargs: other arguments of the model's forward pass, such as images, `decoder_input_ids`, or `inputs_embeds`
-        in place of ids; beside images, positions are the model's own unless `position_ids` is passed.
+    model_kwargs: other arguments of the forward pass, such as images, `decoder_input_ids`, or `inputs_embeds` in place
+        of ids; beside images, positions are the model's own unless `position_ids` is passed.
 
-    The pass has no cache, no gradients and no dropout; hooks and modes of the modules are restored afterwards.
-
-    Memory: for Llama 3 8B in bfloat16, all outputs take 4.8 MiB per token, one of the hidden size 8 KiB; a pattern
-    takes heads x tokens numbers per token.
+    The pass has no cache, no gradients and no dropout. For Llama 3 8B in bfloat16, all outputs take 4.8 MiB per token,
+    one of the hidden size 8 KiB; a pattern takes heads x tokens numbers per token.
 
     Raises `InputError`, before the model runs, for a filter that selects nothing and for a pattern that the model's
     attention does not compute; after it, for a named module that was not called or returned no tensor.

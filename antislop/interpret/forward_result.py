@@ -109,7 +109,6 @@ class ForwardResult:
         top_k: maximum number of alternatives.
 
         For its relevance, a row is read alone and without padding, by the model's current weights, in evaluation mode.
-        Parameters and their gradients remain as they are.
 
         Before the model runs, raises `IndexError` for a row or token that doesn't exist, `InputError` for more
         alternatives than were recorded and for an unknown relevance, `RuntimeError` if no distributions were recorded

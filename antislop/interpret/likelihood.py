@@ -32,7 +32,6 @@ def measure_nll(model: PreTrainedModel, texts: Sequence[PromptedTokens]) -> list
     """Return −log p of each text given its prompt, in nats: the sum over its tokens.
 
     At temperature 1 and without truncation; summed in float32. Texts are batched, which changes the last bits.
-    Raises `InputError` for encoder-decoder models and for an empty prompt.
     """
     if model.config.is_encoder_decoder:
         raise InputError("texts of encoder-decoder models are not scored: pass a causal language model")

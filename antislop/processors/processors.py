@@ -191,10 +191,8 @@ class Processors:
         return ids
 
     def _find_rejected(self, rows: Sequence[Row], lengths: Sequence[int], scores: Tensor) -> Callable[[int], bool]:
-        """Return a function that says, once the scores of the position before are computed, whether they allow a token.
-
-        A draft may contain tokens that a processor has ruled out and would fail on.
-        """
+        """Return a function that says whether the scores of the position before, computed by then, allow a token."""
+        # A draft may contain tokens that a processor has ruled out and would fail on.
         numbers = {(id(row), length): number for number, (row, length) in enumerate(zip(rows, lengths, strict=True))}
         rejected: set[int] = set()
 
