@@ -224,11 +224,6 @@ class WindowLayer(GrowingLayer):
         reach = max(self.columns.end - self.sliding_window + 1, self.base) - self.base
         return keys[:, :, reach:], values[:, :, reach:]
 
-    def _count_unreachable(self) -> int:
-        """Return how many columns on the left of the memory no query can reach after any rewind."""
-        reach = min(self.columns.settled, self.columns.end) - self.sliding_window + 1
-        return max(reach - self.base, 0)
-
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         first = max(self.get_seq_length() - self.sliding_window + 1, self.base)
         return self.get_seq_length() - first + query_length, first
@@ -263,9 +258,9 @@ class WindowLayer(GrowingLayer):
         return key_states, value_states
 
     def reserve(self, columns: int) -> None:
-        """Allocate memory in place of columns that no query can reach."""
         if self._keys is not None and columns - self.base > self._keys.shape[2]:
-            start = self._count_unreachable()
+            reach = min(self.columns.settled, self.columns.end) - self.sliding_window + 1
+            start = max(reach - self.base, 0)  # no query reaches columns before it after any rewind
             room = columns - self.base - start + SPARE_COLUMNS_IN_WINDOW
             self._keep(start, self._keys.shape[2], room=max(room, self._keys.shape[2] - start))
             self.base += start

@@ -51,7 +51,8 @@ class Vocabulary:
                 f"{type(tokenizer).__name__} is not backed by the tokenizers library, so its tokens can't be read: "
                 "load it with AutoTokenizer.from_pretrained(…, use_fast=True)"
             )
-        parts = _find_decoders(backend)
+        decoder = json.loads(backend.to_str()).get("decoder") or {}
+        parts: list[dict[str, Any]] = decoder.get("decoders", [decoder])
         to_bytes = _choose_reader(backend, parts, type(tokenizer).__name__)
         tokens: dict[str, int] = tokenizer.get_vocab()
         special = {i for i, added in tokenizer.added_tokens_decoder.items() if added.special}
@@ -108,12 +109,6 @@ def encode_after(tokenizer: PreTrainedTokenizerBase, vocabulary: Vocabulary, tex
     tokens: list[int] = ids[len(anchor) :]
     is_clean = ids[: len(anchor)] == anchor and vocabulary.join(tokens) == text.encode()
     return tokens if is_clean else []
-
-
-def _find_decoders(backend: Any) -> list[dict[str, Any]]:
-    decoder = json.loads(backend.to_str()).get("decoder") or {}
-    parts: list[dict[str, Any]] = decoder.get("decoders", [decoder])
-    return parts
 
 
 def _drops_space(part: dict[str, Any]) -> bool:
