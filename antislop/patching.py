@@ -125,7 +125,7 @@ class _AppliedGenerate(_Replacement):
         return sampler.generate(self.model, *inputs, **arguments)
 
     def _choose(self) -> AntiSlop | None:
-        """Return this context's sampler, or else the only active one, if any."""
+        """Return this context's sampler, else the only active one, if any."""
         with _LOCK:
             applications = list(self.applications)
         own = [application for application in _ENTERED.get() if application in applications]

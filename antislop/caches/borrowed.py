@@ -79,7 +79,6 @@ class BorrowedCache:
 
     @property
     def is_recurrent(self) -> bool:
-        """Whether some layers have a state that can be stored, but not truncated."""
         return any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in self.layers)
 
     def take_over(self, *, rows: int) -> None:
@@ -95,7 +94,6 @@ class BorrowedCache:
         set_layer_factory(decoder, lambda: GrowingLayer(self.columns))
 
     def take_layers(self, other: Cache) -> None:
-        """Take over the layers of a cache that the model made by itself."""
         if self.is_static or self.held or type(other) is not DynamicCache:
             raise InputError(
                 "the model read its prompt into a cache of its own: leave out past_key_values and cache_implementation"
@@ -128,7 +126,6 @@ class BorrowedCache:
 
     @contextmanager
     def narrowed(self, row: int) -> Iterator[None]:
-        """Reduce the layers to one row inside; what is written to it stays."""
         with ExitStack() as stack:
             stack.enter_context(narrow_states(self.layers, row))
             for store in self._static:

@@ -145,7 +145,6 @@ class TransformersCache:
         return mask if mask is None or row is None else mask[row : row + 1]
 
     def mask_prompts(self, attention_mask: Tensor) -> None:
-        """Take the prompts' mask [rows, columns]."""
         self._mask = AttentionMask(attention_mask, rows=self.rows)
 
     def repeat(self, times: int) -> None:
@@ -252,7 +251,7 @@ class TransformersCache:
         return max(self._lengths)
 
     def get_kv_states(self) -> KVStates:
-        """Return the states of the attention layers; those with a window return what they still hold."""
+        """Return the states of the attention layers; windows return what they still hold."""
         self._borrowed.take_over(rows=self.rows)
         self._align([0] * self.rows)
         states = [(store.keys, store.values) for store in self._borrowed.stores]
@@ -309,7 +308,6 @@ class TransformersCache:
                 self._move(row, target - end)
 
     def _ends(self, counts: Sequence[int]) -> list[int]:
-        """Return the column that each row will end in."""
         return [sum(row) for row in zip(self._starts, self._lengths, counts, strict=True)]
 
     def _count_settled_columns(self) -> int:
@@ -318,7 +316,7 @@ class TransformersCache:
         return min((start + settled for start, settled, length in rows if length), default=0)
 
     def _trim(self, target: int) -> None:
-        """Drop unused columns on the left if there are many, or the memory would be too small."""
+        """Drop unused columns on the left if they are many, or needed."""
         if self.is_static:
             return
         spare = min((start for start, length in zip(self._starts, self._lengths, strict=True) if length), default=0)

@@ -198,7 +198,7 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
         return memory.narrow(2, 0, column + count)
 
     def _keep(self, start: int, stop: int, *, room: int) -> None:
-        """Keep only the columns start..stop, in memory for `room` columns: the same memory if it has that size."""
+        """Keep only the columns start..stop, in memory for `room` columns."""
         assert self._keys is not None and self._values is not None
         if room == self._keys.shape[2]:
             for states in (self._keys, self._values):
@@ -267,8 +267,6 @@ class WindowLayer(GrowingLayer):
 
 
 class HybridLayer(GrowingLayer, LinearAttentionAndFullAttentionLayer):  # type: ignore[misc]
-    """Full attention and a recurrent state side by side."""
-
     def __init__(self, columns: Columns, number_of_states: int) -> None:
         GrowingLayer.__init__(self, columns)
         LinearAttentionLayer.__init__(self, number_of_states=number_of_states)
@@ -284,8 +282,6 @@ class HybridLayer(GrowingLayer, LinearAttentionAndFullAttentionLayer):  # type: 
 
 
 class HybridWindowLayer(WindowLayer, LinearAttentionAndSlidingWindowAttentionLayer):  # type: ignore[misc]
-    """Attention to a window and a recurrent state side by side."""
-
     def __init__(self, columns: Columns, sliding_window: int, number_of_states: int) -> None:
         WindowLayer.__init__(self, columns, sliding_window)
         LinearAttentionLayer.__init__(self, number_of_states=number_of_states)

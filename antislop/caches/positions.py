@@ -134,7 +134,6 @@ class AttentionMask:
             mask[start : start + len(prompt)] = prompt[: max(len(mask) - start, 0)]  # a longer mask is made when needed
 
     def discard(self) -> None:
-        """Make a new mask when it is needed next."""
         self._mask = None
 
     def of(self, starts: Sequence[int], columns: int, *, room: int, device: torch.device) -> Tensor | None:

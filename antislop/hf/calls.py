@@ -81,7 +81,7 @@ class Call:
 
     @property
     def max_new_tokens(self) -> int:
-        """The maximum number of generated tokens; a caller's own criterion overrides the configuration."""
+        """The maximum number of generated tokens, by the configuration or a caller's own criterion."""
         limits = (c.max_length for c in self.stopping_criteria if type(c) is MaxLengthCriteria)
         return max(1, int(min(limits, default=self.config.max_length) - self.input_ids.shape[1]))
 
@@ -95,28 +95,27 @@ class Call:
         return prompt_mask(self.model, self.model_kwargs)
 
     def mask_of(self, row: int) -> Tensor | None:
-        """Return the mask of a prompt, [tokens]; None if the call has no mask of the prompts' shape."""
+        """Return the mask of a prompt, [tokens]; None if there is none of the prompts' shape."""
         mask = self.mask
         if mask is None or mask.ndim != 2 or mask.shape[1] != self.input_ids.shape[1]:
             return None
         return mask[min(row, mask.shape[0] - 1)]
 
     def tokens_of(self, row: int) -> list[int]:
-        """Return the tokens of a prompt, without padding."""
         ids, mask = self.input_ids[row], self.mask_of(row)
         tokens: list[int] = (ids if mask is None else ids[mask != 0]).tolist()
         return tokens
 
     @property
     def requested_states(self) -> dict[str, Any]:
-        """The options of a forward pass that return the hidden states or attentions that the call asks for."""
+        """Which of `STATES` the call asks for."""
         names = STATES if self.config.return_dict_in_generate else ()
         return {name: value for name in names if (value := getattr(self.config, name, None)) not in (None, False)}
 
 
 @dataclass
 class CallInterceptor:
-    """A `custom_generate` that returns `use(call)`. `applied_to` knows a sampler's own calls by this type."""
+    """A `custom_generate` that returns `use(call)`; `applied_to` lets it pass."""
 
     use: Callable[[Call], Any]
     assistant: Assistant
@@ -239,7 +238,6 @@ def encode(prompt: PromptInput, tokenizer: PreTrainedTokenizerBase, device: torc
 def add_stop_strings(
     criteria: Iterable[Any], stop_strings: str | list[str], tokenizer: PreTrainedTokenizerBase
 ) -> StoppingCriteriaList:
-    """Return the criteria and one that ends a text at a stop string."""
     return StoppingCriteriaList([*criteria, StopStringCriteria(tokenizer=tokenizer, stop_strings=stop_strings)])
 
 

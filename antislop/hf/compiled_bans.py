@@ -42,7 +42,6 @@ class CompiledBans:
         prompt_lookback: bool = True,
         exempt_prompt: bool = False,
     ) -> CompiledBans:
-        """Compile a list whose bans already have the exempt phrases."""
         vocabulary = Vocabulary.of(tokenizer)
         matcher = Matcher(bans, vocabulary)
         return cls(bans, tokenizer, vocabulary, matcher, tuple(exempt), prompt_lookback, exempt_prompt)

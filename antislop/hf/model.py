@@ -85,10 +85,12 @@ class TransformersModel:
 
     @property
     def eos_token_id(self) -> frozenset[int]:
+        """The tokens that end a text."""
         ids = self._config.eos_token_id
         return frozenset(ids if isinstance(ids, list) else [] if ids is None else [ids])
 
     def new_cache(self, rows: int) -> TransformersCache:
+        """Return an empty cache."""
         return TransformersCache(DynamicCache(config=self._model.config.get_text_config(decoder=True)), rows=rows)
 
     def forward(self, query_token_ids: Tensor, kv_cache: RewindableCache) -> Tensor:
@@ -166,7 +168,6 @@ class TransformersModel:
         return torch.cat(logits, dim=1)
 
     def _run(self, ids: Tensor, cache: TransformersCache, *, row: int | None = None) -> Tensor:
-        """Run the model on ids [rows, queries], or [1, queries] for one row."""
         queries = ids.shape[1]
         if cache.positions.offsets is None and self._takes_positions:  # states that were passed as tensors count from 0
             cache.positions.start(ids.new_zeros((1, 1)), {})
@@ -203,7 +204,7 @@ def device_of(model: PreTrainedModel) -> torch.device:
 
 
 def prompt_mask(model: PreTrainedModel, model_kwargs: dict[str, Any]) -> Tensor | None:
-    """Return the mask of the prompt that is continued, which is not the mask of an encoder's input."""
+    """Return the mask of the prompt that is continued, not of an encoder's input."""
     mask: Tensor | None = model_kwargs.get(_mask_name(model))
     return mask
 
@@ -274,7 +275,7 @@ def split_arguments(
 
 
 def _counts_by_cache(model: PreTrainedModel) -> bool:
-    """Return whether a decoder computes its positions from the length of its cache, and takes no others."""
+    """Return whether a decoder knows positions only from the length of its cache."""
     is_relative = hasattr(model.config, "relative_attention_num_buckets")
     takes_positions = "decoder_position_ids" in inspect.signature(model.forward).parameters
     return bool(model.config.is_encoder_decoder) and not is_relative and not takes_positions

@@ -91,14 +91,13 @@ def load_model(model: ModelSpec | str | None) -> tuple[PreTrainedModel, PreTrain
 
 
 def load_tokenizer(model: ModelSpec | str | None) -> PreTrainedTokenizerBase:
-    """Load the tokenizer alone. Raises `InputError` if it can't be loaded."""
     spec = model if isinstance(model, ModelSpec) else ModelSpec(model)
     with _loading(f"the tokenizer of {spec.title}", advice="pass a model's Hugging Face id or folder"):
         return _load_tokenizer(spec)
 
 
 def choose_device(name: str) -> torch.device:
-    """Return the device of a name; "auto": the first available of cuda, mps and cpu."""
+    """Return the device of a name, or for "auto" the first available of cuda, mps and cpu."""
     import torch
 
     cuda = [f"cuda:{i}" for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []

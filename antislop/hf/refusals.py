@@ -46,7 +46,6 @@ class PromptError(InputError):
 
 
 def refuse_hidden(arguments: Mapping[str, Any]) -> None:
-    """Raise `InputError` for arguments of `generate` that it never hands to a `custom_generate`."""
     for name, instead in (
         ("assistant_model", "sampler.generate(model, …, assistant_model=assistant)"),
         ("streamer", "sampler.generate(model, …, streamer=streamer) or sampler.stream(model, …)"),
@@ -57,7 +56,7 @@ def refuse_hidden(arguments: Mapping[str, Any]) -> None:
 
 
 def refuse_arguments(arguments: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> None:
-    """Raise `InputError` for arguments of `generate` that never reach the loop, or that it prepares a cache by."""
+    """Refuse arguments of `generate` that never reach the loop, or that it prepares a cache by."""
     if arguments.get("cache_implementation") == "paged":
         raise InputError("cache_implementation='paged' never asks a sampler, and nothing would be banned: leave it out")
     # Refused here already: an offloaded cache can't even be made on a machine without a GPU.
@@ -144,7 +143,7 @@ def refuse_settings(model: PreTrainedModel, config: GenerationConfig, processors
 
 
 def refuse_tokenizer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Raise `InputError` for a tokenizer whose size can't be the model's: no ban would be found."""
+    """Refuse a tokenizer whose size can't be the model's: no ban would be found."""
     embeddings = model.get_input_embeddings()
     if not isinstance(embeddings, nn.Embedding):
         return
@@ -168,7 +167,7 @@ class PromptLengths(NamedTuple):
 
 
 def refuse_ids(ids: Tensor, model: PreTrainedModel) -> None:
-    """Raise `PromptError` for ids [rows, tokens] that the model's embeddings can't read."""
+    """Refuse ids [rows, tokens] that the model's embeddings can't read."""
     embeddings = model.get_input_embeddings()
     if not isinstance(embeddings, nn.Embedding):
         return
@@ -225,7 +224,7 @@ def refuse_lengths(model: PreTrainedModel, prompts: PromptLengths, *, new: int, 
 
 
 def _has_position_table(model: PreTrainedModel, *, positions: int) -> bool:
-    """Return whether the decoder looks its positions up in a table of that size, by names and sizes of its tensors."""
+    """Return whether the decoder looks its positions up in a table, by names and sizes of its tensors."""
     if model.config.model_type == "mpt":  # its slopes are computed for this number of positions in each forward
         return True
     for name, module in model.get_decoder().named_modules():
@@ -241,7 +240,7 @@ def _has_position_table(model: PreTrainedModel, *, positions: int) -> bool:
 
 
 def warn_if_too_long(model: PreTrainedModel, length: int) -> None:
-    """Warn if a text of `length` tokens, its prompt included, exceeds the positions that a model was made for."""
+    """Warn if a text, its prompt included, exceeds the positions that a model was made for."""
     limit = max_positions(model)
     if limit is not None and length - 1 > limit:
         warnings.warn(
@@ -268,6 +267,5 @@ def _find_boundary(model: PreTrainedModel) -> int | None:
 
 
 def _list_ropes(model: PreTrainedModel) -> list[dict[str, Any]]:
-    """Return the parameters of rotary embeddings, for the model and for each kind of layer."""
     ropes = getattr(model.config.get_text_config(decoder=True), "rope_parameters", None) or {}
     return [ropes, *(part for part in ropes.values() if isinstance(part, dict))]

@@ -143,7 +143,6 @@ class Run:
 
     @property
     def trace(self) -> Trace | None:
-        """What has happened so far; None if it is not recorded."""
         if self.recording.level == "none":
             return None
         masks = _list_masks(self.call.mask, self.rows)
@@ -192,7 +191,6 @@ class Run:
         self._reports.append(report)
 
     def _sequences(self) -> Tensor:
-        """Return prompts and generated tokens [rows, tokens], padded on the right."""
         longest = max(len(row.tokens) for row in self.rows)
         ids = self.rows[0].ids
         sequences = ids.new_full((len(self.rows), self.rows[0].prompt_length + longest), self._pad)
@@ -216,7 +214,7 @@ class Run:
         return self._report(fields)
 
     def with_reports(self, output: CallOutput) -> CallOutput:
-        """Add reports to what `complete` returned, which leaves them out for a model with a `generate` of its own."""
+        """Add reports to what `complete` returned without them, for a model with a `generate` of its own."""
         if isinstance(output, (Tensor, DecoderOnlyOutput, EncoderDecoderOutput)):
             return output
         return self._report(output)

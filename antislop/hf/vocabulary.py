@@ -78,6 +78,7 @@ class Vocabulary:
         )
 
     def join(self, token_ids: Iterable[int]) -> bytes:
+        """Return the bytes that tokens add to a text."""
         return b"".join(map(self.surface, token_ids))
 
     def surface(self, token_id: int) -> bytes:

@@ -102,7 +102,6 @@ def run_with_cache(
 
 
 def make_cache(outputs: Mapping[str, Tensor], selection: Selection) -> ActivationCache:
-    """Return a cache of stored outputs; raise `InputError` if a required one is missing."""
     if not outputs:
         raise InputError("no module that names_filter selects was called in this forward pass: select others")
     if missing := sorted(selection.required - outputs.keys()):

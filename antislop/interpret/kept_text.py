@@ -168,7 +168,7 @@ def _skip_logits(model: PreTrainedModel, request: CacheRequest | None) -> dict[s
 
 
 def _mask_kept(run: Run, sequences: Tensor) -> Tensor:
-    """Return the mask of finished texts: the prompts', then 1 for kept tokens and 0 for padding."""
+    """Return the prompts' mask, then 1 for kept tokens and 0 for padding."""
     call = run.call
     prompt = torch.ones_like(call.input_ids) if call.mask is None else call.mask
     lengths = torch.tensor([len(row.tokens) for row in run.rows], device=sequences.device)

@@ -92,7 +92,6 @@ def _integrate_gradients(model: PreTrainedModel, tokens: Sequence[int], index: i
 
 
 def _add_up(attributions: Tensor) -> list[float]:
-    """Return one number for each token of attributions [1, tokens, width]."""
     dtype = torch.promote_types(attributions.dtype, torch.float32)
     numbers: list[float] = attributions[0].sum(dim=-1, dtype=dtype).tolist()
     return numbers
@@ -124,7 +123,6 @@ class _EmbeddedText:
 
     @contextmanager
     def _replaced(self, embeddings: Tensor) -> Iterator[None]:
-        """Have the model read other embeddings in this thread."""
         reads, thread = list[bool](), get_ident()
 
         def replace(_module: nn.Module, _arguments: object, output: Tensor) -> Tensor | None:

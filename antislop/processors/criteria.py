@@ -18,7 +18,7 @@ from transformers.generation import ConfidenceCriteria, EosTokenCriteria, StopSt
 
 from antislop.decoding.row import Row
 from antislop.errors import InputError
-from antislop.processors.memory import Memory, MemoryChange, name_of
+from antislop.processors.memory import MemoryChange, ObjectMemory, name_of
 from antislop.processors.rewindable import Rewindable
 
 CHECKS = 3
@@ -58,7 +58,7 @@ class Criteria:
         user_criteria = [c for c in self.others if type(c) not in built_in]
         self.is_lockstep = bool(user_criteria or (self.others and rows > 1 and not self._fills))
         self._memories = [
-            Memory(c) if c in user_criteria and not isinstance(c, Rewindable) else None for c in self.others
+            ObjectMemory(c) if c in user_criteria and not isinstance(c, Rewindable) else None for c in self.others
         ]
         self._is_shared = is_shared
         self._pad = pad or 0
@@ -153,7 +153,6 @@ class Criteria:
 
 
 def _to_rows(criterion: Callable[..., Any], answer: Any, *, rows: int) -> list[bool]:
-    """Return a criterion's answer as a list with one for each row."""
     if isinstance(answer, bool):
         return [answer] * rows
     answers = torch.as_tensor(answer).flatten().tolist()

@@ -56,7 +56,7 @@ class MemoryChange(NamedTuple):
     has_rewritten: bool
 
 
-class Memory:
+class ObjectMemory:
     """The attributes of an object, or of the object that a method belongs to; of a function, its closure too.
 
     Raises `InputError` for what can't be copied, and `TooLarge` for more than 10,000 objects.
@@ -70,7 +70,6 @@ class Memory:
         self._latest = self._copy(_read(self._owner))
 
     def watch(self, call: Callable[[], Result]) -> tuple[Result, MemoryChange]:
-        """Return the result of a call, and what it changed."""
         # What others have changed since the latest call, a flag that cancels the run for instance, is not the call's.
         state = _read(self._owner)
         if not is_same(state, self._latest):
@@ -120,9 +119,9 @@ class WatchedProcessor:
         self.__name__ = getattr(processor, "__name__", type(processor).__name__)
         self.__module__ = getattr(processor, "__module__", type(processor).__module__)
         self.has_changed = False
-        self.memory: Memory | None = None
+        self.memory: ObjectMemory | None = None
         with suppress(TooLarge):
-            self.memory = Memory(processor)
+            self.memory = ObjectMemory(processor)
         self._forgotten = 0  # calls whose changes were dropped
         self._changes: list[MemoryChange] = []  # of the calls after them
 
@@ -187,7 +186,7 @@ def _is_extended(value: Any, copy: Any) -> bool:
 
 
 def is_of_transformers(processor: Callable[..., Any]) -> bool:
-    """Return whether a processor is one of transformers' own, which depend on ids and scores alone."""
+    """Return whether a processor depends on ids and scores alone, as transformers' own do."""
     return type(processor).__module__.startswith("transformers.")
 
 
@@ -227,7 +226,7 @@ def _write(owner: Any, name: str | int, value: Any) -> None:
 
 
 def _make_memo(state: dict[str | int, Any], owner: str) -> dict[int, Any]:
-    """Return by id what `deepcopy` takes instead of copying: shared objects, and tensors that it would refuse."""
+    """Return by id what `deepcopy` takes as it is: shared objects, and copies of tensors that it would refuse."""
     memo, seen, pending = dict[int, Any](), dict[int, Any](), list[Any]([state])
     while pending:
         value = pending.pop()

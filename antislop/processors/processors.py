@@ -240,7 +240,6 @@ class Processors:
         self._shown = length
 
     def _record(self, query: _Query) -> None:
-        """Keep the first query; refuse shared processors that have changed."""
         for processor in self._watched:
             processor.settle(query.row.settled)
         if self._is_shared:
@@ -261,7 +260,6 @@ class Processors:
                 )
 
     def _compare(self, query: _Query) -> None:
-        """Repeat a query; raise `InputError` if the scores differ."""
         repeated = self.process([query.row], [query.length], query.logits)
         if not torch.allclose(repeated, query.scores, rtol=1e-3, atol=1e-4, equal_nan=True):
             raise InputError(_describe(self._watched, "returned other scores"))

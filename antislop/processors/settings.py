@@ -20,7 +20,7 @@ class Settings:
     pad: the token that finished rows are filled with, if there is one.
     shares_processors, shares_criteria: whether other texts use the same objects.
 
-    Raises `InputError` for processors and criteria that can't be shared, drafted for or rewound.
+    Raises `InputError` for those that can't be shared, drafted for or rewound.
     """
 
     def __init__(
@@ -48,7 +48,6 @@ class Settings:
 
     @property
     def fits_any_prompt(self) -> bool:
-        """Whether rows with other prompts may share these settings."""
         return self._processors.is_blind and not self._criteria.others
 
     @property
