@@ -1,8 +1,6 @@
 """`applied_to`: a sampler for every `model.generate(…)` of one model, whoever calls it.
 
-The model's `generate` is replaced in its `__dict__` while at least one `applied_to` is active. A call uses the
-innermost sampler entered in its own context (thread, asyncio task); a thread without one uses the only one that is
-active, and is refused if there are several.
+The model's `generate` is replaced in its `__dict__` while at least one `applied_to` is active.
 """
 
 from __future__ import annotations
@@ -30,10 +28,7 @@ T = TypeVar("T")
 
 @dataclass(eq=False)
 class _Application:
-    """One `with applied_to(…)` that was entered.
-
-    outer: the applications that were active in the same context by then.
-    """
+    """One `with applied_to(…)` that was entered; `outer` were active in the same context by then."""
 
     sampler: AntiSlop
     outer: tuple[_Application, ...]
@@ -79,16 +74,13 @@ def applied_to(model: Any, sampler: AntiSlop) -> Iterator[None]:
 
 
 class _Replacement(ABC):
-    """Replaces a method of one model. Copies of the model get the original.
-
-    own: what the model's `__dict__` held under that name, if anything.
-    """
+    """Replaces a method of one model. Copies of the model get the original."""
 
     def __init__(self, model: Any, name: str) -> None:
         self.model = model
         self.name = name
         self.original = getattr(model, name)
-        self.own = {name: vars(model)[name]} if name in vars(model) else {}
+        self.own = {name: vars(model)[name]} if name in vars(model) else {}  # what the model's `__dict__` held
         update_wrapper(self, self.original, updated=())
         vars(model)[name] = self
 
@@ -114,8 +106,6 @@ class _RefusedBatch(_Replacement):
 
 
 class _AppliedGenerate(_Replacement):
-    """A model's `generate` while samplers are applied to it."""
-
     def __init__(self, model: Any) -> None:
         super().__init__(model, "generate")
         self.applications: list[_Application] = []
@@ -135,7 +125,7 @@ class _AppliedGenerate(_Replacement):
         return sampler.generate(self.model, *inputs, **arguments)
 
     def _choose(self) -> AntiSlop | None:
-        """Return this context's sampler, or else the only active one, if any."""
+        """Return this context's sampler, else the only active one, if any."""
         with _LOCK:
             applications = list(self.applications)
         own = [application for application in _ENTERED.get() if application in applications]
@@ -151,10 +141,9 @@ class _AppliedGenerate(_Replacement):
         return samplers[0] if samplers else None
 
     def remove(self, application: _Application) -> None:
-        """Forget an application that was left; after the last, restore the model."""
         with _LOCK:
             self.applications.remove(application)
-            if not self.applications:
+            if not self.applications:  # the last was left
                 self.restore()
                 if self.batch is not None:
                     self.batch.restore()
@@ -186,7 +175,6 @@ def _name_arguments(
 
 
 def _unwrap(model: Any) -> Any:
-    """Return the model whose `generate` is called in the end."""
     while True:
         if hasattr(model, "get_base_model"):  # a PeftModel
             model = model.get_base_model()

@@ -36,12 +36,7 @@ from antislop.trace.text_pieces import stream_text
 
 
 class _Finished(NamedTuple):
-    """A finished call of `generate`.
-
-    output: what its decoding loop returned.
-    returned: what the model's `generate` made of it.
-    cache: the activations that were asked for.
-    """
+    """A finished call; `output` is what its loop returned, and `returned` what `generate` made of that."""
 
     run: Run
     output: CallOutput
@@ -60,11 +55,11 @@ class AntiSlop:
         to the first token, and nothing is streamed before the end: for short texts.
     on_exhausted: what to do if every alternative to a ban is used up. "concede": let it through, count it in the report
         and warn once per sampler (`ConcededWarning`). "stop": end the text before it. "raise": raise `Exhausted`.
-    prompt_lookback: whether a ban may begin in the prompt and be completed by the output. The prompt is never changed.
-    draft_bans: feed the rest of a ban ahead of time once two of its tokens are written. Violations of long phrases then
-        cost fewer forward passes; the text has the same distribution, but logits may differ in their last bits.
-    banned_strings: more bans, as other samplers name them: they match anywhere, ignoring case, and `*` is literal.
-    banned_regex: more bans, as other samplers name them: patterns as for `Ban.regex`.
+    prompt_lookback: whether a ban may begin in the prompt, which is never changed.
+    draft_bans: feed the rest of a ban ahead of time once two of its tokens are written. Long phrases then cost fewer
+        forward passes; the text has the same distribution, but logits may differ in their last bits.
+    banned_strings: more bans, which match anywhere, ignoring case; `*` is literal.
+    banned_regex: more bans, patterns as for `Ban.regex`.
     exempt: phrases inside which no ban applies, in addition to those of each ban.
     exempt_prompt: do not apply bans that the prompt contains.
     max_rewinds: maximum rewinds to the same token before `on_exhausted` applies. In total, at most
@@ -141,7 +136,7 @@ class AntiSlop:
         if stop_strings:
             criteria = add_stop_strings(call.stopping_criteria, stop_strings, self.compiled.tokenizer)
             call = replace(call, stopping_criteria=criteria)
-        return self._complete(self._prepare_run(call))[0]
+        return complete_and_read(self._prepare_run(call))[0]
 
     @overload
     def generate(
@@ -192,8 +187,8 @@ class AntiSlop:
     ) -> CallOutput | tuple[CallOutput, ActivationCache]:
         """Generate with all that `model.generate` takes, including streamers and stop strings, and return the same.
 
-        inputs: as for `model.generate`, or one text, which the tokenizer turns into ids with its special tokens, or the
-            messages of a chat, which its chat template turns into the beginning of the reply.
+        inputs: as for `model.generate`, or one text, which gets the tokenizer's special tokens, or the messages of a
+            chat, which its chat template turns into the beginning of the reply.
         streamer: gets the prompt, then tokens as soon as no rewind can reach them: at least one token late.
         record: the contents of the trace: "none", "events", "top" with the `record_top_k` likeliest alternatives of
             each draw and their shares, or "full" with all of them, 100 bytes or more for each token of the vocabulary.
@@ -205,9 +200,8 @@ class AntiSlop:
             output, whose reports name their parents.
 
         With `return_dict_in_generate=True` the output has three more fields: `report`, `reports` with one for each row,
-        and `trace`. Type checkers know this if the argument is written out, and `return_cache` is not.
-        An assistant drafts tokens under the same bans. Hidden states and attentions come from one more forward pass
-        over the kept text. A model with a `generate` of its own (Whisper) returns the result of that.
+        and `trace`. An assistant drafts tokens under the same bans. Hidden states and attentions come from one more
+        forward pass over the kept text. A model with a `generate` of its own (Whisper) returns the result of that.
         """
         request = request_cache(model, kwargs, return_cache=return_cache, names_filter=names_filter, device=device)
         kwargs |= {"controller": controller, "max_forks": max_forks}
@@ -243,13 +237,12 @@ class AntiSlop:
         streamer: BaseStreamer | None = None,
         request: CacheRequest | None = None,
     ) -> _Finished:
-        """Run the model's `generate` with this sampler as its decoding loop."""
         control = take_control(arguments)
         done: list[tuple[Run, CallOutput, ActivationCache | None]] = []
 
         def write(call: Call) -> CallOutput:
             run = self._prepare_run(call, recording, control)
-            output, cache = self._complete(run, streamer, request)
+            output, cache = complete_and_read(run, streamer, request)
             done.append((run, output, cache))
             return output
 
@@ -257,14 +250,6 @@ class AntiSlop:
         run, output, cache = done[-1]
         # Some models process what their loop returns; what they leave as it is gets its reports.
         return _Finished(run, output, run.with_reports(returned) if returned is output else returned, cache)
-
-    def _complete(
-        self, run: Run, streamer: BaseStreamer | None = None, request: CacheRequest | None = None
-    ) -> tuple[CallOutput, ActivationCache | None]:
-        """Run to the end; read the kept text once more if states or activations are requested."""
-        if request is None and not run.call.requested_states:
-            return run.complete(streamer), None
-        return complete_and_read(run, streamer, request=request)
 
     def stream(self, model: PreTrainedModel, inputs: CallInput | None = None, **kwargs: Any) -> Iterator[str]:
         """Yield the text in pieces that are never withdrawn. Takes the arguments of `generate`, except `streamer`."""
@@ -301,8 +286,7 @@ class AntiSlop:
         The next prompt takes the row of a finished text at once, while the others continue. A text whose prompt is
         empty or has ids that the model does not know, or whose logits are NaN, has an `error`; the others continue.
 
-        prompts: texts, which the tokenizer turns into ids with its special tokens, ids [tokens], or the messages of
-            chats; read as they are needed.
+        prompts: texts, which get the tokenizer's special tokens, ids [tokens], or messages of chats; read when needed.
         bans: for each prompt a list in place of the sampler's own, or None. The sampler's options and its `exempt`
             phrases apply to all. A list that several prompts share is compiled once if it is the same object.
         seed: decides the random numbers together with a prompt's number, so a text does not depend on its batch, but
@@ -351,7 +335,6 @@ class AntiSlop:
     def _prepare_stream(
         self, model: PreTrainedModel, inputs: CallInput | None, recording: Recording = EVENTS, **kwargs: Any
     ) -> Run:
-        """Return the run of a streamed call, before the first forward pass."""
         control = take_control(kwargs)
         call = prepare_call(model, inputs, kwargs, tokenizer=self.compiled.tokenizer)
         refuse_states(call.requested_states, "stream")
@@ -376,7 +359,6 @@ class AntiSlop:
         return {name: getattr(self, name) for name in (*names, "mass_floor", "probability_floor")}
 
     def make_policy(self, *, do_sample: bool = True) -> Policy:
-        """Return the rules by which the sampler draws."""
         return Policy(
             do_sample=do_sample,
             method=self.method,

@@ -1,7 +1,6 @@
 """A cache of transformers whose layers are replaced by our own while texts are written.
 
-They are replaced by the first forward pass, so that a call that never begins changes nothing, and put back when the
-texts are finished or the call breaks off.
+They are replaced by the first forward pass, so that a call that never begins changes nothing.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class BorrowedCache:
 
     columns: shared by all of our layers.
     held: tokens in the cache when it was borrowed.
-    is_static: whether its memory can't grow; queries then come one at a time, so that a compiled model sees one shape.
+    is_static: whether its memory can't grow.
     """
 
     def __init__(self, cache: Cache, columns: Columns) -> None:
@@ -57,13 +56,12 @@ class BorrowedCache:
 
     @property
     def layers(self) -> list[Any]:
-        """The decoder's: our own once they are taken over."""
+        """The decoder's layers: ours once they are taken over."""
         layers: list[Any] = decoder_part(self.cache).layers
         return layers
 
     @property
     def is_taken(self) -> bool:
-        """Whether our own layers are in the cache."""
         return self._originals is not None
 
     @property
@@ -76,16 +74,15 @@ class BorrowedCache:
 
     @property
     def forgets(self) -> bool:
-        """Whether some layers forget columns that no row can return to."""
+        """Whether layers with a window forget columns that no row can return to."""
         return any(isinstance(layer, WindowLayer) for layer in self.layers)
 
     @property
     def is_recurrent(self) -> bool:
-        """Whether some layers have a state that can be stored, but not truncated."""
         return any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in self.layers)
 
     def take_over(self, *, rows: int) -> None:
-        """Put our own layers into the cache, once; raise `InputError` if it changed since it was borrowed."""
+        """Put our own layers into the cache, once; raise `InputError` if it has changed since it was borrowed."""
         if self._originals is not None:
             return
         decoder = decoder_part(self.cache)
@@ -97,7 +94,6 @@ class BorrowedCache:
         set_layer_factory(decoder, lambda: GrowingLayer(self.columns))
 
     def take_layers(self, other: Cache) -> None:
-        """Take over the layers of a cache that the model made by itself."""
         if self.is_static or self.held or type(other) is not DynamicCache:
             raise InputError(
                 "the model read its prompt into a cache of its own: leave out past_key_values and cache_implementation"
@@ -108,16 +104,14 @@ class BorrowedCache:
     def give_back(self, *, is_whole: bool) -> bool:
         """Put transformers' own layers back, if ours are there; return whether they were.
 
-        is_whole: whether they keep the new texts, or get their former content.
+        is_whole: whether they get the new texts, or their former content.
         """
         if self._originals is None:
             return False
         decoder = decoder_part(self.cache)
         if is_whole:
             self.set_lengths()
-            decoder.layers = [
-                layer.as_standard() if isinstance(layer, GrowingLayer) else layer for layer in decoder.layers
-            ]
+            decoder.layers = [_as_standard(layer) for layer in decoder.layers]
         else:
             self.columns.end = self.held
             self._originals.put_back(self.cache)
@@ -132,7 +126,6 @@ class BorrowedCache:
 
     @contextmanager
     def narrowed(self, row: int) -> Iterator[None]:
-        """Reduce the layers to one row inside; what is written to it stays."""
         with ExitStack() as stack:
             stack.enter_context(narrow_states(self.layers, row))
             for store in self._static:
@@ -153,11 +146,10 @@ class BorrowedCache:
 
 
 class Originals:
-    """The content of `cache`, for `rows` rows, before a call, to which an interrupted call returns.
+    """The content of `cache`, for `rows` rows, to which an interrupted call returns.
 
-    Nothing is written to dynamic layers, which are replaced by our own: a shallow copy is enough. Recurrent states and
-    static layers are written in place. The first columns of full attention in a single row are not kept twice: our own
-    layer holds them.
+    Dynamic layers are replaced, never written to, so a shallow copy is enough. Recurrent states and static layers are
+    written in place. Full attention in a single row is not kept twice: our own layer holds its first columns.
     """
 
     def __init__(self, cache: Cache, *, rows: int) -> None:
@@ -168,16 +160,16 @@ class Originals:
             self._crossed = [copy(layer) for layer in cache.cross_attention_cache.layers], dict(cache.is_updated)
 
     def put_back(self, cache: Cache) -> None:
-        """Put the layers back; ours hold as many columns as the original ones did."""
+        """Put the layers back; `columns.end` is their former length."""
         decoder = decoder_part(cache)
         layers = zip(self._layers, decoder.layers[: len(self._layers)], strict=True)
-        decoder.layers = [_restore(before, after) for before, after in layers]
+        decoder.layers = [_as_standard(after) if before is None else before for before, after in layers]
         if self._crossed is not None:
             cache.cross_attention_cache.layers, cache.is_updated = self._crossed
 
 
 def decoder_part(cache: Cache) -> Cache:
-    """Return the cache that a decoder writes to: `cache` itself, except with an encoder."""
+    """Return the cache that a decoder writes to."""
     return cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
 
 
@@ -188,7 +180,6 @@ def length_of(cache: Cache) -> int:
 
 
 def _refuse_changed(decoder: Cache, *, held: int) -> None:
-    """Raise `InputError` for a cache that is in use, or that changed after the call was prepared."""
     if any(isinstance(layer, GrowingLayer) for layer in decoder.layers):
         raise InputError(
             "another text is being written with the cache that was passed: finish or close that one first, "
@@ -202,7 +193,6 @@ def _refuse_changed(decoder: Cache, *, held: int) -> None:
 
 
 def _make_layer(layer: Any, columns: Columns) -> Any:
-    """Return our layer with the states of one of transformers; recurrent and static layers stay as they are."""
     kind = type(layer)
     if kind is DynamicLayer:
         new_layer = GrowingLayer(columns)
@@ -213,7 +203,7 @@ def _make_layer(layer: Any, columns: Columns) -> Any:
     elif kind is LinearAttentionAndSlidingWindowAttentionLayer:
         new_layer = HybridWindowLayer(columns, layer.sliding_window, layer.number_of_states)
     else:
-        return layer
+        return layer  # recurrent and static layers stay as they are
     if isinstance(new_layer, LinearAttentionLayer):
         copy_states(new_layer, layer)
     if layer.is_initialized:
@@ -235,7 +225,5 @@ def _remember(layer: Any, *, is_single: bool) -> Any:
     return before
 
 
-def _restore(before: Any, after: Any) -> Any:
-    if before is None:
-        return after.as_standard() if isinstance(after, GrowingLayer) else after
-    return before
+def _as_standard(layer: Any) -> Any:
+    return layer.as_standard() if isinstance(layer, GrowingLayer) else layer

@@ -27,8 +27,7 @@ class TransformersCache:
     A rewind is an assignment; if rows rewind by different numbers of tokens, those that rewound further are moved right
     before the next forward pass. Lengths include the padding of a prompt.
 
-    cache: the one that the model is given; may hold tokens already.
-    attention_mask: [rows, columns] of these tokens and the prompt; None if nothing is masked.
+    attention_mask: [rows, columns] of the prompt and the tokens that `cache` holds; None if nothing is masked.
     capacity: columns that the run will need, if known.
     prompt: the other arguments of the first forward pass.
     """
@@ -57,12 +56,11 @@ class TransformersCache:
 
     @property
     def layers(self) -> list[Any]:
-        """The decoder's: our own while texts are written."""
         return self._borrowed.layers
 
     @property
     def is_static(self) -> bool:
-        """Whether the memory can't grow; queries then come one at a time."""
+        """Whether the memory can't grow; queries then come one at a time, so that a compiled model sees one shape."""
         return self._borrowed.is_static
 
     @property
@@ -141,30 +139,26 @@ class TransformersCache:
             handle.remove()
 
     def attention_mask(self, queries: int, *, row: int | None = None) -> Tensor | None:
-        """Return which columns hold tokens, those of the next queries included: int64 [rows, columns]; None for all."""
+        """Return the mask up to the next queries, int64 [rows, columns]; None if nothing is masked."""
         columns = self.columns.end + queries
         mask = self._mask.of(self._starts, columns, room=self.columns.room(columns), device=self.device)
         return mask if mask is None or row is None else mask[row : row + 1]
 
     def mask_prompts(self, attention_mask: Tensor) -> None:
-        """Mask the columns of the prompts that are 0 in attention_mask [rows, columns]."""
-        self._mask.set_prompts(attention_mask)
+        self._mask = AttentionMask(attention_mask, rows=self.rows)
 
     def repeat(self, times: int) -> None:
-        """Repeat each row."""
         for layer in self._borrowed.growing:
             layer.repeat(times)
         repeat_rows(self.layers, times)
 
     def take_layers(self, other: Cache) -> None:
-        """Take over the layers of a cache that the model made by itself."""
         self._borrowed.take_layers(other)
 
     def give_back(self, *, is_whole: bool) -> bool:
         """Put transformers' own layers back into the cache; return whether it holds the texts of the rows.
 
-        It does if the call was completed (`is_whole`) with all rows in the same columns. Otherwise the cache is as it
-        was before the call.
+        It does if `is_whole` and all rows are in the same columns. Otherwise the cache is as it was before the call.
         """
         is_whole = is_whole and not self.is_ragged
         if is_whole and self._borrowed.is_taken:
@@ -195,7 +189,7 @@ class TransformersCache:
         self._snapshots.settle(row, length)
 
     def forget(self, row: int) -> None:
-        """Remove the token that a row was fed only because others were fed one."""
+        """Remove a token that a row was fed only because others were fed one."""
         self._lengths[row], self._is_aligned = self._lengths[row] - 1, False
 
     def adopt(self, row: int, other: RewindableCache) -> None:
@@ -224,7 +218,6 @@ class TransformersCache:
 
     @property
     def can_fork(self) -> bool:
-        """Whether rows can be copied within this cache."""
         return not (self.is_static or isinstance(self.cache, EncoderDecoderCache))
 
     def fork(self, row: int, target: int) -> None:
@@ -244,7 +237,6 @@ class TransformersCache:
         self._emptied.discard(target)
 
     def _empty(self, row: int) -> None:
-        """Let another text begin in a row."""
         self._settled[row], self._starts[row] = 0, 0
         self._mask.clear_row(row)
         clear_row(self.layers, row)
@@ -259,7 +251,7 @@ class TransformersCache:
         return max(self._lengths)
 
     def get_kv_states(self) -> KVStates:
-        """Return the states of the attention layers; those with a window return what they still hold."""
+        """Return the states of the attention layers; windows return what they still hold."""
         self._borrowed.take_over(rows=self.rows)
         self._align([0] * self.rows)
         states = [(store.keys, store.values) for store in self._borrowed.stores]
@@ -316,7 +308,6 @@ class TransformersCache:
                 self._move(row, target - end)
 
     def _ends(self, counts: Sequence[int]) -> list[int]:
-        """Return for each row the column that it will end in."""
         return [sum(row) for row in zip(self._starts, self._lengths, counts, strict=True)]
 
     def _count_settled_columns(self) -> int:
@@ -325,7 +316,7 @@ class TransformersCache:
         return min((start + settled for start, settled, length in rows if length), default=0)
 
     def _trim(self, target: int) -> None:
-        """Drop unused columns on the left if there are many, or the memory would be too small."""
+        """Drop unused columns on the left if they are many, or needed."""
         if self.is_static:
             return
         spare = min((start for start, length in zip(self._starts, self._lengths, strict=True) if length), default=0)
@@ -337,7 +328,6 @@ class TransformersCache:
                 store.begin()
 
     def _shift_all(self, by: int) -> None:
-        """Move all rows by the same number of columns."""
         self.columns.end += by
         for store in self._borrowed.stores:
             store.drop(-by) if by < 0 else store.insert(by)
@@ -345,7 +335,7 @@ class TransformersCache:
         self._mask.discard()
 
     def _move(self, row: int, by: int) -> None:
-        """Move a row to the right; in a static cache to the left if `by` is negative."""
+        """Move a row to the right, or to the left if `by` is negative."""
         start, stop = self._starts[row], self._starts[row] + self._lengths[row]
         for store in self._borrowed.stores if stop > start else ():
             store.move(row, start, stop, by)

@@ -59,7 +59,7 @@ def choose_cache(cache: Cache | None, *, model: PreTrainedModel) -> Cache:
 
 
 def refuse_unread(cache: TransformersCache, *, model: PreTrainedModel) -> None:
-    """Raise `InputError` if a model kept some of a prompt elsewhere than in its cache, where no rewind reaches it."""
+    """Raise `InputError` if a model kept some of a prompt outside of its cache, where no rewind reaches it."""
     config = model.config.get_text_config(decoder=True)
     images = [cache.layers[number] for number in getattr(config, "cross_attention_layers", None) or ()]
     if any(layer.is_initialized for layer in images):
@@ -79,7 +79,6 @@ def refuse_unread(cache: TransformersCache, *, model: PreTrainedModel) -> None:
 
 
 def _refuse_unknown(cache: Cache) -> None:
-    """Raise `InputError` for caches and layers that were not measured."""
     if type(cache) not in (DynamicCache, StaticCache) or cache.offloading:
         name = type(cache).__name__ + (" with offloading" if cache.offloading else "")
         raise InputError(
@@ -95,7 +94,6 @@ def _refuse_unknown(cache: Cache) -> None:
 
 
 def _refuse_static(cache: Cache, *, model: PreTrainedModel) -> None:
-    """Raise `InputError` for a static cache that misleads the model, or whose windows hold tokens already."""
     config = model.config.get_text_config(decoder=True)
     counts_from_the_end = "local" in (getattr(config, "attention_layers", None) or ())  # GPT-Neo: wrong
     if counts_from_the_end or getattr(config, "alibi", False):  # Falcon: fails in its first forward pass
@@ -115,7 +113,6 @@ def _refuse_static(cache: Cache, *, model: PreTrainedModel) -> None:
 
 
 def _holds(layer: Any, columns: int) -> bool:
-    """Return whether a layer holds the states of this many columns."""
     if isinstance(layer, LinearAttentionCacheLayerMixin):
         states = [*layer.conv_states.values(), *layer.recurrent_states.values()]
         if any(state is not None for state in states):

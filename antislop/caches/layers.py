@@ -1,8 +1,7 @@
 """The layers of a cache whose rows rewind independently: memory is allocated ahead, and rows end in the same column.
 
 A batch is therefore left-padded at all times, which every family and attention implementation of transformers
-supports. If all rows rewind equally, the end is moved; a row that rewinds further is moved right. Nothing is
-concatenated in a decoding step.
+supports. If all rows rewind equally, the end is moved; a row that rewinds further is moved right.
 """
 
 from __future__ import annotations
@@ -93,10 +92,10 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
         """Write states [rows, heads, queries, head_dim]; return all that their queries may attend to."""
         columns, count = self.columns, key_states.shape[2]
         self.reached = columns.end + count
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        self.reserve(self.reached)
         column = columns.end - self.base  # in memory
-        if self._keys is None or self._values is None or column + count > self._keys.shape[2]:
-            self._make_room(key_states, value_states)
-            column = columns.end - self.base
         assert self._keys is not None and self._values is not None
         if columns.counts is not None or columns.row is not None:
             return self._write(self._keys, key_states, column), self._write(self._values, value_states, column)
@@ -111,16 +110,14 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
         return -1  # no limit
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Return how many columns `update` will return, and the first of them."""
         return self.get_seq_length() + query_length, 0
 
     def reserve(self, columns: int) -> None:
-        """Allocate memory for this many columns."""
         if self._keys is not None and columns - self.base > self._keys.shape[2]:
             self._keep(0, self._keys.shape[2], room=self.columns.room(columns))
 
     def move(self, row: int, start: int, stop: int, by: int) -> None:
-        """Move the columns start..stop of a row to the right by `by`, over others."""
+        """Move the columns start..stop of a row to the right, over others."""
         if self._keys is None:
             return
         start, stop = max(start - self.base, 0), stop - self.base
@@ -141,7 +138,7 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
         self.base = 0
 
     def insert(self, count: int) -> None:
-        """Put `count` empty columns before all others."""
+        """Put empty columns before all others."""
         if self._keys is not None:
             self._keys, self._values = (_insert(s, count) for s in (self._keys, self._values))  # type: ignore[arg-type]
 
@@ -168,12 +165,10 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
         self._values[row, :, here - count : here] = other._values[0, :, there - count : there]
 
     def fork(self, row: int, target: int) -> None:
-        """Copy a row to another one; a `target` behind the last row is added."""
         if self._keys is not None and self._values is not None:
             self._keys, self._values = put_copy(self._keys, row, target), put_copy(self._values, row, target)
 
     def as_standard(self) -> DynamicLayer:
-        """Return a layer of transformers that holds the same."""
         layer = DynamicLayer()
         if self.is_initialized:
             layer.lazy_initialization(self.keys, self.values)
@@ -190,11 +185,6 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
             self._keys[:, :, : keys.shape[2]] = keys
             self._values[:, :, : values.shape[2]] = values
 
-    def _make_room(self, key_states: Tensor, value_states: Tensor) -> None:
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
-        self.reserve(self.columns.end + key_states.shape[2])
-
     def _write(self, memory: Tensor, states: Tensor, column: int) -> Tensor:
         """Write states of one row, or of rows that feed different numbers of tokens."""
         count, row = states.shape[2], self.columns.row
@@ -208,7 +198,7 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
         return memory.narrow(2, 0, column + count)
 
     def _keep(self, start: int, stop: int, *, room: int) -> None:
-        """Keep only the columns start..stop, in memory for `room` columns: the same memory if it has that size."""
+        """Keep only the columns start..stop, in memory for `room` columns."""
         assert self._keys is not None and self._values is not None
         if room == self._keys.shape[2]:
             for states in (self._keys, self._values):
@@ -234,11 +224,6 @@ class WindowLayer(GrowingLayer):
         reach = max(self.columns.end - self.sliding_window + 1, self.base) - self.base
         return keys[:, :, reach:], values[:, :, reach:]
 
-    def _count_unreachable(self) -> int:
-        """Return how many columns on the left of the memory no query can reach after any rewind."""
-        reach = min(self.columns.settled, self.columns.end) - self.sliding_window + 1
-        return max(reach - self.base, 0)
-
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         first = max(self.get_seq_length() - self.sliding_window + 1, self.base)
         return self.get_seq_length() - first + query_length, first
@@ -247,7 +232,7 @@ class WindowLayer(GrowingLayer):
         return self.sliding_window
 
     def insert(self, count: int) -> None:
-        """Put `count` empty columns before all others; only those in reach of a window take memory."""
+        """Put empty columns before all others; only those in reach of a window take memory."""
         self.base += count
         lacking = self.base - max(self.columns.end - self.sliding_window + 1, 0)
         if lacking > 0:
@@ -273,17 +258,15 @@ class WindowLayer(GrowingLayer):
         return key_states, value_states
 
     def reserve(self, columns: int) -> None:
-        """Allocate memory for this many columns, instead of those that no query can reach."""
         if self._keys is not None and columns - self.base > self._keys.shape[2]:
-            start = self._count_unreachable()
+            reach = min(self.columns.settled, self.columns.end) - self.sliding_window + 1
+            start = max(reach - self.base, 0)  # no query reaches columns before it after any rewind
             room = columns - self.base - start + SPARE_COLUMNS_IN_WINDOW
             self._keep(start, self._keys.shape[2], room=max(room, self._keys.shape[2] - start))
             self.base += start
 
 
 class HybridLayer(GrowingLayer, LinearAttentionAndFullAttentionLayer):  # type: ignore[misc]
-    """Full attention and a recurrent state side by side."""
-
     def __init__(self, columns: Columns, number_of_states: int) -> None:
         GrowingLayer.__init__(self, columns)
         LinearAttentionLayer.__init__(self, number_of_states=number_of_states)
@@ -299,8 +282,6 @@ class HybridLayer(GrowingLayer, LinearAttentionAndFullAttentionLayer):  # type: 
 
 
 class HybridWindowLayer(WindowLayer, LinearAttentionAndSlidingWindowAttentionLayer):  # type: ignore[misc]
-    """Attention to a window and a recurrent state side by side."""
-
     def __init__(self, columns: Columns, sliding_window: int, number_of_states: int) -> None:
         WindowLayer.__init__(self, columns, sliding_window)
         LinearAttentionLayer.__init__(self, number_of_states=number_of_states)
@@ -331,7 +312,6 @@ class StaticStore:
         return self.layer.values[:, :, : self.columns.end] if self.layer.is_initialized else None
 
     def reserve(self, columns: int) -> None:
-        """Raise `InputError` if there is no memory for this many columns."""
         if columns > self.layer.max_cache_len:
             raise InputError(
                 f"the static cache has room for {self.layer.max_cache_len} tokens, and {columns} are needed: "
@@ -339,7 +319,6 @@ class StaticStore:
             )
 
     def set_length(self) -> None:
-        """Write the next query at the columns' end."""
         if self.layer.is_initialized:
             self.layer.cumulative_length.fill_(self.columns.end)
 
@@ -349,7 +328,6 @@ class StaticStore:
 
     @contextmanager
     def narrowed(self, row: int) -> Iterator[None]:
-        """Reduce the layer to one row inside; what is written to it stays."""
         layer, all_rows = self.layer, (self.layer.keys, self.layer.values)
         if layer.is_initialized:
             layer.keys, layer.values = (states[row : row + 1] for states in all_rows)
@@ -376,14 +354,13 @@ class StaticStore:
 
 
 def without_window(layer: StaticLayer, room: int) -> StaticLayer:
-    """Return an empty layer that keeps what a window would forget; the mask leaves it out of attention."""
+    """Return an empty layer without the window, which the mask applies instead."""
     unlimited = StaticLayer(max_cache_len=room)
     unlimited.cumulative_length = torch.zeros_like(layer.cumulative_length)
     return unlimited
 
 
 def _allocate(states: Tensor, room: int) -> Tensor:
-    """Return states [rows, heads, columns, head_dim] in memory for `room` columns."""
     # Zeros: columns that are masked are multiplied by 0, and must not be NaN.
     memory = states.new_zeros((*states.shape[:2], room, states.shape[3]))
     memory[:, :, : states.shape[2]] = states

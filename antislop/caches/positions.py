@@ -16,7 +16,7 @@ from antislop.decoding.protocols import send
 
 
 class Positions:
-    """The positions of a batch of `rows` rows, and the token types of generated tokens.
+    """The positions of a batch, and the token types of generated tokens.
 
     offsets: a token's position minus its index in the row; negative for a padded prompt, other than 0 after an image.
         int64 [rows], [axes, rows] for models whose tokens have several positions each, or [1] for all rows; None until
@@ -46,12 +46,10 @@ class Positions:
             self._set_row(row, torch.zeros_like(self.offsets[..., :1]))
 
     def adopt(self, row: int, other: Positions) -> None:
-        """Take over the offset of the only row of another batch."""
         if other.offsets is not None:
             self._set_row(row, other.offsets)
 
     def fork(self, row: int, target: int) -> None:
-        """Copy the offset of a row to another one; a `target` behind the last row is added."""
         before, self._rows = self._rows, max(self._rows, target + 1)
         if self.offsets is not None and self.offsets.shape[-1] == before > 1:
             index = [*range(before), *([row] if target == before else [])]
@@ -83,7 +81,7 @@ class Positions:
         return ((offsets + starts)[..., None] + steps).clamp_(min=0)
 
     def token_types(self, queries: int, *, row: int | None = None) -> dict[str, Tensor]:
-        """Return those of the next queries, [rows, queries], by name."""
+        """Return the types of the next queries, [rows, queries], by name."""
         types = {name: last.expand(-1, queries) for name, last in self._types.items()}
         return types if row is None else {name: of_rows[row : row + 1] for name, of_rows in types.items()}
 
@@ -100,24 +98,18 @@ class Positions:
         self._set_offsets(offset)
 
     def _count_up_to(self, count: int, *, like: Tensor) -> Tensor:
-        """Return the numbers from 0 to at least `count`."""
-        if self._steps is None or self._steps.shape[0] < count:
+        if self._steps is None or self._steps.shape[0] < count:  # from 0 to at least `count`
             self._steps = torch.arange(self._columns.room(count) + SPARE_COLUMNS, device=like.device)
         return self._steps
 
 
 class AttentionMask:
-    """Which columns hold tokens: 1 for those of a row and those to come, 0 for unused columns and padding.
-
-    prompts: [rows, columns] of the tokens held and the prompt; None without padding.
-    """
+    """Which columns hold tokens: 1 for those of a row and those to come, 0 for unused columns and padding."""
 
     def __init__(self, prompts: Tensor | None, *, rows: int) -> None:
+        # Masks [columns] of the tokens held and the prompt of each row; None without padding.
         self._prompts: list[Tensor | None] = list(prompts) if prompts is not None else [None] * rows
         self._mask: Tensor | None = None  # [rows, at least the columns in use]; columns to come are 1
-
-    def set_prompts(self, prompts: Tensor) -> None:
-        self._prompts = list(prompts)
 
     def clear_row(self, row: int) -> None:
         self._prompts[row] = None
@@ -129,7 +121,6 @@ class AttentionMask:
         self.move_row(row, start)
 
     def fork(self, row: int, target: int) -> None:
-        """Copy the padding of a row to another one; a `target` behind the last row is added."""
         self._prompts[target : target + 1] = [self._prompts[row]]
         self.discard()
 
@@ -143,14 +134,13 @@ class AttentionMask:
             mask[start : start + len(prompt)] = prompt[: max(len(mask) - start, 0)]  # a longer mask is made when needed
 
     def discard(self) -> None:
-        """Make a new mask when it is needed next: all rows have moved."""
         self._mask = None
 
     def of(self, starts: Sequence[int], columns: int, *, room: int, device: torch.device) -> Tensor | None:
         """Return the mask of the first `columns` columns, int64 [rows, columns]; None if all of it is 1.
 
         starts: the first column of each row.
-        room: number of columns to make a mask for.
+        room: columns to allocate.
         """
         if not any(starts) and all(prompt is None for prompt in self._prompts):
             return None

@@ -16,15 +16,14 @@ from transformers.cache_utils import LinearAttentionCacheLayerMixin
 SNAPSHOT_EVERY = 4
 """Tokens between two copies. A rewind reads about half of them again; each copy of unsettled text takes memory."""
 
-_States = list[Tensor]
-
 
 class Snapshots:
-    """States of the recurrent layers at some lengths of each row; rows share the tensors of one copy."""
+    """States of the recurrent layers at some lengths of each row."""
 
     def __init__(self, rows: int) -> None:
         self._due = 0  # forward passes until the next copy
-        self._rows: list[list[tuple[int, int, _States]]] = [[] for _ in range(rows)]  # (length, row in states, states)
+        # (length, row in states, states); rows share the tensors of one copy
+        self._rows: list[list[tuple[int, int, list[Tensor]]]] = [[] for _ in range(rows)]
 
     def take(self, lengths: Sequence[int], layers: Sequence[object]) -> None:
         """Copy the states at these lengths of the rows, if a copy is due."""
@@ -56,9 +55,8 @@ class Snapshots:
             kept.pop(0)
 
     def forget(self, row: int) -> None:
-        """Drop all copies of a row; the next tokens that it reads are followed by one."""
         self._rows[row].clear()
-        self._due = 0
+        self._due = 0  # a copy follows the next tokens
 
     def adopt(self, row: int, other: Snapshots) -> None:
         self._rows[row] = list(other._rows[0])
@@ -68,7 +66,7 @@ class Snapshots:
 
 
 def put_copy(states: Tensor, row: int, target: int) -> Tensor:
-    """Copy a row of states [rows, …] to another one, in place; for a row behind the last, return a longer tensor."""
+    """Copy a row of states [rows, …] in place; a `target` behind the last row makes a longer tensor."""
     if target == states.shape[0]:
         return torch.cat([states, states[row : row + 1]])
     states[target] = states[row]
@@ -76,7 +74,6 @@ def put_copy(states: Tensor, row: int, target: int) -> Tensor:
 
 
 def fork_row(layers: Sequence[object], row: int, target: int) -> None:
-    """Copy the states of a row to another one; a `target` behind the last row is added."""
     for states in _dicts_of(layers):
         for key, state in states.items():
             states[key] = None if state is None else put_copy(state, row, target)
@@ -97,7 +94,6 @@ def put_row(layers: Sequence[object], row: int, others: Sequence[object], *, row
 
 
 def clear_row(layers: Sequence[object], row: int) -> None:
-    """Reset a row's states to those before any token."""
     for state in _states_of(layers):
         state[row] = 0
 
@@ -110,7 +106,6 @@ def repeat_rows(layers: Sequence[object], times: int) -> None:
 
 @contextmanager
 def narrow_states(layers: Sequence[object], row: int) -> Iterator[None]:
-    """Reduce the layers to one row inside; what is written to it stays."""
     before = [dict(states) for states in _dicts_of(layers)]
     for states in _dicts_of(layers):
         for key, state in states.items():

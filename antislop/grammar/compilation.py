@@ -29,14 +29,12 @@ class GrammarError(InputError):
 
 
 def check_engine(engine: str) -> str:
-    """Return `engine`; raise `InputError` if there is none of that name."""
     if engine not in ("llguidance", "xgrammar"):
         raise InputError(f"engine is {engine!r}; it is 'llguidance' or 'xgrammar'")
     return engine
 
 
 def check_json(schema: str) -> str:
-    """Return `schema`; raise `GrammarError` if it is not JSON."""
     try:
         json.loads(schema)
     except json.JSONDecodeError as error:
@@ -45,7 +43,7 @@ def check_json(schema: str) -> str:
 
 
 def read_json_schema(schema: str, *, any_whitespace: bool = False) -> str:
-    """Return the grammar of a JSON schema in llguidance's form; needs no tokenizer."""
+    """Return the grammar of a JSON schema in llguidance's form."""
     matcher = _import("llguidance").LLMatcher
     space = "" if any_whitespace else " "  # flexible whitespace stands beside separators, not in their place
     options = {"whitespace_flexible": any_whitespace, "item_separator": f",{space}", "key_separator": f":{space}"}
@@ -53,12 +51,12 @@ def read_json_schema(schema: str, *, any_whitespace: bool = False) -> str:
 
 
 def read_lark(grammar: str) -> str:
-    """Return a grammar in llguidance's variant of Lark in llguidance's form; needs no tokenizer."""
+    """Return a grammar in llguidance's variant of Lark in llguidance's form."""
     return _validate(_import("llguidance").LLMatcher.grammar_from_lark(grammar))
 
 
 def read_gbnf(grammar: str) -> str:
-    """Return a grammar in the GBNF of llama.cpp in llguidance's form; needs no tokenizer."""
+    """Return a grammar in the GBNF of llama.cpp in llguidance's form."""
     to_lark = _import("llguidance.gbnf_to_lark").gbnf_to_lark
     try:
         lark = to_lark(grammar)
@@ -71,14 +69,12 @@ def read_gbnf(grammar: str) -> str:
 
 
 def fingerprint_grammar(grammar: str) -> str:
-    """Return 16 hexadecimal digits that identify a grammar in llguidance's form."""
     return hashlib.sha256(grammar.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def compile_llguidance(
     grammar: str, tokenizer: PreTrainedTokenizerBase, *, end_tokens: Sequence[int] | None = None
 ) -> CompiledGrammar:
-    """Compile a grammar in llguidance's form."""
     return compile_for(grammar, read_vocabulary(tokenizer, end_tokens=end_tokens))
 
 
@@ -105,7 +101,6 @@ def compile_xgrammar(
     *,
     end_tokens: Sequence[int] | None = None,
 ) -> CompiledGrammar:
-    """Compile with a function of xgrammar's compiler."""
     xgrammar = _import("xgrammar")
     stop_token_ids = None if end_tokens is None else list(end_tokens)
     vocabulary = xgrammar.TokenizerInfo.from_huggingface(tokenizer, stop_token_ids=stop_token_ids)
@@ -134,7 +129,6 @@ def _describe_error(error: str, engine: str) -> GrammarError:
 
 
 def _import(name: str) -> Any:
-    """Import a module of an engine; raise `InputError` with the command that installs it."""
     try:
         return import_module(name)
     except ImportError as error:

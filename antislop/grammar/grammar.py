@@ -110,7 +110,6 @@ class Grammar:
         return type(self)(self._grammar)
 
     def follow(self) -> Grammar:
-        """Return a copy for one call or text."""
         return self.copy() if type(self) is Grammar else self  # a subclass may have more state than a copy has
 
     def accepts(self, tokens: Sequence[int]) -> bool:
@@ -140,8 +139,7 @@ class Grammar:
 
     @property
     def needs(self) -> Capabilities:
-        """No capability: a grammar removes no tokens."""
-        return Capabilities(backtrack=0)
+        return Capabilities(backtrack=0)  # a grammar removes no tokens
 
     def start(self, prompt: Sequence[int]) -> None:
         """Begin a new text."""
@@ -196,7 +194,6 @@ class Grammar:
         return torch.full((rows, (self._grammar.vocab_size + 31) // 32), -1, dtype=torch.int32)
 
     def _is_end(self, token: int, matcher: GrammarMatcher) -> bool:
-        """Return whether a token may follow the end of the grammar."""
         bitmask = self._make_bitmask(1)
         matcher.fill(bitmask, 0)
         return bool(bitmask[0, token // 32] >> token % 32 & 1)
@@ -214,7 +211,6 @@ def _unpack(words: Tensor) -> Tensor:
 
 
 def adapt_processor(processor: Any) -> Any:
-    """Return a `Grammar` for a grammar processor of another library, any other processor as it is."""
     return Grammar(processor) if can_adapt(processor) else processor
 
 

@@ -41,7 +41,7 @@ class GrammarMatcher(Protocol):
 class CompiledGrammar:
     """A grammar for one vocabulary.
 
-    make_matchers: functions that make a matcher, one for each row of a batch or one for all.
+    make_matchers: one for each row of a batch, or one for all.
     vocab_size: number of tokens that the grammar knows; others are never allowed.
     """
 
@@ -49,7 +49,6 @@ class CompiledGrammar:
     vocab_size: int
 
     def start(self, rows: int) -> list[GrammarMatcher]:
-        """Return a matcher for each row."""
         if len(self.make_matchers) not in (1, rows):
             raise InputError(
                 f"the grammar processor was made for {len(self.make_matchers)} rows, and the batch has {rows}: pass "
@@ -82,8 +81,7 @@ class XGrammarMatcher:
         self._matcher.rollback(count)
 
     def fill(self, bitmask: Tensor, row: int) -> None:
-        """Leave the row as it is after the end, as xgrammar's own processor does."""
-        if not self.is_complete:
+        if not self.is_complete:  # after the end, as xgrammar's own processor does
             self._matcher.fill_next_token_bitmask(bitmask, row)
 
     def find_forced(self) -> list[int]:
@@ -91,8 +89,6 @@ class XGrammarMatcher:
 
 
 class LLGuidanceMatcher:
-    """A matcher of llguidance."""
-
     def __init__(self, matcher: Any) -> None:
         self._matcher = matcher.deep_copy()
         self._matcher.reset()
@@ -115,20 +111,17 @@ class LLGuidanceMatcher:
         self._check()
 
     def fill(self, bitmask: Tensor, row: int) -> None:
-        """After the end, set the bits of the end tokens."""
         words = bitmask[row]
         self._matcher.unsafe_compute_mask_ptr(words.data_ptr(), words.numel() * words.element_size())
         self._check()
 
     def find_forced(self) -> list[int]:
-        """Return them as the tokenizer would spell the characters."""
         forced: list[int] = self._matcher.compute_ff_tokens()
         self._check()
         return forced
 
     def _check(self) -> None:
-        """Raise `InputError` if a limit was hit: the matcher would allow anything from then on."""
-        if self._matcher.is_error():
+        if self._matcher.is_error():  # a limit was hit, and it would allow anything from then on
             raise InputError(f"llguidance gave up on this grammar: {first_line(self._matcher.get_error())}")
 
 
@@ -138,7 +131,7 @@ def can_adapt(processor: object) -> bool:
 
 
 def find_grammar(processor: Any) -> CompiledGrammar:
-    """Return the grammar of a processor, a compiled grammar or a matcher of another library; refuse anything else."""
+    """Return the grammar of a processor, a compiled grammar or a matcher of another library."""
     name = _name_of(processor)
     if name == "outlines.backends.outlines_core.OutlinesCoreLogitsProcessor":
         raise InputError(

@@ -27,9 +27,6 @@ from antislop.processors.processors import COUNTING
 def make_assistant_drafters(call: Call, index: int, tokenizer: PreTrainedTokenizerBase) -> list[CandidateDrafter]:
     """Return a row's drafter by `assistant_model`, `prompt_lookup_num_tokens` or `assistant_early_exit`, or none.
 
-    index: of the row.
-    tokenizer: the model's.
-
     Raises `InputError` for encoder-decoder models, and for an assistant with another vocabulary.
     """
     model, assistant = call.model, call.assistant
@@ -83,11 +80,7 @@ def _is_for_drafts(processor: Callable[..., Any], *, rows: int) -> bool:
 
 
 class CandidateDrafter:
-    """Drafts by transformers' candidate generators, one for each row.
-
-    make: returns a new generator.
-    do_sample: whether the generators sample, and return their distributions.
-    """
+    """Drafts by transformers' candidate generators, one for each row."""
 
     def __init__(self, make: Callable[[Row], CandidateGenerator], *, do_sample: bool) -> None:
         self._make = make
@@ -95,7 +88,6 @@ class CandidateDrafter:
         self._sources: WeakKeyDictionary[Row, _DraftSource] = WeakKeyDictionary()
 
     def propose(self, row: Row) -> Draft:
-        """Return the candidates of the row's generator."""
         ids = row.ids
         source = self._follow(row, ids[0].tolist())
         with _own_random_numbers(row):

@@ -36,7 +36,7 @@ def complete_in_flight(
 ) -> Iterator[Completion]:
     """Write texts in a batch of up to `places` rows, and yield each when it is finished.
 
-    texts: prepared from calls with the same model and settings; the error of a prompt becomes its completion's.
+    texts: from calls with the same model and settings; the error of a prompt becomes its completion's.
     """
     refused: list[Completion] = []
     numbers: dict[int, int] = {}  # of row number: its prompt's number
@@ -77,10 +77,9 @@ def _complete_all(
 
 @contextmanager
 def open_engine(call: Call, *, places: int, grows: bool = False) -> Iterator[BatchEngine]:
-    """Yield an engine with an empty cache of `places` rows; undo what it changes in the model on exit.
+    """Yield an engine with an empty cache of `places` rows for calls like this one.
 
-    call: any of those that are written with this engine.
-    grows: whether the cache has as many rows as there are texts, `places` to begin with.
+    grows: whether the cache grows by a row for each text beyond `places`.
 
     Raises `InputError` for a model whose rows can't be replaced.
     """
@@ -102,7 +101,6 @@ def _make_completion(model: PreTrainedModel, row: Row, report: Report, vocabular
 
 
 def describe_failure(row: Row) -> ValueError:
-    """Return the error of a text that ended because no token could be drawn."""
     table = find_dense(row.node)
     broken = 0 if table is None else int((~table.logits.isfinite()).sum())
     of_whom = (

@@ -51,18 +51,14 @@ NO_ASSISTANT = Assistant()
 
 @dataclass(frozen=True)
 class Call:
-    """What `generate` passes to a `custom_generate`, and the assistant, which it does not pass.
-
-    input_ids: [rows, tokens].
-    model_kwargs: arguments of the model's forward passes.
-    """
+    """What `generate` passes to a `custom_generate`, and the assistant, which it does not pass."""
 
     model: PreTrainedModel
-    input_ids: Tensor
+    input_ids: Tensor  # [rows, tokens]
     logits_processor: LogitsProcessorList
     stopping_criteria: StoppingCriteriaList
     config: GenerationConfig
-    model_kwargs: dict[str, Any]
+    model_kwargs: dict[str, Any]  # of all forward passes
     assistant: Assistant
 
     @classmethod
@@ -77,7 +73,6 @@ class Call:
         assistant: Assistant = NO_ASSISTANT,
         **model_kwargs: Any,
     ) -> Call:
-        """Return a call from the arguments that `generate` passes."""
         return cls(model, input_ids, logits_processor, stopping_criteria, generation_config, model_kwargs, assistant)
 
     @property
@@ -86,7 +81,7 @@ class Call:
 
     @property
     def max_new_tokens(self) -> int:
-        """The maximum number of generated tokens; a caller's own criterion overrides the configuration."""
+        """The maximum number of generated tokens, by the configuration or a caller's own criterion."""
         limits = (c.max_length for c in self.stopping_criteria if type(c) is MaxLengthCriteria)
         return max(1, int(min(limits, default=self.config.max_length) - self.input_ids.shape[1]))
 
@@ -97,32 +92,30 @@ class Call:
 
     @property
     def mask(self) -> Tensor | None:
-        """The attention mask of the prompts, if there is one."""
         return prompt_mask(self.model, self.model_kwargs)
 
     def mask_of(self, row: int) -> Tensor | None:
-        """Return the mask of a prompt, [tokens]; None if the call has no mask of the prompts' shape."""
+        """Return the mask of a prompt, [tokens]; None if there is none of the prompts' shape."""
         mask = self.mask
         if mask is None or mask.ndim != 2 or mask.shape[1] != self.input_ids.shape[1]:
             return None
         return mask[min(row, mask.shape[0] - 1)]
 
     def tokens_of(self, row: int) -> list[int]:
-        """Return the tokens of a prompt, without padding."""
         ids, mask = self.input_ids[row], self.mask_of(row)
         tokens: list[int] = (ids if mask is None else ids[mask != 0]).tolist()
         return tokens
 
     @property
     def requested_states(self) -> dict[str, Any]:
-        """The options of a forward pass that return the hidden states or attentions that the call asks for."""
+        """Which of `STATES` the call asks for."""
         names = STATES if self.config.return_dict_in_generate else ()
         return {name: value for name in names if (value := getattr(self.config, name, None)) not in (None, False)}
 
 
 @dataclass
 class CallInterceptor:
-    """A `custom_generate` that returns `use(call)`. `applied_to` knows a sampler's own calls by this type."""
+    """A `custom_generate` that returns `use(call)`; `applied_to` lets it pass."""
 
     use: Callable[[Call], Any]
     assistant: Assistant
@@ -191,10 +184,7 @@ def prepare_call(
 def read_inputs(
     inputs: CallInput | None, arguments: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase, device: torch.device
 ) -> tuple[Tensor | None, dict[str, Any]]:
-    """Return the inputs and the other arguments of `generate`; a text or chat becomes ids [1, tokens] and their mask.
-
-    Raises `InputError` for anything else, and for a text or chat beside other inputs.
-    """
+    """Return the inputs and the other arguments of `generate`; a text or chat becomes ids [1, tokens] and a mask."""
     given = {name: value for name, value in {"inputs": inputs, **arguments}.items() if value is not None}
     for name in ("inputs", "input_ids"):
         value = given.get(name)
@@ -225,7 +215,7 @@ def _advise_on_inputs(inputs: object) -> str:
 def encode(prompt: PromptInput, tokenizer: PreTrainedTokenizerBase, device: torch.device) -> Tensor:
     """Return the ids of a prompt [tokens]; a text gets the tokenizer's special tokens, a chat those of its template.
 
-    Raises `PromptError` for an empty prompt, and `InputError` for a chat without a template and for any other type.
+    Raises `PromptError` for an empty prompt.
     """
     if isinstance(prompt, str):
         ids = tokenizer(prompt)["input_ids"]
@@ -248,7 +238,6 @@ def encode(prompt: PromptInput, tokenizer: PreTrainedTokenizerBase, device: torc
 def add_stop_strings(
     criteria: Iterable[Any], stop_strings: str | list[str], tokenizer: PreTrainedTokenizerBase
 ) -> StoppingCriteriaList:
-    """Return the criteria and one more, which ends a text at a stop string."""
     return StoppingCriteriaList([*criteria, StopStringCriteria(tokenizer=tokenizer, stop_strings=stop_strings)])
 
 

@@ -21,9 +21,7 @@ LISTS_KEPT = 64
 class CompiledBans:
     """Bans and the matcher for them; compared and hashed by identity, since lists are long.
 
-    exempt: phrases inside which no ban applies, in addition to those of each ban.
-    prompt_lookback: whether a ban may begin in the prompt.
-    exempt_prompt: whether bans that the prompt contains may be written.
+    The options mean the same as `AntiSlop`'s.
     """
 
     bans: BanList
@@ -44,18 +42,15 @@ class CompiledBans:
         prompt_lookback: bool = True,
         exempt_prompt: bool = False,
     ) -> CompiledBans:
-        """Compile a list whose bans already have the exempt phrases."""
         vocabulary = Vocabulary.of(tokenizer)
         matcher = Matcher(bans, vocabulary)
         return cls(bans, tokenizer, vocabulary, matcher, tuple(exempt), prompt_lookback, exempt_prompt)
 
     def with_bans(self, bans: Bans) -> CompiledBans:
-        """Compile another list with the same options."""
         combined = combine_bans(read_bans(bans), exempt=self.exempt)
         return replace(self, bans=combined, matcher=Matcher(combined, self.vocabulary))
 
     def read_prompt(self, ids: Sequence[int]) -> State:
-        """Return the matcher's state after a prompt."""
         return self.matcher.start(ids, lookback=self.prompt_lookback, exempt_prompt=self.exempt_prompt)
 
     def make_drafter(self) -> PhraseDrafter:
@@ -64,11 +59,7 @@ class CompiledBans:
 
 
 class CompiledLists:
-    """Compiles the lists that texts ask for, each list object once.
-
-    own: used for texts without a list.
-    is_drafted: whether bans that were begun are drafted.
-    """
+    """Compiles the lists that texts ask for, each list object once; texts without a list get `own`."""
 
     def __init__(self, own: CompiledBans, *, is_drafted: bool = False) -> None:
         self._own = own
@@ -76,7 +67,6 @@ class CompiledLists:
         self._compiled: dict[int, tuple[Bans | None, CompiledBans, list[PhraseDrafter]]] = {}
 
     def compile(self, bans: Bans | None) -> tuple[CompiledBans, list[PhraseDrafter]]:
-        """Return the compiled list and its drafters."""
         if id(bans) not in self._compiled:
             if len(self._compiled) >= LISTS_KEPT:
                 del self._compiled[next(iter(self._compiled))]

@@ -1,8 +1,4 @@
-"""A transformers model as a `LanguageModel`: from tokens and a cache to the arguments of its forward pass.
-
-Positions, attention mask and token types follow from where each row starts in the cache and how long it is, so a
-rewind has nothing to restore here.
-"""
+"""A transformers model as a `LanguageModel`: from tokens and a cache to the arguments of its forward pass."""
 
 from __future__ import annotations
 
@@ -45,13 +41,11 @@ class DecodeMode:
         self._stack: ExitStack | None = None  # while it is entered
 
     def enter(self) -> None:
-        """Switch the model to them, unless it is switched already."""
         if self._stack is None and self._model is not None:
             self._stack = ExitStack()
             self._stack.enter_context(optimized_for_decoding(self._model))
 
     def leave(self) -> None:
-        """Switch back."""
         if self._stack is not None:
             stack, self._stack = self._stack, None
             stack.close()
@@ -174,7 +168,6 @@ class TransformersModel:
         return torch.cat(logits, dim=1)
 
     def _run(self, ids: Tensor, cache: TransformersCache, *, row: int | None = None) -> Tensor:
-        """Run the model on ids [rows, queries], or [1, queries] for one row."""
         queries = ids.shape[1]
         if cache.positions.offsets is None and self._takes_positions:  # states that were passed as tensors count from 0
             cache.positions.start(ids.new_zeros((1, 1)), {})
@@ -205,25 +198,23 @@ def device_of(model: PreTrainedModel) -> torch.device:
     device: torch.device = model.device
     if device.type == "meta":
         devices = getattr(model, "hf_device_map", {}).values()
-        device = torch.device(
-            next((name for name in devices if name not in ("cpu", "disk")), "cpu")
-        )  # as accelerate chooses
+        # As accelerate chooses.
+        device = torch.device(next((name for name in devices if name not in ("cpu", "disk")), "cpu"))
     return device
 
 
 def prompt_mask(model: PreTrainedModel, model_kwargs: dict[str, Any]) -> Tensor | None:
-    """Return the mask of the prompt that is continued, which is not the mask of an encoder's input."""
+    """Return the mask of the prompt that is continued, not of an encoder's input."""
     mask: Tensor | None = model_kwargs.get(_mask_name(model))
     return mask
 
 
 def count_positions(mask: Tensor) -> Tensor:
-    """Return the positions of tokens by their mask, both [rows, tokens], as `generate` counts them; 0 for padding."""
+    """Return the positions of tokens as `generate` counts them by their mask [rows, tokens]; 0 for padding."""
     return (mask.long().cumsum(dim=-1) - 1).masked_fill(mask == 0, 0)
 
 
 def are_counted(positions: Tensor | None, mask: Tensor | None) -> bool:
-    """Return whether positions [rows, tokens] are those that `generate` counts by the mask of the prompts."""
     if positions is None or positions.ndim != 2:
         return True
     return torch.equal(positions, count_positions(torch.ones_like(positions) if mask is None else mask))
@@ -284,7 +275,7 @@ def split_arguments(
 
 
 def _counts_by_cache(model: PreTrainedModel) -> bool:
-    """Return whether a decoder computes its positions from the length of its cache, and takes no others."""
+    """Return whether a decoder knows positions only from the length of its cache."""
     is_relative = hasattr(model.config, "relative_attention_num_buckets")
     takes_positions = "decoder_position_ids" in inspect.signature(model.forward).parameters
     return bool(model.config.is_encoder_decoder) and not is_relative and not takes_positions

@@ -43,11 +43,11 @@ def prepare_run(
     bans: CompiledBans,
     *,
     policy: Policy,
-    drafters: Sequence[Drafter] = (),
+    drafters: Sequence[Drafter],
     warn: Callable[[Conceded], None],
     options: Mapping[str, Any],
     recording: Recording,
-    control: Control | None = None,
+    control: Control | None,
 ) -> Run:
     """Return a run that is ready to begin. Raises `InputError` for what is not supported.
 
@@ -98,7 +98,6 @@ def prepare_row(
 
 
 def _check_call(call: Call, bans: CompiledBans) -> PromptLengths:
-    """Raise `InputError` for what can't be done exactly; return the lengths of the prompts."""
     refuse_tokenizer(call.model, bans.tokenizer)
     bans.vocabulary.refuse_changes(bans.tokenizer)
     refuse_settings(call.model, call.config, call.logits_processor)
@@ -115,7 +114,7 @@ def _make_specs(
     bans: CompiledBans,
     *,
     policy: Policy,
-    drafters: Sequence[Drafter] = (),
+    drafters: Sequence[Drafter],
     shared: Collection[str] = (),
 ) -> list[RowSpec]:
     assistants = [make_assistant_drafters(call, place, bans.tokenizer) for place in range(call.rows)]

@@ -1,4 +1,4 @@
-"""Load models by name: the bundled one, one of the hub, or a folder. Imports torch only then."""
+"""Load models by name: the bundled one, one of the hub, or a folder. Torch is imported only then."""
 
 from __future__ import annotations
 
@@ -32,8 +32,6 @@ class ModelSpec:
     device_map: how accelerate spreads the model over devices, instead of `device`.
     attention: transformers' `attn_implementation`.
     trust_remote_code: whether to run code that comes with the model.
-
-    Raises `InputError` for options that exclude each other.
     """
 
     name: str | None = None
@@ -67,10 +65,9 @@ class ModelSpec:
 
 
 def tiny_model() -> tuple[Any, PreTrainedTokenizerBase]:
-    """Load the bundled (model, tokenizer): a small Llama that writes sloppy English fiction.
+    """Load the bundled (model, tokenizer): a small Llama that writes sloppy English fiction, to try the sampler.
 
-    Trained by this project to show and test the sampler. 512 positions, including the prompt; float32 on the CPU.
-    The model's type is `Any`, as for `from_pretrained`.
+    512 positions, including the prompt; float32 on the CPU.
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -87,22 +84,20 @@ def load_model(model: ModelSpec | str | None) -> tuple[PreTrainedModel, PreTrain
         from transformers import AutoModelForCausalLM
 
         device = None if spec.device_map else choose_device(spec.device)
-        loaded = AutoModelForCausalLM.from_pretrained(spec.source, **_list_arguments(spec))
+        dtype = "float32" if spec.name is None and spec.dtype == "auto" else spec.dtype
+        options = _list_chosen(spec, device_map=spec.device_map, attn_implementation=spec.attention)
+        loaded = AutoModelForCausalLM.from_pretrained(spec.source, dtype=dtype, **options)
         return loaded if device is None else loaded.to(device), _load_tokenizer(spec)
 
 
 def load_tokenizer(model: ModelSpec | str | None) -> PreTrainedTokenizerBase:
-    """Load the tokenizer alone. Raises `InputError` if it can't be loaded."""
     spec = model if isinstance(model, ModelSpec) else ModelSpec(model)
     with _loading(f"the tokenizer of {spec.title}", advice="pass a model's Hugging Face id or folder"):
         return _load_tokenizer(spec)
 
 
 def choose_device(name: str) -> torch.device:
-    """Return the device of a name; "auto": the first available of cuda, mps and cpu.
-
-    Raises `InputError` for a device that is not available.
-    """
+    """Return the device of a name, or for "auto" the first available of cuda, mps and cpu."""
     import torch
 
     cuda = [f"cuda:{i}" for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
@@ -132,21 +127,13 @@ def _advise_on_model(spec: ModelSpec) -> str:
     return "install antislop again" if spec == ModelSpec() else "change the options of the model"
 
 
-def _list_arguments(spec: ModelSpec) -> dict[str, Any]:
-    chosen = {
-        "revision": spec.revision,
-        "device_map": spec.device_map,
-        "attn_implementation": spec.attention,
-        "trust_remote_code": spec.trust_remote_code or None,
-    }
-    dtype = "float32" if spec.name is None and spec.dtype == "auto" else spec.dtype
-    return {"dtype": dtype, **{name: value for name, value in chosen.items() if value is not None}}
+def _list_chosen(spec: ModelSpec, **others: str | None) -> dict[str, Any]:
+    options = {"revision": spec.revision, "trust_remote_code": spec.trust_remote_code or None, **others}
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def _load_tokenizer(spec: ModelSpec) -> PreTrainedTokenizerBase:
     from transformers import AutoTokenizer
 
-    chosen = {"revision": spec.revision, "trust_remote_code": spec.trust_remote_code or None}
-    options = {name: value for name, value in chosen.items() if value is not None}
-    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(spec.source, **options)
+    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(spec.source, **_list_chosen(spec))
     return tokenizer

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.cache_utils import Cache
 
-from antislop.caches.borrowed import decoder_part
+from antislop.caches.borrowed import decoder_part, length_of
 from antislop.errors import InputError
 from antislop.hf.private import mask_length_of
 
@@ -46,7 +46,6 @@ class PromptError(InputError):
 
 
 def refuse_hidden(arguments: Mapping[str, Any]) -> None:
-    """Raise `InputError` for arguments of `generate` that it never hands to a `custom_generate`."""
     for name, instead in (
         ("assistant_model", "sampler.generate(model, …, assistant_model=assistant)"),
         ("streamer", "sampler.generate(model, …, streamer=streamer) or sampler.stream(model, …)"),
@@ -57,7 +56,7 @@ def refuse_hidden(arguments: Mapping[str, Any]) -> None:
 
 
 def refuse_arguments(arguments: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> None:
-    """Raise `InputError` for arguments of `generate` that never reach the loop, or that it prepares a cache by."""
+    """Refuse arguments of `generate` that never reach the loop, or that it prepares a cache by."""
     if arguments.get("cache_implementation") == "paged":
         raise InputError("cache_implementation='paged' never asks a sampler, and nothing would be banned: leave it out")
     # Refused here already: an offloaded cache can't even be made on a machine without a GPU.
@@ -90,7 +89,6 @@ def _refuse_synced_gpus(arguments: Mapping[str, Any]) -> None:
 
 
 def refuse_per_prompt(arguments: Mapping[str, Any]) -> None:
-    """Raise `InputError` for arguments of `generate` that belong to one prompt if many are passed."""
     if arguments.get("streamer") is not None:
         raise InputError(
             "a streamer shows one text, and generate_many writes several at a time: leave streamer out and read the "
@@ -113,7 +111,6 @@ def refuse_per_prompt(arguments: Mapping[str, Any]) -> None:
 
 
 def refuse_states(requested: Mapping[str, Any], method: str) -> None:
-    """Raise `InputError` for hidden states or attentions requested of a method that returns no such fields."""
     for name in requested:
         raise InputError(f"{method} returns no hidden states and attentions: leave {name} out, or use generate")
 
@@ -122,7 +119,6 @@ def refuse_states(requested: Mapping[str, Any], method: str) -> None:
 
 
 def refuse_settings(model: PreTrainedModel, config: GenerationConfig, processors: LogitsProcessorList) -> None:
-    """Raise `InputError` for a model or settings with which the sampler would be inexact, or ignore one of them."""
     _refuse_cache(config.cache_implementation)
     if model.training and any(getattr(module, "gradient_checkpointing", False) for module in model.modules()):
         raise InputError(
@@ -147,14 +143,11 @@ def refuse_settings(model: PreTrainedModel, config: GenerationConfig, processors
 
 
 def refuse_tokenizer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Raise `InputError` for a tokenizer whose size can't be the model's: no ban would be found.
-
-    A model may have more ids than its tokenizer, since vocabularies are padded, and a tokenizer may have been given
-    tokens that the model never writes.
-    """
+    """Refuse a tokenizer whose size can't be the model's: no ban would be found."""
     embeddings = model.get_input_embeddings()
     if not isinstance(embeddings, nn.Embedding):
         return
+    # Vocabularies of models are padded, and a tokenizer may have been given tokens that its model never writes.
     size, tokens, base = embeddings.num_embeddings, len(tokenizer), tokenizer.vocab_size
     if base > size or size >= 2 * tokens:
         raise InputError(
@@ -167,24 +160,18 @@ def refuse_tokenizer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase)
 
 
 class PromptLengths(NamedTuple):
-    """Lengths of the prompts of a call.
-
-    tokens: of each prompt, without padding.
-    held: how many of them a cache holds already.
-    """
+    """Lengths of the prompts of a call, without padding, and how many of these tokens a cache holds already."""
 
     tokens: tuple[int, ...]
     held: int = 0
 
 
 def refuse_ids(ids: Tensor, model: PreTrainedModel) -> None:
-    """Raise `PromptError` for ids [rows, tokens] beyond the model's vocabulary, which its embeddings could not read.
-
-    The model's configuration may name placeholders of pictures and sounds beyond it.
-    """
+    """Refuse ids [rows, tokens] that the model's embeddings can't read."""
     embeddings = model.get_input_embeddings()
     if not isinstance(embeddings, nn.Embedding):
         return
+    # Placeholders of pictures and sounds may lie beyond the vocabulary.
     named = [value for name, value in vars(model.config).items() if name.endswith(("_token_id", "_token_index"))]
     for row, token in ((ids < 0) | (ids >= embeddings.num_embeddings)).nonzero().tolist():
         if (wrong := int(ids[row, token])) not in named:
@@ -198,13 +185,12 @@ def refuse_ids(ids: Tensor, model: PreTrainedModel) -> None:
 def measure_prompts(
     input_ids: Tensor, mask: Tensor | None, config: GenerationConfig, model_kwargs: Mapping[str, Any]
 ) -> PromptLengths:
-    """Return the lengths of prompts [rows, tokens] or their embeddings. A mask also covers tokens in a cache."""
+    """Return the lengths of prompts [rows, tokens] or their embeddings."""
     embeds = model_kwargs.get("inputs_embeds")
     tokens = input_ids.shape[1] if embeds is None else max(embeds.shape[1], input_ids.shape[1])
     cache = model_kwargs.get("past_key_values", model_kwargs.get("cache_params"))
-    layers = [] if cache is None else decoder_part(cache).layers
-    held = max((int(layer.get_seq_length()) for layer in layers if hasattr(layer, "get_seq_length")), default=0)
-    if mask is not None and mask.ndim == 2 and mask.shape[1] >= tokens:
+    held = 0 if cache is None else length_of(decoder_part(cache))
+    if mask is not None and mask.ndim == 2 and mask.shape[1] >= tokens:  # it covers tokens in a cache, too
         counts: list[int] = mask.sum(dim=1).tolist()
     else:
         counts = [max(tokens, mask_length_of(config))]
@@ -238,7 +224,7 @@ def refuse_lengths(model: PreTrainedModel, prompts: PromptLengths, *, new: int, 
 
 
 def _has_position_table(model: PreTrainedModel, *, positions: int) -> bool:
-    """Return whether the decoder looks its positions up in a table of that size, by names and sizes of its tensors."""
+    """Return whether the decoder looks its positions up in a table, by names and sizes of its tensors."""
     if model.config.model_type == "mpt":  # its slopes are computed for this number of positions in each forward
         return True
     for name, module in model.get_decoder().named_modules():
@@ -254,7 +240,7 @@ def _has_position_table(model: PreTrainedModel, *, positions: int) -> bool:
 
 
 def warn_if_too_long(model: PreTrainedModel, length: int) -> None:
-    """Warn if a text of `length` tokens, its prompt included, exceeds the positions that a model was made for."""
+    """Warn if a text, its prompt included, exceeds the positions that a model was made for."""
     limit = max_positions(model)
     if limit is not None and length - 1 > limit:
         warnings.warn(
@@ -265,7 +251,6 @@ def warn_if_too_long(model: PreTrainedModel, length: int) -> None:
 
 
 def max_positions(model: PreTrainedModel) -> int | None:
-    """Return the number of positions that a model's configuration names, if any."""
     config = model.config.get_text_config(decoder=True)
     positions = getattr(config, "max_position_embeddings", getattr(config, "max_seq_len", None))
     return positions if isinstance(positions, int) else None
@@ -282,6 +267,5 @@ def _find_boundary(model: PreTrainedModel) -> int | None:
 
 
 def _list_ropes(model: PreTrainedModel) -> list[dict[str, Any]]:
-    """Return the parameters of rotary embeddings, for the model and for each kind of layer."""
     ropes = getattr(model.config.get_text_config(decoder=True), "rope_parameters", None) or {}
     return [ropes, *(part for part in ropes.values() if isinstance(part, dict))]

@@ -43,7 +43,7 @@ class _Reported:
     trace: Trace | None = None
 
     def _repr_html_(self) -> str:
-        """Return the texts with their withdrawn parts, if they were recorded, else the report, for a notebook."""
+        """Return the texts with their withdrawn parts if they were recorded, else the report."""
         return self.report._repr_html_() if self.trace is None else self.trace._repr_html_()
 
 
@@ -59,12 +59,7 @@ class DecoderOnlyOutput(_Reported, GenerateDecoderOnlyOutput):  # type: ignore[m
 
 @dataclass
 class EncoderDecoderOutput(_Reported, GenerateEncoderDecoderOutput):  # type: ignore[misc]
-    """`generate`'s output of encoder-decoder models, with three more fields.
-
-    report: counts of all rows together.
-    reports: one for each row.
-    trace: all that happened; None with record="none".
-    """
+    """`generate`'s output of encoder-decoder models, with the three fields more that `DecoderOnlyOutput` has."""
 
 
 ReportedOutput: TypeAlias = DecoderOnlyOutput | EncoderDecoderOutput
@@ -95,13 +90,6 @@ class EventStream(Iterator[Event]):
 
 @dataclass
 class Run:
-    """A call that is ready to begin.
-
-    prompts: lengths of the prompts.
-    warn: called with each violation that is conceded.
-    describe: returns the facts of the call, for its trace.
-    """
-
     call: Call
     language_model: LanguageModel
     cache: RewindableCache
@@ -111,7 +99,7 @@ class Run:
     bans: CompiledBans
     warn: Callable[[Conceded], None]
     recording: Recording
-    describe: Callable[[], Mapping[str, Any]]
+    describe: Callable[[], Mapping[str, Any]]  # returns the facts of the call, for its trace
 
     def __post_init__(self) -> None:
         self._past: Cache | None = None  # the cache that is returned with the sequences
@@ -121,10 +109,7 @@ class Run:
         self.engine = BatchEngine(self.language_model, self.cache, filler=self._pad)
 
     def events(self) -> Generator[Event, None, None]:
-        """Yield what happens to the only row; events after its last token are in `trace` only.
-
-        Raises `InputError` if there are several rows.
-        """
+        """Yield what happens to the only row; events after its last token are in `trace` only."""
         if len(self.rows) > 1:
             raise InputError(
                 f"one text can be streamed at a time, not {len(self.rows)}: pass one prompt and num_return_sequences=1"
@@ -136,7 +121,7 @@ class Run:
             self._finish()
 
     def complete(self, streamer: BaseStreamer | None = None) -> CallOutput:
-        """Run to the end. Raises `InputError` if distributions are recorded and the trace would not be returned."""
+        """Run to the end."""
         config = self.call.config
         if self.recording.has_choices and not config.return_dict_in_generate:
             raise InputError(
@@ -158,7 +143,6 @@ class Run:
 
     @property
     def trace(self) -> Trace | None:
-        """What has happened so far; None if it is not recorded."""
         if self.recording.level == "none":
             return None
         masks = _list_masks(self.call.mask, self.rows)
@@ -207,7 +191,6 @@ class Run:
         self._reports.append(report)
 
     def _sequences(self) -> Tensor:
-        """Return prompts and generated tokens [rows, tokens], padded on the right."""
         longest = max(len(row.tokens) for row in self.rows)
         ids = self.rows[0].ids
         sequences = ids.new_full((len(self.rows), self.rows[0].prompt_length + longest), self._pad)
@@ -231,7 +214,7 @@ class Run:
         return self._report(fields)
 
     def with_reports(self, output: CallOutput) -> CallOutput:
-        """Add reports to what `complete` returned, which leaves them out for a model with a `generate` of its own."""
+        """Add reports to what `complete` returned without them, for a model with a `generate` of its own."""
         if isinstance(output, (Tensor, DecoderOnlyOutput, EncoderDecoderOutput)):
             return output
         return self._report(output)
@@ -289,7 +272,6 @@ class ConcessionWarner:
         return type(self), ()  # copies warn again: they may be in another process
 
     def __call__(self, event: Conceded) -> None:
-        """Warn, if this is the first concession."""
         if self._has_warned:
             return
         self._has_warned = True

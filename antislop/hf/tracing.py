@@ -32,12 +32,11 @@ def describe_call(
     *,
     options: Mapping[str, Any],
     recording: Recording,
-    control: Control | None = None,
+    control: Control | None,
 ) -> Callable[[], dict[str, Any]]:
     """Return a function that lists the facts of a call that has not begun.
 
-    The function holds neither the model nor the inputs. It does the slow part, so a call whose trace is not looked at
-    doesn't pay for it. options: of the sampler.
+    The function does the slow part, only if a trace is looked at, and holds neither the model nor the inputs.
     """
     model, config = _describe_model(call.model), call.config
     assistant = None if call.assistant.model is None else _describe_model(call.assistant.model)
@@ -86,7 +85,6 @@ def _list_settings(config: GenerationConfig) -> dict[str, Any]:
 
 
 def _list_inputs(call: Call) -> list[str]:
-    """Return the names of the inputs that don't follow from ids, mask and settings."""
     names = call.model_kwargs.keys() - PLAIN_INPUTS
     if belongs_to_caller(call.model_kwargs.get("past_key_values")):
         names |= {"past_key_values"}
@@ -106,5 +104,5 @@ def _describe_model(model: Any) -> dict[str, str]:
 
 
 def _public_name(name_or_path: str) -> str:
-    """Return the name by which others can load a model: the folder of the bundled one differs by installation."""
+    # The folder of the bundled model differs by installation.
     return BUNDLED if name_or_path == str(ModelSpec().source) else name_or_path

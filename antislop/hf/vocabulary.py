@@ -1,7 +1,6 @@
 """The surface of each token: the bytes that it adds to the text.
 
-Surfaces, joined and decoded as UTF-8, are the text, except for the one space that SentencePiece decoders remove from
-its beginning.
+Surfaces, joined and decoded as UTF-8, are the text, except for a first space that some decoders remove.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 class Vocabulary:
     """Surfaces by token id.
 
-    breaks: the special tokens, which have no surface and separate words, with their names, such as "<think>".
+    breaks: names of the special tokens, such as "<think>", which have no surface and separate words.
     drops_space: whether the decoder removes the space before a text's first token (SentencePiece, WordPiece).
     byte_tokens: the tokens of byte fallback. A run of them is text if it is valid UTF-8, else U+FFFD for each byte.
     count: the number of tokens of the tokenizer.
@@ -52,7 +51,8 @@ class Vocabulary:
                 f"{type(tokenizer).__name__} is not backed by the tokenizers library, so its tokens can't be read: "
                 "load it with AutoTokenizer.from_pretrained(…, use_fast=True)"
             )
-        parts = _find_decoders(backend)
+        decoder = json.loads(backend.to_str()).get("decoder") or {}
+        parts: list[dict[str, Any]] = decoder.get("decoders", [decoder])
         to_bytes = _choose_reader(backend, parts, type(tokenizer).__name__)
         tokens: dict[str, int] = tokenizer.get_vocab()
         special = {i for i, added in tokenizer.added_tokens_decoder.items() if added.special}
@@ -100,7 +100,6 @@ class Vocabulary:
 
 
 def fingerprint_tokenizer(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return a hash of the tokens and their ids."""
     tokens = json.dumps(sorted(tokenizer.get_vocab().items()))
     return hashlib.sha256(tokens.encode()).hexdigest()[:16]
 
@@ -111,12 +110,6 @@ def encode_after(tokenizer: PreTrainedTokenizerBase, vocabulary: Vocabulary, tex
     tokens: list[int] = ids[len(anchor) :]
     is_clean = ids[: len(anchor)] == anchor and vocabulary.join(tokens) == text.encode()
     return tokens if is_clean else []
-
-
-def _find_decoders(backend: Any) -> list[dict[str, Any]]:
-    decoder = json.loads(backend.to_str()).get("decoder") or {}
-    parts: list[dict[str, Any]] = decoder.get("decoders", [decoder])
-    return parts
 
 
 def _drops_space(part: dict[str, Any]) -> bool:

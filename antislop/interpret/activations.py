@@ -1,4 +1,4 @@
-"""Activations of a text: what the modules of a model put out in one clean forward pass."""
+"""What the modules of a model put out in one clean forward pass."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class ActivationCache(Mapping[str, Tensor]):
 
     @property
     def nbytes(self) -> int:
-        """The memory of all tensors, in bytes."""
+        """Bytes of all tensors."""
         return sum(tensor.nbytes for tensor in self._outputs.values())
 
     def to(self, device: torch.device | str) -> ActivationCache:
@@ -83,14 +83,11 @@ def run_with_cache(
     names_filter: a name, several, or a function of each name that returns whether to store it; None stores all. A name
         stands for all calls of its module.
     device: where the copies go; None leaves them where the outputs are. The model is not moved.
-    model_kwargs: other arguments of the model's forward pass, such as images, `decoder_input_ids`, or `inputs_embeds`
-        in place of ids; beside images, positions are the model's own unless `position_ids` is passed.
+    model_kwargs: other arguments of the forward pass, such as images, `decoder_input_ids`, or `inputs_embeds` in place
+        of ids; beside images, positions are the model's own unless `position_ids` is passed.
 
-    The pass has no cache, no gradients and no dropout. Afterwards the hooks are removed, and each module is in training
-    or evaluation mode as before, also after an error.
-
-    Memory: for Llama 3 8B in bfloat16, all outputs take 4.8 MiB per token, one of the hidden size 8 KiB; a pattern
-    takes heads x tokens numbers per token.
+    The pass has no cache, no gradients and no dropout. For Llama 3 8B in bfloat16, all outputs take 4.8 MiB per token,
+    one of the hidden size 8 KiB; a pattern takes heads x tokens numbers per token.
 
     Raises `InputError`, before the model runs, for a filter that selects nothing and for a pattern that the model's
     attention does not compute; after it, for a named module that was not called or returned no tensor.
@@ -105,7 +102,6 @@ def run_with_cache(
 
 
 def make_cache(outputs: Mapping[str, Tensor], selection: Selection) -> ActivationCache:
-    """Return a cache of stored outputs. Raises `InputError` if a required one is missing."""
     if not outputs:
         raise InputError("no module that names_filter selects was called in this forward pass: select others")
     if missing := sorted(selection.required - outputs.keys()):
@@ -121,26 +117,22 @@ def make_cache(outputs: Mapping[str, Tensor], selection: Selection) -> Activatio
 
 @dataclass(frozen=True)
 class Selection:
-    """What to store.
+    """What to store: names of outputs and patterns; those that are `required` were asked for one by one."""
 
-    modules: to hook, by their paths.
-    names: of the outputs and patterns to store.
-    required: names that were asked for one by one, so that a missing one is an error.
-    """
-
-    modules: Mapping[str, nn.Module]
+    modules: Mapping[str, nn.Module]  # to hook, by their paths
     names: frozenset[str]
     required: frozenset[str] = frozenset()
 
 
 def select_outputs(model: PreTrainedModel, names_filter: NamesFilter) -> Selection:
-    """Return what a filter selects. Raises `InputError` for nothing, and for a pattern that is not computed."""
-    modules = {path: module for path, module in model.named_modules() if path and _has_forward(module)}
+    # A `ModuleList` has no forward.
+    modules = {path: m for path, m in model.named_modules() if path and type(m).forward is not nn.Module.forward}
     patterns = {path + PATTERN for path in _find_attention(modules)}
     selected, required = _apply_filter(names_filter, sorted(modules.keys() | patterns))
     if _attention_name(model) != "eager":
         # A function that accepts a module's own name as well didn't ask for its pattern in particular.
-        if asked := {name for name in selected & patterns if name in required or _module_of(name) not in selected}:
+        chosen = selected & patterns
+        if asked := {n for n in chosen if n in required or n.removesuffix(PATTERN) not in selected}:
             _refuse_patterns(model, f"names_filter selects {min(asked)!r}")
         selected -= patterns
     return Selection(
@@ -151,7 +143,6 @@ def select_outputs(model: PreTrainedModel, names_filter: NamesFilter) -> Selecti
 
 
 def require_patterns(model: PreTrainedModel) -> None:
-    """Raise `InputError` for a model without the attention patterns that `output_attentions` asks for."""
     if _attention_name(model) != "eager":
         _refuse_patterns(model, "output_attentions is set")
     if not _find_attention(dict(model.named_modules())):
@@ -193,25 +184,16 @@ def _join_names(names: Collection[str]) -> str:
     return ", ".join(map(repr, list(names)[:3])) + (", …" if len(names) > 3 else "")
 
 
-def _has_forward(module: nn.Module) -> bool:
-    return type(module).forward is not nn.Module.forward  # a `ModuleList` has none
-
-
 def _find_attention(modules: Mapping[str, nn.Module]) -> set[str]:
     """Return the paths of the innermost attention modules, which transformers names by their class."""
     found = {path for path, module in modules.items() if re.search("Attention|MLA$", type(module).__name__)}
     return {path for path in found if not any(other.startswith(f"{path}.") for other in found)}
 
 
-def _module_of(pattern: str) -> str:
-    return pattern.removesuffix(PATTERN)
-
-
 # -- storing their outputs ---------------------------------------------------------------------------------------------
 
 
 def check_device(device: torch.device | str | None) -> None:
-    """Raise `InputError` for a device that holds no tensors here."""
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, TypeError) as error:  # of a wrong name, and of a build without that device
@@ -220,30 +202,21 @@ def check_device(device: torch.device | str | None) -> None:
 
 @contextmanager
 def stored_outputs(selection: Selection, *, device: torch.device | str | None) -> Iterator[dict[str, Tensor]]:
-    """Store copies of the selected outputs of the forward passes inside, and remove the hooks afterwards."""
+    """Store copies of the selected outputs of the forward passes inside."""
     outputs: dict[str, Tensor] = {}
+    thread = get_ident()
+
+    def store(path: str, _module: nn.Module, _arguments: Any, output: Any) -> None:
+        if get_ident() != thread:  # another call of the same model
+            return
+        for name, find in ((path, _first_tensor), (path + PATTERN, _find_pattern)):
+            if name in selection.names and (tensor := find(output)) is not None:
+                outputs[_number_call(name, outputs)] = tensor.detach().to(device or tensor.device, copy=True)
+
     with ExitStack() as hooks:
         for path, module in selection.modules.items():
-            store = partial(_store_output, path, outputs, selection.names, device, get_ident())
-            hooks.callback(module.register_forward_hook(store).remove)
+            hooks.callback(module.register_forward_hook(partial(store, path)).remove)
         yield outputs
-
-
-def _store_output(
-    path: str,
-    outputs: dict[str, Tensor],
-    names: Collection[str],
-    device: torch.device | str | None,
-    thread: int,
-    _module: nn.Module,
-    _arguments: Any,
-    output: Any,
-) -> None:
-    if get_ident() != thread:  # another call of the same model
-        return
-    for name, find in ((path, _first_tensor), (path + PATTERN, _find_pattern)):
-        if name in names and (tensor := find(output)) is not None:
-            outputs[_number_call(name, outputs)] = tensor.detach().to(device or tensor.device, copy=True)
 
 
 def _number_call(name: str, outputs: Collection[str]) -> str:
@@ -261,8 +234,8 @@ def _first_tensor(output: Any) -> Tensor | None:
 
 
 def _find_pattern(output: Any) -> Tensor | None:
-    """Return the attention weights [rows, heads, queries, keys] that follow an attention module's first output."""
-    # T5 returns its position bias before them, of the same shape: weights are never negative, and not all 0.
+    # Weights [rows, heads, queries, keys] follow the first output. T5 returns its position bias before them, of the
+    # same shape: weights are never negative, and not all 0.
     parts = output[1:] if isinstance(output, tuple) else ()
     tensors = (part for part in parts if isinstance(part, Tensor) and part.ndim == 4)
     return next((tensor for tensor in tensors if bool((tensor >= 0).all() & tensor.any())), None)

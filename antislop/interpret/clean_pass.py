@@ -22,11 +22,7 @@ def prepare_inputs(
     attention_mask: Tensor | None = None,
     model_kwargs: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return the arguments of a forward pass over ids [rows, tokens], with positions counted by the mask.
-
-    As in `generate`, a mask of ones is left out. Beside images and sounds, positions are left to the model.
-    Raises `InputError` for ids and masks of other shapes.
-    """
+    """Return the arguments of a pass over ids [rows, tokens], with positions counted by the mask, as in `generate`."""
     device = device_of(model)
     inputs = {
         key: value.to(device) if isinstance(value, Tensor) else value for key, value in (model_kwargs or {}).items()
@@ -47,6 +43,7 @@ def prepare_inputs(
     if bool((mask == 1).all()) and not model.config.is_encoder_decoder:
         return inputs
     inputs["attention_mask"] = mask
+    # Beside images and sounds, positions are left to the model.
     is_counted = "position_ids" in input_names(model) and not (PREFILL_INPUTS | {"position_ids"}) & inputs.keys()
     return {**inputs, "position_ids": count_positions(mask)} if is_counted else inputs
 
@@ -69,7 +66,7 @@ def _check_ids(input_ids: object) -> Tensor:
 
 @contextmanager
 def without_dropout(model: nn.Module) -> Iterator[None]:
-    """Set modules in training mode to evaluation, and back afterwards."""
+    """Set modules in training mode to evaluation inside."""
     training = [module for module in model.modules() if module.training]
     try:
         for module in training:
@@ -82,7 +79,7 @@ def without_dropout(model: nn.Module) -> Iterator[None]:
 
 @torch.no_grad()
 def read(model: PreTrainedModel, inputs: Mapping[str, Any], **options: Any) -> Any:
-    """Return the output of one forward pass without a cache. Raises `InputError` if it contains no logits."""
+    """Return the output of one forward pass without a cache."""
     with without_dropout(model):
         output = model(**inputs, **options, use_cache=False, return_dict=True)
     if getattr(output, "logits", None) is None:

@@ -39,7 +39,6 @@ _TENSORS = ("output_scores", "output_logits", "output_hidden_states", "output_at
 
 
 def refuse_tensors(arguments: Mapping[str, Any]) -> None:
-    """Raise `InputError` for arguments of `generate` whose result a `ForwardResult` does not hold."""
     for name in _TENSORS:
         if arguments.get(name):
             raise InputError(f"{name} is for generate, and forward_pass keeps no such tensors: leave it out")
@@ -110,7 +109,6 @@ class ForwardResult:
         top_k: maximum number of alternatives.
 
         For its relevance, a row is read alone and without padding, by the model's current weights, in evaluation mode.
-        Parameters and their gradients remain as they are.
 
         Before the model runs, raises `IndexError` for a row or token that doesn't exist, `InputError` for more
         alternatives than were recorded and for an unknown relevance, `RuntimeError` if no distributions were recorded
@@ -213,13 +211,11 @@ class ForwardResult:
 def _read_indices(token_indices: Iterable[int], count: int) -> list[int]:
     if isinstance(token_indices, (str, bytes)) or not isinstance(token_indices, Iterable):
         raise InputError(f"token_indices is {token_indices!r}; a list of indices was expected, or None for all")
-    return [_read_index(i, count) for i in token_indices]
-
-
-def _read_index(token_index: int, count: int) -> int:
-    if not -count <= index(token_index) < count:
-        raise IndexError(f"token index {token_index}: {count} {'token was' if count == 1 else 'tokens were'} generated")
-    return index(token_index) % count
+    indices = list(token_indices)
+    for i in indices:
+        if not -count <= index(i) < count:
+            raise IndexError(f"token index {i}: {count} {'token was' if count == 1 else 'tokens were'} generated")
+    return [index(i) % count for i in indices]
 
 
 # -- showing it --------------------------------------------------------------------------------------------------------
@@ -237,30 +233,22 @@ def _check_format(inline_format: str, path: str | os.PathLike[str] | None) -> No
 
 
 def _frame(page: str) -> str:
-    """Return a page as an element for a notebook, isolated from the notebook's styles."""
+    """Isolate a page from a notebook's styles."""
     style = "width: 100%; height: 36em; border: 0"
     return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{html.escape(page)}"></iframe>'
 
 
 def _show(rendered: str, inline_format: InlineFormat, path: str | os.PathLike[str] | None = None) -> None:
-    """Show a result in the notebook that runs this, else in a browser, or as text on standard output.
-
-    path: the file that holds it; None: a browser gets a temporary one. Raises `RuntimeError` if no browser opens.
-    """
+    """Show a result in the notebook that runs this, else in a browser, or as text on standard output."""
     if Console().is_jupyter:
         shown = _frame(rendered) if inline_format == "html" else rendered
         import_module("IPython.display").display({_TYPES[inline_format]: shown}, raw=True)
     elif inline_format == "text":
         sys.stdout.write(rendered + "\n")
     else:
-        file = Path(path) if path is not None else _write_temporary(rendered, f".{inline_format}")
-        if not webbrowser.open(file.resolve().as_uri()):
-            raise RuntimeError(f"no browser could be opened: open {file} yourself")
-
-
-def _write_temporary(rendered: str, suffix: str) -> Path:
-    # It stays, since the browser reads it later.
-    with NamedTemporaryFile(prefix="antislop-", suffix=suffix, delete=False) as file:
-        path = Path(file.name)
-    replace_text(path, rendered)
-    return path
+        if path is None:  # the file stays, since the browser reads it later
+            with NamedTemporaryFile(prefix="antislop-", suffix=f".{inline_format}", delete=False) as file:
+                path = file.name
+            replace_text(path, rendered)
+        if not webbrowser.open(Path(path).resolve().as_uri()):
+            raise RuntimeError(f"no browser could be opened: open {os.fspath(path)} yourself")

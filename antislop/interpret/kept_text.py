@@ -36,15 +36,9 @@ _PREPARED = {"attention_mask", "position_ids", "past_key_values", "cache_params"
 
 @dataclass(frozen=True)
 class CacheRequest:
-    """The activations that a call of `generate` is asked for.
-
-    model: whose modules are named.
-    device: where the copies go.
-    """
-
-    model: PreTrainedModel
+    model: PreTrainedModel  # whose modules are named
     selection: Selection
-    device: torch.device | str | None
+    device: torch.device | str | None  # where the copies go
 
 
 def request_cache(
@@ -56,8 +50,6 @@ def request_cache(
     device: torch.device | str | None,
 ) -> CacheRequest | None:
     """Return the cache that `generate` is asked for, if any.
-
-    arguments: all other arguments of `generate`.
 
     Raises `InputError` and `NotImplementedError` for what can't be given, also for hidden states and attentions.
     """
@@ -76,13 +68,15 @@ def request_cache(
 
 
 def complete_and_read(
-    run: Run, streamer: BaseStreamer | None = None, *, request: CacheRequest | None = None
+    run: Run, streamer: BaseStreamer | None = None, request: CacheRequest | None = None
 ) -> tuple[CallOutput, ActivationCache | None]:
-    """Run to the end, and read the kept text once more for the activations, states or attentions that are asked for.
+    """Run to the end; if activations, states or attentions are asked for, read the kept text once more.
 
     Raises `InputError` and `NotImplementedError`, before the run begins, for what can't be given.
     """
     call, options = run.call, run.call.requested_states
+    if request is None and not options:
+        return run.complete(streamer), None
     _refuse_obstacle(find_obstacle(call, "return_cache" if request is not None else next(iter(options))))
     if options.get("output_attentions"):
         require_patterns(call.model)
@@ -122,7 +116,6 @@ def find_obstacle(call: Call, name: str) -> str | None:
 
 
 def _find_encoded(model: PreTrainedModel, arguments: Mapping[str, Any], name: str) -> str | None:
-    """Return the obstacle if an encoder or the caller has made states of the input."""
     if model.config.is_encoder_decoder:
         return (
             f"{name} is not supported for encoder-decoder models: leave it out, and call antislop.interpret."
@@ -140,7 +133,6 @@ def _find_encoded(model: PreTrainedModel, arguments: Mapping[str, Any], name: st
 
 
 def _find_other_input(call: Call, name: str) -> str | None:
-    """Return the obstacle if other tensors are passed, or fewer ids than tokens."""
     tensors = {key: value for key, value in call.model_kwargs.items() if isinstance(value, Tensor)}
     others = sorted(tensors.keys() - _PREPARED)
     if not others and not are_counted(tensors.get("position_ids"), call.mask):
@@ -166,19 +158,17 @@ def _describe_obstacle(name: str, other: str, advice: str) -> str:
 
 
 def _skip_logits(model: PreTrainedModel, request: CacheRequest | None) -> dict[str, Any]:
-    """Return the input that limits a pass to the logits of one token, if the modules asked for allow it.
-
-    With a large vocabulary, the logits of a whole text may take more memory than all that is stored.
-    """
+    """Return the input that limits a pass to the logits of one token, if the modules asked for allow it."""
     decoder = model.get_decoder()
     inside = set() if decoder is model else set(decoder.modules())
     modules = () if request is None else request.selection.modules.values()
+    # With a large vocabulary, the logits of a whole text may take more memory than all that is stored.
     is_possible = "logits_to_keep" in input_names(model) and all(module in inside for module in modules)
     return {"logits_to_keep": 1} if is_possible else {}
 
 
 def _mask_kept(run: Run, sequences: Tensor) -> Tensor:
-    """Return the mask of finished texts: the prompts', then 1 for kept tokens and 0 for padding."""
+    """Return the prompts' mask, then 1 for kept tokens and 0 for padding."""
     call = run.call
     prompt = torch.ones_like(call.input_ids) if call.mask is None else call.mask
     lengths = torch.tensor([len(row.tokens) for row in run.rows], device=sequences.device)

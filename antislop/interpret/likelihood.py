@@ -1,4 +1,4 @@
-"""How likely texts are under a model without bans. Token ids are scored, not texts."""
+"""How likely texts are under a model without bans."""
 
 from __future__ import annotations
 
@@ -18,11 +18,7 @@ PASS = 2048
 
 
 class PromptedTokens(NamedTuple):
-    """A text to score.
-
-    prompt: ids, at least one.
-    tokens: the ids that are scored.
-    """
+    """Ids to score, after a prompt of at least one token."""
 
     prompt: Sequence[int]
     tokens: Sequence[int]
@@ -36,7 +32,6 @@ def measure_nll(model: PreTrainedModel, texts: Sequence[PromptedTokens]) -> list
     """Return −log p of each text given its prompt, in nats: the sum over its tokens.
 
     At temperature 1 and without truncation; summed in float32. Texts are batched, which changes the last bits.
-    Raises `InputError` for encoder-decoder models and for an empty prompt.
     """
     if model.config.is_encoder_decoder:
         raise InputError("texts of encoder-decoder models are not scored: pass a causal language model")
@@ -74,6 +69,5 @@ def _score_together(model: PreTrainedModel, texts: Sequence[PromptedTokens]) -> 
 
 
 def _sum_nll(logits: Tensor, ids: Tensor, text: PromptedTokens) -> float:
-    """Return −log p of a text. logits: [tokens, vocabulary]; ids: [tokens]; both with padding."""
     start, end = len(text.prompt), text.length
     return float(cross_entropy(logits[start - 1 : end - 1].float(), ids[start:end], reduction="sum"))

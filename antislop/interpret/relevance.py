@@ -30,7 +30,6 @@ PASS = 2048
 
 
 def check_method(method: str) -> None:
-    """Raise `InputError` for an unknown method, and if captum is missing."""
     if method not in get_args(RelevanceMethod):
         raise InputError(f"relevance is {method!r}; it is None, {' or '.join(map(repr, get_args(RelevanceMethod)))}")
     _import_captum()
@@ -39,18 +38,14 @@ def check_method(method: str) -> None:
 def attribute(
     model: PreTrainedModel, tokens: Sequence[int], indices: Iterable[int], *, method: RelevanceMethod
 ) -> dict[int, list[float]]:
-    """Return the relevance of all earlier tokens for each token at `indices`.
-
-    tokens: a text without padding.
-    indices: indices into it, from 1.
+    """Return the relevance of all earlier tokens for each token of an unpadded text at `indices`, from 1.
 
     The attributed number is the token's own logit, without processors; the numbers of one embedding are added up.
     "integrated_gradients" add up to the difference between the logit and the logit for embeddings of zero, but for the
     error of a sum of `STEPS` terms.
 
-    Relevance is computed for token embeddings only; other inputs are ignored. Parameters, their gradients and modes are
-    as before afterwards. Raises `InputError` for a model that was loaded within `torch.inference_mode`, and
-    `NotImplementedError` for one that does not read ids through its input embeddings.
+    Raises `InputError` for a model that was loaded within `torch.inference_mode`, and `NotImplementedError` for one
+    that does not read ids through its input embeddings.
     """
     check_method(method)
     if any(parameter.is_inference() for parameter in model.parameters()):
@@ -97,17 +92,13 @@ def _integrate_gradients(model: PreTrainedModel, tokens: Sequence[int], index: i
 
 
 def _add_up(attributions: Tensor) -> list[float]:
-    """Return one number for each token of attributions [1, tokens, width]."""
     dtype = torch.promote_types(attributions.dtype, torch.float32)
     numbers: list[float] = attributions[0].sum(dim=-1, dtype=dtype).tolist()
     return numbers
 
 
 class _EmbeddedText:
-    """A text that a model reads by given embeddings instead of its own.
-
-    embeddings: its own, [1, tokens, width].
-    """
+    """A text that a model reads by given embeddings instead of its own, [1, tokens, width]."""
 
     def __init__(self, model: PreTrainedModel, tokens: Sequence[int]) -> None:
         self._model = model
@@ -132,7 +123,6 @@ class _EmbeddedText:
 
     @contextmanager
     def _replaced(self, embeddings: Tensor) -> Iterator[None]:
-        """Have the model read other embeddings in this thread. Raises `NotImplementedError` if it does not."""
         reads, thread = list[bool](), get_ident()
 
         def replace(_module: nn.Module, _arguments: object, output: Tensor) -> Tensor | None:

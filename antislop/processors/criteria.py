@@ -18,7 +18,7 @@ from transformers.generation import ConfidenceCriteria, EosTokenCriteria, StopSt
 
 from antislop.decoding.row import Row
 from antislop.errors import InputError
-from antislop.processors.memory import Memory, MemoryChange, name_of
+from antislop.processors.memory import MemoryChange, ObjectMemory, name_of
 from antislop.processors.rewindable import Rewindable
 
 CHECKS = 3
@@ -26,20 +26,13 @@ CHECKS = 3
 
 
 class _Answer(NamedTuple):
-    """A criterion's answer for each row, and what the call changed in a criterion that is not `Rewindable`."""
-
-    is_done: list[bool]
-    change: MemoryChange | None
+    is_done: list[bool]  # for each row
+    change: MemoryChange | None  # None: the criterion is `Rewindable`, or remembers nothing
 
 
 class _Step(NamedTuple):
-    """The answers of all criteria.
-
-    is_flagged: the rows to end at this step or before.
-    """
-
-    answers: list[_Answer]
-    is_flagged: list[bool]
+    answers: list[_Answer]  # of all criteria
+    is_flagged: list[bool]  # for each row, whether it is to end at this step or before
 
 
 class Criteria:
@@ -65,7 +58,7 @@ class Criteria:
         user_criteria = [c for c in self.others if type(c) not in built_in]
         self.is_lockstep = bool(user_criteria or (self.others and rows > 1 and not self._fills))
         self._memories = [
-            Memory(c) if c in user_criteria and not isinstance(c, Rewindable) else None for c in self.others
+            ObjectMemory(c) if c in user_criteria and not isinstance(c, Rewindable) else None for c in self.others
         ]
         self._is_shared = is_shared
         self._pad = pad or 0
@@ -77,8 +70,7 @@ class Criteria:
     def step_count(self) -> int:
         return self._settled + len(self._steps)
 
-    def is_done(self, row: Row) -> bool:
-        """Return whether one of transformers' own criteria ends the text of a row."""
+    def is_done(self, row: Row) -> bool:  # by transformers' own criteria
         scores = None if row.kept is None else tuple(scores for _, scores in row.kept)
         return any(_to_rows(c, c(row.ids, scores), rows=1)[0] for c in self.others)
 
@@ -97,7 +89,6 @@ class Criteria:
         return [all(flag or end for flag, end in zip(is_flagged, has_ended, strict=True))] * len(rows)
 
     def rewind(self, rows: Sequence[Row], length: int) -> None:
-        """Undo the changes of all steps but the first `length`."""
         if length >= self.step_count:
             return
         kept = max(length - self._settled, 0)
@@ -133,7 +124,6 @@ class Criteria:
         return _Answer(_to_rows(criterion, answer, rows=len(ids)), change)
 
     def _check(self, rows: Sequence[Row]) -> None:
-        """Repeat the latest step; raise `InputError` if an answer differs."""
         step = self._steps.pop()
         ids, scores = self._show(rows, self.step_count + 1)
         for number, (criterion, memory) in enumerate(zip(self.others, self._memories, strict=True)):
@@ -163,7 +153,6 @@ class Criteria:
 
 
 def _to_rows(criterion: Callable[..., Any], answer: Any, *, rows: int) -> list[bool]:
-    """Return a criterion's answer, one for all rows or one for each, as a list with one for each."""
     if isinstance(answer, bool):
         return [answer] * rows
     answers = torch.as_tensor(answer).flatten().tolist()

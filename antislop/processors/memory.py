@@ -56,7 +56,7 @@ class MemoryChange(NamedTuple):
     has_rewritten: bool
 
 
-class Memory:
+class ObjectMemory:
     """The attributes of an object, or of the object that a method belongs to; of a function, its closure too.
 
     Raises `InputError` for what can't be copied, and `TooLarge` for more than 10,000 objects.
@@ -70,7 +70,6 @@ class Memory:
         self._latest = self._copy(_read(self._owner))
 
     def watch(self, call: Callable[[], Result]) -> tuple[Result, MemoryChange]:
-        """Return the result of a call, and what it changed."""
         # What others have changed since the latest call, a flag that cancels the run for instance, is not the call's.
         state = _read(self._owner)
         if not is_same(state, self._latest):
@@ -84,8 +83,7 @@ class Memory:
 
     def undo(self, changes: Sequence[MemoryChange]) -> None:
         """Undo the changes of the latest calls, the earliest first."""
-        changed = {name for change in changes for name in change.names}
-        if not changed:
+        if not (changed := {name for change in changes for name in change.names}):
             return
         now, before = _read(self._owner), changes[0].before
         # What no call has changed stays, also where something that one has changed refers to it.
@@ -98,11 +96,10 @@ class Memory:
 
     def _copy(self, state: dict[str | int, Any], kept: Sequence[tuple[Any, Any]] = ()) -> dict[str | int, Any]:
         """Copy a state; instead of the second object of each pair in `kept`, the copy contains the first one."""
-        memo = {id(copy): value for value, copy in kept}
+        memo = {id(copy): value for value, copy in kept} | _make_memo(state, self._name)
+        memo[id(self._owner)] = self._owner
         try:
-            return deepcopy(state, {**memo, **_make_memo(state, self._name), id(self._owner): self._owner})
-        except TooLarge:
-            raise
+            return deepcopy(state, memo)
         except Exception as error:
             raise InputError(
                 f"{self._name} can't be copied ({first_line(error)}), so a rewind can't undo what it changes in "
@@ -122,14 +119,13 @@ class WatchedProcessor:
         self.__name__ = getattr(processor, "__name__", type(processor).__name__)
         self.__module__ = getattr(processor, "__module__", type(processor).__module__)
         self.has_changed = False
-        self.memory: Memory | None = None
+        self.memory: ObjectMemory | None = None
         with suppress(TooLarge):
-            self.memory = Memory(processor)
+            self.memory = ObjectMemory(processor)
         self._forgotten = 0  # calls whose changes were dropped
         self._changes: list[MemoryChange] = []  # of the calls after them
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Call the processor."""
         if self.memory is None:
             return self.processor(input_ids, scores)  # type: ignore[no-any-return]
         result, change = self.memory.watch(lambda: self.processor(input_ids, scores))
@@ -181,24 +177,20 @@ def match_copy(value: Any, copy: Any) -> list[tuple[Any, Any]] | None:
 
 
 def is_same(value: Any, copy: Any) -> bool:
-    """Return whether a value is what it was when it was copied."""
-    return value is copy or match_copy(value, copy) is not None
+    return match_copy(value, copy) is not None
 
 
 def _is_extended(value: Any, copy: Any) -> bool:
-    """Return whether a dict has all the items that it had when it was copied."""
-    if not isinstance(value, dict) or not isinstance(copy, dict):
-        return False
-    return all(key in value and is_same(value[key], item) for key, item in copy.items())
+    are_dicts = isinstance(value, dict) and isinstance(copy, dict)
+    return are_dicts and all(key in value and is_same(value[key], item) for key, item in copy.items())
 
 
 def is_of_transformers(processor: Callable[..., Any]) -> bool:
-    """Return whether a processor is one of transformers' own, which depend on ids and scores alone."""
+    """Return whether a processor depends on ids and scores alone, as transformers' own do."""
     return type(processor).__module__.startswith("transformers.")
 
 
 def name_of(function: object) -> str:
-    """Return the name of a criterion or processor for a message."""
     named = function if hasattr(function, "__name__") else type(function)
     return f"{named.__module__}.{named.__name__}"
 
@@ -234,7 +226,7 @@ def _write(owner: Any, name: str | int, value: Any) -> None:
 
 
 def _make_memo(state: dict[str | int, Any], owner: str) -> dict[int, Any]:
-    """Return by id what `deepcopy` takes instead of copying: shared objects, and tensors that it would refuse."""
+    """Return by id what `deepcopy` takes as it is: shared objects, and copies of tensors that it would refuse."""
     memo, seen, pending = dict[int, Any](), dict[int, Any](), list[Any]([state])
     while pending:
         value = pending.pop()

@@ -146,7 +146,6 @@ class Processors:
         return forcing[0] if forcing else None
 
     def _process(self, rows: Sequence[Row], length: int, logits: Tensor) -> Tensor:
-        """Return the scores of rows that all have the same number of ids."""
         self._catch_up(length, like=logits)
         ids, all_logits, row_indices = self._arrange(rows, length, logits)
         scores = self._ask(ids, all_logits)
@@ -156,12 +155,10 @@ class Processors:
         return scores
 
     def _arrange(self, rows: Sequence[Row], length: int, logits: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return ids and logits for the processors, and the indices of the rows if these are not all.
-
-        Processors that count rows get all rows of the batch.
-        """
+        """Return ids and logits for the processors, and the indices of the rows if these are not all."""
         if not self._is_counting or len(rows) == self._rows:
             return torch.cat([row.ids_up_to(length) for row in rows]), logits, None
+        # Processors that count rows get all rows of the batch.
         row_indices = send(torch.tensor([row.place for row in rows]), logits.device)
         all_logits = logits[:1].repeat(self._rows, 1)
         all_logits[row_indices] = logits
@@ -177,7 +174,6 @@ class Processors:
         return scores
 
     def _call(self, processor: Callable[..., Any], ids: Tensor, scores: Tensor) -> Tensor:
-        """Call a processor; name it if it fails at a text that it had seen."""
         try:
             processed: Tensor = processor(ids, scores)
         except Exception as error:
@@ -195,10 +191,8 @@ class Processors:
         return ids
 
     def _find_rejected(self, rows: Sequence[Row], lengths: Sequence[int], scores: Tensor) -> Callable[[int], bool]:
-        """Return a function that says, once the scores of the position before are computed, whether they allow a token.
-
-        A draft may contain tokens that a processor has ruled out and would fail on.
-        """
+        """Return a function that says whether the scores of the position before, computed by then, allow a token."""
+        # A draft may contain tokens that a processor has ruled out and would fail on.
         numbers = {(id(row), length): number for number, (row, length) in enumerate(zip(rows, lengths, strict=True))}
         rejected: set[int] = set()
 
@@ -246,7 +240,6 @@ class Processors:
         self._shown = length
 
     def _record(self, query: _Query) -> None:
-        """Keep the first query; refuse shared processors that have changed."""
         for processor in self._watched:
             processor.settle(query.row.settled)
         if self._is_shared:
@@ -258,7 +251,6 @@ class Processors:
                 self._compare(self._first)
 
     def _refuse_changed(self) -> None:
-        """Raise `InputError` for a processor that changes itself, though several texts or rows go through it."""
         for processor in self._watched:
             if processor.has_changed:
                 raise InputError(
@@ -268,14 +260,12 @@ class Processors:
                 )
 
     def _compare(self, query: _Query) -> None:
-        """Repeat a query; raise `InputError` if the scores differ."""
         repeated = self.process([query.row], [query.length], query.logits)
         if not torch.allclose(repeated, query.scores, rtol=1e-3, atol=1e-4, equal_nan=True):
             raise InputError(_describe(self._watched, "returned other scores"))
 
 
 def _follow(processor: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what is called for a processor: itself, its own follower, or one that keeps what it changes."""
     if isinstance(processor, Followable):
         return processor.follow()
     is_followed = is_of_transformers(processor) or isinstance(processor, Rewindable)

@@ -1,4 +1,4 @@
-"""The protocols of logits processors and stopping criteria that remember the text and can be rewound."""
+"""Protocols of logits processors and stopping criteria that remember the text and can be rewound."""
 
 from __future__ import annotations
 

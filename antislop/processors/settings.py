@@ -18,10 +18,9 @@ class Settings:
     """The processors and criteria of a batch of `rows` rows.
 
     pad: the token that finished rows are filled with, if there is one.
-    is_drafted: whether drafts are read ahead.
     shares_processors, shares_criteria: whether other texts use the same objects.
 
-    Raises `InputError` for processors and criteria that can't be shared, drafted for or rewound.
+    Raises `InputError` for those that can't be shared, drafted for or rewound.
     """
 
     def __init__(
@@ -49,7 +48,6 @@ class Settings:
 
     @property
     def fits_any_prompt(self) -> bool:
-        """Whether rows with other prompts may share these settings."""
         return self._processors.is_blind and not self._criteria.others
 
     @property
@@ -64,14 +62,12 @@ class Settings:
         return self if remembers else None
 
     def process(self, rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Tensor:
-        """Return scores [n, vocab]; the i-th logits [vocab] follow the first `lengths[i]` generated tokens of row i."""
         return self._processors.process(rows, lengths, logits)
 
     def may_ask_again(self, length: int) -> bool:
         return self._processors.may_ask_again(length)
 
     def find_constraint(self, row: Row, length: int, logits: Tensor) -> str | None:
-        """Return the name of a caller's processor that rules out nearly all tokens after `length` tokens."""
         return self._processors.find_constraint(row, length, logits)
 
     def is_done(self, row: Row) -> bool:
@@ -81,15 +77,12 @@ class Settings:
         return not self.is_lockstep and bool(self._criteria.others) and self._criteria.is_done(row)
 
     def ask(self) -> list[bool]:
-        """Show the criteria one more token of each row; return for each whether it ends there."""
         return self._criteria.ask(self._batch)
 
     def rewind(self, row: Row, length: int) -> None:
-        """Follow the rewind of a row to `length` tokens; raise `InputError` if a processor or criterion can't."""
         self._processors.rewind(row, length)
         if self.is_lockstep:
             self._criteria.rewind(self._batch, length)
 
     def settle(self, length: int) -> None:
-        """Drop what only a rewind below `length` tokens would need."""
         self._criteria.settle(length)

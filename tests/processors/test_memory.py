@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from antislop.errors import InputError
-from antislop.processors.memory import Memory, TooLarge, is_same
+from antislop.processors.memory import ObjectMemory, TooLarge, is_same
 from tests.support.models import VOCABULARY, build_model
 from tests.support.processors import BANS, PROMPTS, TOKENIZER, sample
 
@@ -252,7 +252,7 @@ def test_models_tokenizers_and_what_threads_share_are_not_copied(llama: PreTrain
     shared = (TOKENIZER, llama, threading.Event(), threading.Lock())
     owner = Keeping(SimpleNamespace(shared=shared, decode=TOKENIZER.decode, texts=[]), lambda state, _: 0)
     owner.state.owner = owner
-    memory = Memory(owner)
+    memory = ObjectMemory(owner)
     change = memory.watch(lambda: owner.state.texts.append("a"))[1]
     owner.cancelled = True  # type: ignore[attr-defined]
     memory.undo([change])
@@ -268,7 +268,7 @@ def test_what_no_call_changes_stays_the_same_object() -> None:
     flags, tree = [False], {"a": {"b": {}}}
     owner = Keeping([tree], lambda state, _: 0)
     owner.flags, owner.tree = flags, tree  # type: ignore[attr-defined]
-    memory = Memory(owner)
+    memory = ObjectMemory(owner)
     first = memory.watch(lambda: owner.state.append(tree["a"]))[1]
     second = memory.watch(lambda: owner.state.append(tree["a"]["b"]))[1]
     flags[0] = True
@@ -294,7 +294,7 @@ def test_a_processor_may_store_what_it_needs_at_its_first_call(llama: PreTrained
 
 def test_more_objects_than_can_be_compared_are_refused() -> None:
     with pytest.raises(TooLarge, match="Keeping holds more than 10000 objects"):
-        Memory(Keeping([[] for _ in range(10_000)], append))
+        ObjectMemory(Keeping([[] for _ in range(10_000)], append))
 
 
 @pytest.mark.parametrize(
