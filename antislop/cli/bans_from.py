@@ -1,4 +1,4 @@
-"""The command `antislop bans-from`: a list of bans from a profile. Needs no model."""
+"""The command `antislop bans-from`: a list of bans from a profile."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 
 class NameChoice(str, Enum):
-    """Which entries with names of people and places become bans."""
-
     ALL = "all"
     NONE = "none"
     WORDS = "words"
@@ -68,7 +66,6 @@ class NameOptions:
 
     @property
     def choice(self) -> NameChoice:
-        """The choice, from `--names` or its shortcuts."""
         if self.no_names and self.names_only:
             raise InputError("--no-names and --names-only leave nothing: pass one of them")
         if self.names is not NameChoice.ALL and (self.no_names or self.names_only):

@@ -1,7 +1,4 @@
-"""The command `antislop dataset`: from prompts to a data set, resumable.
-
-Data goes to files, progress to standard error: a bar on a terminal, else a line every few seconds.
-"""
+"""The command `antislop dataset`: from prompts to a data set, resumable."""
 
 from __future__ import annotations
 
@@ -44,8 +41,6 @@ if TYPE_CHECKING:
 
 
 class ArmsChoice(str, Enum):
-    """The arms of a data set: the responses to each prompt with bans, without, or both."""
-
     BANNED = "banned"
     PLAIN = "plain"
     BOTH = "plain,banned"
@@ -65,8 +60,6 @@ class PairFormatChoice(str, Enum):
 
 @dataclass(frozen=True)
 class PairOptions:
-    """The preference pairs to make."""
-
     pairs: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write preference pairs made from withdrawn text.")
     ] = None
@@ -92,7 +85,6 @@ class PairOptions:
         return None if self.pairs is None else self.kind
 
     def check(self, structure: GrammarOptions, *, arms: ArmsChoice) -> None:
-        """Refuse limits if no pairs are made, options of the other format, and pairs that a grammar excludes."""
         limits = {
             "--pairs-format": self.pairs_format,
             "--pairs-per-ban": self.pairs_per_ban,
@@ -114,8 +106,6 @@ class PairOptions:
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """The files that are made from all records at the end."""
-
     to_parquet: Annotated[
         bool, typer.Option("--to-parquet", help="Also write Parquet files and a card into the folder.")
     ] = False
@@ -128,18 +118,13 @@ class ExportOptions:
 
 @dataclass(frozen=True)
 class _Target:
-    """The files of a data set.
-
-    out: as the user named it.
-    records: the journal.
-    """
+    """The files of a data set. out: as the user named it."""
 
     out: Path
     records: Path
     pairs: Path | None
 
     def check(self, source: str, export: ExportOptions) -> None:
-        """Refuse paths that can't be written, that would overwrite the prompts, or be read as prompts."""
         if export.is_wanted and self.out == self.records:
             raise InputError(
                 f"{self.out} is one file, and --to-parquet and --push-to-hub need a folder: pass -o FOLDER"
@@ -278,7 +263,7 @@ class _DataSet:
 
     @property
     def _content(self) -> dict[str, Any]:
-        """The settings that determine the records, as in the journal and the card."""
+        """The settings that determine the records, for the journal and the card."""
         from antislop.grammar.compilation import fingerprint_grammar
 
         content = {**asdict(self.job.spec), "n": self.job.samples, "arms": ",".join(self.job.arms)}
@@ -313,7 +298,6 @@ class _DataSet:
         say("; ".join([f"{count:,} pairs in {file.path}", *describe_counts(file.counts)]))
 
     def _count_missing(self, journal: Journal) -> int | None:
-        """Return the number of records to be made; None if unknown."""
         counts = [count for count in (count_records(self.job.spec.source), self.job.limit) if count is not None]
         missing = min(counts, default=0) * self.job.samples * len(self.job.arms) - len(journal)
         return missing if missing > 0 else None

@@ -1,7 +1,4 @@
-"""The command `antislop eval`: texts to the same prompts in several arms, measured; as a page, figures and tables.
-
-Data goes to files, progress to standard error. Records are kept, so that a run can be resumed.
-"""
+"""The command `antislop eval`: texts to the same prompts in several arms, measured; as a page, figures and tables."""
 
 from __future__ import annotations
 
@@ -45,8 +42,6 @@ PACKAGES = ("antislop", "torch", "transformers", "numpy", "scipy", "wordfreq", "
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """The source of the texts: a model and prompts, or files."""
-
     prompts: Annotated[
         str | None,
         typer.Option(metavar="PROMPTS", help="Prompts as `antislop dataset` reads them.", show_default="24 openings"),
@@ -131,7 +126,7 @@ def _check_folder(out: Path) -> None:
 def _describe_conditions(
     texts: _Texts, made_from: BanList, held_out: BanList | None, *, seed: int, began: datetime
 ) -> dict[str, Any]:
-    """Return the conditions of the report, in the form of `write_report`."""
+    """Return the conditions that `write_report` shows."""
     return {
         "command": shlex.join(["antislop", *sys.argv[1:]]),
         "made_with": texts.made_with,
@@ -183,11 +178,7 @@ def _describe_list(bans: BanList) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _EvaluationRun:
-    """A job whose texts are measured.
-
-    path: of its records.
-    source: of its prompts.
-    """
+    """A job whose texts are measured. path: of its records; source: of its prompts."""
 
     job: Job
     path: Path
@@ -220,7 +211,6 @@ class _EvaluationRun:
         return {(prompt.key, i, arm) for prompt in prompts for i in range(self.job.samples) for arm in self.job.arms}
 
     def _collect(self, identities: set[tuple[str, int, str]]) -> _Texts:
-        """Return the texts of some records of the journal."""
         from antislop.datasets.samples import identify
         from antislop.evaluation.outputs import make_output
 
@@ -253,11 +243,7 @@ def _note(records: Sequence[Record], *, failed: int) -> list[str]:
 
 
 def _check_outputs(source: SourceOptions, generation: GenerationOptions) -> None:
-    options = {
-        "--prompts": source.prompts is not None,
-        "--n": generation.n != 1,
-        "--arms": source.arms != DEFAULT_ARMS,
-    }
+    options = {"--prompts": source.prompts is not None, "--n": generation.n != 1, "--arms": source.arms != DEFAULT_ARMS}
     for name, is_used in options.items():
         if is_used:
             raise InputError(f"{name} has no effect with --outputs, whose texts exist already: leave one of them out")

@@ -1,7 +1,6 @@
 """The command `antislop generate`: continue a text without banned phrases.
 
-Data goes to standard output, everything else to standard error. torch and transformers are imported when the model is
-loaded, so that bad input is refused immediately.
+torch and transformers are imported when the model is loaded, so that bad input is refused immediately.
 """
 
 from __future__ import annotations
@@ -80,8 +79,6 @@ class OnExhaustedChoice(str, Enum):
 
 @dataclass(frozen=True)
 class ContinuationOptions:
-    """The text to continue, and the length of the continuation."""
-
     prompt: Annotated[
         str, typer.Argument(metavar="PROMPT", help="The text to continue; - reads it from standard input.")
     ]
@@ -93,8 +90,6 @@ class ContinuationOptions:
 
 @dataclass(frozen=True)
 class PolicyOptions:
-    """The reaction to a completed ban."""
-
     method: Annotated[
         MethodChoice,
         ban_option(
@@ -112,8 +107,6 @@ _output_option = partial(typer.Option, rich_help_panel="Output")
 
 @dataclass(frozen=True)
 class ShowOptions:
-    """The outputs besides the text."""
-
     show: Annotated[bool, _output_option("--show", help="Show withdrawn text, and mark conceded bans.")] = False
     compare: Annotated[bool, _output_option("--compare", help="Generate without bans too, and count both.")] = False
     svg: Annotated[Path | None, _output_option(metavar="FILE", help="Save the output of --show as a picture.")] = None
@@ -127,7 +120,6 @@ class ShowOptions:
     ] = None
 
     def check(self) -> None:
-        """Refuse files that can't be written."""
         if self.svg is not None:
             check_suffix(self.svg, ".svg")
             check_writable(self.svg)
@@ -313,8 +305,6 @@ def _describe_run(writer: TextWriter, run: _GenerationRun) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class WritingTask:
-    """The options of a run. trace: the file for what happens with bans."""
-
     text: ContinuationOptions
     model: ModelSpec
     policy: PolicyOptions
@@ -324,7 +314,7 @@ class WritingTask:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Arguments of `generate`."""
+        """The arguments of `generate`."""
         text = {"max_new_tokens": self.text.max_new_tokens, "stop_strings": self.text.stop or None}
         return {**text, **self.sampling.settings}
 
@@ -365,16 +355,7 @@ class TextWriter:
         _check_length(model, inputs["input_ids"].shape[1], task.text.max_new_tokens)
         seed = random.randrange(2**32) if task.sampling.seed is None else task.sampling.seed
         inputs = {name: tensor.to(model.device) for name, tensor in inputs.items()}
-        return cls(
-            task=task,
-            bans=bans,
-            prompt=prompt,
-            model=model,
-            tokenizer=tokenizer,
-            vocabulary=vocabulary,
-            inputs=inputs,
-            seed=seed,
-        )
+        return cls(task, bans, prompt, model, tokenizer, vocabulary, inputs, seed)
 
     def events(self, *, with_bans: bool = True) -> Iterator[Event]:
         """Yield the events of a run. Without bans, occurrences of the bans count as conceded."""
@@ -396,7 +377,7 @@ class TextWriter:
         return self.stream if with_bans else self._mark_conceded(self.stream)
 
     def save_trace(self) -> None:
-        """Save what has happened in the latest run, if the task asks for it; it may have been interrupted."""
+        """Save the trace of the latest run, which may have been interrupted, if the task asks for it."""
         path, trace = self.task.trace, None if self.stream is None else self.stream.trace
         if path is None or trace is None:
             return
@@ -440,10 +421,7 @@ def _check_length(model: PreTrainedModel, prompt_tokens: int, new_tokens: int) -
 
 
 def mark_conceded(events: Iterable[Event], matcher: Matcher, state: State) -> Iterator[Event]:
-    """Yield the events of a run without bans, with each occurrence of a ban of `matcher` as `Conceded`.
-
-    state: of the matcher after the prompt.
-    """
+    """Yield the events of a run without bans, and occurrences as `Conceded`. state: of the matcher after the prompt."""
     tokens: list[int] = []
     settled = 0
     for event in events:

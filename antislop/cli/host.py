@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 
 class EngineChoice(str, Enum):
-    """The place of the model: this process, a Ray cluster, or a server."""
-
     TRANSFORMERS = "transformers"
     RAY = "ray"
     OPENAI = "openai"
@@ -43,8 +41,6 @@ class EndpointMethodChoice(str, Enum):
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """The place of the model, and its address."""
-
     engine: Annotated[
         EngineChoice,
         typer.Option(help="transformers: in this process; ray: on each worker of a cluster; openai: on a server."),
@@ -72,7 +68,6 @@ class EngineOptions:
 
     @property
     def uses_server(self) -> bool:
-        """Whether a server has the model."""
         return self.engine is EngineChoice.OPENAI or (self.engine is EngineChoice.RAY and self.base_url is not None)
 
 
@@ -84,7 +79,6 @@ class ModelHost:
     model: ModelSpec
 
     def check(self, structure: GrammarOptions) -> None:
-        """Refuse options of another engine, and missing options."""
         options, engine = self.options, self.options.engine
         on_cluster, on_server = engine is EngineChoice.RAY, options.uses_server
         owners = {
@@ -122,10 +116,7 @@ class ModelHost:
     def make(
         self, bans: BanList, generation: GenerationOptions, *, pairs: PairFormat | None, grammar: str | None
     ) -> tuple[RecordMaker, PreTrainedTokenizerBase]:
-        """Return the maker of records and the tokenizer of its model.
-
-        pairs: their format; None makes no pairs. grammar: as `GrammarOptions.read` returns it.
-        """
+        """Return the maker of records and the tokenizer of its model. grammar: as `GrammarOptions.read` returns it."""
         options = {
             "seed": generation.seed,
             "batch_size": generation.batch_size,

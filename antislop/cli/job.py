@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 MAX_NAME = 41
-"""Maximum characters of a prompt that are shown if it has no key."""
+"""Characters of a prompt that are shown if it has no key."""
 LINE_EVERY = 10.0
 """Seconds between two lines of progress if there is no terminal."""
 
@@ -56,7 +56,7 @@ class JobSpec:
 def make_spec(
     source: str, *, model: ModelSpec, bans: BanList, prompts: PromptOptions, generation: GenerationOptions
 ) -> JobSpec:
-    """Return the spec of a job. source: its name in the journal."""
+    """Return the spec of a job. source: named so in the journal."""
     return JobSpec(
         source=source,
         bans=f"{len(bans):,} bans, {shorten_fingerprint(bans)}",
@@ -82,9 +82,8 @@ def shorten_fingerprint(bans: BanList) -> str:
 class Job:
     """Make the records that a journal lacks, and stop at Ctrl-C.
 
-    arms: made for each prompt.
     samples: texts for each prompt and arm.
-    limit: read only the first records of the source.
+    limit: of records of the source.
     on_cluster: whether Ctrl-C discards the texts in flight at once, since workers elsewhere can't finish them.
     """
 
@@ -103,7 +102,6 @@ class Job:
         return self._stop.is_requested
 
     def read_prompts(self, source: str, tokenizer: PreTrainedTokenizerBase) -> Iterator[Prompt]:
-        """Yield the prompts of a file, a folder or a data set."""
         return read_prompts(
             source,
             column=self.spec.column,
@@ -132,10 +130,7 @@ class Job:
         total: int | None,
         pairs: PairFile | None = None,
     ) -> Summary:
-        """Make the missing records and return their counts. total: their number; None if unknown.
-
-        If the user stops it, say how far it came and how to resume.
-        """
+        """Make the missing records, `total` if that is known; if the user stops it, say how far it came."""
         from antislop.datasets.samples import Summary
         from antislop.datasets.writing import write_records
 
@@ -160,10 +155,7 @@ class Job:
 
 
 def follow(records: Iterable[Record], summary: Summary, *, screen: Console, total: int | None) -> None:
-    """Add records to a summary as they are made and show the progress; warn once for each prompt that fails.
-
-    total: the number of records to come; None if unknown.
-    """
+    """Add records to a summary as they are made and show the progress; warn once for each prompt that fails."""
     failed: set[str] = set()
     with show_progress(screen, summary, total) as show:
         for record in records:
@@ -184,10 +176,7 @@ def _name_prompt(record: Record) -> str:
 
 @contextmanager
 def show_progress(screen: Console, summary: Summary, total: int | None) -> Iterator[Callable[[], None]]:
-    """Show a bar on a terminal, else a line every few seconds; call the yielded function after each record.
-
-    total: the number of records to come; None if unknown.
-    """
+    """Show a bar on a terminal, else a line every few seconds; call the yielded function after each record."""
     if not screen.is_terminal:
         yield _make_line_writer(screen, summary, total)
         return

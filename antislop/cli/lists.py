@@ -1,7 +1,4 @@
-"""The commands that check and convert lists: `lint` and `convert`.
-
-They need no model; `lint --model` loads its tokenizer.
-"""
+"""The commands that check and convert lists: `lint` and `convert`."""
 
 from __future__ import annotations
 
@@ -16,12 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 from rich.text import Text
 
-from antislop.cli.options import (
-    LenientOption,
-    RevisionOption,
-    TrustRemoteCodeOption,
-    load_bans,
-)
+from antislop.cli.options import LenientOption, RevisionOption, TrustRemoteCodeOption, load_bans
 from antislop.cli.terminal import (
     OutputFormat,
     OutputFormatOption,
@@ -43,7 +35,6 @@ from antislop.lists.lint.lint import Finding, FindingKind, lint
 
 if TYPE_CHECKING:
     from antislop.hf.vocabulary import Vocabulary
-    from antislop.lists.ban_list import Refusal
 
 KINDS: tuple[FindingKind, ...] = get_args(FindingKind)
 BY_FREQUENCY: list[FindingKind] = ["common", "joined"]
@@ -70,14 +61,6 @@ class _Checked:
     bans: BanList
     findings: Sequence[Finding]
     knows_words: bool
-
-    def place(self, index: int) -> str:
-        """Return the line of an entry."""
-        return f"line {self.bans.lines[index]}"
-
-    @property
-    def refused(self) -> Sequence[Refusal]:
-        return self.bans.refused
 
 
 def lint_list(
@@ -112,8 +95,7 @@ def lint_list(
         frequencies = _load_frequencies()
         findings = lint(bans, frequencies=frequencies, vocabulary=vocabulary)
     reported = sorted(
-        (finding for finding in findings if finding.kind not in ignored),
-        key=lambda finding: KINDS.index(finding.kind),
+        (finding for finding in findings if finding.kind not in ignored), key=lambda finding: KINDS.index(finding.kind)
     )
     checked = _Checked(str(path), bans, reported, knows_words=frequencies is not None)
     _say_how_stars_are_read(bans)
@@ -121,7 +103,7 @@ def lint_list(
         write_json(_describe_findings(checked))
     else:
         _print_findings(checked)
-    return int(bool(checked.findings or checked.refused))
+    return int(bool(reported or bans.refused))
 
 
 def _load_frequencies() -> Any:
@@ -140,11 +122,11 @@ def _load_vocabulary(spec: ModelSpec) -> Vocabulary:
 
 
 def _print_findings(checked: _Checked) -> None:
-    for refusal in checked.refused:
+    for refusal in checked.bans.refused:
         print_line(Text.assemble((refusal.place, "magenta"), ": ", ("refused", "bold red"), f": {refusal.reason}"))
     for finding in checked.findings:
         place = f"{checked.path}:{checked.bans.lines[finding.index]}"
-        reference = "" if finding.other is None else f" ({checked.place(finding.other)})"
+        reference = "" if finding.other is None else f" (line {checked.bans.lines[finding.other]})"
         fault = f": {finding.fault}{reference}"
         print_line(
             Text.assemble((place, "magenta"), ": ", (finding.kind, "bold red"), fault, ": ", (finding.fix, "green"))
@@ -162,15 +144,14 @@ def _say_how_stars_are_read(bans: BanList) -> None:
 
 
 def _name_lines(lines: Sequence[int]) -> str:
-    """Return the numbers of lines, the first five of many."""
     shown = ", ".join(map(str, lines[:5])) + (f" and {len(lines) - 5:,} more" if len(lines) > 5 else "")
     return f"line{'s' * (len(lines) > 1)} {shown}"
 
 
 def _summarize(checked: _Checked) -> str:
     counts = Counter[str](finding.kind for finding in checked.findings)
-    if checked.refused:
-        counts = Counter({"refused": len(checked.refused)}) + counts
+    if refused := checked.bans.refused:
+        counts = Counter({"refused": len(refused)}) + counts
     parts = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
     unchecked = "; common words and missing commas are not checked: that needs pip install 'antislop[lint]'"
     total = describe_count(len(checked.bans), "entry", "entries")
@@ -191,7 +172,7 @@ def _describe_findings(checked: _Checked) -> dict[str, Any]:
         }
         for finding in checked.findings
     ]
-    refused = [{"place": place, "reason": reason} for place, reason in checked.refused]
+    refused = [{"place": place, "reason": reason} for place, reason in checked.bans.refused]
     return {
         "list": checked.path,
         "entries": len(checked.bans),

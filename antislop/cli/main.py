@@ -1,6 +1,6 @@
 """The command line: a table of commands, each imported when it runs, and the exit status.
 
-Imports typer only, so that `antislop --help` and shell completion start at once.
+It imports typer only, so that `antislop --help` and shell completion start at once.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ EXIT_CODES = (
 
 
 class Command(NamedTuple):
-    """A command: its module and function, and the first sentence of its help, which is shown without an import."""
+    """A command. about: the first sentence of its help, which is shown without an import."""
 
     module: str
     function: str
@@ -89,7 +89,6 @@ class Commands(TyperGroup):
     """Import a command when it is resolved, and turn its errors into a sentence and an exit status."""
 
     def main(self, *args: Any, **options: Any) -> Any:
-        """Run a command line."""
         try:
             status = super().main(*args, **{**options, "standalone_mode": False})
         except _UsageError as error:
@@ -100,12 +99,11 @@ class Commands(TyperGroup):
         return status
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return (name, command, arguments) of a command line; import the command in place of its placeholder."""
+        """Import the command in place of its placeholder."""
         name, command, arguments = super().resolve_command(ctx, args)
         return name, None if command is None else load_command(str(name)), arguments
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a command and return its exit status."""
         try:
             status = super().invoke(ctx)
             sys.stdout.flush()
@@ -146,7 +144,7 @@ def load_command(name: str) -> Any:
 
 
 def expand_options(command: Callable[..., int]) -> Callable[..., int]:
-    """Return a command for typer, with a parameter (and so an option) for each field of an options dataclass."""
+    """Return a command for typer, with a parameter, and so an option, for each field of an options dataclass."""
     hints = _read_annotations(command)
     groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
     parameters = []

@@ -1,8 +1,4 @@
-"""The command `antislop measure`: slop, repetition and variety of texts, with intervals, and the distance to human
-writing.
-
-The table goes to standard output, progress to standard error. Needs no model.
-"""
+"""The command `antislop measure`: slop, repetition and variety of texts, and their distance to human writing."""
 
 from __future__ import annotations
 
@@ -17,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 from rich.table import Table
 
-from antislop.cli.options import LenientOption, load_bans
+from antislop.cli.options import ColumnOption, LenientOption, PromptColumnOption, load_bans
 from antislop.cli.progress import ProgressBar
 from antislop.cli.terminal import TableFormat, as_input_error, console, read_pieces, warn, write, write_json
 from antislop.display import make_visible, quote_formula
@@ -34,7 +30,7 @@ if TYPE_CHECKING:
     from antislop.metrics.tally import Tally
 
 MIN_SAMPLE = 20
-"""Texts or prompts; with fewer, a warning says that intervals are rough."""
+"""Texts or prompts; with fewer, intervals are rough."""
 
 
 class MetricRow(NamedTuple):
@@ -67,12 +63,8 @@ class TextGroup(NamedTuple):
 
 @dataclass(frozen=True)
 class GroupOptions:
-    column: Annotated[
-        str | None, typer.Option(help="The column of the texts.", show_default="response, output, completion, text")
-    ] = None
-    prompt_column: Annotated[
-        str | None, typer.Option(help="The column that identifies a text's prompt.", show_default="key, prompt, …")
-    ] = None
+    column: ColumnOption = None
+    prompt_column: PromptColumnOption = None
     by: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="Group texts by this column, such as arm, instead of by file.")
     ] = None
@@ -81,8 +73,6 @@ class GroupOptions:
 
 @dataclass(frozen=True)
 class ScaleOptions:
-    """The lists whose entries are counted."""
-
     bans: Annotated[
         list[Path] | None, typer.Option(metavar="LIST", help="Also count the hits of this list of bans. Repeatable.")
     ] = None
@@ -219,12 +209,7 @@ def _measure(name: str, tally: Tally, human: Humans, options: dict[str, Any]) ->
         value = human.metrics.get(metric.name) if metric_distance.value is not None else None
         rows.append(MetricRow(metric, estimates[metric.name], None if value is None else value.value, metric_distance))
     return TextGroup(
-        name,
-        texts=len(tally),
-        drawn=len(tally.groups),
-        words=tally.words,
-        rows=rows,
-        overall=distance.overall,
+        name, texts=len(tally), drawn=len(tally.groups), words=tally.words, rows=rows, overall=distance.overall
     )
 
 

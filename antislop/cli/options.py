@@ -1,7 +1,4 @@
-"""The options of commands, each defined once: which model, which bans, which prompts, and how texts are generated.
-
-A command takes a group of options as one parameter, a dataclass; see `antislop.cli.main.expand_options`.
-"""
+"""The options that commands share. A command takes a group of them as one dataclass; see `main.expand_options`."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 MAX_NAMED = 20
-"""Maximum unusable entries named per list."""
+"""Unusable entries that are named per list."""
 
 
 # -- the model --------------------------------------------------------------------------------------------------------
@@ -47,8 +44,7 @@ TrustRemoteCodeOption = Annotated[bool, _model_option("--trust-remote-code", hel
 @dataclass(frozen=True)
 class ModelOptions:
     model: Annotated[
-        str | None,
-        _model_option(metavar="NAME", show_default="the bundled one", help="A Hugging Face id or a folder."),
+        str | None, _model_option(metavar="NAME", show_default="the bundled one", help="A Hugging Face id or a folder.")
     ] = None
     revision: RevisionOption = None
     dtype: Annotated[DtypeChoice, _model_option(help="The type of the weights; auto: as in the checkpoint.")] = (
@@ -71,7 +67,6 @@ class ModelOptions:
 
     @property
     def spec(self) -> ModelSpec:
-        """The model in the form of `load_model`."""
         return ModelSpec(
             self.model,
             revision=self.revision,
@@ -116,10 +111,7 @@ class BanOptions:
 
 
 def collect_bans(options: BanOptions) -> BanList:
-    """Return the bans of the command line, with a source that names them.
-
-    The lists of `bans`, or else the bundled one unless `no_bans`, come before constructions, loops and phrases.
-    """
+    """Return the bans of the command line, with a source that names them."""
     files, phrases = options.bans or [], options.ban or []
     if options.no_bans and files:
         raise InputError("--no-bans and --bans exclude each other: --bans LIST already replaces the bundled list")
@@ -140,10 +132,7 @@ def collect_bans(options: BanOptions) -> BanList:
 def load_bans(
     path: Path, *, lenient: bool = False, format_name: str | None = None, edges: Edges | None = None
 ) -> BanList:
-    """Load a list; "-" is standard input.
-
-    Refuses a list without bans, and one with unusable entries; `lenient` skips these with a warning.
-    """
+    """Load a list; "-" is standard input. Refuse unusable entries, or skip these with a warning if `lenient`."""
     bans = BanList.load(sys.stdin.buffer if str(path) == "-" else path, format=format_name, edges=edges, strict=False)
     if bans.refused and not lenient:
         place, reason = bans.refused[0]
@@ -165,8 +154,6 @@ _grammar_option = partial(typer.Option, rich_help_panel="Structure")
 
 @dataclass(frozen=True)
 class GrammarOptions:
-    """A grammar that the whole text fits."""
-
     json_schema: Annotated[
         Path | None, _grammar_option(metavar="FILE", help="Write one line of JSON that is valid by this schema.")
     ] = None
@@ -184,7 +171,7 @@ class GrammarOptions:
         return "--json-schema" if self.json_schema else "--grammar" if self.grammar else None
 
     def read(self) -> str | None:
-        """Return the grammar as llguidance writes grammars, if there is one; refuse one that it can't read."""
+        """Return the grammar, if any, as llguidance writes grammars."""
         if self.json_schema is not None and self.grammar is not None:
             raise InputError("--json-schema and --grammar exclude each other: a text fits one grammar")
         path = self.json_schema or self.grammar
@@ -192,11 +179,7 @@ class GrammarOptions:
             return None
         from antislop.grammar import compilation
 
-        readers = {
-            ".lark": compilation.read_lark,
-            ".gbnf": compilation.read_gbnf,
-            ".ebnf": compilation.read_gbnf,
-        }
+        readers = {".lark": compilation.read_lark, ".gbnf": compilation.read_gbnf, ".ebnf": compilation.read_gbnf}
         read = compilation.read_json_schema if self.json_schema else readers.get(path.suffix)
         if read is None:
             raise InputError(f"{path}: a grammar in a file .lark, .gbnf or .ebnf was expected: rename it")
@@ -208,7 +191,7 @@ class GrammarOptions:
 
 
 def make_processors(grammar: str | None, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[Any]:
-    """Return the logits processors of a grammar that `GrammarOptions` read, for a model's vocabulary and end tokens."""
+    """Return the logits processors of a grammar that `GrammarOptions` read."""
     if grammar is None:
         return []
     from antislop.grammar.compilation import compile_llguidance
@@ -241,8 +224,6 @@ PromptColumnOption = Annotated[
 
 @dataclass(frozen=True)
 class PromptOptions:
-    """The prompts: which records of a source to read, and how."""
-
     column: Annotated[
         str | None, typer.Option(help="The column of the prompts.", show_default="prompt, messages, …")
     ] = None
@@ -262,8 +243,6 @@ class PromptOptions:
 
 @dataclass(frozen=True)
 class GenerationOptions:
-    """How texts are generated, n for each prompt."""
-
     n: Annotated[int, typer.Option(min=1, help="Responses per prompt.")] = 1
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Maximum tokens per response.")] = 300
     temperature: Annotated[float, typer.Option(min=0.0, help="0 always takes the likeliest token.")] = TEMPERATURE
@@ -280,12 +259,7 @@ class GenerationOptions:
     @property
     def settings(self) -> dict[str, Any]:
         """Arguments of `generate`; an option that isn't used is left out, so that journals without it still match."""
-        sampling = {
-            "temperature": self.temperature,
-            "min_p": self.min_p,
-            "top_p": self.top_p,
-            "top_k": self.top_k,
-        }
+        sampling = {"temperature": self.temperature, "min_p": self.min_p, "top_p": self.top_p, "top_k": self.top_k}
         optional = {"repetition_penalty": self.repetition_penalty, "stop_strings": self.stop}
         return {
             "max_new_tokens": self.max_new_tokens,
@@ -299,7 +273,6 @@ class GenerationOptions:
         _check_repetition_penalty(self.repetition_penalty)
 
     def check_samples(self) -> None:
-        """Refuse several responses to a prompt if all would be equal."""
         if self.n > 1 and self.temperature == 0:
             raise InputError(f"with --temperature 0 all {self.n} responses to a prompt are the same: leave out --n")
 
@@ -309,8 +282,6 @@ _sampling_option = partial(typer.Option, rich_help_panel="Sampling")
 
 @dataclass(frozen=True)
 class SamplingOptions:
-    """The settings of sampling; they replace the model's own defaults."""
-
     greedy: Annotated[bool, _sampling_option("--greedy", help="Always take the likeliest token.")] = False
     temperature: Annotated[
         float | None, _sampling_option(min=0, show_default=str(TEMPERATURE), help="Above 1, more varied.")
@@ -345,10 +316,7 @@ class SamplingOptions:
     @property
     def settings(self) -> dict[str, Any]:
         """Arguments of `generate` that replace all of the model's own defaults of sampling."""
-        chosen: dict[str, Any] = {
-            "repetition_penalty": self.repetition_penalty or 1.0,
-            "do_sample": not self.greedy,
-        }
+        chosen: dict[str, Any] = {"repetition_penalty": self.repetition_penalty or 1.0, "do_sample": not self.greedy}
         if not self.greedy:
             chosen["temperature"] = TEMPERATURE if self.temperature is None else self.temperature
             chosen["min_p"] = MIN_P if self.min_p is None else self.min_p
@@ -358,6 +326,5 @@ class SamplingOptions:
 
 
 def _check_repetition_penalty(penalty: float | None) -> None:
-    """Refuse a penalty that would divide by 0 or change signs."""
     if penalty is not None and penalty <= 0:
         raise InputError(f"the repetition penalty is {penalty}, but must be above 0: 1 is none, 1.1 is common")

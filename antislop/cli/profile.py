@@ -1,7 +1,4 @@
-"""The command `antislop profile`: counts the entries that are more frequent in texts than in human writing.
-
-Needs no model. numpy is imported only when the command runs, so that other commands start fast.
-"""
+"""The command `antislop profile`: count the entries that are more frequent in texts than in human writing."""
 
 from __future__ import annotations
 
@@ -56,8 +53,6 @@ _KIND_NAMES = {"content": "content n-gram"}
 
 @dataclass(frozen=True)
 class HumanOptions:
-    """The human writing that texts are compared with."""
-
     baseline: Annotated[
         list[Path] | None,
         typer.Option(
@@ -104,8 +99,6 @@ class LimitOptions:
 
 @dataclass(frozen=True)
 class ComparisonOptions:
-    """A comparison of two profiles instead of a profile."""
-
     compare: Annotated[
         tuple[Path, Path] | None,
         typer.Option(metavar="A B", help="Compare two profiles, or texts: the entries that fell, and those that rose."),
@@ -218,7 +211,7 @@ class _Reader:
     options: ReadingOptions
 
     def open_texts(self, paths: Iterable[Path]) -> Texts:
-        """Return a function that reads texts from the beginning at each call."""
+        """Return a function that reads the texts from the beginning."""
         names = [str(path) for path in paths]
         if "-" in names:
             raise InputError(
@@ -402,7 +395,7 @@ def _write_changes(changes: Sequence[Change], options: ComparisonOptions, out: P
 
 
 def _name_sides(before: Path, after: Path) -> tuple[str, str]:
-    """Return the names of two files, without suffixes unless these are the only difference."""
+    """Return the names of two files, without suffixes unless only these differ."""
     stems = tuple(
         re.sub(r"(?<=.)\.(jsonl?|ndjson|txt|csv|tsv|parquet)(\.gz)?$", "", path.name) for path in (before, after)
     )

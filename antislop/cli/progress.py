@@ -1,4 +1,4 @@
-"""Progress of long runs, shown as a bar on a terminal, and how Ctrl-C stops them."""
+"""Progress bars of long runs, and how Ctrl-C stops these."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class ProgressBar:
         title: str | None = None,
         note: str | None = None,
     ) -> None:
-        """Update the bar; `advance` adds to `done`, both in the units of `total`. None changes nothing."""
+        """Update the bar; `advance` adds to `done`, both in the units of `total`."""
         fields: dict[str, Any] = {} if note is None else {"note": note}
         self._bar.update(self._task, advance=advance, completed=done, total=total, description=title, **fields)
         if self._is_enabled and not self._is_shown and time.monotonic() - self._quiet_since >= self._silence:
@@ -81,14 +81,12 @@ class ProgressBar:
 
 @dataclass
 class Stop:
-    """Whether the user asked a run to stop."""
-
     is_requested: bool = False
 
 
 @contextmanager
 def stop_at_interrupt(say: Callable[[str], None]) -> Iterator[Stop]:
-    """Request a stop at the first Ctrl-C, so that texts in flight are finished; the second interrupts immediately."""
+    """Request a stop at the first Ctrl-C, so that texts in flight are finished; the second one interrupts."""
     requested = Stop()
 
     def stop(_: int, __: FrameType | None) -> None:
@@ -105,7 +103,7 @@ def stop_at_interrupt(say: Callable[[str], None]) -> Iterator[Stop]:
 
 @contextmanager
 def stop_workers_at_interrupt(say: Callable[[str], None]) -> Iterator[Stop]:
-    """Discard the texts in flight at the first Ctrl-C, which ends the workers of a cluster as well."""
+    """Discard the texts in flight at the first Ctrl-C, which ends the workers of a cluster, too."""
     requested = Stop()
     try:
         yield requested

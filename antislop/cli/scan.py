@@ -1,4 +1,4 @@
-"""The commands that search texts for bans: `scan` and `try`. They need no model."""
+"""The commands that search texts for bans: `scan` and `try`."""
 
 from __future__ import annotations
 
@@ -46,8 +46,6 @@ _WHITE_SPACE = re.compile(r"\s+")
 
 
 class ScanFormat(str, Enum):
-    """The format of the occurrences that `scan` finds."""
-
     TEXT = "text"
     JSON = "json"
     GITHUB = "github"
@@ -131,7 +129,7 @@ def _is_text(path: Path) -> bool:
 
 
 def _scan_file(bans: BanList, name: str, listing: _Listing, *, column: str | None) -> int:
-    """List the occurrences in a file, or in a column of its records, and return their number."""
+    """List the occurrences in a file and return their number."""
     path, number = Path(name), 0
     total = path.stat().st_size if path.is_file() and path.suffix.lower() != ".gz" else None
     with ProgressBar(console(stderr=True), _title(name), total=total, silence=SILENCE) as bar:
@@ -161,7 +159,7 @@ def _search_records(bans: BanList, name: str, column: str) -> Iterator[list[Occu
 
 
 class _Listing:
-    """Write occurrences as they are found, or the number of occurrences per file."""
+    """Write occurrences as they are found, or their number per file."""
 
     def __init__(self, output: ScanFormat, *, counts_only: bool, is_quiet: bool) -> None:
         self._output = output
@@ -177,7 +175,6 @@ class _Listing:
         return self._screen.is_terminal and not (self._counts_only or self._is_quiet)
 
     def add(self, occurrences: list[Occurrence]) -> None:
-        """Write occurrences, unless only counts or nothing is to be written."""
         if not (self._counts_only or self._is_quiet):
             self._write(
                 (occurrence._asdict(), f":{occurrence.line}:{occurrence.column}: ", occurrence.ban)
@@ -185,7 +182,6 @@ class _Listing:
             )
 
     def end_file(self, name: str, number: int) -> None:
-        """Write the number of occurrences, if counts are to be written."""
         if self._counts_only and not self._is_quiet:
             self._write([({"file": name, "count": number}, f":{number}", "")])
 
@@ -195,7 +191,7 @@ class _Listing:
             self._screen.file.write(("[" if self._before == "[" else "") + "\n]\n")
 
     def _write(self, entries: Iterable[tuple[dict[str, Any], str, str]]) -> None:
-        """Write entries: (data for JSON, place, phrase) each."""
+        """Write (data for JSON, place, phrase) of each entry."""
         file = self._screen.file
         for data, place, phrase in entries:
             if self._output is ScanFormat.JSON:
@@ -239,7 +235,7 @@ def _locate(lines: Sequence[int], index: int) -> tuple[int, int]:
 
 
 class Occurrence(NamedTuple):
-    """A match of a ban: the line and the column of its start, counted from 1, and the matched text."""
+    """A match of a ban. line, column: of its start, from 1."""
 
     file: str
     line: int
@@ -249,7 +245,7 @@ class Occurrence(NamedTuple):
 
 
 def find_occurrences(bans: BanList, pieces: Iterable[str], *, file: str) -> Iterator[list[Occurrence]]:
-    """Yield the occurrences of bans in a text that is read in pieces: lists of them, in order, without overlaps."""
+    """Yield the occurrences of bans in a text that is read in pieces, in order, without overlaps."""
     window, end = Window(pieces), 0
     for result in bans.search(window):
         matches = drop_overlaps(result.matches, begin=end)
@@ -277,7 +273,7 @@ class Window:
             yield piece
 
     def locate(self, index: int) -> tuple[int, int]:
-        """Return the line and the column of a character, counted from 1."""
+        """Return the line and the column of a character, from 1."""
         end = index - self._start
         self._line += self.text.count("\n", self._counted, end)
         line_end = self.text.rfind("\n", self._counted, end)
@@ -287,7 +283,6 @@ class Window:
         return self._line, index - self._line_start + 1
 
     def cut(self, match: Match) -> str:
-        """Return the text of a match."""
         return self.text[match.start - self._start : match.end - self._start]
 
     def drop(self, settled: int) -> None:
@@ -311,7 +306,7 @@ def style_line(screen: Console) -> str:
 
 
 class HitContext(NamedTuple):
-    """A hit, `text`, with the text around it; white space is single spaces."""
+    """A hit, `text`, with the text around it, in which white space is single spaces."""
 
     file: str
     line: int
@@ -323,7 +318,7 @@ class HitContext(NamedTuple):
 
 @dataclass
 class _BanHits:
-    """The number of hits of a ban, and the contexts of the first hits."""
+    """The hits of a ban, and the contexts of the first ones."""
 
     count: int = 0
     contexts: list[HitContext] = field(default_factory=list)
@@ -333,8 +328,8 @@ class _BanHits:
 class _Trial:
     """The hits of a list in some texts.
 
-    contexts: maximum contexts per ban.
-    hits: number of hits that don't overlap.
+    contexts: maximum per ban.
+    hits: that don't overlap.
     """
 
     bans: BanList
@@ -344,7 +339,6 @@ class _Trial:
     tallies: dict[Ban, _BanHits] = field(default_factory=dict)
 
     def add(self, name: str) -> None:
-        """Search the text of a file."""
         text = read_input(name)
         self.words += len(text.split())
         lines = _line_starts(text)

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class UpstreamOptions:
-    """A server elsewhere that writes the texts."""
-
     upstream: Annotated[
         str | None,
         typer.Option(
@@ -50,8 +48,6 @@ class UpstreamOptions:
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """Where to serve, to whom, and how much at a time."""
-
     host: Annotated[str, typer.Option(help="The address to listen at; 0.0.0.0 for all of this machine.")] = "127.0.0.1"
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes any free one.")] = 8000
     batch_size: Annotated[
@@ -71,7 +67,7 @@ class ServerOptions:
 
     @property
     def api_key(self) -> str | None:
-        """The key that clients send; None if there is none."""
+        """The key that clients have to send."""
         if self.api_key_env is None:
             return None
         key = os.environ.get(self.api_key_env, "").strip()
@@ -108,7 +104,6 @@ def serve(model: ModelOptions, upstream: UpstreamOptions, bans: BanOptions, serv
 
 
 def _check(model: ModelOptions, upstream: UpstreamOptions, bans: BanOptions, server: ServerOptions) -> None:
-    """Refuse options without effect."""
     if upstream.upstream is None and upstream.tokenizer is not None:
         raise InputError("--tokenizer has no effect without --upstream: a model brings its own tokenizer")
     if upstream.upstream is not None:
@@ -155,7 +150,6 @@ def _make_reloader(options: BanOptions) -> BanReloader:
 
 
 def _announce(name: str, host: str, port: int, bans: BanList, *, has_key: bool) -> None:
-    """Write where the server is, to standard error."""
     if not has_key and not _is_loopback(host):
         warn(f"anybody who reaches {host} can use this server: pass --api-key-env NAME to ask for a key")
     shown = "127.0.0.1" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host

@@ -1,6 +1,6 @@
 """Standard streams and files as commands use them: input is checked, output is safe to show on a terminal.
 
-Data goes to standard output, everything else to standard error. Knows no model.
+Data goes to standard output, everything else to standard error.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from antislop.errors import InputError, first_line
 _FORMATS = re.compile(
     r"\.(arrow|csv|html?|jpg|json|jsonl|md|ndjson|parquet|pdf|png|svg|tsv|txt|xlsx|ya?ml|zip)(\.gz)?$", re.I
 )
-"""The suffixes from which people expect a format."""
 _HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*(:[\w.-]+)?")
 
 
@@ -53,7 +52,7 @@ class _Console(Console):
     """A console that shows control characters as symbols, and raises `BrokenPipeError` for `Commands` to handle."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
-        """Yield the segments to write; all printed text passes through this method."""
+        """Yield the segments to write: all printed text passes here."""
         for segment in super().render(renderable, options):
             if segment.control:
                 yield segment
@@ -80,7 +79,6 @@ def say(sentence: str) -> None:
 
 
 def _write_remark(sentence: str, *, style: str | None = None) -> None:
-    """Write a sentence to standard error: on a terminal in lines broken between words, else in one line."""
     screen = console(stderr=True)
     with screen.capture() as captured:
         screen.print(sentence, style=style, soft_wrap=not sys.stderr.isatty())
@@ -99,7 +97,7 @@ def print_line(line: Text) -> None:
 
 
 def write(text: str) -> None:
-    """Write data to standard output: unchanged to a file or a pipe, with visible control characters to a terminal."""
+    """Write data to standard output; to a terminal with visible control characters."""
     out = console().file
     out.write(make_visible(text, keep_layout=True) if out.isatty() else text)
 
@@ -118,15 +116,11 @@ def save_json(path: Path, data: Any) -> None:
 
 
 def describe_command() -> str:
-    """Return the command line with the names of files only: their folders would reveal details of the machine.
-
-    The "owner/name" of a model or data set of the hub is kept whole, and so is the address of an endpoint.
-    """
+    """Return the command line without the folders of files, which would reveal details of the machine."""
     return shlex.join(["antislop", *map(_hide_folder, sys.argv[1:])])
 
 
 def _hide_folder(argument: str) -> str:
-    """Return an argument, or the value of an `--option=value`, without the folders of a path."""
     option, equals, value = argument.partition("=") if argument.startswith("--") else ("", "", argument)
     is_hub_name = _HUB_NAME.fullmatch(value) is not None and not Path(value).parent.exists()
     is_remote = is_hub_name or "://" in value or not {"/", "\\"} & {*value}
@@ -163,7 +157,7 @@ def _read_stdin() -> Iterator[bytes]:
 
 @contextmanager
 def as_input_error() -> Iterator[None]:
-    """Turn a `ValueError` into an `InputError` of its first line: for calls whose arguments come from the user."""
+    """Turn a `ValueError` into an `InputError` of its first line, where arguments come from the user."""
     try:
         yield
     except InputError:
@@ -190,11 +184,7 @@ def check_writable(path: Path, *, or_stdout: bool = False) -> None:
 
 
 def check_suffix(path: Path, *suffixes: str, advice: str | None = None) -> None:
-    """Refuse a file name with the suffix of another format; a name without a known suffix is accepted.
-
-    suffixes: of the format that is written; .gz may follow.
-    advice: what to do instead.
-    """
+    """Refuse a file name with a known suffix other than `suffixes`, after which .gz may follow."""
     found = _FORMATS.search(path.name)
     if found and f".{found[1].lower()}" not in suffixes:
         advice = advice or f"pass a name that ends in {' or '.join(suffixes)}"
@@ -212,7 +202,7 @@ def writing(path: Path) -> Iterator[None]:
 
 @contextmanager
 def writing_or_stdout(path: Path) -> Iterator[Path]:
-    """Yield the path to write to: for "-" a temporary file, whose text then goes to standard output."""
+    """Yield the path to write to: for "-" a temporary file that is then written to standard output."""
     if str(path) != "-":
         with writing(path):
             yield path

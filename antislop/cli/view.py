@@ -1,4 +1,4 @@
-"""The command `antislop view`: the texts of a trace with what was withdrawn, and a table of bans. Needs no model."""
+"""The command `antislop view`: the texts of a trace with what was withdrawn, and a table of bans."""
 
 from __future__ import annotations
 
@@ -13,21 +13,14 @@ from rich.table import Table
 from rich.text import Text
 
 from antislop import files
-from antislop.cli.terminal import (
-    check_suffix,
-    check_writable,
-    console,
-    say,
-    warn,
-    writing_or_stdout,
-)
+from antislop.cli.terminal import check_suffix, check_writable, console, say, warn, writing_or_stdout
 from antislop.display import describe_count, make_visible
 from antislop.trace.console import ConsoleWriter
 from antislop.trace.trace import Trace
 from antislop.trace.view.rows import BanCounts, RowView, count_bans
 
 MAX_INSTEAD = 3
-"""Maximum replacements listed per ban."""
+"""Replacements that are listed per ban."""
 
 
 def view(

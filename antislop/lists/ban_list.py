@@ -26,16 +26,13 @@ from antislop.matching.text_matcher import TextMatcher
 FORBIDDING_BIAS = -1e4
 """Highest bias of a logit at which the probability becomes 0, also in float64."""
 PIECE = 4096
-"""Characters per search step: the rules go through the changes in a piece once for each match in it."""
+"""Characters per search step: the rules go through all changes in a piece for each match in it."""
 ROWS_SHOWN = 20
 """Bans that a notebook shows."""
 
 
 class SearchStep(NamedTuple):
-    """The matches that one more piece of a text decided, in order.
-
-    settled: index of the character before which no others follow.
-    """
+    """The matches that one more piece of a text decided, in order. settled: no later ones begin before this index."""
 
     matches: list[Match]
     settled: int
@@ -344,7 +341,7 @@ Bans: TypeAlias = BanList | Iterable[str | Ban] | os.PathLike[str] | str
 
 
 def read_bans(bans: Bans) -> BanList:
-    """Return bans as a list. Raises `BanError` for a string that does not name a file."""
+    """Return bans as a list."""
     if isinstance(bans, BanList):
         return bans
     is_file = isinstance(bans, str) and (hub.is_address(bans) or os.path.isfile(bans))  # noqa: PTH113 - never raises
@@ -361,7 +358,7 @@ def read_bans(bans: Bans) -> BanList:
 def combine_bans(
     bans: BanList, *, strings: Sequence[str] = (), patterns: Sequence[str] = (), exempt: Sequence[str] = ()
 ) -> BanList:
-    """Return the bans together with strings that match anywhere and regexes, all with more exempt phrases."""
+    """Add strings that match anywhere and regexes to bans, and exempt phrases to all of them."""
     for name, value in (("banned_strings", strings), ("banned_regex", patterns), ("exempt", exempt)):
         if isinstance(value, str):
             raise BanError(
@@ -387,7 +384,7 @@ def _cut_pieces(pieces: Iterable[str]) -> Iterator[tuple[str, bool]]:
 
 
 def _collect_bans(lines: Iterable[Line], place: str) -> tuple[list[Ban], list[int], list[Refusal]]:
-    """Return the bans of a list, their lines, and the refused entries. Raises `BanError` if the list is too long."""
+    """Return the bans of a list, their lines, and the refused entries."""
     bans: list[Ban] = []
     numbers: list[int] = []
     refused: list[Refusal] = []

@@ -1,4 +1,4 @@
-"""The lists that come with the package; `data/README.md` of the repository says how they were made."""
+"""The lists that come with the package; `data/README.md` says how they were made."""
 
 from __future__ import annotations
 
@@ -34,8 +34,7 @@ class Construction(NamedTuple):
     """A sentence construction that language models overuse.
 
     sources: URLs of descriptions; without any, the counts in `data/README.md` are the only evidence.
-    examples: sentences in which the ban must be found.
-    counterexamples: sentences in which it must not be found.
+    examples, counterexamples: sentences in which the ban must be found, or not.
     """
 
     name: str
@@ -64,8 +63,6 @@ def read_constructions() -> tuple[Construction, ...]:
 
 def constructions(*names: str) -> BanList:
     """Load bans of English constructions, such as "It's not just X; it's Y": those named, or all.
-
-    Raises `BanError` for an unknown name.
 
     >>> [match[1:] for match in constructions("not-x-but-y").find("It was not a door, but a mouth.")]
     [(7, 24)]

@@ -1,6 +1,6 @@
 """Lists of bans on the Hugging Face hub, in repositories of data sets, and their addresses.
 
-An address is hf://owner/name/file or hf://owner/name@revision/file; without a file, `LIST` is read.
+An address is hf://owner/name/file or hf://owner/name@revision/file; without a file, it is `LIST`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _SHOWN = 20
 
 
 class Address(NamedTuple):
-    """The parts of an address. revision: a commit, a branch or a tag; None is the newest."""
+    """The parts of an address. revision: a commit, branch or tag; None is the newest."""
 
     repo: str
     revision: str | None
@@ -56,12 +56,11 @@ class Address(NamedTuple):
 
 
 def is_address(source: str) -> bool:
-    """Return whether a list lies on the hub."""
     return _PREFIX.match(source) is not None
 
 
 def parse_address(source: str) -> Address:
-    """Return the parts of an address. Raises `BanError`.
+    """Return the parts of an address.
 
     >>> parse_address("hf://me/slop@v1/lists/mine.txt")
     Address(repo='me/slop', revision='v1', file='lists/mine.txt')
@@ -73,7 +72,7 @@ def parse_address(source: str) -> Address:
 
 
 def download(source: str) -> Path:
-    """Return the path of a list in the cache of huggingface_hub. Raises `BanError` with the hub's error."""
+    """Return the path of a list in the cache of huggingface_hub."""
     address = parse_address(source)
     try:
         from huggingface_hub import hf_hub_download
@@ -88,12 +87,10 @@ def download(source: str) -> Path:
 
 
 def upload(folder: Path, repo: str, *, private: bool | None = None, replacing: Sequence[str] = ()) -> None:
-    """Upload the files of a folder to a repository of data sets, which is made if needed.
+    """Upload a folder to a repository of data sets, which is made if needed. Raises `InputError` with the hub's error.
 
     replacing: patterns of the names to upload; files of the repository that match are deleted. By default, all files
         are uploaded and none is deleted.
-
-    Needs a login (`hf auth login`). Raises `InputError` with the hub's error.
     """
     from huggingface_hub import HfApi
 
@@ -112,7 +109,7 @@ def upload(folder: Path, repo: str, *, private: bool | None = None, replacing: S
 
 
 def make_card(bans: Sequence[Ban], repo: str, *, source: str | None, license: str | None) -> str:
-    """Return a card as Markdown: the number of bans, how to use them, and the first ones."""
+    """Return a card as Markdown."""
     from huggingface_hub import DatasetCardData
 
     owner, _, title = repo.partition("/")

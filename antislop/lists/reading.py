@@ -1,4 +1,4 @@
-"""The text of a list, the interface of its formats, and what all formats share: bounds, entries, files."""
+"""What all formats of lists share: their interface, limits, entries, files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from antislop.matching.patterns.phrase import Phrase, read_phrase
 from antislop.matching.scopes import Scope
 
 Line: TypeAlias = "tuple[int, Ban | BanError]"
-"""The number of a line, and the ban that begins there or the reason why it is refused."""
+"""The number of the line on which a ban begins, and the ban or the reason why it is refused."""
 
 MAX_CHARACTERS = 20_000_000
 """Characters of a whole list."""
@@ -35,12 +35,12 @@ MAX_DEPTH = 10
 MAX_REGEXES = 10_000
 """Regexes of a list."""
 MAX_WRITTEN_OUT = 2_000_000
-"""Characters of a list's regexes with their repetitions written out; compiled, each takes about 100 bytes."""
+"""Characters of all regexes of a list with their repetitions written out; compiled, each takes about 100 bytes."""
 MAX_TIMED_OUT = 10
 """Regexes of a list that may time out when they are compiled."""
 
 PHRASE_KEYS = ("phrase", "word", "ngram", "bigram", "trigram")
-"""Keys that may name the phrase of an object."""
+"""Keys for the phrase of an object."""
 
 TOKEN_IDS = regex.compile(r"\s*\[\s*\d+(?:\s*,\s*\d+)*\s*\],?\s*")
 """A line of token ids, such as [5, 17]."""
@@ -51,7 +51,7 @@ class ListText:
     """The text of a list, and the properties by which its format is recognized.
 
     place: what messages call the list.
-    suffix: of its file's name, in lower case, such as ".json".
+    suffix: of its file's name, in lower case.
     """
 
     text: str
@@ -60,12 +60,11 @@ class ListText:
 
     @cached_property
     def lines(self) -> list[str]:
-        """The lines that are neither empty nor comments."""
+        """All but empty lines and comments."""
         return [line for line in self.text.split("\n") if line.strip() and not line.startswith("#")]
 
     @cached_property
     def is_json(self) -> bool:
-        """Whether to read the text as JSON or JSON Lines."""
         if self.suffix in (".json", ".txt"):
             return self.suffix == ".json"
         first, *others = self.text.strip().split("\n", 1)
@@ -87,13 +86,12 @@ class ListText:
 
 @dataclass(frozen=True)
 class ListFormat:
-    """A format in which lists are written.
+    """A format of lists.
 
-    recognizes: whether a text looks like it; asked of the formats that have the file's suffix, or else of all.
+    recognizes: whether a text looks like it; asked of the formats with the file's suffix, or else of all.
     read: yields the lines of a text, given the edges of phrases that name none. Raises `BanError` for a text that is
         not in the format.
-    suffixes: of files that may be in this format.
-    edges: of phrases, by default.
+    edges: default for `read`.
     """
 
     name: str
@@ -114,18 +112,14 @@ def attempt(line: int, make: Callable[..., Ban], phrase: Any, **options: Any) ->
 
 
 def are_counts(numbers: Iterable[Any]) -> bool:
-    """Return whether numbers are counts, not weights.
-
-    >>> are_counts([3, 1, 0]), are_counts([0.5, 1]), are_counts([1, 1])
-    (True, False, False)
-    """
+    """Return whether numbers are counts, not weights: whole, and some above 1."""
     values = list(numbers)
     are_whole = all(isinstance(value, int) and not isinstance(value, bool) and value >= 0 for value in values)
     return are_whole and any(value > 1 for value in values)
 
 
 def make_phrase(text: Any, *, edges: Edges, **options: Any) -> Ban:
-    """Return the ban of a phrase as people write it, with `*` as a wildcard."""
+    """Return the ban of a phrase as people write it: `*` is a wildcard."""
     kind, text = read_phrase(text)
     return Ban(kind.build(text, edges=edges) if kind is Phrase else kind.build(text), **options)
 
@@ -144,25 +138,20 @@ def is_kind(name: object) -> bool:
 
 
 def leave_plain(entries: list[Any]) -> list[Any]:
-    """Return the entries that do not name their kind."""
     return [entry for entry in entries if not names_kind(entry)]
 
 
 def read_object(line: int, entry: Mapping[str, Any], edges: Edges) -> Line:
-    """Return the ban of an object that names its kind; its other keys are options.
-
-    >>> read_object(1, {"kind": "words", "phrase": "voice barely", "gap": 2}, "word")[1]
-    Ban.words(['voice', 'barely'], gap=2)
-    """
+    """Return the ban of an object that names its kind; its other keys are options."""
     name = next((name for name in PHRASE_KEYS if name in entry), "")
     options = {key: value for key, value in entry.items() if key not in ("kind", name)}
     return attempt(line, make_ban, entry.get(name, ""), kind=entry["kind"], options=options, edges=edges)
 
 
 def make_ban(text: Any, *, kind: str | None = None, options: Mapping[str, Any], edges: Edges) -> Ban:
-    """Return a ban. Raises `BanError`.
+    """Return a ban.
 
-    kind: None for a phrase as people write it, which is a wildcard if it contains `*`.
+    kind: None for a phrase as people write it.
     options: of the pattern and the ban; a scope is [where, span].
     edges: of a phrase that names none.
     """
@@ -209,7 +198,7 @@ def read_text(source: str | os.PathLike[str] | IO[str] | IO[bytes]) -> tuple[str
 
 
 def write_text(path: str | os.PathLike[str], lines: Iterable[str]) -> None:
-    """Replace a file by lines of text, as a whole or not at all."""
+    """Replace a file, as a whole or not at all."""
     try:
         replace_text(path, "".join(f"{line}\n" for line in lines))
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Bans, and their occurrences in a text that is being written. No torch; reads no file but the stop words."""
+"""Bans, and their occurrences in a text that is being written. No torch."""
 
 import lazy_loader
 

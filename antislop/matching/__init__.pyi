@@ -3,6 +3,5 @@ from .patterns.pattern import Pattern as Pattern
 from .patterns.phrase import Phrase as Phrase
 from .patterns.regex import Regex as Regex
 from .patterns.tokens import Tokens as Tokens
-from .patterns.wildcard import Wildcard as Wildcard
-from .patterns.words import Words as Words
+from .patterns.words import Wildcard as Wildcard, Words as Words
 from .token_matcher import Matcher as Matcher, Violation as Violation

@@ -1,8 +1,7 @@
-"""Find many strings at once: an Aho-Corasick automaton that is built while it runs.
+"""Find many strings at once: an Aho-Corasick automaton (doi 10.1145/360825.360855) that is built while it runs.
 
-A. Aho, M. Corasick, "Efficient string matching", 1975, doi 10.1145/360825.360855. Its states are the prefixes of the
-patterns: here a range of the sorted patterns, found by bisection when a text first reaches it, so that compiling is
-sorting and only visited states take memory.
+Its states are the prefixes of the patterns: here a range of the sorted patterns, found by bisection when a text first
+reaches it, so that compiling is sorting and only visited states take memory.
 """
 
 from __future__ import annotations
@@ -19,15 +18,10 @@ class Automaton:
 
     >>> automaton = Automaton(["she", "he", "hers"])
     >>> state = ROOT
-    >>> for symbol in "ushers":
+    >>> for symbol in "she":
     ...     state = automaton.step(state, symbol)
-    ...     print(symbol, automaton.matches[state], automaton.longest[state])
-    u () 0
-    s () 1
-    h () 2
-    e (0, 1) 2
-    r () 3
-    s (2,) 1
+    >>> automaton.matches[state], automaton.longest[state]
+    ((0, 1), 2)
     """
 
     def __init__(self, patterns: Sequence[str]) -> None:

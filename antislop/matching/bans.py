@@ -1,4 +1,4 @@
-"""Bans: a pattern that must not be written, or only rarely, and where."""
+"""Bans: patterns that must not be written, or only rarely, and where."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Ban:
     scopes: all of these must hold where the ban applies; everywhere by default.
     from_token: index of the first generated token, from 0, in which the ban may begin.
     at_most: number of free occurrences in any `per_words` words, or in the whole text if that is 0.
-    count: how often the phrase was counted somewhere: a rank for `BanList.top`, without effect on the text.
+    count: how often the phrase was counted somewhere: a rank for `BanList.top`.
     options: of the pattern. For a phrase, case_sensitive=True compares letters as they are, and edges="anywhere" lets
         letters and digits touch it ("cat" in "category").
 
@@ -79,13 +79,13 @@ class Ban:
 
         options: the other arguments of `Ban`, except edges.
 
-        `\*` is the character. Words are compared within a sentence; punctuation between them does not matter.
+        Words are compared within a sentence; punctuation between them does not matter.
 
         >>> from antislop import BanList
         >>> [match[1:] for match in BanList([Ban.wildcard("a * of emotion*")]).find("A wild mix of emotions!")]
         [(0, 22)]
         """
-        from antislop.matching.patterns.wildcard import Wildcard
+        from antislop.matching.patterns.words import Wildcard
 
         return cls(Wildcard(phrase, gap=gap), **options)
 
@@ -93,8 +93,7 @@ class Ban:
     def words(cls, words: Sequence[str], *, gap: int = 0, skip_stop_words: bool = False, **options: Any) -> Ban:
         """Forbid words in this order within a sentence, with up to `gap` others between any two of them.
 
-        skip_stop_words: don't count articles, pronouns, auxiliaries and the like between them: published n-gram lists
-            leave these out.
+        skip_stop_words: don't count articles, pronouns, auxiliaries and the like: published n-gram lists lack these.
         options: the other arguments of `Ban`, except edges.
 
         >>> from antislop import BanList
@@ -131,15 +130,15 @@ class Ban:
 
     @classmethod
     def loop(cls, copies: int = 3, min_length: int = 40, max_passage: int = 1000, **options: Any) -> Ban:
-        """Forbid a passage that is written several times in a row, whatever it says, compared under folding.
+        """Forbid a passage with a letter that is written several times in a row, compared under folding.
 
         copies: number in a row that is a loop.
         min_length: characters of all copies together, so that "ha ha ha" is not a loop.
         max_passage: characters that one copy may have.
         options: the other arguments of `Ban`.
 
-        A passage contains a letter: rules of dashes are not loops. The occurrence begins with the first sentence, line
-        or word of the second copy, so that the passage stays once. Raises `BanError` for numbers out of range.
+        The occurrence begins with the first sentence, line or word of the second copy, so that the passage stays once.
+        Raises `BanError` for numbers out of range.
 
         >>> from antislop import BanList
         >>> text = "Tom ran home. He was glad. He was glad. He was glad. He slept."
@@ -201,7 +200,7 @@ BAN_OPTIONS: dict[str, Any] = {option.name: option.default for option in fields(
 
 
 def list_options(ban: Ban, *, with_pattern: bool = True) -> list[tuple[str, Any]]:
-    """Return (name, value) of the options that are not at their defaults."""
+    """Return (name, value) of each option that is not its default."""
     weight, *rules = fields(ban)[1:]
     of_pattern = find_options(type(ban.pattern)) if with_pattern else ()
     values = [
@@ -238,7 +237,7 @@ class Match(NamedTuple):
 def drop_overlaps(matches: Iterable[Match], *, begin: int = 0) -> list[Match]:
     """Return the matches, in order, without those that overlap an earlier or, from the same start, a longer one.
 
-    begin: end of the last match that was kept of the text before.
+    begin: end of the last match that was kept before.
     """
     kept = []
     for match in sorted(matches, key=lambda match: (match.start, -match.end)):
@@ -249,7 +248,7 @@ def drop_overlaps(matches: Iterable[Match], *, begin: int = 0) -> list[Match]:
 
 
 def distinct(bans: Iterable[Ban]) -> list[Ban]:
-    """Return the bans in order, one for each key, with the smallest weight."""
+    """Return one ban for each key, with the smallest weight, in order."""
     kept: dict[Hashable, Ban] = {}
     for ban in bans:
         key = ban.key

@@ -1,8 +1,7 @@
 """Decode the bytes of tokens into characters, as the decoders of tokenizers do.
 
-The bytes of most vocabularies are one stream of UTF-8. With byte fallback they are not: a run of single-byte tokens is
-text only if the whole run is valid; otherwise each of its bytes becomes U+FFFD. A run is therefore open until another
-kind of token follows.
+The bytes of most vocabularies are one stream of UTF-8. With byte fallback, a run of single-byte tokens is open until
+another token follows: it is text only if all of it is valid; otherwise each of its bytes becomes U+FFFD.
 """
 
 from __future__ import annotations
@@ -15,10 +14,7 @@ REPLACEMENT = "\ufffd"
 
 
 class TokenBytes(Protocol):
-    """The bytes of tokens, as in `Vocabulary`.
-
-    byte_tokens: tokens of byte fallback; empty for other vocabularies.
-    """
+    """The bytes of tokens, as in `Vocabulary`. byte_tokens: those of byte fallback."""
 
     @property
     def byte_tokens(self) -> frozenset[int]: ...
@@ -26,10 +22,7 @@ class TokenBytes(Protocol):
 
 
 class Pending(NamedTuple):
-    """Bytes of incomplete characters.
-
-    ages: for each byte, how many tokens ago it was added; 1 is the latest token.
-    """
+    """Bytes of incomplete characters. ages: for each, how many tokens ago it was added; 1 is the latest token."""
 
     data: bytes = b""
     ages: tuple[int, ...] = ()
@@ -39,10 +32,7 @@ NOTHING = Pending()
 
 
 class Completed(NamedTuple):
-    """The characters that one token completes.
-
-    begun: for each that an earlier token began, how many tokens earlier.
-    """
+    """The characters that one token completes. begun: for each that an earlier token began, how many tokens earlier."""
 
     text: str
     begun: tuple[int, ...]
@@ -50,7 +40,7 @@ class Completed(NamedTuple):
 
 
 def complete(surfaces: TokenBytes, token_id: int, pending: Pending = NOTHING) -> Completed:
-    r"""Return the characters that a token completes, after pending bytes.
+    r"""Decode one more token.
 
     >>> class Bytes:
     ...     byte_tokens = frozenset(range(256))
@@ -77,7 +67,7 @@ def complete(surfaces: TokenBytes, token_id: int, pending: Pending = NOTHING) ->
 
 
 def finish(surfaces: TokenBytes, pending: Pending) -> Completed:
-    """Return the characters of pending bytes at the end of a text, or before a special token."""
+    """Decode the pending bytes at the end of a text, or before a special token."""
     if not surfaces.byte_tokens:
         return _complete_utf8(pending, b"", final=True)
     try:

@@ -52,8 +52,8 @@ class _Piece(NamedTuple):
 class Context(NamedTuple):
     """The state of folding between two pieces of a text.
 
-    marks: (combining class, mark, place) of combining marks that may still change places. A place is counted back from
-        the end of the text so far; 1 is the last character.
+    marks: (combining class, mark, place) of combining marks that may still move. A place is counted back from the end
+        of the text so far; 1 is the last character.
     """
 
     last: int = _OTHER
@@ -146,7 +146,7 @@ def fold(text: str, *, context: Context = START, case_sensitive: bool = False, f
 
 
 def find_words(text: str, *, is_in_word: bool) -> tuple[list[int], bool]:
-    """Return the indices at which words begin in a piece, and whether it ends in one that may continue.
+    """Return the indices at which words begin, and whether the piece ends in one that may continue.
 
     >>> find_words("go on 東京", is_in_word=True)
     ([3, 6, 7], False)

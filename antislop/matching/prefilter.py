@@ -1,7 +1,7 @@
 """Search only those parts of a long text in which a ban can occur, at the speed of compiled code.
 
 The text is reduced to bytes, a compiled search finds the literals without which no pattern can match, and the exact
-search reads the passages around them: from one stop to another, which no match crosses.
+search reads the passages around them, from stop to stop: no match crosses a stop.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _IS_WORD = np.array([code < 128 and chr(code).isalnum() for code in range(256)])
 _IOTA = "ι"  # the only symbol that both a letter and a combining mark, U+0345, fold to
 _UNKNOWN = 255
 MAX_WAITING = 1 << 14
-"""Characters without a stop after which the exact search reads them anyway."""
+"""Characters without a stop after which the exact search takes over."""
 
 
 class Reduced(NamedTuple):
@@ -48,9 +48,9 @@ class Reduced(NamedTuple):
 class _Reduction:
     """From characters to bytes; a character is added when it first occurs.
 
-    The bytes stand for folded symbols: ASCII as it is, all that ends a sentence as a full stop, anything else as one of
-    128 others. Edges of words and combining marks, which may change places, are left out. So what occurs in a folded
-    text occurs in the reduced one.
+    A byte stands for a folded symbol: ASCII as it is, any end of a sentence as a full stop, others as one of 128. Edges
+    of words and combining marks, which may move, are left out. So what occurs in a folded text occurs in the reduced
+    one.
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,6 @@ class _Reduction:
         self._lock = Lock()
 
     def reduce(self, text: str) -> Reduced:
-        """Return a text as bytes; white space in a row is one byte."""
         codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
         counts = self._counts[codes]
         if (counts == _UNKNOWN).any():
@@ -76,7 +75,7 @@ class _Reduction:
         is_repeated = is_space[1:] & is_space[:-1]
         if is_repeated.any():
             kept = np.concatenate(([True], ~is_repeated))
-            data, origins = data[kept], origins[kept]
+            data, origins = data[kept], origins[kept]  # white space in a row is one byte
         others = np.zeros(len(codes) + 1, np.intp)
         if not text.isascii():
             np.cumsum(codes > 127, out=others[1:])
@@ -111,7 +110,7 @@ _REDUCTION = _Reduction()
 
 
 def find_literal(pattern: Pattern) -> bytes:
-    """Return the longest bytes that every occurrence contains once it is reduced; empty if none are known."""
+    """Return the longest bytes that every reduced occurrence contains; empty if none are known."""
     symbols = pattern.find_symbols(case_sensitive=False) or ""
     parts = [symbols] if pattern.is_literal else symbols.split(FILLER)
     return max((_reduce_symbols(part.replace(BOUNDARY, "")) for part in parts), key=len)
@@ -127,7 +126,7 @@ class PrefilterState(NamedTuple):
     """The state of a search.
 
     text: the undecided end of the text, from a stop on.
-    is_first: whether it begins with the whole text instead of a stop.
+    is_first: whether that is the whole text instead, which begins without a stop.
     exact: state of the exact search, while that reads everything.
     """
 
@@ -137,10 +136,7 @@ class PrefilterState(NamedTuple):
 
 
 class Prefilter(TextSearch[PrefilterState]):
-    """A search for phrases or words that reads only the passages with one of their literals.
-
-    It finds what the exact search finds, but may report more as open.
-    """
+    """A search for phrases or words that finds what the exact search finds, but may report more as open."""
 
     def __init__(self, patterns: Sequence[Pattern], search: type[TextSearch[Any]]) -> None:
         self._exact = search(patterns)
@@ -204,7 +200,6 @@ class Prefilter(TextSearch[PrefilterState]):
         return self._exact.forget(self._exact.read(self._exact.start, stop)[0])
 
     def _find_stops(self, reduced: Reduced) -> NDArray[np.intp]:
-        """Return the characters at which passages begin and end."""
         # For phrases, all but white space and what leaves no bytes; sequences of words lie within a sentence.
         is_stop = reduced.data != _SPACE if self._is_phrases else reduced.data == _END
         stops: NDArray[np.intp] = reduced.origins[is_stop]
@@ -226,7 +221,7 @@ class Prefilter(TextSearch[PrefilterState]):
         return places[(first <= decided) & ((first > 0) | is_first)]
 
     def _read_plainly(self, reduced: Reduced, places: NDArray[np.intp]) -> tuple[NDArray[np.bool_], set[PatternMatch]]:
-        """Return at which places ASCII alone decides, and the matches there."""
+        """Return which places ASCII alone decides, and the matches there."""
         number, begin, end = places.T
         data = np.concatenate(([_SPACE], reduced.data, [_SPACE]))  # the byte before `begin` is data[begin]
         origins = np.concatenate(([0], reduced.origins, [reduced.size - 1]))
@@ -247,7 +242,7 @@ class Prefilter(TextSearch[PrefilterState]):
 
 
 def _find_plain_symbols(pattern: Pattern, literal: bytes) -> str:
-    """Return the symbols of a phrase that occurs in ASCII wherever its literal does; else nothing."""
+    """Return the symbols of a phrase whose literal alone decides in ASCII, else nothing."""
     symbols = pattern.find_symbols(case_sensitive=False) or ""
     if not pattern.is_literal or pattern.case_sensitive or _END in literal:
         return ""
@@ -257,7 +252,7 @@ def _find_plain_symbols(pattern: Pattern, literal: bytes) -> str:
 def _find_passages(
     reduced: Reduced, stops: NDArray[np.intp], places: NDArray[np.intp], *, is_first: bool
 ) -> Iterator[tuple[int, int]]:
-    """Yield the passages around literals, from a stop (-1: the beginning) to behind a stop, merged."""
+    """Yield the merged passages around literals, from a stop (-1: the beginning) to behind a stop."""
     first, last = reduced.origins[places[:, 1]], reduced.origins[places[:, 2] - 1]
     stops = np.concatenate(([-1 if is_first else 0], stops, [reduced.size - 1]))
     begins = stops[np.searchsorted(stops, first) - 1]

@@ -1,7 +1,6 @@
 """Decide which matches count: exempt phrases, scopes, and a number of free occurrences.
 
-A match waits while an exempt phrase may still turn out to surround it. Places are counted back as in
-`patterns.pattern`; states are values.
+A match waits while an exempt phrase may still turn out to surround it. Places are counted back, as in all searches.
 """
 
 from __future__ import annotations
@@ -39,10 +38,7 @@ class Timeline(Generic[T]):
         return self.changes[-1][1] if self.changes else self.before
 
     def extend(self, size: int, changes: Iterable[tuple[int, T]], *, oldest: int) -> Timeline[T]:
-        """Return the timeline after `size` more characters, with changes at indices into these.
-
-        oldest: place before which changes are forgotten.
-        """
+        """Add `size` characters, with changes at indices into these; forget changes before the place `oldest`."""
         changes_back = [(place + size, value) for place, value in self.changes]
         changes_back += [(size - index, value) for index, value in changes]
         kept = tuple(change for change in changes_back if change[0] < oldest)
@@ -52,12 +48,12 @@ class Timeline(Generic[T]):
 class RuleState(NamedTuple):
     """The state of the rules.
 
-    exempt: state of the search for exempt phrases.
+    exempt: of the search for exempt phrases.
     spans: exempt phrases that may surround later matches.
     waiting: matches that an exempt phrase may still surround.
     scopes: the state of each scope, and whether bans apply in it.
     words: number of words that have begun.
-    counted: for each ban with free occurrences, the numbers of the words at which the latest ones began.
+    counted: (ban, numbers of the words at which its latest free occurrences began).
     """
 
     exempt: Any
@@ -70,10 +66,7 @@ class RuleState(NamedTuple):
 
 
 class Rules:
-    """Where the bans of a list apply, and how often they are free.
-
-    search: finds exempt phrases.
-    """
+    """Where the bans of a list apply, and how often they are free. search: finds exempt phrases."""
 
     def __init__(
         self, bans: Sequence[Ban], search: Callable[[Sequence[Phrase]], TextSearch[Any]] = PhraseSearch
@@ -92,7 +85,7 @@ class Rules:
     def read(
         self, state: RuleState, piece: str, result: PieceResult, *, final: bool = False
     ) -> tuple[RuleState, PieceResult]:
-        """Read one more piece; return the matches that it decides to count."""
+        """Read one more piece, with its matches; return those that count from now on."""
         size = len(piece)
         queue = [*(match.shift(size) for match in state.waiting), *result.matches]
         oldest = max((*result.open, *(match.start_back for match in queue), 1))
@@ -111,17 +104,14 @@ class Rules:
     def _decide(
         self, state: RuleState, queue: Sequence[PatternMatch], *, undecided: int
     ) -> tuple[RuleState, tuple[PatternMatch, ...]]:
-        """Return the matches that count, and a state with those that are still undecided.
-
-        undecided: place at which the longest incomplete exempt phrase begins.
-        """
+        """Return the matches that count. undecided: where the longest incomplete exempt phrase begins."""
         counted = dict(state.counted)
         matches: list[PatternMatch] = []
         waiting: list[PatternMatch] = []
         for match in sorted(queue, key=lambda match: (-match.end_back, -match.start_back)):
             number = match.pattern
             exempting = self._exempting[number]
-            if any(_is_within(match, span) for span in state.spans if span.pattern in exempting):
+            if any(match.is_within(span) for span in state.spans if span.pattern in exempting):
                 continue
             # Free occurrences are taken in the order of the text.
             is_next = self._bans[number].at_most and any(other.pattern == number for other in waiting)
@@ -140,17 +130,14 @@ class Rules:
         return state._replace(exempt=self._exempt.forget(state.exempt), spans=(), waiting=(), counted=())
 
     def restart(self, state: RuleState, content: str = "") -> RuleState:
-        """Return the state after a special token, which no phrase and no word crosses.
-
-        content: of the special token. It may be a delimiter of a scope, but no match lies in it.
-        """
+        """Return the state after a special token, which may be a delimiter of a scope, but ends phrases and words."""
         scopes = self._follow_scopes(state, content, size=0, oldest=1)
         return state._replace(exempt=self._exempt.start, spans=(), waiting=(), scopes=scopes, is_in_word=False)
 
     def _follow_scopes(
         self, state: RuleState, piece: str, *, size: int, oldest: int
     ) -> tuple[tuple[ScopeState, Timeline[bool]], ...]:
-        """Return the scopes after a piece of which the last `size` characters are text."""
+        """Return the scopes after a piece, or after a special token, of which no character is text (`size` 0)."""
         scopes = []
         for scope, (before, timeline) in zip(self._scopes, state.scopes, strict=True):
             after, changes = scope.read(before, piece)
@@ -166,7 +153,7 @@ class Rules:
         return state._replace(is_in_word=is_in_word, words=state.words.extend(len(piece), changes, oldest=oldest))
 
     def _is_free(self, number: int, word: int, counted: dict[int, tuple[int, ...]]) -> bool:
-        """Return whether an occurrence is one of the free ones, and count it."""
+        """Count an occurrence, and return whether it is free."""
         ban = self._bans[number]
         if not ban.at_most:
             return False
@@ -174,7 +161,3 @@ class Rules:
         counted[number] = (*before, word)[-ban.at_most :]
         recent_count = sum(not ban.per_words or word - other < ban.per_words for other in before)
         return recent_count < ban.at_most
-
-
-def _is_within(match: PatternMatch, span: PatternMatch) -> bool:
-    return span.start_back >= match.start_back and span.end_back <= match.end_back

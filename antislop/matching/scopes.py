@@ -37,8 +37,8 @@ class ScopeState(NamedTuple):
     """The state of a scope.
 
     opened: the delimiter that opened the current span; empty outside of spans.
-    has_ended: whether a span has ended.
-    tail: the end of the text, if it may be the beginning of a delimiter.
+    has_ended: whether any span has ended.
+    tail: the end of the text, if a delimiter may begin there.
     """
 
     opened: str = ""
@@ -96,7 +96,7 @@ class Scope:
 
     @cached_property
     def _delimiters(self) -> dict[str, regex.Pattern[str]]:
-        """The delimiters to search for outside of spans (""), and inside by the one that opened it."""
+        """What to search for outside of spans (""), and inside by the delimiter that opened the span."""
         span = SPANS[self.span] if isinstance(self.span, str) else {self.span[0]: (self.span[1],)}
         delimiters = {"": tuple(span), **span}
         return {opened: regex.compile("|".join(map(regex.escape, marks))) for opened, marks in delimiters.items()}

@@ -1,7 +1,6 @@
-"""Find bans of every kind in a text while it is being written: the searches of all kinds, and the rules of the bans.
+"""Find bans of every kind in a text while it is being written.
 
-Plain phrases are read apart from the rest: their results depend on little and can be remembered. Places are counted
-back as in `patterns.pattern`.
+Plain phrases are read apart from the rest: their results depend on little and can be remembered.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ class OtherState(NamedTuple):
 
 
 class TextMatcher:
-    """Bans, compiled. The `pattern` of its matches is the index of a ban; bans of token ids have none.
+    """Bans, compiled, without those of token ids. The `pattern` of a match is the index of its ban.
 
     prefilter: for texts that come in long pieces; it takes the patterns that it can.
     """
@@ -71,7 +70,7 @@ class TextMatcher:
     def complete(
         self, others: OtherState, piece: str, result: PieceResult, *, final: bool = False
     ) -> tuple[OtherState, PieceResult]:
-        """Add the matches of all other patterns to those of the phrases, and apply the rules."""
+        """Add the matches of the other patterns to those of the phrases, and apply the rules."""
         matches, open_, states = list(result.matches), list(result.open), []
         for (numbers, search), state in zip(self._searches, others.searches, strict=True):
             state, search_result = search.read(state, piece, final=final)
@@ -102,10 +101,7 @@ class TextMatcher:
         return others._replace(rules=others.rules._replace(counted=()))
 
     def restart(self, others: OtherState, content: str = "") -> OtherState:
-        """Return the state after a special token: no ban extends across it, but the rules still apply.
-
-        content: of the special token; only scopes read it.
-        """
+        """Return the state after a special token, which no ban extends across. content: only scopes read it."""
         rules = self._rules.restart(others.rules, content) if self._rules else others.rules
         return OtherState(self.start.searches, rules)
 
@@ -115,7 +111,6 @@ class TextMatcher:
 
 
 def _group(bans: Sequence[Ban], condition: Callable[[Ban], bool]) -> dict[type[TextSearch[Any]], list[int]]:
-    """Return the indices of the bans that meet a condition, by their search."""
     groups: dict[type[TextSearch[Any]], list[int]] = {kind.search: [] for kind in KINDS.values() if kind.search}
     for number, ban in enumerate(bans):
         if ban.pattern.search and condition(ban):

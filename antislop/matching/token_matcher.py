@@ -1,8 +1,7 @@
 """Read tokens and report the bans that they complete.
 
-States are immutable values: feeding a token to one returns another, and a rewind reuses an earlier one. The transition
-of a token in a situation is computed once and remembered, so that feeding is a dictionary look-up, whatever the size of
-the list.
+States are values: feeding a token to one returns another, and a rewind reuses an earlier one. A token's transition is
+computed once and remembered, so that feeding is a dictionary look-up, whatever the size of the list.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from antislop.matching.patterns.phrase import PhraseStates
 from antislop.matching.text_matcher import OtherState, TextMatcher
 
 TRANSITIONS_KEPT = 10_000
-"""Transitions that are remembered, up to 10 MB; finding one anew takes 10 µs."""
+"""Transitions that are remembered, in up to 10 MB; finding one anew takes 10 µs."""
 
 _END = -1  # the end of the text, as a token
 
@@ -36,10 +35,7 @@ class Violation(NamedTuple):
 
 
 class Surfaces(characters.TokenBytes, Protocol):
-    """The text of tokens, as in `Vocabulary`.
-
-    breaks: the special tokens, with their contents.
-    """
+    """The text of tokens, as in `Vocabulary`. breaks: the contents of the special tokens."""
 
     @property
     def breaks(self) -> Mapping[int, str]: ...
@@ -52,7 +48,7 @@ class _BanMatch(NamedTuple):
 
 
 class _Situation:
-    """What later matches of phrases and token ids depend on. Equal situations are the same object."""
+    """What later matches of phrases and token ids depend on. Equal ones are the same object."""
 
     __slots__ = ("pending", "phrases", "spelled", "transitions", "waits")
 
@@ -65,10 +61,9 @@ class _Situation:
 
 
 class _Transition(NamedTuple):
-    """The effect of one token in one situation on phrases and token ids.
+    """The effect of one token in one situation.
 
-    text: characters that the token completes.
-    begun: for each character that an earlier token began, how many tokens earlier.
+    text, begun: as in `characters.Completed`.
     spelled: bans of token ids that it completes.
     spelling: number of tokens of the longest incomplete ban of token ids.
     """
@@ -83,7 +78,7 @@ class _Transition(NamedTuple):
 
 
 class State:
-    """The matcher after `length` generated tokens (negative within the prompt). Treat it as a value.
+    """The matcher after `length` generated tokens (negative within the prompt). Don't modify it.
 
     earliest_start: lower bound on the start of any later violation, after any rewinds.
     settled_length: the same, less the one token more that an exhausted node may withdraw; tokens below it are final.
@@ -147,10 +142,8 @@ class State:
         return state
 
     def _find_jump(self) -> State:
-        """Return where the next state jumps to, so that any earlier state is reached in a few jumps.
-
-        E. Myers, "An applicative random-access stack", 1983, doi 10.1016/0020-0190(83)90106-0.
-        """
+        """Return where the next state jumps to, so that any earlier state is reached in a few jumps."""
+        # E. Myers, "An applicative random-access stack", 1983, doi 10.1016/0020-0190(83)90106-0
         jump = self._jump
         far = jump._jump if jump is not None else None
         if jump is None or far is None or self.length - jump.length != jump.length - far.length:
@@ -190,7 +183,7 @@ class State:
 
 
 class Matcher:
-    """The compiled bans, over the tokens of one vocabulary. Bans of weight 1 do nothing and are left out."""
+    """The compiled bans, over the tokens of one vocabulary; those of weight 1 are left out."""
 
     def __init__(self, bans: Iterable[Ban], surfaces: Surfaces) -> None:
         self._bans = [ban for ban in distinct(bans) if ban.weight < 1]
@@ -217,7 +210,7 @@ class Matcher:
 
     @property
     def transition_count(self) -> int:
-        """The number of remembered transitions: memory that grows as tokens are read."""
+        """The number of remembered transitions, which take memory."""
         return self._kept
 
     def start(self, prompt: Sequence[int] = (), *, lookback: bool = True, exempt_prompt: bool = False) -> State:
@@ -232,7 +225,7 @@ class Matcher:
             state = self.feed(state, token)
             in_prompt.update(match.ban for match in state._matches)
         if exempt_prompt:
-            in_prompt.update(match.ban for match in self._end(state)._matches)
+            in_prompt.update(match.ban for match in self.feed(state, _END)._matches)
         situation, others = state._transition.situation, state._others or self._texts.start
         if not lookback:
             phrases, others = self._texts.forget(situation.phrases, others)
@@ -244,9 +237,6 @@ class Matcher:
 
     def feed(self, state: State, token: int) -> State:
         """Return the state after one more token."""
-        return self._read_token(state, token)
-
-    def _read_token(self, state: State, token: int) -> State:
         situation = state._transition.situation
         transition = situation.transitions.get(token)
         if transition is None:
@@ -267,12 +257,12 @@ class Matcher:
 
     def finish(self, state: State) -> tuple[Violation, ...]:
         """Return the bans that the end of the text completes."""
-        return self._end(state)._list_violations(state.length - 1)
+        return self.feed(state, _END)._list_violations(state.length - 1)
 
     def expect(self, state: State, count: int) -> tuple[int, list[str]]:
         """Return the token in which the longest incomplete phrase begins, and up to `count` folded rests of it.
 
-        Without one, return the next token and no rests.
+        Without one, that is the next token, and there are no rests.
         """
         marks = state._transition.result.open
         if not marks:
@@ -285,10 +275,6 @@ class Matcher:
     ) -> State:
         transition = _Transition(self._find_situation(pending, phrases, ROOT), "", (), PieceResult(), ())
         return State(None, transition, length, others=None if self._texts.is_plain else others)
-
-    def _end(self, state: State) -> State:
-        """Return the state after the end of the text, which counts as one more token."""
-        return self._read_token(state, _END)
 
     def _name_bans(self, result: PieceResult) -> tuple[_BanMatch, ...]:
         return tuple(_BanMatch(self._bans[match.pattern], match.start_back, match.end_back) for match in result.matches)
@@ -326,5 +312,5 @@ class Matcher:
     def _find_situation(self, pending: Pending, phrases: PhraseStates, spelled: int) -> _Situation:
         key = (pending, phrases, spelled)
         if key not in self._situations:
-            self._situations[key] = _Situation(pending, phrases, spelled)
+            self._situations[key] = _Situation(*key)
         return self._situations[key]

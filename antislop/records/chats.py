@@ -16,17 +16,14 @@ _ROLES = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", "bing": "
 
 
 def is_chat(value: object) -> TypeGuard[Sequence[Mapping[str, Any]]]:
-    """Report whether a value is a list of messages."""
     return isinstance(value, Sequence) and len(value) > 0 and all(isinstance(part, Mapping) for part in value)
 
 
 def read_chat(value: Any) -> list[Message]:
-    """Return the messages of a chat, without the replies at its end.
+    """Return the messages of a chat, with OpenAI's names of roles, without the replies at its end.
 
-    value: a list of messages, or one list for each of their columns.
-
-    Roles get OpenAI's names. Text parts of a content are joined by line feeds, as in vLLM; other fields are kept.
-    Raises `InputError` for anything else, and if no message of a user or a tool is left at the end.
+    value: a list of messages, or one list for each of their columns. Text parts of a content are joined by line feeds,
+        as in vLLM; other fields are kept.
     """
     turns = _transpose(value) if isinstance(value, Mapping) else value
     if not isinstance(turns, list):
@@ -42,10 +39,7 @@ def read_chat(value: Any) -> list[Message]:
 
 
 def render_chat(messages: Sequence[Mapping[str, Any]], tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return the text of a chat by the tokenizer's template, special tokens included, up to the reply.
-
-    Raises `InputError` without a template, and for messages that it refuses.
-    """
+    """Return the text of a chat up to the reply, by the tokenizer's template, with special tokens."""
     from jinja2 import TemplateError
 
     if not getattr(tokenizer, "chat_template", None):
@@ -63,7 +57,7 @@ def put_system(messages: list[Message], system: str) -> list[Message]:
 
 
 def _transpose(columns: Mapping[str, Any]) -> Any:
-    """Return messages from one list per column, as `datasets` kept lists of objects before version 4."""
+    """Return messages from one list per column: `datasets` before version 4 kept lists of objects so."""
     lists = list(columns.values())
     if not lists or not all(isinstance(column, list) and len(column) == len(lists[0]) for column in lists):
         return columns

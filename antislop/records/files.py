@@ -27,7 +27,7 @@ _LENGTH = f"longer than {MAX_LINE:,} characters: write one record per line, and 
 class RawRecord(NamedTuple):
     """A value of a file.
 
-    place: what messages call it: path:line in a file of lines.
+    place: what messages call it, such as path:line.
     key: its name in a JSON object of records.
     error: the reason why there is no value.
     """
@@ -43,9 +43,9 @@ def is_readable(path: Path) -> bool:
 
 
 def read_file(path: Path) -> Iterator[RawRecord]:
-    """Read a file of one of the `KINDS`, all but .parquet also as .gz.
+    """Read a file of one of the `KINDS`, all but .parquet also as .gz; .json at once, all others in parts.
 
-    A .json file is read at once; all others in parts. Raises `InputError` if not even the first record can be read.
+    Raises `InputError` if not even the first record can be read.
     """
     if not is_readable(path):
         suffixes = ", ".join(sorted(KINDS))
@@ -70,21 +70,20 @@ def guard(records: Iterator[RawRecord], name: str) -> Iterator[RawRecord]:
 
 
 def is_unicode(text: str) -> bool:
-    """Return whether a text is free of lone surrogates, which UTF-8 can't encode."""
     try:
         text.encode()
-    except UnicodeEncodeError:
+    except UnicodeEncodeError:  # of lone surrogates
         return False
     return True
 
 
 def _kind(path: Path) -> str:
-    """Return the suffix, that before .gz for a compressed file; "" for Parquet in .gz, which needs random access."""
+    """Return the suffix, that before .gz for a compressed file."""
     suffix = path.suffix.lower()
     if suffix != ".gz":
         return suffix
     inner = path.with_suffix("").suffix.lower()
-    return "" if inner == ".parquet" else inner
+    return "" if inner == ".parquet" else inner  # which needs random access
 
 
 def _open_text(path: Path) -> IO[str]:

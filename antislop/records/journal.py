@@ -1,7 +1,7 @@
-"""A resumable journal: JSON Lines, flushed after each record.
+"""A resumable journal: JSON Lines, flushed after each record, and a file with the settings of the run.
 
-A second file stores the settings of the run, so that a run with other settings is refused; a lock admits one process at
-a time. A killed process loses its lock and the record that it was writing; the next run removes the incomplete line.
+A lock admits one process at a time. A killed process loses its lock and the record that it was writing; the next run
+removes the incomplete line.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FORCE = "use --force to overwrite it"
 
 
 class Journal:
-    """The records of one run, in a file. As a context manager, it closes the file and releases the lock.
+    """The records of one run, in a file that is open and locked until the context ends.
 
     identify: returns the identity of a record, unique in the journal.
     is_done: whether a resumed run keeps a record; others are removed, to be made again.
@@ -31,7 +31,7 @@ class Journal:
     additions: names of settings that a run may add to those of the previous run.
     force: resume even if settings differ.
 
-    previous: settings of the resumed run; empty for a new journal.
+    previous: settings of the resumed run, if any.
     damaged: number of damaged lines that were removed, not counting an incomplete last line.
     dropped: identities of the records that `drop` removed.
 
@@ -85,11 +85,11 @@ class Journal:
 
     @property
     def description(self) -> Path:
-        """The path of the file with the settings of the run."""
+        """The file with the settings of the run."""
         return self.path.with_name(self.path.name + ".run.json")
 
     def append(self, record: Record) -> None:
-        """Write a record and flush it to the operating system. Raises `InputError` if the disk is full."""
+        """Write a record and flush it to the operating system."""
         assert self._file is not None, "the journal is closed"
         line = json.dumps(record, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
         try:
@@ -103,7 +103,7 @@ class Journal:
         return self._fingerprints[identity]
 
     def lock(self, path: Path) -> None:
-        """Lock another file until the journal is closed. Raises `InputError` if another process has locked it."""
+        """Lock another file until the journal is closed."""
         self._locks.append(lock_file(path))
 
     def _unlock(self) -> None:
@@ -184,10 +184,7 @@ class Journal:
             )
 
     def _clean_up(self, is_done: Callable[[Record], bool]) -> None:
-        """Remove incomplete lines, duplicates, and records that are to be made again.
-
-        Raises `InputError` for records of another kind, before it changes anything.
-        """
+        """Remove incomplete lines, duplicates, and records to be made again; refuse records of another kind before."""
         if not self.path.exists():
             return
         foreign = InputError(f"{self.path}: its lines are not records of such a run: choose another file")
@@ -211,10 +208,7 @@ class Journal:
 
 
 def lock_file(path: Path) -> FileLock:
-    """Lock a file until this process ends, by a hidden file beside it; create its folder if necessary.
-
-    Raises `InputError` if another process has locked the file.
-    """
+    """Lock a file until this process ends, by a hidden file beside it; create its folder if necessary."""
     target = Path(os.path.realpath(path))
     lock = FileLock(target.with_name(f".{target.name}.lock"), thread_local=False)
     try:
@@ -234,7 +228,7 @@ def lock_file(path: Path) -> FileLock:
 
 
 def _flatten(settings: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (name, value) for each setting, as in generation.top_k."""
+    """Yield (name, value) for each setting; names are like generation.top_k."""
     if not isinstance(settings, dict):
         yield name, settings
         return
@@ -243,7 +237,7 @@ def _flatten(settings: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def read_lines(path: Path) -> Iterator[tuple[bytes, Record | None]]:
-    """Yield each line of a journal with its record; None for an incomplete line."""
+    """Yield each line of a journal with its record, if it is complete."""
     with open_bytes(path, unpack=False) as file:
         for line in file:
             try:
@@ -254,7 +248,7 @@ def read_lines(path: Path) -> Iterator[tuple[bytes, Record | None]]:
 
 
 def replace_lines(path: Path, lines: Iterable[bytes]) -> None:
-    """Replace the lines of a journal in one step. Raises `OSError`."""
+    """Replace the lines of a journal in one step."""
     with replacing(path) as file:
         file.writelines(lines)
 

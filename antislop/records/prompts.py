@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 COLUMNS = ("prompt", "messages", "conversations")
 KEYS = ("id", "prompt_id", "key")
 FIRST_RECORDS = 100
-"""Number of first records, one of which must have the requested columns."""
+"""Records among which the requested columns must occur."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ def _make_prompts(
             except InputError as reason:
                 error = f"{record.place}: {reason}"
         name = _distinguish(record_key or (str(record.number) if error else fingerprint_text(text)), uses)
-        has_special_tokens = error is None and writer.adds_special_tokens(messages)
+        has_special_tokens = messages is not None and writer.has_chat_template
         yield Prompt(name, text, messages, record.fields, error, has_special_tokens)
 
 
@@ -216,9 +216,6 @@ class _Writer:
                 f"the prompts are chats, and {why}: pass a text around them as template (--prompt-template "
                 "'… {prompt} …'), or a column that contains text (--column)"
             )
-
-    def adds_special_tokens(self, messages: list[Message] | None) -> bool:
-        return messages is not None and self.has_chat_template
 
     def write(self, value: Any, fields: Mapping[str, Any]) -> tuple[str, list[Message] | None]:
         """Return the text of a prompt and the chat from which it was made."""

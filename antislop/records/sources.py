@@ -27,13 +27,10 @@ _SPLITS = {
 
 
 class SourceRecord(NamedTuple):
-    """One record of a source.
+    """One record of a source; place, key and error as in `RawRecord`.
 
     number: index in the source, from 0; blank lines don't count, broken lines do.
-    place: what messages call it: path:line in a file of lines.
     fields: columns, as JSON values; a bare string becomes the column "prompt".
-    key: its name in a JSON object of records.
-    error: the reason why it has no fields.
     """
 
     number: int
@@ -44,15 +41,14 @@ class SourceRecord(NamedTuple):
 
 
 def read_records(source: Source, *, split: str = "train") -> Iterator[SourceRecord]:
-    """Read a source record by record.
+    """Read a source record by record. Raises `InputError` at once if nothing can be read.
 
-    source: the path of a .jsonl, .ndjson, .json, .txt, .csv, .tsv (each of these also as .gz) or .parquet file, or of a
-        folder; a data set of the hub as owner/name or owner/name:configuration; or strings and mappings.
+    source: the path of a file or a folder; a data set of the hub as owner/name or owner/name:configuration; or strings
+        and mappings.
     split: of a folder or a data set of the hub. A file of a folder belongs to the split that its path names ("test",
         "dev", …), else to "train".
 
-    Lone surrogates become U+FFFD, NaN and infinities null, and values of other types text. Raises `InputError` at once
-    if nothing can be read.
+    Lone surrogates become U+FFFD, NaN and infinities null, and values of other types text.
     """
     raw_records = _open_source(source, split)
     head = list(islice(raw_records, 1))
@@ -79,10 +75,7 @@ def _make_record(number: int, raw_record: RawRecord) -> SourceRecord:
 
 
 def to_json(value: Any, *, depth: int = 0) -> Any:
-    """Return a copy of a value in the types of JSON; bytes become their number, other types their `str`.
-
-    Raises `InputError` for a value that is nested too deeply, or contains itself.
-    """
+    """Return a copy of a value in the types of JSON; bytes become their number, other types their `str`."""
     if depth > MAX_DEPTH:
         raise InputError(f"lists and objects are nested more than {MAX_DEPTH} deep: flatten the record")
     match value:
@@ -146,7 +139,7 @@ def _refuse_split(subject: str, split: str) -> None:
 
 
 def _read_folder(folder: Path, split: str) -> Iterator[RawRecord]:
-    """Read a folder with `datasets` if it was saved by it or has a card; else its files, in the order of names."""
+    """Read a folder with `datasets` if it was saved so or has a card; else its files, in the order of names."""
     if (folder / "state.json").is_file() or (folder / "dataset_dict.json").is_file():
         return _number_rows(_load_saved(folder, split), str(folder))
     if _has_card(folder):

@@ -47,10 +47,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class LongText:
-    """A finished text of any length, which is read when it is asked for; fields as in `Text`.
-
-    read: yields it in pieces from its beginning.
-    """
+    """A finished text of any length, read when it is asked for; fields as in `Text`. read: yields it in pieces."""
 
     read: Callable[[], Iterable[str]]
     place: str
@@ -110,11 +107,7 @@ def open_texts(
 
 
 def drop_reasoning(text: str) -> str:
-    """Return a text without a reasoning block at its beginning; "" if the block does not end.
-
-    >>> drop_reasoning("<think>Let me see.</think>Once upon a time")
-    'Once upon a time'
-    """
+    """Return a text without a reasoning block at its beginning; "" if the block does not end."""
     content = _REASONING.sub("", text, count=1)
     return "" if _PARTIAL.match(content) else content
 
@@ -140,8 +133,7 @@ def _read_records(source: str, column: str | None, prompt_column: str | None, sp
 
 
 def _is_of_the_user(fields: Mapping[str, Any]) -> bool:
-    """Return whether a record is a message of SillyTavern that no model wrote."""
-    return "mes" in fields and bool(fields.get("is_user") or fields.get("is_system"))
+    return "mes" in fields and bool(fields.get("is_user") or fields.get("is_system"))  # in chats of SillyTavern
 
 
 def _make_text(record: SourceRecord, column: str | None, prompt_column: str | None) -> Text:
@@ -156,7 +148,6 @@ def _make_text(record: SourceRecord, column: str | None, prompt_column: str | No
 
 
 def _find_text(record: SourceRecord, column: str | None) -> str:
-    """Return the text of a record; "" if it is null."""
     name = column or next((column_name for column_name in (*COLUMNS, *_CHATS) if column_name in record.fields), None)
     if name is None or name not in record.fields:
         columns = column or " or ".join(COLUMNS)

@@ -1,7 +1,6 @@
 """Lists of phrases in CSV, optionally with a weight or a count beside each.
 
-The first line may name the columns; if there are more than two, it must, and only phrases, weights, counts and kinds of
-bans are read. Each line is a row, so that an unclosed quotation mark spoils one entry only.
+Each line is a row, so that an unclosed quotation mark spoils one entry only.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class _CsvColumns(NamedTuple):
     """The indices of the columns.
 
     width: how many there are.
-    are_ngrams: whether phrases without a kind are n-grams without stop words.
+    are_ngrams: whether stop words were left out of phrases without a kind.
     """
 
     phrase: int = 0
@@ -51,7 +50,7 @@ class _CsvColumns(NamedTuple):
 
 
 def are_pairs(lines: Sequence[str]) -> bool:
-    """Return whether several lines, names of columns aside, are a phrase and a number each.
+    """Return whether all lines, names of columns aside, are a phrase and a number.
 
     >>> are_pairs(["delve,0.5", "a testament to,0.25"]), are_pairs(["well, well", "in May, 2020"])
     (True, False)
@@ -64,11 +63,6 @@ def are_pairs(lines: Sequence[str]) -> bool:
 
 
 def read_csv(text: str, place: str, edges: Edges) -> Iterator[Line]:
-    r"""Yield the bans of a CSV text. Raises `BanError` for an unknown name of a column.
-
-    >>> [ban for _, ban in read_csv("phrase,weight\n\"well, well\",0.5\ndelve\n", "list", "word")]
-    [Ban('well, well', weight=0.5), Ban('delve')]
-    """
     lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip() and line[0] != "#"]
     separator = _find_separator([line for _, line in lines])
     rows = [(number, _split_cells(line, separator)) for number, line in lines]
@@ -82,7 +76,7 @@ def read_csv(text: str, place: str, edges: Edges) -> Iterator[Line]:
 
 
 def _find_separator(lines: Sequence[str]) -> str:
-    """Return the separator that leaves a number or names of columns in the first line, else most cells."""
+    """Return the separator that leaves a number, names of columns, or else most cells in the first line."""
     rows = {separator: _split_cells(lines[0] if lines else "", separator) for separator in _SEPARATORS}
     for separator, cells in rows.items():
         if len(cells) > 1 and (_has_names(cells) or (len(cells) == 2 and _to_number(cells[1]) is not None)):

@@ -1,6 +1,6 @@
-"""The formats of lists of bans, and how they are recognized. A new format is added here.
+"""The formats of lists of bans (docs/reference/formats.md), and how they are recognized. A new one is added here.
 
-docs/reference/formats.md describes each. The suffix of the file determines the format, or else the text does:
+The suffix of the file determines the format, or else the text does:
 
 * A JSON list of strings is phrases, or regexes if most of them show signs of one.
 * A JSON list of lists of strings is n-grams if any contains several words.
@@ -39,11 +39,7 @@ def read(
     format: str | None = None,  # noqa: A002
     edges: Edges | None = None,
 ) -> tuple[str, Iterator[Line]]:
-    """Return the name of the format of a list, and its lines.
-
-    place: what messages call the list.
-    suffix: of its file's name, in lower case; a known one takes precedence over the text.
-    edges: of plain phrases; by default, those of the format.
+    """Return the name of the format of a list, and its lines. place, suffix: as in `ListText`.
 
     Raises `BanError` for a text that is not in that format, also while the lines are read.
 
@@ -63,7 +59,6 @@ def find_format(name: str) -> ListFormat:
 
 
 def recognize(text: ListText) -> ListFormat:
-    """Return the format of a text, plain text by default. Raises `BanError` for invalid JSON."""
     if TEXT.recognizes(text):  # its first line, whatever the file's name
         return TEXT
     named = [format_ for format_ in FORMATS.values() if text.suffix in format_.suffixes]

@@ -1,8 +1,7 @@
 """Published lists in JSON and JSON Lines.
 
 Four shapes have one value for each ban: strings, [phrase, factor], [phrase, count], lists of words. The fifth,
-statistics, has phrases anywhere inside objects. In each, an entry may be an object that names the kind of its ban. The
-line of a ban is the one on which its value begins.
+statistics, has phrases anywhere inside objects. In each, an entry may be an object that names the kind of its ban.
 """
 
 from __future__ import annotations
@@ -36,7 +35,6 @@ _BETWEEN = regex.compile(r"[ \t\r\n,:]*")
 
 
 def find_shape(text: ListText) -> str:
-    """Return the name of the format of a JSON text."""
     if text.suffix != ".json" and _are_json_lines(text.text):
         return "statistics"
     if find_preset(text.value) is not None:
@@ -205,7 +203,7 @@ def _read_statistics_of(text: str, place: str, edges: Edges) -> Iterator[Line]:
 def _find_entries(
     text: str, index: int, value: Any, place: str, group: str = "", depth: int = 0
 ) -> Iterator[tuple[int, Any, str]]:
-    """Yield (index, entry, name of its group), also for strings in a list without statistics."""
+    """Yield (index, entry, name of its group); strings in a list, which have no statistics, too."""
     if depth > MAX_DEPTH:
         raise BanError(f"{place}: the statistics are nested more than {MAX_DEPTH} deep: give a list of phrases")
     is_object = isinstance(value, dict) and any(name in value for name in PHRASE_KEYS)

@@ -1,7 +1,6 @@
 """SillyTavern's lists: free text on top, then `"quoted"` phrases, `[1, 2]` (token ids) and bare lines.
 
-A preset of its samplers, in JSON, has such lists under `banned_tokens` and `global_banned_tokens`. A `*` is the
-character.
+A preset of its samplers, in JSON, has such lists under `banned_tokens` and `global_banned_tokens`.
 """
 
 from __future__ import annotations

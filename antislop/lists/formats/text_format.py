@@ -1,4 +1,4 @@
-r"""The text format of this package, written and read: one ban per line.
+r"""The text format of this package: one ban per line.
 
     # antislop 1
     # source: where the bans came from
@@ -8,8 +8,8 @@ r"""The text format of this package, written and read: one ban per line.
     \bnot just\b	regex max_span=80
     " a phrase that could be misread "	edges=anywhere
 
-After a tab follow the kind of the ban and its options; defaults are left out. In a phrase `*` is a wildcard, and `\*`
-the character. A phrase that could be misread is a JSON string.
+After a tab follow the kind of the ban and its options, if not the defaults. A phrase that could be misread is a JSON
+string.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from antislop.matching.patterns.pattern import find_options, write_stars
 from antislop.matching.patterns.phrase import Phrase
 
 VERSION = 1
-"""The newest version of the format."""
 
 _HEADER = regex.compile(r"# antislop ([1-9][0-9]{0,8})\s*")
 _FIELD = regex.compile(r"#\s*(source|license):\s*(.*\S)\s*")
@@ -48,11 +47,6 @@ class Heading(NamedTuple):
 
 
 def read_heading(text: str) -> Heading:
-    r"""Read the comments on top of a file.
-
-    >>> read_heading("# antislop 1\n# source: my stories\ndelve\n")
-    Heading(version=1, source='my stories', license=None)
-    """
     lines = text.split("\n", 100)[:100]
     header = _HEADER.fullmatch(lines[0])
     if not header:
@@ -67,7 +61,7 @@ def read_heading(text: str) -> Heading:
 
 
 def write_lines(bans: Iterable[Ban], *, source: str | None = None, license: str | None = None) -> Iterator[str]:
-    r"""Yield the lines of a file, without line ends; each was read back before.
+    r"""Yield the lines of a file. Raises `BanError` for a ban that does not read back the same.
 
     >>> list(write_lines([Ban("tapestry", weight=0.25)], source="my stories"))
     ['# antislop 1', '# source: my stories', 'tapestry\tweight=0.25']
@@ -86,7 +80,6 @@ def write_lines(bans: Iterable[Ban], *, source: str | None = None, license: str 
 
 
 def read_lines(text: ListText, edges: Edges) -> Iterator[Line]:
-    """Yield the bans of a list. Raises `BanError` for a newer version of the format."""
     version = read_heading(text.text).version
     if version is not None and version > VERSION:
         raise BanError(
@@ -102,11 +95,6 @@ TEXT = ListFormat("text", lambda text: read_heading(text.text).version is not No
 
 
 def write_ban(ban: Ban) -> str:
-    r"""Return the line of a ban.
-
-    >>> write_ban(Ban.words(["voice", "barely", "whisper"], gap=2, exempt=["a whisper"]))
-    'voice barely whisper\twords gap=2 exempt=["a whisper"]'
-    """
     kind = ban.pattern.kind
     text = write_stars(ban.text) if kind == Phrase.kind else ban.text
     flags = [*([] if kind == Phrase.kind else [kind]), *(_write_flag(*option) for option in list_options(ban))]
@@ -114,9 +102,7 @@ def write_ban(ban: Ban) -> str:
 
 
 def read_ban(line: str, *, edges: Edges = "word") -> Ban:
-    r"""Return the ban of a line. Raises `BanError`.
-
-    edges: of a phrase that names none.
+    r"""Return the ban of a line. edges: of a phrase that names none.
 
     >>> read_ban("a * of emotion*\tgap=2 weight=0.5")
     Ban.wildcard('a * of emotion*', weight=0.5, gap=2)

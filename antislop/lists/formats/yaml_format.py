@@ -1,6 +1,6 @@
 """Lists of phrases in YAML, in groups or in groups of groups, and the kinds of bans as tags.
 
-Read from events, without building values: an alias adds nothing, and every phrase is a string.
+It is read from events, so that an alias adds nothing, and every phrase is a string.
 """
 
 from __future__ import annotations
@@ -24,11 +24,6 @@ class _Group(NamedTuple):
 
 
 def read_yaml(text: str, place: str, edges: Edges) -> Iterator[Line]:
-    r"""Yield the phrases of a YAML text. Raises `BanError` if it is not YAML.
-
-    >>> [ban for _, ban in read_yaml("voices:\n- barely * whisper\n- hoarse", "list", "word")]
-    [Ban.wildcard('barely * whisper'), Ban('hoarse')]
-    """
     import yaml
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

@@ -21,7 +21,7 @@ from antislop.matching.patterns.pattern import FILLER, Pattern, TextSearch
 FindingKind = Literal["duplicate", "contained", "short", "common", "joined", "untypable", "case", "slow", "loop"]
 
 COMMON_ZIPF = 4.5
-"""Zipf frequency from which a word is common: log10 of its occurrences in a billion words, 32 in a million."""
+"""Zipf frequency (log10 of occurrences in a billion words) from which a word is common: 32 in a million."""
 COMMONEST_ZIPF = 6.0
 """The same for the words of a phrase: 1,000 in a million."""
 KNOWN_ZIPF = 3.0
@@ -40,10 +40,9 @@ _LONGER = "write a longer phrase, or give it a weight such as 0.3"
 class Finding:
     """A fault of one entry.
 
-    index: of the entry, from 0.
     fault: a clause that begins with the entry.
-    fix: what to do, in the imperative.
-    other: index of a second entry that the fault is about, if any.
+    fix: in the imperative.
+    other: index of a second entry that the fault is about.
     """
 
     ban: Ban
@@ -65,8 +64,7 @@ def lint(
 ) -> list[Finding]:
     """Return the faults of the entries of a list, in order.
 
-    frequencies: of words in lower case, as `load_frequencies` returns them; needed to find common words and missing
-        commas.
+    frequencies: as `load_frequencies` returns them; needed to find common words and missing commas.
     vocabulary: of a model; needed to find what it can't write.
 
     >>> [(finding.fault, finding.fix) for finding in lint([Ban("a testament to"), Ban("testament")])]
@@ -80,14 +78,13 @@ def lint(
     findings: dict[int, list[Finding]] = defaultdict(list)
     for check in checks:
         for finding in check:
-            if not _makes_superfluous({other.kind for other in findings[finding.index]}, finding.kind):
+            kinds = {other.kind for other in findings[finding.index]}
+            is_superfluous = kinds & {"duplicate", "contained"} or (
+                finding.kind == "common" and kinds & {"short", "common"}
+            )
+            if not is_superfluous:
                 findings[finding.index].append(finding)
     return [finding for index in sorted(findings) for finding in findings[index]]
-
-
-def _makes_superfluous(kinds: set[FindingKind], kind: FindingKind) -> bool:
-    """Return whether other faults of an entry make one superfluous."""
-    return bool(kinds & {"duplicate", "contained"}) or (kind == "common" and bool(kinds & {"short", "common"}))
 
 
 def describe(ban: Ban) -> str:
@@ -99,7 +96,7 @@ def always_forbids(ban: Ban) -> bool:
 
 
 def is_tried(pattern: Pattern) -> bool:
-    """Return whether to try a pattern on texts by itself, since no symbols of its occurrences are known."""
+    """Return whether to try a pattern on texts, since no symbols of its occurrences are known."""
     return pattern.occurs_in_text and not pattern.is_legible
 
 
@@ -107,7 +104,6 @@ def is_tried(pattern: Pattern) -> bool:
 
 
 def find_duplicates(bans: Sequence[Ban]) -> Findings:
-    """Yield the entries that forbid the same as an earlier one, once folded."""
     for index, other in _find_repeats(bans).items():
         ban, first = bans[index], bans[other]
         fault, fix = f"{describe(ban)} repeats {describe(first)}", "leave it out"
@@ -118,7 +114,7 @@ def find_duplicates(bans: Sequence[Ban]) -> Findings:
 
 
 def find_contained(bans: Sequence[Ban]) -> Findings:
-    """Yield the entries that have no effect because they always contain another one that is forbidden everywhere."""
+    """Yield the entries that always contain another one that is forbidden everywhere."""
     repeats = _find_repeats(bans)
     containers: dict[int, tuple[int, str]] = {}
     literals = sorted(_find_literals_within(bans), key=lambda pair: len(bans[pair[1]].text))
@@ -138,7 +134,7 @@ def find_contained(bans: Sequence[Ban]) -> Findings:
 
 
 def _find_repeats(bans: Sequence[Ban]) -> dict[int, int]:
-    """Return, for each entry that repeats another one, the first that forbids the same."""
+    """Return the first entry that forbids the same, for each that repeats one."""
     first: dict[Hashable, int] = {}
     firsts = [first.setdefault(ban.key, index) for index, ban in enumerate(bans)]
     return {index: other for index, other in enumerate(firsts) if other != index}
@@ -206,7 +202,7 @@ def _find_others_within(bans: Sequence[Ban]) -> Iterator[tuple[int, int]]:
 
 
 def _matches_within(search: TextSearch[Any], text: str) -> bool:
-    """Return whether a pattern occurs within a text, at the beginning and in the middle of a longer one."""
+    """Return whether a pattern occurs within a text that begins, or is in the middle of, a longer one."""
     for before, after in (("", " so"), ("so ", ", so")):
         with catch_warnings():
             simplefilter("ignore")  # a regex that times out just does not match
@@ -252,7 +248,7 @@ def find_common(bans: Sequence[Ban], frequencies: Mapping[str, float]) -> Findin
 
 
 def find_joined(bans: Sequence[Ban], frequencies: Mapping[str, float]) -> Findings:
-    """Yield the entries that look like two between which a comma is missing."""
+    """Yield the entries that look like two without a comma between them."""
     literals = [(index, ban) for index, ban in enumerate(bans) if ban.pattern.is_literal]
     entries = {ban.text.casefold() for _, ban in literals}
     for index, ban in literals:
@@ -267,7 +263,7 @@ def find_joined(bans: Sequence[Ban], frequencies: Mapping[str, float]) -> Findin
 def _describe_hits(
     ban: Ban, words: Sequence[str], frequencies: Mapping[str, float], *, share: float
 ) -> tuple[str, str]:
-    """Return the fault of a ban that hits common words, and the fix. share: of all common words."""
+    """Return the fault and the fix. share: of all common words."""
     rate = f"{sum(frequencies[word] for word in words) * 1e6:,.0f} in a million words"
     shown = ", ".join(words[:3]) + (f" and {len(words) - 3:,} more" if len(words) > 3 else "")
     name, pattern = describe(ban), ban.pattern
@@ -316,7 +312,7 @@ def _rank(word: str, frequencies: Mapping[str, float]) -> float:
 
 
 def find_untypable(bans: Sequence[Ban], vocabulary: VocabularySurfaces) -> Findings:
-    """Yield the entries that no sequence of tokens of a vocabulary writes, because of their case or at all."""
+    """Yield the entries that no sequence of tokens writes, in their case or at all."""
     spellers = {case_sensitive: Speller(vocabulary, case_sensitive=case_sensitive) for case_sensitive in (False, True)}
     for index, ban in enumerate(bans):
         if beyond := [i for i in ban.pattern.token_ids if i >= len(vocabulary.surfaces)]:
@@ -343,6 +339,6 @@ def _find_missing(ban: Ban, speller: Speller) -> Iterator[str]:
 
 
 def _is_written(ban: Ban, speller: Speller, *, case_sensitive: bool) -> bool:
-    """Return whether the symbols of a ban can be written; also if they are unknown."""
+    """Return whether the symbols of a ban, if any are known, can be written."""
     symbols = ban.pattern.find_symbols(case_sensitive=case_sensitive) or ""
     return all(speller.can_write(part) for part in symbols.split(FILLER))

@@ -1,7 +1,4 @@
-"""Spell texts with the tokens of a vocabulary.
-
-A model may write any sequence of tokens, whatever the tokenizer makes of a prompt.
-"""
+"""Spell texts with the tokens of a vocabulary, in any way that a model may write them."""
 
 from __future__ import annotations
 
@@ -15,16 +12,16 @@ _UTF8 = (*range(0xC0), *range(0xC2, 0xF5))
 
 
 class VocabularySurfaces(Protocol):
-    """The bytes that each token adds to a text, by token id."""
+    """The bytes of each token, by id."""
 
     @property
     def surfaces(self) -> Sequence[bytes]: ...
 
 
 class Speller:
-    """Spell folded symbols with the surfaces of a vocabulary; they may begin and end within a surface.
+    """Spell folded symbols with the surfaces of a vocabulary; they may begin and end within one.
 
-    A vocabulary with tokens for parts of characters is assumed to write anything, even if it lacks some bytes.
+    A vocabulary with tokens for parts of characters is assumed to write anything.
 
     >>> class Two:
     ...     surfaces = (b" cat", b"s")
@@ -38,7 +35,7 @@ class Speller:
         self._case_sensitive = case_sensitive
 
     def can_write(self, symbols: str) -> bool:
-        """Return whether the symbols of a phrase, as `fold_phrase` returns them, occur in a text of surfaces."""
+        """Return whether the symbols of a phrase occur in a text of surfaces."""
         if self._writes_anything:
             return True
         text = symbols.replace(BOUNDARY, "").strip(" ")

@@ -2,8 +2,7 @@ r"""Search a text for a regex while the text is still being written.
 
 A match is reported as soon as no later character can change it; until then the place at which it may begin is known.
 Both come from partial matches of the package `regex`: a pattern that must fail at its end tries every continuation,
-and results in a partial match if one of them reached the end of the text. `\b`, `$` and the like are rewritten to look
-ahead for the next character, so that they reach for it too.
+and matches partially if one of them reached the end of the text. `\b`, `$` and the like are rewritten to look ahead.
 """
 
 from __future__ import annotations
@@ -19,21 +18,21 @@ from antislop.matching.patterns.pattern import MAX_SPAN
 from antislop.matching.patterns.regex_size import COMMENT, LETTERS, SET, measure
 
 TIME_LIMIT = 0.25
-"""Seconds of CPU time that one regex may take beyond what its searches earn."""
+"""Seconds of CPU time that a regex may take beyond what its searches earn."""
 SHARED_LIMIT = 1.0
 """The same for all regexes of a list together."""
 SHORT_LIMIT = 0.0025
 """The same for each regex once the list has used up `SHARED_LIMIT`."""
 SEARCH_EARNS = 1e-5
-"""Seconds that a search earns: with `CHARACTER_EARNS`, about ten times what it takes."""
+"""Seconds that a search earns; with `CHARACTER_EARNS`, about ten times what it takes."""
 CHARACTER_EARNS = 5e-7
 """Seconds that a search earns per character."""
 FEW_PATHS = 30_000
-"""Ways through a regex along `LETTERS` characters that take less time than reading the clock."""
+"""Paths along `LETTERS` characters that take less time to try than reading the clock."""
 MAX_SIZE = 20_000
-"""Characters of a regex with its repetitions written out, as the package regex does when it compiles."""
+"""Characters of a regex with its repetitions written out, as it is compiled."""
 GROUP_SIZE = 8
-"""Regexes that are tried together: in most pieces of a text none of them matches."""
+"""Regexes that are tried together: in most pieces none of them matches."""
 
 _ATOM = regex.compile(rf"\\.|{COMMENT}|{SET}|.", regex.S)
 _EDGES = {r"\b", r"\B", r"\m", r"\M", r"\Z", r"\z"}
@@ -58,7 +57,7 @@ class Span(NamedTuple):
 
 
 class SharedTime:
-    """The seconds that the searches of one list took, less what they earned."""
+    """Seconds that the searches of one list took, less what they earned."""
 
     def __init__(self) -> None:
         self.spent = 0.0
@@ -71,8 +70,8 @@ class SharedTime:
 class Allowance:
     """The time that one regex may still take, so that none can block the run.
 
-    A search whose time is linear in its characters earns more than it spends. Any other uses up `TIME_LIMIT` seconds,
-    at once or over many searches; then all later ones are refused.
+    A search in linear time earns more than it spends. Any other uses up `TIME_LIMIT` seconds, at once or over many
+    searches; then all later ones are refused.
     """
 
     def __init__(self, shared: SharedTime | None = None) -> None:
@@ -83,7 +82,7 @@ class Allowance:
     def search(
         self, pattern: regex.Pattern[str], text: str, start: int, end: int, *, partial: bool = True
     ) -> regex.Match[str] | None:
-        """Search text[start:end], and spend the time it takes. Raises `TimeoutError` if none is left."""
+        """Search text[start:end]. Raises `TimeoutError` if no time is left."""
         while (left := self._shared.limit - self._spent) > 0:
             began = self._clock()
             try:
@@ -107,9 +106,6 @@ class IncrementalRegex:
     r"""A compiled regex that distinguishes decided matches from open ones.
 
     max_span: characters that a match, and what it looks ahead to, may cover; longer ones are not seen.
-
-    Raises `BanError` for a pattern that does not compile, matches the empty text (`x*`), searches backwards or calls
-    itself as a whole, and for a max_span under 1.
 
     >>> cats = IncrementalRegex(r"\bcats?\b")
     >>> cats.advance("a cat", 0, 5)
@@ -137,11 +133,10 @@ class IncrementalRegex:
         self._open = _compile(f"(?:{self.source})(*FAIL)")
         self.looks_behind = bool(_BEHIND.search(pattern))
         is_tame = size.paths <= FEW_PATHS and not self.looks_behind and not _REFERENCES.search(pattern)
-        self.brief = LETTERS if is_tame else 0
-        """Characters that can be searched without a look at the clock."""
+        self.brief = LETTERS if is_tame else 0  # characters that can be searched without a look at the clock
 
     def advance(self, text: str, start: int, end: int, allowance: Allowance | None = None) -> tuple[Span | None, int]:
-        """Return the first match from start on that is decided within text[:end], and where to search next.
+        """Return the first decided match in text[start:end], and where to search next.
 
         Without a match, that is where one may still begin, or `end`. Raises `TimeoutError`.
         """
@@ -170,7 +165,7 @@ class IncrementalRegex:
                 start = undecided
 
     def finish(self, text: str, start: int, allowance: Allowance | None = None) -> list[Span]:
-        """Return the matches from start on in a text that ends here. Raises `TimeoutError`."""
+        """Return the matches in text[start:], which ends there. Raises `TimeoutError`."""
         allowance = allowance or Allowance()
         matches = []
         while start < len(text):
@@ -187,7 +182,7 @@ class IncrementalRegex:
 
 
 def join(regexes: Sequence[IncrementalRegex]) -> list[tuple[list[IncrementalRegex], regex.Pattern[str] | None]]:
-    """Return groups of regexes, each with a pattern that matches wherever one of them does; None for a single one."""
+    """Return groups of regexes, each with a pattern that matches wherever one of them does, unless it is alone."""
     by_flags: dict[int, list[IncrementalRegex]] = {}
     singles = []
     for member in regexes:

@@ -1,4 +1,4 @@
-"""The kinds of patterns, by name. A new kind is added here."""
+"""The table of kinds. A new one is added here."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from antislop.matching.patterns.pattern import Pattern
 from antislop.matching.patterns.phrase import Phrase
 from antislop.matching.patterns.regex import Regex
 from antislop.matching.patterns.tokens import Tokens
-from antislop.matching.patterns.wildcard import Wildcard
-from antislop.matching.patterns.words import Words
+from antislop.matching.patterns.words import Wildcard, Words
 
 KINDS: dict[str, type[Pattern]] = {kind.kind: kind for kind in (Phrase, Regex, Wildcard, Words, Tokens, Loop)}
-"""In the order in which matches that begin at the same character are reported."""
+"""By name, in the order in which matches that begin at the same character are reported."""

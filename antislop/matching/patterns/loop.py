@@ -1,8 +1,7 @@
 """Passages that repeat, whatever they say, and their search.
 
 The state keeps the end of the folded text, and the length of its longest suffix that occurred before: only while that
-is long can a loop be near. Periods are looked for in the text itself, where the suffix occurred last, so that nothing
-is counted for each of them.
+is long can a loop be near. Then the period is looked for where the suffix occurred last.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ COPIES, MIN_LENGTH, MAX_PASSAGE = 3, 40, 1000
 """Defaults of the options of a loop."""
 MAX_COPIES = 1000
 MAX_CHARACTERS = 100_000
-"""Characters of all copies together: a search keeps as much of a text."""
+"""Characters of all copies together, and so of the text that a search keeps."""
 
 _TEXT = regex.compile(r"a passage \d+ times in a row|")
 MIN_OFFSET = 8
@@ -44,7 +43,7 @@ class Symbols(NamedTuple):
 
     marks: for each, whether a sentence (s) or a word (w) begins there, spaces and quotes before it included; a capital
         if the symbol is a letter. Any other letter is an a.
-    gaps: for each, the characters from the place of the symbol before it.
+    gaps: for each, the distance in characters from the one before it.
     """
 
     text: str = ""
@@ -131,7 +130,7 @@ class _Tracker:
         self.kept = (pattern.copies + 1) * pattern.max_passage + 2 * self._room
 
     def read(self, track: Track, symbols: Symbols, *, begun: int) -> tuple[Track, list[tuple[int, int]], int]:
-        """Return the loops that the symbols from `begun` on complete, and the first open place."""
+        """Return the loops that the symbols from `begun` on complete, and where the first incomplete one begins."""
         length, distance, since = track
         loops = []
         end, size = begun, len(symbols.text)
@@ -195,7 +194,7 @@ class _Tracker:
         return run
 
     def _find_start(self, marks: str, run: int, floor: int, period: int) -> int:
-        """Return where the second copy begins in a repetition from `run` on; it may be past the end."""
+        """Return where the second copy begins in a repetition from `run` on, maybe past the end."""
         first = max(run, floor)
         start = max(first, run + self._room + period)  # a passage without a word that begins
         for kind, place in ((_SENTENCE, first), (_WORD, max(first, run + self._room))):
@@ -205,7 +204,7 @@ class _Tracker:
 
 
 def _fold(piece: str, context: Context, seam: str, final: bool) -> tuple[Context, str, str, str, str, int, int]:
-    """Return the context and the seam after a piece, and its symbols: text, marks, gaps, first and last origin."""
+    """Return the context and seam after a piece, and its symbols: text, marks, gaps, first and last origin."""
     folded = fold(piece, context=context, final=final)
     marks, origins, edges = [], [], 0
     for symbol, origin in zip(folded.symbols, folded.origins, strict=True):
@@ -227,8 +226,7 @@ def _fold(piece: str, context: Context, seam: str, final: bool) -> tuple[Context
 def _mark(symbol: str, seam: str, *, is_line: bool, is_word: bool) -> tuple[str, str]:
     """Return the mark of a symbol, and the seam after it.
 
-    seam: since the last letter or digit: s or w if the next one begins a sentence or a word, a full stop if a space is
-        still missing for that.
+    seam: s or w if the next letter or digit begins a sentence or a word; a full stop if that still needs a space.
     is_word: whether a word begins without a space.
     """
     if symbol == " ":
@@ -256,10 +254,10 @@ class Loop(Pattern):
     shortest counts.
 
     The repetition is the run of characters, up to the loop's end, that equal those one passage earlier. The occurrence
-    begins in it at the first sentence or line, or at the first word after `MIN_OFFSET` characters, whichever comes
-    first: what was written once stays whole. The next loop's repetition begins after this occurrence.
+    begins in it at the first sentence or line, or the first word after `MIN_OFFSET` characters, whichever comes first:
+    what was written once stays whole. The next loop's repetition begins after this occurrence.
 
-    text: follows from `copies`; a loop has no text of its own.
+    text: follows from `copies`.
     """
 
     kind: ClassVar[str] = "loop"

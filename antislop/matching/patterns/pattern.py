@@ -1,7 +1,5 @@
 """The interfaces of a kind of bans: `Pattern`, what is forbidden, and `TextSearch`, which finds it.
 
-A new kind is a module with both, and a line in `kinds`.
-
 Searches count places in characters back from the end of the text read so far; 1 is the last character. So a piece that
 is read in the same state always has the same result.
 """
@@ -23,9 +21,9 @@ S = TypeVar("S")
 FILLER = "\ua66e"
 """A letter that no language uses: in folded symbols, any word or any letters."""
 MAX_SPAN = 200
-"""Default of characters that a match of a regex may cover."""
+"""Default limit of the characters of a regex's match."""
 WILDCARD_GAP = 3
-"""Default of words that a lone `*` of a wildcard may match."""
+"""Default limit of the words that a lone `*` matches."""
 MAX_SHOWN = 80
 """Characters of a pattern that a message shows."""
 
@@ -36,9 +34,8 @@ _STAR = re.compile(r"(\\*)\*")
 class Fault(NamedTuple):
     """A mistake in one pattern, for `antislop lint`.
 
-    kind: name of the check.
-    clause: what is wrong, continuing the name of the ban.
-    fix: what to do, in the imperative.
+    clause: continues the name of the ban.
+    fix: in the imperative.
     """
 
     kind: Literal["short", "common", "slow", "loop"]
@@ -50,7 +47,7 @@ class Pattern:
     """What a ban forbids: a frozen dataclass.
 
     Its first field is `text`; all others are options with defaults (switches, whole numbers or strings), which lists
-    write and read as flags. A kind needs a name and a search; what else is here has defaults.
+    write and read as flags. A kind needs a `kind` and a `search`.
 
     kind: name in lists and reports.
     constructor: shorthand that a `repr` shows, if `Ban` has one.
@@ -71,12 +68,12 @@ class Pattern:
 
     @classmethod
     def build(cls: type[P], text: str, **options: Any) -> P:
-        """Return a pattern. Raises `BanError` for an option that its kind does not have."""
+        """Return a pattern. Raises `BanError` for an unknown option."""
         cls._check_names(text, options)
         return cls(text, **options)  # type: ignore[call-arg]  # the fields of the subclass
 
     def with_options(self: P, **options: Any) -> P:
-        """Return the pattern with other options. Raises `BanError` as `build` does."""
+        """Return the pattern with other options. Raises `BanError` for an unknown one."""
         self._check_names(self.text, options)
         return replace(self, **options)  # type: ignore[type-var]
 
@@ -94,7 +91,7 @@ class Pattern:
 
     @property
     def token_ids(self) -> tuple[int, ...]:
-        """The token ids that are forbidden whatever their text, if any."""
+        """The token ids that are forbidden whatever their text."""
         return ()
 
     @property
@@ -110,17 +107,17 @@ class Pattern:
 
     @property
     def arguments(self) -> str:
-        """The text as it is passed to the constructor."""
+        """The text as the constructor takes it."""
         return repr(self.text)
 
     @property
     def diff_key(self) -> Hashable:
-        """A value that two patterns share if only their options differ: for `BanList.diff`, one changed ban."""
+        """A value that two patterns share if only their options differ, for `BanList.diff`."""
         return self.kind, fold_phrase(self.text, edges="anywhere").strip()
 
     @property
     def compiled_size(self) -> int:
-        """Characters of the compiled pattern if that can be far more than its text, else 0; lists limit their sum."""
+        """Characters of the compiled pattern if they can be far more than its text's, else 0; lists limit their sum."""
         return 0
 
     @property
@@ -129,25 +126,25 @@ class Pattern:
         return self.find_symbols(case_sensitive=False) is not None
 
     def describe(self) -> str:
-        """Return the pattern as a sentence names it, cut if it is long."""
+        """Return the pattern as a sentence names it, truncated."""
         return repr(self.text if len(self.text) <= MAX_SHOWN else self.text[: MAX_SHOWN - 1] + "…")
 
     # -- what lint asks
 
     @property
     def widest_gap(self) -> int:
-        """The largest number of other words within an occurrence in one place."""
+        """The largest number of other words between two words of an occurrence."""
         return 0
 
     def find_samples(self, *, widest_gap: int) -> list[str]:  # noqa: ARG002
-        """Return sample occurrences: bans of words that are found in all of them are found in every occurrence.
+        """Return samples, if any, such that bans of words found in all of them are found in every occurrence.
 
-        widest_gap: number of words that a gap of those bans may have. Empty if there are no such samples.
+        widest_gap: number of words that a gap of those bans may have.
         """
         return []
 
     def list_spellings(self) -> list[str]:
-        """Return texts that all are occurrences, for bans that distinguish spellings; `text` first, or nothing."""
+        """Return spellings that all are occurrences, `text` first; or nothing."""
         return []
 
     def find_in(self, texts: Sequence[str]) -> list[int]:
@@ -173,7 +170,6 @@ class Pattern:
 
 
 def find_options(kind: type[Pattern]) -> tuple[Field[Any], ...]:
-    """Return the fields of a kind that are options."""
     return tuple(field for field in fields(kind)[1:] if field.init)  # type: ignore[arg-type]  # its subclasses are
 
 
@@ -194,11 +190,14 @@ class PatternMatch(NamedTuple):
     def shift(self, size: int) -> PatternMatch:
         return PatternMatch(self.pattern, self.start_back + size, self.end_back + size)
 
+    def is_within(self, other: PatternMatch) -> bool:
+        return other.start_back >= self.start_back and other.end_back <= self.end_back
+
 
 class PieceResult(NamedTuple):
     """The matches in one piece, and the places at which incomplete occurrences begin.
 
-    Of several incomplete phrases the longest is enough: a rewind to its start withdraws the others.
+    Of several phrases the longest is enough: a rewind to its start withdraws the others.
     """
 
     matches: tuple[PatternMatch, ...] = ()
@@ -206,10 +205,7 @@ class PieceResult(NamedTuple):
 
 
 class TextSearch(ABC, Generic[S]):
-    """A search for patterns of one kind, piece by piece. Its states are values: to rewind, use an earlier one.
-
-    start: the state before any text.
-    """
+    """A search for patterns of one kind, piece by piece. States are values: to rewind, use an earlier one."""
 
     start: S
 
@@ -239,8 +235,6 @@ class TextSearch(ABC, Generic[S]):
 
 
 class FoldTrack(Protocol[S]):
-    """The patterns that compare under the same folding."""
-
     def read(self, state: S, piece: str, *, final: bool) -> tuple[S, PieceResult]: ...
 
 
@@ -248,7 +242,7 @@ T = TypeVar("T", bound=FoldTrack[Any])
 
 
 class TrackSearch(TextSearch[tuple[S, ...]], Generic[S, T]):
-    """A search in two tracks: the patterns that compare letters as they are, and all others."""
+    """A search in up to two tracks: the patterns that compare letters as they are, and all others."""
 
     def __init__(self, patterns: Sequence[Any], *, build: Callable[..., T], start: S) -> None:
         numbers: dict[bool, list[int]] = {False: [], True: []}
@@ -297,7 +291,7 @@ def check_number(name: str, text: str, value: object) -> None:
 
 
 def has_wildcard(text: str) -> bool:
-    r"""Return whether a phrase, as people write it, contains a `*` that is a wildcard; after a backslash it is not.
+    r"""Return whether a phrase, as people write it, contains a wildcard.
 
     >>> has_wildcard("a * of"), has_wildcard(r"f\*ck")
     (True, False)
@@ -315,9 +309,5 @@ def read_stars(text: str, *, wildcard: str = "*") -> str:
 
 
 def write_stars(text: str) -> str:
-    r"""Return the phrase that reads as a text without wildcards.
-
-    >>> print(write_stars("f*ck"))
-    f\*ck
-    """
+    """Return a text as a phrase without wildcards: the inverse of `read_stars`."""
     return _STAR.sub(r"\1\1\\*", text)

@@ -36,10 +36,8 @@ _fold_again = lru_cache(maxsize=1 << 15)(fold)
 class PhraseState(NamedTuple):
     """The state of one track.
 
-    start_back: place of the first character of the longest incomplete phrase; 0 if there is none.
-    end_back: place of its last character.
-    gaps: distances between the characters of its symbols, as a string: strings are copied and hashed far faster than
-        tuples, so that the length of a phrase hardly matters.
+    start_back, end_back: places of the longest incomplete phrase; 0 if there is none.
+    gaps: distances between the characters of its symbols, as a string: these copy and hash far faster than tuples.
     """
 
     context: Context = START
@@ -50,7 +48,6 @@ class PhraseState(NamedTuple):
 
 
 PhraseStates: TypeAlias = tuple[PhraseState, ...]
-"""The states of all tracks; a value to continue from any number of times."""
 
 
 def _measure_gaps(origins: Sequence[int]) -> str:
@@ -102,13 +99,11 @@ class _PhraseTrack:
 
 
 class PhraseSearch(TrackSearch[PhraseState, _PhraseTrack]):
-    """Phrases, compiled."""
-
     def __init__(self, patterns: Sequence[Phrase]) -> None:
         super().__init__(patterns, build=_PhraseTrack, start=PhraseState())
 
     def find_endings(self, state: PhraseStates, count: int) -> list[str]:
-        """Return the folded rest of up to `count` phrases, of which the most was read."""
+        """Return the folded rests of up to `count` phrases: those of which the most was read."""
         track, longest = max(
             zip(self._tracks, state, strict=True), key=lambda pair: len(pair[0].automaton.prefix(pair[1].state))
         )
@@ -188,6 +183,6 @@ def read_phrase(text: Any) -> tuple[type[Pattern], Any]:
         return Phrase, text
     if not has_wildcard(text):
         return Phrase, read_stars(text)
-    from antislop.matching.patterns.wildcard import Wildcard  # most lists have none
+    from antislop.matching.patterns.words import Wildcard  # most lists have none
 
     return Wildcard, text

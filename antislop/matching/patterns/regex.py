@@ -1,7 +1,6 @@
 """Regular expressions, which read the text as it is, and their search.
 
-Regexes without an open match are tried together, in groups; each of the others continues from where its match may
-begin.
+Regexes without an open match are tried together, in groups; each of the others continues where its match may begin.
 """
 
 from __future__ import annotations
@@ -147,7 +146,7 @@ class RegexSearch(TextSearch[RegexState]):
 
 
 class _RegexGroup:
-    """Regexes that are tried together. joined: matches wherever any of them does; None for a single regex."""
+    """Regexes that are tried together. joined: matches wherever any of them does."""
 
     def __init__(
         self, numbers: list[int], regexes: Sequence[IncrementalRegex], joined: regex.Pattern[str] | None
@@ -224,7 +223,7 @@ class Regex(Pattern):
             yield Fault("loop", clause, "use Ban.loop(), which withdraws the later ones only")
 
     def _find_slow_text(self) -> str:
-        """Return a text that takes too long, shorter than `max_span` to be searched once, or ""."""
+        """Return a text that takes too long, or ""; shorter than `max_span`, so that it is searched once."""
         compiled, allowance = self.prepare(), Allowance()
         letters: dict[str, None] = dict.fromkeys(regex.findall(r"\w", self.text)[:12])
         words = " ".join(regex.findall(r"[^\W_]+", self.text))

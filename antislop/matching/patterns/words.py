@@ -1,8 +1,7 @@
-"""Words in order, with gaps between them, compared under folding within a sentence; and their search.
+"""Wildcards and words in order, with gaps, compared under folding within a sentence, and their search.
 
-The search works on folded symbols, word by word: a word is compared when it ends. All ways to match a sequence are
-followed at once; the first complete one is the match, at the end of its last word, and a sequence has at most one match
-per start. Punctuation and white space within a match don't matter. In scripts without spaces each character is a word.
+A word is compared when it ends. All ways to match a sequence are followed at once; the first complete one is the match,
+and a sequence has at most one per start. In scripts without spaces each character is a word.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from antislop.files import read_text
 from antislop.matching.folding import BOUNDARY, SENTENCE_ENDS, START, Context, fold, fold_phrase
 from antislop.matching.patterns.pattern import (
     FILLER,
+    WILDCARD_GAP,
     Pattern,
     PatternMatch,
     PieceResult,
@@ -56,8 +56,6 @@ def split_words(text: str, *, gap: int, has_stars: bool, case_sensitive: bool = 
 
     gap: how many other words may come between two of them.
     has_stars: other words come only where a lone `*` is, and each `*` is at least one of them.
-
-    Raises `BanError` for a sequence without a word, and for one that begins or ends with a gap.
 
     >>> split_words("a * of emotion*", gap=3, has_stars=True)[1:]
     [Item(word='of', min_gap=1, max_gap=3), Item(word='emotion*', min_gap=0, max_gap=0)]
@@ -97,8 +95,8 @@ class SequenceState(NamedTuple):
     """The state of one track.
 
     word: as far as it was read, folded; None outside of words.
-    start_back, end_back: places of its first and last character.
-    joint: the first symbols after the end of the last word.
+    start_back, end_back: its places.
+    joint: the first symbols after the last word.
     """
 
     context: Context = START
@@ -168,7 +166,6 @@ class _WordTrack:
     def _advance(
         self, partials: set[_Partial], word: str, start: int, *, is_counted: bool
     ) -> tuple[set[_Partial], list[_Partial]]:
-        """Return the sequences that continue after a word, and those that it completes."""
         beginning = chain(self._beginning.get(word, ()), self._beginning_with_glob)
         if word.startswith(_FORGOTTEN):
             beginning = chain()
@@ -203,15 +200,12 @@ class WordSearch(TrackSearch[SequenceState, _WordTrack]):
 
 
 def _fits(parts: Sequence[str], word: str) -> bool:
-    """Return whether a word consists of these parts, in order, with any letters between them, in linear time.
-
-    Taking the leftmost place for each part is enough.
-    """
+    """Return whether a word consists of these parts, in order, with any letters between them."""
     prefix, *middle, suffix = parts
     index, end = len(prefix), len(word) - len(suffix)
     if end < index or not (word.startswith(prefix) and word.endswith(suffix)):
         return False
-    for part in middle:
+    for part in middle:  # the leftmost place is enough
         index = word.find(part, index, end) + len(part)
         if index < len(part):
             return False
@@ -224,7 +218,6 @@ class WordSequence(Pattern):
 
     case_sensitive: compare letters as they are.
     gap: how many other words a gap may contain.
-    items: the words, folded.
     """
 
     has_stars: ClassVar[bool] = False
@@ -239,7 +232,8 @@ class WordSequence(Pattern):
         check_text(self.text)
         check_switch("case_sensitive", self.text, self.case_sensitive)
         check_number("gap", self.text, self.gap)
-        object.__setattr__(self, "items", self._split_items(case_sensitive=self.case_sensitive))
+        items = split_words(self.text, gap=self.gap, has_stars=self.has_stars, case_sensitive=self.case_sensitive)
+        object.__setattr__(self, "items", tuple(items))
 
     @property
     def skip_stop_words(self) -> bool:
@@ -254,7 +248,8 @@ class WordSequence(Pattern):
         return WordSequence, self.items, self.skip_stop_words, self.case_sensitive
 
     def find_symbols(self, *, case_sensitive: bool) -> str:
-        words = (item.word.replace("*", FILLER) for item in self._split_items(case_sensitive=case_sensitive))
+        items = split_words(self.text, gap=self.gap, has_stars=self.has_stars, case_sensitive=case_sensitive)
+        words = (item.word.replace("*", FILLER) for item in items)
         return FILLER.join(f"{BOUNDARY}{word}{BOUNDARY}" for word in words)
 
     def find_samples(self, *, widest_gap: int) -> list[str]:
@@ -266,9 +261,19 @@ class WordSequence(Pattern):
             longest += [*[FILLER] * item.max_gap, *uncounted, word]
         return [" ".join(shortest), " ".join(longest)]
 
-    def _split_items(self, *, case_sensitive: bool) -> tuple[Item, ...]:
-        items = split_words(self.text, gap=self.gap, has_stars=self.has_stars, case_sensitive=case_sensitive)
-        return tuple(items)
+
+@dataclass(frozen=True, slots=True)
+class Wildcard(WordSequence):
+    r"""A phrase in which `*` stands for any letters of a word, and alone for one to `gap` words.
+
+    `\*` is the character, which does not matter between words, like all punctuation.
+    """
+
+    kind: ClassVar[str] = "wildcard"
+    constructor: ClassVar[str] = "Ban.wildcard"
+    has_stars: ClassVar[bool] = True
+
+    gap: int = WILDCARD_GAP
 
 
 @dataclass(frozen=True, slots=True)
