@@ -2,8 +2,8 @@
 
 Rejecting draws again from the start of a violation. Thinning keeps a token with the share of its probability that the
 ledger has left, and must know that probability in the distribution drawn from. A bias makes the server draw from what
-is left; truncation and penalties act after it, so it is exact only without these. "Exact" refers to the distribution
-that the server draws from, which is `generate`'s except where `StreamDialect.cuts_min_p_first` matters.
+is left; truncation and penalties act after it, so it is exact only without these. Exact: by the server's distribution,
+which is `generate`'s except where `StreamDialect.cuts_min_p_first` matters.
 """
 
 from __future__ import annotations
@@ -41,8 +41,7 @@ class MethodPlan:
 
     logprobs: the kind to request; None for rejecting alone.
     bias_limit: maximum number of biased tokens per request; None for any.
-    top_logprobs: number of likeliest tokens to request.
-    max_top_logprobs: maximum that the server returns.
+    top_logprobs: number of likeliest tokens to request, up to `max_top_logprobs`.
     rewinds_before_logprobs: rewinds to a position before log-probabilities are requested there.
     draws_together: several draws of one token take one request.
     """
@@ -58,7 +57,6 @@ class MethodPlan:
     draws_together: bool = False
 
     def choose(self, table: SparseTable) -> ExactMethod:
-        """Return the method for the next token."""
         if not table.touched:
             return "thin" if self.can_thin else "reject"
         fits = self.can_bias and len(table.biases()) <= (self.bias_limit or 2**31)

@@ -16,7 +16,7 @@ import torch
 from transformers import LogitsProcessorList
 
 from antislop.decoding.policy import Method, Policy, seed_of
-from antislop.decoding.row import Row, RowSpec
+from antislop.decoding.row import RowSpec
 from antislop.endpoint.client import StreamingClient
 from antislop.endpoint.endpoint import Endpoint, EndpointError
 from antislop.endpoint.loop_thread import LoopThread
@@ -160,7 +160,7 @@ class EndpointSampler:
 
         Closing the generator ends the text on the server.
 
-        bans, ban_method: instead of the sampler's bans and `method`.
+        bans, ban_method: instead of the sampler's.
         """
         seed = _random_seed() if seed is None else seed
         self._check(settings)
@@ -216,7 +216,6 @@ class EndpointSampler:
         return self._clients[loop]
 
     async def _start(self, request: _Request) -> EndpointText:
-        """Prepare a text; raises `InputError` for settings that can't be exact on the server."""
         features = await self.probe()
         settings, sampling = request.settings, request.settings.sampling
         plan = plan_method(self.method, sampling, features)
@@ -265,7 +264,6 @@ class EndpointSampler:
                 yield event
 
     async def _write(self, request: _Request) -> EndpointCompletion:
-        """Generate to the end, or until the server fails."""
         vocabulary = self._bans.vocabulary
         report, error, row, traffic = Report(surfaces=vocabulary), None, None, Traffic()
         try:
@@ -277,15 +275,11 @@ class EndpointSampler:
                     self._sampler.warn(event)
         except EndpointError as failure:
             error = failure
-        tokens = _kept_tokens(row, has_failed=error is not None)
+        tokens = [] if row is None else row.tokens
+        if row is not None and error is not None:
+            tokens = tokens[: row.settled]
         content = vocabulary.decode(tokens, after=request.prompt)
         return EndpointCompletion(request.number, content, tokens, report, traffic, self.method, error=error)
-
-
-def _kept_tokens(row: Row | None, *, has_failed: bool) -> list[int]:
-    if row is None:
-        return []
-    return row.tokens[: row.settled] if has_failed else row.tokens
 
 
 def _random_seed() -> int:

@@ -37,7 +37,7 @@ class StreamToken(NamedTuple):
 
     token: its id; None if the server sent its text, which several tokens or none have.
     logprob: natural, of the requested kind; None if unknown.
-    alternatives: likely tokens at this position and their log-probabilities; may contain the token itself.
+    alternatives: likely tokens and their log-probabilities; may contain the token itself.
     """
 
     token: int | None
