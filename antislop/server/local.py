@@ -44,8 +44,6 @@ Item: TypeAlias = Event | PromptChoices | Exception
 
 
 class _PendingRequest:
-    """A request that runs or waits, as the event loop's thread sees it."""
-
     def __init__(self, grammar: RequestGrammar | None) -> None:
         self.grammar = None if grammar is None else grammar.copy()
         self.loop = asyncio.get_running_loop()
@@ -53,13 +51,11 @@ class _PendingRequest:
 
 
 class LocalBackend:
-    """Generates with a transformers model, `batch_size` requests at a time; others wait for a free row.
-
-    Nobody else may use the model until `close`.
+    """Generates with a transformers model, which nobody else may use until `close`.
 
     bans: of requests without others.
+    batch_size: requests at a time; up to `queue_length` others wait for a free row.
     max_model_len: maximum tokens of prompt and text together; by default the number of positions of the model.
-    queue_length: requests that may wait.
     name: default: the name of the model's folder.
 
     Raises `InputError` for a model that can't be served.
@@ -221,7 +217,6 @@ class LocalBackend:
         self._post({number: [item] for number in numbers}, numbers if is_last else [])
 
     def _deliver(self, step: Sequence[tuple[Row, Event]], engine: BatchEngine) -> None:
-        """Hand over the events of a step."""
         items: dict[int, list[Item]] = defaultdict(list)
         finished = []
         for row, event in step:
@@ -240,7 +235,6 @@ class LocalBackend:
         return BackendError(str(describe_failure(row)))
 
     def _fail(self, numbers: Sequence[int], reason: Exception) -> None:
-        """End requests with an error."""
         self._post({number: [reason] for number in numbers}, numbers)
         for number in numbers:
             self._scheduler.cancel(number)

@@ -31,7 +31,7 @@ UNKNOWN_CONTEXT_TOKENS = 2048
 class Service:
     """Runs requests on a backend, for one event loop.
 
-    own_bans: the compiled list of requests that ask for no other; `replace_bans` sets it.
+    own_bans: the compiled list of requests that ask for no other.
     began: in seconds since 1970.
     """
 
@@ -71,7 +71,6 @@ class Service:
 
     @property
     def has_chat_template(self) -> bool:
-        """Whether the tokenizer turns messages into a prompt."""
         return bool(self._tokenizer.chat_template)
 
     @property
@@ -161,7 +160,7 @@ class Service:
         return sum(running.abort() for running in chosen)
 
     async def close(self, *, timeout: float | None = None) -> None:
-        """Refuse new requests and finish the running ones; cut them off after `timeout` seconds."""
+        """See `Backend.close`."""
         self.is_closing = True
         await self.backend.close(timeout=timeout)
         self._lists.close()
@@ -181,13 +180,12 @@ class Service:
         )
 
     def check_model(self, name: str | None) -> None:
-        """Raise `RequestError` for the name of another model."""
         if name is not None and name != self.backend.name:
             message = f"the model {name[:80]!r} is not served here: pass {self.backend.name!r}, or leave it out"
             raise RequestError(404, message, param="model", code="model_not_found")
 
     def _measure(self, prompt: Sequence[int], max_tokens: int | None, default: int | None) -> int:
-        """Return the number of new tokens of a prompt. Raises `RequestError` if they don't fit."""
+        """Return the number of new tokens of a prompt."""
         context = self.backend.context_length
         if context is None:
             return (default or UNKNOWN_CONTEXT_TOKENS) if max_tokens is None else max_tokens

@@ -28,7 +28,7 @@ MIN_TEMPERATURE = 0.01
 
 
 def _read_list(value: Any) -> Any:
-    """Return the list that a string contains as JSON, as some clients send it; anything else as it is."""
+    """Return the list that a string contains as JSON, as some clients send it."""
     if not isinstance(value, str):
         return value
     try:
@@ -52,7 +52,6 @@ def _read_stop(value: Any) -> Any:
 
 
 def _read_biases(value: Any) -> Any:
-    """Return biases by id, which JSON has as texts."""
     if not isinstance(value, dict):
         return {} if value == [] else value
     biases = {int(name): bias for name, bias in value.items() if name.isascii() and name.isdecimal() and len(name) < 11}
@@ -82,8 +81,6 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class StreamOptions(BaseModel):
-    """The options of a stream."""
-
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
     include_usage: bool = False
     include_obfuscation: bool = False
@@ -100,8 +97,6 @@ class JsonSchema(BaseModel):
 
 
 class ResponseFormat(BaseModel):
-    """The format of a text."""
-
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
     type: Literal["text", "json_object", "json_schema"] = "text"
     json_schema: JsonSchema | None = None
@@ -181,7 +176,7 @@ class CompletionBody(GenerationBody):
     max_tokens: may be 0 with `echo`.
     echo: begin the text with the prompt; `logprobs` then lists its tokens, too.
     logprobs: the number of alternatives per token.
-    add_bos_token: whether the tokenizer adds its special tokens to a prompt that is a text.
+    add_bos_token: whether the tokenizer adds its special tokens to a text.
     """
 
     prompt: Any = None
@@ -204,7 +199,7 @@ class EncodeBody(BaseModel):
     """A body of /v1/token/encode.
 
     add_bos_token: whether the tokenizer adds its special tokens.
-    encode_special_tokens: whether the name of a special token in the text is read as that token, not as characters.
+    encode_special_tokens: whether the name of a special token in the text is read as that token.
     decode_special_tokens: TabbyAPI's; ignored.
     """
 
@@ -275,7 +270,7 @@ def read_body(kind: type[Generation], fields: dict[str, Any]) -> tuple[Generatio
 
 
 def check(kind: type[Body], fields: dict[str, Any]) -> Body:
-    """Return the checked fields of a body. Raises `RequestError` for the first that can't be used."""
+    """Return a checked body. Raises `RequestError` for the first field that can't be used."""
     try:
         return kind.model_validate(fields)
     except ValidationError as error:
