@@ -2,8 +2,8 @@
 
 maker = ModelRecordMaker(model, tokenizer, bans, settings={"max_new_tokens": 300, "do_sample": True})
 with open_journal("out.jsonl", {"seed": 0}) as journal:
-for record in write_records(maker, lambda: read_prompts("prompts.jsonl"), journal):
-print(record["response"])
+    for record in write_records(maker, lambda: read_prompts("prompts.jsonl"), journal):
+        print(record["response"])
 """
 
 import lazy_loader

@@ -121,7 +121,7 @@ class RecordMakerBase(ABC):
 
     @abstractmethod
     def _find_error(self, ids: Sequence[int]) -> str | None:
-        """Return the error of a prompt that can't be used; None if it can be."""
+        """Return the error of a prompt that can't be used."""
 
     def make(self, specs: Iterable[SampleSpec], *, arm: Arm = "banned") -> Iterator[MadeRecord]:
         """Yield records as texts are finished; specs are read as places in the batch become free.
@@ -163,7 +163,6 @@ class RecordMakerBase(ABC):
         yield from self._finish_pairs(waiting)
 
     def _complete(self, spec: SampleSpec) -> Prompt:
-        """Return the prompt for the model; in the arm prompt-only, with the instruction to avoid the bans."""
         if spec.arm != "prompt-only":
             return spec.prompt
         assert self._instruction is not None, "the arm prompt-only is not among arms"
@@ -309,7 +308,6 @@ class ModelRecordMaker(RecordMakerBase):
 
 
 def refuse_pairs(kind: PairFormat | None) -> None:
-    """Refuse pairs that can't be made of texts under a grammar."""
     if kind == "dpo":
         raise InputError(
             "pairs of the format dpo are cut at the ends of sentences, where a grammar does not end: make pairs of the "

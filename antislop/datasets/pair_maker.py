@@ -86,7 +86,6 @@ class Pairs:
     """The pairs of one text.
 
     ids: the tokens of its prompt.
-    seed: of the text.
     rows: finished pairs.
     drafts: pairs whose withdrawn text is to be continued.
     error: why a text could not be continued.
@@ -101,8 +100,6 @@ class Pairs:
 
 
 class _Continuation(NamedTuple):
-    """A withdrawn text to be continued, under a seed of its own."""
-
     pairs: Pairs
     draft: PairDraft
     seed: int
@@ -115,9 +112,8 @@ class _Continuation(NamedTuple):
 class PairMaker:
     """Makes pairs of one format.
 
-    bans: under which the texts were written.
+    bans, settings: of the texts.
     fingerprint: of the tokenizer.
-    settings: of the texts.
     write: continues texts.
     find_room: returns the limit of tokens of a prompt, given the number of new tokens; None if unknown.
     find_ends: returns the tokens that end a text.

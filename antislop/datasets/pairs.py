@@ -1,7 +1,6 @@
 """Preference pairs from the events of a run: withdrawn text, rejected, and the text that replaced it, chosen.
 
-A final-token row needs no forward pass. A DPO pair needs a continuation of the withdrawn tokens, which the owner of the
-model writes.
+A final-token row needs no forward pass. For a DPO pair, the owner of the model continues the withdrawn text.
 """
 
 from __future__ import annotations
@@ -222,11 +221,10 @@ def make_tokens(
 ) -> Iterator[Record]:
     """Yield final-token rows: a context, the token that began a ban, and its alternatives.
 
-    tokenizer: its fingerprint.
-
     Leaves out alternatives less likely than `MIN_SHARE`, that begin the withdrawn text in another spelling, that
-    complete one of `bans`, or that were withdrawn at the same place; and rows without an alternative. Trainers use the
-    ids; the texts are for people.
+    complete one of `bans`, or that were withdrawn at the same place; and rows without an alternative.
+
+    tokenizer: its fingerprint.
     """
     all_corrections = list(corrections)
     withdrawn = {(correction.place, correction.rejected[0]) for correction in all_corrections}

@@ -6,7 +6,7 @@
             ...
 
 If a worker dies, another makes its block of specs again, with the same records, since these depend on their keys.
-Workers write no files: the journal stays in the process that reads the prompts.
+The journal stays in the process that reads the prompts.
 """
 
 from __future__ import annotations
@@ -184,10 +184,7 @@ def _name(error: Exception) -> str:
 
 
 class _Crew(NamedTuple):
-    """The workers of a cluster.
-
-    share: the resources of each, in Ray's names.
-    """
+    """The workers of a cluster. share: the resources of each, in Ray's names."""
 
     workers: int
     share: dict[str, float]
@@ -262,8 +259,7 @@ def _joining(address: str | None, *, workers: int | None) -> Iterator[None]:
 def _watching(head: str) -> Iterator[None]:
     """Raise `InputError` if the head of a cluster, host:port, does not answer for `LOST_AFTER` seconds.
 
-    Ray itself would end the process after a minute, without a message. Has no effect outside the main thread or on
-    Windows.
+    Ray itself would end the process after a minute, without a message. Works in the main thread only, not on Windows.
     """
     if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "pthread_kill"):
         yield
@@ -311,7 +307,6 @@ def _watch(head: str, is_over: threading.Event, is_lost: threading.Event) -> Non
 
 @contextmanager
 def _without_bars() -> Iterator[None]:
-    """Hide the progress bars of Ray Data: callers of this module show their own."""
     from ray.data import DataContext
 
     context = DataContext.get_current()

@@ -33,8 +33,7 @@ class BanReward:
 
         completions: texts, or lists of messages, of which the texts of the assistant count.
 
-        Prompts and other columns are ignored. Raises `InputError` for a completion of another shape, and `BanError` for
-        a regex that takes too long.
+        Raises `InputError` for a completion of another shape, and `BanError` for a regex that takes too long.
         """
         return [self._rate(_read_texts(completion, number)) for number, completion in enumerate(completions, start=1)]
 
@@ -56,9 +55,8 @@ def ban_reward(bans: Bans, *, per: float = 1000) -> BanReward:
 
     >>> from antislop import Ban
     >>> reward = ban_reward(["a testament to", Ban("tapestry", weight=0.5)])
-    >>> texts = ["It was a testament to her will, I suppose", "A torn, pale tapestry.", "She left."]
-    >>> reward(prompts=["", "", ""], completions=texts)
-    [-111.11111111111111, -125.0, 0.0]
+    >>> reward(prompts=["", ""], completions=["It was a testament to her will, I suppose", "She left."])
+    [-111.11111111111111, 0.0]
     """
     if isinstance(per, bool) or not isinstance(per, (int, float)) or not 0 < per < float("inf"):
         raise InputError(f"per is {per!r}; it is a number of words above 0, such as 1000")
@@ -80,7 +78,6 @@ def _read_texts(completion: TextOrChat, number: int) -> list[str]:
 
 
 def _read_text(content: Any, number: int) -> str:
-    """Return the text of a message, whose content is one text, parts of which some are texts, or nothing."""
     if content is None or isinstance(content, str):
         return content or ""
     if not isinstance(content, Sequence) or not all(isinstance(part, Mapping) for part in content):

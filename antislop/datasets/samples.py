@@ -1,4 +1,4 @@
-"""Samples: specs of texts to be made from prompts, the records of these texts, and sums over records."""
+"""Specs of texts to be made from prompts, the records of these texts, and sums over records."""
 
 from __future__ import annotations
 
@@ -26,10 +26,7 @@ UNBANNED: tuple[Arm, ...] = ("plain", "prompt-only")
 
 
 class SampleSpec(NamedTuple):
-    """One text to be made.
-
-    sample: its number among the texts to this prompt.
-    """
+    """One text to be made. sample: its number among the texts to this prompt."""
 
     prompt: Prompt
     sample: int

@@ -69,7 +69,6 @@ def _has_changed(spec: SampleSpec, journal: Journal) -> bool:
 
 
 def _describe_change(changed: Sequence[SampleSpec], journal: Journal) -> InputError:
-    """Return an error that shows how the first changed prompt differs from that of its record."""
     spec = changed[0]
     old_prompt = next(record["prompt"] for record in read_records(journal.path) if identify(record) == spec.identity)
     prompt = spec.prompt.text
