@@ -42,12 +42,7 @@ BATCHES_OF_CONTINUATIONS = 4
 
 
 class _Begun(NamedTuple):
-    """A text in flight.
-
-    ids: the tokens of its prompt.
-    is_chat: whether it is a chat reply.
-    since: its start, in seconds.
-    """
+    """A text in flight. ids: the tokens of its prompt."""
 
     spec: SampleSpec
     ids: list[int]

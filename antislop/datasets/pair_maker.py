@@ -60,10 +60,7 @@ def _find_last_end(text: str) -> int:
 
 
 def settings_for_continuations(settings: Mapping[str, Any], vocabulary: Vocabulary) -> dict[str, Any]:
-    """Return the settings of a text, changed so that it ends with its sentence.
-
-    Stop strings stay in force; minimum lengths are removed.
-    """
+    """Let a text end with its sentence. Stop strings stay in force; minimum lengths are removed."""
     other_settings = {name: value for name, value in settings.items() if name not in ("min_new_tokens", "min_length")}
     criteria = [*(settings.get("stopping_criteria") or []), SentenceEnd(vocabulary)]
     return {

@@ -80,7 +80,6 @@ class Summary:
     cut: texts that ended before their grammar did.
     words: of texts with bans.
     unbanned: tokens of texts without bans.
-    began: seconds of the monotonic clock.
     """
 
     records: int = 0

@@ -36,8 +36,8 @@ def open_journal(
 class Resumed(NamedTuple):
     """How the journal of a resumed run compares with its prompts.
 
-    changed: number of records that were removed because their prompts have changed.
-    unasked: number of records of prompts, samples or arms that this run does not have.
+    changed: records that were removed because their prompts have changed.
+    unasked: records of prompts, samples or arms that this run does not have.
     """
 
     changed: int
@@ -94,7 +94,7 @@ def write_records(
     """Make the records that a journal lacks, and yield each when it is written.
 
     prompts: returns an iterator over all prompts; called once per arm.
-    is_stopped: called before each text; once it returns True, only the texts in flight are finished.
+    is_stopped: called before each text; once True, only the texts in flight are finished.
 
     Raises `InputError` at a prompt that has changed under the key of a record: see `resume`.
     """
@@ -134,7 +134,7 @@ class PairFile:
         replace_lines(path, (line for line, row in lines if row and _owner(row) in journal))
 
     def _check(self, lines: Sequence[tuple[bytes, Record | None]], journal: Journal, *, is_own: bool) -> None:
-        """Refuse a file with lines that are not pairs of the journal's records, or of records that the journal lost.
+        """Refuse lines that are not pairs of the journal's records, or of records that it lost.
 
         Unless `is_own`, accept pairs of one lost record: the one being written when the process was killed.
         """
@@ -151,7 +151,7 @@ class PairFile:
             )
 
     def append(self, rows: Iterable[Record], counts: Mapping[PairCount, int] | None = None) -> None:
-        """Write the pairs of a text, and add to the counts of the file. Raises `InputError` if the disk is full."""
+        """Write the pairs of a text, and add to the counts. Raises `InputError` if the disk is full."""
         self.counts.update(counts or {})
         try:
             with open_to_append(self.path) as file:

@@ -93,14 +93,14 @@ class StreamSource(Source):
         return open_table(self.row.node)
 
     def is_stuck(self, start: Node) -> bool:
-        """Report whether a greedy text rewinds to a ban's start again and again, with all visible tokens used up."""
+        """Report whether a greedy text rewinds to a ban again and again, with all visible tokens used up."""
         is_greedy, touched = not self.row.spec.policy.do_sample, open_table(self.row.node).touched
         return is_greedy and start.rewinds >= GREEDY_REWINDS and touched >= self._visible
 
     def keeps(self, token: int) -> bool:
         """Return whether a token drawn from the whole distribution counts as drawn from what is left: by a coin.
 
-        A greedy token does if nothing was subtracted from it.
+        A greedy one does if nothing was subtracted from it.
         """
         share, spec = self.table.share_left(token), self.row.spec
         return share >= 1 or (spec.policy.do_sample and draw_uniform(spec.generator) < share)

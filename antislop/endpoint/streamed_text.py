@@ -58,11 +58,7 @@ class Traffic:
 
 
 class DrawnToken(NamedTuple):
-    """The next token, drawn from what the ledger has left.
-
-    probability: in the whole distribution; None if unknown.
-    alternatives: other tokens and their probabilities.
-    """
+    """The next token, drawn from what the ledger has left. probability: in the whole distribution."""
 
     token: int
     probability: float | None
@@ -70,11 +66,7 @@ class DrawnToken(NamedTuple):
 
 
 class EndpointText:
-    """A text that is being written.
-
-    seed: determines the seeds of the requests.
-    end_token: stands for an end token that the server does not name.
-    """
+    """A text that is being written. end_token: stands for an end token that the server does not name."""
 
     def __init__(
         self,

@@ -18,9 +18,8 @@ Logprobs = Literal["raw", "drawn"]
 class StreamRequest:
     """A request for the tokens that follow a prompt.
 
-    bias: added to the logits at each position, before temperature and truncation.
-    logprobs: one of `ServerFeatures.logprobs`; None for none.
-    top_logprobs: the number of likeliest tokens to return at each position.
+    bias: added to the logits, before temperature and truncation.
+    top_logprobs: number of likeliest tokens to return per position.
     """
 
     prompt: Sequence[int]

@@ -101,9 +101,7 @@ class _WrittenToken(NamedTuple):
 
 @dataclass
 class ChunkMaker:
-    """Folds the events of one text into chunks.
-
-    Text is in a chunk once no rewind can reach it, in whole characters, and once it can't begin a stop string.
+    """Folds the events of one text into chunks: whole characters beyond any rewind, which begin no stop string.
 
     stop: strings that end the text and are left out with all that follows.
     drops_space: leave out a space at the beginning.

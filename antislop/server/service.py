@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from copy import deepcopy
-from functools import partial
 from random import SystemRandom
 from typing import Any
 
@@ -58,16 +57,13 @@ class Service:
         special_tokens: whether the tokenizer adds them.
         reads_special_tokens: whether their names in the text are read as such.
         """
-        split = not reads_special_tokens
-        encode = partial(self._tokenizer, text, add_special_tokens=special_tokens, split_special_tokens=split)
-        ids: list[int] = await self._read(lambda: encode()["input_ids"])
-        return ids
+        options = {"add_special_tokens": special_tokens, "split_special_tokens": not reads_special_tokens}
+        return await self._read(lambda: self._tokenizer(text, **options)["input_ids"])
 
     async def read_template(self, messages: list[dict[str, Any]]) -> list[int]:
         """Return the ids of a chat's messages. Raises the errors of the tokenizer's template."""
-        template = partial(self._tokenizer.apply_chat_template, add_generation_prompt=True, return_dict=False)
-        ids: list[int] = await self._read(lambda: template(messages, tokenize=True))
-        return ids
+        render = self._tokenizer.apply_chat_template
+        return await self._read(lambda: render(messages, tokenize=True, add_generation_prompt=True, return_dict=False))
 
     @property
     def has_chat_template(self) -> bool:
@@ -79,7 +75,7 @@ class Service:
         template = self._tokenizer.chat_template
         return template if isinstance(template, str) else ""
 
-    async def _read(self, read: Any) -> Any:
+    async def _read(self, read: Callable[[], list[int]]) -> list[int]:
         self._refuse_if_closing()
         return await asyncio.get_running_loop().run_in_executor(self._reader, read)
 

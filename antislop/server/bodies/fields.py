@@ -80,24 +80,25 @@ Bias = Annotated[float, Field(ge=-100, le=100)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
-class StreamOptions(BaseModel):
+class _StrictModel(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+class StreamOptions(_StrictModel):
     include_usage: bool = False
     include_obfuscation: bool = False
 
 
-class JsonSchema(BaseModel):
+class JsonSchema(_StrictModel):
     """The schema of a text. It is always followed, whatever `strict` says; the name and description are ignored."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
     json_schema: Annotated[dict[str, Any], Field(alias="schema")]
     name: str = ""
     description: str | None = None
     strict: bool | None = None
 
 
-class ResponseFormat(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+class ResponseFormat(_StrictModel):
     type: Literal["text", "json_object", "json_schema"] = "text"
     json_schema: JsonSchema | None = None
 
@@ -117,10 +118,10 @@ class ResponseFormat(BaseModel):
         return text
 
 
-class GenerationBody(BaseModel):
+class GenerationBody(_StrictModel):
     """The fields that completions and chats share."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(allow_inf_nan=False)
 
     model: str | None = None
     max_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = None
@@ -195,7 +196,7 @@ class ChatBody(GenerationBody):
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_ALTERNATIVES)] | None = None
 
 
-class EncodeBody(BaseModel):
+class EncodeBody(_StrictModel):
     """A body of /v1/token/encode.
 
     add_bos_token: whether the tokenizer adds its special tokens.
@@ -203,25 +204,23 @@ class EncodeBody(BaseModel):
     decode_special_tokens: TabbyAPI's; ignored.
     """
 
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
     text: str
     add_bos_token: bool = True
     encode_special_tokens: bool = True
     decode_special_tokens: bool = True
 
 
-class CountBody(BaseModel):
+class CountBody(_StrictModel):
     """A body of KoboldCpp's /api/extra/tokencount. special: whether the tokenizer adds its special tokens."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
     prompt: str
     special: bool = True
 
 
-class AbortBody(BaseModel):
+class AbortBody(_StrictModel):
     """A body of /api/extra/abort."""
 
-    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+    model_config = ConfigDict(extra="ignore")
     genkey: Annotated[str, Field(max_length=256)] = ""
 
 
