@@ -194,7 +194,8 @@ def make_card(title: str, records: Sequence[Record], bans: BanList, made_of: Map
     made_of: source, model and command; license and language, as identifiers of the hub, if known; pairs, their format;
         and all other settings of the records.
     """
-    settings = {name: value for name, value in made_of.items() if name not in _SHOWN_ELSEWHERE and value is not None}
+    shown_elsewhere = ("command", "license", "language")
+    settings = {name: value for name, value in made_of.items() if name not in shown_elsewhere and value is not None}
     counts, slop = Counter(record["arm"] for record in records), measure_slop(records, bans)
     arms = list(counts)
     return _CARD.format(
@@ -213,9 +214,6 @@ def make_card(title: str, records: Sequence[Record], bans: BanList, made_of: Map
         pairs=_PAIRS.get(made_of.get("pairs") or "", ""),
         license=f"License: {made_of['license']}." if made_of.get("license") else _NO_LICENSE,
     )
-
-
-_SHOWN_ELSEWHERE = ("command", "license", "language")
 
 
 def _make_metadata(title: str, records: Sequence[Record], arms: Sequence[str], made_of: Mapping[str, Any]) -> str:

@@ -35,8 +35,6 @@ from antislop.trace.events import Conceded, Rewound
 
 NO_TOKEN = "the prompt has no token: give it some text"
 """The error of a record with an empty prompt."""
-
-
 BATCHES_OF_CONTINUATIONS = 4
 """Withdrawn texts are continued when they fill this many batches: a batch runs half empty at its end."""
 

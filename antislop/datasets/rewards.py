@@ -55,8 +55,9 @@ def ban_reward(bans: Bans, *, per: float = 1000) -> BanReward:
 
     >>> from antislop import Ban
     >>> reward = ban_reward(["a testament to", Ban("tapestry", weight=0.5)])
-    >>> reward(prompts=["", ""], completions=["It was a testament to her will, I suppose", "She left."])
-    [-111.11111111111111, 0.0]
+    >>> texts = ["It was a testament to her will, I suppose", "A torn, pale tapestry.", "She left."]
+    >>> reward(prompts=["", "", ""], completions=texts)
+    [-111.11111111111111, -125.0, 0.0]
     """
     if isinstance(per, bool) or not isinstance(per, (int, float)) or not 0 < per < float("inf"):
         raise InputError(f"per is {per!r}; it is a number of words above 0, such as 1000")

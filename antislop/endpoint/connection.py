@@ -101,7 +101,8 @@ class StreamConnection:
         server_wait, problem = 0.0, ""
         for attempt in range(self._endpoint.retries + 1):
             if attempt:
-                await asyncio.sleep(_choose_wait(attempt, backoff=self._endpoint.backoff, server_wait=server_wait))
+                own_wait = self._endpoint.backoff * 2 ** (attempt - 1) * random.uniform(0.5, 1.0)
+                await asyncio.sleep(min(MAX_WAIT_SECONDS, max(server_wait, own_wait)))
             has_begun = False
             try:
                 async with self._request(url, payload, is_last=is_last) as response, aclosing(read(response)) as parts:
@@ -243,12 +244,6 @@ def _check_event(content: bytes, *, is_error: bool = False) -> Any:
         is_final = 400 <= status < 500 and status not in RETRIED_STATUSES
         raise _Failure(f"reported an error: {_read_message(content)}", is_final=is_final, status=status)
     return event
-
-
-def _choose_wait(attempt: int, *, backoff: float, server_wait: float) -> float:
-    """Return the seconds before a repeated attempt, from 1 on."""
-    wait: float = backoff * 2 ** (attempt - 1) * random.uniform(0.5, 1.0)
-    return min(MAX_WAIT_SECONDS, max(server_wait, wait))
 
 
 def _read_message(content: bytes) -> str:

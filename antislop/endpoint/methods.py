@@ -2,8 +2,8 @@
 
 Rejecting draws again from the start of a violation. Thinning keeps a token with the share of its probability that the
 ledger has left, and must know that probability in the distribution drawn from. A bias makes the server draw from what
-is left; truncation and penalties act after it, so it is exact only without these. Exact: by the server's distribution,
-which is `generate`'s except where `StreamDialect.cuts_min_p_first` matters.
+is left; truncation and penalties act after it, so it is exact only without these. "Exact" refers to the distribution
+that the server draws from, which is `generate`'s except where `StreamDialect.cuts_min_p_first` matters.
 """
 
 from __future__ import annotations

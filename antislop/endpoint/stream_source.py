@@ -1,6 +1,6 @@
 """Take tokens that a server has drawn, with a table of the probabilities that it sent.
 
-A violation is subtracted only if the probabilities of all its tokens are known; those of all others count as whole.
+The server sends the probabilities of some tokens only: a violation is subtracted if those of all its tokens are known.
 """
 
 from __future__ import annotations
