@@ -83,8 +83,7 @@ class Pairs:
     """The pairs of one text.
 
     ids: the tokens of its prompt.
-    rows: finished pairs.
-    drafts: pairs whose withdrawn text is to be continued.
+    rows: finished pairs; `drafts` are to be continued.
     error: why a text could not be continued.
     """
 
@@ -111,7 +110,6 @@ class PairMaker:
 
     bans, settings: of the texts.
     fingerprint: of the tokenizer.
-    write: continues texts.
     find_room: returns the limit of tokens of a prompt, given the number of new tokens; None if unknown.
     find_ends: returns the tokens that end a text.
     """

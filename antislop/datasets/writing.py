@@ -163,8 +163,8 @@ class PairFile:
     def finish(self, *, per_ban: int | None = None, per_token: int | None = None, seed: int = 0) -> int:
         """Remove duplicates and pairs beyond the limits; return the number of pairs left.
 
-        per_ban: limit of pairs per ban.
-        per_token: limit of rows that reject a token, and of rows that choose it.
+        per_ban: pairs per ban.
+        per_token: rows that reject a token, and rows that choose it.
         """
         rows = drop_duplicates(read_records(self.path))
         rows = rows if per_ban is None else cap_per_ban(rows, limit=per_ban, seed=seed)

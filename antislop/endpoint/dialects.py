@@ -31,7 +31,6 @@ LLAMA_CPP_REASONS: dict[str, Literal["stop", "length"]] = {"eos": "stop", "limit
 class StreamDialect(ABC):
     """Writes one request and reads its answer.
 
-    path: of the URL.
     missing_settings: fields of `Sampling` that requests lack.
     cuts_min_p_first: the server applies `min_p` before `top_p`, and so leaves fewer tokens than `generate`.
     keeps_connection: a connection can be used again after a stream.

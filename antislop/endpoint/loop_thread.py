@@ -55,8 +55,8 @@ class LoopThread:
 class CoalescingSelector(selectors.DefaultSelector):
     """Waits a little after the first event, and returns it with those that came meanwhile.
 
-    A server sends the tokens of a step together, each by its own stream; waking up for each of them takes
-    processor time from a server on the same machine.
+    A server sends the tokens of a step together, in many streams; waking up for each takes processor time from a server
+    on the same machine.
     """
 
     def select(self, timeout: float | None = None) -> Sequence[tuple[selectors.SelectorKey, int]]:  # type: ignore[override]

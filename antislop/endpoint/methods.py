@@ -42,7 +42,6 @@ class MethodPlan:
     logprobs: the kind to request; None for rejecting alone.
     bias_limit: maximum number of biased tokens per request; None for any.
     top_logprobs: number of likeliest tokens to request, up to `max_top_logprobs`.
-    rewinds_before_logprobs: rewinds to a position before log-probabilities are requested there.
     draws_together: several draws of one token take one request.
     """
 

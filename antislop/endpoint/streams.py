@@ -46,10 +46,9 @@ class StreamToken(NamedTuple):
 
 
 class StreamEnd(NamedTuple):
-    """The end of a stream, with the end token, of which no `StreamToken` is sent.
+    """The end of a stream, with the end token, of which no `StreamToken` is sent; None if the server does not name it.
 
     reason: "stop" if the model ended the text, "length" if `max_tokens` were written.
-    token: the end token; None if the server does not name it.
     """
 
     reason: Literal["stop", "length"]

@@ -94,7 +94,6 @@ class AccessGate:
 class BanReloader:
     """Reads a service's own bans again when their files change, off the path of requests.
 
-    say: called after each reload.
     warn: called if a file can't be used; the list then stays as it was.
     """
 

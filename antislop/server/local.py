@@ -53,12 +53,7 @@ class _PendingRequest:
 class LocalBackend:
     """Generates with a transformers model, which nobody else may use until `close`.
 
-    bans: of requests without others.
-    batch_size: requests at a time; up to `queue_length` others wait for a free row.
-    max_model_len: maximum tokens of prompt and text together; by default the number of positions of the model.
-    name: default: the name of the model's folder.
-
-    Raises `InputError` for a model that can't be served.
+    The options are those of `antislop.server.app`. Raises `InputError` for a model that can't be served.
     """
 
     cuts_min_p_first = False

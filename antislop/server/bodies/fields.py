@@ -199,7 +199,6 @@ class ChatBody(GenerationBody):
 class EncodeBody(_StrictModel):
     """A body of /v1/token/encode.
 
-    add_bos_token: whether the tokenizer adds its special tokens.
     encode_special_tokens: whether the name of a special token in the text is read as that token.
     decode_special_tokens: TabbyAPI's; ignored.
     """
