@@ -1,9 +1,11 @@
-"""Data sets of generated texts: from prompts to records and preference pairs, resumed after a crash.
+"""Data sets of generated texts: records and preference pairs from prompts.
 
-maker = ModelRecordMaker(model, tokenizer, bans, settings={"max_new_tokens": 300, "do_sample": True})
-with open_journal("out.jsonl", {"seed": 0}) as journal:
-for record in write_records(maker, lambda: read_prompts("prompts.jsonl"), journal):
-print(record["response"])
+    maker = ModelRecordMaker(model, tokenizer, bans, settings={"max_new_tokens": 300, "do_sample": True})
+    with open_journal("out.jsonl", {"seed": 0}) as journal:
+        for record in write_records(maker, lambda: read_prompts("prompts.jsonl"), journal):
+            print(record["response"])
+
+The same lines resume a run that was stopped.
 """
 
 import lazy_loader

@@ -19,14 +19,13 @@ from antislop.trace.completions import Completion
 
 
 class EndpointMaker(RecordMakerBase):
-    """Makes records with an endpoint.
+    """Makes records with an endpoint; a record gets an error if the server fails.
 
-    Each record has `method`, and per kept token `requests_per_token` and `written_per_token`, the tokens that were
-    received. If the server fails, the record has an error.
+    Each record has `method`, and `requests_per_token` and `written_per_token` (received) per kept token.
 
     tokenizer: of the served model.
-    method: see `EndpointSampler`.
-    options: see `RecordMakerBase`; its settings are those of `EndpointSampler`.
+    method: see `EndpointSampler`, which has the settings.
+    options: see `RecordMakerBase`.
     """
 
     def __init__(

@@ -107,8 +107,7 @@ in the first lines of this file before you publish it."""
 def load_records(path: Path) -> Dataset:
     """Load the records of a journal as a data set, in order, with the union of their columns.
 
-    Counts per ban become JSON, since most cells of a column per ban would be empty; so do columns with values of
-    several types. Raises `InputError` if the package is missing.
+    Counts per ban and values of several types become JSON. Raises `InputError` if the package is missing.
     """
     try:
         from datasets import Dataset
@@ -120,7 +119,7 @@ def load_records(path: Path) -> Dataset:
 
 
 def write_parquet(path: Path, folder: Path) -> list[Path]:
-    """Write the records of a journal into Parquet files, by arm, in place of those written before; return their paths.
+    """Write a journal's records into Parquet files, by arm, in place of those written before; return their paths.
 
     Raises `InputError` if the folder has Parquet files of the same names that this function did not write.
     """
@@ -193,9 +192,10 @@ def make_card(title: str, records: Sequence[Record], bans: BanList, made_of: Map
     """Return a card as Markdown.
 
     made_of: source, model and command; license and language, as identifiers of the hub, if known; pairs, their format;
-        and all other settings of the records. Without a language, English is detected by its stop words.
+        and all other settings of the records.
     """
-    settings = {name: value for name, value in made_of.items() if name not in _SHOWN_ELSEWHERE and value is not None}
+    shown_elsewhere = ("command", "license", "language")
+    settings = {name: value for name, value in made_of.items() if name not in shown_elsewhere and value is not None}
     counts, slop = Counter(record["arm"] for record in records), measure_slop(records, bans)
     arms = list(counts)
     return _CARD.format(
@@ -214,9 +214,6 @@ def make_card(title: str, records: Sequence[Record], bans: BanList, made_of: Map
         pairs=_PAIRS.get(made_of.get("pairs") or "", ""),
         license=f"License: {made_of['license']}." if made_of.get("license") else _NO_LICENSE,
     )
-
-
-_SHOWN_ELSEWHERE = ("command", "license", "language")
 
 
 def _make_metadata(title: str, records: Sequence[Record], arms: Sequence[str], made_of: Mapping[str, Any]) -> str:

@@ -35,19 +35,12 @@ from antislop.trace.events import Conceded, Rewound
 
 NO_TOKEN = "the prompt has no token: give it some text"
 """The error of a record with an empty prompt."""
-
-
 BATCHES_OF_CONTINUATIONS = 4
 """Withdrawn texts are continued when they fill this many batches: a batch runs half empty at its end."""
 
 
 class _Begun(NamedTuple):
-    """A text in flight.
-
-    ids: the tokens of its prompt.
-    is_chat: whether it is a chat reply.
-    since: its start, in seconds.
-    """
+    """A text in flight. ids: the tokens of its prompt."""
 
     spec: SampleSpec
     ids: list[int]
@@ -121,7 +114,7 @@ class RecordMakerBase(ABC):
 
     @abstractmethod
     def _find_error(self, ids: Sequence[int]) -> str | None:
-        """Return the error of a prompt that can't be used; None if it can be."""
+        """Return the error of a prompt that can't be used."""
 
     def make(self, specs: Iterable[SampleSpec], *, arm: Arm = "banned") -> Iterator[MadeRecord]:
         """Yield records as texts are finished; specs are read as places in the batch become free.
@@ -163,7 +156,6 @@ class RecordMakerBase(ABC):
         yield from self._finish_pairs(waiting)
 
     def _complete(self, spec: SampleSpec) -> Prompt:
-        """Return the prompt for the model; in the arm prompt-only, with the instruction to avoid the bans."""
         if spec.arm != "prompt-only":
             return spec.prompt
         assert self._instruction is not None, "the arm prompt-only is not among arms"
@@ -309,7 +301,6 @@ class ModelRecordMaker(RecordMakerBase):
 
 
 def refuse_pairs(kind: PairFormat | None) -> None:
-    """Refuse pairs that can't be made of texts under a grammar."""
     if kind == "dpo":
         raise InputError(
             "pairs of the format dpo are cut at the ends of sentences, where a grammar does not end: make pairs of the "

@@ -60,10 +60,7 @@ def _find_last_end(text: str) -> int:
 
 
 def settings_for_continuations(settings: Mapping[str, Any], vocabulary: Vocabulary) -> dict[str, Any]:
-    """Return the settings of a text, changed so that it ends with its sentence.
-
-    Stop strings stay in force; minimum lengths are removed.
-    """
+    """Let a text end with its sentence. Stop strings stay in force; minimum lengths are removed."""
     other_settings = {name: value for name, value in settings.items() if name not in ("min_new_tokens", "min_length")}
     criteria = [*(settings.get("stopping_criteria") or []), SentenceEnd(vocabulary)]
     return {
@@ -86,9 +83,7 @@ class Pairs:
     """The pairs of one text.
 
     ids: the tokens of its prompt.
-    seed: of the text.
-    rows: finished pairs.
-    drafts: pairs whose withdrawn text is to be continued.
+    rows: finished pairs; `drafts` are to be continued.
     error: why a text could not be continued.
     """
 
@@ -101,8 +96,6 @@ class Pairs:
 
 
 class _Continuation(NamedTuple):
-    """A withdrawn text to be continued, under a seed of its own."""
-
     pairs: Pairs
     draft: PairDraft
     seed: int
@@ -115,10 +108,8 @@ class _Continuation(NamedTuple):
 class PairMaker:
     """Makes pairs of one format.
 
-    bans: under which the texts were written.
+    bans, settings: of the texts.
     fingerprint: of the tokenizer.
-    settings: of the texts.
-    write: continues texts.
     find_room: returns the limit of tokens of a prompt, given the number of new tokens; None if unknown.
     find_ends: returns the tokens that end a text.
     """

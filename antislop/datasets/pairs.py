@@ -1,7 +1,6 @@
 """Preference pairs from the events of a run: withdrawn text, rejected, and the text that replaced it, chosen.
 
-A final-token row needs no forward pass. A DPO pair needs a continuation of the withdrawn tokens, which the owner of the
-model writes.
+A final-token row needs no forward pass; for a DPO pair, the owner of the model continues the withdrawn text.
 """
 
 from __future__ import annotations
@@ -54,10 +53,10 @@ class Decoder(Protocol):
     """Turns tokens into text, as `Vocabulary` does."""
 
     def surface(self, token_id: int, /) -> bytes:
-        """Return the bytes that a token adds to a text."""
+        """See `Vocabulary.surface`."""
 
     def decode(self, token_ids: Iterable[int], /, *, after: Sequence[int] = ()) -> str:
-        """Return the text that tokens add after other tokens."""
+        """See `Vocabulary.decode`."""
 
 
 def describe_counts(counts: Mapping[PairCount, int]) -> list[str]:
@@ -68,7 +67,6 @@ class PairSource(NamedTuple):
     """The text that pairs are made from.
 
     prompt, ids: text and tokens of its prompt.
-    tokens: the final generated tokens.
     is_complete: whether the text ended by itself, not at a limit.
     """
 
@@ -96,7 +94,6 @@ class Correction(NamedTuple):
 class PairDraft(NamedTuple):
     """A DPO pair whose rejected text is to be continued.
 
-    row: the pair so far.
     tokens: the generated tokens, up to the end of the withdrawn text.
     start: index of the first character of the rejected text.
     min_end: smallest index at which it may end.
@@ -139,9 +136,8 @@ def draft_dpo(
 ) -> Iterator[PairDraft]:
     """Yield a pair for each correction, with the columns of TRL's preference data sets, its rejected text unfinished.
 
-    Trainers append an end-of-text token, so `chosen` is the kept text to the end of its sentence or paragraph; without
-    such an end, the pair is left out. The prompt includes the text up to the rewind.
-    https://huggingface.co/docs/trl/dataset_formats#preference
+    Trainers append an end-of-text token, so `chosen` ends with its sentence or paragraph; a pair without such an end is
+    left out. The prompt includes the text up to the rewind. https://huggingface.co/docs/trl/dataset_formats#preference
     """
     final_text = decoder.decode(source.tokens, after=source.ids)
     for correction in corrections:
@@ -173,12 +169,7 @@ def finish_dpo(
     is_complete: bool,
     counts: Counter[PairCount],
 ) -> Record | None:
-    """Return a pair whose rejected text ends with its sentence or paragraph; None if it has no such end.
-
-    continuation: the tokens after those of the draft.
-    ids: the tokens of the prompt.
-    is_complete: whether the continuation reached the end of the text.
-    """
+    """Return a pair whose rejected text ends with its sentence or paragraph; None if it has no such end."""
     text = decoder.decode([*draft.tokens, *continuation], after=ids)
     end = find_sentence_end(text, draft.min_end, is_complete=is_complete)
     counts["continued_tokens"] += len(continuation)
@@ -191,8 +182,8 @@ def finish_dpo(
 def _find_word_edge(shared: str, sides: Sequence[str]) -> int:
     """Return the index at which both sides of a pair begin, within `shared`, their common text.
 
-    A word that continues in one of `sides` belongs to both, and so does the space before it: tokenizers cut in front of
-    words and spaces, so the prompt's tokens stay a prefix.
+    A word that continues in a side belongs to both, with the space before it: tokenizers cut there, so the prompt's
+    tokens stay a prefix.
     """
     begins, is_in_word = find_words(shared, is_in_word=False)
     if is_in_word and any(find_words(side[:1], is_in_word=True) == ([], True) for side in sides):
@@ -222,11 +213,8 @@ def make_tokens(
 ) -> Iterator[Record]:
     """Yield final-token rows: a context, the token that began a ban, and its alternatives.
 
-    tokenizer: its fingerprint.
-
-    Leaves out alternatives less likely than `MIN_SHARE`, that begin the withdrawn text in another spelling, that
-    complete one of `bans`, or that were withdrawn at the same place; and rows without an alternative. Trainers use the
-    ids; the texts are for people.
+    Leaves out rows without an alternative, and alternatives less likely than `MIN_SHARE`, that begin the withdrawn text
+    in another spelling, that complete one of `bans`, or that were withdrawn at the same place.
     """
     all_corrections = list(corrections)
     withdrawn = {(correction.place, correction.rejected[0]) for correction in all_corrections}

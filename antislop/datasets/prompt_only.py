@@ -21,8 +21,8 @@ INSTRUCTION = "Do not use any of these words or phrases: "
 class AvoidanceInstruction:
     """Adds to prompts the instruction to avoid the phrases of bans: the first ones, as many as fit.
 
-    Regexes and token ids are left out. A model with a chat template gets the instruction at the end of its system
-    message, any other model before the text.
+    Regexes and token ids are left out. With a chat template, the instruction ends the system message; else it precedes
+    the text.
     """
 
     def __init__(self, bans: Iterable[Ban], tokenizer: PreTrainedTokenizerBase) -> None:

@@ -1,12 +1,10 @@
 """Make data sets on many machines: a pipeline of Ray Data whose workers load one model each.
 
     cluster = Cluster("some/model", bans, settings={"max_new_tokens": 300}, address="auto", workers=8)
-    with open_journal("out.jsonl", {"seed": 0}) as journal:
-        for record in write_records(cluster, lambda: read_prompts("prompts.jsonl"), journal):
-            ...
+    for record in write_records(cluster, lambda: read_prompts("prompts.jsonl"), journal):
+        ...
 
 If a worker dies, another makes its block of specs again, with the same records, since these depend on their keys.
-Workers write no files: the journal stays in the process that reads the prompts.
 """
 
 from __future__ import annotations
@@ -139,7 +137,7 @@ class Cluster:
 class Worker:
     """Makes the records of blocks with its own model, in a process of the cluster.
 
-    Never raises: an error becomes the row of a block, since Ray would return a long traceback.
+    An error becomes the row of a block: Ray would return a long traceback.
     """
 
     def __init__(
@@ -159,10 +157,7 @@ class Worker:
         self._maker: RecordMaker | None = None
 
     def __call__(self, block: Any) -> dict[str, list[Any]]:
-        """Return the columns number and done of a block.
-
-        done: JSON: the fields of each `MadeRecord`, or an error.
-        """
+        """Return the columns number and done of a block; done: JSON of the fields of each `MadeRecord`, or an error."""
         number, specs = block["number"][0].as_py(), pickle.loads(block["specs"][0].as_py())
         try:
             self._maker = self._maker or self._make_maker()
@@ -184,10 +179,7 @@ def _name(error: Exception) -> str:
 
 
 class _Crew(NamedTuple):
-    """The workers of a cluster.
-
-    share: the resources of each, in Ray's names.
-    """
+    """The workers of a cluster. share: the resources of each, in Ray's names."""
 
     workers: int
     share: dict[str, float]
@@ -206,9 +198,9 @@ def _find_crew(workers: int | None) -> _Crew:
 
 
 def _send(specs: Iterable[SampleSpec], *, size: int, workers: int) -> dict[int, Any]:
-    """Put blocks of specs into Ray's object store; return their references by number.
+    """Put blocks of up to `size` specs into Ray's object store; return their references by number.
 
-    size: limit per block; blocks are smaller if there would be fewer of them than workers.
+    Blocks are smaller if there would be fewer of them than workers.
     """
     import pyarrow
     import ray
@@ -262,8 +254,7 @@ def _joining(address: str | None, *, workers: int | None) -> Iterator[None]:
 def _watching(head: str) -> Iterator[None]:
     """Raise `InputError` if the head of a cluster, host:port, does not answer for `LOST_AFTER` seconds.
 
-    Ray itself would end the process after a minute, without a message. Has no effect outside the main thread or on
-    Windows.
+    Ray itself would end the process after a minute, without a message. Works in the main thread only, not on Windows.
     """
     if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "pthread_kill"):
         yield
@@ -311,7 +302,6 @@ def _watch(head: str, is_over: threading.Event, is_lost: threading.Event) -> Non
 
 @contextmanager
 def _without_bars() -> Iterator[None]:
-    """Hide the progress bars of Ray Data: callers of this module show their own."""
     from ray.data import DataContext
 
     context = DataContext.get_current()

@@ -33,8 +33,7 @@ class BanReward:
 
         completions: texts, or lists of messages, of which the texts of the assistant count.
 
-        Prompts and other columns are ignored. Raises `InputError` for a completion of another shape, and `BanError` for
-        a regex that takes too long.
+        Raises `InputError` for a completion of another shape, and `BanError` for a regex that takes too long.
         """
         return [self._rate(_read_texts(completion, number)) for number, completion in enumerate(completions, start=1)]
 
@@ -80,7 +79,6 @@ def _read_texts(completion: TextOrChat, number: int) -> list[str]:
 
 
 def _read_text(content: Any, number: int) -> str:
-    """Return the text of a message, whose content is one text, parts of which some are texts, or nothing."""
     if content is None or isinstance(content, str):
         return content or ""
     if not isinstance(content, Sequence) or not all(isinstance(part, Mapping) for part in content):

@@ -1,4 +1,4 @@
-"""Samples: specs of texts to be made from prompts, the records of these texts, and sums over records."""
+"""Specs of texts to be made from prompts, the records of these texts, and sums over records."""
 
 from __future__ import annotations
 
@@ -26,10 +26,7 @@ UNBANNED: tuple[Arm, ...] = ("plain", "prompt-only")
 
 
 class SampleSpec(NamedTuple):
-    """One text to be made.
-
-    sample: its number among the texts to this prompt.
-    """
+    """One text to be made. sample: its number among the texts to this prompt."""
 
     prompt: Prompt
     sample: int
@@ -83,7 +80,6 @@ class Summary:
     cut: texts that ended before their grammar did.
     words: of texts with bans.
     unbanned: tokens of texts without bans.
-    began: seconds of the monotonic clock.
     """
 
     records: int = 0

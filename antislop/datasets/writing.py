@@ -36,8 +36,8 @@ def open_journal(
 class Resumed(NamedTuple):
     """How the journal of a resumed run compares with its prompts.
 
-    changed: number of records that were removed because their prompts have changed.
-    unasked: number of records of prompts, samples or arms that this run does not have.
+    changed: records that were removed because their prompts have changed.
+    unasked: records of prompts, samples or arms that this run does not have.
     """
 
     changed: int
@@ -69,7 +69,6 @@ def _has_changed(spec: SampleSpec, journal: Journal) -> bool:
 
 
 def _describe_change(changed: Sequence[SampleSpec], journal: Journal) -> InputError:
-    """Return an error that shows how the first changed prompt differs from that of its record."""
     spec = changed[0]
     old_prompt = next(record["prompt"] for record in read_records(journal.path) if identify(record) == spec.identity)
     prompt = spec.prompt.text
@@ -95,7 +94,7 @@ def write_records(
     """Make the records that a journal lacks, and yield each when it is written.
 
     prompts: returns an iterator over all prompts; called once per arm.
-    is_stopped: called before each text; once it returns True, only the texts in flight are finished.
+    is_stopped: called before each text; once True, only the texts in flight are finished.
 
     Raises `InputError` at a prompt that has changed under the key of a record: see `resume`.
     """
@@ -135,7 +134,7 @@ class PairFile:
         replace_lines(path, (line for line, row in lines if row and _owner(row) in journal))
 
     def _check(self, lines: Sequence[tuple[bytes, Record | None]], journal: Journal, *, is_own: bool) -> None:
-        """Refuse a file with lines that are not pairs of the journal's records, or of records that the journal lost.
+        """Refuse lines that are not pairs of the journal's records, or of records that it lost.
 
         Unless `is_own`, accept pairs of one lost record: the one being written when the process was killed.
         """
@@ -152,7 +151,7 @@ class PairFile:
             )
 
     def append(self, rows: Iterable[Record], counts: Mapping[PairCount, int] | None = None) -> None:
-        """Write the pairs of a text, and add to the counts of the file. Raises `InputError` if the disk is full."""
+        """Write the pairs of a text, and add to the counts. Raises `InputError` if the disk is full."""
         self.counts.update(counts or {})
         try:
             with open_to_append(self.path) as file:
@@ -164,8 +163,8 @@ class PairFile:
     def finish(self, *, per_ban: int | None = None, per_token: int | None = None, seed: int = 0) -> int:
         """Remove duplicates and pairs beyond the limits; return the number of pairs left.
 
-        per_ban: limit of pairs per ban.
-        per_token: limit of rows that reject a token, and of rows that choose it.
+        per_ban: pairs per ban.
+        per_token: rows that reject a token, and rows that choose it.
         """
         rows = drop_duplicates(read_records(self.path))
         rows = rows if per_ban is None else cap_per_ban(rows, limit=per_ban, seed=seed)

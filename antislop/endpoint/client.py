@@ -1,4 +1,4 @@
-"""The client of one server: streams of tokens, draws of one token, and what the server can do."""
+"""The client of one server: streams of tokens, draws of one token, features."""
 
 from __future__ import annotations
 
@@ -32,22 +32,19 @@ from antislop.endpoint.streams import ServerFeatures, StreamBroken, StreamEnd, S
 from antislop.hf.vocabulary import Vocabulary
 
 MAX_NAMING_TRIES = 16
-"""Maximum number of requests for the ids of hidden tokens."""
+"""Requests for the ids of hidden tokens."""
 TRIES_WITH_SAME_SEED = 4
 """How many of these tries reuse the original seed."""
 ANSWER_BASE_BYTES = 1 << 20
-"""Maximum size of an answer without tokens."""
+"""Limit of an answer without tokens."""
 TOKEN_BYTES = 1 << 10
-"""Maximum size of one token of a prompt or an answer, with its text."""
+"""Limit of a token with its text."""
 BARE_TOKEN_BYTES = 64
-"""Maximum size of a token's id and log-probability."""
+"""Limit of a token's id and log-probability."""
 
 
 class StreamingClient:
-    """Requests tokens from an endpoint; for one event loop at a time. Everything raises `EndpointError`.
-
-    tokenizer, vocabulary: of the served model, which the probe checks.
-    """
+    """Requests tokens from an endpoint, for one event loop at a time. Everything raises `EndpointError`."""
 
     def __init__(self, endpoint: Endpoint, tokenizer: PreTrainedTokenizerBase, vocabulary: Vocabulary) -> None:
         self._endpoint = endpoint
@@ -67,9 +64,9 @@ class StreamingClient:
             return self._features
 
     async def stream(self, request: StreamRequest) -> AsyncGenerator[StreamItem, None]:
-        """Yield the server's tokens, and a `StreamEnd` last. Raises `StreamBroken` if the answer ends early.
+        """Yield tokens and a last `StreamEnd`; closing the generator ends the text on the server.
 
-        Closing the generator ends the text on the server.
+        Raises `StreamBroken` if the answer ends early.
         """
         while True:
             dialect, seen, unnamed = await self._start(request), list[int](), None
@@ -142,13 +139,11 @@ class StreamingClient:
         yield end
 
     async def _ask(self, dialect: StreamDialect, request: StreamRequest, **fields: Any) -> list[StreamItem]:
-        """Return the items of an answer that is not streamed."""
         url, body = self._connection.address(dialect.path), complete_body(dialect.ask(), self._endpoint)
         answer = await self._connection.ask(url, body | {"stream": False} | fields, max_bytes=_limit_bytes(request))
         return [item for item in self._read(dialect, answer) if not isinstance(item, HiddenTokens)]
 
     def _read(self, dialect: StreamDialect, event: Any) -> list[StreamItem | HiddenTokens]:
-        """Return the items of an event, with the ids of tokens that have a text of their own."""
         items = read_items(dialect, event, self._connection.address(dialect.path))
         if isinstance(dialect, OpenaiStream):
             return [

@@ -1,14 +1,13 @@
-"""The asyncio HTTP client. Knows no server's format."""
+"""The HTTP client, which knows no server's format."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import random
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from antislop.display import make_visible
@@ -20,19 +19,18 @@ if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientSession
 
 MAX_STREAMS = 64
-"""Maximum number of open requests; others wait."""
+"""Open requests; others wait."""
 RETRIED_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
-"""HTTP statuses after which a request is sent again."""
 MAX_WAIT_SECONDS = 30.0
-"""Maximum number of seconds between two attempts."""
+"""Between two attempts."""
 MAX_LINE_BYTES = 1 << 24
-"""Maximum size of an event; SGLang sends all tokens with each one."""
+"""Of an event; SGLang sends all tokens with each one."""
 MAX_ERROR_BYTES = 1 << 16
-"""Maximum number of bytes that are read of an answer with an error status."""
+"""Read of an answer with an error status."""
 KEEP_ALIVE_SECONDS = 4.0
-"""Seconds for which idle connections are kept; both uvicorn and llama.cpp's server close theirs after 5."""
+"""How long idle connections are kept; uvicorn and llama.cpp's server close theirs after 5 s."""
 MAX_LEAVE_SECONDS = 1.0
-"""Maximum wait until a server closes a stream that is no longer read."""
+"""How long to wait for a server to close a stream that is no longer read."""
 
 _Reader: TypeAlias = "Callable[[ClientResponse], AsyncGenerator[Any, None]]"
 
@@ -48,7 +46,7 @@ class Refused(EndpointError):
 class _Failure(Exception):
     """A failed attempt.
 
-    wait: the seconds to wait that the server demands.
+    wait: seconds that the server demands before another.
     is_final: another attempt is useless.
     """
 
@@ -75,16 +73,14 @@ class StreamConnection:
     def stream(
         self, url: str, body: dict[str, Any], *, max_bytes: int, is_last: bool = False
     ) -> AsyncGenerator[Any, None]:
-        """Yield the parsed events of a streamed answer. Raises `EndpointError`, or `StreamBroken` after an event.
-
-        Closing the generator closes the connection, and so ends the text on the server.
+        """Yield the parsed events of a streamed answer; closing the generator ends the text on the server.
 
         is_last: no request follows on the connection; then wait for the server to close it first.
+
+        Raises `EndpointError`, or `StreamBroken` after an event.
         """
-        # The server closes the connection when it has ended the text: the next request then finds the text's cache.
-        headers = {"Connection": "close"} if is_last else {}
         read = partial(_read_events, max_bytes=max_bytes)
-        return self._exchange(url, json.dumps(body).encode(), read, headers, waits=is_last)
+        return self._exchange(url, json.dumps(body).encode(), read, is_last=is_last)
 
     async def ask(self, url: str, body: dict[str, Any] | None = None, *, max_bytes: int = 1 << 20) -> Any:
         """Return the parsed answer to a POST, or to a GET without a body. Raises `EndpointError`."""
@@ -99,31 +95,23 @@ class StreamConnection:
             await session.close()
 
     async def _exchange(
-        self,
-        url: str,
-        payload: bytes | None,
-        read: _Reader,
-        headers: Mapping[str, str] = MappingProxyType({}),
-        *,
-        waits: bool = False,
+        self, url: str, payload: bytes | None, read: _Reader, *, is_last: bool = False
     ) -> AsyncGenerator[Any, None]:
-        """Yield the parts of an answer, with retries before the first.
-
-        waits: a closed generator waits until the server has ended its answer.
-        """
+        """Yield the parts of an answer, with retries before the first."""
         server_wait, problem = 0.0, ""
         for attempt in range(self._endpoint.retries + 1):
             if attempt:
-                await asyncio.sleep(_choose_wait(attempt, backoff=self._endpoint.backoff, server_wait=server_wait))
+                own_wait = self._endpoint.backoff * 2 ** (attempt - 1) * random.uniform(0.5, 1.0)
+                await asyncio.sleep(min(MAX_WAIT_SECONDS, max(server_wait, own_wait)))
             has_begun = False
             try:
-                async with self._request(url, payload, headers) as response, aclosing(read(response)) as parts:
+                async with self._request(url, payload, is_last=is_last) as response, aclosing(read(response)) as parts:
                     async for part in parts:
                         has_begun = True
                         try:
                             yield part
                         except GeneratorExit:
-                            if waits:
+                            if is_last:
                                 await _leave(response)
                             raise
                 return
@@ -136,13 +124,12 @@ class StreamConnection:
         raise EndpointError(f"{url} {problem} (tried {self._endpoint.retries + 1} times)")
 
     @asynccontextmanager
-    async def _request(
-        self, url: str, payload: bytes | None, headers: Mapping[str, str]
-    ) -> AsyncIterator[ClientResponse]:
-        """Open a request, whose connection is kept if the answer is read whole."""
+    async def _request(self, url: str, payload: bytes | None, *, is_last: bool) -> AsyncIterator[ClientResponse]:
         session = self._open()
         from aiohttp import ClientError
 
+        # The server closes the connection when it has ended the text: the next request then finds the text's cache.
+        headers = {"Connection": "close"} if is_last else {}
         try:
             response = await session.request("GET" if payload is None else "POST", url, data=payload, headers=headers)
             try:
@@ -215,7 +202,6 @@ async def _drain(response: ClientResponse) -> None:
 
 
 async def _read_events(response: ClientResponse, *, max_bytes: int) -> AsyncGenerator[Any, None]:
-    """Yield the parsed events of a stream, without the last one, `[DONE]`."""
     line_start, room, is_done, has_begun = b"", max_bytes, False, False
     async for block in response.content.iter_any():
         room -= len(block)
@@ -258,12 +244,6 @@ def _check_event(content: bytes, *, is_error: bool = False) -> Any:
         is_final = 400 <= status < 500 and status not in RETRIED_STATUSES
         raise _Failure(f"reported an error: {_read_message(content)}", is_final=is_final, status=status)
     return event
-
-
-def _choose_wait(attempt: int, *, backoff: float, server_wait: float) -> float:
-    """Return the seconds before a repeated attempt, from 1 on."""
-    wait: float = backoff * 2 ** (attempt - 1) * random.uniform(0.5, 1.0)
-    return min(MAX_WAIT_SECONDS, max(server_wait, wait))
 
 
 def _read_message(content: bytes) -> str:

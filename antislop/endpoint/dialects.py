@@ -1,6 +1,5 @@
 """The formats of four kinds of servers: the bodies of requests, and the events of streamed answers.
 
-Documentation:
 https://docs.vllm.ai/en/latest/serving/openai_compatible_server/
 https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md
 https://docs.sglang.ai/basic_usage/native_api.html
@@ -21,7 +20,7 @@ from antislop.endpoint.sampling import Sampling
 from antislop.endpoint.streams import Server, StreamEnd, StreamItem, StreamRequest, StreamToken
 
 MIN_LOGPROB = -1e4
-"""Floor of log-probabilities, at which a probability is 0 in every number format; it prevents overflow."""
+"""Floor of log-probabilities, where a probability is 0 in every number format; prevents overflow."""
 LOGPROB_ROUNDING = 1e-3
 """Largest log-probability that is accepted as 0: some servers compute in low precision."""
 LLAMA_CPP_SAMPLERS = ("penalties", "temperature", "top_k", "top_p", "min_p", "typ_p")
@@ -32,7 +31,6 @@ LLAMA_CPP_REASONS: dict[str, Literal["stop", "length"]] = {"eos": "stop", "limit
 class StreamDialect(ABC):
     """Writes one request and reads its answer.
 
-    path: of the URL.
     missing_settings: fields of `Sampling` that requests lack.
     cuts_min_p_first: the server applies `min_p` before `top_p`, and so leaves fewer tokens than `generate`.
     keeps_connection: a connection can be used again after a stream.
@@ -233,7 +231,6 @@ class LlamaCppStream(StreamDialect):
             self._held = held
 
     def _read_tokens(self, event: Any, ids: Sequence[int]) -> list[StreamToken]:
-        """Return the tokens of an event, of which only an answer that is not streamed has several."""
         known = event.get("completion_probabilities", ()) if self._request.logprobs else ()
         if len(known) != len(ids):
             return [StreamToken(token) for token in ids]
@@ -264,13 +261,12 @@ def read_items(dialect: StreamDialect, event: Any, url: str) -> list[StreamItem 
 
 
 def complete_body(body: Mapping[str, Any], endpoint: Endpoint) -> dict[str, Any]:
-    """Return a body with the endpoint's model and additional fields, without fields that are None."""
+    """Add the endpoint's model and fields to a body; leave out what is None."""
     whole = {**body, "model": endpoint.model, **endpoint.extra}
     return {name: value for name, value in whole.items() if value is not None}
 
 
 def end_stream(tokens: Sequence[StreamToken], reason: Any) -> Iterator[StreamItem]:
-    """Yield the last tokens of a stream and its end, with the last token if the model ended the text."""
     if reason not in ("stop", "length"):
         raise EndpointError(f"the server ended the text because of {shorten(reason)}, not 'stop' or 'length'")
     if reason == "stop" and tokens:
@@ -283,7 +279,6 @@ def end_stream(tokens: Sequence[StreamToken], reason: Any) -> Iterator[StreamIte
 
 
 def read_reason(event: Any) -> Literal["stop", "length"]:
-    """Return why llama.cpp ended a text."""
     try:
         return LLAMA_CPP_REASONS[event["stop_type"]]
     except KeyError:
@@ -291,21 +286,19 @@ def read_reason(event: Any) -> Literal["stop", "length"]:
 
 
 def check_id(value: Any) -> int:
-    """Return a token's id; raises `EndpointError` for any other value."""
     if type(value) is not int or value < 0:
         raise EndpointError(f"the answer has {shorten(value)} as the id of a token: a whole number is needed")
     return value
 
 
 def _check_text(value: Any) -> str:
-    """Return a text; raises the error of a failed lookup for any other value."""
     text: str = value
     text.encode()  # lone surrogates are an error, too
     return text
 
 
 def _completions_body(request: StreamRequest) -> dict[str, Any]:
-    """Return what vLLM and other servers with OpenAI's completions read alike."""
+    """Return what vLLM and other servers of OpenAI's completions read alike."""
     return {
         "prompt": list(request.prompt),
         "max_tokens": request.max_tokens,
@@ -335,7 +328,7 @@ def _name_bias(bias: Mapping[int, float]) -> dict[str, float]:
 
 
 def _read_logprob(entry: Any) -> float:
-    """Return the log-probability that llama.cpp told as such or as a probability."""
+    """Return the log-probability that llama.cpp sent as such or as a probability."""
     if "prob" not in entry:
         return _check_logprob(entry["logprob"])
     value = entry["prob"]
@@ -345,7 +338,6 @@ def _read_logprob(entry: Any) -> float:
 
 
 def _check_logprob(value: Any) -> float:
-    """Return a log-probability from `MIN_LOGPROB` to 0; raises `EndpointError` for any other value."""
     if isinstance(value, (int, float)) and value <= LOGPROB_ROUNDING:  # False for NaN
         return min(0.0, float(max(value, MIN_LOGPROB)))
     raise EndpointError(

@@ -1,4 +1,4 @@
-"""The address of a server with a model. Makes no requests."""
+"""The address of a server with a model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class EndpointError(RuntimeError):
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A completions endpoint.
+    """A completions endpoint. Makes no requests, and uses no proxies.
 
     base_url: the URL before `/completions`, such as "http://127.0.0.1:8000/v1".
     model: its name on the server; some servers need none.
@@ -28,7 +28,7 @@ class Endpoint:
         obeyed, up to 30 seconds.
     extra: additional fields of each request; `None` removes one that is sent by default.
 
-    Uses no proxies. Raises `InputError` for an unusable URL, key or field, without the secrets in them.
+    Raises `InputError` for an unusable URL, key or field, without the secrets in them.
     """
 
     base_url: str
@@ -52,7 +52,6 @@ class Endpoint:
 
 
 def _check_url(base_url: str) -> None:
-    """Raise `InputError` for a URL that can't be used."""
     if set("@?#") & set(base_url):
         raise InputError(
             "base_url contains a user name, a password, a query or a fragment, none of which would be sent: remove "

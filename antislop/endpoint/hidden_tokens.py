@@ -1,12 +1,12 @@
 """The tokens that llama.cpp writes and does not name in a stream.
 
-The server streams nothing while a text ends within a character; then it sends the character's text, and the id of its
+While a text ends within a character, the server streams nothing; then it sends the character's text, and the id of its
 last token only. If several sequences of tokens spell the text, an answer that is not streamed names them.
 
-Why this is exact: a hidden token must not be drawn anew, which would make tokens that end within a character too rare.
-An answer to the same request is used only if it agrees with all that was seen of the first one. Either the server
+Why this is exact: the second answer is used only if it agrees with all that was seen of the first. Either the server
 repeated its draw, and these are the tokens; or it drew independently, and conditioned on what was seen they have the
-same distribution. The first stream is then abandoned, since it continues different tokens.
+same distribution. (Drawing again at this place alone would make tokens that end within a character too rare.) The first
+stream is then abandoned, since it continues different tokens.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LEAD_BYTES = ((0xE0, 0xC0, 2), (0xF0, 0xE0, 3), (0xF8, 0xF0, 4))
 
 
 class HiddenTokens(NamedTuple):
-    """A number of tokens that were written and not named.
+    """Tokens that were written and not named.
 
     text: of these tokens and those after them; "" at the end of a text.
     after: the ids of the tokens after them.
@@ -35,7 +35,7 @@ class HiddenTokens(NamedTuple):
 
 
 def ends_within_character(text: bytes) -> bool:
-    """Return whether the last character of a text lacks bytes, as llama.cpp decides it: by first bytes alone."""
+    """Return whether the last character lacks bytes, as llama.cpp decides it: by first bytes alone."""
     return any(
         text[-back] & mask == value for mask, value, size in LEAD_BYTES for back in range(1, min(size, len(text) + 1))
     )

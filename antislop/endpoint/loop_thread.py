@@ -11,7 +11,7 @@ from threading import Thread
 from typing import Any, TypeVar
 
 COALESCING_SECONDS = 0.0005
-"""Seconds for which events are collected. Fast servers write the next token of each stream after 4 ms or more."""
+"""Seconds for which events are collected; fast servers write the next tokens after 4 ms or more."""
 
 T = TypeVar("T")
 
@@ -32,7 +32,6 @@ class LoopThread:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def iterate(self, items: AsyncGenerator[T, None]) -> Iterator[T]:
-        """Yield the generator's items, and close it in the end."""
         try:
             while True:
                 try:
@@ -43,7 +42,7 @@ class LoopThread:
             self.submit(items.aclose()).result()
 
     def close(self, last: Coroutine[Any, Any, None]) -> None:
-        """Cancel what runs, wait for its end, run a last coroutine, and end the thread."""
+        """Cancel what runs, run a last coroutine, and end the thread."""
         try:
             self.submit(_cancel_all()).result()
             self.submit(last).result()
@@ -56,12 +55,11 @@ class LoopThread:
 class CoalescingSelector(selectors.DefaultSelector):
     """Waits a little after the first event, and returns it with those that came meanwhile.
 
-    A server sends the tokens of a step together, each by its own stream; a loop that wakes up for each of them takes
-    processor time from a server on the same machine.
+    A server sends the tokens of a step together, in many streams; waking up for each takes processor time from a server
+    on the same machine.
     """
 
     def select(self, timeout: float | None = None) -> Sequence[tuple[selectors.SelectorKey, int]]:  # type: ignore[override]
-        """Return the files that are ready."""
         events = super().select(timeout)
         if not events or (timeout is not None and timeout <= 0):  # a loop that has work does not rest
             return events

@@ -41,9 +41,7 @@ class MethodPlan:
 
     logprobs: the kind to request; None for rejecting alone.
     bias_limit: maximum number of biased tokens per request; None for any.
-    top_logprobs: number of likeliest tokens to request.
-    max_top_logprobs: maximum that the server returns.
-    rewinds_before_logprobs: rewinds to a position before log-probabilities are requested there.
+    top_logprobs: number of likeliest tokens to request, up to `max_top_logprobs`.
     draws_together: several draws of one token take one request.
     """
 
@@ -58,7 +56,6 @@ class MethodPlan:
     draws_together: bool = False
 
     def choose(self, table: SparseTable) -> ExactMethod:
-        """Return the method for the next token."""
         if not table.touched:
             return "thin" if self.can_thin else "reject"
         fits = self.can_bias and len(table.biases()) <= (self.bias_limit or 2**31)

@@ -38,21 +38,18 @@ PROBE_TEXT = "Once upon a time, in 1999, she said: “Let's go!”"
 SERVER_OWNERS: dict[str, Server] = {"vllm": "vllm", "llamacpp": "llama.cpp", "sglang": "sglang"}
 """Servers by the `owned_by` of their models."""
 NO_ROUTE_STATUSES = (404, 405, 501)
-"""HTTP statuses of servers that lack a route."""
+"""Of servers that lack a route."""
 VLLM_TOP_LOGPROBS = 20
 """What vLLM returns unless it was started with another `--max-logprobs`."""
 MANY_TOKENS = 1025
 """One more biased token than vLLM's second runner accepts."""
 DECISIVE_BIAS = 100.0
-"""A bias that decides a draw."""
 CERTAIN_LOGPROB = -1e-4
-"""Log-probabilities above it are those of a forced token in the distribution that it was drawn from."""
+"""Above it, a log-probability is that of a forced token in the distribution drawn from."""
 
 
 @dataclass(frozen=True)
 class ServerProbe:
-    """Finds out what one server can do."""
-
     connection: StreamConnection
     endpoint: Endpoint
     tokenizer: PreTrainedTokenizerBase
@@ -73,7 +70,6 @@ class ServerProbe:
         return await tries.get(server, self._try_other)(known, prompt)
 
     async def _find_model(self) -> Mapping[str, Any]:
-        """Return what the server tells of its model, if anything."""
         try:
             answer = await self.connection.ask(self.connection.address("/v1/models"))
         except Refused as refused:
@@ -146,7 +142,6 @@ class ServerProbe:
         )
 
     async def _try_sglang(self, known: ServerFeatures, prompt: list[int]) -> ServerFeatures:
-        """Force a token by a bias, and see whether its log-probability includes the bias."""
         token = min(prompt)
         written = await self._write(SglangStream, prompt, {token: DECISIVE_BIAS})
         return replace(
@@ -211,7 +206,7 @@ def _name_logprobs(logprob: float | None) -> frozenset[Logprobs]:
 
 
 def describe(features: ServerFeatures) -> str:
-    """Return one line: the server, its model, and what it can do.
+    """Return one line on a server.
 
     >>> describe(ServerFeatures(server="vllm", model="tiny", has_ids=True, context_length=512))
     'vllm, model tiny, 512 tokens: names tokens by id, no log-probabilities'

@@ -13,16 +13,17 @@ from typing import Any, get_args
 from weakref import WeakKeyDictionary
 
 import torch
-from transformers import LogitsProcessorList
+from transformers import LogitsProcessorList, PreTrainedTokenizerBase, StoppingCriteria, StoppingCriteriaList
+from transformers.generation import EosTokenCriteria, StopStringCriteria
 
 from antislop.decoding.policy import Method, Policy, seed_of
-from antislop.decoding.row import Row, RowSpec
+from antislop.decoding.row import RowSpec
 from antislop.endpoint.client import StreamingClient
 from antislop.endpoint.endpoint import Endpoint, EndpointError
 from antislop.endpoint.loop_thread import LoopThread
 from antislop.endpoint.methods import EndpointMethod, MethodPlan, plan_method
 from antislop.endpoint.probe import describe
-from antislop.endpoint.settings import EndpointSettings
+from antislop.endpoint.sampling import Sampling
 from antislop.endpoint.streamed_text import EndpointText, Traffic
 from antislop.endpoint.streams import ServerFeatures
 from antislop.errors import InputError
@@ -38,6 +39,56 @@ from antislop.trace.text_pieces import stream_text
 
 REJECTION_FACTOR = 10
 """Factor on `max_rewinds` for plain rejection, which may hit the same phrase again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndpointSettings:
+    """How a text is drawn and when it ends."""
+
+    max_new_tokens: int
+    sampling: Sampling
+    stop_strings: str | list[str] | None = None
+    stopping_criteria: Sequence[StoppingCriteria] = ()
+
+    def __post_init__(self) -> None:
+        if self.max_new_tokens < 1:
+            raise InputError(f"max_new_tokens is {self.max_new_tokens}; at least 1 is expected")
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        do_sample: bool = True,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        min_p: float | None = None,
+        typical_p: float | None = None,
+        repetition_penalty: float | None = None,
+        **others: Any,
+    ) -> EndpointSettings:
+        """Read keywords of `generate`. Raises `InputError` for values out of range."""
+        if do_sample and temperature == 0:
+            raise InputError("temperature is 0; write do_sample=False for the likeliest tokens")
+        penalty = repetition_penalty or 1.0
+        if not do_sample:
+            return cls(sampling=Sampling(temperature=0.0, repetition_penalty=penalty), **others)
+        sampling = Sampling(
+            temperature=float(temperature),
+            top_k=top_k or 0,
+            top_p=1.0 if top_p is None else top_p,
+            min_p=min_p or 0.0,
+            typical_p=1.0 if typical_p is None else typical_p,
+            repetition_penalty=penalty,
+        )
+        return cls(sampling=sampling, **others)
+
+    def make_criteria(self, tokenizer: PreTrainedTokenizerBase, end_tokens: Sequence[int]) -> StoppingCriteriaList:
+        """Return what ends a text: end tokens, stop strings and the caller's criteria."""
+        criteria: list[StoppingCriteria] = [EosTokenCriteria(eos_token_id=list(end_tokens))] if end_tokens else []
+        if self.stop_strings:
+            criteria.append(StopStringCriteria(tokenizer=tokenizer, stop_strings=self.stop_strings))
+        return StoppingCriteriaList([*criteria, *self.stopping_criteria])
 
 
 @dataclass(frozen=True)
@@ -160,7 +211,7 @@ class EndpointSampler:
 
         Closing the generator ends the text on the server.
 
-        bans, ban_method: instead of the sampler's bans and `method`.
+        bans, ban_method: instead of the sampler's.
         """
         seed = _random_seed() if seed is None else seed
         self._check(settings)
@@ -216,7 +267,6 @@ class EndpointSampler:
         return self._clients[loop]
 
     async def _start(self, request: _Request) -> EndpointText:
-        """Prepare a text; raises `InputError` for settings that can't be exact on the server."""
         features = await self.probe()
         settings, sampling = request.settings, request.settings.sampling
         plan = plan_method(self.method, sampling, features)
@@ -265,7 +315,6 @@ class EndpointSampler:
                 yield event
 
     async def _write(self, request: _Request) -> EndpointCompletion:
-        """Generate to the end, or until the server fails."""
         vocabulary = self._bans.vocabulary
         report, error, row, traffic = Report(surfaces=vocabulary), None, None, Traffic()
         try:
@@ -277,15 +326,11 @@ class EndpointSampler:
                     self._sampler.warn(event)
         except EndpointError as failure:
             error = failure
-        tokens = _kept_tokens(row, has_failed=error is not None)
+        tokens = [] if row is None else row.tokens
+        if row is not None and error is not None:
+            tokens = tokens[: row.settled]
         content = vocabulary.decode(tokens, after=request.prompt)
         return EndpointCompletion(request.number, content, tokens, report, traffic, self.method, error=error)
-
-
-def _kept_tokens(row: Row | None, *, has_failed: bool) -> list[int]:
-    if row is None:
-        return []
-    return row.tokens[: row.settled] if has_failed else row.tokens
 
 
 def _random_seed() -> int:

@@ -41,17 +41,15 @@ class Sampling:
 
     @property
     def do_sample(self) -> bool:
-        """Whether tokens are drawn at random."""
         return self.temperature > 0
 
     @property
     def truncates(self) -> bool:
-        """Whether unlikely tokens are left out before a token is drawn."""
         return self.do_sample and (self.top_k > 0 or self.top_p < 1 or self.min_p > 0 or self.typical_p < 1)
 
     @property
     def generate_arguments(self) -> dict[str, Any]:
-        """The same settings as arguments of `generate`, which replace all of the model's generation config."""
+        """The arguments of `generate`, which replace all of the model's generation config."""
         arguments: dict[str, Any] = {
             "do_sample": self.do_sample,
             "repetition_penalty": self.repetition_penalty,

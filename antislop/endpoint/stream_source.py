@@ -1,7 +1,6 @@
-"""Take tokens that a server has drawn, with a table of the probabilities that it told.
+"""Take tokens that a server has drawn, with a table of the probabilities that it sent.
 
-The server's distributions are never seen: only the probabilities of some tokens are known, and those of all others are
-whole. A violation is subtracted only if the probabilities of all tokens from its start on are known.
+The server sends the probabilities of some tokens only: a violation is subtracted if those of all its tokens are known.
 """
 
 from __future__ import annotations
@@ -16,29 +15,27 @@ from antislop.decoding.tables import draw_uniform
 from antislop.trace.events import Drawn, Event
 
 LOWEST_BIAS = -100.0
-"""The bias of a token whose whole probability was subtracted; servers clamp lower biases to this value."""
+"""The bias of a token of which nothing is left; servers clamp lower biases to this value."""
 GREEDY_REWINDS = 8
 """Rewinds of a greedy text to one position after which tokens that begin a ban are left out there.
 
-A phrase is completed by any token that ends its last word. A server that returns few alternatives shows these tokens
-one by one, and each takes little from the phrase.
+Any token that ends a phrase's last word completes it; a server that returns few alternatives shows these one by one.
 """
 
 
 class SparseTable:
-    """The distribution at a node, as far as a server told it."""
+    """The distribution at a node, as far as the server sent it."""
 
     def __init__(self) -> None:
         self._known: dict[int, float] = {}
         self._left: dict[int, float] = {}  # of tokens from which something was subtracted
 
     def note(self, token: int, probability: float) -> None:
-        """Store a token's probability; a later value for the same token is ignored, since masses refer to the first."""
+        """Store a probability; a later one of the same token is ignored, since masses refer to the first."""
         self._known.setdefault(token, probability)
 
     @property
     def touched(self) -> int:
-        """The number of tokens whose mass was changed."""
         return len(self._left)
 
     def share_left(self, token: int) -> float:
@@ -47,7 +44,7 @@ class SparseTable:
         return self.left(token) / known if known > 0 else 1.0
 
     def biases(self) -> dict[int, float]:
-        """Return what to add to the log-probabilities of tokens to draw from the remaining distribution."""
+        """Return what to add to the log-probabilities of tokens to draw from what is left."""
         shares = {token: self.share_left(token) for token in self._left}
         return {
             token: max(LOWEST_BIAS, log(share)) if share > 0 else LOWEST_BIAS
@@ -83,7 +80,7 @@ class SparseTable:
 class StreamSource(Source):
     """Adds tokens that are drawn elsewhere.
 
-    visible: the number of likeliest tokens at a position whose probabilities the server returns at most.
+    visible: maximum number of alternatives that the server returns per position.
     """
 
     def __init__(self, row: Row, *, visible: int = 0) -> None:
@@ -96,14 +93,14 @@ class StreamSource(Source):
         return open_table(self.row.node)
 
     def is_stuck(self, start: Node) -> bool:
-        """Report whether a greedy text rewinds to a ban's start again and again, with all visible tokens used up."""
+        """Report whether a greedy text rewinds to a ban again and again, with all visible tokens used up."""
         is_greedy, touched = not self.row.spec.policy.do_sample, open_table(self.row.node).touched
         return is_greedy and start.rewinds >= GREEDY_REWINDS and touched >= self._visible
 
     def keeps(self, token: int) -> bool:
         """Return whether a token drawn from the whole distribution counts as drawn from what is left: by a coin.
 
-        A greedy token does if nothing was subtracted from it.
+        A greedy one does if nothing was subtracted from it.
         """
         share, spec = self.table.share_left(token), self.row.spec
         return share >= 1 or (spec.policy.do_sample and draw_uniform(spec.generator) < share)
@@ -111,7 +108,7 @@ class StreamSource(Source):
     def take(self, token: int, probability: float | None, alternatives: Sequence[tuple[int, float]] = ()) -> bool:
         """Add the next token, and return whether it stays; if not, the row was rewound or is finished.
 
-        probability: before anything was subtracted; None if it is unknown. alternatives: of other tokens.
+        probability: before anything was subtracted; None if unknown.
         """
         table = self.table
         if probability is not None:
@@ -129,7 +126,6 @@ class StreamSource(Source):
 
 
 def open_table(node: Node) -> SparseTable:
-    """Return a node's table; give it one if a server's token is expected there for the first time."""
     if not isinstance(node.table, SparseTable):
         node.table = SparseTable()
     return node.table

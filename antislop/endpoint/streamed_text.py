@@ -1,7 +1,7 @@
 """Write one text from the streams of a server that draws the tokens itself.
 
-At a violation the text closes its stream, rewinds, and asks again from there; the unread tokens continue withdrawn
-text, so nothing depends on them. Where the ledger has subtracted mass, the next token comes by thinning or by a bias.
+At a violation the text closes its stream, rewinds, and asks again from there. Where the ledger has subtracted mass, the
+next token comes by thinning or by a bias.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from antislop.trace.events import Event
 
 NO_BIAS: Mapping[int, float] = MappingProxyType({})
 MAX_DRAWS = 16
-"""Maximum number of draws of one token that are requested together, if thinning would discard most of them."""
+"""Draws of one token that are requested together, if thinning would discard most of them."""
 EXPECTED_KEPT_DRAWS = 3
-"""Expected number of accepted draws per batch; with 3, P(none) is about 5 %."""
+"""Expected number of accepted draws per batch: P(none) is about 5 %."""
 MAX_EMPTY_REQUESTS = 4
-"""Maximum number of requests in a row that bring no token."""
+"""Requests in a row that bring no token."""
 
 
 class StreamClient(Protocol):
     """What a text needs of a server."""
 
     def stream(self, request: StreamRequest) -> AsyncGenerator[StreamItem, None]:
-        """Yield the tokens that follow a prompt, and their end. Raises `StreamBroken`."""
+        """See `StreamingClient.stream`."""
 
     async def draw(self, request: StreamRequest, count: int) -> Sequence[StreamItem]:
-        """Return `count` independent draws of the next token."""
+        """See `StreamingClient.draw`."""
 
 
 @dataclass
@@ -58,11 +58,7 @@ class Traffic:
 
 
 class DrawnToken(NamedTuple):
-    """The next token, drawn from what the ledger has left.
-
-    probability: in the whole distribution; None if unknown.
-    alternatives: other tokens and their probabilities.
-    """
+    """The next token, drawn from what the ledger has left. probability: in the whole distribution."""
 
     token: int
     probability: float | None
@@ -70,11 +66,7 @@ class DrawnToken(NamedTuple):
 
 
 class EndpointText:
-    """A text that is being written.
-
-    seed: determines the seeds of the requests.
-    end_token: stands for an end token that the server does not name.
-    """
+    """A text that is being written. end_token: stands for an end token that the server does not name."""
 
     def __init__(
         self,
@@ -133,7 +125,6 @@ class EndpointText:
         return len(self.row.tokens) == length
 
     def _end(self) -> None:
-        """End the text where the server did."""
         self._has_ended = False
         if self.row.tokens:
             self._source.end_at(len(self.row.tokens))
@@ -152,7 +143,6 @@ class EndpointText:
         return self._stream(is_thinned=not is_noise)
 
     async def _stream(self, *, is_thinned: bool) -> AsyncGenerator[DrawnToken, None]:
-        """Yield tokens until one is not kept."""
         async with aclosing(self._read(self._request())) as drawn_tokens:
             async for drawn in drawn_tokens:
                 if is_thinned and not self._keeps(drawn):
@@ -173,7 +163,6 @@ class EndpointText:
                 return
 
     async def _draw_biased(self, table: SparseTable) -> AsyncGenerator[DrawnToken, None]:
-        """Yield a token that the server draws from what is left."""
         scale = self._sampling.temperature or 1.0
         bias = {token: scale * value for token, value in table.biases().items()}
         # The server tells probabilities of what is left, which is this share of the whole distribution.
@@ -203,7 +192,6 @@ class EndpointText:
         )
 
     async def _read(self, request: StreamRequest) -> AsyncGenerator[DrawnToken, None]:
-        """Yield the tokens of a stream, the end token included."""
         self.traffic.requests += 1
         received = 0
         async with aclosing(self._client.stream(request)) as items:

@@ -18,9 +18,8 @@ Logprobs = Literal["raw", "drawn"]
 class StreamRequest:
     """A request for the tokens that follow a prompt.
 
-    bias: added to the logits at each position, before temperature and truncation.
-    logprobs: one of `ServerFeatures.logprobs`; None for none.
-    top_logprobs: the number of likeliest tokens to return at each position.
+    bias: added to the logits, before temperature and truncation.
+    top_logprobs: number of likeliest tokens to return per position.
     """
 
     prompt: Sequence[int]
@@ -37,7 +36,7 @@ class StreamToken(NamedTuple):
 
     token: its id; None if the server sent its text, which several tokens or none have.
     logprob: natural, of the requested kind; None if unknown.
-    alternatives: likely tokens at this position and their log-probabilities; may contain the token itself.
+    alternatives: likely tokens and their log-probabilities; may contain the token itself.
     """
 
     token: int | None
@@ -47,10 +46,9 @@ class StreamToken(NamedTuple):
 
 
 class StreamEnd(NamedTuple):
-    """The end of a stream, with the end token, of which no `StreamToken` is sent.
+    """The end of a stream, with the end token, of which no `StreamToken` is sent; None if the server does not name it.
 
     reason: "stop" if the model ended the text, "length" if `max_tokens` were written.
-    token: the end token; None if the server does not name it.
     """
 
     reason: Literal["stop", "length"]

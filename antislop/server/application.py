@@ -94,8 +94,6 @@ class AccessGate:
 class BanReloader:
     """Reads a service's own bans again when their files change, off the path of requests.
 
-    read: returns the whole list.
-    say: called after each reload.
     warn: called if a file can't be used; the list then stays as it was.
     """
 
@@ -113,7 +111,6 @@ class BanReloader:
         self._versions = self._find_versions()
 
     async def watch(self, service: Service) -> None:
-        """Reload until canceled."""
         while True:
             await asyncio.sleep(RELOAD_SECONDS)
             await self.reload(service)

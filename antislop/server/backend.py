@@ -18,7 +18,6 @@ from antislop.trace.events import Event, TokenChoice
 class GenerationRequest:
     """One text that a client asks for.
 
-    prompt: token ids.
     bans: compiled for the backend's tokenizer.
     stop: end after the first of these strings, which is included.
     seed: None draws a new one.
@@ -78,7 +77,7 @@ class Backend(Protocol):
 
     @property
     def context_length(self) -> int | None:
-        """Maximum tokens of prompt and text together; None if it is unknown."""
+        """Maximum tokens of prompt and text together; None if unknown."""
 
     @property
     def cuts_min_p_first(self) -> bool:

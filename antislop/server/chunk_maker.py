@@ -33,7 +33,7 @@ class SettledToken(NamedTuple):
 class WithdrawnText(NamedTuple):
     """Text that a rewind withdrew.
 
-    start: the index of the character of the text that came in its place.
+    start: the index of the character that came in its place.
     tokens: their number.
     """
 
@@ -82,7 +82,6 @@ class AnswerChunk:
 
     @staticmethod
     def join(chunks: Sequence[AnswerChunk]) -> AnswerChunk:
-        """Return consecutive chunks as one."""
         return AnswerChunk(
             "".join(chunk.text for chunk in chunks),
             tuple(token for chunk in chunks for token in chunk.tokens),
@@ -102,15 +101,12 @@ class _WrittenToken(NamedTuple):
 
 @dataclass
 class ChunkMaker:
-    """Folds the events of one text into chunks.
-
-    Text is in a chunk once no rewind can reach it, in whole characters, and once it can't begin a stop string.
+    """Folds the events of one text into chunks: whole characters beyond any rewind, which begin no stop string.
 
     stop: strings that end the text and are left out with all that follows.
     drops_space: leave out a space at the beginning.
     end_tokens: tokens that end a text by themselves; not listed without an echo.
     echo: the prompt, if the answer begins with it; indices then count from its beginning.
-    report: of all events so far.
     kept: number of settled tokens.
     """
 

@@ -36,7 +36,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Return a socket with an address, not yet listening. Raises `InputError` if the address can't be used."""
+    """Return a bound socket, not yet listening. Raises `InputError`."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         listener = socket.socket(family, socket.SOCK_STREAM)
@@ -64,7 +64,7 @@ def return_large_blocks() -> None:
 
 
 class BoundedProtocol(H11Protocol):
-    """HTTP/1.1 with limits that uvicorn lacks: on connections, and on the time in which a request arrives.
+    """HTTP/1.1 with limits on connections, and on the time in which a request arrives.
 
     Without them, a client that sends a byte now and then keeps a connection forever, without a key.
     """
@@ -114,7 +114,6 @@ class DrainingServer(uvicorn.Server):
 
     say: called with what a signal does.
     seconds: how long texts may take after the first signal; the second cuts them off.
-    signal: the first one that came, or None.
     """
 
     def __init__(self, app: FastAPI, *, say: Callable[[str], None], seconds: float = SHUTDOWN_SECONDS) -> None:

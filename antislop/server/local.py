@@ -44,8 +44,6 @@ Item: TypeAlias = Event | PromptChoices | Exception
 
 
 class _PendingRequest:
-    """A request that runs or waits, as the event loop's thread sees it."""
-
     def __init__(self, grammar: RequestGrammar | None) -> None:
         self.grammar = None if grammar is None else grammar.copy()
         self.loop = asyncio.get_running_loop()
@@ -53,16 +51,9 @@ class _PendingRequest:
 
 
 class LocalBackend:
-    """Generates with a transformers model, `batch_size` requests at a time; others wait for a free row.
+    """Generates with a transformers model, which nobody else may use until `close`.
 
-    Nobody else may use the model until `close`.
-
-    bans: of requests without others.
-    max_model_len: maximum tokens of prompt and text together; by default the number of positions of the model.
-    queue_length: requests that may wait.
-    name: default: the name of the model's folder.
-
-    Raises `InputError` for a model that can't be served.
+    The options are those of `antislop.server.app`. Raises `InputError` for a model that can't be served.
     """
 
     cuts_min_p_first = False
@@ -221,7 +212,6 @@ class LocalBackend:
         self._post({number: [item] for number in numbers}, numbers if is_last else [])
 
     def _deliver(self, step: Sequence[tuple[Row, Event]], engine: BatchEngine) -> None:
-        """Hand over the events of a step."""
         items: dict[int, list[Item]] = defaultdict(list)
         finished = []
         for row, event in step:
@@ -240,7 +230,6 @@ class LocalBackend:
         return BackendError(str(describe_failure(row)))
 
     def _fail(self, numbers: Sequence[int], reason: Exception) -> None:
-        """End requests with an error."""
         self._post({number: [reason] for number in numbers}, numbers)
         for number in numbers:
             self._scheduler.cancel(number)

@@ -14,8 +14,6 @@ SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 
 
 class ServerMetrics:
-    """The counters of one app, in a registry of their own."""
-
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         registry = self.registry

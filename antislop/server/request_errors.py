@@ -19,7 +19,6 @@ class RequestError(Exception):
     message: one sentence.
     param: the field of the body that caused it.
     code: a word for programs.
-    headers: of the answer.
     """
 
     def __init__(
@@ -40,19 +39,16 @@ class RequestError(Exception):
 
     @property
     def content(self) -> dict[str, Any]:
-        """The body of the answer."""
         kind = TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
 
 def refuse_busy(message: str, *, status: int = 429, seconds: int = 1) -> RequestError:
-    """Return the refusal of a server that has no room, with the time after which to try again."""
     return RequestError(status, message, code="busy", headers={"Retry-After": str(seconds)})
 
 
 @contextmanager
 def translate_errors(*, param: str | None = None) -> Iterator[None]:
-    """Turn errors of the library into errors of HTTP."""
     try:
         yield
     except (InputError, BackendError) as error:
@@ -60,7 +56,6 @@ def translate_errors(*, param: str | None = None) -> Iterator[None]:
 
 
 def translate(error: InputError | BackendError, param: str | None = None) -> RequestError:
-    """Return the answer to an error of the library."""
     match error:
         case Busy():
             return refuse_busy(first_line(error) or "the queue is full: try again later")

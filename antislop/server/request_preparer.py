@@ -96,7 +96,7 @@ class RequestPreparer:
             )
 
     def prepare(self, request: GenerationRequest, *, grammar: RequestGrammar | None = None) -> RowSpec:
-        """Return the specification of a request's row. Raises `ValueError` for what the model can't do."""
+        """Return what the row of a request needs. Raises `ValueError` for what the model can't do."""
         self._restore_slow(request.bans.matcher)
         seed = randbits(63) if request.seed is None else request.seed
         policy = Policy(request.sampling.do_sample, request.method, "concede", max_rewinds=100)

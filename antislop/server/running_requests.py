@@ -119,7 +119,6 @@ class RunningRequests:
 
     @property
     def makers(self) -> Sequence[ChunkMaker]:
-        """The makers of each text's chunks, which count its tokens."""
         return [running.maker for running in self._running]
 
     async def start(self, backend: Backend) -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from copy import deepcopy
-from functools import partial
 from random import SystemRandom
 from typing import Any
 
@@ -31,7 +30,7 @@ UNKNOWN_CONTEXT_TOKENS = 2048
 class Service:
     """Runs requests on a backend, for one event loop.
 
-    own_bans: the compiled list of requests that ask for no other; `replace_bans` sets it.
+    own_bans: the compiled list of requests that ask for no other.
     began: in seconds since 1970.
     """
 
@@ -58,20 +57,16 @@ class Service:
         special_tokens: whether the tokenizer adds them.
         reads_special_tokens: whether their names in the text are read as such.
         """
-        split = not reads_special_tokens
-        encode = partial(self._tokenizer, text, add_special_tokens=special_tokens, split_special_tokens=split)
-        ids: list[int] = await self._read(lambda: encode()["input_ids"])
-        return ids
+        options = {"add_special_tokens": special_tokens, "split_special_tokens": not reads_special_tokens}
+        return await self._read(lambda: self._tokenizer(text, **options)["input_ids"])
 
     async def read_template(self, messages: list[dict[str, Any]]) -> list[int]:
         """Return the ids of a chat's messages. Raises the errors of the tokenizer's template."""
-        template = partial(self._tokenizer.apply_chat_template, add_generation_prompt=True, return_dict=False)
-        ids: list[int] = await self._read(lambda: template(messages, tokenize=True))
-        return ids
+        render = self._tokenizer.apply_chat_template
+        return await self._read(lambda: render(messages, tokenize=True, add_generation_prompt=True, return_dict=False))
 
     @property
     def has_chat_template(self) -> bool:
-        """Whether the tokenizer turns messages into a prompt."""
         return bool(self._tokenizer.chat_template)
 
     @property
@@ -80,7 +75,7 @@ class Service:
         template = self._tokenizer.chat_template
         return template if isinstance(template, str) else ""
 
-    async def _read(self, read: Any) -> Any:
+    async def _read(self, read: Callable[[], list[int]]) -> list[int]:
         self._refuse_if_closing()
         return await asyncio.get_running_loop().run_in_executor(self._reader, read)
 
@@ -161,7 +156,7 @@ class Service:
         return sum(running.abort() for running in chosen)
 
     async def close(self, *, timeout: float | None = None) -> None:
-        """Refuse new requests and finish the running ones; cut them off after `timeout` seconds."""
+        """See `Backend.close`."""
         self.is_closing = True
         await self.backend.close(timeout=timeout)
         self._lists.close()
@@ -181,13 +176,12 @@ class Service:
         )
 
     def check_model(self, name: str | None) -> None:
-        """Raise `RequestError` for the name of another model."""
         if name is not None and name != self.backend.name:
             message = f"the model {name[:80]!r} is not served here: pass {self.backend.name!r}, or leave it out"
             raise RequestError(404, message, param="model", code="model_not_found")
 
     def _measure(self, prompt: Sequence[int], max_tokens: int | None, default: int | None) -> int:
-        """Return the number of new tokens of a prompt. Raises `RequestError` if they don't fit."""
+        """Return the number of new tokens of a prompt."""
         context = self.backend.context_length
         if context is None:
             return (default or UNKNOWN_CONTEXT_TOKENS) if max_tokens is None else max_tokens

@@ -15,8 +15,7 @@ from antislop.endpoint.connection import Refused, StreamConnection
 from antislop.endpoint.dialects import DIALECTS
 from antislop.endpoint.endpoint import Endpoint, EndpointError
 from antislop.endpoint.probe import NO_ROUTE_STATUSES
-from antislop.endpoint.sampler import EndpointSampler
-from antislop.endpoint.settings import EndpointSettings
+from antislop.endpoint.sampler import EndpointSampler, EndpointSettings
 from antislop.errors import InputError
 from antislop.hf.compiled_bans import CompiledBans
 from antislop.sampler import AntiSlop
@@ -34,12 +33,9 @@ log = getLogger(__name__)
 
 
 class UpstreamBackend:
-    """Generates by an `EndpointSampler`.
+    """Generates by an `EndpointSampler`. Raises `EndpointError` if the other server can't be reached.
 
-    sampler: the server's own bans, options and tokenizer.
     queue_length: requests that may run at once; the other server has a queue of its own.
-
-    Raises `EndpointError` if the other server can't be reached.
     """
 
     def __init__(self, sampler: AntiSlop, endpoint: Endpoint, *, queue_length: int = 128) -> None:

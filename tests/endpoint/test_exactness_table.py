@@ -19,8 +19,8 @@ import antislop.endpoint
 import antislop.server
 from antislop.endpoint.dialects import DIALECTS, LLAMA_CPP_SAMPLERS
 from antislop.endpoint.methods import SERVER_TITLES, ExactMethod, plan_method
+from antislop.endpoint.sampler import EndpointSettings
 from antislop.endpoint.sampling import Sampling
-from antislop.endpoint.settings import EndpointSettings
 from antislop.endpoint.streams import ServerFeatures
 from antislop.errors import InputError
 from tests.support.backends import run_server

@@ -1,7 +1,4 @@
-"""The bans of a request: its body's and the server's own, compiled in threads and kept for later requests.
-
-Requests with equal lists share a compiled one. It grows while the thread that decodes reads tokens with it.
-"""
+"""The bans of a request, from its body and the server's own list: compiled in threads, kept for later requests."""
 
 from __future__ import annotations
 
@@ -55,7 +52,7 @@ class _Compilation(NamedTuple):
 
 
 class _KeptList(NamedTuple):
-    """A compiled list. size: when it was last asked for, as `measure` counts."""
+    """size: when it was last asked for, as `measure` counts; it grows with the transitions that decoding remembers."""
 
     compiled: CompiledBans
     new_size: int
@@ -183,7 +180,6 @@ def _check_longest(name: str, values: list[str], limit: int) -> None:
 
 
 def _weigh(bans: BanList, weights: dict[str, float]) -> BanList:
-    """Return the bans with new weights for some phrases, compared without regard to case."""
     folded = {phrase.casefold(): weight for phrase, weight in weights.items()}
     known = {ban.text.casefold() for ban in bans}
     for phrase in weights:

@@ -28,7 +28,7 @@ MIN_TEMPERATURE = 0.01
 
 
 def _read_list(value: Any) -> Any:
-    """Return the list that a string contains as JSON, as some clients send it; anything else as it is."""
+    """Return the list that a string contains as JSON, as some clients send it."""
     if not isinstance(value, str):
         return value
     try:
@@ -52,7 +52,6 @@ def _read_stop(value: Any) -> Any:
 
 
 def _read_biases(value: Any) -> Any:
-    """Return biases by id, which JSON has as texts."""
     if not isinstance(value, dict):
         return {} if value == [] else value
     biases = {int(name): bias for name, bias in value.items() if name.isascii() and name.isdecimal() and len(name) < 11}
@@ -81,28 +80,25 @@ Bias = Annotated[float, Field(ge=-100, le=100)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
-class StreamOptions(BaseModel):
-    """The options of a stream."""
-
+class _StrictModel(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+class StreamOptions(_StrictModel):
     include_usage: bool = False
     include_obfuscation: bool = False
 
 
-class JsonSchema(BaseModel):
+class JsonSchema(_StrictModel):
     """The schema of a text. It is always followed, whatever `strict` says; the name and description are ignored."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
     json_schema: Annotated[dict[str, Any], Field(alias="schema")]
     name: str = ""
     description: str | None = None
     strict: bool | None = None
 
 
-class ResponseFormat(BaseModel):
-    """The format of a text."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+class ResponseFormat(_StrictModel):
     type: Literal["text", "json_object", "json_schema"] = "text"
     json_schema: JsonSchema | None = None
 
@@ -122,10 +118,10 @@ class ResponseFormat(BaseModel):
         return text
 
 
-class GenerationBody(BaseModel):
+class GenerationBody(_StrictModel):
     """The fields that completions and chats share."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(allow_inf_nan=False)
 
     model: str | None = None
     max_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = None
@@ -181,7 +177,7 @@ class CompletionBody(GenerationBody):
     max_tokens: may be 0 with `echo`.
     echo: begin the text with the prompt; `logprobs` then lists its tokens, too.
     logprobs: the number of alternatives per token.
-    add_bos_token: whether the tokenizer adds its special tokens to a prompt that is a text.
+    add_bos_token: whether the tokenizer adds its special tokens to a text.
     """
 
     prompt: Any = None
@@ -200,33 +196,30 @@ class ChatBody(GenerationBody):
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_ALTERNATIVES)] | None = None
 
 
-class EncodeBody(BaseModel):
+class EncodeBody(_StrictModel):
     """A body of /v1/token/encode.
 
-    add_bos_token: whether the tokenizer adds its special tokens.
-    encode_special_tokens: whether the name of a special token in the text is read as that token, not as characters.
+    encode_special_tokens: whether the name of a special token in the text is read as that token.
     decode_special_tokens: TabbyAPI's; ignored.
     """
 
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
     text: str
     add_bos_token: bool = True
     encode_special_tokens: bool = True
     decode_special_tokens: bool = True
 
 
-class CountBody(BaseModel):
+class CountBody(_StrictModel):
     """A body of KoboldCpp's /api/extra/tokencount. special: whether the tokenizer adds its special tokens."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
     prompt: str
     special: bool = True
 
 
-class AbortBody(BaseModel):
+class AbortBody(_StrictModel):
     """A body of /api/extra/abort."""
 
-    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+    model_config = ConfigDict(extra="ignore")
     genkey: Annotated[str, Field(max_length=256)] = ""
 
 
@@ -275,7 +268,7 @@ def read_body(kind: type[Generation], fields: dict[str, Any]) -> tuple[Generatio
 
 
 def check(kind: type[Body], fields: dict[str, Any]) -> Body:
-    """Return the checked fields of a body. Raises `RequestError` for the first that can't be used."""
+    """Return a checked body. Raises `RequestError` for the first field that can't be used."""
     try:
         return kind.model_validate(fields)
     except ValidationError as error:

@@ -36,13 +36,11 @@ TokenBytes = Callable[[int], bytes]
 
 
 def service_of(request: Request) -> Service:
-    """Return the service of the app that got a request."""
     service: Service = request.app.state.service
     return service
 
 
 def caller_of(request: Request, genkey: str = "") -> Caller:
-    """Return who sent a request."""
     return Caller(request.client.host if request.client else "", request.headers.get("user-agent", ""), genkey)
 
 
@@ -82,7 +80,6 @@ class AnswerWriter:
     """Writes the answer to one request as plain data.
 
     read: returns the bytes of a token.
-    has_logprobs, has_trace: whether the request asked for them.
     """
 
     format: AnswerFormat
@@ -204,7 +201,6 @@ class AnswerResponder:
         yield b"data: [DONE]\n\n"
 
     def _count(self, running: RunningRequests, requests: Sequence[GenerationRequest]) -> dict[str, Any]:
-        """Return the usage of the answer."""
         prompt = sum(len(request.prompt) for request in requests[:: self.body.n])
         kept = sum(maker.kept for maker in running.makers)
         total = Report.total([maker.report for maker in running.makers])

@@ -32,7 +32,6 @@ router = APIRouter()
 
 @router.post("/v1/chat/completions")
 async def chat(request: Request) -> Response:
-    """Answer a chat."""
     service, has_trace = service_of(request), wants_trace(request)
     body, ignored = read_body(ChatBody, await read_object(request))
     if body.top_logprobs is not None and not body.logprobs:
@@ -51,8 +50,6 @@ async def chat(request: Request) -> Response:
 
 
 class ChatFormat:
-    """The shapes of /v1/chat/completions."""
-
     prefix = "chatcmpl"
     whole, part = "chat.completion", "chat.completion.chunk"
 

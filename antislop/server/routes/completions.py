@@ -30,7 +30,6 @@ router = APIRouter()
 
 @router.post("/v1/completions")
 async def complete(request: Request) -> Response:
-    """Continue one prompt or several."""
     service, has_trace = service_of(request), wants_trace(request)
     body, ignored = read_body(CompletionBody, await read_object(request))
     if body.max_tokens == 0 and not body.echo:
@@ -56,8 +55,6 @@ async def complete(request: Request) -> Response:
 
 
 class CompletionFormat:
-    """The shapes of /v1/completions."""
-
     prefix = "cmpl"
     whole = part = "text_completion"
 

@@ -27,13 +27,11 @@ def _describe(request: Request) -> dict[str, Any]:
 @router.get("/v1/models")
 @router.get("/v1/model/list")
 async def list_models(request: Request) -> dict[str, Any]:
-    """List the one model."""
     return {"object": "list", "data": [_describe(request)]}
 
 
 @router.get("/v1/models/{name:path}")
 async def describe_named(request: Request, name: str) -> dict[str, Any]:
-    """Describe the model of that name."""
     service_of(request).check_model(name)
     return _describe(request)
 
@@ -49,7 +47,7 @@ async def describe_model(request: Request) -> dict[str, Any]:
 
 @router.get("/props")
 async def describe_properties(request: Request) -> dict[str, Any]:
-    """Describe the model as llama.cpp and KoboldCpp do."""
+    """Answer as llama.cpp and KoboldCpp do."""
     service = service_of(request)
     settings = {"n_ctx": service.backend.context_length}
     return {"chat_template": service.chat_template, "default_generation_settings": settings}
@@ -57,7 +55,7 @@ async def describe_properties(request: Request) -> dict[str, Any]:
 
 @router.post("/v1/token/encode")
 async def encode(request: Request) -> dict[str, Any]:
-    """Return the ids of a text, as TabbyAPI does."""
+    """Answer as TabbyAPI does."""
     body = check(EncodeBody, await read_object(request))
     service = service_of(request)
     ids = await service.encode(
@@ -68,7 +66,7 @@ async def encode(request: Request) -> dict[str, Any]:
 
 @router.post("/api/extra/tokencount")
 async def count_tokens(request: Request) -> dict[str, Any]:
-    """Return the ids of a prompt, as KoboldCpp does."""
+    """Answer as KoboldCpp does."""
     body = check(CountBody, await read_object(request))
     ids = await service_of(request).encode(body.prompt, special_tokens=body.special)
     return {"value": len(ids), "ids": ids}
@@ -76,18 +74,18 @@ async def count_tokens(request: Request) -> dict[str, Any]:
 
 @router.get("/api/v1/model")
 async def name_model(request: Request) -> dict[str, str]:
-    """Return the model's name, as KoboldCpp does."""
+    """Answer as KoboldCpp does."""
     return {"result": service_of(request).backend.name}
 
 
 @router.get("/api/extra/version")
 async def name_server() -> dict[str, str]:
-    """Return the name and the version of this server, where KoboldCpp has its own."""
+    """Name this server and its version, where KoboldCpp has its own."""
     return {"result": "antislop", "version": __version__}
 
 
 @router.get("/api/extra/true_max_context_length")
 @router.get("/api/v1/config/max_context_length")
 async def count_context(request: Request) -> dict[str, int | None]:
-    """Return the length of the context, as KoboldCpp does."""
+    """Answer as KoboldCpp does."""
     return {"value": service_of(request).backend.context_length}

@@ -18,7 +18,7 @@ router = APIRouter()
 
 @router.get("/health")
 async def report_health(request: Request) -> Response:
-    """Say whether the server takes requests: 503 while it shuts down, and if its backend failed."""
+    """Answer 503 while the server shuts down, and if its backend failed."""
     service = service_of(request)
     content: dict[str, Any] = {"status": "ok", "active": service.backend.active}
     try:
@@ -32,13 +32,12 @@ async def report_health(request: Request) -> Response:
 
 @router.get("/metrics")
 async def report_metrics(request: Request) -> Response:
-    """Return the counts for Prometheus."""
     return Response(service_of(request).metrics.write(), media_type=CONTENT_TYPE_LATEST)
 
 
 @router.post("/api/extra/abort")
 async def abort(request: Request) -> dict[str, Any]:
-    """End texts of the caller, as KoboldCpp does."""
+    """Answer as KoboldCpp does."""
     body = check(AbortBody, await read_object(request, may_be_empty=True))
     count = service_of(request).abort(caller_of(request, body.genkey))
     return {"success": "true" if count else "false"}

@@ -14,7 +14,6 @@ router = APIRouter()
 
 @router.get("/")
 async def show_page() -> Response:
-    """Return the page; it is the same for everybody, and asks for the key itself."""
     page, policy = _render()
     return HTMLResponse(
         page,
