@@ -26,7 +26,7 @@ from antislop.metrics.estimates import Estimate
 from antislop.metrics.human_distance import Distance, load_human, measure_distance
 from antislop.metrics.metrics import measure
 from antislop.metrics.segmentation import extract_words
-from antislop.metrics.slop_scale import PUBLISHED_RANGES, RANGE_MARGIN, Scale
+from antislop.metrics.slop_scale import PUBLISHED_RANGES, Scale
 from antislop.metrics.tally import Tally
 from antislop.records.texts import read_texts
 from eval.passages import cut_passages
@@ -69,7 +69,7 @@ def _name(metrics: Mapping[str, Any]) -> dict[str, float]:
     weights = {"slop_words": 0.60, "contrasts": 0.25, "slop_trigrams": 0.15}
     score = 0.0
     for name, weight in weights.items():
-        low, high = PUBLISHED_RANGES[name].widen(RANGE_MARGIN)
+        low, high = PUBLISHED_RANGES[name].widen()
         score += 100 * weight * min(1.0, max(0.0, (values[name] - low) / (high - low)))
     return {**values, "slop_score": score}
 

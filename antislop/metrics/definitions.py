@@ -62,8 +62,7 @@ class Metric:
     about: its definition in words.
     source: who defined it, as URL or DOI.
     formula: computes its value from sums over texts; None if it is derived from other estimates.
-    count: computes the contribution of a text, or of a piece of it, to the numerator of a `Ratio`; pieces end at white
-        space.
+    count: computes the contribution of a text, or of a piece that ends at white space, to the numerator of a `Ratio`.
     missing: why it is undefined if a sum is unknown (NaN).
     undefined: why it is undefined in all other cases.
     reads: words that it reads of each text; if most texts are shorter, it depends on their length.
@@ -82,28 +81,25 @@ class Metric:
 
     @property
     def ratio(self) -> Ratio | None:
-        """The formula, if it is a ratio."""
         return self.formula if isinstance(self.formula, Ratio) else None
 
     def describe(self) -> dict[str, str]:
-        """Return the description as a JSON object."""
         return {name: getattr(self, name) for name in ("name", "title", "unit", "about", "source")}
 
     def explain(self, *sums: Sums) -> str:
-        """Return why the metric is undefined for sums [groups], or for any of several such sums."""
+        """Return why the metric is undefined for any of several sums [groups]."""
         names = (self.ratio.above, self.ratio.below) if self.ratio else ()
         is_unknown = any(np.isnan(side[name]).any() for side in sums for name in names)
         return self.missing if is_unknown else self.undefined
 
 
 def compute_metrics(metrics: Iterable[Metric], sums: Sums, scale: Scale) -> dict[str, Floats]:
-    """Return the values of metrics by name, from sums [...]; NaN or infinity if undefined."""
+    """Return the values of metrics by name from sums [...]; NaN or infinity if undefined."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return {metric.name: metric.formula(sums, scale) for metric in metrics if metric.formula is not None}
 
 
 def define_hits(name: str) -> Metric:
-    """Return the metric of the hits of a list of bans, which `Tally` counts."""
     return Metric(
         name,
         name,
@@ -118,9 +114,8 @@ def name_hits(name: str) -> str:
 
 
 _SLOP_RATES = {
-    "slop_words": Ratio("slop_words", "words", 1000, is_rate=True),
-    "slop_trigrams": Ratio("slop_trigrams", "words", 1000, is_rate=True),
-    "contrasts": Ratio("contrasts", "characters", 1000, is_rate=True),
+    name: Ratio(name, unit, 1000, is_rate=True)
+    for name, unit in (("slop_words", "words"), ("slop_trigrams", "words"), ("contrasts", "characters"))
 }
 _SENTENCE_WORDS = Ratio("sentence_words", "sentences")
 
@@ -222,13 +217,7 @@ METRICS = (
         undefined="fewer than two texts of four words or more",
         reads=BEGINNING_WORDS,
     ),
-    Metric(
-        "sentence_words",
-        "sentence length",
-        "words",
-        "words per sentence",
-        formula=_SENTENCE_WORDS,
-    ),
+    Metric("sentence_words", "sentence length", "words", "words per sentence", formula=_SENTENCE_WORDS),
     Metric(
         "sentence_spread",
         "sentence spread",

@@ -1,7 +1,4 @@
-"""Measure the variety of texts, and find the n-grams that they overuse.
-
-A text is an array of numbers, one per word; equal words have equal numbers.
-"""
+"""Measure the variety of texts, which are arrays of a number per word, and find the n-grams that they overuse."""
 
 from __future__ import annotations
 
@@ -18,15 +15,12 @@ from antislop.metrics.estimates import Floats
 MOST_OVERUSED = 40
 BASE = 1 << 21
 """The number of a word is below this, so that three of them are digits of one 64-bit number."""
-NGRAMS_AT_ONCE = 1 << 19
-"""N-grams that are counted at once."""
+NGRAMS_AT_ONCE = 1 << 19  # that are counted at once
 _EPSILON = 0.1  # replaces 0 hits of an n-gram order: method 1 of Chen and Cherry (doi 10.3115/v1/W14-3346)
 
 
 def count_distinct(words: NDArray[np.int64], *, window: int) -> NDArray[np.int64]:
-    """Return the number of distinct words in each window of `window` words, by its start.
-
-    Takes time proportional to the words, whatever the window.
+    """Return the number of distinct words in each window of `window` words; its time does not depend on the window.
 
     >>> count_distinct(np.array([1, 2, 1, 1]), window=2)
     array([2, 2, 1])
@@ -41,10 +35,8 @@ def count_distinct(words: NDArray[np.int64], *, window: int) -> NDArray[np.int64
     windows = len(words) - window + 1
     begins = np.maximum(previous + 1, places - window + 1)
     ends = np.minimum(places + 1, windows)
-    is_counted = begins < ends
-    changes = np.bincount(begins[is_counted], minlength=windows + 1) - np.bincount(
-        ends[is_counted], minlength=windows + 1
-    )
+    begins, ends = begins[begins < ends], ends[begins < ends]
+    changes = np.bincount(begins, minlength=windows + 1) - np.bincount(ends, minlength=windows + 1)
     return np.cumsum(changes)[:windows]
 
 
@@ -62,10 +54,8 @@ def count_distinct_ngrams(pieces: NDArray[np.int64], n: int) -> NDArray[np.int64
 def measure_self_bleu(texts: Sequence[Sequence[int]]) -> Floats:
     """Return the BLEU-4 of each text against the others, 0 to 1; NaN for a single text or one of under four words.
 
-    Weighs the precisions of 1- to 4-grams equally, with the penalty for texts shorter than the others; an order without
-    a hit counts as 0.1 hits. Grows with the number and length of the texts: compare equal numbers of equal length.
-
-    Source: Zhu et al. 2018, https://arxiv.org/abs/1802.01886.
+    Grows with the number and length of the texts: compare equal numbers of equal length. Zhu et al. 2018,
+    https://arxiv.org/abs/1802.01886.
     """
     if len(texts) < 2:
         return np.full(len(texts), np.nan)
@@ -73,16 +63,14 @@ def measure_self_bleu(texts: Sequence[Sequence[int]]) -> Floats:
     lengths = [len(text) for text in texts]
     counts = Counter(lengths)
     penalties = np.array([_penalize(length, counts) for length in lengths])
-    is_defined = np.array(lengths) >= 4
-    return np.where(is_defined, penalties * np.exp(logs), np.nan)
+    return np.where(np.array(lengths) >= 4, penalties * np.exp(logs), np.nan)
 
 
 def _log_precisions(texts: Sequence[Sequence[int]], n: int) -> Floats:
     """Return the logarithm of the share of each text's n-grams that occur as often in some other text."""
     counts = [Counter(zip(*(text[i:] for i in range(n)), strict=False)) for text in texts]
-    maxima: dict[
-        tuple[int, ...], tuple[int, int, int]
-    ] = {}  # largest count in a text, that text, largest count in the others
+    # by n-gram: its largest count in a text, that text, its largest count in the others
+    maxima: dict[tuple[int, ...], tuple[int, int, int]] = {}
     for number, grams in enumerate(counts):
         for gram, count in grams.items():
             maximum, owner, runner_up = maxima.get(gram, (0, -1, 0))
@@ -98,21 +86,13 @@ def _penalize(length: int, lengths: Counter[int]) -> float:
     """Return BLEU's penalty for a text that is shorter than the other text of the nearest length."""
     if lengths[length] > 1:
         return 1.0
-    nearest = min(
-        (candidate for candidate in lengths if candidate != length),
-        key=lambda candidate: (abs(candidate - length), candidate),
-    )
+    nearest = min(lengths.keys() - {length}, key=lambda candidate: (abs(candidate - length), candidate))
     return 1.0 if length >= nearest else exp(1 - nearest / max(1, length))
 
 
 class Overused(NamedTuple):
-    """The most overused n-grams.
-
-    counts: [texts], the occurrences of all of them in each text.
-    """
-
     ngrams: tuple[tuple[str, ...], ...]
-    counts: NDArray[np.int64]
+    counts: NDArray[np.int64]  # [texts]: the occurrences of all of them in each text
 
 
 def find_overused(
@@ -128,10 +108,8 @@ def find_overused(
 
     words: the numbers of the words of all texts, below `BASE`.
     lengths: words of each text; n-grams don't cross texts.
-    numbers: of words; a word without one is called "…".
+    numbers: of words; a word without one is called "…". They break ties.
     shares: of human n-grams, 0 to 1; others count as the rarest of these.
-
-    Ties are broken by the numbers of the words.
 
     >>> numbers = {"deep": 0, "breath": 1, "taken": 2}
     >>> find_overused(
@@ -179,7 +157,7 @@ def _read_codes(
 
 
 def _encode(words: NDArray[np.int64] | NDArray[np.int32], n: int) -> NDArray[np.int64]:
-    """Return a number for the n-gram at each place of the last axis: the numbers of its words as digits."""
+    """Return a number for the n-gram at each place of the last axis; the numbers of its words are its digits."""
     size = max(0, words.shape[-1] - n + 1)
     codes = np.zeros((*words.shape[:-1], size), dtype=np.int64)
     for i in range(n):

@@ -1,7 +1,4 @@
-"""Values computed from sums over texts, with bootstrap intervals, or with the reason why there is none.
-
-Texts or groups of them are the independent observations; the words of a text are not.
-"""
+"""Values computed from sums over texts, with bootstrap intervals, or with the reason why there is none."""
 
 from __future__ import annotations
 
@@ -35,14 +32,14 @@ def bootstrap(
     level: float = 0.95,
     seed: int = 0,
 ) -> Intervals:
-    """Return values computed from sums over texts, with the bounds of their percentile intervals.
+    """Return values computed from sums over texts, with percentile intervals (Efron 1979, doi 10.1214/aos/1176344552).
 
     sums: [texts, columns]: the contribution of each text, or of each group of texts that are resampled together.
     function: from sums [..., columns] to values [values, ...].
     resamples: 0 gives no bounds.
 
     A single text and a value that is undefined in any resample have no bounds. An event that never occurred gets the
-    interval 0 to 0: see `bound_unseen`. Percentile interval: Efron 1979, doi 10.1214/aos/1176344552.
+    interval 0 to 0: see `bound_unseen`.
 
     >>> sums = np.array([[1.0, 100.0], [3.0, 100.0], [2.0, 200.0]])
     >>> bootstrap(sums, lambda total: total[None, ..., 0] / total[None, ..., 1]).values
@@ -60,7 +57,7 @@ def bootstrap(
 
 
 def _draw(texts: int, resamples: int, seed: int) -> Iterator[NDArray[np.intp]]:
-    """Yield the indices of the texts of each resample, in batches [resamples, texts]."""
+    """Yield the texts of resamples, in batches [resamples, texts]."""
     generator, size = np.random.default_rng(seed), max(1, _BATCH // texts)
     for start in range(0, resamples, size):
         yield generator.integers(0, texts, (min(size, resamples - start), texts))
@@ -79,11 +76,10 @@ def bound_unseen(trials: float, *, level: float = 0.95) -> float:
 
 
 def _add(sums: Floats, indices: NDArray[np.intp]) -> Floats:
-    """Return the sums [..., columns] over resampled texts, given their indices [..., texts]."""
-    rows = indices.reshape(-1, indices.shape[-1])
-    cells = rows + len(sums) * np.arange(len(rows))[:, None]
-    counts = np.bincount(cells.ravel(), minlength=len(rows) * len(sums)).reshape(len(rows), len(sums))
-    return (counts.astype(np.float64) @ sums).reshape(*indices.shape[:-1], sums.shape[1])
+    """Return the sums [resamples, columns] over resampled texts, given their indices [resamples, texts]."""
+    cells = indices + len(sums) * np.arange(len(indices))[:, None]
+    counts = np.bincount(cells.ravel(), minlength=len(indices) * len(sums)).reshape(len(indices), len(sums))
+    return counts.astype(np.float64) @ sums
 
 
 Sums: TypeAlias = Mapping[str, Floats]
@@ -108,7 +104,7 @@ class Estimate(NamedTuple):
         return cls(None, None, None, why)
 
     def widen(self, *, high: float, low: float | None = None) -> Estimate:
-        """Extend the interval to include the bounds; without an interval, return the estimate unchanged."""
+        """Extend the interval to include the bounds, if there is an interval."""
         if self.low is None or self.high is None:
             return self
         return self._replace(low=self.low if low is None else min(self.low, low), high=max(self.high, high))
@@ -141,9 +137,9 @@ def estimate(
     def stack(totals: Floats) -> Floats:
         return np.stack(list(compute({name: totals[..., i] for i, name in enumerate(sums)}).values()))
 
+    columns = np.stack(list(sums.values()), axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):
         names = list(compute({name: column.sum() for name, column in sums.items()}))
-        columns = np.stack(list(sums.values()), axis=1)
         intervals = bootstrap(columns, stack, resamples=resamples, level=level, seed=seed)
     estimates = {}
     for name, *numbers in zip(names, *intervals, strict=True):
@@ -165,10 +161,7 @@ def estimate_pairs(
     unbounded: str,
     **options: Any,
 ) -> dict[str, Estimate]:
-    """Return estimates by name of the values that `compare` computes from two sets of texts, resampled together.
-
-    sides: the sums of each set, over the same groups in the same order.
-    """
+    """Return estimates of a comparison, as `estimate` does; both sides are sums over the same groups, in order."""
     sums = {f"{number} {name}": column for number, side in enumerate(sides) for name, column in side.items()}
 
     def compute(totals: Sums) -> Sums:

@@ -1,7 +1,4 @@
-"""The distance of texts to human writing, per metric and overall.
-
-The bundled human values are those of 20 novels before 1930 (data/metrics/README.md of the repository).
-"""
+"""The distance of texts to human writing; the bundled values are of 20 novels before 1930 (data/metrics/README.md)."""
 
 from __future__ import annotations
 
@@ -29,12 +26,7 @@ _OVERALL = "overall"
 
 
 class Human(NamedTuple):
-    """A metric in human writing.
-
-    value: over all passages.
-    passages: its standard deviation between passages of about 500 words.
-    books: its standard deviation between books.
-    """
+    """A metric in human writing, with its standard deviations between passages of about 500 words and between books."""
 
     value: float
     passages: float
@@ -43,14 +35,10 @@ class Human(NamedTuple):
 
 @dataclass(frozen=True)
 class Humans:
-    """The metrics of human writing, by name.
-
-    scale: the fingerprint of the `Scale`.
-    texts: title, file, sha256 and number of words of each book.
-    """
+    """The metrics of human writing, by name; `texts` describes the books."""
 
     metrics: Mapping[str, Human]
-    scale: str
+    scale: str  # the fingerprint of the `Scale`
     texts: tuple[Mapping[str, Any], ...]
 
 

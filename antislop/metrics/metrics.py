@@ -1,7 +1,4 @@
-"""Measure slop, repetition and variety of texts, alone or against other texts.
-
-A lower value is not better in itself: compare it with human writing, see `human_distance`.
-"""
+"""Measure slop, repetition and variety of texts, alone or against other texts."""
 
 from __future__ import annotations
 
@@ -14,11 +11,11 @@ from antislop.metrics.tally import Tally
 def measure(tally: Tally, *, resamples: int = 1000, level: float = 0.95, seed: int = 0) -> dict[str, Estimate]:
     """Return each of the tally's metrics by name, with an interval over groups of texts.
 
-    resamples, level: of the interval, see `bootstrap`.
     seed: draws the resamples and the texts of self-BLEU.
 
     With texts grouped by prompt, the interval covers other prompts; without groups, only other texts to the same
-    prompts. A rate of 0 is bounded by the rule of three, see `bound_unseen`.
+    prompts. A rate of 0 is bounded by the rule of three. A lower value is not better in itself: compare it with human
+    writing, see `measure_distance`.
     """
     if not tally.words:
         return _explain_empty(tally)
@@ -43,8 +40,8 @@ def measure_difference(
 ) -> dict[str, Estimate]:
     """Return by name the difference of each metric, after minus before.
 
-    Groups are resampled together on both sides, so that the influence of the prompt cancels; the sides may have
-    different numbers of texts. Texts without a group are paired by position. A rate of 0 on both sides has no interval.
+    Groups are resampled together on both sides, so that the influence of the prompt cancels. Texts without a group are
+    paired by position. A rate of 0 on both sides has no interval.
     Raises `InputError` if a group or text has no counterpart, or if the tallies have different scales or metrics.
     """
     _check_pairs(after, before)
@@ -89,19 +86,15 @@ def _check_pairs(after: Tally, before: Tally) -> None:
 
 def bound_unseen_rates(tally: Tally, sums: Sums, *, level: float) -> dict[str, float]:
     """Return by name the upper bounds of rates whose events never occurred. sums: [groups] of the tally."""
-    bounds = {
-        metric.name: metric.ratio.bound_unseen(sums, level=level)
+    return {
+        metric.name: bound
         for metric in tally.metrics
-        if metric.ratio is not None
+        if metric.ratio is not None and (bound := metric.ratio.bound_unseen(sums, level=level)) is not None
     }
-    return {name: bound for name, bound in bounds.items() if bound is not None}
 
 
 def warn_of_short_texts(name: str, tally: Tally) -> str | None:
-    """Return a caution if most texts are shorter than what a metric reads of each, else None.
-
-    Such a metric depends on the length of the texts: windows of MATTR-500 span two of them.
-    """
+    """Return a caution if most texts are shorter than what a metric reads of each: it then depends on their length."""
     reads = next((metric.reads for metric in tally.metrics if metric.name == name), 0)
     short = sum(length < reads for length in tally.lengths) if reads else 0
     if 2 * short <= len(tally):

@@ -1,7 +1,6 @@
-"""Split texts into words, content words, sentences and paragraphs, for metrics and profiles.
+"""Split texts into words, content words, sentences and paragraphs, in languages with spaces between words.
 
-For languages with spaces between words; in others a run of letters is one word. `matching` has its own rules, since it
-reads a text while it is being generated.
+`matching` has its own rules, since it reads a text while it is being generated.
 """
 
 from __future__ import annotations
@@ -13,8 +12,7 @@ from antislop.matching.patterns.words import stop_words
 
 _APOSTROPHES = "\u2018\u2019\u02bc\uff07"
 WORD = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)?")
-BREAK = re.compile(r"\n\s*\n")
-"""What separates paragraphs."""
+BREAK = re.compile(r"\n\s*\n")  # between paragraphs
 # A full stop after these, or after an initial such as "J.", does not end a sentence.
 _NO_ABBREVIATION = "".join(rf"(?<!\b{word}\.)" for word in ("Mr", "Mrs", "Ms", "Dr", "St", "vs", "Prof", "[A-Z]"))
 QUOTED = re.compile(r'"[^"]*"?|[“„][^“”]*[“”]?')
@@ -36,12 +34,11 @@ def extract_words(text: str) -> list[str]:
 
 
 def fold(text: str) -> str:
-    """Return a text in lower case, with straight apostrophes."""
     return straighten(text.lower())
 
 
 def straighten(text: str) -> str:
-    """Return a text of the same length, with straight apostrophes."""
+    """Return a text with straight apostrophes, of the same length."""
     for apostrophe in _APOSTROPHES:
         text = text.replace(apostrophe, "'")
     return text

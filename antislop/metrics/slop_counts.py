@@ -10,7 +10,7 @@ import regex
 
 from antislop.lists.bundled import read_constructions
 from antislop.metrics.estimates import Floats
-from antislop.metrics.slop_scale import RANGE_MARGIN, Scale
+from antislop.metrics.slop_scale import Scale
 
 CONTRASTS = (
     "not-x-but-y",
@@ -26,8 +26,6 @@ CONTRASTS = (
 
 WEIGHTS = {"slop_words": 0.60, "contrasts": 0.25, "slop_trigrams": 0.15}
 """The weight of each metric in the slop score."""
-
-
 LONGEST_MATCH = 1000
 """Characters of a text that has not ended in which no match is taken yet: more may follow that changes it."""
 SEARCHED_AT_ONCE = 16_000
@@ -65,7 +63,13 @@ class PatternSearch:
 
 
 class ContrastCount:
-    """Counts the contrasts of a text that comes in pieces; of overlapping ones, only the first."""
+    """Counts the contrasts of a text that comes in pieces; of overlapping ones, only the first.
+
+    >>> contrasts = ContrastCount()
+    >>> contrasts.read("It was not a door, but a mouth. It wasn't open. It was hungry.", is_last=True)
+    >>> contrasts.count
+    2
+    """
 
     def __init__(self) -> None:
         self.count = 0
@@ -78,23 +82,9 @@ class ContrastCount:
                 self.count, self._end = self.count + 1, end
 
 
-def count_contrasts(text: str) -> int:
-    """Count the contrasts of a text; of overlapping ones, only the first.
-
-    >>> count_contrasts("It was not a door, but a mouth. It wasn't open. It was hungry.")
-    2
-    """
-    contrasts = ContrastCount()
-    contrasts.read(text, is_last=True)
-    return contrasts.count
-
-
 @cache
 def _compile_contrasts() -> tuple[regex.Pattern[str], ...]:
-    constructions = read_constructions()
-    return tuple(
-        regex.compile(construction.ban.text) for construction in constructions if construction.name in CONTRASTS
-    )
+    return tuple(regex.compile(each.ban.text) for each in read_constructions() if each.name in CONTRASTS)
 
 
 def score_slop(rates: Mapping[str, Floats], scale: Scale) -> Floats:
@@ -103,6 +93,6 @@ def score_slop(rates: Mapping[str, Floats], scale: Scale) -> Floats:
     for name, weight in WEIGHTS.items():
         if name not in scale.ranges:
             return np.full_like(score, np.nan)
-        low, high = scale.ranges[name].widen(RANGE_MARGIN)
+        low, high = scale.ranges[name].widen()
         score += 100 * weight * np.clip((rates[name] - low) / (high - low), 0, 1)
     return score

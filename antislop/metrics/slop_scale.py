@@ -1,8 +1,4 @@
-"""The scale of measurements: lists of slop, the ranges of the slop score, and human rates of n-grams.
-
-The bundled scale was measured in this project (data/metrics/README.md of the repository); published lists can be read
-instead, for values that compare with published ones.
-"""
+"""The scale of measurements: lists of slop, the ranges of the slop score, and human rates of n-grams."""
 
 from __future__ import annotations
 
@@ -20,7 +16,7 @@ from antislop.errors import InputError
 from antislop.files import read_json
 from antislop.metrics.segmentation import extract_words
 
-RANGE_MARGIN = 0.1
+RANGE_MARGIN = 0.1  # of the width, on both sides
 
 Over = Literal["words", "content"]
 NGram = tuple[str, ...]
@@ -32,8 +28,8 @@ class Range(NamedTuple):
     low: float
     high: float
 
-    def widen(self, margin: float = RANGE_MARGIN) -> Range:
-        rim = margin * (self.high - self.low)
+    def widen(self) -> Range:
+        rim = RANGE_MARGIN * (self.high - self.low)
         return Range(self.low - rim, self.high + rim)
 
 
@@ -67,7 +63,10 @@ class Scale:
     @classmethod
     @cache
     def load(cls) -> Scale:
-        """Load the bundled scale: 567 words and 101 trigrams of content words that models overuse."""
+        """Load the bundled scale: 567 words and 101 trigrams of content words that models overuse.
+
+        It was measured in this project: data/metrics/README.md of the repository.
+        """
         content = read_json(FOLDER / "scale.json")
         return cls(
             frozenset(content["words"]),
@@ -117,7 +116,7 @@ class Scale:
 
 @cache
 def load_ngrams() -> Mapping[int, Mapping[NGram, float]]:
-    """Load the shares of the most frequent n-grams of content words in 20 novels before 1930, as in `Scale.human`."""
+    """Load the bundled human n-grams, as in `Scale.human`: the most frequent ones in 20 novels before 1930."""
     content = read_json(FOLDER / "human_ngrams.json.gz")
     return {
         n: {tuple(gram.split()): count / content[name]["total"] for gram, count in content[name]["counts"].items()}

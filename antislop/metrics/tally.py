@@ -68,7 +68,6 @@ class Tally:
 
     @property
     def words(self) -> int:
-        """The number of words of all texts."""
         return sum(self.lengths)
 
     @property
@@ -79,7 +78,7 @@ class Tally:
 
     @property
     def groups(self) -> tuple[str | int, ...]:
-        """The units of the bootstrap, by first occurrence: names of groups, and 0, 1, 2, ... for texts without one."""
+        """The names of groups by first occurrence, and 0, 1, 2, ... for texts without one."""
         numbers = count()
         return tuple(next(numbers) if name is None else name for name in self._names)
 
@@ -120,19 +119,13 @@ class Tally:
             column.append(amount)
 
     def sum_up(self, *, seed: int = 0) -> dict[str, Floats]:
-        """Return the contributions of texts to the sums from which metrics are computed: [texts] by name of the sum.
-
-        seed: draws the texts that self-BLEU compares with each other.
-        """
+        """Return the contributions of texts to the sums: [texts] by name. The seed draws the texts of self-BLEU."""
         if seed not in self._sums:
             self._sums[seed] = self._sum_up(seed)
         return self._sums[seed]
 
     def sum_groups(self, groups: Sequence[str | int] | None = None, *, seed: int = 0) -> dict[str, Floats]:
-        """Return the contributions of groups to the sums: [groups] by name of the sum.
-
-        groups: all groups, in the order of the result; by default `self.groups`.
-        """
+        """Return the contributions of groups, by default `self.groups`, to the sums: [groups] by name."""
         owners = np.array(self._owners)
         if groups is not None:
             places = {group: place for place, group in enumerate(groups)}
@@ -153,8 +146,9 @@ class Tally:
     def _sum_up(self, seed: int) -> dict[str, Floats]:
         self._counts.flush()
         sums = {name: np.array(column) for name, column in self._counts.sums.items()}
-        for name in [name for name, listed in _LISTED.items() if not getattr(self.scale, listed)]:
-            sums[name] = np.full(len(self), np.nan)
+        for name, listed in (("slop_words", self.scale.words), ("slop_trigrams", self.scale.trigrams)):
+            if not listed:
+                sums[name] = np.full(len(self), np.nan)
         for name, column in self._others.items():
             sums[name] = np.pad(np.array(column), (0, len(self) - len(column)), constant_values=nan)
         sums["shares_in_windows"] = sums.pop("distinct_in_windows") / WINDOW_WORDS
@@ -180,9 +174,8 @@ class Tally:
         ends = np.cumsum([min(length, BEGINNING_WORDS) for length in self.lengths])
         indices = np.random.default_rng(seed).permutation(len(self))[:COMPARED_TEXTS]
         scores = np.full(len(self), np.nan)
-        scores[indices] = measure_self_bleu(
-            [self._counts.beginnings[ends[i - 1] if i else 0 : ends[i]] for i in indices]
-        )
+        beginnings = self._counts.beginnings
+        scores[indices] = measure_self_bleu([beginnings[ends[i - 1] if i else 0 : ends[i]] for i in indices])
         return {"bleu": np.nan_to_num(scores), "compared": (~np.isnan(scores)).astype(float)}
 
 
@@ -203,7 +196,3 @@ def _count_hits(bans: BanList, pieces: Iterable[str], name: str, counted: Counte
         while passed:
             yield passed.popleft()
     yield from passed
-
-
-_LISTED = {"slop_words": "words", "slop_trigrams": "trigrams"}
-"""The list of the scale that a sum counts, by name of the sum; without the list, the sum is unknown."""

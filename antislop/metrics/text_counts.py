@@ -19,8 +19,7 @@ from antislop.metrics.diversity import BASE, count_distinct, count_distinct_ngra
 from antislop.metrics.segmentation import BREAK, END, QUOTED, WORD, drop_stop_words, fold
 from antislop.metrics.slop_scale import Scale
 
-BLOCK_CHARACTERS = 1 << 19
-"""Characters that are counted at once."""
+BLOCK_CHARACTERS = 1 << 19  # that are counted at once
 LONGEST_BLOCKS = 4
 """Blocks without white space or a comma after which a text is cut anywhere, even within a word."""
 VOCABULARY = 1 << 19
@@ -35,23 +34,19 @@ _OTHER = "\3"  # replaces marks that a text contains; neither is white space or 
 _TOKEN = re.compile(rf"{WORD.pattern}|[{_SENTENCE}{_PARAGRAPH}{_TEXT}]")
 _COMMAS = ",;，；、"
 _CONTENT, _SLOP = 1, 2
-_HASHED = BASE // 2
-"""The first number of words that are told apart by a hash."""
+_HASHED = BASE // 2  # the first number of words that are told apart by a hash
 
 Longs: TypeAlias = NDArray[np.int64]
 Flags: TypeAlias = NDArray[np.bool_]
 
 
 class WordNumbers(dict[str, int]):
-    """Numbers of words, by first occurrence.
-
-    kinds: of each number, the sum of `_CONTENT` and `_SLOP`.
-    ids: of each number, a small one for words of the scale's trigrams, else 0.
-    """
+    """Numbers of words, by first occurrence."""
 
     def __init__(self, scale: Scale) -> None:
         super().__init__(_MARKS)
-        self.kinds, self.ids = np.full(BASE, _CONTENT, np.uint8), np.zeros(BASE, np.int64)
+        self.kinds = np.full(BASE, _CONTENT, np.uint8)  # of each number, the sum of `_CONTENT` and `_SLOP`
+        self.ids = np.zeros(BASE, np.int64)  # of each number, a small one for words of the scale's trigrams, else 0
         self._slop = scale.words
         self._ids = {word: i for i, word in enumerate(sorted({word for gram in scale.trigrams for word in gram}), 1)}
         self._listed = {*self._slop, *self._ids, *(word for grams in scale.human.values() for g in grams for word in g)}
@@ -83,17 +78,13 @@ class WordNumbers(dict[str, int]):
 
 
 class TextCounts:
-    """The sums of texts over their words, sentences and paragraphs.
-
-    sums: by name, a number for each text.
-    beginnings: numbers of the first words of each text, up to `BEGINNING_WORDS`.
-    content: numbers of all content words.
-    """
+    """The sums of texts over their words, sentences and paragraphs."""
 
     def __init__(self, scale: Scale) -> None:
         self.numbers = WordNumbers(scale)
-        self.sums = {name: array("d") for name in SUMS}
-        self.beginnings, self.content = array("i"), array("i")
+        self.sums = {name: array("d") for name in SUMS}  # a number for each text
+        self.beginnings = array("i")  # numbers of the first words of each text, up to `BEGINNING_WORDS`
+        self.content = array("i")  # numbers of all content words
         self._skips_stop_words = scale.over == "content"
         self._parts: list[str] = []
         self._size = 0
@@ -197,18 +188,17 @@ SUMS = (
     *("paragraphs", "dialogues", "windows", "distinct_in_windows"),
     *(f"{name}_{n}" for n in (1, 2, 3) for name in ("distinct", "ngrams")),
 )
-"""The names of all sums."""
 
 
 class _Latest:
-    """The latest words of the blocks before, with which windows and n-grams that end in the next block begin."""
+    """The latest words of the blocks before, where windows and n-grams that end in the next block begin."""
 
     def __init__(self, size: int) -> None:
         self._size = size
         self._columns: tuple[Longs, ...] = ()
 
     def extend(self, *columns: Longs) -> tuple[int, tuple[Longs, ...]]:
-        """Return the number of the latest words, and columns of these and of new words; keep the latest of both."""
+        """Return the number of latest words, and columns of these and of new words."""
         number = len(self._columns[0]) if self._columns else 0
         joined = tuple(map(np.concatenate, zip(self._columns, columns, strict=True))) if number else columns
         self._columns = tuple(column[-self._size :].copy() for column in joined)
@@ -216,14 +206,14 @@ class _Latest:
 
 
 class _Speech:
-    """Finds paragraphs with speech: words between double quotes, straight or curly, closed in the paragraph or not."""
+    """Finds paragraphs with words between double quotes, straight or curly, closed in the paragraph or not."""
 
     def __init__(self) -> None:
         self._quote = ""  # of the open paragraph, if a quote is open in it
         self._is_found = False
 
     def find(self, block: str, *, text: int) -> Iterator[int]:
-        """Yield the text of each paragraph with speech. text: the number of the text that is open at the beginning."""
+        """Yield the number of the text of each paragraph with speech. text: the one that is open at the beginning."""
         for number, part in enumerate(block.split(_TEXT), start=text):
             for index, paragraph in enumerate(BREAK.split(part)):
                 if number > text or index:
@@ -245,7 +235,7 @@ def _measure_runs(words: Longs, ends: Longs, before: int) -> tuple[Longs, int]:
 
     words: number of words up to each token.
     ends: tokens that end a run.
-    before: words of the first run in the blocks before.
+    before: words of the first run in earlier blocks.
     """
     lengths = np.diff(words[ends], prepend=-before)
     return lengths, int(words[-1] - words[ends[-1]]) if len(ends) else before + int(words[-1:].sum())

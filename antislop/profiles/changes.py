@@ -14,9 +14,9 @@ from antislop.profiles.ratios import EXPLAINED_SHARE, find_explained, find_half_
 class Change(NamedTuple):
     """The change of a rate, per million words, from before to after.
 
-    before_count, after_count: None if the profile does not list the entry; its rate is then an upper bound.
     ratio, low, high: after divided by before, with a 95 % interval.
     error: the standard error of the ratio's logarithm.
+    before_count, after_count: None if the profile does not list the entry; its rate is then an upper bound.
     """
 
     kind: Kind
@@ -51,16 +51,16 @@ def compare(before: Profile, after: Profile, *, discoveries: float = 0.05) -> li
     measured = [change for key in keys if (change := _measure(key, *sides)) is not None]
     chances = control_discoveries([erfc(change.evidence / sqrt(2)) for change in measured])
     discovered = [change for change, chance in zip(measured, chances, strict=True) if chance <= discoveries]
-    counts_by_direction = {
-        is_rise: {
-            (change.kind, change.text): max(change.before_count or 0, change.after_count or 0)
-            for change in discovered
-            if (change.ratio > 1) is is_rise
-        }
-        for is_rise in (False, True)
-    }
-    explained = {is_rise: find_explained(counts) for is_rise, counts in counts_by_direction.items()}
-    unexplained = (change for change in discovered if (change.kind, change.text) not in explained[change.ratio > 1])
+    explained = set[tuple[Kind, str]]()
+    for is_rise in (False, True):  # a rise explains no fall
+        explained |= find_explained(
+            {
+                (change.kind, change.text): max(change.before_count or 0, change.after_count or 0)
+                for change in discovered
+                if (change.ratio > 1) is is_rise
+            }
+        )
+    unexplained = (change for change in discovered if (change.kind, change.text) not in explained)
     return sorted(unexplained, key=lambda change: (-change.evidence, change.text))
 
 
@@ -79,13 +79,12 @@ class _Side:
 
     def bound(self, entry: Entry) -> float:
         human = self._ratio * (entry.human_per_million or 0.0) * self.profile.words / 1e6
-        return max(
-            self._unlisted_count, human, self._container_counts.get((entry.kind, entry.text), 0) / EXPLAINED_SHARE
-        )
+        explained = self._container_counts.get((entry.kind, entry.text), 0) / EXPLAINED_SHARE
+        return max(self._unlisted_count, human, explained)
 
 
 def _measure(key: tuple[Kind, str], before: _Side, after: _Side) -> Change | None:
-    """Return a change; None if there may be none: the bound of one side is above the rate of the other."""
+    """Return a change; None if there may be none: one side's bound is above the other's rate."""
     old_entry, new_entry = before.entries.get(key), after.entries.get(key)
     listed_entry = old_entry or new_entry
     assert listed_entry is not None
@@ -114,7 +113,7 @@ def _measure(key: tuple[Kind, str], before: _Side, after: _Side) -> Change | Non
 
 
 def control_discoveries(chances: Sequence[float]) -> list[float]:
-    """Return for each p-value the share of false discoveries if all p-values up to it are accepted.
+    """Return for each p-value the share of false discoveries if p-values up to it are accepted.
 
     >>> control_discoveries([0.01, 0.04, 0.02])
     [0.03, 0.04, 0.03]

@@ -36,14 +36,11 @@ from antislop.profiles.ngrams import (
 )
 from antislop.records.texts import AnyText, cut
 
-PROMPT_CLASSES = 512
-"""Number of classes of prompts that are counted per entry; equal to the number of prompts up to about this many."""
+PROMPT_CLASSES = 512  # that the prompts of an entry are counted by, which is nearly exact for fewer prompts
 EXAMPLES_PER_ENTRY = 3
-COUNTER_MEGABYTES = 64
-"""Memory of the counters, by default."""
-MAX_CANDIDATES = 200_000
-"""Limit of n-grams that are counted exactly."""
-
+COUNTER_MEGABYTES = 64  # by default
+MAX_CANDIDATES = 200_000  # n-grams that are counted exactly
+FULL_COUNTER = (1 << 16) - 1
 
 _WHITE = re.compile(r"\s+")
 _AROUND = 60  # characters of an example on either side
@@ -75,9 +72,11 @@ class Occurrences:
 class Census:
     """The entries that occur at least `min_count` times in texts to at least `min_prompts` prompts.
 
+    An index returns the `Occurrences` of an entry.
+
     min_count: larger than requested if there were too many candidates.
     group_words: words per group of prompts.
-    names, counts: (kind, text) and occurrences of each entry; an index returns its `Occurrences`.
+    names, counts: (kind, text) and occurrences of each entry.
     proper: words that are mostly capitalized right after another word, except function words.
     """
 
@@ -184,7 +183,7 @@ def _find_excerpts(text: AnyText, places: Iterable[tuple[Occurrences, int]]) -> 
 
 
 def _find_characters(text: AnyText, places: Iterable[tuple[Occurrences, int]]) -> Iterator[tuple[Occurrences, int]]:
-    """Yield places as indices of characters; those of words are indices of tokens."""
+    """Yield places as indices of characters."""
     tokens = []
     for entry, place in places:
         if entry.kind == "construction":
@@ -211,14 +210,11 @@ def _cut(text: str, start: int, length: int) -> str:
 
 @dataclass(slots=True)
 class _CountColumns:
-    """The counts of all candidates, one row per candidate. Texts are numbered from 1.
-
-    latest: the latest text that a row was found in.
-    """
+    """The counts of all candidates, one row per candidate. Texts are numbered from 1."""
 
     counts: npt.NDArray[np.uint32]
     texts: npt.NDArray[np.uint32]
-    latest: npt.NDArray[np.uint32]
+    latest: npt.NDArray[np.uint32]  # the latest text that a row was found in
     prompts: npt.NDArray[np.uint8]
     places: npt.NDArray[np.uint32]
     middle: npt.NDArray[np.uint32]
@@ -259,15 +255,12 @@ class _CountColumns:
 
 
 class _Found(NamedTuple):
-    """Occurrences of rows in parts of a chunk, an element per pair of both.
-
-    places: of the first occurrence, in the text.
-    """
+    """Occurrences of rows in parts of a chunk, an element per pair of both."""
 
     rows: Longs
     parts: Longs
     counts: Longs
-    places: Longs
+    places: Longs  # of the first occurrence, in the text
 
 
 class _CountTable:
@@ -313,9 +306,9 @@ class _CountTable:
         has_row = np.zeros(len(unique), bool)
         inside = places < len(self._sorted)
         has_row[inside] = self._sorted[places[inside]] == unique[inside]
-        new_indices = np.flatnonzero(~has_row)
         rows = np.zeros(len(unique), np.int64)
         rows[has_row] = self._rows[places[has_row]]
+        new_indices = np.flatnonzero(~has_row)
         begin = len(self._columns.names)
         self._columns.names += name(new_indices)
         if len(self._columns.names) > len(self._columns.texts):
@@ -382,25 +375,21 @@ class _CountTable:
             group_words=reading.group_words,
             names=[columns.names[row] for row in rows],
             counts=totals[rows].tolist(),
-            proper=frozenset(self._find_proper()),
+            proper=self._find_proper(),
             _columns=columns,
             _rows=rows,
         )
 
-    def _find_proper(self) -> list[str]:
+    def _find_proper(self) -> frozenset[str]:
         columns = self._columns
         rows = np.flatnonzero((columns.middle >= _ENOUGH) & (2 * columns.capital > columns.middle))
-        return drop_stop_words(columns.names[row][1] for row in rows)
-
-
-FULL_COUNTER = (1 << 16) - 1
+        return frozenset(drop_stop_words(columns.names[row][1] for row in rows))
 
 
 class Sketch:
     """A fixed number of counters, shared by n-grams: a counter is at least the count of each of its n-grams.
 
-    A counter of 16 bits stays at `FULL_COUNTER` once it is there. A count-min sketch of a single row (Cormode and
-    Muthukrishnan 2005, doi 10.1016/j.jalgor.2003.12.001).
+    A count-min sketch of a single row (Cormode and Muthukrishnan 2005, doi 10.1016/j.jalgor.2003.12.001).
     """
 
     def __init__(self, megabytes: int) -> None:

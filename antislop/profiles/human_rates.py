@@ -1,26 +1,28 @@
 """Rates of words and phrases in human writing.
 
-A baseline has the counts of human texts. Since freely licensed books are old, rates are extrapolated to the present by
-the current frequencies of words, from the package `wordfreq`.
+A baseline has the counts of human texts. Since free books are old, rates are extrapolated to the present by the current
+frequencies of words, from the package `wordfreq`.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any
 
 from antislop.errors import InputError
 from antislop.files import read_json, replace_text
+from antislop.lists.frequencies import load_frequencies
 from antislop.metrics.segmentation import drop_stop_words
 from antislop.profiles.counting import Census
 from antislop.profiles.ngrams import Kind, cut_words
 from antislop.profiles.quantiles import find_gamma
 
 FORMAT = "antislop baseline 1"
+_ADVICE = "make one with: antislop profile BOOKS --as-baseline -o human.json.gz"
 RAREST_RATE = 1e-8
 """The smallest rate that wordfreq lists: one in 100 million words (https://pypi.org/project/wordfreq)."""
 
@@ -88,9 +90,6 @@ class Baseline:
         return 1 if kind == "construction" else max(1, self.min_count - 1)
 
 
-_ADVICE = "make one with: antislop profile BOOKS --as-baseline -o human.json.gz"
-
-
 class HumanRates:
     """Human rates of a baseline, extrapolated to the present.
 
@@ -107,8 +106,11 @@ class HumanRates:
         self._words: dict[str, tuple[float, float]] = {}
 
     @cached_property
-    def _frequency(self) -> Callable[[str], float] | None:  # loaded when texts are counted, since it takes 30 MB
-        return load_frequency() if self.is_modern else None
+    def _frequencies(self) -> Mapping[str, float]:  # loaded when texts are counted, since it takes 30 MB
+        try:
+            return load_frequencies()
+        except ImportError as error:
+            raise InputError("rates of words today need the package wordfreq: pip install 'antislop[eval]'") from error
 
     def rate(self, kind: Kind, text: str) -> HumanRate:
         base = self.baseline
@@ -116,16 +118,16 @@ class HumanRates:
         shown = (base.bound(kind) if count is None else count) / base.words
         low, high = (shown, None) if count is None else (edge / base.words for edge in interval(count))
         rate = shown
-        if self._frequency is None:
+        if not self.is_modern:
             return self._raise_to_floor(kind, text, HumanRate(count, rate, low, high))
         if kind == "word":
-            rate = max(self._frequency(text), RAREST_RATE if count is None else shown)
+            rate = self._extrapolate(text)[1]
         elif kind != "construction":
             gains, rarest = zip(*map(self._extrapolate, cut_words(text)), strict=True)
             expected = min(shown * max(gains), *rarest)
             rate = expected if count is None else max(shown, expected)
         if kind == "word" and rate != shown:
-            low, high = rate, rate if self._frequency(text) else None
+            low, high = rate, rate if text in self._frequencies else None
         elif rate != shown:
             low, high = low * rate / shown, None if high is None else high * rate / shown
         return self._raise_to_floor(kind, text, HumanRate(count, rate, low, high))
@@ -147,9 +149,8 @@ class HumanRates:
 
     def _extrapolate(self, word: str) -> tuple[float, float]:
         """Return the factor by which a word's rate grew since the baseline, at least 1, and its rate."""
-        assert self._frequency is not None
         if word not in self._words:
-            count, today = self.baseline.count("word", word), self._frequency(word)
+            count, today = self.baseline.count("word", word), self._frequencies.get(word, 0.0)
             shown = (self.baseline.bound("word") if count is None else count) / self.baseline.words
             rate = max(today, RAREST_RATE if count is None else shown)
             self._words[word] = max(1.0, today / shown), rate
@@ -164,16 +165,3 @@ def interval(count: int) -> tuple[float, float]:
     [4.795, 18.39]
     """
     return find_gamma(0.025, count) if count else 0.0, find_gamma(0.975, count + 1)
-
-
-def load_frequency() -> Callable[[str], float]:
-    """Return a function from a word to its current rate in English, 0 for an unknown word.
-
-    Raises `InputError` if the package wordfreq is not installed.
-    """
-    try:
-        from wordfreq import get_frequency_dict
-    except ImportError as error:
-        raise InputError("rates of words today need the package wordfreq: pip install 'antislop[eval]'") from error
-    frequencies = get_frequency_dict("en", wordlist="best")
-    return lambda word: float(frequencies.get(word, 0.0))

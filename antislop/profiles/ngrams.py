@@ -1,7 +1,4 @@
-"""Split many texts at once into words, phrases and content n-grams, as arrays of hashes.
-
-Words are those of `antislop.metrics.segmentation.extract_words`.
-"""
+"""Split many texts at once into words, phrases and content n-grams, as arrays of hashes."""
 
 from __future__ import annotations
 
@@ -19,22 +16,20 @@ from antislop.records.texts import AnyText, cut, hash_prompt
 
 Kind = Literal["word", "phrase", "content", "construction"]
 Texts: TypeAlias = Callable[[], Iterable[AnyText]]
-"""A function that returns all texts at each call, so that they can be read repeatedly."""
+"""Returns all texts at each call, so that they can be read repeatedly."""
 Longs: TypeAlias = npt.NDArray[np.int64]
 Hashes: TypeAlias = npt.NDArray[np.uint64]
 Flags: TypeAlias = npt.NDArray[np.bool_]
 
 PHRASE_WORDS = 5
 CONTENT_WORDS = 3
-PROMPT_GROUPS = 32
-"""Number of groups of prompts in which occurrences are counted, for intervals."""
+PROMPT_GROUPS = 32  # in which occurrences are counted, for intervals
 TOKEN = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)?|[^\w\s]+|[\d_]+")
 CHUNK_CHARACTERS = 1 << 19
 """Minimum number of characters that are processed at once; a longer text is cut after the end of a sentence."""
 LONGEST_SENTENCE = 1 << 20
 """Characters after which a sentence is cut, where white space begins or else anywhere; n-grams don't cross that cut."""
-MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
-"""2**64 over the golden ratio, https://oeis.org/A001622."""
+MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # 2**64 over the golden ratio
 
 _ENDS = re.escape("…" + "".join(sorted(SENTENCE_ENDS)))
 _HARD = re.compile(rf"[\d{_ENDS}]")
@@ -70,23 +65,16 @@ class Codes(dict[str, int]):
 
 
 class Grams(NamedTuple):
-    """The n-grams of one length in a chunk.
-
-    starts: index of the first word of each, among the words of the kind (all words, or content words).
-    """
+    """The n-grams of one length in a chunk."""
 
     kind: Kind
     length: int
     hashes: Hashes
-    starts: Longs
+    starts: Longs  # index of the first word of each, among all words or, for content n-grams, the content words
 
 
 class Part(NamedTuple):
-    """A text or a part of one.
-
-    text, prompt: their numbers.
-    is_first, is_last: whether it begins and ends the text.
-    """
+    """A text or a part of one. text, prompt: their numbers."""
 
     text: int
     prompt: int
@@ -240,9 +228,5 @@ def mark_ends(parts: Iterable[str]) -> Iterator[tuple[str, bool, bool]]:
 
 
 def cut_words(text: str) -> list[str]:
-    """Return the words of a phrase or a content n-gram as they were counted.
-
-    >>> cut_words("don't look now")
-    ["don't", 'look', 'now']
-    """
+    """Return the words of a phrase or a content n-gram as they were counted."""
     return text.split(" ")

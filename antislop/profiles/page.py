@@ -1,4 +1,4 @@
-"""A profile as one self-contained page: what the texts overuse, the most certain first, with examples."""
+"""A profile as one self-contained page."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ _SECTIONS = {
 
 
 def render_page(profile: Profile) -> str:
-    sections = {name: [entry for entry in profile.entries if _choose_section(entry) == name] for name in _SECTIONS}
+    # names are apart, since they depend on what the texts are about
+    sections: dict[str, list[Entry]] = {name: [] for name in _SECTIONS}
+    for entry in profile.entries:
+        sections["name" if entry.is_name and entry.kind == "word" else entry.kind].append(entry)
     return load_template("profile.html").render(
         headline=make_headline(profile),
         profile=profile,
@@ -43,11 +46,6 @@ def make_headline(profile: Profile) -> str:
     number = describe_count(len(profile.entries), "entry is", "entries are")
     times = format_number(entry.ratio) if entry.high is not None else f"at least {format_number(entry.low)}"
     return f"{number} overused: “{entry.text}” occurs {times} times as often as in human writing"
-
-
-def _choose_section(entry: Entry) -> str:
-    """Return the entry's kind; names are apart, since they depend on what the texts are about."""
-    return "name" if entry.is_name and entry.kind == "word" else entry.kind
 
 
 def _scale(ratio: float, max_ratio: float) -> float:

@@ -75,7 +75,7 @@ class Profile:
 
     @classmethod
     def parse(cls, data: bytes, *, place: str) -> Profile:
-        """Read a profile from the bytes of a file. place: its name in messages. Raises `InputError`."""
+        """Read a profile from the bytes of a file, called `place` in messages. Raises `InputError`."""
         return cls._of(parse_json(decode(data, place), place, advice=_ADVICE), place)
 
     @classmethod
@@ -94,8 +94,8 @@ class Profile:
             column.name: getattr(self, column.name) for column in fields(self) if column.name != "entries"
         }
         lines = (json.dumps(asdict(entry), ensure_ascii=False) for entry in self.entries)
-        text = json.dumps(head, ensure_ascii=False, indent=1)[:-2] + ',\n "entries": [\n' + ",\n".join(lines) + "\n]}\n"
-        replace_text(path, text)
+        begin = json.dumps(head, ensure_ascii=False, indent=1)[:-2]
+        replace_text(path, begin + ',\n "entries": [\n' + ",\n".join(lines) + "\n]}\n")
 
 
 def profile_texts(texts: Iterable[Text], **options: Any) -> Profile:
@@ -164,7 +164,7 @@ def take_census(texts: Texts, **options: Any) -> Census:
 
 
 def _weigh(census: Census, rates: HumanRates | None, *, min_ratio: float) -> list[Entry]:
-    """Return the entries, by the lower end of their ratio, or without ratios by count, both descending."""
+    """Return the entries, the highest lower end of the ratio or else the highest count first."""
     humans: dict[int, HumanRate | None] = {}
     for index, (name, occurrences) in enumerate(zip(census.names, census.counts, strict=True)):
         human = rates.rate(*name) if rates else None

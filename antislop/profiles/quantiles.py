@@ -1,7 +1,4 @@
-"""Quantiles of the normal, Student's t and gamma distributions, without a package of statistics.
-
-For integer degrees of freedom and shapes, the distribution functions are finite sums.
-"""
+"""Quantiles of Student's t and gamma distributions: for integer degrees and shapes, finite sums."""
 
 from __future__ import annotations
 
@@ -11,12 +8,8 @@ from statistics import NormalDist
 
 import numpy as np
 
-_REACH = 12.0
-"""Standard deviations beyond which Poisson probabilities are ignored: they sum to less than 1e-30."""
-
-
-def find_normal(probability: float) -> float:
-    return NormalDist().inv_cdf(probability)
+_REACH = 12.0  # standard deviations beyond which Poisson probabilities sum to less than 1e-30
+_NORMAL = NormalDist()
 
 
 def find_student(probability: float, freedom: int) -> float:
@@ -32,7 +25,9 @@ def find_student(probability: float, freedom: int) -> float:
     def density(t: float) -> float:
         return scale * exp(-(freedom + 1) / 2 * log(1 + t * t / freedom))
 
-    return _solve(lambda t: (1 + _share_within(t, freedom)) / 2, density, probability, start=find_normal(probability))
+    return _solve(
+        lambda t: (1 + _share_within(t, freedom)) / 2, density, probability, start=_NORMAL.inv_cdf(probability)
+    )
 
 
 def find_gamma(probability: float, shape: int) -> float:
@@ -45,7 +40,7 @@ def find_gamma(probability: float, shape: int) -> float:
     def density(x: float) -> float:
         return exp((shape - 1) * log(x) - x - lgamma(shape)) if x > 0 else 0.0
 
-    cube = 1 - 1 / (9 * shape) + find_normal(probability) / (3 * sqrt(shape))  # Wilson and Hilferty 1931
+    cube = 1 - 1 / (9 * shape) + _NORMAL.inv_cdf(probability) / (3 * sqrt(shape))  # Wilson and Hilferty 1931
     return _solve(lambda x: 1 - _sum_poisson(shape, x), density, probability, start=max(shape * cube**3, 1e-3))
 
 

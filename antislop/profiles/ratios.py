@@ -1,13 +1,11 @@
-"""Ratios of models' rates to human rates, with intervals; and the redundant among many entries.
-
-Neither occurrences nor texts to one prompt are independent: standard errors are over prompts.
-"""
+"""Ratios of models' rates to human rates, with intervals; and the entries that longer entries explain."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import cache
 from math import exp, log, sqrt
+from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +14,7 @@ import numpy.typing as npt
 from antislop.metrics.segmentation import drop_stop_words
 from antislop.profiles.human_rates import HumanRate
 from antislop.profiles.ngrams import Kind, cut_words
-from antislop.profiles.quantiles import find_normal, find_student
+from antislop.profiles.quantiles import find_student
 
 EXPLAINED_SHARE = 0.95
 """Share of an entry's occurrences within a longer entry from which the longer one explains it."""
@@ -33,7 +31,7 @@ class RateRatio(NamedTuple):
 
 
 def estimate_error(groups: Counts, group_words: Counts) -> float:
-    """Return the relative standard error of a rate over prompts.
+    """Return the relative standard error of a rate over prompts, since texts to one prompt are not independent.
 
     groups, group_words: occurrences and words per group of prompts; groups without words don't count.
 
@@ -77,7 +75,7 @@ def estimate_ratio(rate: float, error: float, clusters: int, human: HumanRate) -
 @cache
 def find_half_width(freedom: int) -> float:
     """Return the half-width of a 95 % interval in standard errors: of Student's t, or normal with freedom 0."""
-    return find_student(0.975, freedom) if freedom > 0 else find_normal(0.975)
+    return find_student(0.975, freedom) if freedom > 0 else NormalDist().inv_cdf(0.975)
 
 
 def find_explained(counts: Mapping[tuple[Kind, str], int]) -> set[tuple[Kind, str]]:
@@ -89,11 +87,9 @@ def find_explained(counts: Mapping[tuple[Kind, str], int]) -> set[tuple[Kind, st
     {('phrase', 'testament to')}
     """
     explained: set[tuple[Kind, str]] = set()
-    for (kind, text), count in sorted(counts.items(), key=lambda pair: -pair[0][1].count(" ")):
-        if (kind, text) not in explained:
-            explained.update(
-                part for part in find_parts(kind, text) if count >= EXPLAINED_SHARE * counts.get(part, np.inf)
-            )
+    for entry, count in sorted(counts.items(), key=lambda pair: -pair[0][1].count(" ")):
+        if entry not in explained:
+            explained |= {part for part in find_parts(*entry) if count >= EXPLAINED_SHARE * counts.get(part, np.inf)}
     return explained
 
 

@@ -52,14 +52,14 @@ class Choice:
 
 
 class Chosen(NamedTuple):
-    """A list, and the number of entries that were left out, by reason."""
+    """A list, and the number of entries left out, by reason."""
 
     bans: BanList
     left_out: Counter[str]
 
 
 def choose_bans(profile: Profile, choice: Choice, *, source: str | None = None) -> Chosen:
-    """Make a list of bans out of a profile; their weights are those of `weigh`.
+    """Make a list of bans out of a profile, with the weights of `weigh`.
 
     Leaves out fragments and phrases of common words (see `is_distinctive`), entries that contain another one and are
     not rarer in human writing, and entries that `antislop.lint` reports.

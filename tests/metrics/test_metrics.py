@@ -24,7 +24,7 @@ from antislop.metrics.diversity import (
 )
 from antislop.metrics.estimates import Estimate, Floats, bootstrap
 from antislop.metrics.metrics import measure, measure_difference
-from antislop.metrics.slop_counts import CONTRASTS, count_contrasts
+from antislop.metrics.slop_counts import CONTRASTS, ContrastCount
 from antislop.metrics.slop_scale import Range, Scale
 from antislop.metrics.tally import Tally
 from antislop.records.texts import read_texts
@@ -170,7 +170,9 @@ def test_contrasts_are_what_their_bans_find_in_each_example() -> None:
             for match in sorted(bans.find(text), key=lambda match: (match.start, match.end)):
                 if match.start >= end:
                     naive, end = naive + 1, match.end
-            assert count_contrasts(text) == naive, text
+            contrasts = ContrastCount()
+            contrasts.read(text, is_last=True)
+            assert contrasts.count == naive, text
             assert naive or each.name not in CONTRASTS or text not in each.examples
 
 
