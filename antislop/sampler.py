@@ -14,7 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.generation.streamers import BaseStreamer
 
 from antislop.control.branches import Control, Controller, take_control
-from antislop.decoding.policy import MASS_FLOOR, PROBABILITY_FLOOR, Method, OnExhausted, Policy, seed_of
+from antislop.decoding.policy import MASS_FLOOR, MAX_REWINDS, PROBABILITY_FLOOR, Method, OnExhausted, Policy, seed_of
 from antislop.decoding.row import RowSpec
 from antislop.display import make_visible, shorten
 from antislop.errors import BanError, InputError
@@ -84,7 +84,7 @@ class AntiSlop:
         method: Method = "exact",
         on_exhausted: OnExhausted = "concede",
         prompt_lookback: bool = True,
-        max_rewinds: int = 100,
+        max_rewinds: int = MAX_REWINDS,
         draft_bans: bool = False,
         mass_floor: float = MASS_FLOOR,
         probability_floor: float = PROBABILITY_FLOOR,

@@ -75,7 +75,7 @@ class Totals:
         self.conceded += report.conceded
         self.repeated += repeated
         self.repetitive += repeated > 0.5
-        self.dropped += len(report.dropped)
+        self.dropped += len(report.timed_out)
 
     def describe(self) -> str:
         """Return the sums as one line."""

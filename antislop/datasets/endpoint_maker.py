@@ -46,16 +46,16 @@ class EndpointMaker(RecordMakerBase):
         """Return a line on what the server can do. Raises `EndpointError` if it can't be reached."""
         return next(iter(self._served.values())).describe_server()
 
-    def _write(
+    def write(
         self, prompts: Iterator[list[int]], seeds: Iterator[int], *, arm: Arm, settings: dict[str, Any]
     ) -> Iterator[Completion]:
         return self._served[arm].generate_many(prompts, batch_size=self._batch_size, seeds=seeds, **settings)
 
-    def _find_error(self, ids: Sequence[int]) -> str | None:
+    def find_error(self, ids: Sequence[int]) -> str | None:
         return None if ids else NO_TOKEN
 
-    def _report(self, spec: SampleSpec, completion: Completion, *, prompt_tokens: int, since: float) -> Record:
-        record = super()._report(spec, completion, prompt_tokens=prompt_tokens, since=since)
+    def make_record(self, spec: SampleSpec, completion: Completion, *, prompt_tokens: int, since: float) -> Record:
+        record = super().make_record(spec, completion, prompt_tokens=prompt_tokens, since=since)
         assert isinstance(completion, EndpointCompletion)
         kept, traffic = max(1, len(completion.tokens)), completion.traffic
         return record | {

@@ -49,7 +49,7 @@ class _Begun(NamedTuple):
 
 
 class RecordMakerBase(ABC):
-    """Makes records; a subclass writes their texts in `_write`, and refuses prompts in `_find_error`.
+    """Makes records; a subclass writes their texts in `write`, and refuses prompts in `find_error`.
 
     settings: of each text: max_new_tokens and sampling.
     pairs: the format of preference pairs; None makes no pairs.
@@ -88,14 +88,14 @@ class RecordMakerBase(ABC):
                 bans,
                 fingerprint=fingerprint_tokenizer(tokenizer),
                 settings=settings,
-                write=partial(self._write, arm="plain"),
+                write=partial(self.write, arm="plain"),
                 find_room=self._find_room,
                 find_ends=self._find_ends,
             )
         )
 
     @abstractmethod
-    def _write(
+    def write(
         self, prompts: Iterator[list[int]], seeds: Iterator[int], *, arm: Arm, settings: dict[str, Any]
     ) -> Iterator[Completion]:
         """Yield a text for each prompt, under its seed; read a seed after its prompt."""
@@ -113,7 +113,7 @@ class RecordMakerBase(ABC):
         return self._settings.get("max_new_tokens") or 1
 
     @abstractmethod
-    def _find_error(self, ids: Sequence[int]) -> str | None:
+    def find_error(self, ids: Sequence[int]) -> str | None:
         """Return the error of a prompt that can't be used."""
 
     def make(self, specs: Iterable[SampleSpec], *, arm: Arm = "banned") -> Iterator[MadeRecord]:
@@ -129,7 +129,7 @@ class RecordMakerBase(ABC):
             for spec in specs:
                 prompt = spec.prompt if spec.prompt.error else self._complete(spec)
                 ids = [] if spec.prompt.error else self._encode(prompt)
-                if error := spec.prompt.error or self._find_error(ids):
+                if error := spec.prompt.error or self.find_error(ids):
                     refused.append(MadeRecord(self._describe(spec, status="error", error=error)))
                 else:
                     begun[next(numbers)] = _Begun(spec, ids, prompt.has_special_tokens, time.perf_counter())
@@ -137,13 +137,13 @@ class RecordMakerBase(ABC):
 
         seeds = (begun[number].spec.seed(self._seed) for number in count())
         waiting: list[tuple[SampleSpec, Record, Pairs]] = []
-        for completion in self._write(prompts(), seeds, arm=arm, settings=self._settings):
+        for completion in self.write(prompts(), seeds, arm=arm, settings=self._settings):
             yield from refused
             refused.clear()
             text = begun.pop(completion.number)
             if text.is_chat:  # a reply is decoded without the prompt before it
                 completion = replace(completion, text=self._vocabulary.decode(completion.tokens))
-            record = self._report(text.spec, completion, prompt_tokens=len(text.ids), since=text.since)
+            record = self.make_record(text.spec, completion, prompt_tokens=len(text.ids), since=text.since)
             # A record with an error is made again, and its pairs with it.
             pairs = Pairs() if record["status"] == "error" else self._begin_pairs(text, completion)
             waiting.append((text.spec, record, pairs))
@@ -168,7 +168,7 @@ class RecordMakerBase(ABC):
         ids: list[int] = self._tokenizer(prompt.text, add_special_tokens=not prompt.has_special_tokens)["input_ids"]
         return ids
 
-    def _report(self, spec: SampleSpec, completion: Completion, *, prompt_tokens: int, since: float) -> Record:
+    def make_record(self, spec: SampleSpec, completion: Completion, *, prompt_tokens: int, since: float) -> Record:
         report = completion.report
         conceded = Counter(event.violation.ban.text for event in report.let_through if isinstance(event, Conceded))
         violations, withdrawn = Counter[str](), Counter[str]()
@@ -263,14 +263,14 @@ class ModelRecordMaker(RecordMakerBase):
             processors = [*(self._settings.get("logits_processor") or []), self._grammar]
             self._settings = {**self._settings, "logits_processor": processors}
 
-    def _write(
+    def write(
         self, prompts: Iterator[list[int]], seeds: Iterator[int], *, arm: Arm, settings: dict[str, Any]
     ) -> Iterator[Completion]:
         sampler = self._samplers[arm]
         return sampler.generate_many(self._model, prompts, batch_size=self._batch_size, seeds=seeds, **settings)
 
-    def _report(self, spec: SampleSpec, completion: Completion, *, prompt_tokens: int, since: float) -> Record:
-        record = super()._report(spec, completion, prompt_tokens=prompt_tokens, since=since)
+    def make_record(self, spec: SampleSpec, completion: Completion, *, prompt_tokens: int, since: float) -> Record:
+        record = super().make_record(spec, completion, prompt_tokens=prompt_tokens, since=since)
         if self._grammar is None:
             return record
         is_cut = completion.error is None and not self._grammar.accepts(completion.tokens)
@@ -284,7 +284,7 @@ class ModelRecordMaker(RecordMakerBase):
         positions = getattr(self._model.config.get_text_config(), "max_position_embeddings", None)
         return None if positions is None else positions - new_tokens
 
-    def _find_error(self, ids: Sequence[int]) -> str | None:
+    def find_error(self, ids: Sequence[int]) -> str | None:
         room = self._find_room(self._new)
         if not ids:
             return NO_TOKEN

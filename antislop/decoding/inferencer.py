@@ -98,7 +98,7 @@ class BanningInferencer:
 
     def _make_specs(self, query_token_ids: Tensor, *, max_new_tokens: int, strategy: SampleStrategy) -> list[RowSpec]:
         settings = _Strategy(strategy, self._model.eos_token_id)
-        policy = Policy(strategy.do_sample, "exact", "concede", max_rewinds=100)
+        policy = Policy(strategy.do_sample, "exact", "concede")
         return [
             RowSpec(
                 prompt=prompt[None],

@@ -9,6 +9,7 @@ Method = Literal["exact", "token", "text"]
 """Where a violation leads: to its start; there, by the classic first-token rule; to the start of the text."""
 OnExhausted = Literal["concede", "stop", "raise"]
 
+MAX_REWINDS = 100
 MASS_FLOOR = 1e-3
 PROBABILITY_FLOOR = 1e-4
 
@@ -30,7 +31,7 @@ class Policy:
     do_sample: bool
     method: Method
     on_exhausted: OnExhausted
-    max_rewinds: int
+    max_rewinds: int = MAX_REWINDS
     max_withdrawn_ratio: float = 16
     mass_floor: float = MASS_FLOOR
     probability_floor: float = PROBABILITY_FLOOR

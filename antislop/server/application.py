@@ -39,7 +39,7 @@ def make_app(backend: Backend, *, api_key: str | None = None, reloader: BanReloa
 
     @asynccontextmanager
     async def live(_: FastAPI) -> AsyncIterator[None]:
-        # The warning would put a client's regex into the log; `dropped_regexes` of the answer counts it.
+        # The warning would put a client's regex into the log; `timed_out_regexes` of the answer counts it.
         warnings.filterwarnings("ignore", message="the regex .* took longer", category=RuntimeWarning)
         watch = asyncio.ensure_future(reloader.watch(service)) if reloader else None
         yield

@@ -77,7 +77,7 @@ class LocalBackend:
         self.bans = CompiledBans.compile(read_bans(bans), tokenizer)
         self._preparer = RequestPreparer(model, tokenizer, context_length=self.context_length)
         trial = GenerationRequest(prompt=[0], bans=self.bans, max_new_tokens=1, sampling=Sampling(), seed=0)
-        self._call = self._preparer.catch_call(trial)
+        self._call = self._preparer.prepare_call(trial)
         self._preparer.prepare(trial)  # refuses what the model can't do
         self._grammars = ThreadPoolExecutor(1, thread_name_prefix="antislop-grammars")
         self._limit = batch_size + queue_length

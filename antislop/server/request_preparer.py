@@ -72,7 +72,7 @@ class RequestPreparer:
         self._context_length = context_length
         # Rows with the same settings are processed together.
         self._shared: WeakValueDictionary[Sampling, Settings] = WeakValueDictionary()
-        self._slow_since: WeakKeyDictionary[Matcher, float] = WeakKeyDictionary()
+        self._timed_out_since: WeakKeyDictionary[Matcher, float] = WeakKeyDictionary()
         self.find_criterion = lru_cache(STOPS_KEPT)(self._make_criterion)
         self.find_grammar = lru_cache(GRAMMARS_KEPT)(self._make_grammar)
         ends = sorted(TransformersModel(model).eos_token_id) or None
@@ -97,10 +97,10 @@ class RequestPreparer:
 
     def prepare(self, request: GenerationRequest, *, grammar: RequestGrammar | None = None) -> RowSpec:
         """Return what the row of a request needs. Raises `ValueError` for what the model can't do."""
-        self._restore_slow(request.bans.matcher)
+        self._restore_timed_out(request.bans.matcher)
         seed = randbits(63) if request.seed is None else request.seed
-        policy = Policy(request.sampling.do_sample, request.method, "concede", max_rewinds=100)
-        spec = prepare_row(self.catch_call(request, grammar=grammar), request.bans, seed=seed, policy=policy)
+        policy = Policy(request.sampling.do_sample, request.method, "concede")
+        spec = prepare_row(self.prepare_call(request, grammar=grammar), request.bans, seed=seed, policy=policy)
         if isinstance(spec.settings, Settings) and spec.settings.fits_any_prompt:
             spec = replace(spec, settings=self._shared.setdefault(request.sampling, spec.settings))
         if request.alternatives is not None:
@@ -110,7 +110,7 @@ class RequestPreparer:
     def score_prompt(self, request: GenerationRequest) -> list[TokenChoice | None]:
         return score_prompt(TransformersModel(self._model), request.prompt, alternatives=request.alternatives or 0)
 
-    def catch_call(self, request: GenerationRequest, *, grammar: RequestGrammar | None = None) -> Call:
+    def prepare_call(self, request: GenerationRequest, *, grammar: RequestGrammar | None = None) -> Call:
         """Return what `generate` prepares for a request."""
         ids = torch.tensor([request.prompt], device=self._device)
         arguments = request.sampling.generate_arguments | {
@@ -125,10 +125,10 @@ class RequestPreparer:
             arguments["stopping_criteria"] = [self.find_criterion(tuple(request.stop))]
         return prepare_call(self._model, ids, arguments, tokenizer=self._tokenizer)
 
-    def _restore_slow(self, matcher: Matcher) -> None:
+    def _restore_timed_out(self, matcher: Matcher) -> None:
         # The text of one client must not end a ban for all others.
-        if matcher.timed_out and monotonic() - self._slow_since.setdefault(matcher, monotonic()) >= RESTORE_AFTER:
-            del self._slow_since[matcher]
+        if matcher.timed_out and monotonic() - self._timed_out_since.setdefault(matcher, monotonic()) >= RESTORE_AFTER:
+            del self._timed_out_since[matcher]
             matcher.restore()
 
     def _make_grammar(self, schema: str) -> RequestGrammar:

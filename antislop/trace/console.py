@@ -150,8 +150,8 @@ def summarize(report: Report, *, seconds: float, kept_tokens: int) -> str:
     ]
     if report.conceded:
         parts.insert(2, f"{report.conceded:,} conceded")
-    if report.dropped:
-        parts.append(f"{describe_count(len(report.dropped), 'regex', 'regexes')} dropped: too slow")
+    if report.timed_out:
+        parts.append(f"{describe_count(len(report.timed_out), 'regex', 'regexes')} dropped: too slow")
     return ", ".join(parts)
 
 

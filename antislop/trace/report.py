@@ -56,7 +56,7 @@ class Report:
     accepted_tokens: draft tokens that were drawn.
     parent: the number of the text that a controller forked, if one did.
     fork_length: the length that `parent` had; the counts are those since then.
-    dropped: regexes that took too long and are no longer searched for.
+    timed_out: regexes that took too long and are no longer searched for.
     matcher_seconds: time spent in the matcher.
     reason: why the text ended; None while it is being generated.
     let_through: the events of the bans that are left in the text.
@@ -78,7 +78,7 @@ class Report:
     accepted_tokens: int = 0
     parent: int | None = None
     fork_length: int | None = None
-    dropped: list[Ban] = field(default_factory=list)
+    timed_out: list[Ban] = field(default_factory=list)
     matcher_seconds: float = 0.0
     reason: Reason | None = None
     withdrawn: list[Withdrawal] = field(default_factory=list, repr=False)
@@ -125,7 +125,7 @@ class Report:
                 self.admitted += 1
                 self.let_through.append(event)
             case TimedOut(ban):
-                self.dropped.append(ban)
+                self.timed_out.append(ban)
             case Finished(reason, seconds):
                 self.reason, self.matcher_seconds = reason, seconds
 
@@ -143,7 +143,7 @@ class Report:
         return {
             **{name: getattr(self, name) for name in _COUNTS},
             "reason": self.reason,
-            "dropped": [ban.text for ban in self.dropped],
+            "timed_out": [ban.text for ban in self.timed_out],
             "withdrawn": [
                 {"text": text, "length": length, **_describe_violation(violation)}
                 for text, length, violation in self.withdrawn
@@ -164,10 +164,10 @@ class Report:
 
         A forward pass counts once for each row that took part in it.
         """
-        dropped = list(dict.fromkeys(ban for report in reports for ban in report.dropped))
+        timed_out = list(dict.fromkeys(ban for report in reports for ban in report.timed_out))
         withdrawn = [withdrawal for report in reports for withdrawal in report.withdrawn]
         counts = {name: sum(getattr(report, name) for report in reports) for name in _COUNTS}
-        return cls(**counts, dropped=dropped, withdrawn=withdrawn)
+        return cls(**counts, timed_out=timed_out, withdrawn=withdrawn)
 
     @classmethod
     def of(cls, events: Sequence[Event], *, surfaces: Surfaces | None = None) -> Report:

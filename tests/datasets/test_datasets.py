@@ -217,8 +217,8 @@ def test_a_text_that_failed_half_way_leaves_no_pairs() -> None:
     """Otherwise they would be written twice when the text is made again, or prevent that."""
 
     class Breaking(ModelRecordMaker):
-        def _report(self, *args: Any, **kwargs: Any) -> Record:
-            return {**super()._report(*args, **kwargs), "status": "error", "error": "the server is gone"}
+        def make_record(self, *args: Any, **kwargs: Any) -> Record:
+            return {**super().make_record(*args, **kwargs), "status": "error", "error": "the server is gone"}
 
     specs = list(plan_samples(PROMPTS, samples=2, arm="banned"))
     kinds = [

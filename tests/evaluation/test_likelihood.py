@@ -67,10 +67,10 @@ def test_records_say_how_likely_their_tokens_are_after_the_prompt_of_the_data_se
     seen: dict[Any, PromptedTokens] = {}
 
     class Watched(ScoredMaker):
-        def _report(self, order: Any, done: Any, **more: Any) -> Record:
+        def make_record(self, order: Any, done: Any, **more: Any) -> Record:
             prompt = TOKENIZER(order.prompt.text)["input_ids"]
             seen[order.identity] = PromptedTokens(prompt, done.tokens)
-            return super()._report(order, done, **more)
+            return super().make_record(order, done, **more)
 
     maker = Watched(MODEL, TOKENIZER, BANS, settings=GENERATION, batch_size=3, seed=5, arms=(arm,))
     records = [made.record for made in maker.make(plan_samples(PROMPTS, samples=2, arm=arm), arm=arm)]

@@ -231,7 +231,7 @@ def test_a_regex_that_takes_too_long_is_counted_and_not_logged(tiny: Tiny) -> No
     body = {"prompt": "a" * 60, "max_tokens": 2, "banned_regex": ["(([a-z ,.])+)+[0-9é][^-]"]}
     with run_server(antislop.server.app(*tiny, bans=BANS, batch_size=1)) as address:
         usage = httpx.post(f"{address}/v1/completions", json=body, timeout=60).json()["usage"]
-    assert usage["antislop"]["dropped_regexes"] == 1
+    assert usage["antislop"]["timed_out_regexes"] == 1
 
 
 def test_streams_that_are_cut_off_leave_no_row_of_the_model(tiny: Tiny) -> None:

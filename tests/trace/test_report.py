@@ -74,7 +74,7 @@ def test_a_report_as_plain_data_can_be_written_as_json() -> None:
         {"conceded": True, "ban": "a testament to", "weight": 0.0, "start": 6, "end": 8},
         {"conceded": False, "ban": "(a|b)c", "weight": 0.5, "start": 9, "end": 9},
     ]
-    assert (plain["violations"], plain["conceded"], plain["dropped"], plain["reason"]) == (3, 1, ["(a|b)c"], "done")
+    assert (plain["violations"], plain["conceded"], plain["timed_out"], plain["reason"]) == (3, 1, ["(a|b)c"], "done")
 
 
 def test_a_report_is_copied_without_the_vocabulary() -> None:

@@ -205,12 +205,12 @@ class AnswerResponder:
         kept = sum(maker.kept for maker in running.makers)
         total = Report.total([maker.report for maker in running.makers])
         counts = {name: getattr(total, name) for name in ("violations", "withdrawn_tokens", "rewinds", "conceded")}
-        dropped = {"dropped_regexes": len(total.dropped)} if total.dropped else {}
+        timed_out = {"timed_out_regexes": len(total.timed_out)} if total.timed_out else {}
         return {
             "prompt_tokens": prompt,
             "completion_tokens": kept,
             "total_tokens": prompt + kept,
-            "antislop": counts | dropped,
+            "antislop": counts | timed_out,
         }
 
 
