@@ -72,7 +72,7 @@ class TokenSet:
             raise InputError("a sample_mask is empty, so there is no token to draw: return [] to end the text")
 
     def restrict(self, logits: Tensor) -> Tensor:
-        """Return logits [vocab] with −inf for all tokens that are not in the set."""
+        """Return logits [vocab] with −inf outside the set."""
         ids = self._ids.to(logits.device)
         if self._is_inverted:
             return logits if len(ids) == 0 else logits.index_fill(0, ids, -torch.inf)

@@ -55,7 +55,7 @@ def recall(node: Node) -> Memory:
 
 
 def draw_by(node: Node, rule: SampleRule) -> None:
-    """Have tokens drawn by a rule at a node; keep what bans have left there if it is the rule of before."""
+    """Draw tokens by a rule at a node; keep what bans have left there if the rule is the same as before."""
     memory = recall(node)
     if isinstance(node.table, CertainTable) or memory.rule not in (None, rule):
         node.replace_table(None)
@@ -63,7 +63,7 @@ def draw_by(node: Node, rule: SampleRule) -> None:
 
 
 def force(node: Node, rule: object) -> None:
-    """Have one continuation be certain at a node; keep what bans have left of it if it was before."""
+    """Make one continuation certain at a node; keep what bans have left of it if it was certain before."""
     memory = recall(node)
     if not isinstance(node.table, CertainTable) or memory.rule != rule:
         node.replace_table(CertainTable())
@@ -71,7 +71,6 @@ def force(node: Node, rule: object) -> None:
 
 
 def cut(node: Node, branch: Branch, *, depth: int) -> Node:
-    """Return the node after a branch has cut the text to a depth."""
     force(node, branch)
     landing = node.child(CUT - depth, depth=depth)
     copy_logits(node.back_to(depth), landing)
@@ -122,7 +121,6 @@ class ControllerSource(Source):
         return False
 
     def walk(self, token: int | None = None) -> None:  # noqa: ARG002
-        """Walk until the model is needed, or rows for copies."""
         while not (self.row.is_finished or self.copies):
             if self._chosen is not None:
                 self._begin(self._chosen)
@@ -185,7 +183,7 @@ class ControllerSource(Source):
             self._stop_here()
 
     def _select(self, branches: Sequence[Branch]) -> Sequence[Branch]:
-        """Return the branches to follow: after the end of a text none, unless all of them remove tokens."""
+        """After the end of a text, follow branches only if all of them remove tokens."""
         return [] if self._is_done and not all(branch.backtrack for branch in branches) else branches
 
     def _check(self, branches: Sequence[Branch]) -> Sequence[Branch]:
@@ -222,7 +220,6 @@ class ControllerSource(Source):
         row.events.append(Truncated(len(row.tokens), withdrawn))
 
     def _add(self, token: int, drawn: Drawn, *, choice: int | None = None) -> bool:
-        """Add a token, and return whether the branch goes on after it."""
         outcome: Outcome = self.add(token, drawn, choice=choice)
         if outcome in ("rewound", "exhausted"):
             self._sampled = None

@@ -97,7 +97,6 @@ class ModelDrafter:
         return self._model.forward(torch.tensor([held[kept:]]), cache)[:, -1].float()
 
     def _draw(self, row: Row, ids: Sequence[int], logits: Tensor) -> tuple[int, Tensor]:
-        """Return a token and the distribution [vocab] that it was drawn from."""
         device = row.ids.device
         probs = torch.softmax(self._process(torch.tensor([ids], device=device), logits.to(device)), dim=-1)
         if row.spec.policy.do_sample:

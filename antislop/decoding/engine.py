@@ -30,13 +30,13 @@ class ForwardPass(NamedTuple):
 
 
 class Engine(Protocol):
-    """What computes the logits: all that the loop needs of a model and its cache."""
+    """All that the loop needs of a model and its cache."""
 
     def forward(self, rows: Sequence[Row]) -> ForwardPass:
-        """Read the unread tokens of each row and its draft; finished rows are fed fillers to stay in step."""
+        """Read the unread tokens of each row and its draft; finished rows are fed fillers."""
 
     def replace(self, rows: Sequence[Row], place: int) -> ForwardPass:
-        """Read the prompt of the new row at a place, which belonged to a finished one; the others stay as they are."""
+        """Read the prompt of the new row at a place, which belonged to a finished one."""
 
 
 @runtime_checkable

@@ -31,7 +31,7 @@ class Drawer(Protocol):
     """What a judge asks whoever draws the tokens of a row."""
 
     def has_choice(self, node: Node, *, avoided: Node | None = None) -> bool:
-        """Report whether a node has a token to draw; if little is left there, look for further tokens first.
+        """Report whether a token is left to draw, after a search for further tokens where little is left.
 
         avoided: a node whose tokens are not alternatives.
         """
@@ -40,7 +40,7 @@ class Drawer(Protocol):
         """Report whether other tokens drawn at a node would be added to the text as they are."""
 
     def is_stuck(self, start: Node) -> bool:
-        """Report whether to exclude a token that leads into a ban at its start, since too many rewinds did."""
+        """Report whether so many rewinds led to a start that tokens into a ban are excluded there."""
 
     def find_constraint(self, node: Node) -> str | None:
         """Return the name of what left no choice at a node, other than bans."""

@@ -40,7 +40,7 @@ class Table(Protocol):
         """Return what is left of all probabilities together."""
 
     def likeliest(self, count: int) -> list[tuple[int, float]]:
-        """Return up to `count` known tokens with what is left of them, the likeliest first; none with 0."""
+        """Return up to `count` known tokens of which something is left, with that mass, the likeliest first."""
 
     def copy(self) -> Table:
         """Return a copy that changes independently."""
@@ -128,7 +128,6 @@ class Node:
         self._known_table.set_left(token, 0.0)
 
     def propagate(self) -> None:
-        """Update the mass of all ancestors from this node."""
         node = self
         while node.parent is not None and node.parent.update_from(node):
             node = node.parent

@@ -33,7 +33,7 @@ def decode_in_steps(scheduler: Scheduler, engine: Engine) -> Iterator[list[tuple
 
 
 def _admit(scheduler: Scheduler, engine: Engine) -> Generator[list[tuple[Row, Event]], None, bool]:
-    """Read the prompts of new texts and draw their first tokens; return whether any text is being written."""
+    """Read the prompts of new texts; return whether any text is being written."""
     for source in scheduler.admit():
         yield _advance([source], engine.replace(scheduler.rows, source.row.place))
         yield from _place_copies(scheduler, engine)
@@ -90,7 +90,6 @@ def _place_copies(scheduler: Scheduler, engine: Engine) -> Iterator[list[tuple[R
 
 
 def _groups(sources: Sequence[Source]) -> list[tuple[list[Source], CallbackMemory]]:
-    """Return the rows whose criteria are called together, with the history that they share."""
     histories = {id(s.row.history): s.row.history for s in sources if s.row.history is not None}
     return [
         ([s for s in sources if s.row.history is history], history)

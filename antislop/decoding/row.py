@@ -203,7 +203,6 @@ class Row:
         return ids if count == length else torch.cat([ids, ids.new_full((1, length - count), filler)], dim=1)
 
     def feed(self, state: State, token: int) -> State:
-        """Return the matcher's state after one more token, and count the time."""
         began = time.perf_counter()
         after = self.spec.matcher.feed(state, token)
         self.matcher_seconds += time.perf_counter() - began

@@ -46,7 +46,6 @@ class Scheduler:
 
     @property
     def rows(self) -> list[Row]:
-        """The rows, by place; some may be finished."""
         return [source.row for source in self.sources]
 
     @property

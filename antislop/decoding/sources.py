@@ -172,7 +172,6 @@ class LogitsSource(Source):
         return has_choice(self.row, node, avoided=avoided)
 
     def draft(self) -> None:
-        """Ask for a draft, and cut it where it would complete a ban or outgrow the text."""
         row, drafter = self.row, self.row.spec.drafter
         if drafter is None or row.is_finished or row.is_waiting or not row.tokens:
             return
@@ -229,7 +228,7 @@ def has_choice(row: Row, node: Node, *, avoided: Node | None) -> bool:
 
 
 def _keep_likely(row: Row, node: Node, table: DenseTable, *, avoided: Node | None, start: int) -> bool:
-    """Keep only likely tokens, at a node and below it, of which something is left; return whether there are any."""
+    """Keep only the likely tokens, at a node and below it; return whether any is left."""
     left = table.remaining
     candidates = _find_likely(row, table, left / table.probs[0]) & (left > 0)
     for token, child in node.children.items():

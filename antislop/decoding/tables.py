@@ -135,7 +135,6 @@ class DenseTable:
         )
 
     def keep_only(self, candidates: Tensor) -> None:
-        """Remove what is left of all tokens but the candidates [vocab]."""
         self.remaining.masked_fill_(~candidates, 0.0)
 
     def replace_distribution(self, probs: Tensor) -> None:

@@ -32,8 +32,6 @@ class RowwiseCache:
 
 
 class RowwiseModel:
-    """Runs a model for each row that is not empty."""
-
     def __init__(self, models: Sequence[LanguageModel]) -> None:
         self._models = models
 
@@ -61,7 +59,7 @@ class RowwiseModel:
 
 
 def slice_row(value: object, row: int, rows: int) -> object:
-    """Return one row of a tensor that has one per row of the batch, also within dicts such as an encoder's output."""
+    """Return one row of a tensor with a row per text, also within dicts such as an encoder's output."""
     if isinstance(value, Tensor):
         return value[row : row + 1] if value.ndim and value.shape[0] == rows else value
     if isinstance(value, dict):

@@ -50,7 +50,6 @@ def check_prompts(prompts: Iterable[Any]) -> None:
 
 
 def refuse_one_list(bans: object) -> None:
-    """Raise `InputError` for one list of bans in place of a list for each prompt."""
     if isinstance(bans, (str, Ban, BanList, Mapping)) or not isinstance(bans, Iterable | NoneType):
         raise InputError(
             f"bans is a {type(bans).__name__}: pass a list of bans for each prompt, bans=[list, list, …], or one list "

@@ -105,8 +105,6 @@ class ConsoleWriter:
 
 
 class _Screen:
-    """Writes to a terminal, with lines broken between words."""
-
     def __init__(self, console: Console) -> None:
         self._console = console
         self._unfinished = Text()  # the last word, until it is complete

@@ -53,7 +53,7 @@ _WRONG = (KeyError, TypeError, ValueError, IndexError, AttributeError)
 
 @dataclass(frozen=True)
 class TokenSurfaces:
-    """The bytes of the tokens that a trace contains; ids that don't occur in it have none."""
+    """The bytes of the tokens that a trace contains; other ids have none."""
 
     surfaces: Mapping[int, bytes]
     byte_tokens: frozenset[int] = frozenset()
@@ -131,7 +131,6 @@ def _write_tokens(surfaces: Surfaces, tokens: Sequence[int]) -> dict[str, Any]:
 
 
 def _write_fields(event: Event, numbers: Mapping[Ban, int]) -> dict[str, Any]:
-    """Return the fields of an event that don't have their default."""
     content = {}
     for part in fields(event):
         value = getattr(event, part.name)
@@ -141,7 +140,7 @@ def _write_fields(event: Event, numbers: Mapping[Ban, int]) -> dict[str, Any]:
             value = value._asdict()
         elif isinstance(value, Ban):
             value = numbers[value]
-        if part.default is MISSING or value != part.default:
+        if part.default is MISSING or value != part.default:  # a default is left out
             content[part.name] = value
     return content
 

@@ -80,7 +80,6 @@ class RowView:
 
     @cached_property
     def written(self) -> list[WrittenToken]:
-        """All tokens in the order of time, and the end of the text."""
         text = WrittenText(self.surfaces)
         return [token for event in complete_events(self.row) for token in text.add(event)]
 
@@ -143,12 +142,9 @@ class RowView:
             line = [(text.replace("\n", "↵"), "beside" if kind == "kept" else kind) for text, kind in parts]
             parts = _part_space(line) if is_first else line
         shown = tuple((make_visible(text, keep_layout=True), kind) for text, kind in parts)
-        return ShownToken(
-            shown, "" if parts or token.token is None else self._sign(token.token), token.token is not None
-        )
-
-    def _sign(self, token: int) -> str:
-        return make_visible(self.surfaces.breaks.get(token, "") or UNFINISHED)
+        if parts or token.token is None:
+            return ShownToken(shown, "", token.token is not None)
+        return ShownToken(shown, make_visible(self.surfaces.breaks.get(token.token, "") or UNFINISHED))
 
     @cached_property
     def let_through(self) -> list[Conceded | Admitted]:
@@ -218,7 +214,6 @@ def _part_space(parts: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
 
 
 def _drop_space(tokens: Sequence[WrittenToken], *, drops: bool) -> Iterator[WrittenToken]:
-    """Yield tokens without the space at the beginning of the text that was kept."""
     for token in tokens:
         if drops and token.text and not token.attempt:
             count, drops = int(token.text.startswith(" ")), False
@@ -329,7 +324,6 @@ class BanCounts:
 
 
 def count_bans(rows: Iterable[RowView]) -> list[BanCounts]:
-    """Return the counts of each ban that was completed, the most rewinds first."""
     counts: dict[Ban | None, BanCounts] = {}
 
     def count(ban: Ban | None) -> BanCounts:
