@@ -35,7 +35,7 @@ STOP, CUT = -1, -2
 
 
 @dataclass(slots=True)
-class Memory:
+class ControlledMemory:
     """What a controlled text keeps at a node.
 
     logits: the model's, [1, vocab].
@@ -48,9 +48,9 @@ class Memory:
     rest: Branch | None = None
 
 
-def recall(node: Node) -> Memory:
-    if not isinstance(node.memory, Memory):
-        node.memory = Memory()
+def recall(node: Node) -> ControlledMemory:
+    if not isinstance(node.memory, ControlledMemory):
+        node.memory = ControlledMemory()
     return node.memory
 
 
