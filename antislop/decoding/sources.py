@@ -35,7 +35,7 @@ class Source:
         self.row = row
         self.judge = Judge(row, weakref.proxy(self))  # a cycle would keep the tables until the collector comes
         self.copies: list[Source] = []
-        self._dropped: set[Ban] = set()  # the matcher's slow bans that were reported
+        self._timed_out: set[Ban] = set()  # bans that were reported
         self._is_lockstep = row.history is not None and row.history.is_lockstep
         self._ends_itself = False  # because of its own tokens, not of a criterion's answer about all rows
         self._reason: Reason = "done"
@@ -135,8 +135,8 @@ class Source:
         if is_done:
             violations = in_order((*violations, *matcher.finish(row.state)))
         if slow := matcher.timed_out:
-            row.events.extend(TimedOut(ban) for ban in slow if ban not in self._dropped)
-            self._dropped.update(slow)
+            row.events.extend(TimedOut(ban) for ban in slow if ban not in self._timed_out)
+            self._timed_out.update(slow)
         if violations and (verdict := self.judge.judge(choice, violations)) != "stays":
             return verdict
         row.node = row.node.child(choice, depth=len(row.tokens))
