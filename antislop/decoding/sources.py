@@ -134,9 +134,9 @@ class Source:
         violations, is_done = row.state.violations, row.spec.settings.is_done(row)
         if is_done:
             violations = in_order((*violations, *matcher.finish(row.state)))
-        if slow := matcher.timed_out:
-            row.events.extend(TimedOut(ban) for ban in slow if ban not in self._timed_out)
-            self._timed_out.update(slow)
+        if timed_out := matcher.timed_out:
+            row.events.extend(TimedOut(ban) for ban in timed_out if ban not in self._timed_out)
+            self._timed_out.update(timed_out)
         if violations and (verdict := self.judge.judge(choice, violations)) != "stays":
             return verdict
         row.node = row.node.child(choice, depth=len(row.tokens))
