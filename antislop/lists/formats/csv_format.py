@@ -15,7 +15,6 @@ from antislop.errors import BanError
 from antislop.lists.reading import (
     Line,
     ListFormat,
-    ListText,
     are_counts,
     attempt,
     is_kind,
