@@ -205,10 +205,7 @@ REFUSED = {
     "a missing file": (["nowhere.txt", "-o", "p.json"], "nowhere.txt: does not exist"),
     "an unknown column": (["sloppy.jsonl", "--column", "x", "-o", "p.json"], "sloppy.jsonl:1: no column x"),
     "an empty text": (["empty.txt", "-o", "p.json"], "no words in the texts"),
-    "no baseline": (
-        ["sloppy.jsonl", "--baseline", "list.json", "-o", "p.json"],
-        "list.json: is not a baseline of this package",
-    ),
+    "no baseline": (["sloppy.jsonl", "--baseline", "list.json", "-o", "p.json"], "list.json: is not a baseline"),
     "an empty baseline": (["sloppy.jsonl", "--baseline", "empty.txt", "-o", "p.json"], "empty.txt: contains no words"),
     "a text against itself": (
         ["plain.jsonl", "--baseline", "plain.jsonl", "-o", "p.json"],
