@@ -64,6 +64,8 @@ def read_constructions() -> tuple[Construction, ...]:
 def constructions(*names: str) -> BanList:
     """Load bans of English constructions, such as "It's not just X; it's Y": those named, or all.
 
+    Raises `BanError` for an unknown name.
+
     >>> [match[1:] for match in constructions("not-x-but-y").find("It was not a door, but a mouth.")]
     [(7, 24)]
     """

@@ -167,7 +167,7 @@ class Ban:
 
     @property
     def is_unconditional(self) -> bool:
-        """Whether it applies everywhere and always."""
+        """Whether it applies everywhere."""
         return not (self.exempt or self.scopes or self.from_token or self.at_most)
 
     @property

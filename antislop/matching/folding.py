@@ -1,9 +1,8 @@
 """Fold text so that spellings that read the same compare as equal.
 
-Case, canonical equivalence, quotes, dashes, white space and zero-width characters are folded away, and the edges of
-words become symbols. This is the Unicode canonical caseless match (D145,
-https://www.unicode.org/versions/Unicode16.0.0/core-spec/chapter-3/) with the replacements below. A text may come in any
-pieces: a `Context` carries what the next one depends on.
+This is the Unicode canonical caseless match (D145, https://www.unicode.org/versions/Unicode16.0.0/core-spec/chapter-3/)
+with the replacements below; the edges of words become symbols. A text may come in any pieces: a `Context` carries what
+the next one depends on.
 """
 
 from __future__ import annotations

@@ -151,19 +151,15 @@ def _make_prompts(
         record_key, text, messages, error = _find_key(record, key), "", None, record.error
         if error is None:
             try:
-                text, messages = writer.write(_get_prompt(record, column), record.fields)
+                value = _find_prompt(record.fields, column)
+                if value is None:
+                    raise InputError(f"no prompt: a column {column or ' or '.join(COLUMNS)} was expected")
+                text, messages = writer.write(value, record.fields)
             except InputError as reason:
                 error = f"{record.place}: {reason}"
         name = _distinguish(record_key or (str(record.number) if error else fingerprint_text(text)), uses)
         has_special_tokens = messages is not None and writer.has_chat_template
         yield Prompt(name, text, messages, record.fields, error, has_special_tokens)
-
-
-def _get_prompt(record: SourceRecord, column: str | None) -> Any:
-    value = _find_prompt(record.fields, column)
-    if value is None:
-        raise InputError(f"no prompt: a column {column or ' or '.join(COLUMNS)} was expected")
-    return value
 
 
 def fingerprint_text(text: str) -> str:
@@ -205,7 +201,7 @@ class _Writer:
         return bool(getattr(self.tokenizer, "chat_template", None))
 
     def check(self, values: list[Any]) -> None:
-        """Raise `InputError` for chats that can't be turned into texts."""
+        """Refuse chats that can't be turned into texts."""
         if self.has_chat_template:
             return
         why = "no tokenizer was passed" if self.tokenizer is None else "the model's tokenizer has no chat template"

@@ -119,7 +119,8 @@ def _open_path(name: str, split: str) -> Iterator[RawRecord]:
         _refuse_split(f"{name}: a file has", split)
         return read_file(path)
     if not is_readable(path) and re.fullmatch(r"(?!\.)[\w.-]+(/[\w.-]+)?(:[\w.-]+)?", name, re.ASCII):
-        return _read_hub(name, split)
+        path_or_id, _, configuration = name.partition(":")
+        return _number_rows(_load_rows(path_or_id, split, configuration=configuration or None), name)
     raise InputError(f"{name}: no such file or folder: check the path")
 
 
@@ -189,11 +190,6 @@ def _split_of(path: Path, folder: Path) -> str:
 
 def _canonical(split: str) -> str:
     return next((name for name, names in _SPLITS.items() if split in names), split)
-
-
-def _read_hub(name: str, split: str) -> Iterator[RawRecord]:
-    path, _, configuration = name.partition(":")
-    return _number_rows(_load_rows(path, split, configuration=configuration or None), name)
 
 
 def _load_rows(path: str, split: str, *, configuration: str | None = None) -> Any:

@@ -15,7 +15,6 @@ from antislop.errors import BanError
 from antislop.lists.reading import (
     Line,
     ListFormat,
-    ListText,
     are_counts,
     attempt,
     is_kind,
@@ -142,8 +141,9 @@ def _read_row(number: int, cells: Sequence[str], columns: _CsvColumns, edges: Ed
     return attempt(number, make_phrase, phrase, edges=edges, **options)
 
 
-def _is_csv(text: ListText) -> bool:
-    return not text.is_json and are_pairs(text.lines)
-
-
-CSV = ListFormat("csv", _is_csv, lambda text, edges: read_csv(text.text, text.place, edges), (".csv", ".tsv"))
+CSV = ListFormat(
+    "csv",
+    lambda text: not text.is_json and are_pairs(text.lines),
+    lambda text, edges: read_csv(text.text, text.place, edges),
+    (".csv", ".tsv"),
+)

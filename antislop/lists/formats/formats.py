@@ -2,7 +2,7 @@
 
 The suffix of the file determines the format, or else the text does:
 
-* A JSON list of strings is phrases, or regexes if most of them show signs of one.
+* A JSON list of strings is phrases, or regexes if most of them look like one.
 * A JSON list of lists of strings is n-grams if any contains several words.
 * Lines are SillyTavern's if at least half of them are in quotes or token ids; the free text on top ends with the last
   empty line or ruler before the first of these.

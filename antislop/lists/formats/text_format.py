@@ -120,11 +120,8 @@ def _quote(text: str) -> str:
 
 def _to_json(value: Any) -> str:
     written = json.dumps(value, ensure_ascii=False)
-    return written if "\ufeff" not in written and _is_utf8(written) else json.dumps(value)
-
-
-def _is_utf8(text: str) -> bool:
-    return not any("\ud800" <= char <= "\udfff" for char in text)
+    is_plain = not any(char == "\ufeff" or "\ud800" <= char <= "\udfff" for char in written)
+    return written if is_plain else json.dumps(value)
 
 
 def _unquote(text: str) -> str:

@@ -285,7 +285,7 @@ def _is_made_of_common_words(ban: Ban, frequencies: Mapping[str, float]) -> bool
 def _split_joined(phrase: str, entries: set[str], frequencies: Mapping[str, float]) -> tuple[str, str] | None:
     """Return the two entries that a phrase seems to be made of: one of its words is unknown, its halves are not.
 
-    Names look the same: both halves of a phrase of one word must be entries of the list.
+    Names look the same, so that both halves of a single word must be entries of the list.
     """
     candidates = []
     lower = phrase.casefold()

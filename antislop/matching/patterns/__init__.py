@@ -1,1 +1,1 @@
-"""The kinds of patterns that a ban can have, each with its search."""
+"""Internal: the kinds of patterns that a ban can have, each with its search."""

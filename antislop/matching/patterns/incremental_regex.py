@@ -70,8 +70,7 @@ class SharedTime:
 class Allowance:
     """The time that one regex may still take, so that none can block the run.
 
-    A search in linear time earns more than it spends. Any other uses up `TIME_LIMIT` seconds, at once or over many
-    searches; then all later ones are refused.
+    A search in linear time earns more than it spends; others use up `TIME_LIMIT` seconds, and are refused then.
     """
 
     def __init__(self, shared: SharedTime | None = None) -> None:

@@ -218,7 +218,7 @@ class TextSearch(ABC, Generic[S]):
 
     @abstractmethod
     def forget(self, state: S) -> S:
-        """Return the state after the same text, of which later matches contain nothing."""
+        """Return the state after the same text, in which no later match may begin."""
 
     def begin(self) -> None:
         """Begin a text that is unrelated to earlier ones."""

@@ -10,7 +10,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain
-from typing import ClassVar, NamedTuple, TypeAlias
+from typing import ClassVar, NamedTuple
 
 import regex
 
@@ -107,9 +107,6 @@ class SequenceState(NamedTuple):
     partials: tuple[_Partial, ...] = ()
 
 
-SequenceStates: TypeAlias = tuple[SequenceState, ...]
-
-
 class _WordTrack:
     def __init__(self, sequences: Sequence[WordSequence], ids: Sequence[int], *, case_sensitive: bool) -> None:
         self._sequences = {number: sequences[number].items for number in ids}
@@ -195,7 +192,7 @@ class WordSearch(TrackSearch[SequenceState, _WordTrack]):
     def __init__(self, patterns: Sequence[WordSequence]) -> None:
         super().__init__(patterns, build=_WordTrack, start=SequenceState())
 
-    def forget(self, state: SequenceStates) -> SequenceStates:
+    def forget(self, state: tuple[SequenceState, ...]) -> tuple[SequenceState, ...]:
         return tuple(track_state._replace(word=track_state.word and _FORGOTTEN, partials=()) for track_state in state)
 
 
