@@ -96,10 +96,11 @@ class ObjectMemory:
 
     def _copy(self, state: dict[str | int, Any], kept: Sequence[tuple[Any, Any]] = ()) -> dict[str | int, Any]:
         """Copy a state; instead of the second object of each pair in `kept`, the copy contains the first one."""
-        memo = {id(copy): value for value, copy in kept} | _make_memo(state, self._name)
-        memo[id(self._owner)] = self._owner
+        memo = {id(copy): value for value, copy in kept}
         try:
-            return deepcopy(state, memo)
+            return deepcopy(state, {**memo, **_make_memo(state, self._name), id(self._owner): self._owner})
+        except TooLarge:
+            raise
         except Exception as error:
             raise InputError(
                 f"{self._name} can't be copied ({first_line(error)}), so a rewind can't undo what it changes in "
