@@ -256,6 +256,8 @@ MODULES = {"gzip", "bz2", "lzma", "shutil", "tempfile"}
 ALLOWED = {
     "antislop/cli/main.py: os.open(os.devnull, os.O_WRONLY)": "standard output, whose reader has left",
     "antislop/cli/terminal.py: tempfile.TemporaryDirectory": "a folder alone",
+    "antislop/display.py: (folder / name).read_text('utf-8')": "a file of the package",
+    "antislop/display.py: (folder / script).read_text('utf-8')": "a file of the package",
     "antislop/lists/ban_list.py: tempfile.TemporaryDirectory": "a folder alone",
     "antislop/interpret/forward_result.py: tempfile.NamedTemporaryFile": "a page for a browser that was given no name",
     "antislop/interpret/forward_result.py: webbrowser.open(file.resolve().as_uri())": "a browser opens it",
