@@ -110,12 +110,6 @@ def find_overused(
     lengths: words of each text; n-grams don't cross texts.
     numbers: of words; a word without one is called "…". They break ties.
     shares: of human n-grams, 0 to 1; others count as the rarest of these.
-
-    >>> numbers = {"deep": 0, "breath": 1, "taken": 2}
-    >>> find_overused(
-    ...     np.array([0, 1, 0, 1, 2]), np.array([5]), numbers, shares={("deep", "breath"): 0.5}, n=2, top=1
-    ... ).ngrams
-    (('deep', 'breath'),)
     """
     ends = np.cumsum(lengths)
     human_codes, human_shares = _encode_shares(shares, numbers, n)

@@ -68,9 +68,6 @@ def bound_unseen(trials: float, *, level: float = 0.95) -> float:
 
     At a level of 95 % it is 3 / trials, the rule of three (Hanley and Lippman-Hand 1983,
     doi 10.1001/jama.1983.03330370053031). Too low if trials are dependent, as the words of a text are.
-
-    >>> round(bound_unseen(1000), 4)
-    0.003
     """
     return -log(1 - level) / trials
 

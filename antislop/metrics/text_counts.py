@@ -1,7 +1,6 @@
 """Count the words, sentences and paragraphs of many texts at once, as arrays, in bounded memory.
 
-Texts are gathered to blocks that end where white space begins. What is open at the end of a block is kept as numbers:
-the words of the sentence and of the paragraph, and the latest words.
+Texts are gathered to blocks that end where white space begins. What is open at the end of a block is kept as numbers.
 """
 
 from __future__ import annotations

@@ -113,11 +113,7 @@ def _measure(key: tuple[Kind, str], before: _Side, after: _Side) -> Change | Non
 
 
 def control_discoveries(chances: Sequence[float]) -> list[float]:
-    """Return for each p-value the share of false discoveries if p-values up to it are accepted.
-
-    >>> control_discoveries([0.01, 0.04, 0.02])
-    [0.03, 0.04, 0.03]
-    """
+    """Return for each p-value the share of false discoveries if p-values up to it are accepted."""
     adjusted, minimum = list(chances), 1.0
     order = sorted(range(len(chances)), key=lambda index: -chances[index])
     for above, index in enumerate(order):

@@ -94,7 +94,7 @@ class HumanRates:
     """Human rates of a baseline, extrapolated to the present.
 
     also: further baselines, however small; the lower end of their interval replaces a lower rate.
-    modern: False leaves out wordfreq, so that rates are those of the baseline.
+    modern: False leaves out wordfreq.
 
     A word's rate is the larger of its rates in the baseline and in wordfreq. The rate of a phrase is assumed to have
     grown by the largest factor of its words, up to the rate of its rarest word.
@@ -159,9 +159,5 @@ class HumanRates:
 
 @cache
 def interval(count: int) -> tuple[float, float]:
-    """Return the exact 95 % interval of a Poisson count (Garwood 1936, doi 10.1093/biomet/28.3-4.437).
-
-    >>> [round(edge, 3) for edge in interval(10)]
-    [4.795, 18.39]
-    """
+    """Return the exact 95 % interval of a Poisson count (Garwood 1936, doi 10.1093/biomet/28.3-4.437)."""
     return find_gamma(0.025, count) if count else 0.0, find_gamma(0.975, count + 1)
