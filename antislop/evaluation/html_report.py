@@ -73,7 +73,6 @@ def write_report(folder: Path, evaluation: Evaluation, about: Mapping[str, Any])
 
 
 def write_table(evaluation: Evaluation) -> str:
-    """Return all rows as CSV."""
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     writer.writeheader()

@@ -114,7 +114,6 @@ DISTANCE = Metric(
 
 
 def distance_metric(metric: Metric) -> Metric:
-    """Return the metric of the distance between a metric and its human value."""
     about = "its value minus the human value, divided by the standard deviation between human passages"
     return Metric(f"{DISTANCE.name}_{metric.name}", metric.title, _DEVIATIONS, about)
 

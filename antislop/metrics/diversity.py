@@ -151,7 +151,7 @@ def _read_codes(
 
 
 def _encode(words: NDArray[np.int64] | NDArray[np.int32], n: int) -> NDArray[np.int64]:
-    """Return a number for the n-gram at each place of the last axis; the numbers of its words are its digits."""
+    """Return numbers of the n-grams along the last axis; the numbers of their words are the digits."""
     size = max(0, words.shape[-1] - n + 1)
     codes = np.zeros((*words.shape[:-1], size), dtype=np.int64)
     for i in range(n):

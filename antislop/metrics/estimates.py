@@ -17,7 +17,7 @@ _BATCH = 1 << 20  # numbers in memory at a time
 
 
 class Intervals(NamedTuple):
-    """Values and their bounds, each of shape [values]; bounds are NaN if there are none."""
+    """Values and their bounds, [values] each; bounds are NaN if there are none."""
 
     values: Floats
     lows: Floats
@@ -84,10 +84,8 @@ Sums: TypeAlias = Mapping[str, Floats]
 
 
 class Estimate(NamedTuple):
-    """A value and the bounds of its interval.
+    """A value, None if undefined, and the bounds of its interval, None without one.
 
-    value: None if undefined.
-    low, high: None without an interval.
     why: the reason for a missing value or interval, or a caution.
     """
 

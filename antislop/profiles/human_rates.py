@@ -29,11 +29,10 @@ RAREST_RATE = 1e-8
 
 @dataclass(frozen=True, slots=True)
 class HumanRate:
-    """The rate of an entry in human writing.
+    """The rate of an entry in human writing, per word, with its interval.
 
-    count: occurrences in the baseline; None if there are too few to be listed.
-    rate: occurrences per word; an upper bound if count is None.
-    low, high: its interval; high is None if rate is a bound, and both are equal to rate if it counts as exact.
+    count: occurrences in the baseline; None if it does not list the entry: rate is then an upper bound.
+    low, high: high is None if rate is a bound; both are equal to rate if it counts as exact.
     """
 
     count: int | None
