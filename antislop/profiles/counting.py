@@ -36,7 +36,7 @@ from antislop.profiles.ngrams import (
 )
 from antislop.records.texts import AnyText, cut
 
-PROMPT_CLASSES = 512  # that the prompts of an entry are counted by, which is nearly exact for fewer prompts
+PROMPT_CLASSES = 512  # that an entry's prompts are counted in: exact up to about this many prompts
 EXAMPLES_PER_ENTRY = 3
 COUNTER_MEGABYTES = 64  # by default
 MAX_CANDIDATES = 200_000  # n-grams that are counted exactly

@@ -117,11 +117,9 @@ class HumanRates:
         shown = (base.bound(kind) if count is None else count) / base.words
         low, high = (shown, None) if count is None else (edge / base.words for edge in interval(count))
         rate = shown
-        if not self.is_modern:
-            return self._raise_to_floor(kind, text, HumanRate(count, rate, low, high))
-        if kind == "word":
+        if self.is_modern and kind == "word":
             rate = self._extrapolate(text)[1]
-        elif kind != "construction":
+        elif self.is_modern and kind != "construction":
             gains, rarest = zip(*map(self._extrapolate, cut_words(text)), strict=True)
             expected = min(shown * max(gains), *rarest)
             rate = expected if count is None else max(shown, expected)
