@@ -26,7 +26,6 @@ COLUMNS = 46
 
 
 def draw_rewind() -> None:
-    """Draw a short text with its withdrawn parts."""
     model, tokenizer = antislop.tiny_model()
     inputs = tokenizer("She opened the letter, and", return_tensors="pt")
     set_seed(34)
@@ -63,7 +62,6 @@ def show_withdrawn(browser: Browser) -> None:
 
 
 def show_serve(browser: Browser) -> None:
-    """Write a text on the page of the server."""
     model, tokenizer = antislop.tiny_model()
     backend = LocalBackend(
         model, tokenizer, bans=antislop.default_bans(), batch_size=1
@@ -87,7 +85,6 @@ def show_serve(browser: Browser) -> None:
 
 
 def open_page(browser: Browser, url: str) -> Page:
-    """Open a page in the size of the pictures, without moving parts."""
     page = browser.new_page(
         viewport={"width": 1280, "height": 900}, reduced_motion="reduce"
     )

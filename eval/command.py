@@ -109,7 +109,6 @@ def answer_question(
 
 
 def parse_arguments(name: str, about: str | None, arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Read the command line."""
     parser = argparse.ArgumentParser(
         prog=f"python -m eval.{name}", description=about, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -36,12 +36,10 @@ SIZES = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what the command line asks for."""
     return answer_question("comparison", __doc__, answer, arguments)
 
 
 def answer(work: Work) -> Answer:
-    """Compare with all models that are there."""
     size = SIZES[work.setting]
     tables: list[Table] = []
     notes = list(NOTES)
@@ -87,7 +85,6 @@ LIMITS = (
 
 
 def race_all(subject: measuring.Subject, size: Size, work: Work) -> tuple[Contest, BanList]:
-    """Let all contestants write under the model's list."""
     race = measuring.Race(size.rounds, size.texts, work.clock, warm_up=1)
     advance = work.begin(subject.name, len(NAMES) * (size.rounds * size.texts + race.warm_up))
     task = Task(subject, draw_prompts(subject, STUDIED, work.seed), work.seed + 1, lambda: None)
@@ -125,12 +122,10 @@ def tabulate(subject: measuring.Subject, bans: BanList, contest: Contest, seed: 
 
 
 def join(laps: Sequence[measuring.Lap]) -> list[list[int]]:
-    """Return the texts of all rounds."""
     return [tokens for lap in laps for tokens in lap.texts]
 
 
 def judge(model: str, rows: Sequence[Sequence[Cell]]) -> str:
-    """Say how many phrases both samplers leak, and how much faster ours is."""
     by_name = {row[0]: row for row in rows}
     ours, theirs = by_name[EXACT], by_name[RIVAL]
     if not isinstance(ours[2], float) or not isinstance(theirs[2], float):

@@ -63,7 +63,7 @@ def hold_contest(
             if seconds <= patience:  # what grows with the text is seen only with a whole one
                 seconds = probe(contestant)
             if seconds <= patience:
-                contestants[name] = _tell(contestant, advance)
+                contestants[name] = tell(contestant, advance)
             else:
                 left_out[name] = (
                     f"{name}, {len(phrases):,} phrases: a text of {subject.tokens} tokens would take {seconds:,.1f} s "
@@ -75,11 +75,12 @@ def hold_contest(
 
 
 def probe(write: measuring.Contestant) -> float:
-    """Return the seconds that a text takes."""
     return measuring.timed(functools.partial(write, 0), "wall")[0]
 
 
-def _tell(write: measuring.Contestant, advance: Callable[[], None]) -> measuring.Contestant:
+def tell(write: measuring.Contestant, advance: Callable[[], None]) -> measuring.Contestant:
+    """Return a contestant that advances a progress bar."""
+
     def told(seed: int) -> measuring.Written:
         written = write(seed)
         advance()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from eval import qualities
 from eval.command import Work, answer_question
+from eval.contests import tell
 from eval.phrase_lists import STUDIED
 from eval.reporting import Answer, Cell, Table
 from eval.speed import cases, measuring, phrases
@@ -48,12 +49,10 @@ class Point(NamedTuple):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what the command line asks for."""
     return answer_question("cost", __doc__, answer, arguments)
 
 
 def answer(work: Work) -> Answer:
-    """Race all lists with all models that are there."""
     size = SIZES[work.setting]
     points: dict[str, list[Point]] = {}
     notes = list(NOTES)
@@ -131,21 +130,9 @@ def choose_violated(bench: cases.Bench, rate: float, seed: int) -> list[str]:
     return min(tried)[1]
 
 
-def tell(write: measuring.Contestant, advance: Callable[[], None]) -> measuring.Contestant:
-    """Return a contestant that advances a progress bar."""
-
-    def told(seed: int) -> measuring.Written:
-        written = write(seed)
-        advance()
-        return written
-
-    return told
-
-
 def make_point(
     kind: str, place: float, count: int, own: Sequence[measuring.Lap], plain: Sequence[measuring.Lap]
 ) -> Point:
-    """Compare laps with those of `generate`."""
     ratios, figures = measuring.compare(own, plain), measuring.figures(own)
     row: list[Cell] = [
         kind,
@@ -161,7 +148,6 @@ def make_point(
 
 
 def judge(model: str, points: Sequence[Point]) -> str:
-    """Say whether all lists keep up with `generate`."""
     slow = [point for point in points if statistics.median(point.ratios) < GOAL and point.kind in (NEVER, OFTEN)]
     if not slow:
         return f"{model}: no list is slower than {GOAL}× generate: met."

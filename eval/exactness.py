@@ -72,7 +72,6 @@ CASES = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what the command line asks for."""
     return answer_question("exactness", __doc__, answer, arguments)
 
 
@@ -165,7 +164,6 @@ def measure_case(case: Case, draws: int, seed: int) -> tuple[list[list[Cell]], S
 
 
 def judge(cases: Sequence[Case], sampled: Sequence[Sampled]) -> str:
-    """Say in how many cases the exact method is within the noise."""
     outside = [case.name for case, own in zip(cases, sampled, strict=True) if own.variation > own.high]
     within = len(cases) - len(outside)
     sentence = f'method="exact" is no further away than draws from the oracle itself in {within} of {len(cases)} cases'
@@ -194,13 +192,11 @@ def noise(shares: Distribution, expected: Distribution, times: int, seed: int) -
 
 
 def total_variation(shares: Distribution, others: Distribution) -> float:
-    """Return half the sum of the absolute differences."""
     texts = set(shares) | set(others)
     return sum(abs(shares.get(text, 0.0) - others.get(text, 0.0)) for text in texts) / 2
 
 
 def banned_share(shares: Distribution, case: Case) -> float:
-    """Return the total probability of the texts that contain a ban."""
     return sum(
         share
         for text, share in shares.items()

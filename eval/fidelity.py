@@ -68,12 +68,10 @@ LINES = {  # what a method is called in the picture, its color and its dashes
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what the command line asks for."""
     return answer_question("fidelity", __doc__, answer, arguments)
 
 
 def answer(work: Work) -> Answer:
-    """Measure all methods with all models that are there."""
     size = SIZES[work.setting]
     tables: list[Table] = []
     verdicts: list[str] = []
@@ -162,13 +160,11 @@ def measure_model(subject: measuring.Subject, size: Size, work: Work) -> tuple[T
 
 
 def read(task: Task, written: Written) -> Measured:
-    """Read texts with the untouched model."""
     texts = qualities.decode(task.subject, written.texts)
     return Measured(written, texts, qualities.read_surprise(task.subject, task.prompts, written.texts))
 
 
 def describe(count: str, name: str, own: Measured, excess: str, bans: BanList, seed: int) -> list[Cell]:
-    """Return a row of the table."""
     tokens = sum(map(len, own.written.texts))
     violations = own.written.violations
     return [
@@ -200,7 +196,6 @@ def judge(measured: Mapping[str, Measured], plain: Measured, seed: int) -> str:
 
 
 def judge_below(difference: Interval) -> str:
-    """Say whether the whole interval of a difference is below 0."""
     return "met" if difference.high < 0 else "missed" if difference.low > 0 else "not decided by this number of texts"
 
 

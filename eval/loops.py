@@ -34,7 +34,6 @@ STEPS = ("tiny", "stories3M")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print all figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--openings", type=int, default=24)
@@ -78,7 +77,6 @@ class Totals:
         self.dropped += len(report.timed_out)
 
     def describe(self) -> str:
-        """Return the sums as one line."""
         return (
             f"{self.looping} of {self.texts} texts loop; {self.kept} tokens kept, {self.withdrawn} withdrawn "
             f"({self.withdrawn / self.kept:.2f} per kept one), {self.conceded} conceded; "

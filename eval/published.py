@@ -26,26 +26,25 @@ from antislop.metrics.estimates import Estimate
 from antislop.metrics.human_distance import Distance, load_human, measure_distance
 from antislop.metrics.metrics import measure
 from antislop.metrics.segmentation import extract_words
+from antislop.metrics.slop_counts import WEIGHTS
 from antislop.metrics.slop_scale import PUBLISHED_RANGES, Scale
 from antislop.metrics.tally import Tally
 from antislop.records.texts import read_texts
 from eval.passages import cut_passages
 
 COMPARED = ("slop_words", "slop_trigrams", "contrasts", "repetition", "mattr_500", "slop_score")
+HEAD = ("| | texts | " + " | ".join(COMPARED) + " |", "|---|---|" + "---|" * len(COMPARED))
 SHORT = 300  # characters: the published score leaves out outputs that are no longer
 HUMAN = "human-baseline"
 ANSWERS = "answers to writing prompts"
 HUMAN_TEXTS = 83  # of the published row
 SEED = 0
 
-
 Grouped = tuple[str | None, str]
 """What tells a text's prompt or book apart, None where no other text has it, and the text."""
 
 
 class Measured(NamedTuple):
-    """What was measured of a set of texts."""
-
     estimates: dict[str, Estimate]
     distance: Distance
     texts: int
@@ -66,9 +65,8 @@ def _name(metrics: Mapping[str, Any]) -> dict[str, float]:
         "repetition": metrics["ngram_repetition_score"],
         "mattr_500": metrics["lexical_diversity"]["mattr_500"],
     }
-    weights = {"slop_words": 0.60, "contrasts": 0.25, "slop_trigrams": 0.15}
     score = 0.0
-    for name, weight in weights.items():
+    for name, weight in WEIGHTS.items():
         low, high = PUBLISHED_RANGES[name].widen()
         score += 100 * weight * min(1.0, max(0.0, (values[name] - low) / (high - low)))
     return {**values, "slop_score": score}
@@ -83,12 +81,8 @@ def read_human(assets: Path) -> Iterator[tuple[str, list[Grouped]]]:
         [(book.place, passage) for book in books for passage in cut_passages(book.text)],
     )
     answers = read_texts([assets / "llm" / "writingprompts_pairs" / "gpt2-xl.jsonl.gz"], column="human")
-    yield ANSWERS, [(_begin(text.text), text.text) for text in answers]
-
-
-def _begin(text: str) -> str:
-    """Return the beginning of an answer, which is its prompt; answers may share one."""
-    return " ".join(extract_words(text)[:10])
+    # the beginning of an answer stands for its prompt; answers may share one
+    yield ANSWERS, [(" ".join(extract_words(text.text)[:10]), text.text) for text in answers]
 
 
 def measure_texts(texts: Iterable[Grouped], scale: Scale) -> Measured:
@@ -113,7 +107,7 @@ def show(estimate: Estimate, *, digits: int | None = None) -> str:
 
 def tabulate(rows: Mapping[str, Measured], published: Mapping[str, Mapping[str, float]]) -> list[str]:
     """Return a table of what was published, if it was, and what was measured."""
-    lines = ["| | texts | " + " | ".join(COMPARED) + " |", "|---|---|" + "---|" * len(COMPARED)]
+    lines = list(HEAD)
     for title, row in rows.items():
         if title in published:
             values = " | ".join(f"{published[title][name]:.3f}" for name in COMPARED)
@@ -176,7 +170,7 @@ def report(assets: Path) -> list[str]:
 
 def tabulate_people(people: Mapping[str, Mapping[str, Measured]], published: Mapping[str, float]) -> list[str]:
     """Return the table of human texts: the published row, then those of both scales."""
-    lines = ["| | texts | " + " | ".join(COMPARED) + " |", "|---|---|" + "---|" * len(COMPARED)]
+    lines = list(HEAD)
     values = " | ".join(f"{published[name]:.3f}" for name in COMPARED)
     lines.append(f"| published | {HUMAN_TEXTS} | {values} |")
     for scale, rows in people.items():

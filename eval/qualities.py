@@ -65,17 +65,14 @@ def read_surprise(subject: measuring.Subject, prompts: Sequence[Tokens], texts: 
 
 
 def decode(subject: measuring.Subject, texts: Sequence[Tokens]) -> list[str]:
-    """Return texts, including special tokens."""
     return [str(subject.tokenizer.decode(list(tokens))) for tokens in texts]
 
 
 def count_leaks(bans: BanList, texts: Sequence[str]) -> int:
-    """Return the number of bans that occur in the texts."""
     return sum(1 for text in texts for _ in bans.find(text))
 
 
 def count_words(texts: Sequence[str]) -> int:
-    """Return the number of words of the texts."""
     return sum(len(extract_words(text)) for text in texts)
 
 
@@ -128,7 +125,6 @@ def estimate(statistic: Callable[..., Any], *values: Values, seed: int) -> Inter
 
 
 def mean_difference(ours: Values, theirs: Values, axis: int = -1) -> Any:
-    """Return the mean of the differences."""
     return (ours - theirs).mean(axis=axis)
 
 

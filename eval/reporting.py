@@ -107,7 +107,6 @@ def find_commit() -> str | None:
 
 
 def render_markdown(answer: Answer, made_with: Mapping[str, Any]) -> str:
-    """Return the page."""
     parts = [f"# {answer.name.capitalize()}", answer.question]
     if made_with["setting"] != "full":
         parts.append(f"**Setting: {made_with['setting']}.** Few texts: the intervals are wide, the timings noisy.")

@@ -37,7 +37,6 @@ SIZES = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what the command line asks for."""
     return answer_question("suppression", __doc__, answer, arguments)
 
 
@@ -143,7 +142,6 @@ def find_leaks(subject: measuring.Subject, bans: BanList, laps: Sequence[measuri
 def describe(
     name: str, laps: Mapping[str, Sequence[measuring.Lap]], leaks: Mapping[str, tuple[int, int]]
 ) -> list[Cell]:
-    """Return the leaks, the suppressed share, and the violations."""
     found, words = leaks[name]
     plain, plain_words = leaks[GENERATE]
     share = 100 * (1 - found / max(1, words) / (plain / plain_words)) if plain else None
@@ -153,7 +151,6 @@ def describe(
 
 
 def describe_speed(own: Sequence[measuring.Lap], plain: Sequence[measuring.Lap]) -> list[Cell]:
-    """Return tokens per second, and the ratio to `generate` with its range."""
     ratios = measuring.compare(own, plain)
     ratio = f"{statistics.median(ratios):.3g}× ({min(ratios):.3g} … {max(ratios):.3g})"
     return [statistics.median(lap.speed for lap in own), ratio]

@@ -41,7 +41,6 @@ class Task:
     advance: Callable[[], None]
 
     def seeds(self) -> Iterator[int]:
-        """Yield a seed for each prompt."""
         return iter(range(FIRST_SEED * self.seed, FIRST_SEED * self.seed + len(self.prompts)))
 
 

@@ -1,7 +1,7 @@
-"""An evaluation as plain data: the texts of several arms to the same prompts, measured and compared.
+"""An evaluation as plain data: the texts of several arms to the same prompts, measured and compared with "plain".
 
-All arms are compared with the arm "plain". Intervals are bootstrapped over prompts, since texts to one prompt are not
-independent; over texts if their prompts are unknown.
+Intervals are bootstrapped over prompts, since texts to one prompt are not independent; over texts if their prompts are
+unknown.
 """
 
 from __future__ import annotations
@@ -25,18 +25,12 @@ from antislop.profiles.changes import Change, compare
 from antislop.profiles.profiles import Profile, profile_texts
 from antislop.records.texts import Text
 
-FALSE_SHARE = 0.05
-"""Accepted share of false discoveries among changes."""
-HINTED_FALSE_SHARE = 0.5
-"""The same for the changes that are shown if none is certain."""
+FALSE_SHARE = 0.05  # accepted among changes
+HINTED_FALSE_SHARE = 0.5  # accepted among the changes that are shown if none is certain
 
 
 class ArmSize(NamedTuple):
-    """The size of an arm.
-
-    tokens: None if unknown.
-    left_out: texts that lack a counterpart in another arm.
-    """
+    """The size of an arm. left_out: texts that lack a counterpart in another arm."""
 
     texts: int
     prompts: int | None
@@ -46,11 +40,7 @@ class ArmSize(NamedTuple):
 
 
 class BanHits(NamedTuple):
-    """The matches of a ban in the texts of each arm.
-
-    ban: its text.
-    weight: the share of its occurrences to keep.
-    """
+    """The matches of a ban in the texts of each arm."""
 
     ban: str
     weight: float
@@ -94,13 +84,7 @@ class Evaluation:
             "bans": [hits._asdict() for hits in self.bans],
             "changes": {arm: [change._asdict() for change in changes] for arm, changes in self.changes.items()},
             "chances": dict(self.chances),
-            "examples": [
-                {
-                    "prompt": example.prompt,
-                    "texts": {arm: [list(piece) for piece in pieces] for arm, pieces in example.texts.items()},
-                }
-                for example in self.examples
-            ],
+            "examples": [example._asdict() for example in self.examples],
             "notes": list(self.notes),
         }
 
@@ -119,7 +103,7 @@ def evaluate(
     held_out: a list made from other texts.
     seed, resamples: of the bootstrap.
 
-    Raises `InputError` if there is no arm, and if an arm has no texts.
+    Raises `InputError` if there is no arm, or no text in an arm.
     """
     for arm, outputs in arms.items():
         if not outputs:
@@ -160,7 +144,7 @@ def count_bans(arms: Mapping[str, Sequence[Output]], bans: BanList) -> list[BanH
 
 
 def find_lists(made_from: BanList, held_out: BanList | None) -> dict[str, BanList]:
-    """Return the lists whose hits are counted, by the names in `LISTS`, without empty ones."""
+    """Return the lists that are not empty, by the names of `LIST_METRICS`."""
     lists = {"made_from": made_from}
     if held_out is not None:
         lists |= {"held_out": held_out, "held_out_only": BanList(made_from.diff(held_out).added)}
@@ -180,7 +164,7 @@ def _find_changes(plain: Profile, profile: Profile) -> tuple[list[Change], float
 
 
 def _measure_size(tally: Tally, *, outputs: int) -> ArmSize:
-    """Return the size of an arm. outputs: their number before those without a counterpart were left out."""
+    """Return the size of an arm. outputs: their number before any were left out."""
     tokens = float(tally.sum_up()["tokens"].sum())
     return ArmSize(
         texts=len(tally),

@@ -7,13 +7,13 @@ Figures are as wide as a phone, and their SVG keeps text as text. The colors are
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from antislop.datasets.samples import PLAIN
 from antislop.display import shorten
-from antislop.evaluation.rows import DISTANCE, LIST_TITLES, LISTS, distance_metric
+from antislop.evaluation.rows import DISTANCE, LIST_METRICS, distance_metric
 from antislop.metrics.definitions import METRICS
 from antislop.metrics.estimates import Estimate
 
@@ -23,11 +23,6 @@ if TYPE_CHECKING:
 
     from antislop.evaluation.evaluation import Evaluation
     from antislop.profiles.changes import Change
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 INK, MUTED, RULE = "#1b1c1e", "#66686b", "#d9dadc"
 ARM_COLORS = {"plain": "#767880", "banned": "#0072b2", "token": "#d55e00", "prompt-only": "#009e73"}
@@ -115,15 +110,19 @@ def to_errors(estimate: Estimate) -> list[list[float]] | None:
 
 
 def name_ratio_ticks(axes: Axes) -> None:
-    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
-
     low, high = axes.get_xlim()
     ticks = [tick for tick in (0.001, 0.01, 0.1, 0.3, 1, 3, 10, 100, 1000) if low <= tick <= high]
     if high / low > 300:
         ticks = [tick for tick in ticks if tick not in (0.3, 3)]
+    _set_ticks(axes, ticks, lambda value, _: f"{value:g}×")
+
+
+def _set_ticks(axes: Axes, ticks: Sequence[float], label: Callable[[float, Any], str]) -> None:
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
     axes.xaxis.set_major_locator(FixedLocator(ticks))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}×"))
+    axes.xaxis.set_major_formatter(FuncFormatter(label))
 
 
 _CHANGES_LIMIT = 10
@@ -164,7 +163,7 @@ def name_file(arm: str) -> str:
 
 def _draw_distance(evaluation: Evaluation) -> Figure | None:
     """Draw the distance of each metric of each arm to human writing: a dot and its interval."""
-    metrics = [DISTANCE, *(distance_metric(metric) for metric in METRICS)]
+    metrics = [DISTANCE, *map(distance_metric, METRICS)]
     arms = list(evaluation.sizes)
     measured = [m for m in metrics if any(_value(evaluation.find(arm, m.name)) is not None for arm in arms)]
     if not measured:
@@ -187,15 +186,12 @@ def _draw_distance(evaluation: Evaluation) -> Figure | None:
 
 def _stretch_middle(axes: Axes) -> None:
     """Make an axis linear up to 3 and logarithmic beyond, so that an outlier does not hide the other values."""
-    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
-
     axes.set_xscale("symlog", linthresh=3, linscale=1)
     low, high = axes.get_xlim()
     axes.set_xlim(min(low, -3.3), max(high, 3.3))
-    ticks = [sign * size for size in (1000, 100, 10, 3) for sign in (-1, 1)]
-    axes.xaxis.set_major_locator(FixedLocator([0, *(tick for tick in ticks if low <= tick <= high or abs(tick) == 3)]))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}".replace("-", "−")))
+    sizes = [sign * size for size in (1000, 100, 10, 3) for sign in (-1, 1)]
+    ticks = [0, *(tick for tick in sizes if low <= tick <= high or abs(tick) == 3)]
+    _set_ticks(axes, ticks, lambda value, _: f"{value:g}".replace("-", "−"))
 
 
 def _value(estimate: Estimate | None) -> float | None:
@@ -211,20 +207,19 @@ def _dot(axes: Axes, estimate: Estimate | None, y: float, color: str) -> None:
 def _draw_hits(evaluation: Evaluation) -> Figure | None:
     """Draw the hits of each list in each arm: bars with intervals, labeled with the change."""
     arms = list(evaluation.sizes)
-    lists = [name for name in LISTS if evaluation.find(arms[0], name) is not None]
+    lists = [metric for metric in LIST_METRICS if evaluation.find(arms[0], metric.name) is not None]
     if not lists:
         return None
     colors = choose_colors(arms)
     figure, panels = new_figure(len(lists) * len(arms), panels=len(lists))
-    ends = [_end(evaluation.find(arm, name)) for name in lists for arm in arms]
-    max_end = max(ends) or 1.0
-    for axes, name in zip(panels, lists, strict=True):
+    max_end = max(_end(evaluation.find(arm, metric.name)) for metric in lists for arm in arms) or 1.0
+    for axes, metric in zip(panels, lists, strict=True):
         for row, arm in enumerate(arms):
-            _bar(axes, evaluation, name, arm, row, colors[arm], max_end)
+            _bar(axes, evaluation, metric.name, arm, row, colors[arm], max_end)
         axes.set_yticks(range(len(arms)), arms)
         axes.set_ylim(len(arms) - 0.4, -0.6)
         axes.set_xlim(0, max_end * 1.45)  # room for the labels
-        axes.set_title(LIST_TITLES[name].capitalize(), loc="left", fontsize=SIZE, weight="bold", color=INK)
+        axes.set_title(metric.title.capitalize(), loc="left", fontsize=SIZE, weight="bold", color=INK)
         for label, arm in zip(axes.get_yticklabels(), arms, strict=True):
             label.set_color(colors[arm])
     panels[-1].set_xlabel("per 1,000 words")
@@ -244,12 +239,10 @@ def _bar(axes: Axes, evaluation: Evaluation, name: str, arm: str, row: int, colo
     if errors is not None:
         axes.errorbar(estimate.value, row, xerr=errors, fmt="none", ecolor=INK, elinewidth=1, capsize=2)
     suppressed = _value(evaluation.find(arm, f"{name}_suppressed", against=PLAIN))
-    label = f"{estimate.value:.1f}" if suppressed is None else f"{estimate.value:.1f}, {_say_change(suppressed)}"
+    label = f"{estimate.value:.1f}"
+    if suppressed is not None:
+        label += f", {abs(suppressed):.0f}\u00a0% {'less' if suppressed >= 0 else 'more'}"
     axes.text(_end(estimate) + 0.02 * max_end, row, label, va="center", fontsize=SMALL, color=INK)
-
-
-def _say_change(suppressed: float) -> str:
-    return f"{suppressed:.0f}\u00a0% less" if suppressed >= 0 else f"{-suppressed:.0f}\u00a0% more"
 
 
 def _draw_excess(evaluation: Evaluation) -> Figure | None:
@@ -265,12 +258,8 @@ def _draw_excess(evaluation: Evaluation) -> Figure | None:
     colors = choose_colors(evaluation.sizes)
     figure, (axes,) = new_figure(8)
     for arm, fallen, excess in points:
-        peers = [
-            name
-            for name, suppression, _ in points
-            if abs((suppression.value or 0) - (fallen.value or 0)) < _SAME_SUPPRESSION
-        ]
         assert fallen.value is not None and excess.value is not None
+        peers = [name for name, peer, _ in points if abs((peer.value or 0) - fallen.value) < _SAME_SUPPRESSION]
         axes.errorbar(
             fallen.value,
             excess.value,
@@ -309,10 +298,9 @@ def _shift(figure: Figure, points: float) -> Any:
 
 
 def save_changes(changes: Sequence[Change], path: Path, *, before: str, after: str, limit: int) -> None:
-    """Write a picture of the changes between two profiles: up to `limit` rises and up to `limit` falls.
+    """Write a picture (.svg, .png or .pdf) of the changes between two profiles: up to `limit` rises and as many falls.
 
-    path: its suffix is the format: .svg, .png or .pdf.
-    before, after: the names of the two profiles.
+    before, after: the names of the profiles.
 
     Raises `ImportError` without matplotlib.
     """
@@ -325,19 +313,14 @@ def save_changes(changes: Sequence[Change], path: Path, *, before: str, after: s
 
 
 def _draw_changes(changes: Sequence[Change], colors: Mapping[str, str], *, label: str, limit: int) -> Figure:
-    """Draw the most certain rises and falls: a dot and its interval on a logarithmic axis.
-
-    colors: the name of the arm and its color.
-
-    Hollow dots are bounds: one profile does not list the entry.
-    """
+    """Draw the most certain rises and falls. colors: the name of the arm and its color."""
     groups = [[change for change in changes if (change.ratio > 1) is is_rise][:limit] for is_rise in (True, False)]
     rows = [change for group in groups for change in sorted(group, key=lambda change: -change.ratio)]
     (color,) = colors.values()
     figure, (axes,) = new_figure(max(1, len(rows)))
     for y, change in enumerate(rows):
         errors = [[change.ratio - change.low], [change.high - change.ratio]]
-        face = "white" if None in (change.before_count, change.after_count) else color
+        face = "white" if None in (change.before_count, change.after_count) else color  # hollow: a bound
         axes.errorbar(
             change.ratio, y, xerr=errors, fmt="o", color=color, markerfacecolor=face, markersize=4, linewidth=1.4
         )
@@ -354,7 +337,6 @@ def _draw_changes(changes: Sequence[Change], colors: Mapping[str, str], *, label
 
 
 def _label(change: Change) -> str:
-    """Return the text of a change: content words separated by …, constructions in brackets."""
     text = " … ".join(change.text.split(" ")) if change.kind == "content" else change.text
     label = shorten(text, _LABEL)
     return f"[{label}]" if change.kind == "construction" else label

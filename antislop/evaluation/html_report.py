@@ -1,7 +1,4 @@
-"""The report of an evaluation: a self-contained page, its figures, a table, and all results as JSON.
-
-The page needs no network and no script; its figures are inline SVG in the colors of the page, with their text as text.
-"""
+"""The report of an evaluation: a page that needs no network and no script, figures, a table, and results as JSON."""
 
 from __future__ import annotations
 
@@ -76,7 +73,6 @@ def write_report(folder: Path, evaluation: Evaluation, about: Mapping[str, Any])
 
 
 def write_table(evaluation: Evaluation) -> str:
-    """Return all rows as CSV, with the columns in `COLUMNS`."""
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     writer.writeheader()
@@ -125,7 +121,7 @@ def _split(changes: Sequence[Change]) -> dict[str, list[Change]]:
 
 
 def find_tables(evaluation: Evaluation) -> list[dict[str, Any]]:
-    """Return the tables of the page: title, description, arms, and rows of (metric, estimate by arm)."""
+    """Return the tables of the page; rows are (metric, estimate by arm)."""
     arms = list(evaluation.sizes)
     compared_arms = [arm for arm in arms if arm != PLAIN]
     plan: list[tuple[str, str, list[str], str | None, list[Metric]]] = [
@@ -154,7 +150,7 @@ def find_tables(evaluation: Evaluation) -> list[dict[str, Any]]:
 def _make_table(
     evaluation: Evaluation, title: str, about: str, arms: list[str], against: str | None, metrics: list[Metric]
 ) -> dict[str, Any]:
-    """Return a table of the metrics and arms that have values, and of the others the reason: `left_out`."""
+    """Return a table of the metrics and arms that have values; `left_out` has the reasons of the others."""
     rows = [(metric, {arm: evaluation.find(arm, metric.name, against=against) for arm in arms}) for metric in metrics]
     known = [(metric, cells) for metric, cells in rows if any(map(_has_value, cells.values()))]
     left_out: dict[str, list[str]] = {}
@@ -169,21 +165,17 @@ def _make_table(
         "against": against,
         "rows": known,
         "left_out": left_out,
-        "cautions": _list_cautions(known),
+        "cautions": [
+            f"{metric.title}, {arm}: {estimate.why}"
+            for metric, cells in known
+            for arm, estimate in cells.items()
+            if estimate is not None and estimate.low is not None and estimate.why
+        ],
     }
 
 
 def _has_value(estimate: Estimate | None) -> bool:
     return estimate is not None and estimate.value is not None
-
-
-def _list_cautions(rows: Sequence[tuple[Metric, Mapping[str, Estimate | None]]]) -> list[str]:
-    return [
-        f"{metric.title}, {arm}: {estimate.why}"
-        for metric, cells in rows
-        for arm, estimate in cells.items()
-        if estimate is not None and estimate.low is not None and estimate.why
-    ]
 
 
 def make_headline(evaluation: Evaluation) -> str:
@@ -203,7 +195,7 @@ def make_headline(evaluation: Evaluation) -> str:
 
 
 def _choose_arm(evaluation: Evaluation) -> str | None:
-    """Return the arm that the page is about; None if no arm can be compared with the plain one."""
+    """Return the arm that the page is about; None if none can be compared with the plain one."""
     compared_arms = [arm for arm in evaluation.sizes if arm != PLAIN]
     if PLAIN not in evaluation.sizes or not compared_arms:
         return None
@@ -211,7 +203,6 @@ def _choose_arm(evaluation: Evaluation) -> str | None:
 
 
 def _describe_change(evaluation: Evaluation, arm: str, name: str, suppressed: Estimate) -> str:
-    """Return how a rate changed, with both rates; a change whose interval includes 0 may be chance."""
     assert suppressed.value is not None
     rates = [evaluation.find(each, name) for each in (PLAIN, arm)]
     before, after = ("unknown" if rate is None or rate.value is None else format_number(rate.value) for rate in rates)
@@ -279,7 +270,6 @@ def describe_machine() -> str:
 
 
 def count_cores() -> int:
-    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

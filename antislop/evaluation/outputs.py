@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -14,7 +14,6 @@ from antislop.records.journal import Record
 from antislop.records.texts import Text
 
 COSTS = ("tokens", "nll", "violations", "withdrawn_tokens", "conceded", "forward_passes")
-"""The names of costs that an output can have."""
 EXAMPLE_PROMPTS = 3  # prompts
 
 
@@ -31,8 +30,7 @@ class Output:
 
     key: identifies its prompt; None if unknown.
     sample: the index of the text among those to its prompt.
-    costs: by the names in `COSTS`, without those that are unknown.
-    prompt: the text of the prompt, for examples.
+    costs: the known ones, by the names in `COSTS`.
     """
 
     key: str | None
@@ -59,18 +57,16 @@ def read_outputs(texts: Iterable[Text], *, arm: str) -> list[Output]:
     """
     all_texts = list(texts)
     arm_texts = [text for text in all_texts if text.fields.get("arm") == arm]
-    return list(_number(arm_texts or all_texts))
-
-
-def _number(texts: Iterable[Text]) -> Iterator[Output]:
     counts = Counter[str | None]()
-    for text in texts:
+    outputs = []
+    for text in arm_texts or all_texts:
         sample = text.fields.get("sample")
         sample = sample if isinstance(sample, int) else counts[text.prompt]
         counts[text.prompt] += 1
         prompt = text.fields.get("prompt")
         prompt = prompt if isinstance(prompt, str) else text.prompt or ""
-        yield Output(text.prompt, sample, text.text, find_costs(text.fields), prompt)
+        outputs.append(Output(text.prompt, sample, text.text, find_costs(text.fields), prompt))
+    return outputs
 
 
 def find_costs(record: Mapping[str, Any]) -> dict[str, float]:
@@ -132,7 +128,7 @@ def mark(text: str, bans: BanList) -> list[Piece]:
 
 
 def _merge(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return spans, which are passed in order, with overlapping and adjacent spans merged."""
+    """Merge overlapping and adjacent spans, which are in order."""
     merged: list[tuple[int, int]] = []
     for start, end in spans:
         if merged and start <= merged[-1][1]:

@@ -17,18 +17,6 @@ from antislop.metrics.human_distance import measure_distance
 from antislop.metrics.metrics import explain_interval, measure, measure_difference
 from antislop.metrics.tally import Tally
 
-LISTS = ("made_from", "held_out", "held_out_only")
-"""The names of the lists whose hits are counted, if they are passed."""
-LIST_TITLES = {
-    "made_from": "hits of the list",
-    "held_out": "hits of the held-out list",
-    "held_out_only": "hits of the held-out list alone",
-}
-_LIST_ABOUT = {
-    "made_from": "occurrences of the bans of the arms; of overlapping ones the first and longest",
-    "held_out": "occurrences of a list made from other texts, including entries that are also in the arms' list",
-    "held_out_only": "occurrences of entries of the held-out list that are not in the arms' list",
-}
 _UNKNOWN = "the outputs don't contain it"
 
 
@@ -37,9 +25,26 @@ def _define_cost(name: str, title: str, unit: str, about: str, ratio: Ratio) -> 
 
 
 LIST_METRICS = tuple(
-    Metric(name, LIST_TITLES[name], "per 1,000 words", _LIST_ABOUT[name], formula=Ratio(name, "words", 1000, True))
-    for name in LISTS
+    Metric(name, title, "per 1,000 words", about, formula=Ratio(name, "words", 1000, is_rate=True))
+    for name, title, about in (
+        (
+            "made_from",
+            "hits of the list",
+            "occurrences of the bans of the arms; of overlapping ones the first and longest",
+        ),
+        (
+            "held_out",
+            "hits of the held-out list",
+            "occurrences of a list made from other texts, including entries that are also in the arms' list",
+        ),
+        (
+            "held_out_only",
+            "hits of the held-out list alone",
+            "occurrences of entries of the held-out list that are not in the arms' list",
+        ),
+    )
 )
+"""Hits of the lists that are counted, by the lists' names."""
 COST_METRICS = (
     _define_cost(
         "nll",
@@ -81,13 +86,13 @@ COST_METRICS = (
 
 SUPPRESSION = tuple(
     Metric(
-        f"{name}_suppressed",
-        LIST_TITLES[name].replace("hits", "suppression"),
+        f"{metric.name}_suppressed",
+        metric.title.replace("hits", "suppression"),
         "%",
         "100 · (1 − hits per 1,000 words / those of the plain arm)",
         undefined="the plain texts contain no entry of the list",
     )
-    for name in LISTS
+    for metric in LIST_METRICS
 )
 EXCESS = Metric(
     "excess_nll",
@@ -109,7 +114,6 @@ DISTANCE = Metric(
 
 
 def distance_metric(metric: Metric) -> Metric:
-    """Return the metric of the distance between a metric and its human value; above 0, the texts exceed it."""
     about = "its value minus the human value, divided by the standard deviation between human passages"
     return Metric(f"{DISTANCE.name}_{metric.name}", metric.title, _DEVIATIONS, about)
 
@@ -118,10 +122,7 @@ _OF_BANS = ("violations", "withdrawn", "conceded")
 
 
 class EstimateRow(NamedTuple):
-    """An estimate of a metric of an arm.
-
-    against: the arm that it was compared with, if any.
-    """
+    """An estimate of a metric of an arm, or of its comparison with another arm."""
 
     arm: str
     metric: Metric
@@ -130,17 +131,17 @@ class EstimateRow(NamedTuple):
 
 
 def describe_row(row: EstimateRow) -> dict[str, Any]:
-    """Return a row as a flat record, with the columns of summary.csv."""
-    estimate = row.estimate
+    """Return a row with the columns of summary.csv."""
+    value, low, high, why = row.estimate
     return {
         "arm": row.arm,
         "metric": row.metric.name,
-        "value": estimate.value,
-        "low": estimate.low,
-        "high": estimate.high,
+        "value": value,
+        "low": low,
+        "high": high,
         "unit": row.metric.unit,
         "against": row.against,
-        "why": estimate.why,
+        "why": why,
     }
 
 
@@ -153,14 +154,10 @@ def tally_outputs(outputs: Iterable[Output], lists: Mapping[str, BanList]) -> Ta
 
 
 def measure_arm(arm: str, tally: Tally, lists: Collection[str], **options: Any) -> list[EstimateRow]:
-    """Return the rows of an arm.
-
-    lists: the names of the counted lists.
-    options: of the bootstrap.
-    """
+    """Return the rows of an arm. options: of the bootstrap."""
     measured = measure(tally, **options)
     distance = measure_distance(tally, **options)
-    absent = {*LISTS} - {*lists} | ({*_OF_BANS} if arm in UNBANNED else set())
+    absent = {metric.name for metric in LIST_METRICS} - {*lists} | ({*_OF_BANS} if arm in UNBANNED else set())
     metrics = [metric for metric in tally.metrics if metric.name not in absent]
     return [
         *(EstimateRow(arm, metric, None, measured[metric.name]) for metric in metrics),
@@ -197,7 +194,7 @@ def _compare_sums(
     estimates = estimate_pairs(
         sums,
         lambda sums, plain_sums: _compare(sums, plain_sums, hits),
-        explain=lambda name: reasons.get(name, "the outputs don't contain it"),
+        explain=lambda name: reasons.get(name, _UNKNOWN),
         unbounded=explain_interval(tally) if is_paired else "the arms don't answer the same prompts",
         seed=seed,
         resamples=resamples,

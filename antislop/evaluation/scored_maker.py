@@ -52,7 +52,7 @@ def score_outputs(
 
 
 class ScoredMaker(ModelRecordMaker):
-    """Makes records with the likelihood and cost of each text. options: those of `ModelRecordMaker`.
+    """Makes records with the likelihood and cost of each text.
 
     nll: of the kept tokens under the model without bans, given the prompt of the data set, whatever the arm's prompt.
     forward_passes: the number of passes that included the text.

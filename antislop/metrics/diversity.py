@@ -110,12 +110,6 @@ def find_overused(
     lengths: words of each text; n-grams don't cross texts.
     numbers: of words; a word without one is called "…". They break ties.
     shares: of human n-grams, 0 to 1; others count as the rarest of these.
-
-    >>> numbers = {"deep": 0, "breath": 1, "taken": 2}
-    >>> find_overused(
-    ...     np.array([0, 1, 0, 1, 2]), np.array([5]), numbers, shares={("deep", "breath"): 0.5}, n=2, top=1
-    ... ).ngrams
-    (('deep', 'breath'),)
     """
     ends = np.cumsum(lengths)
     human_codes, human_shares = _encode_shares(shares, numbers, n)
@@ -157,7 +151,7 @@ def _read_codes(
 
 
 def _encode(words: NDArray[np.int64] | NDArray[np.int32], n: int) -> NDArray[np.int64]:
-    """Return a number for the n-gram at each place of the last axis; the numbers of its words are its digits."""
+    """Return numbers of the n-grams along the last axis; the numbers of their words are the digits."""
     size = max(0, words.shape[-1] - n + 1)
     codes = np.zeros((*words.shape[:-1], size), dtype=np.int64)
     for i in range(n):

@@ -17,7 +17,7 @@ _BATCH = 1 << 20  # numbers in memory at a time
 
 
 class Intervals(NamedTuple):
-    """Values and their bounds, each of shape [values]; bounds are NaN if there are none."""
+    """Values and their bounds, [values] each; bounds are NaN if there are none."""
 
     values: Floats
     lows: Floats
@@ -68,9 +68,6 @@ def bound_unseen(trials: float, *, level: float = 0.95) -> float:
 
     At a level of 95 % it is 3 / trials, the rule of three (Hanley and Lippman-Hand 1983,
     doi 10.1001/jama.1983.03330370053031). Too low if trials are dependent, as the words of a text are.
-
-    >>> round(bound_unseen(1000), 4)
-    0.003
     """
     return -log(1 - level) / trials
 
@@ -87,10 +84,8 @@ Sums: TypeAlias = Mapping[str, Floats]
 
 
 class Estimate(NamedTuple):
-    """A value and the bounds of its interval.
+    """A value, None if undefined, and the bounds of its interval, None without one.
 
-    value: None if undefined.
-    low, high: None without an interval.
     why: the reason for a missing value or interval, or a caution.
     """
 

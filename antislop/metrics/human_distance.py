@@ -21,6 +21,7 @@ FORMAT = "antislop human 1"
 _ADVICE = "pass a file that data/metrics/make.py wrote"
 
 _OF_LISTS = ("slop_words", "slop_trigrams", "slop_score")
+# computed from three others; too rare in novels for a deviation; depends on the amount of text
 _NOT_OVERALL = ("slop_score", "slop_trigrams", "repetition")
 _OVERALL = "overall"
 
@@ -73,12 +74,9 @@ def measure_distance(
 
     human: by default the bundled values.
 
-    Metrics that read more words than most texts have are undefined. Overall leaves out the slop score (computed from
-    three others), slop trigrams (too rare in novels for a deviation) and repetition (depends on the amount of text).
-
-    Human answers to writing prompts are at about 1.2, eleven models at 2.9 to 9.1 (eval/published.md of the
-    repository). The overall distance of few texts is too high, since chance increases each part. It does NOT measure
-    quality, or whether a person wrote a text.
+    Metrics that read more words than most texts have are undefined. The overall distance of few texts is too high,
+    since chance increases each part. Human answers to writing prompts are at about 1.2, eleven models at 2.9 to 9.1
+    (eval/published.md of the repository). It does NOT measure quality, or whether a person wrote a text.
     """
     human = load_human() if human is None else human
     if not tally.words:

@@ -86,9 +86,5 @@ def _is_certain(match: re.Match[str], *, is_complete: bool) -> bool:
 
 
 def extract_paragraphs(text: str) -> list[str]:
-    r"""Return the parts of a text between empty lines, without those that have no letters.
-
-    >>> extract_paragraphs("One\nof two lines.\n\n***\n\nTwo.")
-    ['One\nof two lines.', 'Two.']
-    """
+    """Return the parts of a text between empty lines, without those that have no letters."""
     return [part.strip() for part in BREAK.split(text) if WORD.search(part)]

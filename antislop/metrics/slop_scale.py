@@ -91,8 +91,7 @@ class Scale:
 
         words, trigrams: JSON lists of texts, or of lists whose first item is a text.
         human: statistics of slop-forensics, with `top_bigrams` and `top_trigrams`; by default the bundled ones.
-        over: as in `Scale`; the published score counts sequences of any three words, although its list has no stop
-            words.
+        over: the published score counts any three words, although its list has no stop words.
         ranges: without them there is no slop score; `PUBLISHED_RANGES` belong to the published lists.
 
         Raises `InputError` with the path for a file of another kind, and for empty lists.

@@ -87,8 +87,7 @@ class Tally:
     ) -> None:
         """Count a text, whole or in pieces.
 
-        group: the name of a group of dependent texts, such as the texts to one prompt; None: the text is a group by
-            itself.
+        group: the name of a group of dependent texts, such as those to one prompt; None: the text is a group by itself.
         sums: contributions to sums that can't be counted in a text, such as costs; sums that are left out are unknown.
 
         In pieces, a contrast of more than 1,000 characters may be missed where one ends, and 2,000,000 characters

@@ -1,7 +1,6 @@
 """Count the words, sentences and paragraphs of many texts at once, as arrays, in bounded memory.
 
-Texts are gathered to blocks that end where white space begins. What is open at the end of a block is kept as numbers:
-the words of the sentence and of the paragraph, and the latest words.
+Texts are gathered to blocks that end where white space begins. What is open at the end of a block is kept as numbers.
 """
 
 from __future__ import annotations
@@ -213,7 +212,7 @@ class _Speech:
         self._is_found = False
 
     def find(self, block: str, *, text: int) -> Iterator[int]:
-        """Yield the number of the text of each paragraph with speech. text: the one that is open at the beginning."""
+        """Yield the text of each paragraph with speech; the first one is `text`."""
         for number, part in enumerate(block.split(_TEXT), start=text):
             for index, paragraph in enumerate(BREAK.split(part)):
                 if number > text or index:
@@ -233,8 +232,8 @@ class _Speech:
 def _measure_runs(words: Longs, ends: Longs, before: int) -> tuple[Longs, int]:
     """Return the number of words of each run, and of the one that stays open.
 
-    words: number of words up to each token.
-    ends: tokens that end a run.
+    words: up to each token.
+    ends: the tokens that end a run.
     before: words of the first run in earlier blocks.
     """
     lengths = np.diff(words[ends], prepend=-before)

@@ -44,7 +44,7 @@ def compare(before: Profile, after: Profile, *, discoveries: float = 0.05) -> li
         10.1111/j.2517-6161.1995.tb02031.x); other changes are left out.
 
     An entry that one profile does not list counts with the upper bound of its rate there. Changes that a longer entry
-    explains are left out. Prompts are assumed to be independent, which understates the evidence if they are the same.
+    explains are left out. Prompts count as independent, which understates the evidence if they are the same.
     """
     sides = _Side(before), _Side(after)
     keys = dict.fromkeys([*sides[0].entries, *sides[1].entries])
@@ -65,7 +65,7 @@ def compare(before: Profile, after: Profile, *, discoveries: float = 0.05) -> li
 
 
 class _Side:
-    """One profile of a comparison: its entries, and upper bounds for entries that it does not list."""
+    """One profile of a comparison, with upper bounds for entries that it does not list."""
 
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
@@ -113,11 +113,7 @@ def _measure(key: tuple[Kind, str], before: _Side, after: _Side) -> Change | Non
 
 
 def control_discoveries(chances: Sequence[float]) -> list[float]:
-    """Return for each p-value the share of false discoveries if p-values up to it are accepted.
-
-    >>> control_discoveries([0.01, 0.04, 0.02])
-    [0.03, 0.04, 0.03]
-    """
+    """Return for each p-value the share of false discoveries if p-values up to it are accepted."""
     adjusted, minimum = list(chances), 1.0
     order = sorted(range(len(chances)), key=lambda index: -chances[index])
     for above, index in enumerate(order):

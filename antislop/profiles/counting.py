@@ -1,8 +1,8 @@
 """Count the words, phrases, content n-grams and regexes of many texts in bounded memory.
 
-The first reading adds each n-gram to one of a fixed number of counters, which may be too high but never too low, since
-n-grams share them. The second reading counts exactly the n-grams whose counter reached the minimum count. An n-gram is
-at most as frequent as its parts, which excludes most candidates that are there by collision.
+The first reading adds each n-gram to one of a fixed number of counters, which are never too low, but may be too high,
+since n-grams share them. The second reading counts exactly the n-grams whose counter, and whose parts' counters,
+reached the minimum count.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from antislop.profiles.ngrams import (
 )
 from antislop.records.texts import AnyText, cut
 
-PROMPT_CLASSES = 512  # that the prompts of an entry are counted by, which is nearly exact for fewer prompts
+PROMPT_CLASSES = 512  # that an entry's prompts are counted in: exact up to about this many prompts
 EXAMPLES_PER_ENTRY = 3
 COUNTER_MEGABYTES = 64  # by default
 MAX_CANDIDATES = 200_000  # n-grams that are counted exactly
@@ -56,7 +56,7 @@ class Occurrences:
 
     prompts: number of distinct prompts; in texts to more than `PROMPT_CLASSES` prompts, a lower bound.
     groups: occurrences per group of prompts, `PROMPT_GROUPS` of them.
-    places: (number of a text, index of the first token, or of the first character of a construction), from 0.
+    places: (number of the text, index of the first token, or of a construction's first character), from 0.
     """
 
     kind: Kind
@@ -77,7 +77,7 @@ class Census:
     min_count: larger than requested if there were too many candidates.
     group_words: words per group of prompts.
     names, counts: (kind, text) and occurrences of each entry.
-    proper: words that are mostly capitalized right after another word, except function words.
+    proper: words that are mostly capitalized right after another word.
     """
 
     texts: int
@@ -124,19 +124,14 @@ def count(
 ) -> Census:
     """Count the frequent entries of texts, which are read twice.
 
-    texts: returns all texts at each call; a text without a prompt is its own prompt.
-    patterns: compiled patterns of the package `regex`, by name, searched in complete texts; counted as constructions.
+    texts: a text without a prompt is its own prompt.
+    patterns: compiled patterns of the package `regex`, by name, counted as constructions.
     megabytes: memory of the counters, rounded down to a power of two.
     limit: candidates that are counted exactly, about 400 bytes each; `min_count` is raised until they fit. By default
         `MAX_CANDIDATES`, and as many again for each further `COUNTER_MEGABYTES`.
 
-    A phrase is 1 to 5 words separated by white space; a content n-gram is 2 or 3 content words of one sentence,
+    A phrase is 2 to 5 words separated by white space; a content n-gram is 2 or 3 content words of one sentence,
     separated by stop words and punctuation. Counts are exact unless two n-grams have the same 64-bit hash.
-
-    >>> from antislop.records.texts import Text
-    >>> texts = [Text("a cat, a cat", None, "1", {}), Text("A cat sat", None, "2", {})]
-    >>> [(entry.kind, entry.text, entry.count) for entry in count(lambda: texts, min_count=3)]
-    [('word', 'a', 3), ('word', 'cat', 3), ('phrase', 'a cat', 3)]
     """
     limit = max(1, megabytes // COUNTER_MEGABYTES) * MAX_CANDIDATES if limit is None else limit
     codes = Codes()

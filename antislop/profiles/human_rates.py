@@ -29,11 +29,10 @@ RAREST_RATE = 1e-8
 
 @dataclass(frozen=True, slots=True)
 class HumanRate:
-    """The rate of an entry in human writing.
+    """The rate of an entry in human writing, per word, with its interval.
 
-    count: occurrences in the baseline; None if there are too few to be listed.
-    rate: occurrences per word; an upper bound if count is None.
-    low, high: its interval; high is None if rate is a bound, and both are equal to rate if it counts as exact.
+    count: occurrences in the baseline; None if it does not list the entry: rate is then an upper bound.
+    low, high: high is None if rate is a bound; both are equal to rate if it counts as exact.
     """
 
     count: int | None
@@ -94,7 +93,7 @@ class HumanRates:
     """Human rates of a baseline, extrapolated to the present.
 
     also: further baselines, however small; the lower end of their interval replaces a lower rate.
-    modern: False leaves out wordfreq, so that rates are those of the baseline.
+    modern: False leaves out wordfreq.
 
     A word's rate is the larger of its rates in the baseline and in wordfreq. The rate of a phrase is assumed to have
     grown by the largest factor of its words, up to the rate of its rarest word.
@@ -118,11 +117,9 @@ class HumanRates:
         shown = (base.bound(kind) if count is None else count) / base.words
         low, high = (shown, None) if count is None else (edge / base.words for edge in interval(count))
         rate = shown
-        if not self.is_modern:
-            return self._raise_to_floor(kind, text, HumanRate(count, rate, low, high))
-        if kind == "word":
+        if self.is_modern and kind == "word":
             rate = self._extrapolate(text)[1]
-        elif kind != "construction":
+        elif self.is_modern and kind != "construction":
             gains, rarest = zip(*map(self._extrapolate, cut_words(text)), strict=True)
             expected = min(shown * max(gains), *rarest)
             rate = expected if count is None else max(shown, expected)
@@ -159,9 +156,5 @@ class HumanRates:
 
 @cache
 def interval(count: int) -> tuple[float, float]:
-    """Return the exact 95 % interval of a Poisson count (Garwood 1936, doi 10.1093/biomet/28.3-4.437).
-
-    >>> [round(edge, 3) for edge in interval(10)]
-    [4.795, 18.39]
-    """
+    """Return the exact 95 % interval of a Poisson count (Garwood 1936, doi 10.1093/biomet/28.3-4.437)."""
     return find_gamma(0.025, count) if count else 0.0, find_gamma(0.975, count + 1)

@@ -46,14 +46,11 @@ class Progress(Protocol):
 
 
 class Codes(dict[str, int]):
-    """Maps tokens to 62 bits: a hash of the lower-case token, two bits for its kind, one if it is capitalized.
-
-    Codes depend on the token alone, so the cache can be emptied when it is full.
-    """
+    """Maps tokens to 62 bits: a hash of the lower-case token, two bits for its kind, one if it is capitalized."""
 
     def __missing__(self, token: str) -> int:
         if len(self) >= _KNOWN_TOKENS:
-            self.clear()
+            self.clear()  # a code depends on the token alone
         lower = token.lower()
         if token[0].isalpha():
             kind = 0 if drop_stop_words([lower]) else _STOP
@@ -119,14 +116,14 @@ class Chunk:
         return size + (self.before if len(self.parts) == 1 else 0)
 
     def find_places(self, words: Longs, parts: Longs) -> Longs:
-        """Return the indices of words among the tokens of their texts. parts: the part of each word."""
+        """Return the indices of words among the tokens of their texts."""
         begins: Longs = np.array(self.begins)
         begins[0] -= self.before
         places: Longs = self.at[words] - begins[parts]
         return places
 
     def grams(self, keep: Callable[[Hashes], Flags] | None = None) -> Iterator[Grams]:
-        """Yield the n-grams of each kind and length; keep: selects among those whose parts were all selected."""
+        """Yield the n-grams of each kind and length. keep: selects among those whose parts were selected."""
         yield from _find_grams("phrase", self.keys * MULTIPLIER, self.run, PHRASE_WORDS, keep)
         contents = (self.keys * MULTIPLIER)[self.content] ^ _CONTENT
         words = _find_grams("content", contents, self.sentence[self.content], CONTENT_WORDS, keep)

@@ -25,15 +25,14 @@ _ADVICE = "make one with: antislop profile TEXTS -o profile.json"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A word, phrase, content n-gram or construction, its rate in some texts, and its ratio to the human rate.
+    """A word, phrase, content n-gram or construction, its rate per million words, and its ratio to the human rate.
 
-    prompts: number of distinct prompts; in a profile of more than 512 prompts a lower bound.
-    per_million: occurrences per million words.
+    prompts: number of distinct prompts; of more than 512 prompts a lower bound.
     error: the relative standard error of per_million, over prompts.
-    human_count: occurrences in the baseline; None if they are too few to be listed there.
+    human_count: occurrences in the baseline; None if it does not list them.
     human_per_million: an upper bound if human_count is None.
     ratio, low, high: with a 95 % interval; None without a baseline; high is None if the human rate is a bound.
-    is_name: whether it is or contains a word that is mostly capitalized right after another word.
+    is_name: whether it contains a word that is mostly capitalized right after another word.
     """
 
     kind: Kind
@@ -123,11 +122,10 @@ def make_profile(
 ) -> Profile:
     """Count the entries of texts and compare them with human rates.
 
-    texts: a function that returns all texts at each call: they are read twice, with examples three times.
+    texts: read twice, with examples three times.
     rates: of human writing; without them, entries have no ratio.
-    min_count, min_prompts, min_ratio: entries below are left out; so are those that a longer one explains
-        (`find_explained`).
-    megabytes: of counters, see `count`, which may raise min_count; made_with contains its final value.
+    min_count, min_prompts, min_ratio: entries below are left out; so are those that a longer one explains.
+    megabytes: of counters, see `count`, which may raise min_count.
 
     Raises `InputError` if there are no words, or if texts can't be read.
     """

@@ -13,11 +13,7 @@ _NORMAL = NormalDist()
 
 
 def find_student(probability: float, freedom: int) -> float:
-    """Return the quantile of Student's t with `freedom` degrees, 1 or more.
-
-    >>> round(find_student(0.975, 4), 4)
-    2.7764
-    """
+    """Return the quantile of Student's t with `freedom` degrees, 1 or more."""
     if probability < 0.5:
         return -find_student(1 - probability, freedom)
     scale = exp(lgamma((freedom + 1) / 2) - lgamma(freedom / 2)) / sqrt(freedom * pi)
@@ -31,11 +27,7 @@ def find_student(probability: float, freedom: int) -> float:
 
 
 def find_gamma(probability: float, shape: int) -> float:
-    """Return the quantile of the gamma distribution of scale 1 and an integer shape, 1 or more.
-
-    >>> round(find_gamma(0.025, 10), 3)
-    4.795
-    """
+    """Return the quantile of the gamma distribution of scale 1 and an integer shape, 1 or more."""
 
     def density(x: float) -> float:
         return exp((shape - 1) * log(x) - x - lgamma(shape)) if x > 0 else 0.0

@@ -31,15 +31,10 @@ class RateRatio(NamedTuple):
 
 
 def estimate_error(groups: Counts, group_words: Counts) -> float:
-    """Return the relative standard error of a rate over prompts, since texts to one prompt are not independent.
-
-    groups, group_words: occurrences and words per group of prompts; groups without words don't count.
+    """Return the relative standard error of a rate, over prompts, since texts to one prompt are not independent.
 
     The linearized variance of a ratio of sums over clusters (Cochran 1977, Sampling Techniques, 3rd edition, section
     6.3). A single group gives the error of a Poisson count, since the variation between prompts is unknown.
-
-    >>> round(estimate_error(np.array([5, 5, 5, 5]), np.array([100, 110, 90, 100])), 3)
-    0.041
     """
     has_words = group_words > 0
     counts, words = groups[has_words], group_words[has_words]
@@ -58,10 +53,6 @@ def estimate_ratio(rate: float, error: float, clusters: int, human: HumanRate) -
 
     Combines both intervals by variance estimates recovery on the log scale (Zou and Donner 2008, doi 10.1002/sim.3095).
     A human rate that is only a bound counts as exact for the lower end, and there is no upper end.
-
-    >>> ratio = estimate_ratio(2e-5, 0.1, 30, HumanRate(20, 1e-6, 0.6e-6, 1.5e-6))
-    >>> [round(edge, 1) for edge in ratio]
-    [20.0, 12.7, 34.7]
     """
     half = find_half_width(clusters - 1) * error
     ratio = rate / human.rate
@@ -74,7 +65,7 @@ def estimate_ratio(rate: float, error: float, clusters: int, human: HumanRate) -
 
 @cache
 def find_half_width(freedom: int) -> float:
-    """Return the half-width of a 95 % interval in standard errors: of Student's t, or normal with freedom 0."""
+    """Return the half-width of a 95 % interval in standard errors; freedom 0 stands for the normal distribution."""
     return find_student(0.975, freedom) if freedom > 0 else NormalDist().inv_cdf(0.975)
 
 

@@ -61,8 +61,8 @@ class Chosen(NamedTuple):
 def choose_bans(profile: Profile, choice: Choice, *, source: str | None = None) -> Chosen:
     """Make a list of bans out of a profile, with the weights of `weigh`.
 
-    Leaves out fragments and phrases of common words (see `is_distinctive`), entries that contain another one and are
-    not rarer in human writing, and entries that `antislop.lint` reports.
+    Leaves out phrases that are not distinctive, entries that contain another one, and entries that `antislop.lint`
+    reports.
 
     Raises `BanError` for a profile without ratios, and if no entry is left.
     """
@@ -127,12 +127,7 @@ def _is_wrong_name(entry: Entry, names: str) -> bool:
 def is_distinctive(phrase: str, *, frequencies: Mapping[str, float]) -> bool:
     """Return whether a phrase is distinctive enough for a ban, rather than everyday English or a fragment.
 
-    It needs two content words, the rarest with a Zipf frequency below `COMMON_ZIPF`, or three words, one of them a
-    content word below `DISTINCTIVE_ZIPF`, and must not begin or end like a fragment.
-
-    >>> from antislop.lists.frequencies import load_frequencies
-    >>> [is_distinctive(text, frequencies=load_frequencies()) for text in ("a testament to", "we need to", "barely a")]
-    [True, False, False]
+    "a testament to" is; "we need to" and "barely a" are not.
     """
     words = cut_words(phrase)
     content = drop_stop_words(words)
@@ -147,11 +142,7 @@ def count_excess(entry: Entry) -> float:
 
 
 def weigh(entry: Entry, *, forbid: bool = False) -> float:
-    """Return 1 over the ratio, to two digits: as rare as in human writing; 0 if the human texts don't contain it.
-
-    >>> weigh(Entry("word", "etched", 9, 9, 9, 45.0, 0.3, human_count=4, human_per_million=1.0, ratio=45.0, low=20.0))
-    0.022
-    """
+    """Return 1 over the ratio, to two digits: as rare as in human writing; 0 if the human texts don't contain it."""
     is_bounded = entry.human_count is None and entry.high is None  # of the human rate, only an upper bound is known
     if forbid or is_bounded or not entry.ratio:
         return 0.0

@@ -30,7 +30,6 @@ def read_rows(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def read_corpora(models: Path, humans: Path) -> dict[str, list[str]]:
-    """Return the texts by their kind."""
     scored = list(read_rows(models / "slop_score"))
     fiction = [row["output"] or "" for source in FICTION for row in read_rows(models / source)]
     with gzip.open(models / "writingprompts_pairs" / "gpt-4.jsonl.gz", "rt", encoding="utf-8") as lines:
@@ -44,7 +43,6 @@ def read_corpora(models: Path, humans: Path) -> dict[str, list[str]]:
 
 
 def count(bans: BanList, texts: Sequence[str]) -> int:
-    """Return the number of occurrences of all bans in the texts."""
     return sum(len(bans.find(text)) for text in texts)
 
 

@@ -69,13 +69,12 @@ def count_ngrams(texts: Iterable[str], n: int) -> Counter[str]:
 
 
 def keep_frequent(counts: Counter[str]) -> dict[str, Any]:
-    """Return the most frequent n-grams, and the number of all n-grams."""
+    """Return the most frequent n-grams, and the number of all."""
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:NGRAMS]
     return {"total": counts.total(), "counts": dict(ordered)}
 
 
 def tally_all(texts: Iterable[str], scale: Scale) -> Tally:
-    """Return the tally of texts."""
     tally = Tally(scale)
     for text in texts:
         tally.add(text)
