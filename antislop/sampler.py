@@ -136,7 +136,7 @@ class AntiSlop:
         if stop_strings:
             criteria = add_stop_strings(call.stopping_criteria, stop_strings, self.compiled.tokenizer)
             call = replace(call, stopping_criteria=criteria)
-        return complete_and_read(self._prepare_run(call))[0]
+        return self._complete(self._prepare_run(call))[0]
 
     @overload
     def generate(
@@ -242,7 +242,7 @@ class AntiSlop:
 
         def write(call: Call) -> CallOutput:
             run = self._prepare_run(call, recording, control)
-            output, cache = complete_and_read(run, streamer, request)
+            output, cache = self._complete(run, streamer, request)
             done.append((run, output, cache))
             return output
 
@@ -250,6 +250,14 @@ class AntiSlop:
         run, output, cache = done[-1]
         # Some models process what their loop returns; what they leave as it is gets its reports.
         return _Finished(run, output, run.with_reports(returned) if returned is output else returned, cache)
+
+    def _complete(
+        self, run: Run, streamer: BaseStreamer | None = None, request: CacheRequest | None = None
+    ) -> tuple[CallOutput, ActivationCache | None]:
+        """Run to the end; read the kept text once more only if states or activations are requested."""
+        if request is None and not run.call.requested_states:
+            return run.complete(streamer), None
+        return complete_and_read(run, streamer, request)
 
     def stream(self, model: PreTrainedModel, inputs: CallInput | None = None, **kwargs: Any) -> Iterator[str]:
         """Yield the text in pieces that are never withdrawn. Takes the arguments of `generate`, except `streamer`."""

@@ -70,13 +70,11 @@ def request_cache(
 def complete_and_read(
     run: Run, streamer: BaseStreamer | None = None, request: CacheRequest | None = None
 ) -> tuple[CallOutput, ActivationCache | None]:
-    """Run to the end; if activations, states or attentions are asked for, read the kept text once more.
+    """Run to the end, and read the kept text once more for its activations, states or attentions.
 
     Raises `InputError` and `NotImplementedError`, before the run begins, for what can't be given.
     """
     call, options = run.call, run.call.requested_states
-    if request is None and not options:
-        return run.complete(streamer), None
     _refuse_obstacle(find_obstacle(call, "return_cache" if request is not None else next(iter(options))))
     if options.get("output_attentions"):
         require_patterns(call.model)
