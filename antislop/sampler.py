@@ -315,7 +315,7 @@ class AntiSlop:
             seeds = map(partial(seed_of, int(torch.randint(2**31, ())) if seed is None else seed), count())
         lists = repeat(None) if bans is None else bans
         texts = self._prepare_many(model, pair(pair(prompts, seeds), lists, name="bans"), **kwargs)
-        return complete_in_flight(texts, places=batch_size, vocabulary=self.compiled.vocabulary, warn=self.warn)
+        return complete_in_flight(texts, max_rows=batch_size, vocabulary=self.compiled.vocabulary, warn=self.warn)
 
     def _prepare_many(
         self, model: PreTrainedModel, texts: Iterable[tuple[tuple[PromptInput, int], Bans | None]], **kwargs: Any

@@ -216,7 +216,7 @@ class ControllerSource(Source):
     def _cut(self, count: int) -> None:
         row = self.row
         withdrawn = row.rewind(len(row.tokens) - count)
-        row.withdrawn -= len(withdrawn)  # the limit is for what bans withdraw
+        row.withdrawn_count -= len(withdrawn)  # the limit is for what bans withdraw
         row.events.append(Truncated(len(row.tokens), withdrawn))
 
     def _add(self, token: int, drawn: Drawn, *, choice: int | None = None) -> bool:

@@ -113,12 +113,12 @@ class _FirstDrafter:
         for drafter in self._drafters:
             draft = drafter.propose(row)
             if draft.proposed:
-                self._used[row.place] = drafter
+                self._used[row.index] = drafter
                 return draft
         return NO_DRAFT
 
     def learn(self, row: Row, *, proposed: int, accepted: int) -> None:
-        self._used[row.place].learn(row, proposed=proposed, accepted=accepted)
+        self._used[row.index].learn(row, proposed=proposed, accepted=accepted)
 
 
 def _refuse_other_vocabulary(row: Row, size: int) -> None:

@@ -127,7 +127,7 @@ class BatchEngine:
 
     def excess(self, row: Row) -> int:
         """Return how many tokens of a finished row are in the cache but not in its text."""
-        fed, kept = self._fed[row.place], row.tokens[:-1]
+        fed, kept = self._fed[row.index], row.tokens[:-1]
         shared = next((i for i, pair in enumerate(zip(fed, kept, strict=False)) if pair[0] != pair[1]), len(kept))
         return len(fed) - min(shared, len(fed))
 

@@ -85,7 +85,7 @@ class BanningInferencer:
         if max_new_tokens < 1:
             raise ValueError(f"max_new_tokens is {max_new_tokens}; at least 1 is expected")
         specs = self._make_specs(query_token_ids, max_new_tokens=max_new_tokens, strategy=sample_strategy)
-        rows = [Row(spec, number=place, place=place) for place, spec in enumerate(specs)]
+        rows = [Row(spec, number=index, index=index) for index, spec in enumerate(specs)]
         filler = min(self._model.eos_token_id, default=0)
         model = _PromptReader(self._model) if all_logits else self._model
         for _ in decode(Scheduler(rows=rows), BatchEngine(model, kv_cache, filler=filler)):

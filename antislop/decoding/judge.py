@@ -163,7 +163,7 @@ class Judge:
         node = row.node.back_to(min(violation.start, latest_start))
         if policy.do_sample:
             node = node.follow_exits(self._draw_exactly)
-        is_spent = policy.method != "text" and row.withdrawn >= policy.max_withdrawn_ratio * row.max_new_tokens
+        is_spent = policy.method != "text" and row.withdrawn_count >= policy.max_withdrawn_ratio * row.max_new_tokens
         if is_spent or node.rewinds >= policy.max_rewinds:
             return None
         if not node.is_scarce(policy.mass_floor):

@@ -35,7 +35,7 @@ def decode_in_steps(scheduler: Scheduler, engine: Engine) -> Iterator[list[tuple
 def _admit(scheduler: Scheduler, engine: Engine) -> Generator[list[tuple[Row, Event]], None, bool]:
     """Read the prompts of new texts; return whether any text is being written."""
     for source in scheduler.admit():
-        yield _advance([source], engine.replace(scheduler.rows, source.row.place))
+        yield _advance([source], engine.replace(scheduler.rows, source.row.index))
         yield from _place_copies(scheduler, engine)
     return not scheduler.idle
 
@@ -83,7 +83,7 @@ def _place_copies(scheduler: Scheduler, engine: Engine) -> Iterator[list[tuple[R
             if not isinstance(engine, ForkingEngine):
                 raise CapabilityError(f"a controller forks, and a {type(engine).__name__} can't copy rows")
             for copy in copies:
-                engine.fork(source.row.place, copy.row.place)
+                engine.fork(source.row.index, copy.row.index)
             for each in (source, *copies):
                 each.walk()
             yield _release([source, *copies])

@@ -119,7 +119,7 @@ class RowSpec:
 
 
 class Row:
-    """One text and the place in a batch where it is written.
+    """One text, and the row of a batch in which it is written.
 
     Its tokens, and the cursors that point between them:
 
@@ -133,19 +133,19 @@ class Row:
 
     number: in the order in which texts came.
     root: the number of the text that this one was forked from, or its own.
-    place: index in the batch.
+    index: of the row in its batch.
     reported: tokens that a controller has seen, and that were not rewritten since.
-    withdrawn: how many tokens bans have withdrawn.
+    withdrawn_count: how many tokens bans have withdrawn.
     events: since they were last read.
     history: shared by the rows of a batch.
     is_waiting: for the other rows of its batch.
     end: provisional length; a rewind of another row may undo it.
     """
 
-    def __init__(self, spec: RowSpec, *, number: int = 0, place: int = 0) -> None:
+    def __init__(self, spec: RowSpec, *, number: int = 0, index: int = 0) -> None:
         self.spec = spec
         self.number = self.root = number
-        self.place = place
+        self.index = index
         self.prompt_length = spec.prompt.shape[1]
         self.max_new_tokens = spec.max_new_tokens
         self._ids = torch.cat([spec.prompt, spec.prompt.new_zeros((1, spec.max_new_tokens))], dim=1)
@@ -158,7 +158,7 @@ class Row:
         self.node = Node()
         self.state = spec.state
         self.settled = 0
-        self.withdrawn = 0
+        self.withdrawn_count = 0
         self.matcher_seconds = 0.0
         self.is_finished = False
         self.is_waiting = False
@@ -217,10 +217,19 @@ class Row:
             self.kept.append((table.logits, table.scores))
 
     def fork(self, controller: Controller) -> Row:
-        """Return a row that continues this text independently, without number and place."""
+        """Return a row that continues this text independently, without number and index."""
         row = Row(replace(self.spec, controller=controller))
         row.tokens, row.node = list(self.tokens), self.node.fork()
-        for name in ("unchanged", "reported", "state", "settled", "withdrawn", "matcher_seconds", "history", "root"):
+        for name in (
+            "unchanged",
+            "reported",
+            "state",
+            "settled",
+            "withdrawn_count",
+            "matcher_seconds",
+            "history",
+            "root",
+        ):
             setattr(row, name, getattr(self, name))
         return row
 
@@ -234,7 +243,7 @@ class Row:
         self.unchanged = min(self.unchanged, length)
         self.reported = min(self.reported, length)
         self._written = min(self._written, length)
-        self.withdrawn += len(withdrawn)
+        self.withdrawn_count += len(withdrawn)
         self.draft = self.draft._replace(proposals=None)  # each proposal may be used for one draw only
         if self.history is not None:
             self.history.rewind(self, length)

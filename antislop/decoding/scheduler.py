@@ -25,17 +25,17 @@ class Scheduler:
 
     texts: read as rows become free.
     rows: texts that begin together, in one forward pass; they count as the first texts.
-    places: the number of rows if none are given.
+    max_rows: the number of rows if none are given.
     is_open: texts may be submitted until `close` is called.
     """
 
     def __init__(
-        self, texts: Iterable[RowSpec] = (), *, places: int = 0, rows: Sequence[Row] = (), is_open: bool = False
+        self, texts: Iterable[RowSpec] = (), *, max_rows: int = 0, rows: Sequence[Row] = (), is_open: bool = False
     ) -> None:
         for settings in {id(row.spec.settings): row.spec.settings for row in rows}.values():
             _follow([row for row in rows if row.spec.settings is settings])
         self.sources = [open_source(row) for row in rows]
-        self._places = len(rows) or places
+        self._max_rows = len(rows) or max_rows
         self._is_in_flight = not rows  # otherwise finished rows consume random numbers, as in `generate`
         self._numbers = count(len(rows))
         self._texts: Iterator[RowSpec] | None = iter(texts)
@@ -95,9 +95,9 @@ class Scheduler:
         written. An idle open scheduler waits for a text; if it is idle afterwards, all texts are finished.
         """
         self.drop_canceled()
-        for place in range(self._places):
+        for place in range(self._max_rows):
             while (len(self.sources) <= place or self.sources[place].row.is_finished) and (row := self._next_row()):
-                row.place = place
+                row.index = place
                 _follow([row])
                 self.sources[place : place + 1] = [open_source(row)]
                 yield self.sources[place]
@@ -116,10 +116,10 @@ class Scheduler:
             raise CapabilityError(
                 f"a controller continues more than {limit} texts at a time: raise max_forks, or return fewer branches"
             )
-        place = next((row.place for row in self.rows if row.is_finished), len(self.sources))
-        copy.row.number, copy.row.place = next(self._numbers), place
+        place = next((row.index for row in self.rows if row.is_finished), len(self.sources))
+        copy.row.number, copy.row.index = next(self._numbers), place
         self.sources[place : place + 1] = [copy]
-        self._places = max(self._places, len(self.sources))
+        self._max_rows = max(self._max_rows, len(self.sources))
 
     def drop_canceled(self) -> None:
         """Finish the rows of canceled texts, and forget finished rows behind the last text."""

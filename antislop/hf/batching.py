@@ -30,11 +30,11 @@ from antislop.trace.report import Report
 def complete_in_flight(
     texts: Iterable[tuple[Call, RowSpec] | PromptError],
     *,
-    places: int,
+    max_rows: int,
     vocabulary: Vocabulary,
     warn: Callable[[Conceded], None],
 ) -> Iterator[Completion]:
-    """Write texts in a batch of up to `places` rows, and yield each when it is finished.
+    """Write texts in a batch of up to `max_rows` rows, and yield each when it is finished.
 
     texts: from calls with the same model and settings; the error of a prompt becomes its completion's.
     """
@@ -51,9 +51,9 @@ def complete_in_flight(
                 yield text
 
     others = read()
-    if first := list(islice(others, places)):
+    if first := list(islice(others, max_rows)):
         specs = share_settings(spec for _, spec in chain(first, others))
-        for completion in _complete_all(first[0][0], specs, places=len(first), vocabulary=vocabulary, warn=warn):
+        for completion in _complete_all(first[0][0], specs, max_rows=len(first), vocabulary=vocabulary, warn=warn):
             yield from refused
             refused.clear()
             yield replace(completion, number=numbers.pop(completion.number))
@@ -61,11 +61,11 @@ def complete_in_flight(
 
 
 def _complete_all(
-    call: Call, specs: Iterable[RowSpec], *, places: int, vocabulary: Vocabulary, warn: Callable[[Conceded], None]
+    call: Call, specs: Iterable[RowSpec], *, max_rows: int, vocabulary: Vocabulary, warn: Callable[[Conceded], None]
 ) -> Iterator[Completion]:
     reports: dict[int, Report] = defaultdict(partial(Report, surfaces=vocabulary))
-    with open_engine(call, places=places) as engine:
-        for row, event in decode(Scheduler(specs, places=places), engine):
+    with open_engine(call, max_rows=max_rows) as engine:
+        for row, event in decode(Scheduler(specs, max_rows=max_rows), engine):
             reports[row.number].add(event)
             if isinstance(event, Conceded):
                 warn(event)
@@ -76,10 +76,10 @@ def _complete_all(
 
 
 @contextmanager
-def open_engine(call: Call, *, places: int, grows: bool = False) -> Iterator[BatchEngine]:
-    """Yield an engine with an empty cache of `places` rows for calls like this one.
+def open_engine(call: Call, *, max_rows: int, grows: bool = False) -> Iterator[BatchEngine]:
+    """Yield an engine with an empty cache of `max_rows` rows for calls like this one.
 
-    grows: whether the cache grows by a row for each text beyond `places`.
+    grows: whether the cache grows by a row for each text beyond `max_rows`.
 
     Raises `InputError` for a model whose rows can't be replaced.
     """
@@ -88,7 +88,7 @@ def open_engine(call: Call, *, places: int, grows: bool = False) -> Iterator[Bat
     mode = DecodeMode(call.model)
     language_model, _ = split_arguments(call.model, call.config, call.model_kwargs, rows=1, decode_mode=mode)
     try:
-        yield BatchEngine(language_model, language_model.new_cache(places), filler=call.pad or 0, grows=grows)
+        yield BatchEngine(language_model, language_model.new_cache(max_rows), filler=call.pad or 0, grows=grows)
     finally:
         mode.leave()
 

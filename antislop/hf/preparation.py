@@ -70,7 +70,7 @@ def prepare_run(
             replace(spec, controller=controller, max_forks=control.max_forks)
             for spec, controller in zip(specs, controllers, strict=True)
         ]
-    rows = [Row(spec, number=place, place=place) for place, spec in enumerate(specs)]
+    rows = [Row(spec, number=index, index=index) for index, spec in enumerate(specs)]
     return Run(call, language_model, cache, mode, rows, lengths, bans, warn, recording, describe_facts)
 
 

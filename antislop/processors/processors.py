@@ -136,7 +136,7 @@ class Processors:
             return None
         self._catch_up(length, like=logits)
         ids, scores, row_indices = self._arrange([row], length, logits)
-        index, forcing, scores = 0 if row_indices is None else row.place, list[str](), scores.clone()
+        index, forcing, scores = 0 if row_indices is None else row.index, list[str](), scores.clone()
         for processor in self._list:  # all of them, since rewindable ones read the position by this call
             before = int((scores[index] > -torch.inf).sum())
             scores = self._call(processor, ids, scores)
@@ -159,7 +159,7 @@ class Processors:
         if not self._is_counting or len(rows) == self._rows:
             return torch.cat([row.ids_up_to(length) for row in rows]), logits, None
         # Processors that count rows get all rows of the batch.
-        row_indices = send(torch.tensor([row.place for row in rows]), logits.device)
+        row_indices = send(torch.tensor([row.index for row in rows]), logits.device)
         all_logits = logits[:1].repeat(self._rows, 1)
         all_logits[row_indices] = logits
         return self._ids_of_batch(rows, length), all_logits, row_indices
@@ -185,9 +185,9 @@ class Processors:
     def _ids_of_batch(self, rows: Sequence[Row], length: int) -> Tensor:
         """Return ids [rows of the batch, tokens]; rows with fewer tokens are replaced by the first of `rows`."""
         ids = rows[0].ids_up_to(length).repeat(self._rows, 1)
-        for row in {row.place: row for row in (*self.batch, *rows)}.values():
+        for row in {row.index: row for row in (*self.batch, *rows)}.values():
             if row.is_finished or row.end is not None or length <= len(row.tokens) + len(row.draft.tokens):
-                ids[row.place] = row.ids_filled(length, self._pad)[0]
+                ids[row.index] = row.ids_filled(length, self._pad)[0]
         return ids
 
     def _find_rejected(self, rows: Sequence[Row], lengths: Sequence[int], scores: Tensor) -> Callable[[int], bool]:

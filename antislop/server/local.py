@@ -81,7 +81,7 @@ class LocalBackend:
         self._preparer.prepare(trial)  # refuses what the model can't do
         self._grammars = ThreadPoolExecutor(1, thread_name_prefix="antislop-grammars")
         self._limit = batch_size + queue_length
-        self._scheduler = Scheduler(places=batch_size, is_open=True)
+        self._scheduler = Scheduler(max_rows=batch_size, is_open=True)
         self._lock = Lock()  # of the next four
         self._pending: dict[int, _PendingRequest] = {}
         self._thread: Thread | None = None
@@ -183,7 +183,7 @@ class LocalBackend:
                 return
 
     def _decode(self) -> None:
-        with open_engine(self._call, places=1, grows=True) as engine:
+        with open_engine(self._call, max_rows=1, grows=True) as engine:
             for step in decode_in_steps(self._scheduler, engine):
                 self._deliver(step, engine)
                 step.clear()  # it holds rows, and the next one may come much later

@@ -539,7 +539,7 @@ def test_a_drafting_model_changes_nothing_about_the_distribution() -> None:
         batch.update(map(tuple, out.token_ids.tolist()))
     engine, accepted = BatchEngine(model, model.new_cache(4), filler=1), 0
     specs = (spec_of(toy, matcher, seed=seed, drafter=drafter) for seed in range(times // 2))
-    for row, event in decode(Scheduler(specs, places=4), engine):
+    for row, event in decode(Scheduler(specs, max_rows=4), engine):
         accepted += event.accepted if isinstance(event, Drafted) else 0
         if isinstance(event, Finished):
             in_flight[tuple(row.tokens)] += 1

@@ -100,7 +100,7 @@ def test_texts_in_flight_equal_those_of_each_prompt_alone(case: str, places: int
     engine = engine_of(model, rows=places)
     queue = (spec_of(model, matcher, prompt, seed=seed) for seed, prompt in enumerate(prompts))
     together: list[list[Any]] = [[] for _ in prompts]
-    for row, event in decode(Scheduler(queue, places=places), engine):
+    for row, event in decode(Scheduler(queue, max_rows=places), engine):
         together[row.number].append(event)
     assert list(map(without_cost, together)) == list(map(without_cost, alone))
     assert len({len(events) for events in alone}) > 1
@@ -116,7 +116,7 @@ def test_a_queue_takes_the_places_of_given_rows(begin: int) -> None:
     texts: list[list[list[int]]] = []
     for engine in (model, engine_of(model, rows=3)):
         specs, rows = [spec_of(model, matcher, seed=seed) for seed in range(5)], dict[int, Row]()
-        first = [Row(spec, number=place, place=place) for place, spec in enumerate(specs[:begin])]
+        first = [Row(spec, number=index, index=index) for index, spec in enumerate(specs[:begin])]
         for row, _ in decode(Scheduler(specs[begin:], rows=first), engine):
             rows[row.number] = row
             assert row.spec is specs[row.number]

@@ -26,7 +26,7 @@ from tests.support.toys import Markov, MarkovModel, spec_of
 def write(markov: Markov, matcher: Matcher, language_model: MarkovModel, *, rows: int, places: int) -> list[Any]:
     """Return the texts of `rows` rows in one batch whose cache has `places` places."""
     spec = spec_of(markov, matcher, lookback=False)
-    batch = [Row(spec, number=place, place=place) for place in range(rows)]
+    batch = [Row(spec, number=index, index=index) for index in range(rows)]
     engine = BatchEngine(language_model, language_model.new_cache(places))
     for _ in decode(Scheduler(rows=batch), engine):
         pass
@@ -63,7 +63,7 @@ def test_nodes_of_finished_texts_are_freed_without_the_collector() -> None:
     events: list[Event] = []
 
     def decode_all() -> None:
-        scheduler = Scheduler((spec_of(model, matcher, seed=seed) for seed in range(8)), places=2)
+        scheduler = Scheduler((spec_of(model, matcher, seed=seed) for seed in range(8)), max_rows=2)
         events.extend(event for _, event in decode(scheduler, model))
 
     assert count_left(Node, decode_all) <= 2

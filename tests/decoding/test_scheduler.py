@@ -66,7 +66,7 @@ def engine_of(*, rows: int) -> BatchEngine:
 
 
 def write(texts: Sequence[RowSpec], *, places: int) -> list[list[int]]:
-    rows = {row.number: row for row, _ in decode(Scheduler(texts, places=places), engine_of(rows=places))}
+    rows = {row.number: row for row, _ in decode(Scheduler(texts, max_rows=places), engine_of(rows=places))}
     return [rows[number].tokens for number in range(len(texts))]
 
 
@@ -84,7 +84,7 @@ def test_texts_with_different_options_are_each_as_if_alone(places: int) -> None:
 
 def test_greedy_and_sampled_rows_begin_in_one_pass() -> None:
     """Rows that begin together, as in `generate`, may have options as different as those in flight."""
-    rows = [Row(spec, number=place, place=place) for place, spec in enumerate(specs())]
+    rows = [Row(spec, number=index, index=index) for index, spec in enumerate(specs())]
     rewinds = sum(isinstance(event, Rewound) for _, event in decode(Scheduler(rows=rows), engine_of(rows=20)))
     assert [row.tokens for row in rows] == write_alone()
     assert rewinds > 5
@@ -113,7 +113,7 @@ class Reader(Thread):
 @pytest.mark.skipif(not hasattr(time, "pthread_getcpuclockid"), reason="the CPU time of a thread can't be read here")
 def test_an_idle_scheduler_waits_for_texts_from_another_thread_without_spinning() -> None:
     """A thread that waits takes no time of the processor; one that spins takes its share, even on a busy machine."""
-    scheduler = Scheduler(places=2, is_open=True)
+    scheduler = Scheduler(max_rows=2, is_open=True)
     assert scheduler.idle
     reader = Reader(scheduler, places=2)
     for number, spec in enumerate(specs()[:3]):
@@ -135,7 +135,7 @@ def test_texts_submitted_while_others_are_written_join_them() -> None:
     """From several threads at once; each text is as if alone."""
     texts = specs()
     expected = {id(spec): tokens for spec, tokens in zip(texts, write_alone(), strict=True)}
-    scheduler = Scheduler(places=3, is_open=True)
+    scheduler = Scheduler(max_rows=3, is_open=True)
     reader = Reader(scheduler, places=3)
     threads = [Thread(target=lambda part=part: [*map(scheduler.submit, part)]) for part in (texts[:10], texts[10:])]
     for thread in threads:
@@ -149,7 +149,7 @@ def test_texts_submitted_while_others_are_written_join_them() -> None:
 
 
 def test_texts_submitted_before_closing_are_written() -> None:
-    scheduler = Scheduler(specs()[:2], places=1, is_open=True)
+    scheduler = Scheduler(specs()[:2], max_rows=1, is_open=True)
     number = scheduler.submit(specs()[2])
     scheduler.close()
     finished = [row.number for row, event in decode(scheduler, engine_of(rows=1)) if isinstance(event, Finished)]
@@ -165,17 +165,17 @@ def test_a_text_that_ends_immediately_frees_its_row() -> None:
         spec_of(MODEL, Matcher([], LETTERS), seed=seed, max_new_tokens=1, settings=Markov(4, length=1))
         for seed in (1, 2)
     ]
-    events = [event for _, event in decode(Scheduler(texts, places=1), engine_of(rows=1))]
+    events = [event for _, event in decode(Scheduler(texts, max_rows=1), engine_of(rows=1))]
     assert sum(isinstance(event, Drawn) for event in events) == 2
 
 
 def test_a_scheduler_without_texts_ends_immediately() -> None:
-    assert list(decode(Scheduler(places=3), engine_of(rows=3))) == []
+    assert list(decode(Scheduler(max_rows=3), engine_of(rows=3))) == []
 
 
 def write_canceling(numbers: set[int], *, seed: int) -> tuple[dict[int, Row], list[tuple[Row, Event]]]:
     """Write 20 texts on 4 places, and cancel some at random moments; return all rows and the events since then."""
-    rng, scheduler, engine = Random(seed), Scheduler(places=4, is_open=True), engine_of(rows=4)
+    rng, scheduler, engine = Random(seed), Scheduler(max_rows=4, is_open=True), engine_of(rows=4)
     for spec in specs():
         scheduler.submit(spec)
     scheduler.close()
@@ -207,7 +207,7 @@ def test_texts_that_are_canceled_end_before_the_next_pass_and_leave_the_others_a
 
 
 def test_a_canceled_text_has_no_events_after_the_pass_that_was_running() -> None:
-    scheduler, engine = Scheduler(places=2, is_open=True), engine_of(rows=2)
+    scheduler, engine = Scheduler(max_rows=2, is_open=True), engine_of(rows=2)
     canceled, other = scheduler.submit(specs()[0]), scheduler.submit(specs()[1])
     steps = decode_in_steps(scheduler, engine)
     for _ in range(5):
@@ -218,7 +218,7 @@ def test_a_canceled_text_has_no_events_after_the_pass_that_was_running() -> None
 
 
 def test_canceling_a_text_that_is_finished_or_unknown_does_nothing() -> None:
-    scheduler = Scheduler(places=1, is_open=True)
+    scheduler = Scheduler(max_rows=1, is_open=True)
     first = scheduler.submit(specs()[0])
     scheduler.cancel(first + 7)
     steps = decode_in_steps(scheduler, engine_of(rows=1))
@@ -238,7 +238,7 @@ def test_a_text_may_be_made_when_a_row_is_free_for_it() -> None:
         made.append(number)
         return None if number == 1 else specs()[number]
 
-    scheduler = Scheduler(places=1, is_open=True)
+    scheduler = Scheduler(max_rows=1, is_open=True)
     for number in range(3):
         scheduler.submit(partial(make, number))
     scheduler.close()
@@ -268,7 +268,7 @@ class FailingEngine:
 
 def test_texts_that_wait_are_written_after_an_error_of_the_engine() -> None:
     alone = write_alone()
-    scheduler = Scheduler(places=3, is_open=True)
+    scheduler = Scheduler(max_rows=3, is_open=True)
     for spec in specs():
         scheduler.submit(spec)
     scheduler.close()
@@ -284,7 +284,7 @@ def test_texts_that_wait_are_written_after_an_error_of_the_engine() -> None:
 
 
 def test_finished_texts_are_freed_while_the_scheduler_waits() -> None:
-    scheduler, finished = Scheduler(places=2, is_open=True), Queue[int]()
+    scheduler, finished = Scheduler(max_rows=2, is_open=True), Queue[int]()
     texts = WeakSet[Row]()
 
     def read() -> None:
