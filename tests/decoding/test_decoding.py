@@ -383,7 +383,7 @@ def test_the_stored_state_does_not_grow_with_the_text() -> None:
             while root.parent is not None:
                 root = root.parent
             most = max(most, row.node.depth - root.depth)
-    assert row.withdrawn > 40
+    assert row.withdrawn_count > 40
     assert most <= 12
 
 
@@ -391,7 +391,7 @@ def test_rows_of_one_loop_are_independent() -> None:
     """Two rows in one loop: the events of each give its text, and both are read in each pass that both need."""
     model = Markov(4, seed=0, length=12)
     matcher = Matcher([anywhere("ab"), anywhere("cc")], LETTERS)
-    rows = [Row(spec_of(model, matcher, (3, i)), number=i, place=i) for i in range(2)]
+    rows = [Row(spec_of(model, matcher, (3, i)), number=i, index=i) for i in range(2)]
     tokens: list[list[int]] = [[], []]
     for row, event in decode(Scheduler(rows=rows), model):
         if isinstance(event, Settled):

@@ -455,7 +455,7 @@ def test_generators_are_dropped_with_their_texts() -> None:
 
     drafter = CandidateDrafter(Generator, do_sample=False)  # type: ignore[arg-type]
     matcher = Matcher([], LETTERS)
-    rows = [Row(spec_of(Markov(4), matcher), number=number, place=0) for number in range(3)]
+    rows = [Row(spec_of(Markov(4), matcher), number=number, index=0) for number in range(3)]
     for row in (*rows, *rows):
         assert drafter.propose(row).proposed == [0]
         drafter.learn(row, proposed=1, accepted=1)

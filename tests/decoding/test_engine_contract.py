@@ -73,7 +73,7 @@ def test_a_batch_engine_on_the_protocols_writes_the_same_as_the_model_itself(cas
     for seed in range(20):
         texts = []
         for engine in (model, engine_of(model, rows=3)):
-            rows = [Row(spec_of(model, matcher), number=place, place=place) for place in range(3)]
+            rows = [Row(spec_of(model, matcher), number=index, index=index) for index in range(3)]
             torch.manual_seed(seed)
             events = list(decode(Scheduler(rows=rows), engine))
             texts.append(([row.tokens for row in rows], float(torch.rand(()))))
