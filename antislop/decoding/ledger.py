@@ -245,7 +245,11 @@ class Node:
 
     def back_to(self, depth: int) -> Node:
         """Return the latest ancestor, or this node, whose depth is at most `depth`."""
-        return self.step_from(depth, self.token)[0]
+        node = self
+        while node.depth > depth:
+            assert node.parent is not None, "the ancestor is settled and no longer in the tree"
+            node = node.parent
+        return node
 
     def step_from(self, depth: int, token: int) -> tuple[Node, int]:
         """Return what `back_to` does, and the token by which that node was left; `token` leaves this one."""

@@ -17,7 +17,7 @@ from antislop.decoding.drawing import NONE_DRAWN, draw
 from antislop.decoding.judge import Judge, Verdict, in_order
 from antislop.decoding.ledger import Node
 from antislop.decoding.row import NO_DRAFT, Row
-from antislop.decoding.tables import DenseTable, find_dense
+from antislop.decoding.tables import CertainTable, DenseTable, find_dense
 from antislop.matching.bans import Ban
 from antislop.trace.events import Drafted, Drawn, Finished, Reason, Rewound, Settled, TimedOut, Truncated
 
@@ -99,7 +99,7 @@ class Source:
         if length <= row.settled:
             return
         node = row.node.back_to(length)
-        if not row.is_finished and (choice := self.judge.find_choice(node)) not in (None, node):
+        if isinstance(node.table, CertainTable) and not row.is_finished and (choice := self.judge.find_choice(node)):
             # A ban within certain tokens may lead back to the draw before them.
             length = min(length, row.settleable_at(choice.depth))
             if length <= row.settled:
@@ -161,8 +161,10 @@ class Source:
             self.conclude()
 
     def describe(self, token: int) -> Drawn:
-        record, table = self.row.spec.record_choice, find_dense(self.row.node)
-        return Drawn.plain(token) if record is None or table is None else Drawn(token, record(table, token))
+        if (record := self.row.spec.record_choice) is None:
+            return Drawn.plain(token)
+        table = find_dense(self.row.node)
+        return Drawn.plain(token) if table is None else Drawn(token, record(table, token))
 
 
 class LogitsSource(Source):
