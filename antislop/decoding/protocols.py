@@ -98,9 +98,8 @@ class LanguageModel(Protocol):
 
         query_token_ids: int64 [rows, queries], on any device; `PAD` on the left of rows that have fewer.
         Returns logits [rows, queries, vocab] of any floating dtype; position i holds those for token i + 1. For the
-        first
-        tokens of a new cache, a model may leave out all but the last logits: callers count from the right. Logits at
-        `PAD` are undefined.
+        first tokens of a new cache, a model may leave out all but the last logits: callers count from the right. Logits
+        at `PAD` are undefined.
         """
 
 
