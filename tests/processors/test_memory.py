@@ -7,7 +7,6 @@ the text was drawn from.
 from __future__ import annotations
 
 import hashlib
-import os
 import random
 import re
 import threading
@@ -25,10 +24,10 @@ from transformers import PreTrainedModel
 
 from antislop.errors import InputError
 from antislop.processors.memory import ObjectMemory, TooLarge, is_same
+from tests.support.depth import DEPTH
 from tests.support.models import VOCABULARY, build_model
 from tests.support.processors import BANS, PROMPTS, TOKENIZER, sample
 
-DEPTH = int(os.environ.get("ANTISLOP_TEST_DEPTH", "1"))
 SEEDS = 2 * DEPTH
 START = PROMPTS.shape[1]
 Processor = Callable[[Tensor, Tensor], Tensor]
