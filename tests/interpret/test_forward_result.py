@@ -235,7 +235,9 @@ def test_cleared_results_keep_counts_and_sequences_only(llama: PreTrainedModel, 
     assert "cleared" in repr(forward)
 
 
-@pytest.mark.parametrize("level", ["none", "events", "top"])
+@pytest.mark.parametrize(
+    "level", [pytest.param("none", marks=pytest.mark.slow), "events", pytest.param("top", marks=pytest.mark.slow)]
+)
 def test_nothing_of_the_vocabularys_size_is_kept(llama: PreTrainedModel, sampler: AntiSlop, level: str) -> None:
     size = llama.config.vocab_size
 

@@ -53,6 +53,7 @@ def test_a_profile_without_entries_or_a_baseline_has_a_page() -> None:
     assert "Nothing is overused" in page
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_page_fits_a_phone_loads_nothing_and_shows_texts_as_texts(tmp_path: Path, scheme: str) -> None:
     (tmp_path / "page.html").write_text(render_page(make_profile(60)), encoding="utf-8")

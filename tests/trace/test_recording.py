@@ -103,6 +103,7 @@ def test_a_share_is_the_part_of_what_was_left_and_its_rank_the_place_there(llama
         assert not kept.rejected or banned & shares.keys() < banned
 
 
+@pytest.mark.slow
 def test_no_tensor_of_the_vocabulary_is_alive_after_the_call(llama: PreTrainedModel, sampler: AntiSlop) -> None:
     size = llama.config.vocab_size
     before = set(map(id, find_tensors(size)))
