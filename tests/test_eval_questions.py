@@ -52,6 +52,7 @@ def test_a_stopped_evaluation_writes_nothing(tmp_path: Path, capsys: pytest.Capt
     assert "nothing was written" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_solved_first_token_rule_is_the_one_that_the_tests_run() -> None:
     exactness = load("exactness")
     for case in (exactness.CASES[2], exactness.CASES[4]):
@@ -65,6 +66,7 @@ def test_the_solved_first_token_rule_is_the_one_that_the_tests_run() -> None:
         assert off < exactness.noise(solved, solved, times, 1)[2] * 1.1
 
 
+@pytest.mark.slow
 def test_a_difference_exceeds_the_noise() -> None:
     """The comparison can fail: with the draws of the quick setting, the first-token rule is outside of the noise."""
     exactness = load("exactness")

@@ -108,7 +108,7 @@ def test_the_tensors_of_a_static_cache_keep_their_addresses() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # of torch's compiler, about its work
-@pytest.mark.parametrize("family", ["llama", "qwen3-next"])
+@pytest.mark.parametrize("family", ["llama", pytest.param("qwen3-next", marks=pytest.mark.slow)])
 def test_a_compiled_model_writes_the_same_text(family: str) -> None:
     model = build(family)
     compiled = CompileConfig(backend="eager", mode=None)

@@ -131,6 +131,7 @@ def test_differences_are_of_the_same_prompts() -> None:
     assert 10 * (excess.high - excess.low) < alone.high - alone.low  # type: ignore[operator]
 
 
+@pytest.mark.slow
 def test_texts_of_one_prompt_are_not_independent_observations() -> None:
     """Four texts that are the same make no interval narrower than one of them does."""
     single = {arm: [output for output in outputs if output.sample == 0] for arm, outputs in ARMS.items()}

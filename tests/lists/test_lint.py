@@ -254,6 +254,7 @@ def test_real_frequencies_identify_common_words() -> None:
     assert kinds == {0: "common", 2: "joined", 3: "common"}
 
 
+@pytest.mark.slow
 def test_a_long_list_takes_seconds() -> None:
     frequencies = {f"word{i}": 1e-4 / (i + 1) for i in range(5_000)} | FREQUENCIES
     bans = BanList([f"the {i} voices of {i * 7 % 800} rivers" for i in range(8_000)] + ["voices of 7 rivers"])

@@ -362,6 +362,7 @@ def test_intervals_are_those_of_drawing_groups_again() -> None:
     assert [found.low, found.high] == pytest.approx(np.quantile(rates, [0.025, 0.975]), rel=0.04)
 
 
+@pytest.mark.slow
 def test_intervals_of_texts_to_the_same_prompts_hold_the_truth_only_by_prompt() -> None:
     rng = np.random.default_rng(12)
     held = {True: 0, False: 0}
