@@ -251,7 +251,7 @@ class TransformersCache:
         return max(self._lengths)
 
     def get_kv_states(self) -> KVStates:
-        """Return the states of the attention layers; windows return what they still hold."""
+        """Return the states of the attention layers; of a layer with a window, the tokens that it still stores."""
         self._borrowed.take_over(rows=self.rows)
         self._align([0] * self.rows)
         states = [(store.keys, store.values) for store in self._borrowed.stores]

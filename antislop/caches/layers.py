@@ -41,7 +41,7 @@ class Columns:
     settled: number of columns on the left to which no row rewinds.
     capacity: columns that the run will need, if known.
     counts: tokens that each row feeds, if these numbers differ.
-    row: the row that is run alone, if one is.
+    row: the only row of this forward pass; None if all rows are run.
     """
 
     end: int = 0

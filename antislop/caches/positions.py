@@ -62,7 +62,7 @@ class Positions:
         """Return the positions of the next queries, [rows, queries] or [axes, rows, queries]; None without offsets.
 
         lengths: number of tokens in each row.
-        row: the row that is run alone, with one query.
+        row: the only row of this forward pass, which has one query; None if all rows are run.
 
         Positions to the left of the queries that a row feeds are undefined.
         """
@@ -109,7 +109,7 @@ class AttentionMask:
     def __init__(self, prompts: Tensor | None, *, rows: int) -> None:
         # Masks [columns] of the tokens held and the prompt of each row; None without padding.
         self._prompts: list[Tensor | None] = list(prompts) if prompts is not None else [None] * rows
-        self._mask: Tensor | None = None  # [rows, at least the columns in use]; columns to come are 1
+        self._mask: Tensor | None = None  # [rows, columns]; 1 in columns that are not in use yet
 
     def clear_row(self, row: int) -> None:
         self._prompts[row] = None

@@ -1,7 +1,8 @@
 """Copies of recurrent states, to which a row can be rewound.
 
 The state of a Mamba or linear-attention layer summarizes the whole past and can't be truncated. It is copied every few
-tokens; a rewind restores the latest copy that is not too late, and the tokens after it are read again, one by one.
+tokens. A rewind restores the latest copy at or before its target, and the tokens after that copy are read again, one by
+one.
 """
 
 from __future__ import annotations
