@@ -17,17 +17,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-import torch
-from torch import Tensor
-
 from antislop.control.branches import Branch, CapabilityError, Controller, SampleRule, Splice, Step
-from antislop.decoding.drawing import NONE_DRAWN, draw
+from antislop.decoding.drawing import NONE_ALLOWED, NONE_DRAWN, Draws, draw, draw_together
 from antislop.decoding.judge import in_order
 from antislop.decoding.ledger import Node
 from antislop.decoding.row import Row
 from antislop.decoding.sources import LogitsSource, Outcome, Source, has_choice
-from antislop.decoding.tables import CertainTable, DenseTable
+from antislop.decoding.tables import CertainTable, DenseTable, LogitsBatch
 from antislop.errors import InputError
+from antislop.matching.token_matcher import State
 from antislop.trace.events import Drawn, Forked, Reason, Truncated
 
 STOP, CUT = -1, -2
@@ -38,12 +36,12 @@ STOP, CUT = -1, -2
 class ControlledMemory:
     """What a controlled text keeps at a node.
 
-    logits: the model's, [1, vocab].
+    logits: a table of the model's own logits.
     rule: by which a token is drawn here, or the tokens or branch that are certain here.
     rest: of a branch that began before: what follows here without asking the controller again.
     """
 
-    logits: Tensor | None = None
+    logits: DenseTable | None = None
     rule: object = None
     rest: Branch | None = None
 
@@ -112,15 +110,22 @@ class ControllerSource(Source):
         rule = recall(node).rule
         return not (isinstance(rule, SampleRule) and rule.splices)
 
-    def read(self, logits: Tensor, place: int) -> bool:
-        """Take the logits, and walk on: the controller decides alone."""
-        recall(self.row.node).logits = logits[place, -1:]
-        self._vocabulary_size = logits.shape[-1]
+    def read(self, batch: LogitsBatch, place: int) -> bool:
+        """Take the logits, and walk on; return whether a token is to be drawn by the branch's rule."""
+        recall(self.row.node).logits = DenseTable(batch, place)
+        self._vocabulary_size = batch.logits.shape[-1]
         self.row.unchanged = len(self.row.tokens)
-        self.walk()
-        return False
+        self._walk(leaves_draw=True)
+        return not (self.row.is_finished or self.copies) and self._needs_draw()
 
-    def walk(self, token: int | None = None) -> None:  # noqa: ARG002
+    def add_draw(self, draws: Draws, number: int) -> None:
+        self._sample_first(draws, number)
+        self.walk()
+
+    def walk(self) -> None:
+        self._walk(leaves_draw=False)
+
+    def _walk(self, *, leaves_draw: bool) -> None:
         while not (self.row.is_finished or self.copies):
             if self._chosen is not None:
                 self._begin(self._chosen)
@@ -129,10 +134,19 @@ class ControllerSource(Source):
             elif self._branch.sample_mask is None:
                 tokens, self._branch = self._branch.ff_tokens, None
                 self._force(tokens)
-            elif recall(self.row.node).logits is not None:
-                self._sample(self._branch)
-            else:
+            elif recall(self.row.node).logits is None or (leaves_draw and self._needs_draw()):
                 return
+            else:
+                self._sample()
+
+    def _needs_draw(self) -> bool:
+        """Prepare the node for the branch's rule; return whether no token was drawn by it there so far."""
+        node, branch = self.row.node, self._branch
+        if branch is None or branch.sample_mask is None or recall(node).logits is None:
+            return False
+        draw_by(node, branch.rule)
+        self.row.restrict = branch.rule.apply
+        return node.table is None
 
     def end(self, reason: Reason) -> None:
         """End the text after the controller was asked once more, unless the model failed."""
@@ -219,8 +233,8 @@ class ControllerSource(Source):
         row.withdrawn_count -= len(withdrawn)  # the limit is for what bans withdraw
         row.events.append(Truncated(len(row.tokens), withdrawn))
 
-    def _add(self, token: int, drawn: Drawn, *, choice: int | None = None) -> bool:
-        outcome: Outcome = self.add(token, drawn, choice=choice)
+    def _add(self, token: int, drawn: Drawn, *, choice: int | None = None, state: State | None = None) -> bool:
+        outcome: Outcome = self.add(token, drawn, choice=choice, state=state)
         if outcome in ("rewound", "exhausted"):
             self._sampled = None
         self.end_if(outcome)
@@ -236,38 +250,47 @@ class ControllerSource(Source):
             if not self._add(token, Drawn.plain(token)):
                 return
 
-    def _sample(self, branch: Branch) -> None:
-        node = self.row.node
-        draw_by(node, branch.rule)
-        if node.table is None:
-            self._fill(node, branch.rule)
-        self._branch = None
-        token = draw(self.row)
+    def _sample(self) -> None:
+        row, logits = self.row, recall(self.row.node).logits
+        if self._needs_draw():
+            assert logits is not None, "no forward pass has reached this node"
+            draws = draw_together([row], logits.logits, places=[0], batch=1)
+            self._sample_first(draws, 0)
+            return
+        token = draw(row)
         if token == NONE_DRAWN:
             self.end("failed")
             return
-        self._sampled = token
-        splice = branch.find_splice(token)
-        if splice is not None and splice.backtrack:
-            self._splice(token, splice)
-        elif self._add(token, self.describe(token)) and splice is not None:
-            self._force(splice.ff_tokens, has_begun=True)
+        self._add_sampled(token, self.describe(token), row.feed(row.state, token))
 
-    def _fill(self, node: Node, rule: SampleRule) -> None:
-        row, logits = self.row, recall(node).logits
-        assert logits is not None, "no forward pass has reached this node"
-        scores = row.spec.settings.process([row], [len(row.tokens)], rule.apply(logits[0])[None])
-        if bool((scores == -torch.inf).all()):
+    def _sample_first(self, draws: Draws, number: int) -> None:
+        """Add the first token that was drawn at a node by the branch's rule."""
+        row, token = self.row, draws.tokens[number]
+        row.node.table = DenseTable(draws.batch, number, restrict=row.restrict)
+        if token == NONE_ALLOWED:
             raise InputError(
                 f"after {len(row.tokens)} tokens, the sample_mask of a controller and the logits processors leave no "
                 "token to draw: allow more tokens, or leave out what forbids them, min_new_tokens for instance"
             )
-        node.table = DenseTable(logits, scores, restrict=rule.apply)
+        if token == NONE_DRAWN:
+            self.end("failed")
+            return
+        self._add_sampled(token, draws.events[number], draws.states[number])
 
-    def _splice(self, token: int, splice: Splice) -> None:
+    def _add_sampled(self, token: int, drawn: Drawn, state: State) -> None:
+        branch, self._branch = self._branch, None
+        assert branch is not None
+        self._sampled = token
+        splice = branch.find_splice(token)
+        if splice is not None and splice.backtrack:
+            self._splice(token, splice, drawn, state)
+        elif self._add(token, drawn, state=state) and splice is not None:
+            self._force(splice.ff_tokens, has_begun=True)
+
+    def _splice(self, token: int, splice: Splice, drawn: Drawn, state: State) -> None:
         row, node = self.row, self.row.node
-        row.events.append(self.describe(token))
-        row.append(token, row.feed(row.state, token))
+        row.events.append(drawn)
+        row.append(token, state)
         self._cut(splice.backtrack)
         row.node = node
         if not splice.ff_tokens:

@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from antislop.decoding.protocols import send
 from antislop.decoding.row import Row
-from antislop.decoding.tables import DenseTable, find_dense
+from antislop.decoding.tables import DenseTable, LogitsBatch, describe_draws, find_dense, read_choice
+from antislop.matching.token_matcher import State
+from antislop.trace.events import Drawn
 
 NONE_DRAWN = -1
 """No token can be drawn: all probabilities are NaN."""
+NONE_ALLOWED = -2
+"""No token can be drawn: the row's restriction and the processors rule out all of them."""
+
+
+class Draws(NamedTuple):
+    """One drawn token for each of n rows.
+
+    states: the matcher's, after the tokens.
+    """
+
+    batch: LogitsBatch
+    tokens: list[int]
+    events: list[Drawn]
+    states: list[State]
 
 
 def draw(row: Row) -> int:
@@ -30,29 +48,73 @@ def draw(row: Row) -> int:
     return table.draw(do_sample=do_sample, generator=spec.generator)
 
 
-def fill_and_draw(rows: Sequence[Row], logits: Tensor, *, places: Sequence[int], batch: int) -> list[int]:
-    """Fill each row's node from logits [n, vocab], and draw its next token there.
+def draw_together(
+    rows: Sequence[Row], logits: Tensor, *, places: Sequence[int], batch: int, dtype: torch.dtype = torch.float32
+) -> Draws:
+    """Draw each row's next token from logits [n, vocab], with one wait for their device.
 
     places: of the rows in a batch of `batch` rows.
-    Without probabilities, a row with its own generator gets `NONE_DRAWN`; for others, torch raises.
+    dtype: as in `LogitsBatch`.
+    Without probabilities, a row with its own generator gets `NONE_DRAWN`; for others, torch raises. A row whose scores
+    are all −inf because of its restriction gets `NONE_ALLOWED`.
     """
-    scores = _process(rows, [len(row.tokens) for row in rows], logits)
+    scores = _process(rows, [len(row.tokens) for row in rows], _restrict(rows, logits))
+    counts = [row.spec.alternatives for row in rows]
+    recorded = [count for count in counts if count is not None]
+    has_probs = bool(recorded) or any(row.spec.policy.do_sample for row in rows)
+    probs = torch.softmax(scores, dim=-1) if has_probs else scores
+    if any(row.restrict for row in rows):
+        is_empty = (scores == -torch.inf).all(dim=-1)
+        probs = probs.masked_fill(is_empty[:, None], 1.0)
+        drawn = _draw(rows, scores, probs, places=places, batch=batch).masked_fill(is_empty, NONE_ALLOWED)
+    else:
+        drawn = _draw(rows, scores, probs, places=places, batch=batch)
+    if not recorded:
+        tokens: list[int] = drawn.tolist()
+        events = [Drawn.plain(token) for token in tokens]
+    else:
+        described = describe_draws(probs, probs, drawn.clamp(min=0), max(recorded))
+        numbers: list[list[float]] = torch.cat([drawn[:, None].float(), described], dim=1).tolist()
+        tokens = [int(values[0]) for values in numbers]
+        events = [
+            Drawn(token, None if count is None else read_choice(values[1:], count))
+            for token, values, count in zip(tokens, numbers, counts, strict=True)
+        ]
+    return Draws(LogitsBatch(logits, scores, dtype=dtype), tokens, events, _feed(rows, tokens))
+
+
+def _restrict(rows: Sequence[Row], logits: Tensor) -> Tensor:
+    if not any(row.restrict for row in rows):
+        return logits
+    pairs = zip(rows, logits, strict=True)
+    return torch.stack([logits if row.restrict is None else row.restrict(logits) for row, logits in pairs])
+
+
+def _feed(rows: Sequence[Row], tokens: Sequence[int]) -> list[State]:
+    # A clock for each row would cost as much as most tokens do.
+    began = time.perf_counter()
+    states = [row.spec.matcher.feed(row.state, token) for row, token in zip(rows, tokens, strict=True)]
+    seconds = (time.perf_counter() - began) / len(rows)
+    for row in rows:
+        row.matcher_seconds += seconds
+    return states
+
+
+def _draw(rows: Sequence[Row], scores: Tensor, probs: Tensor, *, places: Sequence[int], batch: int) -> Tensor:
+    """Draw tokens [n]; in groups if some rows sample, or have generators of their own, and others do not."""
     ways = [(row.spec.policy.do_sample, row.has_own_generator) for row in rows]
-    probs = torch.softmax(scores, dim=-1) if any(do_sample for do_sample, _ in ways) else scores
-    for number, (row, (do_sample, _)) in enumerate(zip(rows, ways, strict=True)):
-        row.node.table = DenseTable(logits, scores, row=number, probs=probs if do_sample else None)
     if len(set(ways)) == 1:
-        return _draw(rows, scores, probs, places=places, batch=batch).tolist()
+        return _draw_alike(rows, scores, probs, places=places, batch=batch)
     drawn = torch.empty(len(rows), dtype=torch.long, device=scores.device)
     for way in set(ways):
         numbers = [number for number, row_way in enumerate(ways) if row_way == way]
         index = _index(numbers, scores)
         group = [rows[number] for number in numbers]
-        drawn[index] = _draw(group, scores[index], probs[index], places=range(len(group)), batch=len(group))
-    return drawn.tolist()
+        drawn[index] = _draw_alike(group, scores[index], probs[index], places=range(len(group)), batch=len(group))
+    return drawn
 
 
-def _draw(rows: Sequence[Row], scores: Tensor, probs: Tensor, *, places: Sequence[int], batch: int) -> Tensor:
+def _draw_alike(rows: Sequence[Row], scores: Tensor, probs: Tensor, *, places: Sequence[int], batch: int) -> Tensor:
     """Draw [n] in rows that all sample or are all greedy, and all have generators of their own or none has."""
     if not rows[0].spec.policy.do_sample:
         drawn = scores.argmax(dim=-1)  # the index of a NaN, if there is one
@@ -68,12 +130,28 @@ def _draw(rows: Sequence[Row], scores: Tensor, probs: Tensor, *, places: Sequenc
 
 
 def _draw_alone(rows: Sequence[Row], probs: Tensor) -> Tensor:
+    """Draw [n] with each row's own generator, so that no text depends on those beside it."""
     is_broken = probs[:, 0].isnan()  # one NaN makes the whole row NaN
-    if probs.device.type != "cpu" or is_broken.any():  # asking another device would mean waiting for it
-        probs = probs.masked_fill(is_broken[:, None], 1.0)
-    pairs = zip(rows, probs, strict=True)
-    drawn = [torch.multinomial(row_probs, num_samples=1, generator=row.spec.generator) for row, row_probs in pairs]
-    return torch.cat(drawn).masked_fill(is_broken, NONE_DRAWN)
+    if probs.device.type == "cpu":
+        return draw_by_race(rows, probs).masked_fill(is_broken, NONE_DRAWN)
+    return draw_by_inversion(rows, probs).masked_fill(is_broken, NONE_DRAWN)
+
+
+def draw_by_race(rows: Sequence[Row], probs: Tensor) -> Tensor:
+    """Draw [n] as torch.multinomial does, to the bit: the first of `vocab` exponential clocks."""
+    clocks = torch.empty_like(probs)
+    for row, row_clocks in zip(rows, clocks, strict=True):
+        row_clocks.exponential_(generator=row.spec.generator)
+    return torch.div(probs, clocks, out=clocks).argmax(dim=-1)
+
+
+def draw_by_inversion(rows: Sequence[Row], probs: Tensor) -> Tensor:
+    """Draw [n] by one random number for each row, made on the host: a device would be called once for each row."""
+    numbers = [torch.rand((1, 1), dtype=torch.float64, generator=row.spec.generator) for row in rows]
+    dtype = torch.float32 if probs.device.type == "mps" else torch.float64  # which has no float64
+    sums = probs.cumsum(dim=-1, dtype=dtype)
+    reached = send(torch.cat(numbers).to(dtype), probs.device) * sums[:, -1:]
+    return torch.searchsorted(sums, reached, right=True)[:, 0].clamp(max=probs.shape[1] - 1)
 
 
 def select(logits: Tensor, places: Sequence[int]) -> Tensor:
@@ -84,17 +162,19 @@ def _index(numbers: Sequence[int], like: Tensor) -> Tensor:
     return send(torch.tensor(numbers, dtype=torch.long), like.device)
 
 
-def fill_paths(rows: Sequence[Row], logits: Tensor) -> None:
+def fill_paths(rows: Sequence[Row], logits: Tensor, *, dtype: torch.dtype) -> LogitsBatch:
     """Fill the nodes along each row's draft, its own node first, from logits [rows, positions, vocab]."""
     positions = [(row, i, step) for i, row in enumerate(rows) for step in range(len(row.draft.tokens) + 1)]
     flat = torch.stack([logits[i, step - len(row.draft.tokens) - 1] for row, i, step in positions])
     scores = _process([row for row, _, _ in positions], [len(row.tokens) + step for row, _, step in positions], flat)
+    batch = LogitsBatch(flat, scores, dtype=dtype)
     for number, (row, _, step) in enumerate(positions):
         node = row.node
         for token in row.draft.tokens[:step]:
             node = node.child(token)
         if node.table is None:
-            node.table = DenseTable(flat, scores, row=number)
+            node.table = DenseTable(batch, number)
+    return batch
 
 
 def _process(rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Tensor:

@@ -22,11 +22,13 @@ class ForwardPass(NamedTuple):
     logits: float32 [rows, positions, vocab]; the last position follows a row's last token, or its draft's.
     fed: tokens that each row read.
     cut: tokens removed from each row's cache before.
+    dtype: in which the model computed the logits.
     """
 
     logits: Tensor
     fed: Sequence[int]
     cut: Sequence[int]
+    dtype: torch.dtype = torch.float32
 
 
 class Engine(Protocol):
@@ -80,7 +82,7 @@ class BatchEngine:
         fed = [len(query) for query in queries]
         queries += [self._query_nothing(place) for place in range(len(rows), len(self._cache.lengths))]
         logits = self._model.forward(fill_left(queries), self._cache)
-        return ForwardPass(_copy(logits[: len(rows)]), fed, cut)
+        return ForwardPass(_copy(logits[: len(rows)]), fed, cut, logits.dtype)
 
     @torch.no_grad()
     def replace(self, rows: Sequence[Row], place: int) -> ForwardPass:
@@ -97,7 +99,7 @@ class BatchEngine:
         self._cache.adopt(place, cache)
         self._fed[place], self._bases[place], self._settled[place] = [], row.prompt_length, 0
         self._is_ragged = True
-        return ForwardPass(_copy(logits[:, -1:]), [row.prompt_length], [0])
+        return ForwardPass(_copy(logits[:, -1:]), [row.prompt_length], [0], logits.dtype)
 
     def _fit(self, rows: Sequence[Row]) -> None:
         if len(rows) == 1:
@@ -139,7 +141,7 @@ class BatchEngine:
         self._fed, self._settled = [[] for _ in rows], [0] * len(rows)
         self._bases = list(self._cache.lengths)
         fed = [base - length for base, length in zip(self._bases, before, strict=True)]
-        return ForwardPass(_copy(logits[:, -1:]), fed[: len(rows)], [0] * len(rows))
+        return ForwardPass(_copy(logits[:, -1:]), fed[: len(rows)], [0] * len(rows), logits.dtype)
 
     def _query(self, place: int, row: Row) -> list[int]:
         if row.is_finished:
@@ -163,6 +165,8 @@ class BatchEngine:
     def _cut_back(self, place: int, row: Row) -> int:
         """Remove from the cache the tokens not in the text, and its last one, which is to be read; return how many."""
         fed, base = self._fed[place], self._bases[place]
+        if len(fed) == len(row.tokens) - 1 <= row.unchanged and row.settled < self._settled[place] + SETTLE_EVERY:
+            return 0  # most rows in most steps: one token was added
         limit = max(0, min(len(fed), len(row.tokens) - 1))
         shared = min(row.unchanged, limit)
         while shared < limit and fed[shared] == row.tokens[shared]:

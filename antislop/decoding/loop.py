@@ -6,36 +6,49 @@ It knows neither what the tokens mean nor what computes the logits nor who draws
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
+from typing import TypeAlias
 
 from antislop.control.branches import CapabilityError
-from antislop.decoding.drawing import fill_and_draw, fill_paths, select
+from antislop.decoding.drawing import draw_together, fill_paths, select
 from antislop.decoding.engine import Engine, ForkingEngine, ForwardPass
 from antislop.decoding.lockstep import advance_together
 from antislop.decoding.row import CallbackMemory, Row
 from antislop.decoding.scheduler import Scheduler
 from antislop.decoding.sources import Source
+from antislop.decoding.tables import LogitsBatch
 from antislop.trace.events import Event, Forwarded
+
+Step: TypeAlias = list[tuple[Row, list[Event]]]
+"""What happened to some rows after a forward pass."""
 
 
 def decode(scheduler: Scheduler, engine: Engine) -> Iterator[tuple[Row, Event]]:
     """Generate until the scheduler has no more texts; yield (row, event) as things happen."""
-    for events in decode_in_steps(scheduler, engine):
-        yield from events
+    for step in decode_in_steps(scheduler, engine):
+        for row, events in step:
+            for event in events:
+                yield row, event
 
 
-def decode_in_steps(scheduler: Scheduler, engine: Engine) -> Iterator[list[tuple[Row, Event]]]:
-    """Generate as `decode` does; yield the events that follow each forward pass as one list."""
-    while (yield from _admit(scheduler, engine)):
+def decode_in_steps(scheduler: Scheduler, engine: Engine) -> Iterator[Step]:
+    """Generate as `decode` does; yield what follows each forward pass at once."""
+    batches: list[LogitsBatch] = []  # of which a row is not settled
+    while (yield from _admit(scheduler, engine, batches)):
         scheduler.drop_canceled()
         _draft(scheduler.sources)
-        yield _advance(scheduler.sources, engine.forward(scheduler.rows))
+        step, latest = _advance(scheduler.sources, engine.forward(scheduler.rows))
+        # All rows have made the tables that they need of earlier batches; of the latest, they may still make some.
+        batches[:] = [batch for batch in batches if batch.trim()] + latest
+        yield step
         yield from _place_copies(scheduler, engine)
 
 
-def _admit(scheduler: Scheduler, engine: Engine) -> Generator[list[tuple[Row, Event]], None, bool]:
+def _admit(scheduler: Scheduler, engine: Engine, batches: list[LogitsBatch]) -> Generator[Step, None, bool]:
     """Read the prompts of new texts; return whether any text is being written."""
     for source in scheduler.admit():
-        yield _advance([source], engine.replace(scheduler.rows, source.row.index))
+        step, latest = _advance([source], engine.replace(scheduler.rows, source.row.index))
+        batches += latest
+        yield step
         yield from _place_copies(scheduler, engine)
     return not scheduler.idle
 
@@ -46,34 +59,37 @@ def _draft(sources: Sequence[Source]) -> None:
         source.draft()
 
 
-def _advance(sources: Sequence[Source], forward_pass: ForwardPass) -> list[tuple[Row, Event]]:
-    """Give each unfinished row its logits, draw, and walk on; return what happened."""
+def _advance(sources: Sequence[Source], forward_pass: ForwardPass) -> tuple[Step, list[LogitsBatch]]:
+    """Give each unfinished row its logits, draw, and walk on; return what happened, and the logits."""
     places = [place for place, s in enumerate(sources) if not (s.row.is_finished or s.row.is_waiting)]
     _note_costs(sources, forward_pass)
-    places = [place for place in places if sources[place].read(forward_pass.logits, place)]
+    last = forward_pass.logits[:, -1]
+    batches = [LogitsBatch(last, last, dtype=forward_pass.dtype)]
+    places = [place for place in places if sources[place].read(batches[0], place)]
     rows = [sources[place].row for place in places]
     logits = forward_pass.logits if len(places) == len(sources) else select(forward_pass.logits, places)
-    drawn: Sequence[int | None] = [None] * len(rows)
+    for row in rows:
+        row.unchanged = len(row.tokens)
     if any(row.draft.proposed for row in rows):
-        fill_paths(rows, logits)
+        batches.append(fill_paths(rows, logits, dtype=forward_pass.dtype))
+        for place in places:
+            sources[place].walk()
     elif rows:
-        drawn = fill_and_draw(rows, logits[:, -1], places=places, batch=len(sources))
-    for place, token in zip(places, drawn, strict=True):
-        sources[place].row.unchanged = len(sources[place].row.tokens)
-        sources[place].walk(token)
+        draws = draw_together(rows, logits[:, -1], places=places, batch=len(sources), dtype=forward_pass.dtype)
+        batches.append(draws.batch)
+        for number, place in enumerate(places):
+            sources[place].add_draw(draws, number)
     for group, history in _groups(sources):
         advance_together(group, history)
-    return _release(sources)
+    return _release(sources), batches
 
 
-def _release(sources: Sequence[Source]) -> list[tuple[Row, Event]]:
-    events = [(source.row, event) for source in sources for event in source.row.events]
-    for source in sources:
-        source.row.events.clear()
-    return events
+def _release(sources: Sequence[Source]) -> Step:
+    rows = [source.row for source in sources if source.row.events]
+    return [(row, row.release()) for row in rows]
 
 
-def _place_copies(scheduler: Scheduler, engine: Engine) -> Iterator[list[tuple[Row, Event]]]:
+def _place_copies(scheduler: Scheduler, engine: Engine) -> Iterator[Step]:
     """Place the copies that wait for a row; walk on with them and the rows that they come from."""
     while waiting := [source for source in scheduler.sources if source.copies]:
         for source in waiting:

@@ -14,9 +14,9 @@ from antislop.control.branches import Controller
 from antislop.decoding.ledger import Node
 from antislop.decoding.policy import Policy
 from antislop.decoding.protocols import send
-from antislop.decoding.tables import DenseTable, find_dense
+from antislop.decoding.tables import DenseTable, LogitsBatch, find_dense
 from antislop.matching.token_matcher import Matcher, State
-from antislop.trace.events import Event, TokenChoice
+from antislop.trace.events import Event, Settled
 
 
 class RowSettings(Protocol):
@@ -100,7 +100,7 @@ class RowSpec:
     state: the matcher's after the prompt.
     generator: None for torch's global random numbers, which the texts of a batch share.
     keep_scores: keep logits and scores of the kept tokens.
-    record_choice: describes the distribution that a token was drawn from.
+    alternatives: likely tokens that are recorded with each draw; None if draws are not described.
     max_forks: how many texts the controller may continue at a time.
     """
 
@@ -113,7 +113,7 @@ class RowSpec:
     generator: torch.Generator | None = None
     drafter: Drafter | None = None
     keep_scores: bool = False
-    record_choice: Callable[[DenseTable, int], TokenChoice] | None = None
+    alternatives: int | None = None
     controller: Controller | None = None
     max_forks: int = 1
 
@@ -138,6 +138,7 @@ class Row:
     withdrawn_count: how many tokens bans have withdrawn.
     events: since they were last read.
     history: shared by the rows of a batch.
+    restrict: makes the logits [vocab] that the next token is drawn from, if a controller decides about it.
     is_waiting: for the other rows of its batch.
     end: provisional length; a rewind of another row may undo it.
     """
@@ -155,16 +156,48 @@ class Row:
         self.draft = NO_DRAFT
         self.unchanged = 0
         self.reported = 0
-        self.node = Node()
+        self._node: Node | None = Node()
+        self._passed: tuple[LogitsBatch, int] | None = None
         self.state = spec.state
         self.settled = 0
         self.withdrawn_count = 0
         self.matcher_seconds = 0.0
+        self.restrict: Callable[[Tensor], Tensor] | None = None
         self.is_finished = False
         self.is_waiting = False
         self.end: int | None = None
         self.history: CallbackMemory | None = None
         self.kept: list[tuple[Tensor, Tensor]] | None = [] if spec.keep_scores else None
+
+    @property
+    def node(self) -> Node:
+        """The ledger's node after the latest token, or after the draft's along which the row is filled."""
+        if self._node is None:
+            assert self._passed is not None
+            start = Node(depth=self.settled)
+            start.table = DenseTable(*self._passed)
+            self.node = start.child(self.tokens[self.settled])
+        assert self._node is not None
+        return self._node
+
+    @node.setter
+    def node(self, node: Node) -> None:
+        self._node, self._passed = node, None
+
+    def pass_over(self, batch: LogitsBatch, place: int) -> None:
+        """Settle all tokens but the latest, which was drawn from the row `place` of a batch, and drop the ledger.
+
+        Nothing is open in most rows. Their nodes are made when something is: until then the latest logits are enough.
+        """
+        length = len(self.tokens) - 1
+        if length > self.settled:
+            self.events.append(Settled.of(tuple(self.tokens[self.settled : length])))
+            self.settled = length
+        if self._node is not None:
+            self._node.cut_loose()
+            self._node.drop_children()
+            self._node = None
+        self._passed = batch, place
 
     @property
     def settleable(self) -> int:
@@ -202,6 +235,11 @@ class Row:
         ids = self.ids_up_to(count)
         return ids if count == length else torch.cat([ids, ids.new_full((1, length - count), filler)], dim=1)
 
+    def release(self) -> list[Event]:
+        """Return the events since the last call."""
+        events, self.events = self.events, []
+        return events
+
     def feed(self, state: State, token: int) -> State:
         began = time.perf_counter()
         after = self.spec.matcher.feed(state, token)
@@ -234,12 +272,12 @@ class Row:
         return row
 
     def rewind(self, length: int) -> tuple[int, ...]:
+        self.node = self.node.back_to(length)
         withdrawn = tuple(self.tokens[length:])
         del self.tokens[length:]
         if self.kept is not None:
             del self.kept[length:]
         self.state = self.state.back_to(length)
-        self.node = self.node.back_to(length)
         self.unchanged = min(self.unchanged, length)
         self.reported = min(self.reported, length)
         self._written = min(self._written, length)

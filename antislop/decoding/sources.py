@@ -13,12 +13,13 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from antislop.decoding.drawing import NONE_DRAWN, draw
+from antislop.decoding.drawing import NONE_DRAWN, Draws, draw
 from antislop.decoding.judge import Judge, Verdict, in_order
 from antislop.decoding.ledger import Node
 from antislop.decoding.row import NO_DRAFT, Row
-from antislop.decoding.tables import CertainTable, DenseTable, find_dense
+from antislop.decoding.tables import CertainTable, DenseTable, LogitsBatch, find_dense
 from antislop.matching.bans import Ban
+from antislop.matching.token_matcher import State
 from antislop.trace.events import Drafted, Drawn, Finished, Reason, Rewound, Settled, TimedOut, Truncated
 
 Outcome: TypeAlias = Verdict | Literal["done"]
@@ -62,12 +63,15 @@ class Source:
     def draft(self) -> None:
         """Guess the next tokens, so that they are read ahead."""
 
-    def read(self, logits: Tensor, place: int) -> bool:  # noqa: ARG002
-        """Take the logits [rows, positions, vocab]; return whether the loop is to draw, for all such rows together."""
+    def read(self, batch: LogitsBatch, place: int) -> bool:  # noqa: ARG002
+        """Take the logits of a row; return whether the loop is to draw a token, for all such rows together."""
         return True
 
-    def walk(self, token: int | None = None) -> None:
-        """Add tokens until the model is needed; `token` is the next one, if it was already drawn."""
+    def add_draw(self, draws: Draws, number: int) -> None:
+        """Add the token that the loop has drawn for this row, the row `number` of the draws, and walk on."""
+
+    def walk(self) -> None:
+        """Add tokens until the model is needed."""
 
     def wait(self, step_count: int) -> None:
         """Wait at an end, or for the criteria's answer about a token; they have seen `step_count` tokens so far."""
@@ -122,16 +126,20 @@ class Source:
 
     # -- what sources share
 
-    def add(self, token: int, drawn: Drawn, *, choice: int | None = None) -> Outcome:
+    def add(self, token: int, drawn: Drawn, *, choice: int | None = None, state: State | None = None) -> Outcome:
         """Add a token to the text, and judge it.
 
         choice: the token that was drawn, if a controller put another one in its place.
+        state: the matcher's after the token, if it is known.
         """
-        row, matcher = self.row, self.row.spec.matcher
-        choice = token if choice is None else choice
-        row.append(token, row.feed(row.state, token))
+        row = self.row
+        row.append(token, row.feed(row.state, token) if state is None else state)
         row.events.append(drawn)
-        violations, is_done = row.state.violations, row.spec.settings.is_done(row)
+        return self._judge_latest(token if choice is None else choice, is_done=row.spec.settings.is_done(row))
+
+    def _judge_latest(self, choice: int, *, is_done: bool) -> Outcome:
+        row, matcher = self.row, self.row.spec.matcher
+        violations = row.state.violations
         if is_done:
             violations = in_order((*violations, *matcher.finish(row.state)))
         if timed_out := matcher.timed_out:
@@ -161,14 +169,18 @@ class Source:
             self.conclude()
 
     def describe(self, token: int) -> Drawn:
-        if (record := self.row.spec.record_choice) is None:
+        count, table = self.row.spec.alternatives, find_dense(self.row.node)
+        if count is None or table is None:
             return Drawn.plain(token)
-        table = find_dense(self.row.node)
-        return Drawn.plain(token) if table is None else Drawn(token, record(table, token))
+        return Drawn(token, table.describe_choice(token, alternatives=count))
 
 
 class LogitsSource(Source):
     """Draws from logits as `generate` does, and again from what a violation has left."""
+
+    def __init__(self, row: Row) -> None:
+        super().__init__(row)
+        self._may_pass = not (self._is_lockstep or row.spec.keep_scores or row.spec.policy.method == "text")
 
     def has_choice(self, node: Node, *, avoided: Node | None = None) -> bool:
         return has_choice(self.row, node, avoided=avoided)
@@ -185,12 +197,31 @@ class LogitsSource(Source):
             read += 1
         row.draft = draft._replace(read=read)
 
-    def walk(self, token: int | None = None) -> None:
+    def add_draw(self, draws: Draws, number: int) -> None:
+        row, token, state = self.row, draws.tokens[number], draws.states[number]
+        is_quiet = self._may_pass and not state.violations and state.settled_length == len(row.tokens)
+        if not is_quiet:
+            row.node.table = DenseTable(draws.batch, number)
+        if token == NONE_DRAWN:
+            self.end("failed")
+            return
+        row.append(token, state)
+        row.events.append(draws.events[number])
+        is_done = row.spec.settings.is_done(row)
+        if is_quiet and not is_done and not row.spec.matcher.timed_out:
+            row.pass_over(draws.batch, number)
+            return
+        if is_quiet:
+            row.node.table = DenseTable(draws.batch, number)
+        self.end_if(self._judge_latest(token, is_done=is_done))
+        self._walk()
+
+    def walk(self) -> None:
         if not self.row.draft.proposed:
-            self._walk(token)
+            self._walk()
             return
         row, draft, before, length = self.row, self.row.draft.tokens, len(self.row.events), len(self.row.tokens)
-        self._walk(token)
+        self._walk()
         accepted = 0
         for event in row.events[before:]:
             if isinstance(event, Rewound):
@@ -206,16 +237,14 @@ class LogitsSource(Source):
             row.history.rewind(row, min(length + accepted, len(row.tokens)))
         row.events.append(Drafted(len(draft), accepted))
 
-    def _walk(self, token: int | None) -> None:
+    def _walk(self) -> None:
         row = self.row
         while row.node.table is not None and not (row.is_finished or row.is_waiting):
-            if token is None:
-                token = draw(row)
+            token = draw(row)
             if token == NONE_DRAWN:
                 self.end("failed")
                 return
             self.end_if(self.add(token, self.describe(token)))
-            token = None
 
 
 def has_choice(row: Row, node: Node, *, avoided: Node | None) -> bool:
@@ -232,7 +261,7 @@ def has_choice(row: Row, node: Node, *, avoided: Node | None) -> bool:
 def _keep_likely(row: Row, node: Node, table: DenseTable, *, avoided: Node | None, start: int) -> bool:
     """Keep only the likely tokens, at a node and below it; return whether any is left."""
     left = table.remaining
-    candidates = _find_likely(row, table, left / table.probs[0]) & (left > 0)
+    candidates = _find_likely(row, table, left / table.probs) & (left > 0)
     for token, child in node.children.items():
         below = find_dense(child)
         if candidates[token] and below is not None and child.is_scarce(row.spec.policy.mass_floor, start=start):
@@ -247,12 +276,12 @@ def _look_further(row: Row, node: Node, table: DenseTable) -> bool:
     """Apply top-k, top-p and min-p to the logits without used-up tokens; return whether a token is left."""
     if row.history is not None and not row.history.may_ask_again(node.depth):
         return False
-    spent = table.probs[0] > 0
+    spent = table.probs > 0
     table.spent = spent = spent if table.spent is None else table.spent | spent
-    rest = table.logits.masked_fill(spent, -torch.inf)
+    rest = table.logits.masked_fill(spent.to(table.logits.device), -torch.inf)
     if table.restrict is not None:
         rest = table.restrict(rest[0])[None]
-    scores = row.spec.settings.process([row], [node.depth], rest)[0]
+    scores = row.spec.settings.process([row], [node.depth], rest)[0].cpu()
     candidates = _find_likely(row, table) & ~spent & (scores > -torch.inf)
     if not candidates.any():
         return False
@@ -262,8 +291,8 @@ def _look_further(row: Row, node: Node, table: DenseTable) -> bool:
 
 
 def _find_likely(row: Row, table: DenseTable, share: Tensor | float = 1.0) -> Tensor:
-    """Return whether a share of each token is likely under the model's own logits, [vocab]."""
-    likely = torch.softmax(table.logits[0], dim=-1) * share >= row.spec.policy.probability_floor
+    """Return whether a share of each token is likely under the model's own logits, bool [vocab] on the host."""
+    likely = torch.softmax(table.logits[0], dim=-1).cpu() * share >= row.spec.policy.probability_floor
     for end in row.spec.settings.eos_token_ids:  # a text does not end merely because the rest is banned
         likely[end : end + 1] = False
     return likely

@@ -2,71 +2,109 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from weakref import ref
 
 import torch
 from torch import Tensor
 
 from antislop.decoding.ledger import Node
+from antislop.decoding.protocols import send
 from antislop.trace.events import TokenChoice
+
+KEPT_SHARE = 0.75
+"""A batch is copied without the rows that nothing refers to once at most this share of its rows is left."""
+
+
+class LogitsBatch:
+    """The logits of one forward pass, for as long as a table of one of its rows is in the ledger.
+
+    logits: [n, vocab].
+    scores: float32 [n, vocab], what the processors made of the logits; the same tensor if there are none.
+    dtype: in which the model computed the logits.
+    """
+
+    __slots__ = ("_dtype", "_is_processed", "_tables", "logits", "scores")
+
+    def __init__(self, logits: Tensor, scores: Tensor, *, dtype: torch.dtype = torch.float32) -> None:
+        self.logits, self.scores = logits, scores
+        self._dtype = dtype
+        self._is_processed = scores is not logits
+        self._tables: list[ref[DenseTable]] = []
+
+    def add(self, table: DenseTable) -> None:
+        self._tables.append(ref(table))
+
+    def trim(self) -> bool:
+        """Free the rows that no table refers to; return whether any row is left.
+
+        The logits of those that are left are stored as the model computed them: bfloat16 takes half of the memory.
+        """
+        tables = [table for weak in self._tables if (table := weak()) is not None]
+        if len(tables) < len(self._tables):
+            self._tables = [ref(table) for table in tables]
+        if tables and (len(tables) <= KEPT_SHARE * len(self.logits) or self.logits.dtype != self._dtype):
+            rows = send(torch.tensor([table.row for table in tables]), self.logits.device)
+            self.logits = self.logits[rows].to(self._dtype)
+            self.scores = self.scores[rows] if self._is_processed else self.logits
+            for row, table in enumerate(tables):
+                table.row = row
+        return bool(tables)
 
 
 class DenseTable:
     """The distribution that `generate` would draw from, and what bans have left of it.
 
-    logits, scores: float32, before and after the processors; `row` of [rows, vocab].
-    probs: the softmax of the scores, if it was computed for the whole batch.
+    row: of the batch.
     restrict: applied to the logits [vocab] before the processors.
-    spent: bool [vocab]: tokens of distributions that were given up here.
+    spent: bool [vocab], on the host: tokens of distributions that were given up here.
+
+    A first draw is made where the logits are. What is left is kept and drawn from on the host, where reading it does
+    not wait for a device.
     """
 
-    __slots__ = ("_batch_probs", "_left", "_logits", "_probs", "_row", "_scores", "restrict", "spent")
+    __slots__ = ("__weakref__", "_batch", "_left", "_probs", "restrict", "row", "spent")
 
     def __init__(
-        self,
-        logits: Tensor,
-        scores: Tensor,
-        *,
-        row: int = 0,
-        probs: Tensor | None = None,
-        restrict: Callable[[Tensor], Tensor] | None = None,
+        self, batch: LogitsBatch, row: int = 0, *, restrict: Callable[[Tensor], Tensor] | None = None
     ) -> None:
-        self._logits, self._scores, self._row, self._batch_probs = logits, scores, row, probs
+        self._batch = batch
+        self.row = row
         self._probs: Tensor | None = None
-        self._left: Tensor | None = None  # [vocab]; None while nothing was subtracted
+        self._left: Tensor | None = None  # None while nothing was subtracted
         self.restrict = restrict
         self.spent: Tensor | None = None
+        batch.add(self)
 
     @property
     def logits(self) -> Tensor:
-        """The model's, [1, vocab]."""
-        return self._logits[self._row : self._row + 1]
+        """The model's, float32 [1, vocab]."""
+        return self._batch.logits[self.row : self.row + 1].float()
 
     @property
     def scores(self) -> Tensor:
-        """What the processors made of the logits, [1, vocab]."""
-        return self._scores[self._row : self._row + 1]
+        """What the processors made of the logits, float32 [1, vocab]."""
+        return self._batch.scores[self.row : self.row + 1].float()
 
     @property
     def probs(self) -> Tensor:
-        """The distribution before anything was subtracted, [1, vocab]."""
+        """The distribution before anything was subtracted, [vocab], on the host."""
         if self._probs is None:
-            batch = self._batch_probs
-            self._probs = torch.softmax(self.scores, dim=-1) if batch is None else batch[self._row : self._row + 1]
+            self._probs = torch.softmax(self.scores[0], dim=-1).cpu()
         return self._probs
 
     @property
     def remaining(self) -> Tensor:
-        """What is left, [vocab], not normalized; to be changed in place."""
+        """What is left, [vocab], on the host, not normalized; to be changed in place."""
         if self._left is None:
-            self._left = self.probs[0].clone()
+            self._left = self.probs.clone()
         return self._left
 
     def knows(self, token: int) -> bool:  # noqa: ARG002
         return True
 
     def probability(self, token: int) -> float:
-        return float(self.probs[0, token])
+        return float(self.probs[token])
 
     def left(self, token: int) -> float:
         return float(self.remaining[token])
@@ -75,35 +113,34 @@ class DenseTable:
         self.remaining[token] = mass
 
     def mass_left(self) -> float:
-        if self._left is None:
-            return 1.0
-        left = self._left.cpu() if self._left.device.type == "mps" else self._left  # which has no float64
-        return float(left.sum(dtype=torch.float64))
+        return 1.0 if self._left is None else float(self._left.sum(dtype=torch.float64))
 
     def likeliest(self, count: int) -> list[tuple[int, float]]:
-        masses, tokens = self.remaining.topk(min(count, self.probs.shape[-1]))
+        masses, tokens = self.remaining.topk(min(count, len(self.remaining)))
         pairs = zip(tokens.tolist(), masses.tolist(), strict=True)
         return [(token, mass) for token, mass in pairs if mass > 0]
 
     def copy(self) -> DenseTable:
-        # Logits and scores never change, and are shared.
-        other = DenseTable(self._logits, self._scores, row=self._row, probs=self._batch_probs, restrict=self.restrict)
+        other = DenseTable(self._batch, self.row, restrict=self.restrict)
         other._probs, other.spent = self._probs, self.spent
         other._left = None if self._left is None else self._left.clone()
         return other
 
     def is_broken(self, *, do_sample: bool) -> bool:
         # One NaN makes all probabilities NaN.
-        return bool((self.probs[0, 0] if do_sample else self.scores.max()).isnan())
+        return bool((self.probs[0] if do_sample else self.scores.max()).isnan())
 
     def draw(self, *, do_sample: bool, generator: torch.Generator | None = None) -> int:
         """Draw from what is left, or take the likeliest token.
 
-        The first draw is `generate`'s own, to the bit and to the random number.
+        The first draw is `generate`'s own, to the bit and to the random number. generator: of the host.
         """
         if not do_sample:
             return int((self.scores if self._left is None else self._left).argmax())
-        left = self.probs if self._left is None else self._left[None]
+        if self._left is not None:
+            left = self._left
+        else:
+            left = torch.softmax(self.scores[0], dim=-1) if generator is None else self.probs
         return int(torch.multinomial(left, num_samples=1, generator=generator))
 
     def draw_beside(self, token: int, proposal: Tensor, *, generator: torch.Generator | None = None) -> int:
@@ -111,7 +148,8 @@ class DenseTable:
 
         Algorithm 1 of Leviathan et al., arXiv 2211.17192.
         """
-        left = self.probs[0] if self._left is None else self._left / self._left.sum()
+        left = self.probs if self._left is None else self._left / self._left.sum()
+        proposal = proposal.cpu()
         threshold = draw_uniform(generator) * float(proposal[token])
         if threshold < float(left[token]):
             return token
@@ -120,27 +158,21 @@ class DenseTable:
             return self.draw(do_sample=True, generator=generator)
         return int(torch.multinomial(rest, num_samples=1, generator=generator))
 
-    def describe_choice(self, token: int, *, top_k: int | None = None) -> TokenChoice:
-        """Return how likely a token is, and the `top_k` likeliest alternatives, all if None."""
-        left = self.probs[0] if self._left is None else self._left
-        shares = left / left.sum()
-        count = len(shares) if top_k is None else min(top_k, len(shares))
-        mass, tokens = shares.topk(count)
-        pairs = zip(tokens.tolist(), mass.tolist(), strict=True)
-        return TokenChoice(
-            probability=float(torch.softmax(self.scores[0], dim=-1)[token]),
-            share=float(shares[token]),
-            rank=1 + int((shares > shares[token]).sum()),
-            alternatives=tuple((other, share) for other, share in pairs if share > 0),
-        )
+    def describe_choice(self, token: int, *, alternatives: int) -> TokenChoice:
+        """Return how likely a token is, and up to so many of the likeliest tokens."""
+        probs = torch.softmax(self.scores, dim=-1).cpu()
+        left = probs if self._left is None else self._left[None]
+        numbers = describe_draws(probs, left, torch.tensor([token]), alternatives)
+        return read_choice(numbers[0].tolist(), alternatives)
 
     def keep_only(self, candidates: Tensor) -> None:
+        """Leave nothing of the other tokens. candidates: bool [vocab], on the host."""
         self.remaining.masked_fill_(~candidates, 0.0)
 
     def replace_distribution(self, probs: Tensor) -> None:
-        """Replace the distribution by one [vocab] over tokens that could not be drawn so far."""
+        """Replace the distribution by one [vocab], on the host, over tokens that could not be drawn so far."""
         self._left = probs / probs.sum()
-        self._probs = self._left.clone()[None]
+        self._probs = self._left.clone()
 
 
 class CertainTable:
@@ -178,7 +210,28 @@ def find_dense(node: Node) -> DenseTable | None:
 
 
 def draw_uniform(generator: torch.Generator | None, *, dtype: torch.dtype = torch.float32) -> float:
-    """Draw a number in [0, 1) from a generator, or from torch's global one."""
-    device = torch.device("cpu") if generator is None else generator.device
-    dtype = torch.float32 if device.type == "mps" else dtype  # which has no float64
-    return float(torch.rand((), dtype=dtype, device=device, generator=generator))
+    """Draw a number in [0, 1) on the host, where no device is waited for, from a generator or the global numbers."""
+    return float(torch.rand((), dtype=dtype, generator=generator))
+
+
+def describe_draws(probs: Tensor, left: Tensor, drawn: Tensor, alternatives: int) -> Tensor:
+    """Return what `read_choice` reads of each row, as one tensor, which takes one wait for a device.
+
+    probs, left: [n, vocab], before anything was subtracted and after.
+    drawn: tokens [n].
+    """
+    shares = left / left.sum(dim=-1, keepdim=True)
+    share = shares.gather(1, drawn[:, None])
+    rank = 1 + (shares > share).sum(dim=-1, keepdim=True)
+    masses, tokens = shares.topk(min(alternatives, shares.shape[-1]))
+    # float32 counts the tokens of a vocabulary exactly: up to 2 to the power of 24.
+    return torch.cat([probs.gather(1, drawn[:, None]), share, rank.float(), tokens.float(), masses], dim=1)
+
+
+def read_choice(numbers: Sequence[float], alternatives: int) -> TokenChoice:
+    """Return the choice that one row of `describe_draws` describes, with at most so many alternatives."""
+    probability, share, rank = numbers[:3]
+    count = len(numbers) // 2 - 1
+    tokens, masses = map(int, numbers[3 : 3 + min(count, alternatives)]), numbers[3 + count :]
+    pairs = zip(tokens, masses, strict=False)
+    return TokenChoice(probability, share, int(rank), tuple(pair for pair in pairs if pair[1] > 0))

@@ -12,7 +12,7 @@ from antislop.decoding.ledger import Node
 from antislop.decoding.row import Row
 from antislop.decoding.sources import Source
 from antislop.decoding.tables import draw_uniform
-from antislop.trace.events import Drawn, Event
+from antislop.trace.events import Drawn
 
 LOWEST_BIAS = -100.0
 """The bias of a token of which nothing is left; servers clamp lower biases to this value."""
@@ -119,10 +119,6 @@ class StreamSource(Source):
         self.end_if(outcome)
         return outcome in ("stays", "done")
 
-    def release(self) -> list[Event]:
-        """Return the events since the last call."""
-        events, self.row.events = self.row.events, []
-        return events
 
 
 def open_table(node: Node) -> SparseTable:

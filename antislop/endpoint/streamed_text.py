@@ -100,14 +100,14 @@ class EndpointText:
                     async for drawn in drawn_tokens:
                         stays = self._source.take(*drawn)
                         stays = self._ask_criteria() and stays
-                        for event in self._source.release():
+                        for event in self._source.row.release():
                             yield event
                         if self.row.is_finished or not stays:
                             break
                 if self._has_ended and not self.row.is_finished:
                     self._end()
                     self._ask_criteria()
-                    for event in self._source.release():
+                    for event in self._source.row.release():
                         yield event
             except StreamBroken:  # everything received was judged: continue from there
                 self.traffic.retries += 1

@@ -12,7 +12,7 @@ from itertools import chain, count, islice
 from transformers import PreTrainedModel
 
 from antislop.decoding.engine import BatchEngine
-from antislop.decoding.loop import decode
+from antislop.decoding.loop import decode_in_steps
 from antislop.decoding.row import Row, RowSpec
 from antislop.decoding.scheduler import Scheduler
 from antislop.decoding.tables import find_dense
@@ -65,14 +65,15 @@ def _complete_all(
 ) -> Iterator[Completion]:
     reports: dict[int, Report] = defaultdict(partial(Report, surfaces=vocabulary))
     with open_engine(call, max_rows=max_rows) as engine:
-        for row, event in decode(Scheduler(specs, max_rows=max_rows), engine):
-            reports[row.number].add(event)
-            if isinstance(event, Conceded):
-                warn(event)
-            elif isinstance(event, Finished):
-                report = reports.pop(row.number)
-                report.add(Forwarded(0, engine.excess(row)))
-                yield _make_completion(call.model, row, report, vocabulary)
+        for row, events in chain.from_iterable(decode_in_steps(Scheduler(specs, max_rows=max_rows), engine)):
+            reports[row.number].extend(events)
+            for event in events:
+                if isinstance(event, Conceded):
+                    warn(event)
+                elif isinstance(event, Finished):
+                    report = reports.pop(row.number)
+                    report.add(Forwarded(0, engine.excess(row)))
+                    yield _make_completion(call.model, row, report, vocabulary)
 
 
 @contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +14,6 @@ from antislop.decoding.drafts import first_of
 from antislop.decoding.policy import Policy
 from antislop.decoding.protocols import ForkableCache, RewindableCache
 from antislop.decoding.row import Drafter, Row, RowSpec
-from antislop.decoding.tables import DenseTable
 from antislop.errors import InputError
 from antislop.grammar.grammar import adapt_processor
 from antislop.hf.assisted import make_assistant_drafters
@@ -57,8 +55,7 @@ def prepare_run(
     describe_facts = describe_call(call, bans, options=options, recording=recording, control=control)
     specs = _make_specs(call, bans, policy=policy, drafters=drafters)
     if recording.has_choices:
-        describe = partial(DenseTable.describe_choice, top_k=recording.limit)
-        specs = [replace(spec, record_choice=describe) for spec in specs]
+        specs = [replace(spec, alternatives=recording.alternatives) for spec in specs]
     mode = DecodeMode(call.model)
     language_model, cache = split_arguments(
         call.model, call.config, call.model_kwargs, rows=call.rows, decode_mode=mode
@@ -94,7 +91,7 @@ def prepare_row(
     if spec.keep_scores:
         raise InputError("generate_many keeps no scores: leave output_scores and output_logits out, or use generate")
     refuse_lengths(call.model, lengths, new=call.max_new_tokens, in_flight=True)
-    return replace(spec, generator=torch.Generator(call.input_ids.device).manual_seed(seed))
+    return replace(spec, generator=torch.Generator().manual_seed(seed))
 
 
 def _check_call(call: Call, bans: CompiledBans) -> PromptLengths:

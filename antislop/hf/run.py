@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
@@ -19,7 +19,7 @@ from transformers.generation.streamers import BaseStreamer
 from antislop.caches.cache import TransformersCache
 from antislop.control.branches import CapabilityError
 from antislop.decoding.engine import BatchEngine
-from antislop.decoding.loop import decode
+from antislop.decoding.loop import decode_in_steps
 from antislop.decoding.protocols import LanguageModel, RewindableCache
 from antislop.decoding.row import Row
 from antislop.decoding.scheduler import Scheduler
@@ -29,7 +29,7 @@ from antislop.hf.compiled_bans import CompiledBans
 from antislop.hf.model import DecodeMode
 from antislop.hf.private import belongs_to_caller
 from antislop.hf.refusals import PromptLengths, warn_if_too_long
-from antislop.trace.events import Conceded, ConcededWarning, Event, Finished, Forked, Forwarded, Settled
+from antislop.trace.events import Conceded, ConcededWarning, Drawn, Event, Finished, Forked, Forwarded, Settled
 from antislop.trace.recording import Recording
 from antislop.trace.report import Report
 from antislop.trace.trace import Trace
@@ -114,10 +114,12 @@ class Run:
             raise InputError(
                 f"one text can be streamed at a time, not {len(self.rows)}: pass one prompt and num_return_sequences=1"
             )
-        with self._borrowed_model(), closing(self._decode()) as events:
-            for event in events:
-                _refuse_fork(event)
-                yield event
+        with self._borrowed_model(), closing(self._decode()) as steps:
+            for row, events in steps:
+                for event in events:
+                    self._note(row, [event])
+                    _refuse_fork(event)
+                    yield event
             self._finish()
 
     def complete(self, streamer: BaseStreamer | None = None) -> CallOutput:
@@ -131,11 +133,10 @@ class Run:
         if streamer is not None:
             streamer.put(torch.cat([row.ids for row in self.rows]).cpu())
         with self._borrowed_model():
-            for event in self._decode():
+            for row, events in self._decode():
+                self._note(row, events)
                 if streamer is not None:
-                    _refuse_fork(event)
-                    for token in event.tokens if isinstance(event, Settled) else ():
-                        streamer.put(torch.tensor([token]))
+                    _put(streamer, events)
             self._finish()
         if streamer is not None:
             streamer.end()
@@ -158,30 +159,29 @@ class Run:
         is_seen = is_seen or self.call.config.return_dict_in_generate
         if len(self.rows) > 1:
             for row in self.rows:
-                self._record(row.number, Forwarded(0, self._excess[row.number]))
+                self._note(row, [Forwarded(0, self._excess[row.number])])
         elif is_seen:
             fed, cut = self.engine.finish(self.rows[0])
             if fed or cut:
-                self._record(0, Forwarded(fed, cut))
+                self._note(self.rows[0], [Forwarded(fed, cut)])
 
-    def _decode(self) -> Generator[Event, None, None]:
-        for row, event in decode(Scheduler(rows=self.rows), self.engine):
-            if isinstance(event, Forked):
-                self._add_fork(row, event)
-            self._record(row.number, event)
-            if isinstance(event, Conceded):
-                self.warn(event)
-            elif isinstance(event, Finished):
-                self._excess[row.number] = self.engine.excess(row)  # another text may take its place
-                warn_if_too_long(self.call.model, self.prompts.tokens[row.root] + len(row.tokens))
-            yield event
+    def _decode(self) -> Generator[tuple[Row, list[Event]], None, None]:
+        for step in decode_in_steps(Scheduler(rows=self.rows), self.engine):
+            yield from step
 
-    def _record(self, number: int, event: Event) -> None:
-        report = self._reports[number]
-        if self.recording.level == "none":
-            report.count(event)
-        else:
-            report.add(event)
+    def _note(self, row: Row, events: Sequence[Event]) -> None:
+        for event in events:
+            match event:
+                case Drawn() | Settled() | Forwarded():  # nearly all
+                    pass
+                case Forked():
+                    self._add_fork(row, event)
+                case Conceded():
+                    self.warn(event)
+                case Finished():
+                    self._excess[row.number] = self.engine.excess(row)  # another text may take its place
+                    warn_if_too_long(self.call.model, self.prompts.tokens[row.root] + len(row.tokens))
+        self._reports[row.number].extend(events, keep=self.recording.level != "none")
 
     def _add_fork(self, row: Row, fork: Forked) -> None:
         self.rows.append(row)
@@ -247,6 +247,13 @@ class Run:
         return tuple(
             torch.cat([row[step][index] if step < len(row) else blank for row in kept]) for step in range(steps)
         )
+
+
+def _put(streamer: BaseStreamer, events: Sequence[Event]) -> None:
+    for event in events:
+        _refuse_fork(event)
+        for token in event.tokens if isinstance(event, Settled) else ():
+            streamer.put(torch.tensor([token]))
 
 
 def _refuse_fork(event: Event) -> None:

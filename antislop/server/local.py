@@ -19,7 +19,7 @@ from typing import TypeAlias
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from antislop.decoding.engine import BatchEngine
-from antislop.decoding.loop import decode_in_steps
+from antislop.decoding.loop import Step, decode_in_steps
 from antislop.decoding.row import Row, RowSpec
 from antislop.decoding.scheduler import Scheduler
 from antislop.endpoint.sampling import Sampling
@@ -211,16 +211,17 @@ class LocalBackend:
             numbers = [number for number, other in self._pending.items() if other is pending]
         self._post({number: [item] for number in numbers}, numbers if is_last else [])
 
-    def _deliver(self, step: Sequence[tuple[Row, Event]], engine: BatchEngine) -> None:
+    def _deliver(self, step: Step, engine: BatchEngine) -> None:
         items: dict[int, list[Item]] = defaultdict(list)
         finished = []
-        for row, event in step:
-            if isinstance(event, Finished):
-                finished.append(row.number)
-                items[row.number].append(Forwarded(0, engine.excess(row)))
-                if event.reason == "failed":
-                    items[row.number].append(self._describe_failure(row))
-            items[row.number].append(event)
+        for row, events in step:
+            for event in events:
+                if isinstance(event, Finished):
+                    finished.append(row.number)
+                    items[row.number].append(Forwarded(0, engine.excess(row)))
+                    if event.reason == "failed":
+                        items[row.number].append(self._describe_failure(row))
+                items[row.number].append(event)
         self._post(items, finished)
 
     def _describe_failure(self, row: Row) -> Exception:

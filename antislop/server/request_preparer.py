@@ -17,7 +17,6 @@ from transformers.generation import StopStringCriteria
 from antislop.decoding.policy import Policy
 from antislop.decoding.protocols import LanguageModel
 from antislop.decoding.row import RowSpec
-from antislop.decoding.tables import DenseTable
 from antislop.endpoint.sampling import Sampling
 from antislop.errors import InputError, first_line
 from antislop.grammar.compilation import compile_for, read_json_schema, read_vocabulary
@@ -103,9 +102,7 @@ class RequestPreparer:
         spec = prepare_row(self.prepare_call(request, grammar=grammar), request.bans, seed=seed, policy=policy)
         if isinstance(spec.settings, Settings) and spec.settings.fits_any_prompt:
             spec = replace(spec, settings=self._shared.setdefault(request.sampling, spec.settings))
-        if request.alternatives is not None:
-            spec = replace(spec, record_choice=partial(DenseTable.describe_choice, top_k=request.alternatives))
-        return spec
+        return replace(spec, alternatives=request.alternatives)
 
     def score_prompt(self, request: GenerationRequest) -> list[TokenChoice | None]:
         return score_prompt(TransformersModel(self._model), request.prompt, alternatives=request.alternatives or 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -30,9 +31,9 @@ class Recording:
         return self.level in ("top", "full")
 
     @property
-    def limit(self) -> int | None:
-        """Alternatives recorded for each draw; None for all."""
-        return None if self.level == "full" else self.top_k
+    def alternatives(self) -> int:
+        """The number of likely tokens that are recorded with each draw."""
+        return sys.maxsize if self.level == "full" else self.top_k
 
 
 EVENTS = Recording()

@@ -94,15 +94,22 @@ class Report:
         self.events.append(event)
         self.count(event)
 
+    def extend(self, events: Sequence[Event], *, keep: bool = True) -> None:
+        """Count events, and keep them or not."""
+        if keep:
+            self.events += events
+        for event in events:
+            self.count(event)
+
     def count(self, event: Event) -> None:
         """Count an event without keeping it."""
         match event:
             case Drawn() | Settled():
                 pass
-            case Forwarded(fed, cut):
-                self.forward_passes += fed > 0
-                self.tokens_fed += fed
-                self.cut_tokens += cut
+            case Forwarded():
+                self.forward_passes += event.fed > 0
+                self.tokens_fed += event.fed
+                self.cut_tokens += event.cut
             case Drafted(proposed, accepted):
                 self.drafted_tokens += proposed
                 self.accepted_tokens += accepted

@@ -23,7 +23,7 @@ from antislop.decoding.loop import decode
 from antislop.decoding.protocols import LanguageModel, SampleStrategy, fill_left
 from antislop.decoding.row import NO_DRAFT, Draft, Row
 from antislop.decoding.scheduler import Scheduler
-from antislop.decoding.tables import DenseTable
+from antislop.decoding.tables import DenseTable, LogitsBatch
 from antislop.hf.assisted import CandidateDrafter
 from antislop.hf.model import TransformersModel
 from antislop.hf.vocabulary import Vocabulary, encode_after
@@ -130,7 +130,7 @@ def test_drawing_beside_a_proposal_draws_from_the_remaining_probability(
     rejected = 1 - accepted.sum()
     assert np.allclose(accepted + (rejected * rest / rest.sum() if rest.sum() > 1e-9 else 0), p, atol=1e-6)
     scores = torch.tensor(p, dtype=torch.float32).log()[None]
-    table = DenseTable(scores, scores)
+    table = DenseTable(LogitsBatch(scores, scores))
     torch.manual_seed(0)
     token = int(np.argmax(p))
     assert table.draw_beside(token, torch.tensor(p, dtype=torch.float32)) == token
