@@ -22,7 +22,7 @@ import antislop
 PACKAGE = Path(antislop.__file__).parent
 REFERENCE = PACKAGE.parent / "docs" / "reference"
 FLOORS = (
-    ("errors", "display", "data"),
+    ("errors", "display", "data", "devices"),
     ("files",),
     ("matching",),
     ("lists", "records"),

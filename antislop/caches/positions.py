@@ -12,7 +12,7 @@ from torch import Tensor
 
 from antislop.caches.layers import SPARE_COLUMNS, Columns
 from antislop.caches.recurrent_states import put_copy
-from antislop.decoding.protocols import send
+from antislop.devices import send
 
 
 class Positions:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from antislop.devices import send
 from antislop.errors import InputError
 
 
@@ -73,9 +74,11 @@ class TokenSet:
 
     def restrict(self, logits: Tensor) -> Tensor:
         """Return logits [vocab] with −inf outside the set."""
-        ids = self._ids.to(logits.device)
+        if self._is_inverted and len(self._ids) == 0:
+            return logits
+        ids = send(self._ids, logits.device)
         if self._is_inverted:
-            return logits if len(ids) == 0 else logits.index_fill(0, ids, -torch.inf)
+            return logits.index_fill(0, ids, -torch.inf)
         return torch.full_like(logits, -torch.inf).index_copy(0, ids, logits[ids])
 
 
@@ -173,7 +176,8 @@ class SampleRule:
         """Return the logits [vocab] to pass to the call's processors."""
         if self.bias:
             tokens, added = zip(*self.bias, strict=True)
-            logits = logits.index_add(0, torch.tensor(tokens, device=logits.device), logits.new_tensor(added))
+            biases = send(torch.tensor(added, dtype=logits.dtype), logits.device)
+            logits = logits.index_add(0, send(torch.tensor(tokens), logits.device), biases)
         if self.temperature is not None:
             logits = logits / self.temperature
         return self.tokens.restrict(logits)

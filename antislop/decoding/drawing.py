@@ -10,9 +10,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from antislop.decoding.protocols import send
 from antislop.decoding.row import Row
 from antislop.decoding.tables import DenseTable, LogitsBatch, describe_draws, find_dense, read_choice
+from antislop.devices import send
 from antislop.matching.token_matcher import State
 from antislop.trace.events import Drawn
 

@@ -205,8 +205,3 @@ def fill_left(rows: Sequence[Sequence[int]]) -> Tensor:
     """
     longest = max(map(len, rows))
     return torch.tensor([[PAD] * (longest - len(tokens)) + list(tokens) for tokens in rows])
-
-
-def send(numbers: Tensor, device: torch.device) -> Tensor:
-    """Copy a tensor of the host to a device without waiting for the work queued there."""
-    return numbers.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else numbers.to(device)

@@ -13,8 +13,8 @@ from torch import Tensor
 from antislop.control.branches import Controller
 from antislop.decoding.ledger import Node
 from antislop.decoding.policy import Policy
-from antislop.decoding.protocols import send
 from antislop.decoding.tables import DenseTable, LogitsBatch, find_dense
+from antislop.devices import send
 from antislop.matching.token_matcher import Matcher, State
 from antislop.trace.events import Event, Settled
 
@@ -143,14 +143,16 @@ class Row:
     end: provisional length; a rewind of another row may undo it.
     """
 
-    def __init__(self, spec: RowSpec, *, number: int = 0, index: int = 0) -> None:
+    def __init__(self, spec: RowSpec, *, number: int = 0, index: int = 0, batch_ids: Tensor | None = None) -> None:
         self.spec = spec
         self.number = self.root = number
         self.index = index
         self.prompt_length = spec.prompt.shape[1]
         self.max_new_tokens = spec.max_new_tokens
-        self._ids = torch.cat([spec.prompt, spec.prompt.new_zeros((1, spec.max_new_tokens))], dim=1)
-        self._written = 0  # how many of the tokens the ids contain already
+        # [rows, prompt + max_new_tokens], of which one line is this row's: a batch is sent to its device at once
+        self.batch_ids = _make_room([spec]) if batch_ids is None else batch_ids
+        self._line = 0 if batch_ids is None else index
+        self._written = 0  # how many of the tokens are in that line already
         self.tokens: list[int] = []
         self.events: list[Event] = []
         self.draft = NO_DRAFT
@@ -223,17 +225,17 @@ class Row:
     def ids_up_to(self, length: int) -> Tensor:
         """Return prompt and the first `length` tokens, counting on into the draft, [1, tokens]."""
         if self._written < length:
-            tokens = (self.tokens + self.draft.tokens)[self._written : length]
             start = self.prompt_length + self._written
-            self._ids[0, start : start + len(tokens)] = send(torch.tensor(tokens), self._ids.device)
+            tokens = send(torch.tensor(self._tokens_between(self._written, length)), self.batch_ids.device)
+            self.batch_ids[self._line, start : start + len(tokens)] = tokens
             self._written = min(length, len(self.tokens))
-        return self._ids[:, : self.prompt_length + length]
+        return self.batch_ids[self._line : self._line + 1, : self.prompt_length + length]
 
-    def ids_filled(self, length: int, filler: int) -> Tensor:
-        """Return what `ids_up_to` does, with the filler for unwritten tokens."""
-        count = min(length, len(self.tokens) + len(self.draft.tokens))
-        ids = self.ids_up_to(count)
-        return ids if count == length else torch.cat([ids, ids.new_full((1, length - count), filler)], dim=1)
+    def _tokens_between(self, start: int, end: int, filler: int = 0) -> list[int]:
+        tokens = self.tokens[start:end]
+        if len(tokens) < end - start:
+            tokens += self.draft.tokens[max(0, start - len(self.tokens)) :][: end - start - len(tokens)]
+        return tokens + [filler] * (end - start - len(tokens))
 
     def release(self) -> list[Event]:
         """Return the events since the last call."""
@@ -286,3 +288,38 @@ class Row:
         if self.history is not None:
             self.history.rewind(self, length)
         return withdrawn
+
+
+def begin_rows(specs: Sequence[RowSpec]) -> list[Row]:
+    """Return the rows of a batch, all of whose prompts have the same length."""
+    batch_ids = _make_room(specs)
+    return [Row(spec, number=index, index=index, batch_ids=batch_ids) for index, spec in enumerate(specs)]
+
+
+def _make_room(specs: Sequence[RowSpec]) -> Tensor:
+    prompts = torch.cat([spec.prompt for spec in specs])
+    return torch.cat([prompts, prompts.new_zeros((len(specs), max(spec.max_new_tokens for spec in specs)))], dim=1)
+
+
+def ids_of(rows: Sequence[Row], length: int, *, filler: int = 0) -> Tensor:
+    """Return prompts and the first `length` tokens of rows, counting on into their drafts, [n, tokens].
+
+    The prompts have one length; `filler` stands for unwritten tokens. What is missing on the rows' device is sent
+    there at once.
+    """
+    batch_ids, start = rows[0].batch_ids, min(row._written for row in rows)
+    if len(rows) == 1 and length <= len(rows[0].tokens) + len(rows[0].draft.tokens):
+        return rows[0].ids_up_to(length)
+    if any(row.batch_ids is not batch_ids for row in rows):
+        return torch.cat([ids_of([row], length, filler=filler) for row in rows])
+    numbers = [row._line for row in rows]
+    is_whole = numbers == list(range(len(batch_ids)))
+    lines = slice(None) if is_whole else send(torch.tensor(numbers), batch_ids.device)
+    if start < length:
+        columns = torch.tensor([row._tokens_between(start, length, filler) for row in rows])
+        first = rows[0].prompt_length + start
+        batch_ids[lines, first : first + length - start] = send(columns, batch_ids.device)
+        for row in rows:
+            row._written = length if row.is_finished else min(length, len(row.tokens))
+    ids = batch_ids[lines, : rows[0].prompt_length + length]
+    return ids.clone() if is_whole else ids

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from antislop.decoding.ledger import Node
-from antislop.decoding.protocols import send
+from antislop.devices import send
 from antislop.trace.events import TokenChoice
 
 KEPT_SHARE = 0.75
@@ -65,9 +65,7 @@ class DenseTable:
 
     __slots__ = ("__weakref__", "_batch", "_left", "_probs", "restrict", "row", "spent")
 
-    def __init__(
-        self, batch: LogitsBatch, row: int = 0, *, restrict: Callable[[Tensor], Tensor] | None = None
-    ) -> None:
+    def __init__(self, batch: LogitsBatch, row: int = 0, *, restrict: Callable[[Tensor], Tensor] | None = None) -> None:
         self._batch = batch
         self.row = row
         self._probs: Tensor | None = None

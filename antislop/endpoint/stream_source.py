@@ -120,7 +120,6 @@ class StreamSource(Source):
         return outcome in ("stays", "done")
 
 
-
 def open_table(node: Node) -> SparseTable:
     if not isinstance(node.table, SparseTable):
         node.table = SparseTable()

@@ -14,6 +14,7 @@ from antislop.caches.cache import TransformersCache
 from antislop.caches.choice import choose_cache, refuse_unread
 from antislop.decoding.protocols import PAD, LanguageModel, RewindableCache, count_queries
 from antislop.decoding.unbatched import RowwiseCache, RowwiseModel, slice_row
+from antislop.devices import send
 from antislop.errors import InputError
 from antislop.hf.private import (
     PREFILL_INPUTS,
@@ -104,7 +105,7 @@ class TransformersModel:
             return self._prefill(query_token_ids, kv_cache)
         self._decode_mode.enter()
         counts = count_queries(query_token_ids)
-        ids = query_token_ids.to(self._device)
+        ids = send(query_token_ids, self._device)
         if max(counts) > 1 and kv_cache.is_recurrent:
             return self._feed_one_by_one(ids, kv_cache, counts)
         if max(counts) > 1 and kv_cache.is_static:

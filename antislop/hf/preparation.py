@@ -13,7 +13,7 @@ from antislop.control.branches import CapabilityError, Control
 from antislop.decoding.drafts import first_of
 from antislop.decoding.policy import Policy
 from antislop.decoding.protocols import ForkableCache, RewindableCache
-from antislop.decoding.row import Drafter, Row, RowSpec
+from antislop.decoding.row import Drafter, RowSpec, begin_rows
 from antislop.errors import InputError
 from antislop.grammar.grammar import adapt_processor
 from antislop.hf.assisted import make_assistant_drafters
@@ -67,7 +67,7 @@ def prepare_run(
             replace(spec, controller=controller, max_forks=control.max_forks)
             for spec, controller in zip(specs, controllers, strict=True)
         ]
-    rows = [Row(spec, number=index, index=index) for index, spec in enumerate(specs)]
+    rows = begin_rows(specs)
     return Run(call, language_model, cache, mode, rows, lengths, bans, warn, recording, describe_facts)
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import MaxLengthCriteria, MaxTimeCriteria, StoppingCriteriaList
 from transformers.generation import ConfidenceCriteria, EosTokenCriteria, StopStringCriteria
 
-from antislop.decoding.row import Row
+from antislop.decoding.row import Row, ids_of
 from antislop.errors import InputError
 from antislop.processors.memory import MemoryChange, ObjectMemory, name_of
 from antislop.processors.rewindable import Rewindable
@@ -143,7 +143,7 @@ class Criteria:
 
     def _show(self, rows: Sequence[Row], step: int) -> tuple[Tensor, tuple[Tensor, ...] | None]:
         """Return ids [rows, tokens] and scores as `generate` would pass them."""
-        ids = torch.cat([row.ids_filled(step, self._pad) for row in rows])
+        ids = ids_of(rows, step, filler=self._pad)
         if rows[0].kept is None:
             return ids, None
         kept = [row.kept or [] for row in rows]

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessorList
 
-from antislop.decoding.protocols import send
-from antislop.decoding.row import Row
+from antislop.decoding.row import Row, ids_of
 from antislop.decoding.tables import find_dense
+from antislop.devices import send
 from antislop.errors import InputError
 from antislop.processors.memory import WatchedProcessor, is_of_transformers, name_of
 from antislop.processors.rewindable import Followable, Rewindable
@@ -92,7 +92,7 @@ class Processors:
         if not self._list:
             return logits
         if self.is_blind:
-            scores: Tensor = self._list(torch.cat([row.ids_up_to(0)[:, -1:] for row in rows]), logits)
+            scores: Tensor = self._list(rows[0].ids_up_to(0)[:, -1:].expand(len(rows), 1), logits)
             return scores
         sizes = [row.prompt_length + length for row, length in zip(rows, lengths, strict=True)]
         if len(set(sizes)) == 1:
@@ -157,7 +157,7 @@ class Processors:
     def _arrange(self, rows: Sequence[Row], length: int, logits: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return ids and logits for the processors, and the indices of the rows if these are not all."""
         if not self._is_counting or len(rows) == self._rows:
-            return torch.cat([row.ids_up_to(length) for row in rows]), logits, None
+            return ids_of(rows, length), logits, None
         # Processors that count rows get all rows of the batch.
         row_indices = send(torch.tensor([row.index for row in rows]), logits.device)
         all_logits = logits[:1].repeat(self._rows, 1)
@@ -184,11 +184,14 @@ class Processors:
 
     def _ids_of_batch(self, rows: Sequence[Row], length: int) -> Tensor:
         """Return ids [rows of the batch, tokens]; rows with fewer tokens are replaced by the first of `rows`."""
-        ids = rows[0].ids_up_to(length).repeat(self._rows, 1)
-        for row in {row.index: row for row in (*self.batch, *rows)}.values():
-            if row.is_finished or row.end is not None or length <= len(row.tokens) + len(row.draft.tokens):
-                ids[row.index] = row.ids_filled(length, self._pad)[0]
-        return ids
+        batch = {row.index: row for row in (*self.batch, *rows)}
+        behind = [
+            index
+            for index, row in batch.items()
+            if not (row.is_finished or row.end is not None or length <= len(row.tokens) + len(row.draft.tokens))
+        ]
+        shown = [rows[0] if index in behind else row for index, row in sorted(batch.items())]
+        return ids_of(shown, length, filler=self._pad)
 
     def _find_rejected(self, rows: Sequence[Row], lengths: Sequence[int], scores: Tensor) -> Callable[[int], bool]:
         """Return a function that says whether the scores of the position before, computed by then, allow a token."""
@@ -230,7 +233,7 @@ class Processors:
         if length <= self._shown:
             self._rewind_to(length - 1)
         for between in range(self._shown + 1, length):
-            ids = torch.cat([row.ids_filled(between, self._pad) for row in self.batch])
+            ids = ids_of(self.batch, between, filler=self._pad)
             logits = like.new_zeros((self._rows, like.shape[-1]))
             if self._is_exclusive and self.batch[0].node.depth >= between:
                 table = find_dense(self.batch[0].node.back_to(between))
