@@ -99,37 +99,45 @@ class Step:
         return len(self.waits), len(self.sent), len(self.kernels)
 
 
+@dataclass
 class Count:
-    """What happened on the device, by step. The first one ends with the prompt's pass."""
+    """What happened on the device, by step: the first one ends with the first forward pass.
 
-    def __init__(self) -> None:
-        self.steps = [Step()]
+    prompts: forward passes that read prompts.
+    """
+
+    prompts: int
+    steps: list[Step] = field(default_factory=lambda: [Step()])
+
+    @property
+    def inner(self) -> list[Step]:
+        """The steps between the second token's and the last two."""
+        return self.steps[self.prompts + 1 : -2]
 
     @property
     def per_step(self) -> tuple[int, ...]:
-        """The commonest number of waits, tensors sent and kernels, each for itself."""
-        inner = [step.counts for step in self.steps[2:-2]]
-        return tuple(Counter(numbers).most_common(1)[0][0] for numbers in zip(*inner, strict=True))
+        """The commonest number of waits, tensors sent and kernels of a step, each for itself."""
+        counts = zip(*(step.counts for step in self.inner), strict=True)
+        return tuple(Counter(numbers).most_common(1)[0][0] for numbers in counts)
 
-    @property
-    def totals(self) -> tuple[int, ...]:
-        """The same in all steps but the first and the last two."""
-        return tuple(map(sum, zip(*(step.counts for step in self.steps[2:-2]), strict=True)))
+    def per_rewind(self, rewinds: int, *, without: tuple[int, ...]) -> tuple[float, ...]:
+        """The same for each rewind; `without` rewinds, each step has these numbers."""
+        counts = zip(*(step.counts for step in self.inner), without, strict=True)
+        return tuple((sum(numbers) - usual * len(numbers)) / rewinds for *numbers, usual in counts)
 
     def describe(self, kind: str = "waits", limit: int = 20) -> str:
-        """Return the places by how often each occurs per step."""
-        places = Counter(place for step in self.steps[2:-2] for place in getattr(step, kind))
-        steps = max(1, len(self.steps) - 4)
-        return "\n".join(f"{number / steps:8.2f}  {place}" for place, number in places.most_common(limit))
+        """Return how often each place occurs per step, the commonest first."""
+        places = Counter(place for step in self.inner for place in getattr(step, kind))
+        return "\n".join(f"{number / len(self.inner):8.2f}  {place}" for place, number in places.most_common(limit))
 
 
 @contextmanager
-def counted(model: nn.Module, *, depth: int = 1) -> Iterator[Count]:
+def counted(model: nn.Module, *, prompts: int = 1, depth: int = 1) -> Iterator[Count]:
     """Count what happens on the device outside the model.
 
     depth: how many frames each place names, from the inside.
     """
-    count, inside = Count(), 0
+    count, inside = Count(prompts), 0
 
     def note(kind: bytes, name: bytes) -> None:
         if inside:
