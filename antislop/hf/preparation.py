@@ -60,9 +60,7 @@ def prepare_run(
         describe = partial(DenseTable.describe_choice, top_k=recording.limit)
         specs = [replace(spec, record_choice=describe) for spec in specs]
     mode = DecodeMode(call.model)
-    language_model, cache = split_arguments(
-        call.model, call.config, call.model_kwargs, rows=call.rows, decode_mode=mode
-    )
+    language_model, cache = split_arguments(call.model, call.config, call.arguments, rows=call.rows, decode_mode=mode)
     if control is not None:
         _refuse_control(control, specs, cache)
         controllers = control.begin([call.tokens_of(place) for place in range(call.rows)])
