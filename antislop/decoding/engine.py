@@ -82,7 +82,7 @@ class BatchEngine:
         fed = [len(query) for query in queries]
         queries += [self._query_nothing(place) for place in range(len(rows), len(self._cache.lengths))]
         logits = self._model.forward(fill_left(queries), self._cache)
-        return ForwardPass(_copy(logits[: len(rows)]), fed, cut, logits.dtype)
+        return ForwardPass(_copy(logits[: len(rows)], rows[0]), fed, cut, logits.dtype)
 
     @torch.no_grad()
     def replace(self, rows: Sequence[Row], place: int) -> ForwardPass:
@@ -99,7 +99,7 @@ class BatchEngine:
         self._cache.adopt(place, cache)
         self._fed[place], self._bases[place], self._settled[place] = [], row.prompt_length, 0
         self._is_ragged = True
-        return ForwardPass(_copy(logits[:, -1:]), [row.prompt_length], [0], logits.dtype)
+        return ForwardPass(_copy(logits[:, -1:], row), [row.prompt_length], [0], logits.dtype)
 
     def _fit(self, rows: Sequence[Row]) -> None:
         if len(rows) == 1:
@@ -141,7 +141,7 @@ class BatchEngine:
         self._fed, self._settled = [[] for _ in rows], [0] * len(rows)
         self._bases = list(self._cache.lengths)
         fed = [base - length for base, length in zip(self._bases, before, strict=True)]
-        return ForwardPass(_copy(logits[:, -1:]), fed[: len(rows)], [0] * len(rows), logits.dtype)
+        return ForwardPass(_copy(logits[:, -1:], rows[0]), fed[: len(rows)], [0] * len(rows), logits.dtype)
 
     def _query(self, place: int, row: Row) -> list[int]:
         if row.is_finished:
@@ -183,9 +183,9 @@ class BatchEngine:
         return cut
 
 
-def _copy(logits: Tensor) -> Tensor:
-    # A slice would keep the logits of a whole prompt in memory.
-    return logits.to(dtype=torch.float32, copy=True)
+def _copy(logits: Tensor, row: Row) -> Tensor:
+    # A slice would keep the logits of a whole prompt in memory. As in `generate`, tokens are drawn where the ids are.
+    return logits.to(device=row.spec.prompt.device, dtype=torch.float32, copy=True)
 
 
 def _stack(rows: Sequence[Row]) -> Tensor:

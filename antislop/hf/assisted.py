@@ -142,6 +142,9 @@ def _own_random_numbers(row: Row) -> Iterator[None]:
         return
     generator = row.spec.generator
     seed = int(torch.randint(2**31, (), generator=generator, device=generator.device))
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+    kind = row.ids.device.type
+    # `manual_seed` seeds all devices of a kind; mps has no state for each device.
+    devices = () if kind in ("cpu", "mps") else range(torch.get_device_module(kind).device_count())
+    with torch.random.fork_rng(devices=devices, device_type=kind):
         torch.manual_seed(seed)
         yield

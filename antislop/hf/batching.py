@@ -87,7 +87,7 @@ def open_engine(call: Call, *, max_rows: int, grows: bool = False) -> Iterator[B
     if call.model.config.is_encoder_decoder:
         raise InputError("encoder-decoder models can't take new prompts in flight: use generate on a batch")
     mode = DecodeMode(call.model)
-    language_model, _ = split_arguments(call.model, call.config, call.model_kwargs, rows=1, decode_mode=mode)
+    language_model, _ = split_arguments(call.model, call.config, call.arguments, rows=1, decode_mode=mode)
     try:
         yield BatchEngine(language_model, language_model.new_cache(max_rows), filler=call.pad or 0, grows=grows)
     finally:

@@ -92,7 +92,16 @@ class Call:
 
     @property
     def mask(self) -> Tensor | None:
-        return prompt_mask(self.model, self.model_kwargs)
+        """The mask of the prompts, beside their ids."""
+        mask = prompt_mask(self.model, self.model_kwargs)
+        return None if mask is None else mask.to(self.input_ids.device)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of forward passes, on the model's device if the prompt is not, as `generate` moves them."""
+        embeds, device = self.model_kwargs.get("inputs_embeds"), device_of(self.model)
+        prompt = self.input_ids if embeds is None else embeds
+        return self.model_kwargs if prompt.device == device else _move(self.model_kwargs, device)
 
     def mask_of(self, row: int) -> Tensor | None:
         """Return the mask of a prompt, [tokens]; None if there is none of the prompts' shape."""
@@ -111,6 +120,15 @@ class Call:
         """Which of `STATES` the call asks for."""
         names = STATES if self.config.return_dict_in_generate else ()
         return {name: value for name in names if (value := getattr(self.config, name, None)) not in (None, False)}
+
+
+def _move(value: Any, device: torch.device) -> Any:
+    """Return a tensor, or the tensors of what an encoder returned, on a device."""
+    if isinstance(value, Tensor):
+        return value.to(device)
+    if isinstance(value, dict):
+        return type(value)({name: _move(part, device) for name, part in value.items()})
+    return tuple(_move(part, device) for part in value) if isinstance(value, tuple | list) else value
 
 
 @dataclass

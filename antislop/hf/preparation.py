@@ -57,9 +57,7 @@ def prepare_run(
     if recording.has_choices:
         specs = [replace(spec, alternatives=recording.alternatives) for spec in specs]
     mode = DecodeMode(call.model)
-    language_model, cache = split_arguments(
-        call.model, call.config, call.model_kwargs, rows=call.rows, decode_mode=mode
-    )
+    language_model, cache = split_arguments(call.model, call.config, call.arguments, rows=call.rows, decode_mode=mode)
     if control is not None:
         _refuse_control(control, specs, cache)
         controllers = control.begin([call.tokens_of(place) for place in range(call.rows)])
