@@ -87,7 +87,7 @@ class Step:
     """What happened outside the model between the ends of two forward passes, each with its place in the code.
 
     waits: scalars, shapes and tensors that the host reads, and tensors that it writes other than by `send`.
-    sent: tensors that `antislop.decoding.protocols.send` writes, which on CUDA waits for nothing.
+    sent: tensors that `antislop.devices.send` writes, which on CUDA waits for nothing.
     """
 
     waits: list[str] = field(default_factory=list)
@@ -182,4 +182,4 @@ def _describe(frame: FrameType | None, depth: int) -> str:
 def _is_sent(frame: FrameType | None) -> bool:
     while frame is not None and frame.f_code.co_name != "send":
         frame = frame.f_back
-    return frame is not None and frame.f_globals["__name__"] == "antislop.decoding.protocols"
+    return frame is not None and frame.f_globals["__name__"] == "antislop.devices"
