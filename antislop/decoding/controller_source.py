@@ -261,34 +261,34 @@ class ControllerSource(Source):
         if token == NONE_DRAWN:
             self.end("failed")
             return
-        self._add_sampled(token, self.describe(token), row.feed(row.state, token))
+        self._add_sampled(self.describe(token), row.feed(row.state, token))
 
     def _sample_first(self, draws: Draws, number: int) -> None:
         """Add the first token that was drawn at a node by the branch's rule."""
-        row, token = self.row, draws.tokens[number]
+        row, drawn = self.row, draws.events[number]
         row.node.table = DenseTable(draws.batch, number, restrict=row.restrict)
-        if token == NONE_ALLOWED:
+        if drawn.token == NONE_ALLOWED:
             raise InputError(
                 f"after {len(row.tokens)} tokens, the sample_mask of a controller and the logits processors leave no "
                 "token to draw: allow more tokens, or leave out what forbids them, min_new_tokens for instance"
             )
-        if token == NONE_DRAWN:
+        if drawn.token == NONE_DRAWN:
             self.end("failed")
             return
-        self._add_sampled(token, draws.events[number], draws.states[number])
+        self._add_sampled(drawn, draws.states[number])
 
-    def _add_sampled(self, token: int, drawn: Drawn, state: State) -> None:
+    def _add_sampled(self, drawn: Drawn, state: State) -> None:
         branch, self._branch = self._branch, None
         assert branch is not None
-        self._sampled = token
-        splice = branch.find_splice(token)
+        self._sampled = drawn.token
+        splice = branch.find_splice(drawn.token)
         if splice is not None and splice.backtrack:
-            self._splice(token, splice, drawn, state)
-        elif self._add(token, drawn, state=state) and splice is not None:
+            self._splice(splice, drawn, state)
+        elif self._add(drawn.token, drawn, state=state) and splice is not None:
             self._force(splice.ff_tokens, has_begun=True)
 
-    def _splice(self, token: int, splice: Splice, drawn: Drawn, state: State) -> None:
-        row, node = self.row, self.row.node
+    def _splice(self, splice: Splice, drawn: Drawn, state: State) -> None:
+        row, node, token = self.row, self.row.node, drawn.token
         row.events.append(drawn)
         row.append(token, state)
         self._cut(splice.backtrack)

@@ -29,7 +29,6 @@ class Draws(NamedTuple):
     """
 
     batch: LogitsBatch
-    tokens: list[int]
     events: list[Drawn]
     states: list[State]
 
@@ -60,8 +59,8 @@ def draw_together(
     """
     scores = _process(rows, [len(row.tokens) for row in rows], _restrict(rows, logits))
     counts = [row.spec.alternatives for row in rows]
-    recorded = [count for count in counts if count is not None]
-    has_probs = bool(recorded) or any(row.spec.policy.do_sample for row in rows)
+    is_recorded = any(count is not None for count in counts)
+    has_probs = is_recorded or any(row.spec.policy.do_sample for row in rows)
     probs = torch.softmax(scores, dim=-1) if has_probs else scores
     if any(row.restrict for row in rows):
         is_empty = (scores == -torch.inf).all(dim=-1)
@@ -69,18 +68,18 @@ def draw_together(
         drawn = _draw(rows, scores, probs, places=places, batch=batch).masked_fill(is_empty, NONE_ALLOWED)
     else:
         drawn = _draw(rows, scores, probs, places=places, batch=batch)
-    if not recorded:
-        tokens: list[int] = drawn.tolist()
-        events = [Drawn.plain(token) for token in tokens]
-    else:
-        described = describe_draws(probs, probs, drawn.clamp(min=0), max(recorded))
-        numbers: list[list[float]] = torch.cat([drawn[:, None].float(), described], dim=1).tolist()
-        tokens = [int(values[0]) for values in numbers]
-        events = [
-            Drawn(token, None if count is None else read_choice(values[1:], count))
-            for token, values, count in zip(tokens, numbers, counts, strict=True)
-        ]
-    return Draws(LogitsBatch(logits, scores, dtype=dtype), tokens, events, _feed(rows, tokens))
+    events = _describe(drawn, probs, counts) if is_recorded else list(map(Drawn.plain, drawn.tolist()))
+    return Draws(LogitsBatch(logits, scores, dtype=dtype), events, _feed(rows, events))
+
+
+def _describe(drawn: Tensor, probs: Tensor, counts: Sequence[int | None]) -> list[Drawn]:
+    """Read tokens [n] together with the choices of the rows that record so many alternatives."""
+    described = describe_draws(probs, probs, drawn.clamp(min=0), max(count or 0 for count in counts))
+    rows: list[list[float]] = torch.cat([drawn[:, None].float(), described], dim=1).tolist()
+    return [
+        Drawn(int(numbers[0]), None if count is None else read_choice(numbers[1:], count))
+        for numbers, count in zip(rows, counts, strict=True)
+    ]
 
 
 def _restrict(rows: Sequence[Row], logits: Tensor) -> Tensor:
@@ -90,10 +89,10 @@ def _restrict(rows: Sequence[Row], logits: Tensor) -> Tensor:
     return torch.stack([logits if row.restrict is None else row.restrict(logits) for row, logits in pairs])
 
 
-def _feed(rows: Sequence[Row], tokens: Sequence[int]) -> list[State]:
+def _feed(rows: Sequence[Row], events: Sequence[Drawn]) -> list[State]:
     # A clock for each row would cost as much as most tokens do.
     began = time.perf_counter()
-    states = [row.spec.matcher.feed(row.state, token) for row, token in zip(rows, tokens, strict=True)]
+    states = [row.spec.matcher.feed(row.state, event.token) for row, event in zip(rows, events, strict=True)]
     seconds = (time.perf_counter() - began) / len(rows)
     for row in rows:
         row.matcher_seconds += seconds
@@ -179,11 +178,12 @@ def fill_paths(rows: Sequence[Row], logits: Tensor, *, dtype: torch.dtype) -> Lo
 
 def _process(rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Tensor:
     """Return the scores of each row; rows with the same settings share a call."""
+    first = rows[0].spec.settings
+    if all(row.spec.settings is first for row in rows):
+        return first.process(rows, lengths, logits)
     groups: dict[int, list[int]] = defaultdict(list)
     for number, row in enumerate(rows):
         groups[id(row.spec.settings)].append(number)
-    if len(groups) == 1:
-        return rows[0].spec.settings.process(rows, lengths, logits)
     scores = torch.empty_like(logits)
     for numbers in groups.values():
         index = numbers[0] if len(numbers) == 1 else _index(numbers, logits)

@@ -204,4 +204,6 @@ def fill_left(rows: Sequence[Sequence[int]]) -> Tensor:
     [[-1, 5], [6, 7]]
     """
     longest = max(map(len, rows))
+    if longest == min(map(len, rows)):
+        return torch.tensor(rows)
     return torch.tensor([[PAD] * (longest - len(tokens)) + list(tokens) for tokens in rows])

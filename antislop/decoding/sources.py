@@ -198,22 +198,22 @@ class LogitsSource(Source):
         row.draft = draft._replace(read=read)
 
     def add_draw(self, draws: Draws, number: int) -> None:
-        row, token, state = self.row, draws.tokens[number], draws.states[number]
+        row, drawn, state = self.row, draws.events[number], draws.states[number]
         is_quiet = self._may_pass and not state.violations and state.settled_length == len(row.tokens)
         if not is_quiet:
             row.node.table = DenseTable(draws.batch, number)
-        if token == NONE_DRAWN:
+        if drawn.token == NONE_DRAWN:
             self.end("failed")
             return
-        row.append(token, state)
-        row.events.append(draws.events[number])
+        row.append(drawn.token, state)
+        row.events.append(drawn)
         is_done = row.spec.settings.is_done(row)
         if is_quiet and not is_done and not row.spec.matcher.timed_out:
             row.pass_over(draws.batch, number)
             return
         if is_quiet:
             row.node.table = DenseTable(draws.batch, number)
-        self.end_if(self._judge_latest(token, is_done=is_done))
+        self.end_if(self._judge_latest(drawn.token, is_done=is_done))
         self._walk()
 
     def walk(self) -> None:

@@ -171,16 +171,15 @@ class Run:
 
     def _note(self, row: Row, events: Sequence[Event]) -> None:
         for event in events:
-            match event:
-                case Drawn() | Settled() | Forwarded():  # nearly all
-                    pass
-                case Forked():
-                    self._add_fork(row, event)
-                case Conceded():
-                    self.warn(event)
-                case Finished():
-                    self._excess[row.number] = self.engine.excess(row)  # another text may take its place
-                    warn_if_too_long(self.call.model, self.prompts.tokens[row.root] + len(row.tokens))
+            if type(event) in _USUAL:
+                continue
+            if isinstance(event, Forked):
+                self._add_fork(row, event)
+            elif isinstance(event, Conceded):
+                self.warn(event)
+            elif isinstance(event, Finished):
+                self._excess[row.number] = self.engine.excess(row)  # another text may take its place
+                warn_if_too_long(self.call.model, self.prompts.tokens[row.root] + len(row.tokens))
         self._reports[row.number].extend(events, keep=self.recording.level != "none")
 
     def _add_fork(self, row: Row, fork: Forked) -> None:
@@ -247,6 +246,9 @@ class Run:
         return tuple(
             torch.cat([row[step][index] if step < len(row) else blank for row in kept]) for step in range(steps)
         )
+
+
+_USUAL = {Forwarded, Drawn, Settled}  # what happens in most steps of most rows
 
 
 def _put(streamer: BaseStreamer, events: Sequence[Event]) -> None:

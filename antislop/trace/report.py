@@ -99,17 +99,18 @@ class Report:
         if keep:
             self.events += events
         for event in events:
-            self.count(event)
+            if type(event) is not Drawn and type(event) is not Settled:  # as most are, and they count nothing
+                self.count(event)
 
     def count(self, event: Event) -> None:
         """Count an event without keeping it."""
         match event:
-            case Drawn() | Settled():
-                pass
             case Forwarded():
                 self.forward_passes += event.fed > 0
                 self.tokens_fed += event.fed
                 self.cut_tokens += event.cut
+            case Drawn() | Settled():
+                pass
             case Drafted(proposed, accepted):
                 self.drafted_tokens += proposed
                 self.accepted_tokens += accepted
