@@ -73,12 +73,16 @@ def _stubbed(bench: Bench, texts: Tensor, sampler: AntiSlop | None) -> Contestan
         return written
 
     def write_stubbed(seed: int) -> Written:
-        draws = cycle(wanted.split(1, dim=1))
+        draws = iter(wanted.split(1, dim=1))
+
+        def draw(probs: Tensor, **_: Any) -> Tensor:  # noqa: ARG001
+            return next(draws)
+
         with (
             mock.patch.object(subject.model, "forward", answer),
             mock.patch.object(torch, "softmax", lambda scores, **_: scores),
             mock.patch.object(torch.nn.functional, "softmax", lambda scores, **_: scores),
-            mock.patch.object(torch, "multinomial", side_effect=draws),
+            mock.patch.object(torch, "multinomial", draw),
         ):
             return subject.follow(write, bench.race.clock)(seed)
 
