@@ -281,7 +281,7 @@ def _contestant(bench: Bench, ids: Tensor, sampler: AntiSlop | None, **settings:
 
 def _step_ms(laps: Sequence[Lap]) -> float:
     """Return the milliseconds of a step, without the time for prompts."""
-    return statistics.median(1e3 * (lap.seconds - lap.prefill_seconds) / (lap.calls - len(lap.texts)) for lap in laps)
+    return statistics.median(1e3 * lap.step_seconds for lap in laps)
 
 
 def _spread(values: Sequence[float]) -> str:

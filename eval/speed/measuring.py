@@ -34,6 +34,7 @@ from antislop.lists.bundled import FOLDER
 ASSETS = Path(__file__).resolve().parents[3] / "shared" / "assets"
 PROMPTS = ("One day", "She", "The old man", "In the morning")
 RANDOM = "random55M"
+NEVER = -100.0  # a logit whose probability is 0 in float32
 CLOCKS: Mapping[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
 
 
@@ -201,6 +202,18 @@ def stretch(model: PreTrainedModel, times: int) -> PreTrainedModel:
     return stretched
 
 
+def widen(model: PreTrainedModel, vocab: int) -> PreTrainedModel:
+    """Return a model that writes the same texts with a vocabulary of `vocab` tokens, none of those added ever drawn."""
+    wide, old = deepcopy(model), model.get_output_embeddings().weight
+    head = torch.nn.Linear(old.shape[1], vocab, dtype=old.dtype, device=old.device)
+    with torch.no_grad():
+        head.weight.zero_()[: len(old)] = old
+        head.bias.fill_(NEVER)[: len(old)] = 0.0
+    wide.set_output_embeddings(head)
+    wide.config.vocab_size = vocab
+    return wide
+
+
 @contextmanager
 def forward_wrapped(subject: Subject, around: Callable[[Callable[[], Any]], Any]) -> Iterator[None]:
     """Replace the model's forward by `around(forward)`."""
@@ -246,6 +259,11 @@ class Lap:
     def decoding_speed(self) -> float:
         """Kept tokens per second after the first forward pass."""
         return self.kept / (self.seconds - self.prefill_seconds)
+
+    @property
+    def step_seconds(self) -> float:
+        """Seconds per forward pass after each text's, or batch's, first one."""
+        return (self.seconds - self.prefill_seconds) / (self.calls - len(self.texts))
 
     def add(self, written: Written, seconds: float) -> None:
         """Count one more text."""

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
-from antislop import AntiSlop
+from antislop import AntiSlop, BanList, constructions, default_bans, loops
 from eval.speed.cases import Bench
-from eval.speed.measuring import ASSETS, Contestant, Result, Skipped, Written
+from eval.speed.measuring import ASSETS, Contestant, Result, Skipped, Written, figures, widen
 from eval.speed.phrases import collect_words, invent
 
 ROWS = 64
@@ -23,6 +23,9 @@ START = 8  # tokens of a prompt
 STEPS = 96
 LISTED = 500
 PYTHON = 5.0  # µs per row and step
+VOCAB = 16_384
+WIDE_STEPS = 40  # of the larger vocabulary, which are slow
+GOALS = {"no bans": 1.0, "bundled list": 1.03, "bundled list, constructions, loops": 1.10}
 
 
 def measure_python(bench: Bench) -> Iterator[Result]:
@@ -89,4 +92,36 @@ def _stubbed(bench: Bench, texts: Tensor, sampler: AntiSlop | None) -> Contestan
     return write_stubbed
 
 
-BENCHMARKS: dict[str, Callable[[Bench], Iterator[Result]]] = {"python": measure_python}
+def measure_steps(bench: Bench) -> Iterator[Result]:
+    """Compare the time per step of 64 rows with that of `generate`, with real bans, some of which are violated."""
+    if bench.subject.is_random:
+        raise Skipped("none of the bundled bans occurs in its texts: steps is not measured.")
+    subject = replace(bench.subject, model=widen(bench.subject.model, VOCAB))
+    prompts = _known_texts(bench)[:, :START].contiguous()
+    every = BanList([*default_bans(), *constructions(), *loops()])
+    samplers = dict(
+        zip(GOALS, (AntiSlop(subject.tokenizer, bans) for bans in ([], default_bans(), every)), strict=True)
+    )
+
+    def make(sampler: AntiSlop | None) -> Contestant:
+        write = functools.partial(subject.write_rows, prompts, sampler=sampler, max_new_tokens=WIDE_STEPS)
+        return subject.follow(lambda seed: write(seed=seed), bench.race.clock)
+
+    laps = bench.short_race.run({"generate": make(None)} | {name: make(own) for name, own in samplers.items()})
+    for name, goal in GOALS.items():
+        cost = figures(laps[name])
+        yield Result(
+            subject.name,
+            "steps",
+            f"{ROWS} rows, {VOCAB:,} tokens in the vocabulary, {name} / generate",
+            [own.step_seconds / plain.step_seconds for own, plain in zip(laps[name], laps["generate"], strict=True)],
+            "×",
+            goal,
+            is_floor=False,
+            note=f"{1e3 * laps['generate'][0].step_seconds:.0f} ms per step of generate; "
+            f"{cost['violations_per_1000']:.1f} violations per 1,000",
+            figures=cost,
+        )
+
+
+BENCHMARKS: dict[str, Callable[[Bench], Iterator[Result]]] = {"python": measure_python, "steps": measure_steps}
