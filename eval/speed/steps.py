@@ -113,7 +113,7 @@ def measure_steps(bench: Bench) -> Iterator[Result]:
         yield Result(
             subject.name,
             "steps",
-            f"{ROWS} rows, {VOCAB:,} tokens in the vocabulary, {name} / generate",
+            f"{ROWS} × {VOCAB:,} tokens, {name} / generate",
             [own.step_seconds / plain.step_seconds for own, plain in zip(laps[name], laps["generate"], strict=True)],
             "×",
             goal,
