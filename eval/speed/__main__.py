@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -20,7 +19,7 @@ import transformers
 from rich.console import Console
 from rich.table import Table
 
-from eval.reporting import describe_conditions
+from eval.reporting import describe_conditions, find_commit
 from eval.speed import batches, cases, drafts, endpoints, kinds, memory, recording, server, steps
 from eval.speed.cases import Bench
 from eval.speed.measuring import CLOCKS, RANDOM, Race, Result, Skipped, load
@@ -68,7 +67,7 @@ def main() -> None:
         console.print(f"Skipped: {sentence}", highlight=False)
     if not arguments.profile:
         settings = {key: getattr(arguments, key) for key in ("rounds", "texts", "tokens", "clock")}
-        line = {"machine": machine, "settings": settings, "skipped": skipped}
+        line = {"machine": machine, "commit": find_commit(), "settings": settings, "skipped": skipped}
         report(results, {**line, "results": [result.as_json() for result in results]}, arguments.json)
         sys.exit(any(result.verdict == "missed" for result in results))
 
@@ -98,14 +97,14 @@ def run(bench: Bench, names: Sequence[str], skipped: list[str]) -> Iterator[Resu
     """Yield the results of some benchmarks, and collect the reasons why others could not be run."""
     for name in names:
         log.print(f"{bench.subject.name}: {name} …")
-        began = time.perf_counter()
+        began = CLOCKS[bench.race.clock]()
         try:
             if bench.subject.is_random and name in cases.BENCHMARKS:
                 raise Skipped(f"{name} is for models that write text, so it is not measured.")
             yield from BENCHMARKS[name](bench)
         except Skipped as reason:
             skipped.append(f"{bench.subject.name}: {reason}")
-        log.print(f"    {time.perf_counter() - began:.0f} s")
+        log.print(f"    {CLOCKS[bench.race.clock]() - began:.0f} s of {bench.race.clock} time")
 
 
 def report(results: Sequence[Result], line: dict[str, object], path: Path | None) -> None:

@@ -35,7 +35,7 @@ from antislop.lists.bundled import FOLDER
 ASSETS = Path(__file__).resolve().parents[3] / "shared" / "assets"
 PROMPTS = ("One day", "She", "The old man", "In the morning")
 RANDOM = "random55M"
-NEVER = -100.0  # a logit whose probability is 0 in float32
+NEVER = -200.0  # a logit whose probability is 0 in float32
 CLOCKS: Mapping[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
 
 
@@ -400,10 +400,10 @@ class Result:
 
     def as_row(self) -> list[str]:
         """Return its line of a table: model, benchmark, case, median, noise, goal, verdict, note."""
-        median = f"{self.median:.3f}×" if self.unit == "×" else f"{self.median:.3g} {self.unit}".strip()
         low, high = self.noise
         noise = f"{low:.3g} … {high:.3g}" if low < high else ""
-        goal = "" if self.goal is None else f"{'≥' if self.is_floor else '≤'} {self.goal:g}"
+        goal = show_goal(self.goal, is_floor=self.is_floor)
+        median = show_value(self.median, self.unit)
         return [self.model, self.benchmark, self.case, median, noise, goal, self.verdict, self.note]
 
     def as_json(self) -> dict[str, Any]:
@@ -422,6 +422,14 @@ class Result:
             "note": self.note,
             **{name: round(value, 4) for name, value in (self.figures or {}).items()},
         }
+
+
+def show_value(value: float, unit: str) -> str:
+    return f"{value:.3f}×" if unit == "×" else f"{value:.3g} {unit}".strip()
+
+
+def show_goal(goal: float | None, *, is_floor: bool) -> str:
+    return "" if goal is None else f"{'≥' if is_floor else '≤'} {goal:g}"
 
 
 def find_interval(values: Sequence[float]) -> tuple[float, float]:
