@@ -105,7 +105,8 @@ class Ready(Bench):
 def prepare(subject: Subject, scale: Scale) -> Ready:
     """Let a model write the texts that prompts and phrases are taken from."""
     ids = torch.tensor([subject.tokenizer(subject.prompt(0))["input_ids"]] * POOL_ROWS)
-    written = subject.write_rows(ids, seed=99, max_new_tokens=scale.pooled - ids.shape[1])
+    most = min(scale.pooled, subject.positions) - ids.shape[1]
+    written = subject.write_rows(ids, seed=99, max_new_tokens=most)
     pool = torch.cat([ids, torch.tensor(written.tokens).view(POOL_ROWS, -1)], dim=1).to(subject.model.device)
     texts = subject.tokenizer.batch_decode(pool)
     # Phrases of two words too often occur in another text of the same model.
@@ -167,18 +168,18 @@ def measure_waits(ready: Ready, until: float) -> Iterator[Result]:
     result = partial(Result, ready.subject.name, "waits", unit="", is_floor=False)
     for rows in ready.scale.rows:
         check_time(until, f"the waits of {count(rows, 'row')}")
-        per_step = {}
+        ends, per_step, base = (4, ready.scale.tokens), 0.0, 0.0
         for name, sampler in {"generate": None, "never violated": ready.sampler(ready.absent)}.items():
-            ends = (4, ready.scale.tokens)
             short, long = (count_waits(ready.write_rows(rows, sampler, max_new_tokens=end))[0] for end in ends)
-            per_step[name], goal = (long - short) / (ends[1] - ends[0]), None if sampler is None else WAITS
-            yield result(f"{count(rows, 'row')}, {name}, per step", [per_step[name]], goal=goal)
+            per_step = (long - short) / (ends[1] - ends[0])
+            base = short - ends[0] * per_step  # of a call
+            goal = None if sampler is None else WAITS
+            yield result(f"{count(rows, 'row')}, {name}, per step", [per_step], goal=goal)
         follow = ready.subject.follow(ready.write_rows(rows, ready.sampler(often)), "wall")
         waits, written = count_waits(follow)
-        more = (waits - per_step["never violated"] * written.calls) / max(1, written.violations)
-        yield result(
-            f"{count(rows, 'row')}, per rewind", [more], goal=REWIND_WAITS, note=f"{written.violations} rewinds"
-        )
+        more = (waits - base - per_step * written.calls) / max(1, written.violations)
+        note = count(written.violations, "rewind")
+        yield result(f"{count(rows, 'row')}, per rewind", [more], goal=REWIND_WAITS, note=note)
 
 
 def check_time(until: float, what: str) -> None:
@@ -230,8 +231,8 @@ PARTS: Sequence[tuple[str, str, Part, float]] = (
     ("1.2B", "memory", measure_memory, 0.08),
     ("1.2B", "waits", measure_waits, 0.05),
     ("1.2B", "compiled", partial(measure_rows, static=True), 0.23),
-    ("1.2B", "in flight", lambda ready, until: measure_in_flight(ready.until(until)), 0.12),
     ("tiny", "eager", measure_rows, 0.09),
+    ("1.2B", "in flight", lambda ready, until: measure_in_flight(ready.until(until)), 0.12),
 )
 """Model, name, what measures it, and its share of the time. A tenth is left for last rounds, which may take longer."""
 
@@ -261,11 +262,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 readies[model] = prepare(load_subject(model, scale, device), scale)
             for result in measure(readies[model], until):
                 results.append(result)
-                write(results, left_out, out, minutes=asked.minutes)
+                report(results, left_out, out, minutes=asked.minutes)
         except Exception as error:  # noqa: BLE001  # the other parts are worth their time
             left_out.append(f"{model}, {name}: {type(error).__name__}: {error}")
             traceback.print_exc()
-    print(write(results, left_out, out, minutes=asked.minutes))
+    print(report(results, left_out, out, minutes=asked.minutes))
     return int(not asked.dry and (bool(left_out) or any(result.verdict == "missed" for result in results)))
 
 
@@ -277,7 +278,7 @@ def load_subject(name: str, scale: Scale, device: str) -> Subject:
     return Subject(name, model, tokenizer, scale.tokens)
 
 
-def write(results: Sequence[Result], left_out: Sequence[str], folder: Path | None, *, minutes: float) -> str:
+def report(results: Sequence[Result], left_out: Sequence[str], folder: Path | None, *, minutes: float) -> str:
     """Write the results so far into a folder; return the table."""
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "a CPU, which says nothing about a GPU"
     made_with = {"device": device, "minutes": minutes, **describe_conditions(), "commit": find_commit()}
