@@ -97,7 +97,7 @@ class Bench:
         contestant: Callable[[Sequence[str]], Contestant],
         seeds: Iterable[int],
         *,
-        tries: int = 5,
+        tries: int = 4,
         words: int = 1,
     ) -> list[str]:
         """Choose phrases by their frequency, measure how often they are withdrawn, and correct the choice.
