@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,6 +35,7 @@ from antislop.lists.bundled import FOLDER
 ASSETS = Path(__file__).resolve().parents[3] / "shared" / "assets"
 PROMPTS = ("One day", "She", "The old man", "In the morning")
 RANDOM = "random55M"
+NEVER = -200.0  # a logit whose probability is 0 in float32
 CLOCKS: Mapping[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
 
 
@@ -109,6 +111,7 @@ class Subject:
         elif sampler is not None:  # which `generate` would keep to itself
             generate = functools.partial(sampler.generate, self.model)
         torch.manual_seed(seed)
+        ids = ids.to(self.model.device)
         output = generate(ids, **(self.settings() | {"attention_mask": torch.ones_like(ids)} | settings))
         tokens = output.sequences[:, ids.shape[1] :].flatten().tolist()
         report = output.get("report")
@@ -189,6 +192,47 @@ def _invent_model(tokens: int) -> Subject:
     return Subject(RANDOM, model, AutoTokenizer.from_pretrained(FOLDER / "tiny"), tokens, is_random=True)
 
 
+def build_llama(
+    shape: Mapping[str, int], *, vocab: int, dtype: torch.dtype, device: str
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Return a Llama of random weights that computes in full and writes English, with the bundled tokenizer.
+
+    Its layers add zeros, so the embedding of a token reaches the head as a unit vector of its own, and the head holds
+    the bundled model's probabilities after that token: for the most frequent tokens, and their mean for all others.
+    """
+    tiny, tokenizer = antislop.tiny_model()
+    config = LlamaConfig(vocab_size=vocab, tie_word_embeddings=False, **shape)
+    with torch.random.fork_rng(), torch.device(device):
+        torch.manual_seed(0)
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
+    probs = _read_bigrams(tiny.to(device), tokenizer)
+    often, root = probs.mean(dim=0), math.sqrt(config.hidden_size)
+    for _ in range(20):
+        often = often @ probs
+    frequent = often.topk(min(config.hidden_size - 1, len(probs))).indices
+    rest = often.index_fill(0, frequent, 0.0)
+    after = torch.cat([(rest @ probs / rest.sum())[None], probs[frequent]]).log().clamp(min=NEVER)
+    with torch.no_grad():
+        embedding, head = model.get_input_embeddings().weight.zero_(), model.get_output_embeddings().weight
+        embedding[:, 0] = root  # of the length that RMSNorm gives it, too
+        embedding[frequent] = root * torch.eye(config.hidden_size, device=device, dtype=dtype)[1 : len(frequent) + 1]
+        head.fill_(NEVER / root)[: len(probs), : len(after)] = (after / root).T.to(dtype)
+        for layer in model.base_model.layers:
+            for projection in (layer.self_attn.o_proj, layer.mlp.down_proj):
+                torch.nn.init.zeros_(projection.weight)
+    return model, tokenizer
+
+
+@torch.no_grad()
+def _read_bigrams(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Tensor:
+    """Return a model's probabilities [tokens, tokens] of a second token after each first one; special ones never."""
+    ids = torch.arange(model.config.vocab_size, device=model.device)[:, None]
+    starts = torch.cat([torch.full_like(ids, model.config.bos_token_id), ids], dim=1)
+    logits = torch.cat([model(part).logits[:, -1].float() for part in starts.split(512)])
+    logits[:, tokenizer.all_special_ids] = -torch.inf
+    return torch.softmax(logits, dim=-1)
+
+
 def stretch(model: PreTrainedModel, times: int) -> PreTrainedModel:
     """Return a Llama that computes the same with so many times the layers, those added of which change nothing."""
     config = deepcopy(model.config)
@@ -199,6 +243,18 @@ def stretch(model: PreTrainedModel, times: int) -> PreTrainedModel:
         for projection in (layer.self_attn.o_proj, layer.mlp.down_proj):
             torch.nn.init.zeros_(projection.weight)
     return stretched
+
+
+def widen(model: PreTrainedModel, vocab: int) -> PreTrainedModel:
+    """Return a model that writes the same texts with a vocabulary of `vocab` tokens, none of those added ever drawn."""
+    wide, old = deepcopy(model), model.get_output_embeddings().weight
+    head = torch.nn.Linear(old.shape[1], vocab, dtype=old.dtype, device=old.device)
+    with torch.no_grad():
+        head.weight.zero_()[: len(old)] = old
+        head.bias.fill_(NEVER)[: len(old)] = 0.0
+    wide.set_output_embeddings(head)
+    wide.config.vocab_size = vocab
+    return wide
 
 
 @contextmanager
@@ -247,6 +303,11 @@ class Lap:
         """Kept tokens per second after the first forward pass."""
         return self.kept / (self.seconds - self.prefill_seconds)
 
+    @property
+    def step_seconds(self) -> float:
+        """Seconds per forward pass after each text's, or batch's, first one."""
+        return (self.seconds - self.prefill_seconds) / (self.calls - len(self.texts))
+
     def add(self, written: Written, seconds: float) -> None:
         """Count one more text."""
         self.seconds += seconds
@@ -261,12 +322,16 @@ class Lap:
 
 @dataclass(frozen=True)
 class Race:
-    """The settings of the rounds. The seeds of the timed texts are never used to warm up."""
+    """The settings of the rounds. The seeds of the timed texts are never used to warm up.
+
+    until: the time of `time.monotonic` after which no further round begins.
+    """
 
     rounds: int
     texts: int
     clock: str
     warm_up: int = 8
+    until: float = math.inf
 
     @property
     def seeds(self) -> range:
@@ -281,6 +346,8 @@ class Race:
             for seed in range(self.warm_up):
                 contestants[name](seed)
         for number, seed in enumerate(self.seeds):
+            if number and number % self.texts == 0 and time.monotonic() > self.until:
+                return {name: own[: number // self.texts] for name, own in laps.items()}
             first = number % len(names)
             for name in names[first:] + names[:first]:
                 seconds, written = timed(functools.partial(contestants[name], seed), self.clock)
@@ -317,11 +384,27 @@ class Result:
         return statistics.median(self.values)
 
     @property
+    def noise(self) -> tuple[float, float]:
+        """The interval that holds the median of all possible rounds with a probability of 95 %, by the sign test."""
+        return find_interval(self.values)
+
+    @property
     def verdict(self) -> str:
-        """Whether the goal is met; empty if there is no goal."""
+        """Whether the goal is met, or missed by the whole interval of noise; empty if there is no goal."""
         if self.goal is None:
             return ""
-        return "met" if (self.median >= self.goal if self.is_floor else self.median <= self.goal) else "missed"
+        low, high = self.noise
+        is_met = self.median >= self.goal if self.is_floor else self.median <= self.goal
+        is_near = high >= self.goal if self.is_floor else low <= self.goal
+        return "met" if is_met else "within noise" if is_near else "missed"
+
+    def as_row(self) -> list[str]:
+        """Return its line of a table: model, benchmark, case, median, noise, goal, verdict, note."""
+        low, high = self.noise
+        noise = f"{low:.3g} … {high:.3g}" if low < high else ""
+        goal = show_goal(self.goal, is_floor=self.is_floor)
+        median = show_value(self.median, self.unit)
+        return [self.model, self.benchmark, self.case, median, noise, goal, self.verdict, self.note]
 
     def as_json(self) -> dict[str, Any]:
         """Return its part of the JSON line."""
@@ -330,14 +413,37 @@ class Result:
             "benchmark": self.benchmark,
             "case": self.case,
             "median": round(self.median, 4),
-            "min": round(min(self.values), 4),
-            "max": round(max(self.values), 4),
+            "noise": [round(value, 4) for value in self.noise],
+            "values": [round(value, 4) for value in self.values],
             "unit": self.unit,
             "goal": self.goal,
+            "is_floor": self.is_floor,
             "verdict": self.verdict,
             "note": self.note,
             **{name: round(value, 4) for name, value in (self.figures or {}).items()},
         }
+
+
+def show_value(value: float, unit: str) -> str:
+    return f"{value:.3f}×" if unit == "×" else f"{value:.3g} {unit}".strip()
+
+
+def show_goal(goal: float | None, *, is_floor: bool) -> str:
+    return "" if goal is None else f"{'≥' if is_floor else '≤'} {goal:g}"
+
+
+def find_interval(values: Sequence[float]) -> tuple[float, float]:
+    """Return the smallest and the largest of the values that are left once both tails have lost up to 2.5 % each.
+
+    The median of what the values are drawn from is outside with a probability of at most 5 %, whatever its
+    distribution; with fewer than six values, of 2 / 2^n.
+    """
+    ordered, count = sorted(values), len(values)
+    cut, tail = 0, 2.0**-count
+    while tail + math.comb(count, cut + 1) * 2.0**-count <= 0.025:
+        cut += 1
+        tail += math.comb(count, cut) * 2.0**-count
+    return ordered[cut], ordered[-1 - cut]
 
 
 def compare(ours: Sequence[Lap], theirs: Sequence[Lap], *, speed: str = "speed") -> list[float]:

@@ -1,9 +1,13 @@
-"""Write mixed texts with the server's backend for minutes, some of whose readers leave, and watch the memory.
+"""Write for long and watch the memory: with the server's backend, some of whose readers leave, or under a long list.
 
     python -m eval.speed.soak [--minutes 10] [--model tiny] [--clients 24]
+    python -m eval.speed.soak --phrases 1000000 [--calls 2000] [--tokens 20000]
 
-Prints a JSON line at each tenth of a minute; the last one compares the memory of the first and the last quarter after
-a minute of warming up, and the status is 1 if it grew by more than 2 % or if a row is left.
+With the backend it prints a JSON line at each tenth of a minute; the last one compares the memory of the first and the
+last quarter after a minute of warming up, and the status is 1 if it grew by more than 2 % or if a row is left.
+
+Under a list it makes many calls and then writes one text, with attention to 256 tokens so that the cache stays as it
+is; the status is 1 if the memory of the last quarter is more than 8 MB above that of the second.
 """
 
 from __future__ import annotations
@@ -17,8 +21,8 @@ import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from resource import getpagesize
@@ -26,8 +30,9 @@ from typing import Any
 
 import torch
 import transformers
+from transformers import MistralConfig, MistralForCausalLM
 
-from antislop import Ban, BanList, default_bans
+from antislop import AntiSlop, Ban, BanList, default_bans
 from antislop.decoding.ledger import Node
 from antislop.decoding.row import Row
 from antislop.endpoint.sampling import Sampling
@@ -35,10 +40,13 @@ from antislop.matching.token_matcher import State
 from antislop.server.backend import GenerationRequest
 from antislop.server.bodies.bans import BanCache
 from antislop.server.local import LocalBackend
-from antislop.trace.events import Finished, Settled
-from eval.speed.measuring import PROMPTS, load
+from antislop.trace.events import Event, Finished, Settled
+from eval.speed.measuring import PROMPTS, Subject, load
+from eval.speed.phrases import invent
 
 GROWTH = 1.02
+FLAT = 8.0  # megabytes
+WINDOW, MOMENTS = 256, 40
 WARM_UP = 60.0
 LEAVING = 0.3
 """The share of readers that leave before the end of their text."""
@@ -147,6 +155,44 @@ def compare_quarters(values: Sequence[float]) -> float:
     return statistics.median(values[-size:]) / statistics.median(values[:size])
 
 
+def soak_list(count: int, *, calls: int, tokens: int) -> int:
+    """Make calls, then write one text, under one list; print the course of the memory, and return the status."""
+    subject = load("tiny", tokens // calls)
+    vocabulary = (word.strip("Ġ▁") for word in subject.tokenizer.get_vocab())
+    phrases = invent(count, sorted({word for word in vocabulary if word.isalpha()}), absent_from=[])
+    began, before = time.perf_counter(), measure_memory()
+    sampler = AntiSlop(subject.tokenizer, BanList(phrases))
+    print_line(phrases=count, seconds=time.perf_counter() - began, megabytes=measure_memory() - before)
+    growths = {
+        "calls": watch((subject.write(seed, sampler) for seed in range(calls)), calls),
+        "tokens": watch(_stream(replace(subject, tokens=tokens), sampler), tokens),
+    }
+    print_line(growth_in_megabytes=growths)
+    return int(max(growths.values()) > FLAT)
+
+
+def _stream(subject: Subject, sampler: AntiSlop) -> Iterator[Event]:
+    """Yield an event per token of one text, of a model that attends to few tokens, whose cache stays as it is."""
+    config = MistralConfig(**subject.model.config.to_dict() | {"sliding_window": WINDOW})
+    model = MistralForCausalLM(config).eval()
+    model.load_state_dict(subject.model.state_dict())
+    ids = subject.tokenizer(PROMPTS[0], return_tensors="pt")["input_ids"]
+    settings = {name: value for name, value in subject.settings().items() if name != "return_dict_in_generate"}
+    events = sampler.events(model, ids, attention_mask=torch.ones_like(ids), record="none", **settings)
+    return (event for event in events for _ in (event.tokens if isinstance(event, Settled) else ()))
+
+
+def watch(steps: Iterable[object], count: int) -> float:
+    """Print the memory at 40 moments of some steps; return by how much the last quarter is above the second, in MB."""
+    course: list[float] = []
+    for number, _ in enumerate(steps, 1):
+        if number % max(1, count // MOMENTS) == 0:
+            course.append(measure_memory())
+            print_line(steps=number, megabytes=course[-1])
+    quarter = len(course) // 4
+    return statistics.median(course[-quarter:]) - statistics.median(course[quarter : 2 * quarter])
+
+
 def print_line(**figures: Any) -> None:
     """Print figures as a JSON line."""
     rounded = {name: round(value, 4) if isinstance(value, float) else value for name, value in figures.items()}
@@ -159,9 +205,14 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--model", default="tiny")
     parser.add_argument("--clients", type=int, default=24)
+    parser.add_argument("--phrases", type=int, help="write under one list of so many phrases instead")
+    parser.add_argument("--calls", type=int, default=2000)
+    parser.add_argument("--tokens", type=int, default=20_000)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
+    if arguments.phrases is not None:
+        sys.exit(soak_list(arguments.phrases, calls=arguments.calls, tokens=arguments.tokens))
     sys.exit(asyncio.run(soak(arguments.model, seconds=60 * arguments.minutes, clients=arguments.clients)))
 
 
