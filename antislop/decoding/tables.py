@@ -63,13 +63,14 @@ class DenseTable:
     not wait for a device.
     """
 
-    __slots__ = ("__weakref__", "_batch", "_left", "_probs", "restrict", "row", "spent")
+    __slots__ = ("__weakref__", "_batch", "_before", "_left", "_probs", "restrict", "row", "spent")
 
     def __init__(self, batch: LogitsBatch, row: int = 0, *, restrict: Callable[[Tensor], Tensor] | None = None) -> None:
         self._batch = batch
         self.row = row
-        self._probs: Tensor | None = None
+        self._probs: Tensor | None = None  # None as long as they can be computed from the scores
         self._left: Tensor | None = None  # None while nothing was subtracted
+        self._before: dict[int, float] = {}  # probabilities of tokens from which something was subtracted
         self.restrict = restrict
         self.spent: Tensor | None = None
         batch.add(self)
@@ -87,27 +88,28 @@ class DenseTable:
     @property
     def probs(self) -> Tensor:
         """The distribution before anything was subtracted, [vocab], on the host."""
-        if self._probs is None:
-            self._probs = torch.softmax(self.scores[0], dim=-1).cpu()
-        return self._probs
+        return torch.softmax(self.scores[0], dim=-1).cpu() if self._probs is None else self._probs
 
     @property
     def remaining(self) -> Tensor:
         """What is left, [vocab], on the host, not normalized; to be changed in place."""
         if self._left is None:
-            self._left = self.probs.clone()
+            self._left = self.probs.clone() if self._probs is not None else self.probs
         return self._left
 
     def knows(self, token: int) -> bool:  # noqa: ARG002
         return True
 
     def probability(self, token: int) -> float:
-        return float(self.probs[token])
+        if token in self._before:
+            return self._before[token]
+        return float(self.remaining[token] if self._probs is None else self._probs[token])
 
     def left(self, token: int) -> float:
         return float(self.remaining[token])
 
     def set_left(self, token: int, mass: float) -> None:
+        self._before[token] = self.probability(token)
         self.remaining[token] = mass
 
     def mass_left(self) -> float:
@@ -120,7 +122,7 @@ class DenseTable:
 
     def copy(self) -> DenseTable:
         other = DenseTable(self._batch, self.row, restrict=self.restrict)
-        other._probs, other.spent = self._probs, self.spent
+        other._probs, other._before, other.spent = self._probs, dict(self._before), self.spent
         other._left = None if self._left is None else self._left.clone()
         return other
 
@@ -165,12 +167,13 @@ class DenseTable:
 
     def keep_only(self, candidates: Tensor) -> None:
         """Leave nothing of the other tokens. candidates: bool [vocab], on the host."""
+        self._probs = self.probs
         self.remaining.masked_fill_(~candidates, 0.0)
 
     def replace_distribution(self, probs: Tensor) -> None:
         """Replace the distribution by one [vocab], on the host, over tokens that could not be drawn so far."""
         self._left = probs / probs.sum()
-        self._probs = self._left.clone()
+        self._probs, self._before = self._left.clone(), {}
 
 
 class CertainTable:
