@@ -50,7 +50,8 @@ def main() -> None:
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     race = Race(arguments.rounds, arguments.texts, arguments.clock)
-    machine = describe_conditions()
+    settings = {key: getattr(arguments, key) for key in ("rounds", "texts", "tokens", "clock")}
+    made_with = {"machine": describe_conditions(), "commit": find_commit(), "settings": settings}
     results: list[Result] = []
     skipped: list[str] = []
     for name in arguments.model:
@@ -61,15 +62,19 @@ def main() -> None:
             continue
         if arguments.profile:
             show_profile(bench)
-        else:
-            results += run(bench, arguments.only or PLAN.get(name, list(BENCHMARKS)), skipped)
+            continue
+        for result in run(bench, arguments.only or PLAN.get(name, list(BENCHMARKS)), skipped):
+            results.append(result)
+            save(results, {**made_with, "skipped": skipped}, arguments.json)
+    if arguments.profile:
+        return
     for sentence in skipped:
         console.print(f"Skipped: {sentence}", highlight=False)
-    if not arguments.profile:
-        settings = {key: getattr(arguments, key) for key in ("rounds", "texts", "tokens", "clock")}
-        line = {"machine": machine, "commit": find_commit(), "settings": settings, "skipped": skipped}
-        report(results, {**line, "results": [result.as_json() for result in results]}, arguments.json)
-        sys.exit(any(result.verdict == "missed" for result in results))
+    report(results)
+    line = save(results, {**made_with, "skipped": skipped}, arguments.json)
+    if arguments.json is None:
+        print(line)
+    sys.exit(any(result.verdict == "missed" for result in results))
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -81,7 +86,9 @@ def parse_arguments() -> argparse.Namespace:
         default=["tiny", "stories3M", RANDOM],
         help=f"tiny, {RANDOM}, or folders of the assets' models",
     )
-    parser.add_argument("--only", nargs="+", choices=list(BENCHMARKS), help="instead of what README.md lists")
+    parser.add_argument(
+        "--only", nargs="+", choices=list(BENCHMARKS), help="instead of those with a goal for the model"
+    )
     parser.add_argument("--rounds", type=int, default=10, help="rounds; results are medians over them")
     parser.add_argument("--texts", type=int, default=2, help="texts per round and contestant")
     parser.add_argument("--tokens", type=int, default=200, help="tokens per text")
@@ -107,8 +114,16 @@ def run(bench: Bench, names: Sequence[str], skipped: list[str]) -> Iterator[Resu
         log.print(f"    {CLOCKS[bench.race.clock]() - began:.0f} s of {bench.race.clock} time")
 
 
-def report(results: Sequence[Result], line: dict[str, object], path: Path | None) -> None:
-    """Print the table and the JSON line."""
+def save(results: Sequence[Result], made_with: dict[str, object], path: Path | None) -> str:
+    """Write the JSON line of the results so far into a file, if there is one; return it."""
+    line = json.dumps({**made_with, "results": [result.as_json() for result in results]}, ensure_ascii=False)
+    if path is not None:
+        path.write_text(line + "\n", encoding="utf-8")
+    return line
+
+
+def report(results: Sequence[Result]) -> None:
+    """Print the table."""
     table = Table(title="Medians over the rounds")
     for column in ("model", "benchmark", "case"):
         table.add_column(column)
@@ -119,11 +134,6 @@ def report(results: Sequence[Result], line: dict[str, object], path: Path | None
     for result in results:
         table.add_row(*result.as_row())
     console.print(table, highlight=False)
-    text = json.dumps(line, ensure_ascii=False)
-    if path is None:
-        print(text)
-    else:
-        path.write_text(text + "\n", encoding="utf-8")
 
 
 def show_profile(bench: Bench) -> None:

@@ -263,6 +263,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for result in measure(readies[model], until):
                 results.append(result)
                 report(results, left_out, out, minutes=asked.minutes)
+        except TimeoutError as error:
+            left_out.append(f"{model}, {name}: {error}")
         except Exception as error:  # noqa: BLE001  # the other parts are worth their time
             left_out.append(f"{model}, {name}: {type(error).__name__}: {error}")
             traceback.print_exc()

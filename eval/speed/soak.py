@@ -160,9 +160,9 @@ def soak_list(count: int, *, calls: int, tokens: int) -> int:
     subject = load("tiny", tokens // calls)
     vocabulary = (word.strip("Ġ▁") for word in subject.tokenizer.get_vocab())
     phrases = invent(count, sorted({word for word in vocabulary if word.isalpha()}), absent_from=[])
-    began, before = time.perf_counter(), measure_memory()
+    began, before = time.process_time(), measure_memory()
     sampler = AntiSlop(subject.tokenizer, BanList(phrases))
-    print_line(phrases=count, seconds=time.perf_counter() - began, megabytes=measure_memory() - before)
+    print_line(phrases=count, cpu_seconds=time.process_time() - began, megabytes=measure_memory() - before)
     growths = {
         "calls": watch((subject.write(seed, sampler) for seed in range(calls)), calls),
         "tokens": watch(_stream(replace(subject, tokens=tokens), sampler), tokens),
