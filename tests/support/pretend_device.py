@@ -33,8 +33,8 @@ _Listener = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char_p)
 
 @cache
 def load() -> ctypes.CDLL:
-    """Compile the device if it was not yet, which takes 10 seconds, and add it to torch in this process for good."""
-    library = _build()
+    """Add the device to torch, in this process for good."""
+    library = build()
     torch.utils.rename_privateuse1_backend(DEVICE)
     device = ctypes.CDLL(str(library))
     torch._register_device_module(
@@ -54,7 +54,8 @@ def load() -> ctypes.CDLL:
     return device
 
 
-def _build() -> Path:
+def build() -> Path:
+    """Compile the device, which takes 10 seconds unless it was done before, and return the library."""
     key = hashlib.sha256(SOURCE.read_bytes() + torch.__version__.encode()).hexdigest()[:16]
     library = Path(tempfile.gettempdir()) / f"antislop-pretend-device-{key}.so"
     if not library.exists():
