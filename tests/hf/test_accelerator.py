@@ -8,12 +8,11 @@ from __future__ import annotations
 import asyncio
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from functools import cache, partial
 from importlib.util import find_spec
 from itertools import product
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,14 +23,13 @@ from transformers import (
     AutoModelForCausalLM,
     DynamicCache,
     PreTrainedModel,
-    StoppingCriteria,
     StoppingCriteriaList,
     set_seed,
 )
 from transformers.generation.streamers import BaseStreamer
 
 from antislop import AntiSlop, Ban, applied_to
-from antislop.control import BestOf, Branch, Capabilities, Regenerate, Replace, Step, TokenSet
+from antislop.control import BestOf, Regenerate, Replace
 from antislop.datasets.maker import ModelRecordMaker
 from antislop.datasets.samples import plan_samples
 from antislop.endpoint.sampling import Sampling
@@ -44,13 +42,11 @@ from antislop.server.local import LocalBackend
 from antislop.testing import check_language_model
 from antislop.trace.events import Settled
 from tests.support import pretend_device
+from tests.support.controllers import MaskingController
 from tests.support.families import ENCODER_DECODER, FAMILIES, MULTIMODAL, RECURRENT, build, prepare
 from tests.support.models import build_tokenizer, poisoned
-
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(pretend_device.COMPILER is None, reason="no compiler of C++: no accelerator can be pretended"),
-]
+from tests.support.pretend_device import RunApart
+from tests.support.processors import Never
 
 TOKENIZER = build_tokenizer()
 BANS = [Ban(piece, edges="anywhere") for piece in ("ab", "cd", "ea", "fa", "bde", "h")]
@@ -68,19 +64,6 @@ class Place(NamedTuple):
 
 CPU = Place("cpu", "cpu")
 ELSEWHERE = (Place("pretend", "pretend"), Place("pretend", "cpu"))
-
-Task = Callable[..., Any]
-
-
-@pytest.fixture(scope="module")
-def device() -> Iterator[Task]:
-    """A process that has the device, since torch would take it for the machine's accelerator in all tests.
-
-    It is given a function of a module, and its arguments.
-    """
-    pretend_device.build()
-    with ProcessPoolExecutor(1, get_context("spawn"), initializer=pretend_device.load) as process:
-        yield lambda function, *arguments: process.submit(function, *arguments).result()
 
 
 def alike(one: Any, other: Any) -> bool:
@@ -134,7 +117,7 @@ def generate_many(place: Place, sampler: AntiSlop = SAMPLER, **options: Any) -> 
     return sorted((each.number, each.tokens, each.report.rewinds, str(each.error)) for each in done)
 
 
-def assist(place: Place, write: Task = generate, **options: Any) -> Any:
+def assist(place: Place, write: Callable[..., Any] = generate, **options: Any) -> Any:
     return write(place, assistant_model=model_at(place.model, seed=1), **options)
 
 
@@ -158,8 +141,7 @@ def run_streamer(place: Place) -> Any:
 def run_events(place: Place, record: Any) -> Any:
     sampler = AntiSlop(TOKENIZER, BANS)
     events = sampler.events(model_at(place.model), **inputs_at(place, rows=1), **DRAWS, record=record)
-    told = [{**vars(event)} if hasattr(event, "__dict__") else repr(event) for event in events]
-    return [[type(event).__name__ for event in told], [getattr(each, "get", dict().get)("choice") for each in told]]
+    return [(type(event).__name__, [getattr(event, field.name) for field in fields(event)]) for event in events]
 
 
 def keep_activations(place: Place) -> Any:
@@ -193,10 +175,10 @@ def explain(place: Place) -> Any:
 
 
 def make_records(place: Place) -> Any:
-    maker = ModelRecordMaker(
-        model_at(place.model), TOKENIZER, BANS, settings=DRAWS, batch_size=3, seed=5, pairs="dpo"
+    maker = ModelRecordMaker(model_at(place.model), TOKENIZER, BANS, settings=DRAWS, batch_size=3, seed=5, pairs="dpo")
+    plan = plan_samples(
+        [Prompt(f"p{i}", text, None, {}) for i, text in enumerate(["a b", "c"])], samples=2, arm="banned"
     )
-    plan = plan_samples([Prompt(f"p{i}", text, None, {}) for i, text in enumerate(["a b", "c"])], samples=2, arm="banned")
     made = [(each.record, each.pairs) for each in maker.make(plan, arm="banned")]
     return sorted(repr([{k: v for k, v in record.items() if k != "seconds"}, pairs]) for record, pairs in made)
 
@@ -217,26 +199,6 @@ def serve(place: Place) -> Any:
             await backend.close(timeout=60)
 
     return asyncio.run(write_all())
-
-
-class Rule:
-    """A controller that only masks and biases."""
-
-    needs = Capabilities()
-
-    def start(self, prompt: Sequence[int]) -> None:
-        pass
-
-    def fork(self) -> Rule:
-        return Rule()
-
-    def mid_process(self, step: Step) -> list[Branch]:
-        return [Branch(sample_mask=~TokenSet([5, 6]), bias={7: 1.5}, temperature=1.3)]
-
-
-class Never(StoppingCriteria):
-    def __call__(self, input_ids: Tensor, scores: Any, **_: Any) -> Tensor:
-        return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
 
 
 def measure(place: Place) -> list[float]:
@@ -263,10 +225,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "prompt lookup": {"prompt_lookup_num_tokens": 3},
     "an early exit": {"assistant_early_exit": 1},
     "all recorded": {"record": "full"},
-    "a controller that masks": {"controller": Rule()},
+    "a controller that masks": {"controller": MaskingController()},
     "a prompt in parts": {"prefill_chunk_size": 4},
 }
-CASES: dict[str, Task] = {
+CASES: dict[str, Callable[..., Any]] = {
     **{name: partial(generate, **options) for name, options in SETTINGS.items()},
     **{f"greedy, {name}": partial(generate, **{**options, **GREEDY}) for name, options in SETTINGS.items()},
     **{family: partial(generate, family=family, rows=1 if family in RECURRENT else 3) for family in FAMILIES},
@@ -296,15 +258,17 @@ CASES: dict[str, Task] = {
     "a data set": make_records,
     "a server's texts": serve,
     "likelihoods": measure,
-    "the contract of a model": lambda place: check_language_model(TransformersModel(model_at(place.model)), tolerance=1e-3),
+    "the contract of a model": lambda place: check_language_model(
+        TransformersModel(model_at(place.model)), tolerance=1e-3
+    ),
 }
 
 
 def write(name: str, place: Place) -> Any:
     """Write a case, and draw the next random number.
 
-    The device has no random numbers of its own meanwhile: those that it draws are the CPU's next, so that a text that is
-    drawn there can be compared. On a real device, the numbers and so the texts are others than on the CPU.
+    The numbers that the device draws are the CPU's next ones, so that a text that is drawn there can be compared. A real
+    device has others, and a seed gives another text there.
     """
     with pretend_device.shared_numbers():
         set_seed(0)
@@ -312,11 +276,11 @@ def write(name: str, place: Place) -> Any:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_text_is_that_of_the_cpu_wherever_the_ids_are(device: Task, name: str) -> None:
-    expected = device(write, name, CPU)
+def test_a_text_is_that_of_the_cpu_wherever_the_ids_are(accelerator: RunApart, name: str) -> None:
+    expected = accelerator(write, name, CPU)
     for place in ELSEWHERE:
         if place.ids == place.model or name not in ENCODER_DECODER | MULTIMODAL:  # encoders run where their inputs are
-            assert alike(device(write, name, place), expected), place
+            assert alike(accelerator(write, name, place), expected), place
 
 
 def write_with(names: Sequence[str], places: Sequence[str], do_sample: bool) -> tuple[Any, ...]:
@@ -350,10 +314,12 @@ def write_with(names: Sequence[str], places: Sequence[str], do_sample: bool) -> 
         ("inputs_embeds", "attention_mask", "input_ids"),
     ],
 )
-def test_inputs_may_be_where_they_may_be_in_generate(device: Task, names: Sequence[str], do_sample: bool) -> None:
+def test_inputs_may_be_where_they_may_be_in_generate(
+    accelerator: RunApart, names: Sequence[str], do_sample: bool
+) -> None:
     worked = 0
     for places in product(("cpu", "pretend"), repeat=len(names)):
-        (expected, _), plain, ours = device(write_with, names, places, do_sample)
+        (expected, _), plain, ours = accelerator(write_with, names, places, do_sample)
         if isinstance(plain, str):  # then ours may work, or fail for the same reason
             assert ours == plain or ours[0] == expected, places
         else:
@@ -371,8 +337,8 @@ def draft_in_flight() -> list[bool]:
     return [torch.equal(before, after) for before, after in zip(states, now, strict=True)]
 
 
-def test_a_drafted_text_with_its_own_numbers_leaves_the_global_ones_of_all_devices(device: Task) -> None:
-    assert device(draft_in_flight) == [True] * 3
+def test_a_drafted_text_with_its_own_numbers_leaves_the_global_ones_of_all_devices(accelerator: RunApart) -> None:
+    assert accelerator(draft_in_flight) == [True] * 3
 
 
 def spread(folder: Path, family: str, is_spread: bool) -> Any:
@@ -381,42 +347,21 @@ def spread(folder: Path, family: str, is_spread: bool) -> Any:
     if is_spread:
         model.save_pretrained(folder)
         names = [f"model.{name}" for name, _ in model.model.named_children() if name != "layers"]
-        places = {name: "pretend:0" for name in (*names, "model.layers.0", "lm_head")} | {"model.layers.1": "pretend:1"}
+        places = dict.fromkeys((*names, "model.layers.0", "lm_head"), "pretend:0") | {"model.layers.1": "pretend:1"}
         model = AutoModelForCausalLM.from_pretrained(folder, device_map=places).eval()
     options = {**DRAWS, "do_sample": False}
     static = SAMPLER.generate(model, **inputs_at(CPU, family), **options, cache_implementation="static")
     plain = SAMPLER.generate(model, **inputs_at(CPU, family), **options)
-    return [plain.tolist(), static.tolist(), [done.tokens for done in SAMPLER.generate_many(model, ["ab", "c"], **options)]]
+    return [
+        plain.tolist(),
+        static.tolist(),
+        [done.tokens for done in SAMPLER.generate_many(model, ["ab", "c"], **options)],
+    ]
 
 
 @pytest.mark.skipif(find_spec("accelerate") is None, reason="accelerate is not installed: two devices are not tested")
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
-def test_a_greedy_text_of_a_model_on_two_devices_is_that_of_one(device: Task, family: str, tmp_path: Path) -> None:
-    assert device(spread, tmp_path, family, True) == device(spread, tmp_path, family, False)
-
-
-# -- how often the host waits ------------------------------------------------------------------------------------------
-
-
-def count_waits(name: str, rows: int) -> tuple[tuple[float, ...], str]:
-    """Return waits and kernels outside the model, per step or per rewind, and the places of the waits."""
-    model, ids = model_at("pretend"), torch.tensor([PROMPTS[0]] * rows, device="pretend")
-    options = {**DRAWS, "max_new_tokens": 24, **COSTS[name]}
-    options = {key: value for key, value in options.items() if key not in ("bans", "in_flight", "is_plain")}
-    mask, bans = torch.ones_like(ids), COSTS[name].get("bans", ["zzzz"] * 3)
-    set_seed(0)
-    with pretend_device.counted(model, prompts=rows if "in_flight" in COSTS[name] else 1, depth=2) as count:
-        if "is_plain" in COSTS[name]:
-            model.generate(ids, attention_mask=mask, **options)
-        elif "in_flight" in COSTS[name]:
-            done = AntiSlop(TOKENIZER, bans).generate_many(model, ids, batch_size=rows, seed=1, **options)
-            rewinds = sum(each.report.rewinds for each in done)
-        else:
-            out = AntiSlop(TOKENIZER, bans).generate(model, ids, attention_mask=mask, **options, **DICT)
-            rewinds = out.report.rewinds
-    if "bans" in COSTS[name]:
-        (waits, kernels), _ = count_waits("in flight" if "in_flight" in COSTS[name] else "sampled", rows)
-        waits, _, kernels = count.per_rewind(rewinds, without=(waits, 0, kernels))
-    else:
-        waits, _, kernels = count.per_step
-    return (waits, kernels), count.describe()
+def test_a_greedy_text_of_a_model_on_two_devices_is_that_of_one(
+    accelerator: RunApart, family: str, tmp_path: Path
+) -> None:
+    assert accelerator(spread, tmp_path, family, True) == accelerator(spread, tmp_path, family, False)

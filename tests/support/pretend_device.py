@@ -14,10 +14,12 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
+from multiprocessing import get_context
 from pathlib import Path
 from types import FrameType, SimpleNamespace
 from typing import Any
@@ -28,6 +30,8 @@ from torch import nn
 DEVICE = "pretend"
 SOURCE = Path(__file__).with_suffix(".cpp")
 COMPILER = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
+RunApart = Callable[..., Any]
+"""Calls a function with arguments, in another process, and returns its result."""
 _Listener = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char_p)
 
 
@@ -68,6 +72,14 @@ def build() -> Path:
         subprocess.run([COMPILER, *options, *headers, str(SOURCE), "-o", str(unfinished), *links], check=True)
         unfinished.replace(library)
     return library
+
+
+@contextmanager
+def process() -> Iterator[RunApart]:
+    """Start a process that has the device, and yield what runs a function of a module there."""
+    build()  # here, so that an error is shown
+    with ProcessPoolExecutor(1, get_context("spawn"), initializer=load) as executor:
+        yield lambda function, *arguments: executor.submit(function, *arguments).result()
 
 
 @contextmanager
