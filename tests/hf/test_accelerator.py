@@ -9,7 +9,7 @@ import asyncio
 import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cache, partial
 from importlib.util import find_spec
 from itertools import product
@@ -40,7 +40,7 @@ from antislop.records.prompts import Prompt
 from antislop.server.backend import GenerationRequest
 from antislop.server.local import LocalBackend
 from antislop.testing import check_language_model
-from antislop.trace.events import Settled
+from antislop.trace.events import Finished, Settled
 from tests.support import pretend_device
 from tests.support.controllers import MaskingController
 from tests.support.families import ENCODER_DECODER, FAMILIES, MULTIMODAL, RECURRENT, build, prepare
@@ -139,9 +139,9 @@ def run_streamer(place: Place) -> Any:
 
 
 def run_events(place: Place, record: Any) -> Any:
-    sampler = AntiSlop(TOKENIZER, BANS)
-    events = sampler.events(model_at(place.model), **inputs_at(place, rows=1), **DRAWS, record=record)
-    return [(type(event).__name__, [getattr(event, field.name) for field in fields(event)]) for event in events]
+    events = SAMPLER.events(model_at(place.model), **inputs_at(place, rows=1), **DRAWS, record=record)
+    told = [event if not isinstance(event, Finished) else replace(event, matcher_seconds=0.0) for event in events]
+    return [[type(event).__name__, *(getattr(event, field.name) for field in fields(event))] for event in told]
 
 
 def keep_activations(place: Place) -> Any:
@@ -267,8 +267,8 @@ CASES: dict[str, Callable[..., Any]] = {
 def write(name: str, place: Place) -> Any:
     """Write a case, and draw the next random number.
 
-    The numbers that the device draws are the CPU's next ones, so that a text that is drawn there can be compared. A real
-    device has others, and a seed gives another text there.
+    The numbers that the device draws are the CPU's next ones, so that a text that is drawn there can be compared. A
+    real device has others, and a seed gives another text there.
     """
     with pretend_device.shared_numbers():
         set_seed(0)
