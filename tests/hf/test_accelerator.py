@@ -145,7 +145,9 @@ def run_events(place: Place, record: Any) -> Any:
 
 
 def keep_activations(place: Place) -> Any:
-    ids, cache = SAMPLER.generate(model_at(place.model), **inputs_at(place), **DRAWS, return_cache=True)
+    inputs = inputs_at(place)
+    inputs["position_ids"] = (inputs["attention_mask"].cumsum(-1) - 1).clamp(min=0).to(place.model)
+    ids, cache = SAMPLER.generate(model_at(place.model), **inputs, **DRAWS, return_cache=True)
     return [ids.tolist(), {name: cache[name].abs().sum().item() for name in cache}]
 
 
