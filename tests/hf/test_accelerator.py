@@ -1,4 +1,4 @@
-"""On an accelerator the sampler writes what it writes on the CPU, wherever the ids are, and seldom waits for it.
+"""On an accelerator the sampler writes what it writes on the CPU, wherever the ids are.
 
 The device is a pretend one: see tests/support/pretend_device.py.
 """
@@ -207,6 +207,14 @@ def measure(place: Place) -> list[float]:
     return measure_nll(model_at(place.model), [PromptedTokens(list(PROMPTS[0]), list(PROMPTS[n])) for n in (1, 2)])
 
 
+def with_encoded(place: Place) -> Any:
+    """Write from what an encoder has returned."""
+    encoded = model_at("cpu", "t5").get_encoder()(ids := torch.tensor(PROMPTS[:1]))
+    encoded["last_hidden_state"] = encoded.last_hidden_state.to(place.ids)
+    options = {**DRAWS, **DICT, "input_ids": ids.to(place.ids), "encoder_outputs": encoded}
+    return tell(SAMPLER.generate(model_at(place.model, "t5"), **options), place)
+
+
 def with_embeds(place: Place) -> Any:
     inputs = inputs_at(place)
     embeds = model_at("cpu").get_input_embeddings()(inputs.pop("input_ids").cpu()).to(place.ids)
@@ -256,6 +264,7 @@ CASES: dict[str, Callable[..., Any]] = {
     "states": keep_states,
     "a continued text": continue_text,
     "embeddings": with_embeds,
+    "an encoder's output": with_encoded,
     "relevance": explain,
     "a data set": make_records,
     "a server's texts": serve,
@@ -280,6 +289,8 @@ def write(name: str, place: Place) -> Any:
 @pytest.mark.parametrize("name", CASES)
 def test_a_text_is_that_of_the_cpu_wherever_the_ids_are(accelerator: RunApart, name: str) -> None:
     expected = accelerator(write, name, CPU)
+    if name in {*SETTINGS, *FAMILIES}:
+        assert any(report["rewinds"] for report in expected[0][1])
     for place in ELSEWHERE:
         if place.ids == place.model or name not in ENCODER_DECODER | MULTIMODAL:  # encoders run where their inputs are
             assert alike(accelerator(write, name, place), expected), place
@@ -351,19 +362,17 @@ def spread(folder: Path, family: str, is_spread: bool) -> Any:
         names = [f"model.{name}" for name, _ in model.model.named_children() if name != "layers"]
         places = dict.fromkeys((*names, "model.layers.0", "lm_head"), "pretend:0") | {"model.layers.1": "pretend:1"}
         model = AutoModelForCausalLM.from_pretrained(folder, device_map=places).eval()
-    options = {**DRAWS, "do_sample": False}
-    static = SAMPLER.generate(model, **inputs_at(CPU, family), **options, cache_implementation="static")
-    plain = SAMPLER.generate(model, **inputs_at(CPU, family), **options)
-    return [
-        plain.tolist(),
-        static.tolist(),
-        [done.tokens for done in SAMPLER.generate_many(model, ["ab", "c"], **options)],
-    ]
+    texts = []
+    with pretend_device.shared_numbers():
+        set_seed(0)
+        for options in ({}, GREEDY, {"cache_implementation": "static"}):
+            texts += SAMPLER.generate(model, **inputs_at(CPU, family), **{**DRAWS, **options}).tolist()
+        return texts + [done.tokens for done in SAMPLER.generate_many(model, ["ab", "c"], seed=1, **DRAWS)]
 
 
 @pytest.mark.skipif(find_spec("accelerate") is None, reason="accelerate is not installed: two devices are not tested")
 @pytest.mark.parametrize("family", ["llama", "qwen3"])
-def test_a_greedy_text_of_a_model_on_two_devices_is_that_of_one(
+def test_a_model_on_two_devices_writes_what_it_writes_on_one(
     accelerator: RunApart, family: str, tmp_path: Path
 ) -> None:
     assert accelerator(spread, tmp_path, family, True) == accelerator(spread, tmp_path, family, False)

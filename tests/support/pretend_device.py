@@ -38,9 +38,8 @@ _Listener = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char_p)
 @cache
 def load() -> ctypes.CDLL:
     """Add the device to torch, in this process for good."""
-    library = build()
     torch.utils.rename_privateuse1_backend(DEVICE)
-    device = ctypes.CDLL(str(library))
+    library = ctypes.CDLL(str(build()))
     torch._register_device_module(
         DEVICE,
         SimpleNamespace(
@@ -48,14 +47,14 @@ def load() -> ctypes.CDLL:
             device_count=lambda: 2,
             current_device=lambda: 0,
             _is_in_bad_fork=lambda: False,
-            manual_seed_all=lambda seed: [device.seed(index, ctypes.c_uint64(seed)) for index in range(2)],
+            manual_seed_all=lambda seed: [library.seed(index, ctypes.c_uint64(seed)) for index in range(2)],
             get_rng_state=lambda device: torch.ops.pretend.get_state(torch.device(DEVICE, device).index),
             set_rng_state=lambda state, device: torch.ops.pretend.set_state(torch.device(DEVICE, device).index, state),
         ),
     )
-    device.register_hooks()
+    library.register_hooks()
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
-    return device
+    return library
 
 
 def build() -> Path:
@@ -97,10 +96,11 @@ def shared_numbers() -> Iterator[None]:
 
 @dataclass
 class Step:
-    """What happened outside the model between the ends of two forward passes, each with its place in the code.
+    """What happened between the ends of two forward passes, each with its place in the code.
 
     waits: scalars, shapes and tensors that the host reads, and tensors that it writes other than by `send`.
     sent: tensors that `antislop.decoding.protocols.send` writes, which on CUDA waits for nothing.
+    kernels: those outside the model.
     """
 
     waits: list[str] = field(default_factory=list)
@@ -116,7 +116,7 @@ class Step:
 class Count:
     """What happened on the device, by step: the first one ends with the first forward pass.
 
-    prompts: forward passes that read prompts.
+    prompts: as in `counted`.
     """
 
     prompts: int
@@ -146,14 +146,15 @@ class Count:
 
 @contextmanager
 def counted(model: nn.Module, *, prompts: int = 1, depth: int = 1) -> Iterator[Count]:
-    """Count what happens on the device outside the model.
+    """Count what the host waits for, and the kernels that it starts outside the model.
 
+    prompts: forward passes that read prompts, after which the steps begin.
     depth: how many frames each place names, from the inside.
     """
     count, inside = Count(prompts), 0
 
     def note(kind: bytes, name: bytes) -> None:
-        if inside:
+        if inside and kind == b"kernel":
             return
         step, frame = count.steps[-1], sys._getframe(1)
         place = f"{_describe(frame, depth)}  {name.decode().removeprefix('aten::')}"
