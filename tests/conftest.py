@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, settings
 from tests.support.depth import DEPTH, sample_size
 
 if TYPE_CHECKING:
+    from tests.support.pretend_device import RunApart
     from tests.support.processes import ServingProcess
 
 # The models of the tests are too small to gain from more threads, and pytest-xdist already keeps every core busy.
@@ -34,7 +35,7 @@ settings.register_profile(
 settings.load_profile("antislop")
 
 
-SLOW_FIXTURES = {"assets", "browser", "vllm_python"}
+SLOW_FIXTURES = {"accelerator", "assets", "browser", "vllm_python"}
 """What not every machine has, and what takes seconds to start; llama.cpp is ready in a quarter of a second."""
 
 
@@ -57,6 +58,17 @@ def assets() -> Path:
     if not ASSETS.is_dir():
         pytest.skip("no folder shared/assets beside the repository: real models and tokenizers are not tested")
     return ASSETS
+
+
+@pytest.fixture(scope="session")
+def accelerator() -> Iterator[RunApart]:
+    """Runs functions in a process that has a pretend accelerator; elsewhere torch would take it for the machine's."""
+    from tests.support import pretend_device
+
+    if pretend_device.COMPILER is None:
+        pytest.skip("no compiler of C++ was found: no accelerator can be pretended")
+    with pretend_device.process() as run:
+        yield run
 
 
 @pytest.fixture(scope="session")

@@ -143,8 +143,7 @@ def _own_random_numbers(row: Row) -> Iterator[None]:
     generator = row.spec.generator
     seed = int(torch.randint(2**31, (), generator=generator, device=generator.device))
     kind = row.ids.device.type
-    # `manual_seed` seeds all devices of a kind; mps has no state for each device.
-    devices = () if kind in ("cpu", "mps") else range(torch.get_device_module(kind).device_count())
+    devices = () if kind == "cpu" else range(torch.get_device_module(kind).device_count())
     with torch.random.fork_rng(devices=devices, device_type=kind):
         torch.manual_seed(seed)
         yield

@@ -123,12 +123,12 @@ class Call:
 
 
 def _move(value: Any, device: torch.device) -> Any:
-    """Return a tensor, or the tensors of what an encoder returned, on a device."""
+    """Return a tensor, or an encoder's output, on a device, and anything else as it is."""
     if isinstance(value, Tensor):
         return value.to(device)
     if isinstance(value, dict):
         return type(value)({name: _move(part, device) for name, part in value.items()})
-    return tuple(_move(part, device) for part in value) if isinstance(value, tuple | list) else value
+    return value
 
 
 @dataclass

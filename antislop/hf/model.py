@@ -218,7 +218,8 @@ def count_positions(mask: Tensor) -> Tensor:
 def are_counted(positions: Tensor | None, mask: Tensor | None) -> bool:
     if positions is None or positions.ndim != 2:
         return True
-    return torch.equal(positions, count_positions(torch.ones_like(positions) if mask is None else mask))
+    mask = torch.ones_like(positions) if mask is None else mask.to(positions.device)
+    return torch.equal(positions, count_positions(mask))
 
 
 def _mask_name(model: PreTrainedModel) -> str:

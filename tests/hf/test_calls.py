@@ -6,6 +6,7 @@ import pickle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from transformers import (
 )
 
 from antislop import AntiSlop, Ban, BanError
+from antislop.hf.calls import prepare_call
 from antislop.trace.events import Settled
 from tests.support.models import build_model, build_spaced_tokenizer, build_tokenizer
 
@@ -64,6 +66,17 @@ def test_a_text_is_generated_from_as_its_ids_are(llama: PreTrainedModel) -> None
     events = seeded(lambda: list(SAMPLER.events(llama, TEXT, **SETTINGS)))
     settled = [token for event in events if isinstance(event, Settled) for token in event.tokens]
     assert settled == expected[0, IDS.shape[1] :].tolist()
+
+
+def test_arguments_are_moved_to_a_model_that_is_elsewhere(llama: PreTrainedModel) -> None:
+    mask = (torch.arange(IDS.shape[1]) > 0)[None].long()
+    here = prepare_call(llama, IDS, {"attention_mask": mask, **SETTINGS}, tokenizer=TOKENIZER)
+    assert here.arguments is here.model_kwargs
+    there = replace(here, model=deepcopy(llama).to("meta"))
+    there.model.hf_device_map = {"": "meta"}
+    tensors = [value for value in there.arguments.values() if isinstance(value, torch.Tensor)]
+    assert len(tensors) == 2 and all(tensor.is_meta for tensor in tensors)
+    assert there.mask is not None and torch.equal(there.mask, mask)
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,21 @@ class RandomController:
         return [Branch(back, sample_mask=TokenSet.all(), splices=(Splice(when, removed, forced),))]
 
 
+class MaskingController:
+    """Masks, biases and heats the same way at each step."""
+
+    needs = Capabilities()
+
+    def start(self, prompt: Sequence[int]) -> None:
+        pass
+
+    def fork(self) -> Controller:
+        return MaskingController()
+
+    def mid_process(self, step: Step) -> list[Branch]:
+        return [Branch(sample_mask=~TokenSet([5, 6]), bias={7: 1.5}, temperature=1.3)]
+
+
 class TextController:
     """Answers at random, but always the same for the same tokens."""
 

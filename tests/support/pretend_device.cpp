@@ -275,6 +275,23 @@ Tensor copy_from(const Tensor& source, const Tensor& self, bool) {
   return copy(target, source, false);
 }
 
+// CUDA counts integers, too; the host counts floating-point numbers only.
+Tensor histc(const Tensor& self, int64_t bins, const at::Scalar& min, const at::Scalar& max) {
+  report("kernel", "aten::histc");
+  auto counts = to_host(self).to(at::kDouble).histc(bins, min, max).to(self.scalar_type());
+  return make(device_of(counts.storage(), self.device()), DispatchKey::PrivateUse1, counts);
+}
+
+Tensor convolve(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias, c10::IntArrayRef stride,
+                c10::IntArrayRef padding, c10::IntArrayRef dilation, bool transposed, c10::IntArrayRef output_padding,
+                int64_t groups) {
+  report("kernel", "aten::convolution");
+  auto host_bias = bias && bias->defined() ? std::optional<Tensor>(to_host(*bias)) : std::nullopt;
+  auto result = at::convolution(to_host(input), to_host(weight), host_bias, stride, padding, dilation, transposed,
+                                output_padding, groups);
+  return make(device_of(result.storage(), input.device()), DispatchKey::PrivateUse1, result);
+}
+
 int64_t choose_attention(const Tensor&, const Tensor&, const Tensor&, const std::optional<Tensor>&, double, bool,
                          std::optional<double>, bool) {
   return static_cast<int64_t>(sdp::SDPBackend::math);
@@ -308,6 +325,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("unfold", TORCH_FN(at::native::unfold));
   library.impl("set_.source_Storage", TORCH_FN(static_cast<Tensor& (*)(Tensor&, Storage)>(at::native::set_)));
   library.impl("set_.source_Storage_storage_offset", TORCH_FN(at::native::set_storage_cpu_));
+  library.impl("convolution_overrideable", TORCH_FN(convolve));
+  library.impl("histc", TORCH_FN(histc));
   library.impl("multinomial", TORCH_FN(at::native::multinomial));  // as on CUDA, made of smaller kernels
 }
 

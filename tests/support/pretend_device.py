@@ -14,10 +14,12 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
+from multiprocessing import get_context
 from pathlib import Path
 from types import FrameType, SimpleNamespace
 from typing import Any
@@ -28,15 +30,16 @@ from torch import nn
 DEVICE = "pretend"
 SOURCE = Path(__file__).with_suffix(".cpp")
 COMPILER = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
+RunApart = Callable[..., Any]
+"""Calls a function with arguments, in another process, and returns its result."""
 _Listener = ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char_p)
 
 
 @cache
 def load() -> ctypes.CDLL:
-    """Compile the device if it was not yet, which takes 10 seconds, and add it to torch in this process for good."""
-    library = _build()
+    """Add the device to torch, in this process for good."""
     torch.utils.rename_privateuse1_backend(DEVICE)
-    device = ctypes.CDLL(str(library))
+    library = ctypes.CDLL(str(build()))
     torch._register_device_module(
         DEVICE,
         SimpleNamespace(
@@ -44,17 +47,18 @@ def load() -> ctypes.CDLL:
             device_count=lambda: 2,
             current_device=lambda: 0,
             _is_in_bad_fork=lambda: False,
-            manual_seed_all=lambda seed: [device.seed(index, ctypes.c_uint64(seed)) for index in range(2)],
+            manual_seed_all=lambda seed: [library.seed(index, ctypes.c_uint64(seed)) for index in range(2)],
             get_rng_state=lambda device: torch.ops.pretend.get_state(torch.device(DEVICE, device).index),
             set_rng_state=lambda state, device: torch.ops.pretend.set_state(torch.device(DEVICE, device).index, state),
         ),
     )
-    device.register_hooks()
+    library.register_hooks()
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
-    return device
+    return library
 
 
-def _build() -> Path:
+def build() -> Path:
+    """Compile the device, which takes 10 seconds unless it was done before, and return the library."""
     key = hashlib.sha256(SOURCE.read_bytes() + torch.__version__.encode()).hexdigest()[:16]
     library = Path(tempfile.gettempdir()) / f"antislop-pretend-device-{key}.so"
     if not library.exists():
@@ -67,6 +71,14 @@ def _build() -> Path:
         subprocess.run([COMPILER, *options, *headers, str(SOURCE), "-o", str(unfinished), *links], check=True)
         unfinished.replace(library)
     return library
+
+
+@contextmanager
+def process() -> Iterator[RunApart]:
+    """Start a process that has the device, and yield what runs a function of a module there."""
+    build()  # here, so that an error is shown
+    with ProcessPoolExecutor(1, get_context("spawn"), initializer=load) as executor:
+        yield lambda function, *arguments: executor.submit(function, *arguments).result()
 
 
 @contextmanager
@@ -84,10 +96,11 @@ def shared_numbers() -> Iterator[None]:
 
 @dataclass
 class Step:
-    """What happened outside the model between the ends of two forward passes, each with its place in the code.
+    """What happened between the ends of two forward passes, each with its place in the code.
 
     waits: scalars, shapes and tensors that the host reads, and tensors that it writes other than by `send`.
     sent: tensors that `antislop.devices.send` writes, which on CUDA waits for nothing.
+    kernels: those outside the model.
     """
 
     waits: list[str] = field(default_factory=list)
@@ -103,7 +116,7 @@ class Step:
 class Count:
     """What happened on the device, by step: the first one ends with the first forward pass.
 
-    prompts: forward passes that read prompts.
+    prompts: as in `counted`.
     """
 
     prompts: int
@@ -133,14 +146,15 @@ class Count:
 
 @contextmanager
 def counted(model: nn.Module, *, prompts: int = 1, depth: int = 1) -> Iterator[Count]:
-    """Count what happens on the device outside the model.
+    """Count what the host waits for, and the kernels that it starts outside the model.
 
+    prompts: forward passes that read prompts, after which the steps begin.
     depth: how many frames each place names, from the inside.
     """
     count, inside = Count(prompts), 0
 
     def note(kind: bytes, name: bytes) -> None:
-        if inside:
+        if inside and kind == b"kernel":
             return
         step, frame = count.steps[-1], sys._getframe(1)
         place = f"{_describe(frame, depth)}  {name.decode().removeprefix('aten::')}"

@@ -1,11 +1,12 @@
-"""Texts of a tiny model with many rewinds, for tests of logits processors."""
+"""Texts of a tiny model with many rewinds, for tests of logits processors; a criterion."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel, set_seed
+from torch import Tensor
+from transformers import PreTrainedModel, StoppingCriteria, set_seed
 
 from antislop import AntiSlop, Ban
 from tests.support.models import build_tokenizer
@@ -25,3 +26,10 @@ def sample(model: PreTrainedModel, processor: Any, *, rows: int = 1, seed: int =
     if bans is None:
         return model.generate(prompts, **settings)
     return AntiSlop(TOKENIZER, bans).generate(model, prompts, **settings)
+
+
+class Never(StoppingCriteria):
+    """Ends no text."""
+
+    def __call__(self, input_ids: Tensor, scores: object, **_: object) -> Tensor:
+        return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
