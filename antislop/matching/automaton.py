@@ -1,89 +1,116 @@
 """Find many strings at once: an Aho-Corasick automaton (doi 10.1145/360825.360855) that is built while it runs.
 
-Its states are the prefixes of the patterns: here a range of the sorted patterns, found by bisection when a text first
-reaches it, so that compiling is sorting and only visited states take memory.
+Its nodes are the prefixes of the patterns: here a range of the sorted patterns, found by bisection when a text first
+reaches it, so that compiling is sorting and only visited nodes take memory.
 """
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
 
-ROOT = 0
-LAST = "\U0010ffff"  # no character sorts after it
+
+
+class Node:
+    """The longest prefix of a pattern that a text ends with. Compared by identity; to rewind, use an earlier one.
+
+    depth: symbols of the prefix.
+    low, high: the range of the sorted patterns that begin with it.
+    fallback: the next shorter prefix that the text ends with; None at the root.
+    matches: (pattern, length) of the patterns that end here, longest first.
+    longest: length of the longest incomplete pattern that ends here.
+    steps: the nodes after those symbols that were read here so far.
+    """
+
+    __slots__ = ("depth", "fallback", "high", "longest", "low", "matches", "steps")
+
+    def __init__(
+        self, depth: int, low: int, high: int, fallback: Node | None, matches: tuple[tuple[int, int], ...], longest: int
+    ) -> None:
+        self.depth = depth
+        self.low = low
+        self.high = high
+        self.fallback = fallback
+        self.matches = matches
+        self.longest = longest
+        self.steps: dict[str, Node] = {}
 
 
 class Automaton:
-    """States are ints that the caller keeps; to rewind, use an earlier one.
+    """Patterns, compiled. root: where a text begins. nodes: those that texts have reached.
 
     >>> automaton = Automaton(["she", "he", "hers"])
-    >>> state = ROOT
+    >>> node = automaton.root
     >>> for symbol in "she":
-    ...     state = automaton.step(state, symbol)
-    >>> automaton.matches[state], automaton.longest[state]
-    ((0, 1), 2)
+    ...     node = node.steps.get(symbol) or automaton.step(node, symbol)
+    >>> node.matches, node.longest
+    (((0, 3), (1, 2)), 2)
     """
 
     def __init__(self, patterns: Sequence[str]) -> None:
-        self._ids = sorted(range(len(patterns)), key=patterns.__getitem__)
+        self._ids = array("I", sorted(range(len(patterns)), key=patterns.__getitem__))
         self._sorted = [patterns[i] for i in self._ids]
-        self._lengths = [0]
-        self._ranges = [(0, len(self._sorted))]
-        self._fallbacks = [ROOT]
-        self._steps: list[dict[str, int]] = [{}]
-        self.matches: list[tuple[int, ...]] = [()]
-        """Per state, the patterns that end in it, longest first."""
-        self.longest: list[int] = [0]
-        """Per state, the length of the longest incomplete pattern that ends in it."""
+        self.root = Node(0, 0, len(patterns), None, (), 0)
+        self.nodes = [self.root]
 
-    def step(self, state: int, symbol: str) -> int:
-        after = self._steps[state].get(symbol)
+    def step(self, node: Node, symbol: str) -> Node:
+        after = node.steps.get(symbol)
         if after is None:
-            after = self._steps[state][symbol] = self._advance(state, symbol)
+            after = node.steps[symbol] = self._advance(node, symbol)
         return after
 
-    def prefix(self, state: int) -> str:
-        """Return the longest prefix of a pattern that the text ends with."""
-        return self._sorted[self._ranges[state][0]][: self._lengths[state]] if state else ""
+    def forget(self) -> None:
+        """Drop all nodes but the root; those that a caller keeps can still be used."""
+        for node in self.nodes:
+            node.steps.clear()
+        self.nodes = [self.root]
 
-    def endings(self, state: int, count: int) -> list[str]:
-        """Return the rest of up to `count` patterns that begin with the prefix of a state."""
-        low, high = self._ranges[state]
-        start = self._lengths[state]
-        return [pattern[start:] for pattern in self._sorted[low : min(high, low + count)]]
+    def prefix(self, node: Node) -> str:
+        return self._sorted[node.low][: node.depth] if node.depth else ""
 
-    def _advance(self, state: int, symbol: str) -> int:
-        """Add the states of the suffixes that continue with this symbol, the shortest first."""
+    def endings(self, node: Node, count: int) -> list[str]:
+        """Return the rest of up to `count` patterns that begin with the prefix of a node."""
+        patterns = self._sorted[node.low : min(node.high, node.low + count)]
+        return [pattern[node.depth :] for pattern in patterns]
+
+    def _advance(self, node: Node, symbol: str) -> Node:
+        """Add the nodes of the suffixes that continue with this symbol, the shortest first."""
         missing = []
-        after = self._steps[state].get(symbol)
-        while after is None:
-            low, high = self._find_range(self.prefix(state) + symbol, *self._ranges[state])
+        suffix: Node | None = node
+        after = None
+        while suffix is not None and (after := suffix.steps.get(symbol)) is None:
+            low, high = self._find_range(suffix, symbol)
             if low < high:
-                missing.append((state, low, high))
-            if state == ROOT:
-                after = ROOT
-            else:
-                state = self._fallbacks[state]
-                after = self._steps[state].get(symbol)
-        for state, low, high in reversed(missing):
-            after = self._steps[state][symbol] = self._append(self.prefix(state) + symbol, low, high, after)
+                missing.append((suffix, low, high))
+            suffix = suffix.fallback
+        after = after or self.root
+        for suffix, low, high in reversed(missing):
+            after = suffix.steps[symbol] = self._append(suffix.depth + 1, low, high, after)
         return after
 
-    def _find_range(self, prefix: str, low: int, high: int) -> tuple[int, int]:
-        low = bisect_left(self._sorted, prefix, low, high)
-        if low == high or not self._sorted[low].startswith(prefix):
+    def _find_range(self, node: Node, symbol: str) -> tuple[int, int]:
+        """Return the range of the patterns that continue a prefix with this symbol."""
+        low, high, depth = node.low, node.high, node.depth
+        if low == high:
             return low, low
-        stem = prefix.rstrip(LAST)
-        beyond = stem[:-1] + chr(ord(stem[-1]) + 1) if stem else ""  # sorts right after everything with this prefix
-        return low, bisect_left(self._sorted, beyond, low, high) if beyond else high
+        first, last = self._sorted[low][depth : depth + 1], self._sorted[high - 1][depth : depth + 1]
+        if not first <= symbol <= last:
+            return low, low
+        prefix = self._sorted[low][:depth]
+        if first < symbol:
+            low = bisect_left(self._sorted, prefix + symbol, low, high)
+        if symbol < last:
+            high = bisect_left(self._sorted, prefix + chr(ord(symbol) + 1), low, high)
+        return low, high
 
-    def _append(self, prefix: str, low: int, high: int, fallback: int) -> int:
-        # A pattern equal to the prefix sorts before all longer ones.
-        equal = bisect_left(self._sorted, prefix + "\0", low, high)
-        self._lengths.append(len(prefix))
-        self._ranges.append((low, high))
-        self._fallbacks.append(fallback)
-        self._steps.append({})
-        self.matches.append((*self._ids[low:equal], *self.matches[fallback]))
-        self.longest.append(len(prefix) if equal < high else self.longest[fallback])
-        return len(self._lengths) - 1
+    def _append(self, depth: int, low: int, high: int, fallback: Node) -> Node:
+        matches, longest = fallback.matches, depth
+        prefix = self._sorted[low]
+        if len(prefix) == depth:  # patterns equal to the prefix sort before all longer ones
+            equal = bisect_left(self._sorted, prefix + "\0", low, high)
+            matches = (*((pattern, depth) for pattern in self._ids[low:equal]), *matches)
+            longest = depth if equal < high else fallback.longest
+        node = Node(depth, low, high, fallback, matches, longest)
+        self.nodes.append(node)
+        return node

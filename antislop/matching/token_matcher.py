@@ -1,6 +1,6 @@
 """Read tokens and report the bans that they complete.
 
-States are values: feeding a token to one returns another, and a rewind reuses an earlier one. A token's transition is
+States are values: feeding a token to one returns another, and a rewind reuses an earlier one. What a token changes is
 computed once and remembered, so that feeding is a dictionary look-up, whatever the size of the list.
 """
 
@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from antislop.matching import characters
-from antislop.matching.automaton import ROOT, Automaton
+from antislop.matching.automaton import Automaton, Node
 from antislop.matching.bans import Ban, distinct
-from antislop.matching.characters import NOTHING, Pending
-from antislop.matching.patterns.pattern import PieceResult
+from antislop.matching.characters import NOTHING, Completed, Pending
+from antislop.matching.patterns.pattern import PatternMatch, PieceResult
 from antislop.matching.patterns.phrase import PhraseStates
 from antislop.matching.text_matcher import OtherState, TextMatcher
 
@@ -48,33 +48,75 @@ class _BanMatch(NamedTuple):
 
 
 class _Situation:
-    """What later matches of phrases and token ids depend on. Equal ones are the same object."""
+    """What later matches of phrases and token ids depend on. Equal ones are the same object.
 
-    __slots__ = ("pending", "phrases", "spelled", "transitions", "waits")
-
-    def __init__(self, pending: Pending, phrases: PhraseStates, spelled: int) -> None:
-        self.pending = pending
-        self.phrases = phrases
-        self.spelled = spelled  # state of the automaton of token ids
-        self.waits = pending.data != b"" or any(track.context.marks for track in phrases)
-        self.transitions: dict[int, _Transition] = {}
-
-
-class _Transition(NamedTuple):
-    """The effect of one token in one situation.
-
-    text, begun: as in `characters.Completed`.
-    spelled: bans of token ids that it completes.
-    spelling: number of tokens of the longest incomplete ban of token ids.
+    spelled: node of the automaton of token ids.
+    completed: bans of token ids that end here, and their lengths.
+    open: places at which incomplete phrases begin.
+    reach_back: place of the first character that is not decided: in an incomplete phrase, or a waiting mark; or 0.
+    reach_tokens: number of tokens that are not decided: of an incomplete ban of token ids, or character.
+    transitions: the transition of each token that was read here.
+    arrivals: the transitions to here that complete nothing, by the number of characters that were read.
     """
 
-    situation: _Situation
-    text: str
-    begun: tuple[int, ...]
-    result: PieceResult
-    matches: tuple[_BanMatch, ...]
-    spelled: tuple[Ban, ...] = ()
-    spelling: int = 0
+    __slots__ = (
+        "arrivals",
+        "completed",
+        "open",
+        "pending",
+        "phrases",
+        "reach_back",
+        "reach_tokens",
+        "spelled",
+        "transitions",
+    )
+
+    def __init__(
+        self,
+        pending: Pending,
+        phrases: PhraseStates,
+        spelled: Node,
+        *,
+        completed: tuple[tuple[Ban, int], ...],
+        open_: tuple[int, ...],
+    ) -> None:
+        self.pending = pending
+        self.phrases = phrases
+        self.spelled = spelled
+        self.completed = completed
+        self.open = open_
+        marks = [back for track in phrases for _, _, back in track.context.marks]
+        self.reach_back = max((*open_, *marks), default=0)
+        self.reach_tokens = max((spelled.longest, *pending.ages[:1]))
+        self.transitions: dict[int, _Transition] = {}
+        self.arrivals: dict[int, _Transition] = {}
+
+
+class _Transition:
+    """What one token changes in one situation.
+
+    situation: the one that it leads to.
+    size: number of characters that it completes.
+    begun: as in `characters.Completed`.
+    phrases: the matches of phrases, which have yet to be judged by the rules.
+    matches: the same, with their bans.
+    """
+
+    __slots__ = ("begun", "matches", "phrases", "situation", "size")
+
+    def __init__(
+        self,
+        situation: _Situation,
+        size: int = 0,
+        begun: tuple[int, ...] = (),
+        phrases: tuple[PatternMatch, ...] = (),
+        matches: tuple[_BanMatch, ...] = (),
+    ) -> None:
+        self.situation = situation
+        self.size = size
+        self.begun = begun
+        self.phrases = phrases
+        self.matches = matches
 
 
 class State:
@@ -87,7 +129,6 @@ class State:
     __slots__ = (
         "_jump",
         "_matches",
-        "_open",
         "_others",
         "_read",
         "_transition",
@@ -98,40 +139,47 @@ class State:
         "settled_length",
     )
 
+    parent: State | None
+    _jump: State | None
+
     def __init__(
         self,
-        parent: State | None,
+        parent: State,
         transition: _Transition,
-        length: int,
-        *,
+        reach_back: int,
+        matches: tuple[_BanMatch, ...],
         others: OtherState | None = None,
-        matches: tuple[_BanMatch, ...] = (),
-        open_: tuple[int, ...] = (),
-        muted: frozenset[Ban] = frozenset(),
     ) -> None:
         self.parent = parent
         self._transition = transition
-        self._others = others
         self._matches = matches
-        self._open = open_
-        self.muted = muted
-        self.length = length
-        self.earliest_start = length
-        self.settled_length = length - 1 if parent is None else parent.earliest_start
-        self._read: int = len(transition.text) if parent is None else parent._read + len(transition.text)
-        self._jump: State | None = None
-        if open_ or transition.spelling or transition.situation.waits:
-            self._jump = parent._find_jump() if parent is not None else None
-            # An incomplete occurrence was already incomplete at its start: a rewind from here reaches at least as far
-            # back as one from there.
-            before = self.back_to(max(0, self._find_open_start()))
-            self.earliest_start = min(self.earliest_start, before.earliest_start)
-            self.settled_length = min(self.settled_length, before.settled_length)
+        self._others = others
+        self.muted = parent.muted
+        self.length = self.earliest_start = parent.length + 1
+        self.settled_length = parent.earliest_start
+        self._read = parent._read + transition.size
+        self._jump = None
+        if reach_back or transition.situation.reach_tokens:
+            self._hold(reach_back, transition.situation.reach_tokens)
+
+    @classmethod
+    def begin(cls, situation: _Situation, others: OtherState | None, *, length: int) -> State:
+        state = cls.__new__(cls)
+        state.parent = state._jump = None
+        state._transition = _Transition(situation)
+        state._matches = ()
+        state._others = others
+        state.muted = frozenset()
+        state.length = state.earliest_start = length
+        state.settled_length = length - 1
+        state._read = 0
+        return state
 
     @property
     def violations(self) -> tuple[Violation, ...]:
         """The bans that the latest token completed, the earliest start first."""
-        return self._list_violations(self.length - 1) if self._matches or self._transition.spelled else ()
+        is_none = not self._matches and not self._transition.situation.completed
+        return () if is_none else self._list_violations(self.length - 1)
 
     def back_to(self, length: int) -> State:
         """Return the state after the first `length` generated tokens of this one."""
@@ -140,6 +188,21 @@ class State:
             jump = state._jump
             state = jump if jump is not None and jump.length >= length else state.parent
         return state
+
+    def _hold(self, reach_back: int, reach_tokens: int) -> None:
+        """Lower the lengths, since the text from a place on, and the latest tokens, are not decided."""
+        parent = self.parent
+        assert parent is not None
+        self._jump = parent._find_jump()
+        if self.length <= 0:
+            return
+        owner = self._find_owner(self._read - reach_back)
+        start = max(0, min(owner._find_start(self._read - reach_back), self.length - reach_tokens))
+        # An incomplete occurrence was already incomplete at its start: a rewind from here reaches at least as far back
+        # as one from there.
+        before = (owner if owner.length > start else self).back_to(start)
+        self.earliest_start = min(self.length, before.earliest_start)
+        self.settled_length = min(parent.earliest_start, before.settled_length)
 
     def _find_jump(self) -> State:
         """Return where the next state jumps to, so that any earlier state is reached in a few jumps."""
@@ -150,23 +213,24 @@ class State:
             return self
         return far
 
-    def _find_open_start(self) -> int:
-        situation = self._transition.situation
-        backs = [*self._open, *(back for track in situation.phrases for _, _, back in track.context.marks)]
-        start = self._token_of(max(backs)) if backs else self.length
-        tokens = max((self._transition.spelling, *situation.pending.ages[:1]))
-        return min(start, self.length - tokens)
-
     def _token_of(self, back: int) -> int:
         """Return the token in which a character began, negative within the prompt."""
-        state, place = self, self._read - back
-        while place < state._read - len(state._transition.text):
-            if state.parent is None:  # in a prompt whose states were dropped
-                return state.length - 1
+        place = self._read - back
+        return self._find_owner(place)._find_start(place)
+
+    def _find_owner(self, place: int) -> State:
+        """Return the state after the token that completed a character; the first one if no state is kept of that."""
+        state = self
+        while place < state._read - state._transition.size and state.parent is not None:
             jump = state._jump
             state = jump if jump is not None and place < jump._read else state.parent
-        index, begun = place - state._read + len(state._transition.text), state._transition.begun
-        return state.length - 1 - (begun[index] if index < len(begun) else 0)
+        return state
+
+    def _find_start(self, place: int) -> int:
+        """Return the token in which a character began that this state's token completed."""
+        begun = self._transition.begun
+        index = place - self._read + self._transition.size
+        return self.length - 1 - (begun[index] if 0 <= index < len(begun) else 0)
 
     def _list_violations(self, end: int) -> tuple[Violation, ...]:
         matched = {
@@ -175,9 +239,7 @@ class State:
             if self._token_of(end_back) >= 0  # not within the prompt
             and ban not in self.muted
         }
-        spelled = [
-            Violation(ban, max(0, end + 1 - len(ban.pattern.token_ids)), end) for ban in self._transition.spelled
-        ]
+        spelled = [Violation(ban, max(0, end + 1 - length), end) for ban, length in self._transition.situation.completed]
         violations = [violation for violation in (*matched, *spelled) if violation.start >= violation.ban.from_token]
         return tuple(sorted(violations, key=lambda violation: violation.start))
 
@@ -191,7 +253,8 @@ class Matcher:
         self._spelled = [ban for ban in self._bans if ban.pattern.token_ids]
         self._spelling = Automaton(["".join(map(chr, ban.pattern.token_ids)) for ban in self._spelled])
         self._surfaces = surfaces
-        self._situations: dict[tuple[Pending, PhraseStates, int], _Situation] = {}
+        self._situations: dict[tuple[Pending, PhraseStates, Node], _Situation] = {}
+        self._completed: dict[int, Completed] = {}  # of tokens after which nothing was pending
         self._kept = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -219,7 +282,7 @@ class Matcher:
         lookback: let bans begin in the prompt; its last character decides word edges either way.
         exempt_prompt: allow the bans that occur in the prompt.
         """
-        state = self._begin(self._texts.phrases.start, self._texts.start, length=-len(prompt))
+        state = self._begin(NOTHING, self._texts.phrases.start, self._texts.start, length=-len(prompt))
         in_prompt: set[Ban] = set()
         for token in prompt:
             state = self.feed(state, token)
@@ -229,7 +292,7 @@ class Matcher:
         situation, others = state._transition.situation, state._others or self._texts.start
         if not lookback:
             phrases, others = self._texts.forget(situation.phrases, others)
-            state = self._begin(phrases, others, pending=situation.pending)
+            state = self._begin(situation.pending, phrases, others)
         elif not self._texts.is_plain:
             state._others = self._texts.count_anew(others)
         state.muted = frozenset(in_prompt) if exempt_prompt else state.muted
@@ -238,22 +301,10 @@ class Matcher:
     def feed(self, state: State, token: int) -> State:
         """Return the state after one more token."""
         situation = state._transition.situation
-        transition = situation.transitions.get(token)
-        if transition is None:
-            transition = self._add_transition(situation, token)
-        length = state.length + 1
+        transition = situation.transitions.get(token) or self._add_transition(situation, token)
         if self._texts.is_plain:
-            return State(
-                state, transition, length, matches=transition.matches, open_=transition.result.open, muted=state.muted
-            )
-        assert state._others is not None
-        ends = token == _END or token in self._surfaces.breaks
-        others, result = self._texts.complete(state._others, transition.text, transition.result, final=ends)
-        if ends:
-            content = self._surfaces.breaks.get(token, "")
-            others, result = self._texts.restart(others, content), result._replace(open=())
-        matches = self._name_bans(result)
-        return State(state, transition, length, others=others, matches=matches, open_=result.open, muted=state.muted)
+            return State(state, transition, transition.situation.reach_back, transition.matches)
+        return self._feed_others(state, transition, token)
 
     def finish(self, state: State) -> tuple[Violation, ...]:
         """Return the bans that the end of the text completes."""
@@ -264,53 +315,86 @@ class Matcher:
 
         Without one, that is the next token, and there are no rests.
         """
-        marks = state._transition.result.open
-        if not marks:
+        situation = state._transition.situation
+        if not situation.open:
             return state.length, []
-        endings = self._texts.phrases.find_endings(state._transition.situation.phrases, count)
-        return max(0, state._token_of(max(marks))), [ending for ending in endings if ending]
+        endings = self._texts.phrases.find_endings(situation.phrases, count)
+        return max(0, state._token_of(max(situation.open))), [ending for ending in endings if ending]
 
-    def _begin(
-        self, phrases: PhraseStates, others: OtherState, *, length: int = 0, pending: Pending = NOTHING
-    ) -> State:
-        transition = _Transition(self._find_situation(pending, phrases, ROOT), "", (), PieceResult(), ())
-        return State(None, transition, length, others=None if self._texts.is_plain else others)
+    def _begin(self, pending: Pending, phrases: PhraseStates, others: OtherState, *, length: int = 0) -> State:
+        situation = self._find_situation(pending, phrases, self._spelling.root)
+        return State.begin(situation, None if self._texts.is_plain else others, length=length)
 
-    def _name_bans(self, result: PieceResult) -> tuple[_BanMatch, ...]:
-        return tuple(_BanMatch(self._bans[match.pattern], match.start_back, match.end_back) for match in result.matches)
+    def _feed_others(self, state: State, transition: _Transition, token: int) -> State:
+        """Feed a token also to the searches for what is no phrase, and apply the rules."""
+        assert state._others is not None
+        before, after = state._transition.situation, transition.situation
+        ends = self._is_end(token)
+        text = self._complete(token, before.pending).text
+        result = PieceResult(transition.phrases, after.open)
+        others, result = self._texts.complete(state._others, text, result, final=ends)
+        if ends:
+            content = self._surfaces.breaks.get(token, "")
+            others, result = self._texts.restart(others, content), result._replace(open=())
+        reach_back = max((after.reach_back, *result.open))
+        return State(state, transition, reach_back, self._name_bans(result.matches), others)
+
+    def _name_bans(self, matches: Iterable[PatternMatch]) -> tuple[_BanMatch, ...]:
+        return tuple(_BanMatch(self._bans[match.pattern], match.start_back, match.end_back) for match in matches)
 
     def _add_transition(self, situation: _Situation, token: int) -> _Transition:
         if self._kept >= TRANSITIONS_KEPT:
-            for stored in self._situations.values():
-                stored.transitions.clear()  # states may still refer to them
-            self._situations.clear()
-            self._kept = 0
+            self._forget()
         transition = situation.transitions[token] = self._find_transition(situation, token)
         self._kept += 1
         return transition
 
-    def _find_transition(self, situation: _Situation, token: int) -> _Transition:
-        ends = token == _END or token in self._surfaces.breaks
-        if ends:
-            text, begun, pending = characters.finish(self._surfaces, situation.pending)
-        else:
-            text, begun, pending = characters.complete(self._surfaces, token, situation.pending)
-        phrases, result = self._texts.read_phrases(situation.phrases, text, final=ends)
-        spelled = ROOT if token == _END else self._spelling.step(situation.spelled, chr(token))
-        if ends:
-            result, phrases = result._replace(open=()), self._texts.phrases.start
-        return _Transition(
-            self._find_situation(pending, phrases, spelled),
-            text,
-            begun,
-            result,
-            self._name_bans(result),
-            tuple(self._spelled[number] for number in self._spelling.matches[spelled]),
-            self._spelling.longest[spelled],
-        )
+    def _forget(self) -> None:
+        """Drop all that was remembered; states may still refer to it, and can be read on from."""
+        for situation in self._situations.values():
+            situation.transitions.clear()
+            situation.arrivals.clear()
+        self._situations.clear()
+        self._completed.clear()
+        self._texts.phrases.shrink()
+        self._spelling.forget()
+        self._kept = 0
 
-    def _find_situation(self, pending: Pending, phrases: PhraseStates, spelled: int) -> _Situation:
-        key = (pending, phrases, spelled)
-        if key not in self._situations:
-            self._situations[key] = _Situation(*key)
-        return self._situations[key]
+    def _find_transition(self, situation: _Situation, token: int) -> _Transition:
+        ends = self._is_end(token)
+        text, begun, pending = self._complete(token, situation.pending)
+        phrases, found = self._texts.read_phrases(situation.phrases, text, final=ends)
+        spelled = self._spelling.root
+        if self._spelled and token != _END:
+            spelled = self._spelling.step(situation.spelled, chr(token))
+        if ends:
+            phrases = self._texts.phrases.start
+        after = self._find_situation(pending, phrases, spelled)
+        if begun or found:
+            return _Transition(after, len(text), begun, found, self._name_bans(found))
+        transition = after.arrivals.get(len(text))
+        if transition is None:
+            transition = after.arrivals[len(text)] = _Transition(after, len(text))
+        return transition
+
+    def _is_end(self, token: int) -> bool:
+        return token == _END or token in self._surfaces.breaks
+
+    def _complete(self, token: int, pending: Pending) -> Completed:
+        if self._is_end(token):
+            return characters.finish(self._surfaces, pending)
+        if pending.data:
+            return characters.complete(self._surfaces, token, pending)
+        completed = self._completed.get(token)
+        if completed is None:
+            completed = self._completed[token] = characters.complete(self._surfaces, token)
+        return completed
+
+    def _find_situation(self, pending: Pending, phrases: PhraseStates, spelled: Node) -> _Situation:
+        situation = self._situations.get((pending, phrases, spelled))
+        if situation is None:
+            completed = tuple((self._spelled[number], length) for number, length in spelled.matches)
+            open_ = self._texts.phrases.find_open(phrases)
+            situation = _Situation(pending, phrases, spelled, completed=completed, open_=open_)
+            self._situations[pending, phrases, spelled] = situation
+        return situation

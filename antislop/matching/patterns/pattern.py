@@ -244,12 +244,12 @@ T = TypeVar("T", bound=FoldTrack[Any])
 class TrackSearch(TextSearch[tuple[S, ...]], Generic[S, T]):
     """A search in up to two tracks: the patterns that compare letters as they are, and all others."""
 
-    def __init__(self, patterns: Sequence[Any], *, build: Callable[..., T], start: S) -> None:
+    def __init__(self, patterns: Sequence[Any], *, build: Callable[..., T], begin: Callable[[T], S]) -> None:
         numbers: dict[bool, list[int]] = {False: [], True: []}
         for number, pattern in enumerate(patterns):
             numbers[pattern.case_sensitive].append(number)
         self._tracks = [build(patterns, ids, case_sensitive=case) for case, ids in numbers.items() if ids]
-        self.start = (start,) * len(self._tracks)
+        self.start = tuple(map(begin, self._tracks))
 
     def read(self, state: tuple[S, ...], piece: str, *, final: bool = False) -> tuple[tuple[S, ...], PieceResult]:
         if len(self._tracks) == 1:  # almost always

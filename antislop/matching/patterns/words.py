@@ -190,7 +190,7 @@ class _WordTrack:
 
 class WordSearch(TrackSearch[SequenceState, _WordTrack]):
     def __init__(self, patterns: Sequence[WordSequence]) -> None:
-        super().__init__(patterns, build=_WordTrack, start=SequenceState())
+        super().__init__(patterns, build=_WordTrack, begin=lambda _: SequenceState())
 
     def forget(self, state: tuple[SequenceState, ...]) -> tuple[SequenceState, ...]:
         return tuple(track_state._replace(word=track_state.word and _FORGOTTEN, partials=()) for track_state in state)
