@@ -11,30 +11,35 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 
+class Node(dict[str, "Node"]):
+    """The longest prefix of a pattern that a text ends with; `node[symbol]` is the one after the text's next symbol.
 
-class Node:
-    """The longest prefix of a pattern that a text ends with. Compared by identity; to rewind, use an earlier one.
+    Nodes are compared by identity. To rewind, use an earlier one.
 
+    automaton: whose patterns these are.
     depth: symbols of the prefix.
     low, high: the range of the sorted patterns that begin with it.
     fallback: the next shorter prefix that the text ends with; None at the root.
     matches: (pattern, length) of the patterns that end here, longest first.
     longest: length of the longest incomplete pattern that ends here.
-    steps: the nodes after those symbols that were read here so far.
     """
 
-    __slots__ = ("depth", "fallback", "high", "longest", "low", "matches", "steps")
+    __slots__ = ("automaton", "depth", "fallback", "high", "longest", "low", "matches")
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__  # type: ignore[assignment]  # that of a dict is None
 
-    def __init__(
-        self, depth: int, low: int, high: int, fallback: Node | None, matches: tuple[tuple[int, int], ...], longest: int
-    ) -> None:
+    def __init__(self, automaton: Automaton, depth: int, low: int, high: int, fallback: Node | None) -> None:
+        self.automaton = automaton
         self.depth = depth
         self.low = low
         self.high = high
         self.fallback = fallback
-        self.matches = matches
-        self.longest = longest
-        self.steps: dict[str, Node] = {}
+        self.matches: tuple[tuple[int, int], ...] = fallback.matches if fallback is not None else ()
+        self.longest = depth
+
+    def __missing__(self, symbol: str) -> Node:
+        after = self[symbol] = self.automaton.advance(self, symbol)
+        return after
 
 
 class Automaton:
@@ -43,7 +48,7 @@ class Automaton:
     >>> automaton = Automaton(["she", "he", "hers"])
     >>> node = automaton.root
     >>> for symbol in "she":
-    ...     node = node.steps.get(symbol) or automaton.step(node, symbol)
+    ...     node = node[symbol]
     >>> node.matches, node.longest
     (((0, 3), (1, 2)), 2)
     """
@@ -51,19 +56,13 @@ class Automaton:
     def __init__(self, patterns: Sequence[str]) -> None:
         self._ids = array("I", sorted(range(len(patterns)), key=patterns.__getitem__))
         self._sorted = [patterns[i] for i in self._ids]
-        self.root = Node(0, 0, len(patterns), None, (), 0)
+        self.root = Node(self, 0, 0, len(patterns), None)
         self.nodes = [self.root]
-
-    def step(self, node: Node, symbol: str) -> Node:
-        after = node.steps.get(symbol)
-        if after is None:
-            after = node.steps[symbol] = self._advance(node, symbol)
-        return after
 
     def forget(self) -> None:
         """Drop all nodes but the root; those that a caller keeps can still be used."""
         for node in self.nodes:
-            node.steps.clear()
+            node.clear()
         self.nodes = [self.root]
 
     def prefix(self, node: Node) -> str:
@@ -74,19 +73,20 @@ class Automaton:
         patterns = self._sorted[node.low : min(node.high, node.low + count)]
         return [pattern[node.depth :] for pattern in patterns]
 
-    def _advance(self, node: Node, symbol: str) -> Node:
-        """Add the nodes of the suffixes that continue with this symbol, the shortest first."""
+    def advance(self, node: Node, symbol: str) -> Node:
+        """Add the nodes of the suffixes that continue with a symbol, the shortest first; return the longest."""
         missing = []
         suffix: Node | None = node
         after = None
-        while suffix is not None and (after := suffix.steps.get(symbol)) is None:
+        while suffix is not None and after is None:
             low, high = self._find_range(suffix, symbol)
             if low < high:
                 missing.append((suffix, low, high))
             suffix = suffix.fallback
-        after = after or self.root
+            after = suffix.get(symbol) if suffix is not None else self.root
+        assert after is not None
         for suffix, low, high in reversed(missing):
-            after = suffix.steps[symbol] = self._append(suffix.depth + 1, low, high, after)
+            after = suffix[symbol] = self._append(suffix.depth + 1, low, high, after)
         return after
 
     def _find_range(self, node: Node, symbol: str) -> tuple[int, int]:
@@ -105,12 +105,11 @@ class Automaton:
         return low, high
 
     def _append(self, depth: int, low: int, high: int, fallback: Node) -> Node:
-        matches, longest = fallback.matches, depth
+        node = Node(self, depth, low, high, fallback)
         prefix = self._sorted[low]
         if len(prefix) == depth:  # patterns equal to the prefix sort before all longer ones
             equal = bisect_left(self._sorted, prefix + "\0", low, high)
-            matches = (*((pattern, depth) for pattern in self._ids[low:equal]), *matches)
-            longest = depth if equal < high else fallback.longest
-        node = Node(depth, low, high, fallback, matches, longest)
+            node.matches = (*((pattern, depth) for pattern in self._ids[low:equal]), *fallback.matches)
+            node.longest = depth if equal < high else fallback.longest
         self.nodes.append(node)
         return node

@@ -85,7 +85,7 @@ class _Situation:
         self.spelled = spelled
         self.completed = completed
         self.open = open_
-        marks = [back for track in phrases for _, _, back in track.context.marks]
+        marks = [back for context, _, _ in phrases for _, _, back in context.marks]
         self.reach_back = max((*open_, *marks), default=0)
         self.reach_tokens = max((spelled.longest, *pending.ages[:1]))
         self.transitions: dict[int, _Transition] = {}
@@ -139,9 +139,6 @@ class State:
         "settled_length",
     )
 
-    parent: State | None
-    _jump: State | None
-
     def __init__(
         self,
         parent: State,
@@ -150,15 +147,16 @@ class State:
         matches: tuple[_BanMatch, ...],
         others: OtherState | None = None,
     ) -> None:
-        self.parent = parent
+        self.parent: State | None = parent
         self._transition = transition
         self._matches = matches
         self._others = others
-        self.muted = parent.muted
-        self.length = self.earliest_start = parent.length + 1
+        self.muted: frozenset[Ban] = parent.muted
+        self.length: int = parent.length + 1
+        self.earliest_start = self.length
         self.settled_length = parent.earliest_start
-        self._read = parent._read + transition.size
-        self._jump = None
+        self._read: int = parent._read + transition.size
+        self._jump: State | None = None
         if reach_back or transition.situation.reach_tokens:
             self._hold(reach_back, transition.situation.reach_tokens)
 
@@ -239,7 +237,9 @@ class State:
             if self._token_of(end_back) >= 0  # not within the prompt
             and ban not in self.muted
         }
-        spelled = [Violation(ban, max(0, end + 1 - length), end) for ban, length in self._transition.situation.completed]
+        spelled = [
+            Violation(ban, max(0, end + 1 - length), end) for ban, length in self._transition.situation.completed
+        ]
         violations = [violation for violation in (*matched, *spelled) if violation.start >= violation.ban.from_token]
         return tuple(sorted(violations, key=lambda violation: violation.start))
 
@@ -330,7 +330,7 @@ class Matcher:
         assert state._others is not None
         before, after = state._transition.situation, transition.situation
         ends = self._is_end(token)
-        text = self._complete(token, before.pending).text
+        text = self._complete(before.pending, token).text
         result = PieceResult(transition.phrases, after.open)
         others, result = self._texts.complete(state._others, text, result, final=ends)
         if ends:
@@ -362,14 +362,12 @@ class Matcher:
 
     def _find_transition(self, situation: _Situation, token: int) -> _Transition:
         ends = self._is_end(token)
-        text, begun, pending = self._complete(token, situation.pending)
-        phrases, found = self._texts.read_phrases(situation.phrases, text, final=ends)
+        text, begun, pending = self._complete(situation.pending, token)
+        phrases, found = self._texts.read_phrases(situation.phrases, text, ends)
         spelled = self._spelling.root
         if self._spelled and token != _END:
-            spelled = self._spelling.step(situation.spelled, chr(token))
-        if ends:
-            phrases = self._texts.phrases.start
-        after = self._find_situation(pending, phrases, spelled)
+            spelled = situation.spelled[chr(token)]
+        after = self._find_situation(pending, self._texts.phrases.start if ends else phrases, spelled)
         if begun or found:
             return _Transition(after, len(text), begun, found, self._name_bans(found))
         transition = after.arrivals.get(len(text))
@@ -380,7 +378,7 @@ class Matcher:
     def _is_end(self, token: int) -> bool:
         return token == _END or token in self._surfaces.breaks
 
-    def _complete(self, token: int, pending: Pending) -> Completed:
+    def _complete(self, pending: Pending, token: int) -> Completed:
         if self._is_end(token):
             return characters.finish(self._surfaces, pending)
         if pending.data:

@@ -161,7 +161,7 @@ def _find_literals_within(bans: Sequence[Ban]) -> Iterator[tuple[int, int]]:
                 continue
             node = automaton.root
             for symbol in ban.pattern.find_symbols(case_sensitive=case_sensitive) or "":
-                node = automaton.step(node, symbol)
+                node = node[symbol]
                 yield from ((index, numbers[match]) for match, _ in node.matches if numbers[match] != index)
 
 

@@ -28,10 +28,11 @@ from antislop.matching.patterns.pattern import (
     Pattern,
     PatternMatch,
     PieceResult,
-    TrackSearch,
+    TextSearch,
     check_switch,
     check_text,
     has_wildcard,
+    make_tracks,
     read_stars,
     write_stars,
 )
@@ -40,23 +41,16 @@ SHORT_PIECE = 40
 """Characters of the longest piece whose folding is remembered: the same tokens recur."""
 _FEW_LETTERS = 2
 _MARKS = {"-": "every dash, the hyphen of “well-known” too", "'": "every apostrophe", '"': "every double quote"}
-_NOTHING = PieceResult()
 _SYMBOL = re.compile(f"[^{BOUNDARY}]")
 
 
-class PhraseState(NamedTuple):
-    """The state of one track.
+PhraseState: TypeAlias = tuple[Context, Node, tuple[int, ...] | None]
+"""The state of one track: of folding, of the automaton, and gaps.
 
-    gaps: for each symbol of the longest incomplete phrase, the distance to the next one, and of the last to the end of
-        the text. None if they are regular, which they almost always are: edges take no place, and any other symbol is
-        one character.
-    """
-
-    context: Context
-    node: Node
-    gaps: tuple[int, ...] | None = None
-
-
+gaps: for each symbol of the longest incomplete phrase, the distance to the next one, and of the last to the end of the
+    text. None if they are regular, which they almost always are: edges take no place, and any other symbol is one
+    character.
+"""
 PhraseStates: TypeAlias = tuple[PhraseState, ...]
 
 
@@ -95,34 +89,35 @@ class _PhraseTrack:
         self.automaton = Automaton([phrases[i].find_symbols(case_sensitive=case_sensitive) for i in ids])
         self.ids = ids
 
-    def read(self, before: PhraseState, piece: str, *, final: bool) -> tuple[PhraseState, PieceResult]:
-        """Read one more piece, without what is open, which `find_start` tells."""
+    def read(self, before: PhraseState, piece: str, final: bool) -> tuple[PhraseState, tuple[PatternMatch, ...]]:
+        context, node, gaps = before
         fold_piece = _fold_again if len(piece) < SHORT_PIECE else _fold_piece
-        symbols, context, origins = folded = fold_piece(piece, before.context, self.case_sensitive, final)
-        if origins is not None or before.gaps is not None:
+        folded = symbols, context, origins = fold_piece(piece, context, self.case_sensitive, final)
+        if gaps is not None or origins is not None:
             return self._read_places(before, folded, len(piece))
-        node, step = before.node, self.automaton.step
         for symbol in symbols:
-            node = node.steps.get(symbol) or step(node, symbol)
+            node = node[symbol]
             if node.matches:
                 return self._read_places(before, folded, len(piece))
-        return PhraseState(context, node), _NOTHING
+        return (context, node, None), ()
 
     def find_start(self, state: PhraseState) -> int:
         """Return the place at which the longest incomplete phrase begins; 0 if there is none."""
-        symbols = self._find_open(state.node)
-        return len(symbols) - symbols.count(BOUNDARY) if state.gaps is None else sum(state.gaps)
+        _, node, gaps = state
+        symbols = self._find_open(node)
+        return len(symbols) - symbols.count(BOUNDARY) if gaps is None else sum(gaps)
 
     def _read_places(
         self, before: PhraseState, folded: _FoldedPiece, size: int
-    ) -> tuple[PhraseState, PieceResult]:
+    ) -> tuple[PhraseState, tuple[PatternMatch, ...]]:
         """Read a piece in which a phrase ends, or whose places are not regular."""
-        gaps = before.gaps or _find_regular_gaps(self._find_open(before.node))
+        _, node, gaps = before
+        gaps = gaps or _find_regular_gaps(self._find_open(node))
         earlier = list(accumulate(reversed(gaps), sub, initial=0))[:0:-1]
         origins = [*earlier, *(folded.origins or _find_regular_origins(folded.symbols))]
-        node, matches = before.node, []
+        matches = []
         for index, symbol in enumerate(folded.symbols, start=len(earlier)):
-            node = self.automaton.step(node, symbol)
+            node = node[symbol]
             # A boundary has the place of the character after it, which may begin a match but never ends one.
             end_back = size - origins[index - (symbol == BOUNDARY)]
             for phrase, length in node.matches:
@@ -130,27 +125,31 @@ class _PhraseTrack:
         open_ = origins[len(origins) - node.longest :]
         gaps = tuple(map(sub, [*open_[1:], size], open_))
         is_regular = gaps == _find_regular_gaps(self._find_open(node))
-        return PhraseState(folded.context, node, None if is_regular else gaps), PieceResult(tuple(matches))
+        return (folded.context, node, None if is_regular else gaps), tuple(matches)
 
     def _find_open(self, node: Node) -> str:
         """Return the symbols of the longest incomplete phrase that were read."""
         return self.automaton.prefix(node)[node.depth - node.longest :]
 
 
-class PhraseSearch(TrackSearch[PhraseState, _PhraseTrack]):
+class PhraseSearch(TextSearch[PhraseStates]):
     def __init__(self, patterns: Sequence[Phrase]) -> None:
-        super().__init__(patterns, build=_PhraseTrack, begin=lambda track: PhraseState(START, track.automaton.root))
+        self._tracks = make_tracks(patterns, _PhraseTrack)
+        self.start = tuple((START, track.automaton.root, None) for track in self._tracks)
 
     def read(self, state: PhraseStates, piece: str, *, final: bool = False) -> tuple[PhraseStates, PieceResult]:
-        state, result = super().read(state, piece, final=final)
-        return state, result._replace(open=self.find_open(state))
+        state, matches = self.read_matches(state, piece, final)
+        return state, PieceResult(matches, self.find_open(state))
 
     def read_matches(
-        self, state: PhraseStates, piece: str, *, final: bool = False
-    ) -> tuple[PhraseStates, Sequence[PatternMatch]]:
-        """Do what `read` does, in less time, for callers that know which states are open."""
-        state, result = super().read(state, piece, final=final)
-        return state, result.matches
+        self, state: PhraseStates, piece: str, final: bool = False
+    ) -> tuple[PhraseStates, tuple[PatternMatch, ...]]:
+        """Do what `read` does, in less time, for callers that know what is open in a state."""
+        if len(state) == 1:  # almost always
+            after, matches = self._tracks[0].read(state[0], piece, final)
+            return (after,), matches
+        results = [track.read(each, piece, final) for track, each in zip(self._tracks, state, strict=True)]
+        return tuple(after for after, _ in results), tuple(match for _, matches in results for match in matches)
 
     def find_open(self, state: PhraseStates) -> tuple[int, ...]:
         """Return the places at which incomplete phrases begin."""
@@ -159,11 +158,11 @@ class PhraseSearch(TrackSearch[PhraseState, _PhraseTrack]):
 
     def find_endings(self, state: PhraseStates, count: int) -> list[str]:
         """Return the folded rests of up to `count` phrases: those of which the most was read."""
-        track, longest = max(zip(self._tracks, state, strict=True), key=lambda pair: pair[1].node.depth)
-        return [ending.replace(BOUNDARY, "") for ending in track.automaton.endings(longest.node, count)]
+        track, longest = max(zip(self._tracks, state, strict=True), key=lambda pair: pair[1][1].depth)
+        return [ending.replace(BOUNDARY, "") for ending in track.automaton.endings(longest[1], count)]
 
     def forget(self, state: PhraseStates) -> PhraseStates:
-        return tuple(start._replace(context=each.context) for start, each in zip(self.start, state, strict=True))
+        return tuple((context, root, None) for (context, _, _), (_, root, _) in zip(state, self.start, strict=True))
 
     def shrink(self) -> None:
         """Drop the nodes that texts have reached; states that a caller keeps can still be read from."""
