@@ -38,7 +38,12 @@ class Node(dict[str, "Node"]):
         self.longest = depth
 
     def __missing__(self, symbol: str) -> Node:
-        after = self[symbol] = self.automaton.advance(self, symbol)
+        path = [self]
+        while (fallback := path[-1].fallback) is not None and symbol not in fallback:
+            path.append(fallback)
+        after = self.automaton.root if fallback is None else fallback[symbol]
+        for node in reversed(path):
+            after = node[symbol] = self.automaton.extend(node, symbol, after)
         return after
 
 
@@ -73,43 +78,28 @@ class Automaton:
         patterns = self._sorted[node.low : min(node.high, node.low + count)]
         return [pattern[node.depth :] for pattern in patterns]
 
-    def advance(self, node: Node, symbol: str) -> Node:
-        """Add the nodes of the suffixes that continue with a symbol, the shortest first; return the longest."""
-        missing = []
-        suffix: Node | None = node
-        after = None
-        while suffix is not None and after is None:
-            low, high = self._find_range(suffix, symbol)
-            if low < high:
-                missing.append((suffix, low, high))
-            suffix = suffix.fallback
-            after = suffix.get(symbol) if suffix is not None else self.root
-        assert after is not None
-        for suffix, low, high in reversed(missing):
-            after = suffix[symbol] = self._append(suffix.depth + 1, low, high, after)
-        return after
-
-    def _find_range(self, node: Node, symbol: str) -> tuple[int, int]:
-        """Return the range of the patterns that continue a prefix with this symbol."""
-        low, high, depth = node.low, node.high, node.depth
+    def extend(self, node: Node, symbol: str, fallback: Node) -> Node:
+        """Add the node of a prefix and one symbol more; return `fallback` if no pattern begins like that."""
+        patterns, low, high, depth = self._sorted, node.low, node.high, node.depth
         if low == high:
-            return low, low
-        first, last = self._sorted[low][depth : depth + 1], self._sorted[high - 1][depth : depth + 1]
+            return fallback
+        first = patterns[low][depth : depth + 1]
+        last = first if low + 1 == high else patterns[high - 1][depth : depth + 1]
         if not first <= symbol <= last:
-            return low, low
-        prefix = self._sorted[low][:depth]
-        if first < symbol:
-            low = bisect_left(self._sorted, prefix + symbol, low, high)
-        if symbol < last:
-            high = bisect_left(self._sorted, prefix + chr(ord(symbol) + 1), low, high)
-        return low, high
-
-    def _append(self, depth: int, low: int, high: int, fallback: Node) -> Node:
-        node = Node(self, depth, low, high, fallback)
-        prefix = self._sorted[low]
-        if len(prefix) == depth:  # patterns equal to the prefix sort before all longer ones
-            equal = bisect_left(self._sorted, prefix + "\0", low, high)
-            node.matches = (*((pattern, depth) for pattern in self._ids[low:equal]), *fallback.matches)
-            node.longest = depth if equal < high else fallback.longest
-        self.nodes.append(node)
-        return node
+            return fallback
+        if first < last:
+            prefix = patterns[low][:depth]
+            if first < symbol:
+                low = bisect_left(patterns, prefix + symbol, low, high)
+            if symbol < last:
+                high = bisect_left(patterns, prefix + chr(ord(symbol) + 1), low, high)
+            if low == high:
+                return fallback
+        after = Node(self, depth + 1, low, high, fallback)
+        prefix = patterns[low]
+        if len(prefix) == depth + 1:  # patterns equal to the prefix sort before all longer ones
+            equal = bisect_left(patterns, prefix + "\0", low, high)
+            after.matches = (*((pattern, depth + 1) for pattern in self._ids[low:equal]), *fallback.matches)
+            after.longest = depth + 1 if equal < high else fallback.longest
+        self.nodes.append(after)
+        return after

@@ -76,7 +76,6 @@ class _Situation:
         pending: Pending,
         phrases: PhraseStates,
         spelled: Node,
-        *,
         completed: tuple[tuple[Ban, int], ...],
         open_: tuple[int, ...],
     ) -> None:
@@ -85,9 +84,11 @@ class _Situation:
         self.spelled = spelled
         self.completed = completed
         self.open = open_
-        marks = [back for context, _, _ in phrases for _, _, back in context.marks]
-        self.reach_back = max((*open_, *marks), default=0)
-        self.reach_tokens = max((spelled.longest, *pending.ages[:1]))
+        self.reach_back = max(open_, default=0)
+        for context, _, _ in phrases:
+            if context.marks:
+                self.reach_back = max(self.reach_back, *(back for _, _, back in context.marks))
+        self.reach_tokens = max(spelled.longest, pending.ages[0]) if pending.data else spelled.longest
         self.transitions: dict[int, _Transition] = {}
         self.arrivals: dict[int, _Transition] = {}
 
@@ -329,8 +330,8 @@ class Matcher:
         """Feed a token also to the searches for what is no phrase, and apply the rules."""
         assert state._others is not None
         before, after = state._transition.situation, transition.situation
-        ends = self._is_end(token)
-        text = self._complete(before.pending, token).text
+        ends = token == _END or token in self._surfaces.breaks
+        text = self._complete(before.pending, token, ends).text
         result = PieceResult(transition.phrases, after.open)
         others, result = self._texts.complete(state._others, text, result, final=ends)
         if ends:
@@ -361,8 +362,8 @@ class Matcher:
         self._kept = 0
 
     def _find_transition(self, situation: _Situation, token: int) -> _Transition:
-        ends = self._is_end(token)
-        text, begun, pending = self._complete(situation.pending, token)
+        ends = token == _END or token in self._surfaces.breaks
+        text, begun, pending = self._complete(situation.pending, token, ends)
         phrases, found = self._texts.read_phrases(situation.phrases, text, ends)
         spelled = self._spelling.root
         if self._spelled and token != _END:
@@ -375,11 +376,8 @@ class Matcher:
             transition = after.arrivals[len(text)] = _Transition(after, len(text))
         return transition
 
-    def _is_end(self, token: int) -> bool:
-        return token == _END or token in self._surfaces.breaks
-
-    def _complete(self, pending: Pending, token: int) -> Completed:
-        if self._is_end(token):
+    def _complete(self, pending: Pending, token: int, ends: bool) -> Completed:
+        if ends:
             return characters.finish(self._surfaces, pending)
         if pending.data:
             return characters.complete(self._surfaces, token, pending)
@@ -391,8 +389,7 @@ class Matcher:
     def _find_situation(self, pending: Pending, phrases: PhraseStates, spelled: Node) -> _Situation:
         situation = self._situations.get((pending, phrases, spelled))
         if situation is None:
-            completed = tuple((self._spelled[number], length) for number, length in spelled.matches)
-            open_ = self._texts.phrases.find_open(phrases)
-            situation = _Situation(pending, phrases, spelled, completed=completed, open_=open_)
+            completed = tuple([(self._spelled[number], length) for number, length in spelled.matches])
+            situation = _Situation(pending, phrases, spelled, completed, self._texts.phrases.find_open(phrases))
             self._situations[pending, phrases, spelled] = situation
         return situation

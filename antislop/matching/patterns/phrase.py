@@ -104,8 +104,10 @@ class _PhraseTrack:
     def find_start(self, state: PhraseState) -> int:
         """Return the place at which the longest incomplete phrase begins; 0 if there is none."""
         _, node, gaps = state
-        symbols = self._find_open(node)
-        return len(symbols) - symbols.count(BOUNDARY) if gaps is None else sum(gaps)
+        if gaps is not None:
+            return sum(gaps)
+        symbols = self._find_open(node) if node.longest else ""
+        return len(symbols) - symbols.count(BOUNDARY)
 
     def _read_places(
         self, before: PhraseState, folded: _FoldedPiece, size: int
@@ -153,7 +155,7 @@ class PhraseSearch(TextSearch[PhraseStates]):
 
     def find_open(self, state: PhraseStates) -> tuple[int, ...]:
         """Return the places at which incomplete phrases begin."""
-        starts = [track.find_start(each) for track, each in zip(self._tracks, state, strict=True)]
+        starts = map(_PhraseTrack.find_start, self._tracks, state)
         return tuple(filter(None, starts))
 
     def find_endings(self, state: PhraseStates, count: int) -> list[str]:
