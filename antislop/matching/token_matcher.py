@@ -56,11 +56,9 @@ class _Situation:
     reach_back: place of the first character that is not decided: in an incomplete phrase, or a waiting mark; or 0.
     reach_tokens: number of tokens that are not decided: of an incomplete ban of token ids, or character.
     transitions: the transition of each token that was read here.
-    arrivals: the transitions to here that complete nothing, by the number of characters that were read.
     """
 
     __slots__ = (
-        "arrivals",
         "completed",
         "open",
         "pending",
@@ -90,7 +88,6 @@ class _Situation:
                 self.reach_back = max(self.reach_back, *(back for _, _, back in context.marks))
         self.reach_tokens = max(spelled.longest, pending.ages[0]) if pending.data else spelled.longest
         self.transitions: dict[int, _Transition] = {}
-        self.arrivals: dict[int, _Transition] = {}
 
 
 class _Transition:
@@ -254,8 +251,10 @@ class Matcher:
         self._spelled = [ban for ban in self._bans if ban.pattern.token_ids]
         self._spelling = Automaton(["".join(map(chr, ban.pattern.token_ids)) for ban in self._spelled])
         self._surfaces = surfaces
+        self._ends = frozenset((_END, *surfaces.breaks))
         self._situations: dict[tuple[Pending, PhraseStates, Node], _Situation] = {}
-        self._completed: dict[int, Completed] = {}  # of tokens after which nothing was pending
+        self._arrivals: dict[tuple[Pending, PhraseStates, Node, int], _Transition] = {}
+        self._completed: dict[int, Completed] = {}
         self._kept = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -330,8 +329,8 @@ class Matcher:
         """Feed a token also to the searches for what is no phrase, and apply the rules."""
         assert state._others is not None
         before, after = state._transition.situation, transition.situation
-        ends = token == _END or token in self._surfaces.breaks
-        text = self._complete(before.pending, token, ends).text
+        ends = token in self._ends
+        text = self._complete(before.pending, token).text
         result = PieceResult(transition.phrases, after.open)
         others, result = self._texts.complete(state._others, text, result, final=ends)
         if ends:
@@ -354,36 +353,43 @@ class Matcher:
         """Drop all that was remembered; states may still refer to it, and can be read on from."""
         for situation in self._situations.values():
             situation.transitions.clear()
-            situation.arrivals.clear()
         self._situations.clear()
+        self._arrivals.clear()
         self._completed.clear()
         self._texts.phrases.shrink()
         self._spelling.forget()
         self._kept = 0
 
     def _find_transition(self, situation: _Situation, token: int) -> _Transition:
-        ends = token == _END or token in self._surfaces.breaks
-        text, begun, pending = self._complete(situation.pending, token, ends)
-        phrases, found = self._texts.read_phrases(situation.phrases, text, ends)
+        before, ends = situation.pending, False
+        completed = None if before.data else self._completed.get(token)
+        if completed is None:
+            ends = token in self._ends
+            completed = self._complete(before, token)
+        text, begun, pending = completed
+        phrases, found = self._texts.phrases.read_matches(situation.phrases, text, ends)
+        if ends:
+            phrases = self._texts.phrases.start
         spelled = self._spelling.root
         if self._spelled and token != _END:
             spelled = situation.spelled[chr(token)]
-        after = self._find_situation(pending, self._texts.phrases.start if ends else phrases, spelled)
         if begun or found:
+            found = self._texts.number_phrases(found)
+            after = self._find_situation(pending, phrases, spelled)
             return _Transition(after, len(text), begun, found, self._name_bans(found))
-        transition = after.arrivals.get(len(text))
+        key = pending, phrases, spelled, len(text)
+        transition = self._arrivals.get(key)
         if transition is None:
-            transition = after.arrivals[len(text)] = _Transition(after, len(text))
+            after = self._find_situation(pending, phrases, spelled)
+            transition = self._arrivals[key] = _Transition(after, len(text))
         return transition
 
-    def _complete(self, pending: Pending, token: int, ends: bool) -> Completed:
-        if ends:
+    def _complete(self, pending: Pending, token: int) -> Completed:
+        if token in self._ends:
             return characters.finish(self._surfaces, pending)
-        if pending.data:
-            return characters.complete(self._surfaces, token, pending)
-        completed = self._completed.get(token)
-        if completed is None:
-            completed = self._completed[token] = characters.complete(self._surfaces, token)
+        completed = characters.complete(self._surfaces, token, pending)
+        if not pending.data:
+            self._completed[token] = completed
         return completed
 
     def _find_situation(self, pending: Pending, phrases: PhraseStates, spelled: Node) -> _Situation:

@@ -93,12 +93,12 @@ class _PhraseTrack:
         context, node, gaps = before
         fold_piece = _fold_again if len(piece) < SHORT_PIECE else _fold_piece
         folded = symbols, context, origins = fold_piece(piece, context, self.case_sensitive, final)
-        if gaps is not None or origins is not None:
-            return self._read_places(before, folded, len(piece))
         for symbol in symbols:
             node = node[symbol]
             if node.matches:
                 return self._read_places(before, folded, len(piece))
+        if node.longest and (gaps is not None or origins is not None):
+            return self._read_places(before, folded, len(piece))
         return (context, node, None), ()
 
     def find_start(self, state: PhraseState) -> int:
