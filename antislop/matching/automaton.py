@@ -22,13 +22,16 @@ class Node(dict[str, "Node"]):
     fallback: the next shorter prefix that the text ends with; None at the root.
     matches: (pattern, length) of the patterns that end here, longest first.
     longest: length of the longest incomplete pattern that ends here.
+    width: the same, without the symbols that take no place.
     """
 
-    __slots__ = ("automaton", "depth", "fallback", "high", "longest", "low", "matches")
+    __slots__ = ("automaton", "depth", "fallback", "high", "longest", "low", "matches", "width")
     __eq__ = object.__eq__
     __hash__ = object.__hash__  # type: ignore[assignment]  # that of a dict is None
 
-    def __init__(self, automaton: Automaton, depth: int, low: int, high: int, fallback: Node | None) -> None:
+    def __init__(
+        self, automaton: Automaton, depth: int, low: int, high: int, width: int, fallback: Node | None
+    ) -> None:
         self.automaton = automaton
         self.depth = depth
         self.low = low
@@ -36,6 +39,7 @@ class Node(dict[str, "Node"]):
         self.fallback = fallback
         self.matches: tuple[tuple[int, int], ...] = fallback.matches if fallback is not None else ()
         self.longest = depth
+        self.width = width
 
     def __missing__(self, symbol: str) -> Node:
         path = [self]
@@ -48,7 +52,11 @@ class Node(dict[str, "Node"]):
 
 
 class Automaton:
-    """Patterns, compiled. root: where a text begins. nodes: those that texts have reached.
+    """Patterns, compiled.
+
+    placeless: a symbol that takes no place in a text.
+    root: where a text begins.
+    nodes: those that texts have reached.
 
     >>> automaton = Automaton(["she", "he", "hers"])
     >>> node = automaton.root
@@ -58,10 +66,11 @@ class Automaton:
     (((0, 3), (1, 2)), 2)
     """
 
-    def __init__(self, patterns: Sequence[str]) -> None:
+    def __init__(self, patterns: Sequence[str], *, placeless: str = "") -> None:
+        self._placeless = placeless
         self._ids = array("I", sorted(range(len(patterns)), key=patterns.__getitem__))
         self._sorted = [patterns[i] for i in self._ids]
-        self.root = Node(self, 0, 0, len(patterns), None)
+        self.root = Node(self, 0, 0, len(patterns), 0, None)
         self.nodes = [self.root]
 
     def forget(self) -> None:
@@ -95,11 +104,13 @@ class Automaton:
                 high = bisect_left(patterns, prefix + chr(ord(symbol) + 1), low, high)
             if low == high:
                 return fallback
-        after = Node(self, depth + 1, low, high, fallback)
+        width = node.width + (symbol != self._placeless)
+        after = Node(self, depth + 1, low, high, width, fallback)
         prefix = patterns[low]
         if len(prefix) == depth + 1:  # patterns equal to the prefix sort before all longer ones
             equal = bisect_left(patterns, prefix + "\0", low, high)
             after.matches = (*((pattern, depth + 1) for pattern in self._ids[low:equal]), *fallback.matches)
-            after.longest = depth + 1 if equal < high else fallback.longest
+            if equal == high:
+                after.longest, after.width = fallback.longest, fallback.width
         self.nodes.append(after)
         return after

@@ -86,7 +86,8 @@ def _find_regular_origins(symbols: str) -> list[int]:
 class _PhraseTrack:
     def __init__(self, phrases: Sequence[Phrase], ids: Sequence[int], *, case_sensitive: bool) -> None:
         self.case_sensitive = case_sensitive
-        self.automaton = Automaton([phrases[i].find_symbols(case_sensitive=case_sensitive) for i in ids])
+        symbols = [phrases[i].find_symbols(case_sensitive=case_sensitive) for i in ids]
+        self.automaton = Automaton(symbols, placeless=BOUNDARY)
         self.ids = ids
 
     def read(self, before: PhraseState, piece: str, final: bool) -> tuple[PhraseState, tuple[PatternMatch, ...]]:
@@ -104,10 +105,7 @@ class _PhraseTrack:
     def find_start(self, state: PhraseState) -> int:
         """Return the place at which the longest incomplete phrase begins; 0 if there is none."""
         _, node, gaps = state
-        if gaps is not None:
-            return sum(gaps)
-        symbols = self._find_open(node) if node.longest else ""
-        return len(symbols) - symbols.count(BOUNDARY)
+        return node.width if gaps is None else sum(gaps)
 
     def _read_places(
         self, before: PhraseState, folded: _FoldedPiece, size: int
