@@ -68,11 +68,12 @@ def _fold_piece(piece: str, context: Context, case_sensitive: bool, final: bool)
         if word is not None:
             return _FoldedPiece(word, IN_WORD)
     symbols, origins, after = fold(piece, context=context, case_sensitive=case_sensitive, final=final)
-    is_regular = origins == _find_regular_origins(symbols) and len(symbols) - symbols.count(BOUNDARY) == len(piece)
+    size = len(piece)
+    is_regular = not context.marks and len(symbols) - symbols.count(BOUNDARY) == size == len({size, *origins}) - 1
     return _FoldedPiece(symbols, after, None if is_regular else origins)
 
 
-_fold_again = lru_cache(maxsize=1 << 15)(_fold_piece)
+_fold_again = lru_cache(maxsize=1 << 16)(_fold_piece)
 
 
 def _find_regular_gaps(symbols: str) -> tuple[int, ...]:
