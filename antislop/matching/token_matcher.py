@@ -156,7 +156,7 @@ class State:
         self._read: int = parent._read + transition.size
         self._jump: State | None = None
         if reach_back or transition.situation.reach_tokens:
-            self._hold(reach_back, transition.situation.reach_tokens)
+            self._hold(parent, reach_back, transition.situation.reach_tokens)
 
     @classmethod
     def begin(cls, situation: _Situation, others: OtherState | None, *, length: int) -> State:
@@ -185,20 +185,25 @@ class State:
             state = jump if jump is not None and jump.length >= length else state.parent
         return state
 
-    def _hold(self, reach_back: int, reach_tokens: int) -> None:
+    def _hold(self, parent: State, reach_back: int, reach_tokens: int) -> None:
         """Lower the lengths, since the text from a place on, and the latest tokens, are not decided."""
-        parent = self.parent
-        assert parent is not None
         self._jump = parent._find_jump()
         if self.length <= 0:
             return
-        owner = self._find_owner(self._read - reach_back)
-        start = max(0, min(owner._find_start(self._read - reach_back), self.length - reach_tokens))
         # An incomplete occurrence was already incomplete at its start: a rewind from here reaches at least as far back
         # as one from there.
-        before = (owner if owner.length > start else self).back_to(start)
-        self.earliest_start = min(self.length, before.earliest_start)
+        before = parent
+        if reach_tokens > 1 or reach_back > self._transition.size or self._transition.begun:
+            before = self._find_before(reach_back, reach_tokens)
+        self.earliest_start = before.earliest_start
         self.settled_length = min(parent.earliest_start, before.settled_length)
+
+    def _find_before(self, reach_back: int, reach_tokens: int) -> State:
+        """Return the state before all that is not decided."""
+        place = self._read - reach_back
+        owner = self._find_owner(place)
+        start = max(0, min(owner._find_start(place), self.length - reach_tokens))
+        return (owner if owner.length > start else self).back_to(start)
 
     def _find_jump(self) -> State:
         """Return where the next state jumps to, so that any earlier state is reached in a few jumps."""
@@ -248,6 +253,7 @@ class Matcher:
     def __init__(self, bans: Iterable[Ban], surfaces: Surfaces) -> None:
         self._bans = [ban for ban in distinct(bans) if ban.weight < 1]
         self._texts = TextMatcher(self._bans)
+        self._is_plain = self._texts.is_plain
         self._spelled = [ban for ban in self._bans if ban.pattern.token_ids]
         self._spelling = Automaton(["".join(map(chr, ban.pattern.token_ids)) for ban in self._spelled])
         self._surfaces = surfaces
@@ -265,7 +271,7 @@ class Matcher:
     @property
     def timed_out(self) -> list[Ban]:
         """The regexes that took too long and are no longer searched for."""
-        return [] if self._texts.is_plain else [self._bans[number] for number in self._texts.timed_out]
+        return [] if self._is_plain else [self._bans[number] for number in self._texts.timed_out]
 
     def restore(self) -> None:
         """Search again for the regexes that timed out, with all of their time."""
@@ -293,7 +299,7 @@ class Matcher:
         if not lookback:
             phrases, others = self._texts.forget(situation.phrases, others)
             state = self._begin(situation.pending, phrases, others)
-        elif not self._texts.is_plain:
+        elif not self._is_plain:
             state._others = self._texts.count_anew(others)
         state.muted = frozenset(in_prompt) if exempt_prompt else state.muted
         return state
@@ -302,7 +308,7 @@ class Matcher:
         """Return the state after one more token."""
         situation = state._transition.situation
         transition = situation.transitions.get(token) or self._add_transition(situation, token)
-        if self._texts.is_plain:
+        if self._is_plain:
             return State(state, transition, transition.situation.reach_back, transition.matches)
         return self._feed_others(state, transition, token)
 
@@ -323,7 +329,7 @@ class Matcher:
 
     def _begin(self, pending: Pending, phrases: PhraseStates, others: OtherState, *, length: int = 0) -> State:
         situation = self._find_situation(pending, phrases, self._spelling.root)
-        return State.begin(situation, None if self._texts.is_plain else others, length=length)
+        return State.begin(situation, None if self._is_plain else others, length=length)
 
     def _feed_others(self, state: State, transition: _Transition, token: int) -> State:
         """Feed a token also to the searches for what is no phrase, and apply the rules."""
