@@ -1,89 +1,116 @@
 """Find many strings at once: an Aho-Corasick automaton (doi 10.1145/360825.360855) that is built while it runs.
 
-Its states are the prefixes of the patterns: here a range of the sorted patterns, found by bisection when a text first
-reaches it, so that compiling is sorting and only visited states take memory.
+Its nodes are the prefixes of the patterns: here a range of the sorted patterns, found by bisection when a text first
+reaches it, so that compiling is sorting and only visited nodes take memory.
 """
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
 
-ROOT = 0
-LAST = "\U0010ffff"  # no character sorts after it
+
+class Node(dict[str, "Node"]):
+    """The longest prefix of a pattern that a text ends with; `node[symbol]` is the one after the text's next symbol.
+
+    Nodes are compared by identity. To rewind, use an earlier one.
+
+    automaton: whose patterns these are.
+    depth: symbols of the prefix.
+    low, high: the range of the sorted patterns that begin with it.
+    fallback: the next shorter prefix that the text ends with; None at the root.
+    matches: (pattern, length) of the patterns that end here, longest first.
+    longest: length of the longest incomplete pattern that ends here.
+    width: the same, without the symbols that take no place.
+    """
+
+    __slots__ = ("automaton", "depth", "fallback", "high", "longest", "low", "matches", "width")
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__  # type: ignore[assignment]  # that of a dict is None
+
+    def __init__(
+        self, automaton: Automaton, depth: int, low: int, high: int, width: int, fallback: Node | None
+    ) -> None:
+        self.automaton = automaton
+        self.depth = depth
+        self.low = low
+        self.high = high
+        self.fallback = fallback
+        self.matches: tuple[tuple[int, int], ...] = fallback.matches if fallback is not None else ()
+        self.longest = depth
+        self.width = width
+
+    def __missing__(self, symbol: str) -> Node:
+        path = [self]
+        while (fallback := path[-1].fallback) is not None and symbol not in fallback:
+            path.append(fallback)
+        after = self.automaton.root if fallback is None else fallback[symbol]
+        for node in reversed(path):
+            after = node[symbol] = self.automaton.extend(node, symbol, after)
+        return after
 
 
 class Automaton:
-    """States are ints that the caller keeps; to rewind, use an earlier one.
+    """Patterns, compiled.
+
+    placeless: a symbol that takes no place in a text.
+    root: where a text begins.
+    nodes: those that texts have reached.
 
     >>> automaton = Automaton(["she", "he", "hers"])
-    >>> state = ROOT
+    >>> node = automaton.root
     >>> for symbol in "she":
-    ...     state = automaton.step(state, symbol)
-    >>> automaton.matches[state], automaton.longest[state]
-    ((0, 1), 2)
+    ...     node = node[symbol]
+    >>> node.matches, node.longest
+    (((0, 3), (1, 2)), 2)
     """
 
-    def __init__(self, patterns: Sequence[str]) -> None:
-        self._ids = sorted(range(len(patterns)), key=patterns.__getitem__)
+    def __init__(self, patterns: Sequence[str], *, placeless: str = "") -> None:
+        self._placeless = placeless
+        self._ids = array("I", sorted(range(len(patterns)), key=patterns.__getitem__))
         self._sorted = [patterns[i] for i in self._ids]
-        self._lengths = [0]
-        self._ranges = [(0, len(self._sorted))]
-        self._fallbacks = [ROOT]
-        self._steps: list[dict[str, int]] = [{}]
-        self.matches: list[tuple[int, ...]] = [()]
-        """Per state, the patterns that end in it, longest first."""
-        self.longest: list[int] = [0]
-        """Per state, the length of the longest incomplete pattern that ends in it."""
+        self.root = Node(self, 0, 0, len(patterns), 0, None)
+        self.nodes = [self.root]
 
-    def step(self, state: int, symbol: str) -> int:
-        after = self._steps[state].get(symbol)
-        if after is None:
-            after = self._steps[state][symbol] = self._advance(state, symbol)
+    def forget(self) -> None:
+        """Drop all nodes but the root; those that a caller keeps can still be used."""
+        for node in self.nodes:
+            node.clear()
+        self.nodes = [self.root]
+
+    def prefix(self, node: Node) -> str:
+        return self._sorted[node.low][: node.depth] if node.depth else ""
+
+    def endings(self, node: Node, count: int) -> list[str]:
+        """Return the rest of up to `count` patterns that begin with the prefix of a node."""
+        patterns = self._sorted[node.low : min(node.high, node.low + count)]
+        return [pattern[node.depth :] for pattern in patterns]
+
+    def extend(self, node: Node, symbol: str, fallback: Node) -> Node:
+        """Add the node of a prefix and one symbol more; return `fallback` if no pattern begins like that."""
+        patterns, low, high, depth = self._sorted, node.low, node.high, node.depth
+        if low == high:
+            return fallback
+        first = patterns[low][depth : depth + 1]
+        last = first if low + 1 == high else patterns[high - 1][depth : depth + 1]
+        if not first <= symbol <= last:
+            return fallback
+        if first < last:
+            prefix = patterns[low][:depth]
+            if first < symbol:
+                low = bisect_left(patterns, prefix + symbol, low, high)
+            if symbol < last:
+                high = bisect_left(patterns, prefix + chr(ord(symbol) + 1), low, high)
+            if low == high:
+                return fallback
+        width = node.width + (symbol != self._placeless)
+        after = Node(self, depth + 1, low, high, width, fallback)
+        prefix = patterns[low]
+        if len(prefix) == depth + 1:  # patterns equal to the prefix sort before all longer ones
+            equal = bisect_left(patterns, prefix + "\0", low, high)
+            after.matches = (*((pattern, depth + 1) for pattern in self._ids[low:equal]), *fallback.matches)
+            if equal == high:
+                after.longest, after.width = fallback.longest, fallback.width
+        self.nodes.append(after)
         return after
-
-    def prefix(self, state: int) -> str:
-        """Return the longest prefix of a pattern that the text ends with."""
-        return self._sorted[self._ranges[state][0]][: self._lengths[state]] if state else ""
-
-    def endings(self, state: int, count: int) -> list[str]:
-        """Return the rest of up to `count` patterns that begin with the prefix of a state."""
-        low, high = self._ranges[state]
-        start = self._lengths[state]
-        return [pattern[start:] for pattern in self._sorted[low : min(high, low + count)]]
-
-    def _advance(self, state: int, symbol: str) -> int:
-        """Add the states of the suffixes that continue with this symbol, the shortest first."""
-        missing = []
-        after = self._steps[state].get(symbol)
-        while after is None:
-            low, high = self._find_range(self.prefix(state) + symbol, *self._ranges[state])
-            if low < high:
-                missing.append((state, low, high))
-            if state == ROOT:
-                after = ROOT
-            else:
-                state = self._fallbacks[state]
-                after = self._steps[state].get(symbol)
-        for state, low, high in reversed(missing):
-            after = self._steps[state][symbol] = self._append(self.prefix(state) + symbol, low, high, after)
-        return after
-
-    def _find_range(self, prefix: str, low: int, high: int) -> tuple[int, int]:
-        low = bisect_left(self._sorted, prefix, low, high)
-        if low == high or not self._sorted[low].startswith(prefix):
-            return low, low
-        stem = prefix.rstrip(LAST)
-        beyond = stem[:-1] + chr(ord(stem[-1]) + 1) if stem else ""  # sorts right after everything with this prefix
-        return low, bisect_left(self._sorted, beyond, low, high) if beyond else high
-
-    def _append(self, prefix: str, low: int, high: int, fallback: int) -> int:
-        # A pattern equal to the prefix sorts before all longer ones.
-        equal = bisect_left(self._sorted, prefix + "\0", low, high)
-        self._lengths.append(len(prefix))
-        self._ranges.append((low, high))
-        self._fallbacks.append(fallback)
-        self._steps.append({})
-        self.matches.append((*self._ids[low:equal], *self.matches[fallback]))
-        self.longest.append(len(prefix) if equal < high else self.longest[fallback])
-        return len(self._lengths) - 1

@@ -173,8 +173,9 @@ class Ban:
     @property
     def key(self) -> Hashable:
         """A value that two bans share if they forbid the same, whatever their weights."""
-        rules = self.exempt, self.scopes, self.from_token, self.at_most, self.per_words
-        return self.pattern.key, rules
+        if self.is_unconditional:
+            return self.pattern.key
+        return self.pattern.key, self.exempt, self.scopes, self.from_token, self.at_most, self.per_words
 
     def __repr__(self) -> str:
         name = self.pattern.constructor

@@ -35,7 +35,7 @@ _INVISIBLE = regex.compile(
 _UNSPACED = regex.compile(r"(?!\p{Nd})[\p{scx=Han}\p{scx=Hiragana}\p{scx=Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
 # Letters in Unicode that belong to the letter before: "am" of Thai and Lao, the sound marks of halfwidth Japanese.
 CLINGING = frozenset("\u0e33\u0eb3\uff9e\uff9f")
-_ASCII_WORD = re.compile(r"[0-9A-Za-z]+")
+_ASCII_EDGE = re.compile(r"(?<![0-9A-Za-z])(?=[0-9A-Za-z])|(?<=[0-9A-Za-z])(?![0-9A-Za-z])")
 _WHITE = re.compile(r"\s+")
 
 _OTHER, _WORD, _SINGLE, _SPACE, _ATTACHED, _MARK = range(6)  # _SINGLE: a character that is a word
@@ -68,6 +68,7 @@ class Folded(NamedTuple):
 
 
 START = Context()
+IN_WORD = Context(_WORD)
 
 
 class _FoldingTable(dict[str, tuple[_Piece, ...]]):
@@ -144,6 +145,22 @@ def fold(text: str, *, context: Context = START, case_sensitive: bool = False, f
     return Folded("".join(symbols), origins, Context(last, waiting))
 
 
+def fold_word(text: str, *, last: int, case_sensitive: bool = False) -> str | None:
+    """Return the symbols of a word of ASCII, with or without a space before it, as `fold` does; None for other texts.
+
+    Most tokens are such words, and this is several times as fast. last: of the context.
+    """
+    word = text.removeprefix(" ")
+    if not (word.isascii() and word.isalnum()):
+        return None
+    if not case_sensitive:
+        word = word.lower()
+    edge = BOUNDARY if last in _WORDS else ""
+    if len(word) < len(text):
+        return None if last == _SPACE else f"{edge} {BOUNDARY}{word}"
+    return word if last == _WORD else f"{edge}{BOUNDARY}{word}"
+
+
 def find_words(text: str, *, is_in_word: bool) -> tuple[list[int], bool]:
     """Return the indices at which words begin, and whether the piece ends in one that may continue.
 
@@ -164,7 +181,7 @@ def fold_phrase(phrase: str, *, case_sensitive: bool = False, edges: Edges = "wo
     """Fold a phrase into the symbols that a text with it contains."""
     if phrase.isascii():
         cased = (phrase if case_sensitive else phrase.lower()).translate(_ALIKE)
-        symbols = _ASCII_WORD.sub(rf"{BOUNDARY}\g<0>{BOUNDARY}", _WHITE.sub(" ", cased))
+        symbols = _ASCII_EDGE.sub(BOUNDARY, _WHITE.sub(" ", cased))
     else:
         symbols = fold(phrase, case_sensitive=case_sensitive, final=True).symbols
     return symbols if edges == "word" else symbols.strip(BOUNDARY)

@@ -57,15 +57,14 @@ class TextMatcher:
     def read(
         self, phrases: PhraseStates, others: OtherState, piece: str, *, final: bool = False
     ) -> tuple[PhraseStates, OtherState, PieceResult]:
-        phrases, result = self.read_phrases(phrases, piece, final=final)
+        phrases, matches = self.phrases.read_matches(phrases, piece, final)
+        result = PieceResult(self.number_phrases(matches), self.phrases.find_open(phrases))
         others, result = self.complete(others, piece, result, final=final)
         return phrases, others, result
 
-    def read_phrases(
-        self, phrases: PhraseStates, piece: str, *, final: bool = False
-    ) -> tuple[PhraseStates, PieceResult]:
-        phrases, result = self.phrases.read(phrases, piece, final=final)
-        return phrases, PieceResult(tuple(_rename(result.matches, self._phrases)), result.open)
+    def number_phrases(self, matches: Sequence[PatternMatch]) -> tuple[PatternMatch, ...]:
+        """Return matches of the search for phrases as those of bans."""
+        return tuple(_rename(matches, self._phrases))
 
     def complete(
         self, others: OtherState, piece: str, result: PieceResult, *, final: bool = False

@@ -1,6 +1,6 @@
 """Read tokens and report the bans that they complete.
 
-States are values: feeding a token to one returns another, and a rewind reuses an earlier one. A token's transition is
+States are values: feeding a token to one returns another, and a rewind reuses an earlier one. What a token changes is
 computed once and remembered, so that feeding is a dictionary look-up, whatever the size of the list.
 """
 
@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from antislop.matching import characters
-from antislop.matching.automaton import ROOT, Automaton
+from antislop.matching.automaton import Automaton, Node
 from antislop.matching.bans import Ban, distinct
-from antislop.matching.characters import NOTHING, Pending
-from antislop.matching.patterns.pattern import PieceResult
+from antislop.matching.characters import NOTHING, Completed, Pending
+from antislop.matching.patterns.pattern import PatternMatch, PieceResult
 from antislop.matching.patterns.phrase import PhraseStates
 from antislop.matching.text_matcher import OtherState, TextMatcher
 
@@ -48,33 +48,73 @@ class _BanMatch(NamedTuple):
 
 
 class _Situation:
-    """What later matches of phrases and token ids depend on. Equal ones are the same object."""
+    """What later matches of phrases and token ids depend on. Equal ones are the same object.
 
-    __slots__ = ("pending", "phrases", "spelled", "transitions", "waits")
+    spelled: node of the automaton of token ids.
+    completed: bans of token ids that end here, and their lengths.
+    open: places at which incomplete phrases begin.
+    reach_back: place of the first character that is not decided: in an incomplete phrase, or a waiting mark; or 0.
+    reach_tokens: number of tokens that are not decided: of an incomplete ban of token ids, or character.
+    transitions: the transition of each token that was read here.
+    """
 
-    def __init__(self, pending: Pending, phrases: PhraseStates, spelled: int) -> None:
+    __slots__ = (
+        "completed",
+        "open",
+        "pending",
+        "phrases",
+        "reach_back",
+        "reach_tokens",
+        "spelled",
+        "transitions",
+    )
+
+    def __init__(
+        self,
+        pending: Pending,
+        phrases: PhraseStates,
+        spelled: Node,
+        completed: tuple[tuple[Ban, int], ...],
+        open_: tuple[int, ...],
+    ) -> None:
         self.pending = pending
         self.phrases = phrases
-        self.spelled = spelled  # state of the automaton of token ids
-        self.waits = pending.data != b"" or any(track.context.marks for track in phrases)
+        self.spelled = spelled
+        self.completed = completed
+        self.open = open_
+        self.reach_back = max(open_, default=0)
+        for context, _, _ in phrases:
+            if context.marks:
+                self.reach_back = max(self.reach_back, *(back for _, _, back in context.marks))
+        self.reach_tokens = max(spelled.longest, pending.ages[0]) if pending.data else spelled.longest
         self.transitions: dict[int, _Transition] = {}
 
 
-class _Transition(NamedTuple):
-    """The effect of one token in one situation.
+class _Transition:
+    """What one token changes in one situation.
 
-    text, begun: as in `characters.Completed`.
-    spelled: bans of token ids that it completes.
-    spelling: number of tokens of the longest incomplete ban of token ids.
+    situation: the one that it leads to.
+    size: number of characters that it completes.
+    begun: as in `characters.Completed`.
+    phrases: the matches of phrases, which have yet to be judged by the rules.
+    matches: the same, with their bans.
     """
 
-    situation: _Situation
-    text: str
-    begun: tuple[int, ...]
-    result: PieceResult
-    matches: tuple[_BanMatch, ...]
-    spelled: tuple[Ban, ...] = ()
-    spelling: int = 0
+    __slots__ = ("begun", "matches", "phrases", "situation", "size")
+
+    def __init__(
+        self,
+        situation: _Situation,
+        size: int = 0,
+        begun: tuple[int, ...] = (),
+        phrases: tuple[PatternMatch, ...] = (),
+        matches: tuple[_BanMatch, ...] = (),
+    ) -> None:
+        self.situation = situation
+        self.size = size
+        self.begun = begun
+        self.phrases = phrases
+        self.matches = matches
 
 
 class State:
@@ -87,7 +127,6 @@ class State:
     __slots__ = (
         "_jump",
         "_matches",
-        "_open",
         "_others",
         "_read",
         "_transition",
@@ -100,38 +139,43 @@ class State:
 
     def __init__(
         self,
-        parent: State | None,
+        parent: State,
         transition: _Transition,
-        length: int,
-        *,
+        reach_back: int,
+        matches: tuple[_BanMatch, ...],
         others: OtherState | None = None,
-        matches: tuple[_BanMatch, ...] = (),
-        open_: tuple[int, ...] = (),
-        muted: frozenset[Ban] = frozenset(),
     ) -> None:
-        self.parent = parent
+        self.parent: State | None = parent
         self._transition = transition
-        self._others = others
         self._matches = matches
-        self._open = open_
-        self.muted = muted
-        self.length = length
-        self.earliest_start = length
-        self.settled_length = length - 1 if parent is None else parent.earliest_start
-        self._read: int = len(transition.text) if parent is None else parent._read + len(transition.text)
+        self._others = others
+        self.muted: frozenset[Ban] = parent.muted
+        self.length: int = parent.length + 1
+        self.earliest_start = self.length
+        self.settled_length = parent.earliest_start
+        self._read: int = parent._read + transition.size
         self._jump: State | None = None
-        if open_ or transition.spelling or transition.situation.waits:
-            self._jump = parent._find_jump() if parent is not None else None
-            # An incomplete occurrence was already incomplete at its start: a rewind from here reaches at least as far
-            # back as one from there.
-            before = self.back_to(max(0, self._find_open_start()))
-            self.earliest_start = min(self.earliest_start, before.earliest_start)
-            self.settled_length = min(self.settled_length, before.settled_length)
+        if reach_back or transition.situation.reach_tokens:
+            self._hold(parent, reach_back, transition.situation.reach_tokens)
+
+    @classmethod
+    def begin(cls, situation: _Situation, others: OtherState | None, *, length: int) -> State:
+        state = cls.__new__(cls)
+        state.parent = state._jump = None
+        state._transition = _Transition(situation)
+        state._matches = ()
+        state._others = others
+        state.muted = frozenset()
+        state.length = state.earliest_start = length
+        state.settled_length = length - 1
+        state._read = 0
+        return state
 
     @property
     def violations(self) -> tuple[Violation, ...]:
         """The bans that the latest token completed, the earliest start first."""
-        return self._list_violations(self.length - 1) if self._matches or self._transition.spelled else ()
+        is_none = not self._matches and not self._transition.situation.completed
+        return () if is_none else self._list_violations(self.length - 1)
 
     def back_to(self, length: int) -> State:
         """Return the state after the first `length` generated tokens of this one."""
@@ -140,6 +184,26 @@ class State:
             jump = state._jump
             state = jump if jump is not None and jump.length >= length else state.parent
         return state
+
+    def _hold(self, parent: State, reach_back: int, reach_tokens: int) -> None:
+        """Lower the lengths, since the text from a place on, and the latest tokens, are not decided."""
+        self._jump = parent._find_jump()
+        if self.length <= 0:
+            return
+        # An incomplete occurrence was already incomplete at its start: a rewind from here reaches at least as far back
+        # as one from there.
+        before = parent
+        if reach_tokens > 1 or reach_back > self._transition.size or self._transition.begun:
+            before = self._find_before(reach_back, reach_tokens)
+        self.earliest_start = before.earliest_start
+        self.settled_length = min(parent.earliest_start, before.settled_length)
+
+    def _find_before(self, reach_back: int, reach_tokens: int) -> State:
+        """Return the state before all that is not decided."""
+        place = self._read - reach_back
+        owner = self._find_owner(place)
+        start = max(0, min(owner._find_start(place), self.length - reach_tokens))
+        return (owner if owner.length > start else self).back_to(start)
 
     def _find_jump(self) -> State:
         """Return where the next state jumps to, so that any earlier state is reached in a few jumps."""
@@ -150,23 +214,24 @@ class State:
             return self
         return far
 
-    def _find_open_start(self) -> int:
-        situation = self._transition.situation
-        backs = [*self._open, *(back for track in situation.phrases for _, _, back in track.context.marks)]
-        start = self._token_of(max(backs)) if backs else self.length
-        tokens = max((self._transition.spelling, *situation.pending.ages[:1]))
-        return min(start, self.length - tokens)
-
     def _token_of(self, back: int) -> int:
         """Return the token in which a character began, negative within the prompt."""
-        state, place = self, self._read - back
-        while place < state._read - len(state._transition.text):
-            if state.parent is None:  # in a prompt whose states were dropped
-                return state.length - 1
+        place = self._read - back
+        return self._find_owner(place)._find_start(place)
+
+    def _find_owner(self, place: int) -> State:
+        """Return the state after the token that completed a character; the first one if no state is kept of that."""
+        state = self
+        while place < state._read - state._transition.size and state.parent is not None:
             jump = state._jump
             state = jump if jump is not None and place < jump._read else state.parent
-        index, begun = place - state._read + len(state._transition.text), state._transition.begun
-        return state.length - 1 - (begun[index] if index < len(begun) else 0)
+        return state
+
+    def _find_start(self, place: int) -> int:
+        """Return the token in which a character began that this state's token completed."""
+        begun = self._transition.begun
+        index = place - self._read + self._transition.size
+        return self.length - 1 - (begun[index] if 0 <= index < len(begun) else 0)
 
     def _list_violations(self, end: int) -> tuple[Violation, ...]:
         matched = {
@@ -176,7 +241,7 @@ class State:
             and ban not in self.muted
         }
         spelled = [
-            Violation(ban, max(0, end + 1 - len(ban.pattern.token_ids)), end) for ban in self._transition.spelled
+            Violation(ban, max(0, end + 1 - length), end) for ban, length in self._transition.situation.completed
         ]
         violations = [violation for violation in (*matched, *spelled) if violation.start >= violation.ban.from_token]
         return tuple(sorted(violations, key=lambda violation: violation.start))
@@ -188,10 +253,14 @@ class Matcher:
     def __init__(self, bans: Iterable[Ban], surfaces: Surfaces) -> None:
         self._bans = [ban for ban in distinct(bans) if ban.weight < 1]
         self._texts = TextMatcher(self._bans)
+        self._is_plain = self._texts.is_plain
         self._spelled = [ban for ban in self._bans if ban.pattern.token_ids]
         self._spelling = Automaton(["".join(map(chr, ban.pattern.token_ids)) for ban in self._spelled])
         self._surfaces = surfaces
-        self._situations: dict[tuple[Pending, PhraseStates, int], _Situation] = {}
+        self._ends = frozenset((_END, *surfaces.breaks))
+        self._situations: dict[tuple[Pending, PhraseStates, Node], _Situation] = {}
+        self._arrivals: dict[tuple[Pending, PhraseStates, Node, int], _Transition] = {}
+        self._completed: dict[int, Completed] = {}
         self._kept = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -202,7 +271,7 @@ class Matcher:
     @property
     def timed_out(self) -> list[Ban]:
         """The regexes that took too long and are no longer searched for."""
-        return [] if self._texts.is_plain else [self._bans[number] for number in self._texts.timed_out]
+        return [] if self._is_plain else [self._bans[number] for number in self._texts.timed_out]
 
     def restore(self) -> None:
         """Search again for the regexes that timed out, with all of their time."""
@@ -219,7 +288,7 @@ class Matcher:
         lookback: let bans begin in the prompt; its last character decides word edges either way.
         exempt_prompt: allow the bans that occur in the prompt.
         """
-        state = self._begin(self._texts.phrases.start, self._texts.start, length=-len(prompt))
+        state = self._begin(NOTHING, self._texts.phrases.start, self._texts.start, length=-len(prompt))
         in_prompt: set[Ban] = set()
         for token in prompt:
             state = self.feed(state, token)
@@ -229,8 +298,8 @@ class Matcher:
         situation, others = state._transition.situation, state._others or self._texts.start
         if not lookback:
             phrases, others = self._texts.forget(situation.phrases, others)
-            state = self._begin(phrases, others, pending=situation.pending)
-        elif not self._texts.is_plain:
+            state = self._begin(situation.pending, phrases, others)
+        elif not self._is_plain:
             state._others = self._texts.count_anew(others)
         state.muted = frozenset(in_prompt) if exempt_prompt else state.muted
         return state
@@ -238,22 +307,10 @@ class Matcher:
     def feed(self, state: State, token: int) -> State:
         """Return the state after one more token."""
         situation = state._transition.situation
-        transition = situation.transitions.get(token)
-        if transition is None:
-            transition = self._add_transition(situation, token)
-        length = state.length + 1
-        if self._texts.is_plain:
-            return State(
-                state, transition, length, matches=transition.matches, open_=transition.result.open, muted=state.muted
-            )
-        assert state._others is not None
-        ends = token == _END or token in self._surfaces.breaks
-        others, result = self._texts.complete(state._others, transition.text, transition.result, final=ends)
-        if ends:
-            content = self._surfaces.breaks.get(token, "")
-            others, result = self._texts.restart(others, content), result._replace(open=())
-        matches = self._name_bans(result)
-        return State(state, transition, length, others=others, matches=matches, open_=result.open, muted=state.muted)
+        transition = situation.transitions.get(token) or self._add_transition(situation, token)
+        if self._is_plain:
+            return State(state, transition, transition.situation.reach_back, transition.matches)
+        return self._feed_others(state, transition, token)
 
     def finish(self, state: State) -> tuple[Violation, ...]:
         """Return the bans that the end of the text completes."""
@@ -264,53 +321,87 @@ class Matcher:
 
         Without one, that is the next token, and there are no rests.
         """
-        marks = state._transition.result.open
-        if not marks:
+        situation = state._transition.situation
+        if not situation.open:
             return state.length, []
-        endings = self._texts.phrases.find_endings(state._transition.situation.phrases, count)
-        return max(0, state._token_of(max(marks))), [ending for ending in endings if ending]
+        endings = self._texts.phrases.find_endings(situation.phrases, count)
+        return max(0, state._token_of(max(situation.open))), [ending for ending in endings if ending]
 
-    def _begin(
-        self, phrases: PhraseStates, others: OtherState, *, length: int = 0, pending: Pending = NOTHING
-    ) -> State:
-        transition = _Transition(self._find_situation(pending, phrases, ROOT), "", (), PieceResult(), ())
-        return State(None, transition, length, others=None if self._texts.is_plain else others)
+    def _begin(self, pending: Pending, phrases: PhraseStates, others: OtherState, *, length: int = 0) -> State:
+        situation = self._find_situation(pending, phrases, self._spelling.root)
+        return State.begin(situation, None if self._is_plain else others, length=length)
 
-    def _name_bans(self, result: PieceResult) -> tuple[_BanMatch, ...]:
-        return tuple(_BanMatch(self._bans[match.pattern], match.start_back, match.end_back) for match in result.matches)
+    def _feed_others(self, state: State, transition: _Transition, token: int) -> State:
+        """Feed a token also to the searches for what is no phrase, and apply the rules."""
+        assert state._others is not None
+        before, after = state._transition.situation, transition.situation
+        ends = token in self._ends
+        text = self._complete(before.pending, token).text
+        result = PieceResult(transition.phrases, after.open)
+        others, result = self._texts.complete(state._others, text, result, final=ends)
+        if ends:
+            content = self._surfaces.breaks.get(token, "")
+            others, result = self._texts.restart(others, content), result._replace(open=())
+        reach_back = max((after.reach_back, *result.open))
+        return State(state, transition, reach_back, self._name_bans(result.matches), others)
+
+    def _name_bans(self, matches: Iterable[PatternMatch]) -> tuple[_BanMatch, ...]:
+        return tuple(_BanMatch(self._bans[match.pattern], match.start_back, match.end_back) for match in matches)
 
     def _add_transition(self, situation: _Situation, token: int) -> _Transition:
         if self._kept >= TRANSITIONS_KEPT:
-            for stored in self._situations.values():
-                stored.transitions.clear()  # states may still refer to them
-            self._situations.clear()
-            self._kept = 0
+            self._forget()
         transition = situation.transitions[token] = self._find_transition(situation, token)
         self._kept += 1
         return transition
 
-    def _find_transition(self, situation: _Situation, token: int) -> _Transition:
-        ends = token == _END or token in self._surfaces.breaks
-        if ends:
-            text, begun, pending = characters.finish(self._surfaces, situation.pending)
-        else:
-            text, begun, pending = characters.complete(self._surfaces, token, situation.pending)
-        phrases, result = self._texts.read_phrases(situation.phrases, text, final=ends)
-        spelled = ROOT if token == _END else self._spelling.step(situation.spelled, chr(token))
-        if ends:
-            result, phrases = result._replace(open=()), self._texts.phrases.start
-        return _Transition(
-            self._find_situation(pending, phrases, spelled),
-            text,
-            begun,
-            result,
-            self._name_bans(result),
-            tuple(self._spelled[number] for number in self._spelling.matches[spelled]),
-            self._spelling.longest[spelled],
-        )
+    def _forget(self) -> None:
+        """Drop all that was remembered; states may still refer to it, and can be read on from."""
+        for situation in self._situations.values():
+            situation.transitions.clear()
+        self._situations.clear()
+        self._arrivals.clear()
+        self._completed.clear()
+        self._texts.phrases.shrink()
+        self._spelling.forget()
+        self._kept = 0
 
-    def _find_situation(self, pending: Pending, phrases: PhraseStates, spelled: int) -> _Situation:
-        key = (pending, phrases, spelled)
-        if key not in self._situations:
-            self._situations[key] = _Situation(*key)
-        return self._situations[key]
+    def _find_transition(self, situation: _Situation, token: int) -> _Transition:
+        before, ends = situation.pending, False
+        completed = None if before.data else self._completed.get(token)
+        if completed is None:
+            ends = token in self._ends
+            completed = self._complete(before, token)
+        text, begun, pending = completed
+        phrases, found = self._texts.phrases.read_matches(situation.phrases, text, ends)
+        if ends:
+            phrases = self._texts.phrases.start
+        spelled = self._spelling.root
+        if self._spelled and token != _END:
+            spelled = situation.spelled[chr(token)]
+        if begun or found:
+            found = self._texts.number_phrases(found)
+            after = self._find_situation(pending, phrases, spelled)
+            return _Transition(after, len(text), begun, found, self._name_bans(found))
+        key = pending, phrases, spelled, len(text)
+        transition = self._arrivals.get(key)
+        if transition is None:
+            after = self._find_situation(pending, phrases, spelled)
+            transition = self._arrivals[key] = _Transition(after, len(text))
+        return transition
+
+    def _complete(self, pending: Pending, token: int) -> Completed:
+        if token in self._ends:
+            return characters.finish(self._surfaces, pending)
+        completed = characters.complete(self._surfaces, token, pending)
+        if not pending.data:
+            self._completed[token] = completed
+        return completed
+
+    def _find_situation(self, pending: Pending, phrases: PhraseStates, spelled: Node) -> _Situation:
+        situation = self._situations.get((pending, phrases, spelled))
+        if situation is None:
+            completed = tuple([(self._spelled[number], length) for number, length in spelled.matches])
+            situation = _Situation(pending, phrases, spelled, completed, self._texts.phrases.find_open(phrases))
+            self._situations[pending, phrases, spelled] = situation
+        return situation

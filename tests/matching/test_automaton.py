@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import example, given, strategies as st
 
-from antislop.matching.automaton import ROOT, Automaton
+from antislop.matching.automaton import Automaton, Node
 
 patterns = st.lists(
     st.text("ab", min_size=1, max_size=6) | st.text("abc\U0010ffff", min_size=1, max_size=3), max_size=8
@@ -13,19 +13,19 @@ patterns = st.lists(
 texts = st.text("abc\U0010ffff", max_size=25)
 
 
-def walk(automaton: Automaton, text: str, *, state: int = ROOT) -> list[int]:
-    """Return the state after each symbol."""
-    states = []
+def walk(automaton: Automaton, text: str, *, node: Node | None = None) -> list[Node]:
+    """Return the node after each symbol."""
+    nodes, node = [], automaton.root if node is None else node
     for symbol in text:
-        state = automaton.step(state, symbol)
-        states.append(state)
-    return states
+        node = node[symbol]
+        nodes.append(node)
+    return nodes
 
 
-def patterns_at_end(patterns: list[str], text: str) -> tuple[int, ...]:
-    """Return the patterns that the text ends with by a naive search: longest first, equal ones in order."""
-    found = [number for number, pattern in enumerate(patterns) if text.endswith(pattern)]
-    return tuple(sorted(found, key=lambda number: -len(patterns[number])))
+def patterns_at_end(patterns: list[str], text: str) -> tuple[tuple[int, int], ...]:
+    """Return the patterns that the text ends with, by a naive search, and their lengths: longest first."""
+    found = [(number, len(pattern)) for number, pattern in enumerate(patterns) if text.endswith(pattern)]
+    return tuple(sorted(found, key=lambda match: -match[1]))
 
 
 def longest_incomplete(patterns: list[str], text: str) -> int:
@@ -42,91 +42,106 @@ def longest_beginning(patterns: list[str], text: str) -> str:
 @given(patterns=patterns, text=texts)
 @example(patterns=["she", "he", "hers", "he"], text="ushers")
 @example(patterns=["\U0010ffff", "a\U0010ffff\U0010ffff", "a\U0010ffffb"], text="a\U0010ffff\U0010ffffa\U0010ffffb")
-def test_a_state_has_every_pattern_and_every_prefix_that_the_text_ends_with(patterns: list[str], text: str) -> None:
+def test_a_node_has_every_pattern_and_every_prefix_that_the_text_ends_with(patterns: list[str], text: str) -> None:
     automaton = Automaton(patterns)
-    for end, state in enumerate(walk(automaton, text), start=1):
-        assert automaton.matches[state] == patterns_at_end(patterns, text[:end])
-        assert automaton.longest[state] == longest_incomplete(patterns, text[:end])
-        assert automaton.prefix(state) == longest_beginning(patterns, text[:end])
+    for end, node in enumerate(walk(automaton, text), start=1):
+        assert node.matches == patterns_at_end(patterns, text[:end])
+        assert node.longest == longest_incomplete(patterns, text[:end])
+        assert automaton.prefix(node) == longest_beginning(patterns, text[:end])
 
 
-@given(patterns=patterns, texts=st.lists(texts, min_size=1, max_size=5))
-def test_states_do_not_depend_on_earlier_texts(patterns: list[str], texts: list[str]) -> None:
+def describe(automaton: Automaton, node: Node) -> tuple[object, ...]:
+    return automaton.prefix(node), node.depth, node.matches, node.longest
+
+
+@given(patterns=patterns, texts=st.lists(texts, min_size=1, max_size=5), forgets=st.booleans())
+def test_nodes_do_not_depend_on_earlier_texts(patterns: list[str], texts: list[str], forgets: bool) -> None:
     used = Automaton(patterns)
     for text in texts:
         fresh = Automaton(patterns)
-        for state, other in zip(walk(used, text), walk(fresh, text), strict=True):
-            assert used.prefix(state) == fresh.prefix(other)
-            assert used.matches[state] == fresh.matches[other]
-            assert used.longest[state] == fresh.longest[other]
+        for node, other in zip(walk(used, text), walk(fresh, text), strict=True):
+            assert describe(used, node) == describe(fresh, other)
+        if forgets:
+            used.forget()
 
 
 @given(patterns=patterns, before=texts, away=texts, after=texts)
-def test_continuing_from_an_earlier_state_gives_the_same_states(
+def test_continuing_from_an_earlier_node_gives_the_same_nodes(
     patterns: list[str], before: str, away: str, after: str
 ) -> None:
     automaton = Automaton(patterns)
-    state = [ROOT, *walk(automaton, before)][-1]
-    first = walk(automaton, after, state=state)
-    walk(automaton, away, state=state)
-    assert walk(automaton, after, state=state) == first
+    node = [automaton.root, *walk(automaton, before)][-1]
+    first = walk(automaton, after, node=node)
+    walk(automaton, away, node=node)
+    assert walk(automaton, after, node=node) == first
+
+
+@given(patterns=patterns, before=texts, after=texts)
+def test_a_node_that_is_kept_finds_the_same_after_the_others_were_forgotten(
+    patterns: list[str], before: str, after: str
+) -> None:
+    automaton = Automaton(patterns)
+    node = [automaton.root, *walk(automaton, before)][-1]
+    first = [describe(automaton, each) for each in walk(automaton, after, node=node)]
+    automaton.forget()
+    assert automaton.nodes == [automaton.root] and not automaton.root
+    assert [describe(automaton, each) for each in walk(automaton, after, node=node)] == first
 
 
 @given(patterns=patterns, text=texts)
-def test_a_prefix_has_one_state(patterns: list[str], text: str) -> None:
+def test_a_prefix_has_one_node(patterns: list[str], text: str) -> None:
     automaton = Automaton(patterns)
-    states = {ROOT, *walk(automaton, text), *walk(automaton, text[::-1])}
-    assert len({automaton.prefix(state) for state in states}) == len(states)
+    nodes = {automaton.root, *walk(automaton, text), *walk(automaton, text[::-1])}
+    assert len({automaton.prefix(node) for node in nodes}) == len(nodes)
+    assert nodes <= set(automaton.nodes)
 
 
 def test_nothing_is_found_without_patterns() -> None:
     automaton = Automaton([])
-    assert walk(automaton, "abc") == [ROOT] * 3
-    assert automaton.matches[ROOT] == () and automaton.longest[ROOT] == 0
+    assert walk(automaton, "abc") == [automaton.root] * 3
+    assert automaton.root.matches == () and automaton.root.longest == 0
 
 
 def test_a_pattern_of_thousands_of_equal_symbols_is_found_at_each_of_its_ends() -> None:
     automaton = Automaton(["a" * 3000])
-    states = walk(automaton, "a" * 3010)
-    assert [len(automaton.matches[state]) for state in states] == [0] * 2999 + [1] * 11
-    assert automaton.longest[states[-1]] == 2999
+    nodes = walk(automaton, "a" * 3010)
+    assert [len(node.matches) for node in nodes] == [0] * 2999 + [1] * 11
+    assert nodes[-1].longest == 2999
 
 
 def test_thousands_of_patterns_may_end_at_one_position() -> None:
     count = 3000
     automaton = Automaton(["a" * k + "b" for k in range(count)])
-    state = walk(automaton, "a" * (count + 10) + "b")[-1]
-    assert automaton.matches[state] == tuple(range(count - 1, -1, -1))
+    node = walk(automaton, "a" * (count + 10) + "b")[-1]
+    assert node.matches == tuple((k, k + 1) for k in range(count - 1, -1, -1))
 
 
-def test_a_state_may_have_thousands_of_fallbacks_that_were_never_visited() -> None:
-    """One pattern is read first, so that the states of all others are made in one step."""
+def test_a_node_may_have_thousands_of_fallbacks_that_were_never_visited() -> None:
+    """One pattern is read first, so that the nodes of all others are made in one step."""
     count = 3000
     automaton = Automaton(["a" * count + "c", *("a" * k + "b" for k in range(count + 1))])
     deepest = walk(automaton, "a" * count)[-1]
-    assert automaton.matches[automaton.step(deepest, "b")] == tuple(range(count + 1, 0, -1))
-    assert automaton.matches[automaton.step(deepest, "c")] == (0,)
+    assert [pattern for pattern, _ in deepest["b"].matches] == list(range(count + 1, 0, -1))
+    assert deepest["c"].matches == ((0, count + 1),)
 
 
 def test_a_long_pattern_without_repetitions_costs_no_more_than_its_length() -> None:
     pattern = "".join(map(chr, range(0x4E00, 0x4E00 + 3000)))
-    automaton = Automaton([pattern])
-    states = walk(automaton, pattern)
-    assert automaton.matches[states[-1]] == (0,)
-    assert [automaton.longest[state] for state in states] == [*range(1, 3000), 0]
+    nodes = walk(Automaton([pattern]), pattern)
+    assert nodes[-1].matches == ((0, 3000),)
+    assert [node.longest for node in nodes] == [*range(1, 3000), 0]
 
 
 @pytest.mark.parametrize("count", [1, 100_000])
-def test_states_are_made_only_for_visited_prefixes(count: int) -> None:
+def test_nodes_are_made_only_for_visited_prefixes(count: int) -> None:
     automaton = Automaton([f"{number:06}-pattern" for number in range(count)])
-    states = walk(automaton, "000000-pat")
-    assert len(automaton.matches) == 1 + len({s for s in states if s != ROOT}) + _suffix_states(automaton, states)
-    assert len(automaton.matches) < 30
+    visited = {automaton.root, *walk(automaton, "000000-pat")}
+    assert len(automaton.nodes) == len(visited) + _count_suffixes(automaton, visited)
+    assert len(automaton.nodes) < 30
 
 
-def _suffix_states(automaton: Automaton, states: list[int]) -> int:
-    """Count the states of suffixes of the text that were never states of the text itself."""
-    visited = {automaton.prefix(state) for state in states}
-    prefixes = {automaton.prefix(state) for state in range(len(automaton.matches))}
-    suffixes = {prefix for prefix in prefixes if any(seen.endswith(prefix) for seen in visited)} - {""}
-    return len(suffixes - visited)
+def _count_suffixes(automaton: Automaton, visited: set[Node]) -> int:
+    """Count the nodes of suffixes of the text that were never nodes of the text itself."""
+    seen = {automaton.prefix(node) for node in visited}
+    suffixes = {prefix for node in automaton.nodes if any(s.endswith(prefix := automaton.prefix(node)) for s in seen)}
+    return len(suffixes - seen)

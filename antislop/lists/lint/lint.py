@@ -13,7 +13,7 @@ import regex
 from antislop.lists.ban_list import BanList
 from antislop.lists.frequencies import find_zipf
 from antislop.lists.lint.speller import Speller, VocabularySurfaces
-from antislop.matching.automaton import ROOT, Automaton
+from antislop.matching.automaton import Automaton
 from antislop.matching.bans import Ban
 from antislop.matching.folding import BOUNDARY, fold_phrase
 from antislop.matching.patterns.pattern import FILLER, Pattern, TextSearch
@@ -159,10 +159,10 @@ def _find_literals_within(bans: Sequence[Ban]) -> Iterator[tuple[int, int]]:
         for index, ban in enumerate(bans):
             if case_sensitive and not ban.pattern.case_sensitive:
                 continue
-            state = ROOT
+            node = automaton.root
             for symbol in ban.pattern.find_symbols(case_sensitive=case_sensitive) or "":
-                state = automaton.step(state, symbol)
-                yield from ((index, numbers[match]) for match in automaton.matches[state] if numbers[match] != index)
+                node = node[symbol]
+                yield from ((index, numbers[match]) for match, _ in node.matches if numbers[match] != index)
 
 
 def _find_sequences_within(bans: Sequence[Ban]) -> Iterator[tuple[int, int]]:

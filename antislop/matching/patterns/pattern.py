@@ -10,13 +10,14 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import Field, fields, replace
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 
 from antislop.errors import BanError
 from antislop.matching.folding import BOUNDARY, fold_phrase
 
 P = TypeVar("P", bound="Pattern")
 S = TypeVar("S")
+T = TypeVar("T")
 
 FILLER = "\ua66e"
 """A letter that no language uses: in folded symbols, any word or any letters."""
@@ -234,36 +235,12 @@ class TextSearch(ABC, Generic[S]):
         return
 
 
-class FoldTrack(Protocol[S]):
-    def read(self, state: S, piece: str, *, final: bool) -> tuple[S, PieceResult]: ...
-
-
-T = TypeVar("T", bound=FoldTrack[Any])
-
-
-class TrackSearch(TextSearch[tuple[S, ...]], Generic[S, T]):
-    """A search in up to two tracks: the patterns that compare letters as they are, and all others."""
-
-    def __init__(self, patterns: Sequence[Any], *, build: Callable[..., T], start: S) -> None:
-        numbers: dict[bool, list[int]] = {False: [], True: []}
-        for number, pattern in enumerate(patterns):
-            numbers[pattern.case_sensitive].append(number)
-        self._tracks = [build(patterns, ids, case_sensitive=case) for case, ids in numbers.items() if ids]
-        self.start = (start,) * len(self._tracks)
-
-    def read(self, state: tuple[S, ...], piece: str, *, final: bool = False) -> tuple[tuple[S, ...], PieceResult]:
-        if len(self._tracks) == 1:  # almost always
-            track_state, result = self._tracks[0].read(state[0], piece, final=final)
-            return (track_state,), result
-        after: list[S] = []
-        matches: list[PatternMatch] = []
-        open_: list[int] = []
-        for track, before in zip(self._tracks, state, strict=True):
-            track_state, result = track.read(before, piece, final=final)
-            after.append(track_state)
-            matches.extend(result.matches)
-            open_.extend(result.open)
-        return tuple(after), PieceResult(tuple(matches), tuple(open_))
+def make_tracks(patterns: Sequence[Any], make: Callable[..., T]) -> list[T]:
+    """Return up to two tracks: of the patterns that compare letters as they are, and of all others."""
+    numbers: dict[bool, list[int]] = {False: [], True: []}
+    for number, pattern in enumerate(patterns):
+        numbers[pattern.case_sensitive].append(number)
+    return [make(patterns, ids, case_sensitive=case) for case, ids in numbers.items() if ids]
 
 
 # -- checks and the notation of phrases -------------------------------------------------------------------------------

@@ -2,115 +2,173 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 from operator import sub
 from typing import Any, ClassVar, NamedTuple, TypeAlias, get_args
 
 from antislop.errors import BanError
-from antislop.matching.automaton import ROOT, Automaton
-from antislop.matching.folding import BOUNDARY, START, Context, Edges, find_words, fold, fold_phrase
+from antislop.matching.automaton import Automaton, Node
+from antislop.matching.folding import (
+    BOUNDARY,
+    IN_WORD,
+    START,
+    Context,
+    Edges,
+    find_words,
+    fold,
+    fold_phrase,
+    fold_word,
+)
 from antislop.matching.patterns.pattern import (
     Fault,
     Pattern,
     PatternMatch,
     PieceResult,
-    TrackSearch,
+    TextSearch,
     check_switch,
     check_text,
     has_wildcard,
+    make_tracks,
     read_stars,
     write_stars,
 )
 
 SHORT_PIECE = 40
 """Characters of the longest piece whose folding is remembered: the same tokens recur."""
-_WIDTH = 2  # characters of a string for one gap: white space of millions of characters folds to one symbol
-_BASE = 0x110000
 _FEW_LETTERS = 2
 _MARKS = {"-": "every dash, the hyphen of “well-known” too", "'": "every apostrophe", '"': "every double quote"}
-_fold_again = lru_cache(maxsize=1 << 15)(fold)
+_SYMBOL = re.compile(f"[^{BOUNDARY}]")
 
 
-class PhraseState(NamedTuple):
-    """The state of one track.
+PhraseState: TypeAlias = tuple[Context, Node, tuple[int, ...] | None]
+"""The state of one track: of folding, of the automaton, and gaps.
 
-    start_back, end_back: places of the longest incomplete phrase; 0 if there is none.
-    gaps: distances between the characters of its symbols, as a string: these copy and hash far faster than tuples.
-    """
-
-    context: Context = START
-    state: int = ROOT
-    start_back: int = 0
-    end_back: int = 0
-    gaps: str = ""
-
-
+gaps: for each symbol of the longest incomplete phrase, the distance to the next one, and of the last to the end of the
+    text. None if they are regular, which they almost always are: edges take no place, and any other symbol is one
+    character.
+"""
 PhraseStates: TypeAlias = tuple[PhraseState, ...]
 
 
-def _measure_gaps(origins: Sequence[int]) -> str:
-    return "".join(chr(gap % _BASE) + chr(gap // _BASE) for gap in map(sub, origins[1:], origins))
+class _FoldedPiece(NamedTuple):
+    """A piece of a text. origins: as in `Folded`; None if they are regular."""
+
+    symbols: str
+    context: Context
+    origins: Sequence[int] | None = None
 
 
-def _step_back(state: PhraseState, count: int) -> int:
-    gaps = state.gaps[len(state.gaps) - _WIDTH * (count - 1) :]
-    if len(gaps) == len(state.gaps):
-        return state.start_back
-    return state.end_back + sum(map(ord, gaps[::2])) + _BASE * sum(map(ord, gaps[1::2]))
+def _fold_piece(piece: str, context: Context, case_sensitive: bool, final: bool) -> _FoldedPiece:
+    if not (final or context.marks):
+        word = fold_word(piece, last=context.last, case_sensitive=case_sensitive)
+        if word is not None:
+            return _FoldedPiece(word, IN_WORD)
+    symbols, origins, after = fold(piece, context=context, case_sensitive=case_sensitive, final=final)
+    size = len(piece)
+    is_regular = not context.marks and len(symbols) - symbols.count(BOUNDARY) == size == len({size, *origins}) - 1
+    return _FoldedPiece(symbols, after, None if is_regular else origins)
+
+
+_fold_again = lru_cache(maxsize=1 << 16)(_fold_piece)
+
+
+def _find_regular_gaps(symbols: str) -> tuple[int, ...]:
+    return tuple(_SYMBOL.sub("\1", symbols).encode())
+
+
+def _find_regular_origins(symbols: str) -> list[int]:
+    return list(accumulate(_find_regular_gaps(symbols), initial=0))[:-1]
 
 
 class _PhraseTrack:
     def __init__(self, phrases: Sequence[Phrase], ids: Sequence[int], *, case_sensitive: bool) -> None:
-        symbols = [phrases[i].find_symbols(case_sensitive=case_sensitive) for i in ids]
         self.case_sensitive = case_sensitive
-        self.automaton = Automaton(symbols)
+        symbols = [phrases[i].find_symbols(case_sensitive=case_sensitive) for i in ids]
+        self.automaton = Automaton(symbols, placeless=BOUNDARY)
         self.ids = ids
-        # A boundary has the place of the character after it, which may begin a match but never ends one.
-        self.spans = [(len(s), int(s.endswith(BOUNDARY))) for s in symbols]
 
-    def read(self, before: PhraseState, piece: str, *, final: bool) -> tuple[PhraseState, PieceResult]:
-        fold_piece = _fold_again if len(piece) < SHORT_PIECE else fold
-        folded = fold_piece(piece, context=before.context, case_sensitive=self.case_sensitive, final=final)
-        automaton, state, size = self.automaton, before.state, len(piece)
+    def read(self, before: PhraseState, piece: str, final: bool) -> tuple[PhraseState, tuple[PatternMatch, ...]]:
+        context, node, gaps = before
+        fold_piece = _fold_again if len(piece) < SHORT_PIECE else _fold_piece
+        folded = symbols, context, origins = fold_piece(piece, context, self.case_sensitive, final)
+        for symbol in symbols:
+            node = node[symbol]
+            if node.matches:
+                return self._read_places(before, folded, len(piece))
+        if node.longest and (gaps is not None or origins is not None):
+            return self._read_places(before, folded, len(piece))
+        return (context, node, None), ()
 
-        def find_start(depth: int, read: int) -> int:
-            """Return the place of the symbol `depth` before the next one, of which `read` are in the piece."""
-            return size - folded.origins[read - depth] if read >= depth else size + _step_back(before, depth - read)
+    def find_start(self, state: PhraseState) -> int:
+        """Return the place at which the longest incomplete phrase begins; 0 if there is none."""
+        _, node, gaps = state
+        return node.width if gaps is None else sum(gaps)
 
+    def _read_places(
+        self, before: PhraseState, folded: _FoldedPiece, size: int
+    ) -> tuple[PhraseState, tuple[PatternMatch, ...]]:
+        """Read a piece in which a phrase ends, or whose places are not regular."""
+        _, node, gaps = before
+        gaps = gaps or _find_regular_gaps(self._find_open(node))
+        earlier = list(accumulate(reversed(gaps), sub, initial=0))[:0:-1]
+        origins = [*earlier, *(folded.origins or _find_regular_origins(folded.symbols))]
         matches = []
-        for index, symbol in enumerate(folded.symbols):
-            state = automaton.step(state, symbol)
-            for match in automaton.matches[state]:
-                length, closed = self.spans[match]
-                end_back = size - folded.origins[index - closed] if index >= closed else size + before.end_back
-                matches.append(PatternMatch(self.ids[match], find_start(length, index + 1), end_back))
-        length = automaton.longest[state]
-        if not length:
-            return PhraseState(folded.context, state), PieceResult(tuple(matches))
-        start_back = find_start(length, len(folded.symbols))
-        end_back = size - folded.origins[-1] if folded.symbols else size + before.end_back
-        origins = folded.origins[-length:] if length <= len(folded.symbols) else [-before.end_back, *folded.origins]
-        gaps = before.gaps + _measure_gaps(origins)
-        gaps = gaps[len(gaps) - _WIDTH * (length - 1) :]
-        after = PhraseState(folded.context, state, start_back, end_back, gaps)
-        return after, PieceResult(tuple(matches), (start_back,))
+        for index, symbol in enumerate(folded.symbols, start=len(earlier)):
+            node = node[symbol]
+            # A boundary has the place of the character after it, which may begin a match but never ends one.
+            end_back = size - origins[index - (symbol == BOUNDARY)]
+            for phrase, length in node.matches:
+                matches.append(PatternMatch(self.ids[phrase], size - origins[index + 1 - length], end_back))
+        open_ = origins[len(origins) - node.longest :]
+        gaps = tuple(map(sub, [*open_[1:], size], open_))
+        is_regular = gaps == _find_regular_gaps(self._find_open(node))
+        return (folded.context, node, None if is_regular else gaps), tuple(matches)
+
+    def _find_open(self, node: Node) -> str:
+        """Return the symbols of the longest incomplete phrase that were read."""
+        return self.automaton.prefix(node)[node.depth - node.longest :]
 
 
-class PhraseSearch(TrackSearch[PhraseState, _PhraseTrack]):
+class PhraseSearch(TextSearch[PhraseStates]):
     def __init__(self, patterns: Sequence[Phrase]) -> None:
-        super().__init__(patterns, build=_PhraseTrack, start=PhraseState())
+        self._tracks = make_tracks(patterns, _PhraseTrack)
+        self.start = tuple((START, track.automaton.root, None) for track in self._tracks)
+
+    def read(self, state: PhraseStates, piece: str, *, final: bool = False) -> tuple[PhraseStates, PieceResult]:
+        state, matches = self.read_matches(state, piece, final)
+        return state, PieceResult(matches, self.find_open(state))
+
+    def read_matches(
+        self, state: PhraseStates, piece: str, final: bool = False
+    ) -> tuple[PhraseStates, tuple[PatternMatch, ...]]:
+        """Do what `read` does, in less time, for callers that know what is open in a state."""
+        if len(state) == 1:  # almost always
+            after, matches = self._tracks[0].read(state[0], piece, final)
+            return (after,), matches
+        results = [track.read(each, piece, final) for track, each in zip(self._tracks, state, strict=True)]
+        return tuple(after for after, _ in results), tuple(match for _, matches in results for match in matches)
+
+    def find_open(self, state: PhraseStates) -> tuple[int, ...]:
+        """Return the places at which incomplete phrases begin."""
+        starts = map(_PhraseTrack.find_start, self._tracks, state)
+        return tuple(filter(None, starts))
 
     def find_endings(self, state: PhraseStates, count: int) -> list[str]:
         """Return the folded rests of up to `count` phrases: those of which the most was read."""
-        track, longest = max(
-            zip(self._tracks, state, strict=True), key=lambda pair: len(pair[0].automaton.prefix(pair[1].state))
-        )
-        return [ending.replace(BOUNDARY, "") for ending in track.automaton.endings(longest.state, count)]
+        track, longest = max(zip(self._tracks, state, strict=True), key=lambda pair: pair[1][1].depth)
+        return [ending.replace(BOUNDARY, "") for ending in track.automaton.endings(longest[1], count)]
 
     def forget(self, state: PhraseStates) -> PhraseStates:
-        return tuple(PhraseState(track_state.context) for track_state in state)
+        return tuple((context, root, None) for (context, _, _), (_, root, _) in zip(state, self.start, strict=True))
+
+    def shrink(self) -> None:
+        """Drop the nodes that texts have reached; states that a caller keeps can still be read from."""
+        for track in self._tracks:
+            track.automaton.forget()
 
 
 @dataclass(frozen=True, slots=True)

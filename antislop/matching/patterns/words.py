@@ -24,10 +24,11 @@ from antislop.matching.patterns.pattern import (
     Pattern,
     PatternMatch,
     PieceResult,
-    TrackSearch,
+    TextSearch,
     check_number,
     check_switch,
     check_text,
+    make_tracks,
     read_stars,
 )
 
@@ -188,9 +189,19 @@ class _WordTrack:
         return word == item or (number in self._skipping and item in _CONTRACTED and word == item + "n")
 
 
-class WordSearch(TrackSearch[SequenceState, _WordTrack]):
+class WordSearch(TextSearch[tuple[SequenceState, ...]]):
     def __init__(self, patterns: Sequence[WordSequence]) -> None:
-        super().__init__(patterns, build=_WordTrack, start=SequenceState())
+        self._tracks = make_tracks(patterns, _WordTrack)
+        self.start = (SequenceState(),) * len(self._tracks)
+
+    def read(
+        self, state: tuple[SequenceState, ...], piece: str, *, final: bool = False
+    ) -> tuple[tuple[SequenceState, ...], PieceResult]:
+        tracks = zip(self._tracks, state, strict=True)
+        read = [track.read(before, piece, final=final) for track, before in tracks]
+        matches = chain.from_iterable(result.matches for _, result in read)
+        open_ = chain.from_iterable(result.open for _, result in read)
+        return tuple(after for after, _ in read), PieceResult(tuple(matches), tuple(open_))
 
     def forget(self, state: tuple[SequenceState, ...]) -> tuple[SequenceState, ...]:
         return tuple(track_state._replace(word=track_state.word and _FORGOTTEN, partials=()) for track_state in state)
