@@ -145,7 +145,7 @@ class TransformersCache:
         return mask if mask is None or row is None else mask[row : row + 1]
 
     def static_mask(self) -> Tensor:
-        """Return the mask of one more query over all columns of a static cache, bool [rows, heads, queries, columns]."""
+        """Return the mask of the next query of each row in a static cache, bool [rows, 1, 1, columns]."""
         columns, capacity = self.columns.end + 1, self.columns.capacity
         assert capacity is not None, "the memory of a static cache is as large as it will be"
         return self._mask.of_static(self._starts, columns, capacity=capacity, device=self.device)

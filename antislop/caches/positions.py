@@ -153,7 +153,7 @@ class AttentionMask:
         return self._mask[:, :columns]
 
     def of_static(self, starts: Sequence[int], columns: int, *, capacity: int, device: torch.device) -> Tensor:
-        """Return the mask of one query, bool [rows, heads, queries, capacity]; False for columns that are not in use."""
+        """Return the mask of one query, bool [rows, 1, 1, capacity]: false for columns that are not in use."""
         if self._numbers is None:
             self._numbers = torch.arange(capacity, device=device)
         is_used, mask = self._numbers < columns, self.of(starts, capacity, room=capacity, device=device)

@@ -198,7 +198,8 @@ class TransformersModel:
 
     def _callable_for(self, cache: TransformersCache) -> Callable[..., Any]:
         if not cache.is_static:
-            return self._model
+            model: Callable[..., Any] = self._model
+            return model
         if self._compiled is None:  # asking takes as long as a small layer
             self._compiled = compiled_if_possible(self._model, cache.cache, self._config)
         return self._compiled

@@ -18,7 +18,7 @@ from antislop.decoding.row import Drafter, Row, RowSpec
 from antislop.decoding.tables import DenseTable
 from antislop.errors import InputError
 from antislop.grammar.grammar import adapt_processor
-from antislop.hf.assisted import make_assistant_drafters
+from antislop.hf.assisted import AssistantDrafter, make_assistant_drafters
 from antislop.hf.calls import Call
 from antislop.hf.compiled_bans import CompiledBans
 from antislop.hf.model import DecodeMode, split_arguments
@@ -117,13 +117,14 @@ def _make_specs(
     drafters: Sequence[Drafter],
     shared: Collection[str] = (),
 ) -> list[RowSpec]:
-    assistants = [make_assistant_drafters(call, place, bans.tokenizer) for place in range(call.rows)]
+    drafters = [*drafters, *make_assistant_drafters(call, bans.tokenizer)]
+    drafter = first_of(drafters)
     settings = Settings(
         logits_processor=LogitsProcessorList(map(adapt_processor, call.logits_processor)),
         stopping_criteria=call.stopping_criteria,
         rows=call.rows,
         pad=call.pad,
-        is_drafted=bool(drafters or any(assistants)),
+        is_drafted=bool(drafters),
         shares_processors="logits_processor" in shared,
         shares_criteria="stopping_criteria" in shared,
     )
@@ -136,7 +137,7 @@ def _make_specs(
             policy=replace(policy, do_sample=call.config.do_sample),
             settings=settings,
             max_new_tokens=call.max_new_tokens,
-            drafter=first_of([*drafters, *assistants[place]]),
+            drafter=drafter,
             keep_scores=bool(keeps),
         )
         for place in range(call.rows)
@@ -161,8 +162,12 @@ def _refuse_control(control: Control, specs: Sequence[RowSpec], cache: Rewindabl
 
 
 def share_settings(specs: Iterable[RowSpec]) -> Iterator[RowSpec]:
-    """Have rows share the first one's settings if these fit any prompt: they are then processed together."""
+    """Have rows share the first one's assistant, and its settings if these fit any prompt: they then go together."""
     shared: Settings | None = None
+    assistant: AssistantDrafter | None = None
     for spec in specs:
         shared = shared or (spec.settings if isinstance(spec.settings, Settings) else None)
+        if isinstance(spec.drafter, AssistantDrafter):
+            assistant = assistant or spec.drafter
+            spec = replace(spec, drafter=assistant)
         yield replace(spec, settings=shared) if shared is not None and shared.fits_any_prompt else spec

@@ -82,6 +82,13 @@ class Processors:
                 "a function that makes processors for each text, logits_processor=lambda: [...]"
             )
 
+    def for_drafts(self) -> Processors:
+        """Return those of transformers alone: a draft would show the caller's tokens that are never written."""
+        if not self._user_processors:
+            return self
+        own = LogitsProcessorList(p for p in self._list if is_of_transformers(p))
+        return Processors(own, rows=self._rows, pad=self._pad, is_shared=self._is_shared)
+
     @property
     def has_user_processors(self) -> bool:
         return bool(self._user_processors)

@@ -51,7 +51,10 @@ class Guesses:
         self.size, self.longest, self.reports = size, longest, reports
         self.proposed = self.accepted = 0
 
-    def propose(self, row: Row) -> Draft:
+    def propose(self, rows: Sequence[Row]) -> list[Draft]:
+        return [self.guess(row) for row in rows]
+
+    def guess(self, row: Row) -> Draft:
         length = int(self.random.integers(self.longest + 1))
         if not length:
             return NO_DRAFT
@@ -72,7 +75,7 @@ class Oracle(Guesses):
         super().__init__(model.size, reports=False)
         self.model = model
 
-    def propose(self, row: Row) -> Draft:
+    def guess(self, row: Row) -> Draft:
         tokens = list(row.tokens)
         for _ in range(self.longest):
             tokens.append(int(self.model.probs(PROMPT, tokens).argmax()))
@@ -106,7 +109,7 @@ def test_a_drafted_ban_is_drawn_by_its_own_probability() -> None:
     expected = rejection_distribution(model, LETTERS, bans)
 
     class Biased(Guesses):
-        def propose(self, row: Row) -> Draft:
+        def guess(self, row: Row) -> Draft:
             proposal = np.array([0.05, 0.8, 0.1, 0.05])
             token = int(self.random.choice(4, p=proposal))
             return Draft([token], torch.tensor(proposal, dtype=torch.float32)[None])
@@ -213,11 +216,11 @@ def test_nothing_is_drafted_before_two_tokens_of_a_ban() -> None:
     drafter = PhraseDrafter(matcher, lambda text: ["abcd".index(letter) for letter in text])
     model = Markov(4)
     row = Row(spec_of(model, matcher, (3, 3), max_new_tokens=9))
-    assert drafter.propose(row) == NO_DRAFT
+    assert drafter.propose([row]) == [NO_DRAFT]
     row.append(0, matcher.feed(row.state, 0))
-    assert drafter.propose(row) == NO_DRAFT
+    assert drafter.propose([row]) == [NO_DRAFT]
     row.append(1, matcher.feed(row.state, 1))
-    assert drafter.propose(row).proposed == [2, 3]
+    assert drafter.propose([row])[0].proposed == [2, 3]
 
 
 def test_a_draft_that_is_never_accepted_is_given_up() -> None:
@@ -228,10 +231,10 @@ def test_a_draft_that_is_never_accepted_is_given_up() -> None:
     for token in (0, 1):
         row.append(token, matcher.feed(row.state, token))
     for _ in range(2):
-        row.draft = drafter.propose(row)
+        row.draft = drafter.propose([row])[0]
         assert row.draft.proposed
         drafter.learn(row, proposed=2, accepted=0)
-    assert drafter.propose(row) == NO_DRAFT
+    assert drafter.propose([row]) == [NO_DRAFT]
 
 
 @given(st.lists(st.lists(st.integers(0, 2), max_size=4), min_size=1, max_size=6))
@@ -457,7 +460,7 @@ def test_generators_are_dropped_with_their_texts() -> None:
     matcher = Matcher([], LETTERS)
     rows = [Row(spec_of(Markov(4), matcher), number=number, index=0) for number in range(3)]
     for row in (*rows, *rows):
-        assert drafter.propose(row).proposed == [0]
+        assert drafter.propose([row])[0].proposed == [0]
         drafter.learn(row, proposed=1, accepted=1)
     assert made == rows
     assert len(drafter._sources) == 3
@@ -494,8 +497,8 @@ def test_a_drafting_model_proposes_as_if_it_read_each_text_anew(kind: str) -> No
             row.settled = max(row.settled, len(row.tokens) - 4)
         for token in random.integers(VOCABULARY, size=random.integers(1, 4)).tolist():
             row.append(token, matcher.feed(row.state, token)) if len(row.tokens) < 26 else None
-        assert drafter.propose(row) == ModelDrafter(model, length=3).propose(row)
-        longest = max(longest, len(drafter.propose(row).proposed))
+        assert drafter.propose([row]) == ModelDrafter(model, length=3).propose([row])
+        longest = max(longest, len(drafter.propose([row])[0].proposed))
     assert longest == 3
 
 
@@ -521,7 +524,7 @@ def test_a_drafting_model_changes_no_greedy_text_and_saves_passes(kind: str) -> 
         passes.append(calls[0])
     assert torch.equal(*texts)
     assert passes[1] * 2 < passes[0]
-    assert not drafter._caches
+    assert not drafter._readers
 
 
 def test_a_drafting_model_changes_nothing_about_the_distribution() -> None:
@@ -564,6 +567,6 @@ def test_a_draft_ends_with_an_end_token_and_before_the_limit() -> None:
             spec_of(Markov(4), Matcher([], LETTERS), policy=replace(EXACT, do_sample=False), max_new_tokens=capacity)
         )
         row.append(0, row.state)
-        assert ModelDrafter(MarkovModel(table, eos=eos)).propose(row).proposed == expected
+        assert ModelDrafter(MarkovModel(table, eos=eos)).propose([row])[0].proposed == expected
     with pytest.raises(ValueError, match="length is 0; drafts of at least 1 token"):
         ModelDrafter(MarkovModel(table), length=0)
