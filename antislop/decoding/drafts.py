@@ -187,7 +187,7 @@ class BatchReader:
             self._held[place] += places.get(place, FILLER)
         unread = [places.get(place, FILLER) for place in range(len(self._held))]
         logits = self._model.forward(fill_left(unread), self._cache)[:, -1].float()
-        return logits if len(places) == len(unread) else logits[list(places)]
+        return logits if list(places) == list(range(len(unread))) else logits[list(places)]
 
     def _seat(self, texts: Mapping[Row, list[int]]) -> None:
         """Give each row a place: one of a finished text, or one in a new cache."""

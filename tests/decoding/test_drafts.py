@@ -24,6 +24,7 @@ from antislop.decoding.protocols import LanguageModel, SampleStrategy, fill_left
 from antislop.decoding.row import NO_DRAFT, Draft, Row
 from antislop.decoding.scheduler import Scheduler
 from antislop.decoding.tables import DenseTable
+from antislop.hf import assisted
 from antislop.hf.assisted import CandidateDrafter
 from antislop.hf.model import TransformersModel
 from antislop.hf.vocabulary import Vocabulary, encode_after
@@ -483,23 +484,68 @@ def protocol_model(kind: str, *, seed: int) -> LanguageModel:
 
 @pytest.mark.parametrize("kind", ["Markov", "llama", "gemma3", "mamba", "falcon-h1"])
 def test_a_drafting_model_proposes_as_if_it_read_each_text_anew(kind: str) -> None:
-    """After rewinds of any row, in any order, also with windows and recurrent states."""
+    """After rewinds of any rows, in any order, also with windows and recurrent states, and beside any others."""
     model, random = protocol_model(kind, seed=1), np.random.default_rng(0)
     matcher = Matcher([], Words(*("a" * VOCABULARY)))
-    greedy = replace(EXACT, do_sample=False)
-    specs = [spec_of(Markov(4), matcher, prompt, policy=greedy, max_new_tokens=30) for prompt in ((0, 5, 9), (7,))]
-    rows, drafter, longest = list(map(Row, specs)), ModelDrafter(model, length=3), 0
+
+    def begin() -> Row:
+        prompt = tuple(random.integers(VOCABULARY, size=random.integers(1, 6)).tolist())
+        greedy = replace(EXACT, do_sample=False)
+        return Row(spec_of(Markov(4), matcher, prompt, policy=greedy, max_new_tokens=30))
+
+    rows, drafter, longest = [begin() for _ in range(3)], ModelDrafter(model, length=3), 0
     for _ in range(20 * DEPTH):
-        row = rows[random.integers(2)]
-        if random.integers(2) and row.tokens:
-            row.rewind(int(random.integers(row.settled, len(row.tokens) + 1)))
-        else:
-            row.settled = max(row.settled, len(row.tokens) - 4)
-        for token in random.integers(VOCABULARY, size=random.integers(1, 4)).tolist():
-            row.append(token, matcher.feed(row.state, token)) if len(row.tokens) < 26 else None
-        assert drafter.propose([row]) == ModelDrafter(model, length=3).propose([row])
-        longest = max(longest, len(drafter.propose([row])[0].proposed))
+        for row in rows:
+            if random.integers(2) and row.tokens:
+                row.rewind(int(random.integers(row.settled, len(row.tokens) + 1)))
+            else:
+                row.settled = max(row.settled, len(row.tokens) - 4)
+            for token in random.integers(VOCABULARY, size=random.integers(1, 4)).tolist():
+                row.append(token, matcher.feed(row.state, token)) if len(row.tokens) < 26 else None
+        if random.integers(4) == 0:  # its place is taken by another text
+            place = int(random.integers(3))
+            rows[place].is_finished, rows[place] = True, begin()
+            rows[place].append(1, matcher.feed(rows[place].state, 1))
+        some = [row for row in rows if random.integers(3)]
+        drafts = drafter.propose(some)
+        assert drafts == [ModelDrafter(model, length=3).propose([row])[0] for row in some]
+        longest = max(longest, *(len(draft.proposed) for draft in drafts), 0)
     assert longest == 3
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_assistant_drafts_for_all_rows_in_one_forward_pass() -> None:
+    """In a batch, and in flight, where a new text takes one pass more."""
+    sampler, assistant, texts = AntiSlop(TOKENIZER, COMMON[:1]), deepcopy(MODEL), [ALONE[0]] * 8
+    assistant.generation_config.update(assistant_confidence_threshold=0.0, num_assistant_tokens=3)
+    settings = {"assistant_model": assistant, "max_new_tokens": 40, "suppress_tokens": [1]}
+    with counted_calls(assistant) as one:
+        sampler.generate(MODEL, INPUTS, **settings)
+    with counted_calls(assistant) as batch:
+        sampler.generate(MODEL, INPUTS.repeat(8, 1), **settings)
+    with counted_calls(assistant) as in_flight:
+        list(sampler.generate_many(MODEL, texts, batch_size=4, **settings))
+    assert len(batch) == len(one)
+    assert len(in_flight) == 2 * len(one)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("settings", [{}, {"temperature": 0.5, "repetition_penalty": 1.3}], ids=["plain", "processed"])
+def test_an_assistant_drafts_for_one_text_what_that_of_transformers_drafts(
+    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same tokens from the same random numbers: torch's, and in flight the text's own."""
+    sampler, outputs = AntiSlop(TOKENIZER, COMMON), []
+    settings = {"do_sample": True, "top_k": 0, "assistant_model": build_model("llama", seed=3), **settings}
+    for is_together in (True, False):
+        monkeypatch.setattr(assisted, "is_plain_assistant", lambda _, answer=is_together: answer)
+        torch.manual_seed(0)
+        alone = sampler.generate(MODEL, INPUTS, **SETTINGS, **settings)
+        in_flight = sampler.generate_many(MODEL, ALONE, batch_size=1, seed=3, max_new_tokens=40, **settings)
+        tokens = [(done.tokens, done.report.accepted_tokens, done.report.drafted_tokens) for done in in_flight]
+        assert alone.report.rewinds
+        outputs.append((alone.sequences.tolist(), alone.report.drafted_tokens, tokens, int(torch.randint(2**31, ()))))
+    assert outputs[0] == outputs[1]
 
 
 @pytest.mark.parametrize("kind", ["Markov", "llama"])
