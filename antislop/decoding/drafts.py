@@ -158,7 +158,8 @@ def _draw(guesses: Sequence[_Guess], scores: Tensor, probs: Tensor) -> Tensor:
         drawn[shared] = torch.multinomial(probs[shared], num_samples=1)[:, 0]
     for number in sampled:
         if (generator := guesses[number].generator) is not None:
-            drawn[number] = torch.multinomial(probs[number], num_samples=1, generator=generator)[0]
+            own = probs[number].to(generator.device)
+            drawn[number] = torch.multinomial(own, num_samples=1, generator=generator)[0]
     return drawn
 
 
