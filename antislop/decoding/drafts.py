@@ -71,6 +71,7 @@ class ModelDrafter:
         self._length = length
         self._process = process
         self._readers: WeakKeyDictionary[Row, BatchReader] = WeakKeyDictionary()  # one, as long as a row needs it
+        self._prompts: WeakKeyDictionary[Row, list[int]] = WeakKeyDictionary()
 
     @torch.no_grad()
     def propose(self, rows: Sequence[Row]) -> list[Draft]:
@@ -80,7 +81,7 @@ class ModelDrafter:
             return [NO_DRAFT] * len(rows)
         reader = next(iter(self._readers.values()), None) or BatchReader(self._model)
         self._readers.update({guess.row: reader for guess in drafting})
-        queries = reader.find_unread({guess.row: self.prompt_of(guess.row) + guess.row.tokens for guess in drafting})
+        queries = reader.find_unread({guess.row: self._text_of(guess.row) for guess in drafting})
         while drafting:
             logits = reader.read(queries)
             _refuse_other_vocabulary(drafting[0].row, logits.shape[-1])
@@ -113,6 +114,11 @@ class ModelDrafter:
     def is_sure(self, row: Row, probability: float) -> bool:  # noqa: ARG002
         """Report whether to go on after a token that had this probability."""
         return True
+
+    def _text_of(self, row: Row) -> list[int]:
+        if row not in self._prompts:
+            self._prompts[row] = self.prompt_of(row)  # reading it anew would wait for its device
+        return self._prompts[row] + row.tokens
 
     def _add(self, guesses: Sequence[_Guess], logits: Tensor) -> list[_Guess]:
         """Draw a token for each guess, and return those that go on."""

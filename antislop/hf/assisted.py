@@ -16,8 +16,10 @@ from transformers import LogitsProcessorList, PreTrainedModel, PreTrainedTokeniz
 from transformers.cache_utils import DynamicLayer
 from transformers.generation.candidate_generator import CandidateGenerator
 
+from antislop.caches.cache import TransformersCache
 from antislop.caches.private import supports_dynamic_cache
 from antislop.decoding.drafts import ModelDrafter, count_shared
+from antislop.decoding.protocols import RewindableCache
 from antislop.decoding.row import NO_DRAFT, Draft, Drafter, Row
 from antislop.errors import InputError
 from antislop.hf.calls import Call
@@ -26,8 +28,8 @@ from antislop.hf.private import (
     cache_of,
     draft_length_of,
     is_confident,
-    is_plain_assistant,
     make_candidate_generator,
+    writes_drafts,
 )
 from antislop.processors.memory import is_of_transformers
 from antislop.processors.processors import COUNTING
@@ -69,13 +71,17 @@ def make_assistant_drafters(call: Call, tokenizer: PreTrainedTokenizerBase) -> l
     def make_for(row: Row) -> CandidateGenerator:
         return make(row.ids, row.root)
 
-    if assistant.model is not None and _can_draft_together(assistant.model, make(call.input_ids[:1], 0)):
-        return [AssistantDrafter(assistant.model, call, make_for)]
-    return [CandidateDrafter(make_for, do_sample=config.do_sample)]
-
-
-def _can_draft_together(assistant: PreTrainedModel, generator: CandidateGenerator) -> bool:
-    return is_plain_assistant(generator) and supports_dynamic_cache(assistant)
+    drafting = assistant.model if config.assistant_early_exit is None else model
+    if drafting is None or not supports_dynamic_cache(drafting) or not writes_drafts(make(call.input_ids[:1], 0)):
+        return [CandidateDrafter(make_for, do_sample=config.do_sample)]
+    kwargs: dict[str, Any] = {"use_cache": True}
+    if "logits_to_keep" in inspect.signature(drafting.forward).parameters:
+        kwargs["logits_to_keep"] = 1
+    if config.assistant_early_exit is None:
+        reader = TransformersModel(drafting, generation_config=config, model_kwargs=kwargs)
+    else:
+        reader = _FirstLayers(drafting, config.assistant_early_exit, generation_config=config, model_kwargs=kwargs)
+    return [AssistantDrafter(reader, call, make_for)]
 
 
 def _refuse_other_vocabulary(model: PreTrainedModel, assistant: PreTrainedModel) -> None:
@@ -97,17 +103,14 @@ def _is_for_drafts(processor: Callable[..., Any], *, rows: int) -> bool:
 
 
 class AssistantDrafter(ModelDrafter):
-    """Drafts by an assistant model for all rows in one forward pass per token, as far as transformers would draft.
+    """Drafts by an assistant, or early layers, for all rows in one pass per token, as far as transformers would.
 
     call: whose settings are those of all rows, and whose prompts are padded, or else have any length.
     make: returns the candidate generator of a row, which decides how long its drafts are.
     """
 
-    def __init__(self, model: PreTrainedModel, call: Call, make: Callable[[Row], CandidateGenerator]) -> None:
-        kwargs: dict[str, Any] = {"use_cache": True}
-        if "logits_to_keep" in inspect.signature(model.forward).parameters:
-            kwargs["logits_to_keep"] = 1
-        super().__init__(TransformersModel(model, generation_config=call.config, model_kwargs=kwargs))
+    def __init__(self, model: TransformersModel, call: Call, make: Callable[[Row], CandidateGenerator]) -> None:
+        super().__init__(model)
         self._call = call
         self._is_padded = call.mask is not None and not bool(call.mask.all())
         self._make = make
@@ -137,6 +140,27 @@ class AssistantDrafter(ModelDrafter):
 
     def is_sure(self, row: Row, probability: float) -> bool:
         return is_confident(self._generators[row], probability)
+
+
+class _FirstLayers(TransformersModel):
+    """A model that exits after its first `layers` layers."""
+
+    def __init__(self, model: PreTrainedModel, layers: int, **kwargs: Any) -> None:
+        super().__init__(model, **kwargs)
+        self._layers = layers
+
+    def new_cache(self, rows: int) -> TransformersCache:
+        cache = super().new_cache(rows)
+        del cache.layers[self._layers :]
+        return cache
+
+    def forward(self, query_token_ids: Tensor, kv_cache: RewindableCache) -> Tensor:
+        config = self._model.base_model.config
+        layers, config.num_hidden_layers = config.num_hidden_layers, self._layers
+        try:
+            return super().forward(query_token_ids, kv_cache)
+        finally:
+            config.num_hidden_layers = layers
 
 
 class CandidateDrafter:

@@ -14,7 +14,11 @@ from typing import Any
 from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.cache_utils import Cache
-from transformers.generation.candidate_generator import AssistedCandidateGenerator, CandidateGenerator
+from transformers.generation.candidate_generator import (
+    AssistedCandidateGenerator,
+    CandidateGenerator,
+    EarlyExitCandidateGenerator,
+)
 from transformers.generation.utils import MULTIMODAL_INPUTS_TO_DROP_OUTSIDE_PREFILL
 
 PREFILL_INPUTS: frozenset[str] = frozenset(MULTIMODAL_INPUTS_TO_DROP_OUTSIDE_PREFILL)
@@ -77,12 +81,14 @@ def make_candidate_generator(
     )
 
 
-def is_plain_assistant(generator: CandidateGenerator) -> bool:
-    """Return whether a generator drafts by another model alone, which writes one token after another.
+def writes_drafts(generator: CandidateGenerator) -> bool:
+    """Return whether a generator only has a model, or its first layers, write the next tokens of the text.
 
-    Reason: its subclasses, which exit early or translate, look like it from outside.
+    Reason: its subclasses, some of which translate or read other states, look alike from outside.
     """
-    return type(generator) is AssistedCandidateGenerator and not generator.assistant_model.config.is_encoder_decoder
+    if type(generator) not in (AssistedCandidateGenerator, EarlyExitCandidateGenerator):
+        return False
+    return not generator.assistant_model.config.is_encoder_decoder
 
 
 def draft_length_of(generator: CandidateGenerator) -> int:

@@ -530,15 +530,23 @@ def test_an_assistant_drafts_for_all_rows_in_one_forward_pass() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("settings", [{}, {"temperature": 0.5, "repetition_penalty": 1.3}], ids=["plain", "processed"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"assistant_model": build_model("llama", seed=3)},
+        {"assistant_model": build_model("llama", seed=3), "temperature": 0.5, "repetition_penalty": 1.3},
+        {"assistant_early_exit": 1},
+    ],
+    ids=["plain", "processed", "early exit"],
+)
 def test_an_assistant_drafts_for_one_text_what_that_of_transformers_drafts(
     settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same tokens from the same random numbers: torch's, and in flight the text's own."""
     sampler, outputs = AntiSlop(TOKENIZER, COMMON), []
-    settings = {"do_sample": True, "top_k": 0, "assistant_model": build_model("llama", seed=3), **settings}
+    settings = {"do_sample": True, "top_k": 0, **settings}
     for is_together in (True, False):
-        monkeypatch.setattr(assisted, "is_plain_assistant", lambda _, answer=is_together: answer)
+        monkeypatch.setattr(assisted, "writes_drafts", lambda _, answer=is_together: answer)
         torch.manual_seed(0)
         alone = sampler.generate(MODEL, INPUTS, **SETTINGS, **settings)
         in_flight = sampler.generate_many(MODEL, ALONE, batch_size=1, seed=3, max_new_tokens=40, **settings)

@@ -124,7 +124,7 @@ def test_an_assistant_drafts_for_ids_and_its_cache_is_found(llama: PreTrainedMod
     cache = private.cache_of(generator)
     assert cache is not None
     assert PROMPT.shape[1] <= cache.get_seq_length() < candidates.shape[1]
-    assert private.is_plain_assistant(generator)
+    assert private.writes_drafts(generator)
     generator.num_assistant_tokens = 2.0
     assert private.draft_length_of(generator) == 2
     generator.generation_config.assistant_confidence_threshold = 0.0
