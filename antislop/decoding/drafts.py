@@ -231,14 +231,16 @@ class BatchReader:
         return next(place for place, seat in enumerate(self._seats) if seat() is row)
 
 
-class _FirstDrafter:
+class FirstDrafter:
+    """Uses the first non-empty draft of several drafters."""
+
     def __init__(self, drafters: Sequence[Drafter]) -> None:
-        self._drafters = drafters
+        self.drafters = drafters
         self._used: dict[int, Drafter] = {}
 
     def propose(self, rows: Sequence[Row]) -> list[Draft]:
         drafts = dict.fromkeys(rows, NO_DRAFT)
-        for drafter in self._drafters:
+        for drafter in self.drafters:
             if not (rest := [row for row, draft in drafts.items() if not draft.proposed]):
                 break
             drafts.update(zip(rest, drafter.propose(rest), strict=True))
@@ -262,7 +264,7 @@ def first_of(drafters: Sequence[Drafter]) -> Drafter | None:
     """Return a drafter that uses the first non-empty draft of several drafters; None for none."""
     if len(drafters) < 2:
         return drafters[0] if drafters else None
-    return _FirstDrafter(drafters)
+    return FirstDrafter(drafters)
 
 
 def count_shared(items: Sequence[int], others: Sequence[int]) -> int:

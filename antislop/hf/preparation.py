@@ -11,7 +11,7 @@ import torch
 from transformers import LogitsProcessorList
 
 from antislop.control.branches import CapabilityError, Control
-from antislop.decoding.drafts import first_of
+from antislop.decoding.drafts import FirstDrafter, first_of
 from antislop.decoding.policy import Policy
 from antislop.decoding.protocols import ForkableCache, RewindableCache
 from antislop.decoding.row import Drafter, Row, RowSpec
@@ -162,12 +162,20 @@ def _refuse_control(control: Control, specs: Sequence[RowSpec], cache: Rewindabl
 
 
 def share_settings(specs: Iterable[RowSpec]) -> Iterator[RowSpec]:
-    """Have rows share the first one's assistant, and its settings if these fit any prompt: they then go together."""
+    """Have rows share the first one's settings if these fit any prompt, and an assistant: they then go together."""
     shared: Settings | None = None
-    assistant: AssistantDrafter | None = None
+    drafter: Drafter | None = None
     for spec in specs:
         shared = shared or (spec.settings if isinstance(spec.settings, Settings) else None)
-        if isinstance(spec.drafter, AssistantDrafter):
-            assistant = assistant or spec.drafter
-            spec = replace(spec, drafter=assistant)
-        yield replace(spec, settings=shared) if shared is not None and shared.fits_any_prompt else spec
+        drafter = drafter if _draft_alike(drafter, spec.drafter) else spec.drafter
+        settings = shared if shared is not None and shared.fits_any_prompt else spec.settings
+        yield replace(spec, drafter=drafter, settings=settings)
+
+
+def _draft_alike(drafter: Drafter | None, other: Drafter | None) -> bool:
+    """Return whether two drafters differ at most in their assistants' prompts, which these learn from each row."""
+    parts = [each.drafters if isinstance(each, FirstDrafter) else [each] for each in (drafter, other)]
+    pairs = zip(*parts, strict=False)
+    return len(parts[0]) == len(parts[1]) and all(
+        one is two or type(one) is type(two) is AssistantDrafter for one, two in pairs
+    )

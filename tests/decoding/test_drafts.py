@@ -523,10 +523,12 @@ def test_an_assistant_drafts_for_all_rows_in_one_forward_pass() -> None:
         sampler.generate(MODEL, INPUTS, **settings)
     with counted_calls(assistant) as batch:
         sampler.generate(MODEL, INPUTS.repeat(8, 1), **settings)
-    with counted_calls(assistant) as in_flight:
-        list(sampler.generate_many(MODEL, texts, batch_size=4, **settings))
     assert len(batch) == len(one)
-    assert len(in_flight) == 2 * len(one)
+    drafting, penalty = AntiSlop(TOKENIZER, COMMON[:1], draft_bans=True), {"repetition_penalty": 1.0001}
+    for each, more in ((sampler, {}), (drafting, penalty)):
+        with counted_calls(assistant) as in_flight:
+            list(each.generate_many(MODEL, texts, batch_size=4, **settings, **more))
+        assert len(in_flight) == 2 * len(one)
 
 
 @pytest.mark.filterwarnings("ignore")
