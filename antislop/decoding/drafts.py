@@ -92,7 +92,7 @@ class ModelDrafter:
     def learn(self, row: Row, *, proposed: int, accepted: int) -> None:
         pass
 
-    # -- what other drafters do in another way --
+    # -- what a subclass may decide --
 
     def limit(self, row: Row) -> int:
         """Return how many tokens to draft at most."""
@@ -126,7 +126,7 @@ class ModelDrafter:
         for guess in guesses:
             guess.row.draft = Draft(guess.tokens)  # processors read the ids up to there
         lengths = [len(guess.row.tokens) + len(guess.tokens) for guess in guesses]
-        scores = self.score(rows, lengths, logits.to(rows[0].ids_up_to(0).device))
+        scores = self.score(rows, lengths, logits.to(rows[0].spec.prompt.device))
         probs = torch.softmax(scores, dim=-1)
         drawn = _draw(guesses, scores, probs)
         chosen = probs.gather(1, drawn[:, None])[:, 0]
@@ -157,9 +157,11 @@ class _Guess:
 
 def _draw(guesses: Sequence[_Guess], scores: Tensor, probs: Tensor) -> Tensor:
     """Draw a token for each guess, [guesses], from scores and probabilities [guesses, vocab]."""
-    drawn = scores.argmax(dim=-1)
     sampled = [number for number, guess in enumerate(guesses) if guess.row.spec.policy.do_sample]
     shared = [number for number in sampled if guesses[number].generator is None]
+    if len(shared) == len(guesses):
+        return torch.multinomial(probs, num_samples=1)[:, 0]
+    drawn = scores.argmax(dim=-1)
     if shared:
         drawn[shared] = torch.multinomial(probs[shared], num_samples=1)[:, 0]
     for number in sampled:
@@ -209,6 +211,7 @@ class BatchReader:
         for place, row in zip(free, new, strict=False):
             self._seats[place], self._held[place] = ref(row), texts[row][:-1]
             cache = self._model.new_cache(1)
+            cache.settle(0, len(texts[row]) - len(row.tokens))
             self._model.forward(torch.tensor([self._held[place]]), cache)
             self._cache.adopt(place, cache)
 

@@ -174,7 +174,7 @@ class TransformersModel:
         queries = ids.shape[1]
         if cache.positions.offsets is None and self._takes_positions:  # states that were passed as tensors count from 0
             cache.positions.start(ids.new_zeros((1, 1)), {})
-        is_ready = queries == 1 and self._takes_ready_masks
+        is_ready = queries == 1 and self._takes_ready_masks and (row is None or not cache.is_static)
         if is_ready and cache.is_static:
             mask: Tensor | None = cache.static_mask()
         elif (mask := cache.attention_mask(queries, row=row)) is not None and is_ready:
