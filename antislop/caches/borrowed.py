@@ -119,17 +119,17 @@ class BorrowedCache:
         self._originals = None
         return True
 
-    def set_lengths(self) -> None:
-        """Have static layers write the next query at the columns' end."""
+    def set_lengths(self, queries: int = 0) -> None:
+        """Have static layers write the next queries at the columns' end."""
         for store in self._static:
-            store.set_length()
+            store.set_length(queries)
 
     @contextmanager
     def narrowed(self, row: int) -> Iterator[None]:
         with ExitStack() as stack:
             stack.enter_context(narrow_states(self.layers, row))
             for store in self._static:
-                store.set_length()
+                store.set_length(1)
                 stack.enter_context(store.narrowed(row))
             yield
 

@@ -95,7 +95,7 @@ class TransformersCache:
         self._align(counts)
         queries, end = max(counts), self.columns.end
         self.columns.counts = None if min(counts) == queries else list(counts)
-        self._borrowed.set_lengths()
+        self._borrowed.set_lengths(queries)
         if self._borrowed.forgets:
             self.columns.settled = self._count_settled_columns()
         try:
@@ -143,6 +143,12 @@ class TransformersCache:
         columns = self.columns.end + queries
         mask = self._mask.of(self._starts, columns, room=self.columns.room(columns), device=self.device)
         return mask if mask is None or row is None else mask[row : row + 1]
+
+    def static_mask(self) -> Tensor:
+        """Return the mask of the next query of each row in a static cache, bool [rows, 1, 1, columns]."""
+        columns, capacity = self.columns.end + 1, self.columns.capacity
+        assert capacity is not None, "the memory of a static cache is as large as it will be"
+        return self._mask.of_static(self._starts, columns, capacity=capacity, device=self.device)
 
     def mask_prompts(self, attention_mask: Tensor) -> None:
         self._mask = AttentionMask(attention_mask, rows=self.rows)

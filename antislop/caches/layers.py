@@ -302,6 +302,7 @@ class StaticStore:
     def __init__(self, layer: StaticLayer, columns: Columns) -> None:
         self.layer = layer
         self.columns = columns
+        self._counted: int | None = None  # the length that the layer has counted itself, if known
 
     @property
     def keys(self) -> Tensor | None:
@@ -318,9 +319,11 @@ class StaticStore:
                 "pass one with a larger max_cache_len, or none"
             )
 
-    def set_length(self) -> None:
-        if self.layer.is_initialized:
+    def set_length(self, queries: int = 0) -> None:
+        """Have the next queries written at the columns' end; the layer adds their number to its length."""
+        if self.layer.is_initialized and self._counted != self.columns.end:
             self.layer.cumulative_length.fill_(self.columns.end)
+        self._counted = self.columns.end + queries
 
     def move(self, row: int, start: int, stop: int, by: int) -> None:
         for states in self._states():

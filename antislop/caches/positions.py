@@ -75,7 +75,8 @@ class Positions:
         is_even = min(firsts) == max(firsts)
         if self.offsets.shape == (1,) and is_even:
             first = firsts[0] + self._first_offset
-            return self._count_up_to(first + queries, like=offsets)[None, first : first + queries]
+            # The order of the indices gives the tensor the strides of a new one, on which compiled models depend.
+            return self._count_up_to(first + queries, like=offsets)[first : first + queries][None]
         steps = self._count_up_to(queries, like=offsets)[:queries]
         starts = firsts[0] if is_even else send(torch.tensor(firsts), steps.device)
         return ((offsets + starts)[..., None] + steps).clamp_(min=0)
@@ -110,6 +111,7 @@ class AttentionMask:
         # Masks [columns] of the tokens held and the prompt of each row; None without padding.
         self._prompts: list[Tensor | None] = list(prompts) if prompts is not None else [None] * rows
         self._mask: Tensor | None = None  # [rows, columns]; 1 in columns that are not in use yet
+        self._numbers: Tensor | None = None  # of the columns of a static cache
 
     def clear_row(self, row: int) -> None:
         self._prompts[row] = None
@@ -149,3 +151,11 @@ class AttentionMask:
             for row, start in enumerate(starts):
                 self.move_row(row, start)
         return self._mask[:, :columns]
+
+    def of_static(self, starts: Sequence[int], columns: int, *, capacity: int, device: torch.device) -> Tensor:
+        """Return the mask of one query, bool [rows, 1, 1, capacity]: false for columns that are not in use."""
+        if self._numbers is None:
+            self._numbers = torch.arange(capacity, device=device)
+        is_used, mask = self._numbers < columns, self.of(starts, capacity, room=capacity, device=device)
+        is_used = is_used.expand(len(starts), -1) if mask is None else is_used & (mask != 0)
+        return is_used[:, None, None].contiguous()

@@ -6,13 +6,14 @@ a violation costs about one pass instead of one for each of its tokens.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from weakref import WeakKeyDictionary
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor
 
-from antislop.decoding.protocols import LanguageModel, RewindableCache, ScoreFunction, identity
+from antislop.decoding.protocols import LanguageModel, RewindableCache, ScoreFunction, fill_left, identity
 from antislop.decoding.row import NO_DRAFT, Draft, Drafter, Row
 from antislop.matching.token_matcher import Matcher
 
@@ -21,6 +22,8 @@ MAX_ENDINGS = 8
 MIN_ACCEPTED = 0.5
 """Share of a draft's tokens that must have been accepted after `TRIALS` for it to be tried again."""
 TRIALS = 2
+FILLER = [0]
+"""Read by the rows of a forward pass that need none."""
 
 
 class PhraseDrafter:
@@ -32,8 +35,16 @@ class PhraseDrafter:
         self._drafts: dict[tuple[str, ...], list[int]] = {}
         self._trials: dict[tuple[int, ...], list[int]] = {}  # by draft: [trials, accepted tokens]
 
-    def propose(self, row: Row) -> Draft:
+    def propose(self, rows: Sequence[Row]) -> list[Draft]:
         """Return how the incomplete bans continue, once at least two of their tokens are written."""
+        return [self._continue(row) for row in rows]
+
+    def learn(self, row: Row, *, proposed: int, accepted: int) -> None:  # noqa: ARG002
+        counts = self._trials.setdefault(tuple(row.draft.proposed), [0, 0])
+        counts[0] += 1
+        counts[1] += accepted
+
+    def _continue(self, row: Row) -> Draft:
         start, endings = self._matcher.expect(row.state, MAX_ENDINGS)
         if not endings or len(row.tokens) - start < 2:
             return NO_DRAFT
@@ -44,14 +55,9 @@ class PhraseDrafter:
         trials, accepted = self._trials.get(tuple(draft), (0, 0))
         return NO_DRAFT if trials >= TRIALS and accepted < MIN_ACCEPTED * trials * len(draft) else Draft(draft)
 
-    def learn(self, row: Row, *, proposed: int, accepted: int) -> None:  # noqa: ARG002
-        counts = self._trials.setdefault(tuple(row.draft.proposed), [0, 0])
-        counts[0] += 1
-        counts[1] += accepted
-
 
 class ModelDrafter:
-    """Drafts by a language model, usually a smaller one, that reads each text in a cache of its own.
+    """Drafts by a language model, usually a smaller one: one forward pass for a token of each row.
 
     model: with the same vocabulary as the model that it drafts for.
     length: tokens per draft, at least 1.
@@ -64,58 +70,185 @@ class ModelDrafter:
         self._model = model
         self._length = length
         self._process = process
-        self._caches: WeakKeyDictionary[Row, tuple[RewindableCache, list[int]]] = WeakKeyDictionary()
+        self._readers: WeakKeyDictionary[Row, BatchReader] = WeakKeyDictionary()  # one, as long as a row needs it
+        self._prompts: WeakKeyDictionary[Row, list[int]] = WeakKeyDictionary()
 
     @torch.no_grad()
-    def propose(self, row: Row) -> Draft:
-        ids = row.ids[0].tolist()
-        proposals, before = [], len(ids)
-        for _ in range(min(self._length, row.max_new_tokens - len(row.tokens) - 1)):
-            logits = self._read(row, ids)
-            _refuse_other_vocabulary(row, logits.shape[-1])
-            token, probs = self._draw(row, ids, logits)
-            ids.append(token)
-            proposals.append(probs)
-            if token in self._model.eos_token_id:
-                break
-        return Draft(ids[before:], torch.stack(proposals) if proposals and row.spec.policy.do_sample else None)
+    def propose(self, rows: Sequence[Row]) -> list[Draft]:
+        guesses = [_Guess(row, self.limit(row), self.generator_of(row)) for row in rows]
+        drafting = [guess for guess in guesses if guess.limit > 0]
+        if not drafting:
+            return [NO_DRAFT] * len(rows)
+        reader = next(iter(self._readers.values()), None) or BatchReader(self._model)
+        self._readers.update({guess.row: reader for guess in drafting})
+        queries = reader.find_unread({guess.row: self._text_of(guess.row) for guess in drafting})
+        while drafting:
+            logits = reader.read(queries)
+            _refuse_other_vocabulary(drafting[0].row, logits.shape[-1])
+            drafting = self._add(drafting, logits)
+            queries = {guess.row: guess.tokens[-1:] for guess in drafting}
+        return [guess.as_draft() for guess in guesses]
 
-    def learn(self, row: Row, *, proposed: int, accepted: int) -> None:  # noqa: ARG002
-        if row.is_finished:
-            self._caches.pop(row, None)
+    def learn(self, row: Row, *, proposed: int, accepted: int) -> None:
+        pass
 
-    def _read(self, row: Row, ids: Sequence[int]) -> Tensor:
-        """Read the ids that the row's cache does not hold; return the logits [1, vocab] after them."""
-        if row not in self._caches:
-            self._caches[row] = self._model.new_cache(1), []
-        cache, held = self._caches[row]
-        kept = count_shared(held, ids[:-1])
+    # -- what a subclass may decide --
+
+    def limit(self, row: Row) -> int:
+        """Return how many tokens to draft at most."""
+        return min(self._length, row.max_new_tokens - len(row.tokens) - 1)
+
+    def generator_of(self, row: Row) -> torch.Generator | None:
+        """Return the random numbers of one draft; None for torch's global ones."""
+        return row.spec.generator
+
+    def prompt_of(self, row: Row) -> list[int]:
+        prompt: list[int] = row.spec.prompt[0].tolist()
+        return prompt
+
+    def score(self, rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Tensor:
+        """Return scores [rows, vocab] for logits [rows, vocab], which follow `lengths[i]` tokens of each row."""
+        texts = [row.ids_up_to(length) for row, length in zip(rows, lengths, strict=True)]
+        return torch.cat([self._process(ids, each[None]) for ids, each in zip(texts, logits, strict=True)])
+
+    def is_sure(self, row: Row, probability: float) -> bool:  # noqa: ARG002
+        """Report whether to go on after a token that had this probability."""
+        return True
+
+    def _text_of(self, row: Row) -> list[int]:
+        if row not in self._prompts:
+            self._prompts[row] = self.prompt_of(row)  # reading it anew would wait for its device
+        return self._prompts[row] + row.tokens
+
+    def _add(self, guesses: Sequence[_Guess], logits: Tensor) -> list[_Guess]:
+        """Draw a token for each guess, and return those that go on."""
+        rows = [guess.row for guess in guesses]
+        for guess in guesses:
+            guess.row.draft = Draft(guess.tokens)  # processors read the ids up to there
+        lengths = [len(guess.row.tokens) + len(guess.tokens) for guess in guesses]
+        scores = self.score(rows, lengths, logits.to(rows[0].spec.prompt.device))
+        probs = torch.softmax(scores, dim=-1)
+        drawn = _draw(guesses, scores, probs)
+        chosen = probs.gather(1, drawn[:, None])[:, 0]
+        going, ends = [], self._model.eos_token_id
+        for guess, token, p, row_probs in zip(guesses, drawn.tolist(), chosen.tolist(), probs, strict=True):
+            guess.tokens.append(token)
+            guess.proposals.append(row_probs)
+            if self.is_sure(guess.row, p) and len(guess.tokens) < guess.limit and token not in ends:
+                going.append(guess)
+        return going
+
+
+@dataclass
+class _Guess:
+    """A draft under way. limit: tokens at most."""
+
+    row: Row
+    limit: int
+    generator: torch.Generator | None
+    tokens: list[int] = field(default_factory=list)
+    proposals: list[Tensor] = field(default_factory=list)
+
+    def as_draft(self) -> Draft:
+        if not self.tokens:
+            return NO_DRAFT
+        return Draft(self.tokens, torch.stack(self.proposals) if self.row.spec.policy.do_sample else None)
+
+
+def _draw(guesses: Sequence[_Guess], scores: Tensor, probs: Tensor) -> Tensor:
+    """Draw a token for each guess, [guesses], from scores and probabilities [guesses, vocab]."""
+    sampled = [number for number, guess in enumerate(guesses) if guess.row.spec.policy.do_sample]
+    shared = [number for number in sampled if guesses[number].generator is None]
+    if len(shared) == len(guesses):
+        return torch.multinomial(probs, num_samples=1)[:, 0]
+    drawn = scores.argmax(dim=-1)
+    if shared:
+        drawn[shared] = torch.multinomial(probs[shared], num_samples=1)[:, 0]
+    for number in sampled:
+        if (generator := guesses[number].generator) is not None:
+            own = probs[number].to(generator.device)
+            drawn[number] = torch.multinomial(own, num_samples=1, generator=generator)[0]
+    return drawn
+
+
+class BatchReader:
+    """Reads the texts of many rows with one language model, in one cache; refers to rows only weakly."""
+
+    def __init__(self, model: LanguageModel) -> None:
+        self._model = model
+        self._seats: list[ref[Row]] = []  # by place in the cache
+        self._held: list[list[int]] = []  # the ids in the cache
+        self._cache: RewindableCache
+
+    def find_unread(self, texts: Mapping[Row, list[int]]) -> dict[Row, list[int]]:
+        """Remove from the cache what is no longer in the texts; return what is to be read, at least the last id."""
+        self._seat(texts)
+        return {row: self._cut_back(self._place_of(row), row, ids) for row, ids in texts.items()}
+
+    def read(self, queries: Mapping[Row, list[int]]) -> Tensor:
+        """Read the next ids of some rows; return the logits after each row's last one, [rows, vocab]."""
+        places = {self._place_of(row): ids for row, ids in queries.items()}
+        for place, row in enumerate(self._rows()):
+            if row is None:
+                self._held[place].clear()
+                self._cache.rewind(place, 0)
+            # A row that drafts no more is fed a filler, which `find_unread` removes.
+            self._held[place] += places.get(place, FILLER)
+        unread = [places.get(place, FILLER) for place in range(len(self._held))]
+        logits = self._model.forward(fill_left(unread), self._cache)[:, -1].float()
+        return logits if list(places) == list(range(len(unread))) else logits[list(places)]
+
+    def _seat(self, texts: Mapping[Row, list[int]]) -> None:
+        """Give each row a place: one of a finished text, or one in a new cache."""
+        seated = self._rows()
+        new = [row for row in texts if row not in seated]
+        free = [place for place, row in enumerate(seated) if row is None]
+        if len(new) > len(free) or len(free) == len(seated):
+            rows = [row for row in seated if row is not None] + new
+            self._seats, self._held = [ref(row) for row in rows], [[] for _ in rows]
+            self._cache = self._model.new_cache(len(rows))
+            return
+        for place, row in zip(free, new, strict=False):
+            self._seats[place], self._held[place] = ref(row), texts[row][:-1]
+            cache = self._model.new_cache(1)
+            cache.settle(0, len(texts[row]) - len(row.tokens))
+            self._model.forward(torch.tensor([self._held[place]]), cache)
+            self._cache.adopt(place, cache)
+
+    def _cut_back(self, place: int, row: Row, ids: list[int]) -> list[int]:
+        held = self._held[place]
+        kept, padding = count_shared(held, ids[:-1]), self._cache.lengths[place] - len(held)
         if kept < len(held):
-            kept = cache.rewind(0, kept)
-        cache.settle(0, max(0, min(kept, row.prompt_length + row.settled - 1)))
-        held[kept:] = ids[kept:]
-        return self._model.forward(torch.tensor([held[kept:]]), cache)[:, -1].float()
+            kept = max(0, self._cache.rewind(place, padding + kept if kept else 0) - padding)
+            del held[kept:]
+        settled = min(kept, len(ids) - len(row.tokens) + row.settled - 1)
+        if settled > 0:
+            self._cache.settle(place, padding + settled)
+        return ids[kept:]
 
-    def _draw(self, row: Row, ids: Sequence[int], logits: Tensor) -> tuple[int, Tensor]:
-        device = row.ids.device
-        probs = torch.softmax(self._process(torch.tensor([ids], device=device), logits.to(device)), dim=-1)
-        if row.spec.policy.do_sample:
-            return int(torch.multinomial(probs, num_samples=1, generator=row.spec.generator)), probs[0]
-        return int(probs.argmax()), probs[0]
+    def _rows(self) -> list[Row | None]:
+        """Return the unfinished row at each place."""
+        return [row if row is not None and not row.is_finished else None for row in (seat() for seat in self._seats)]
+
+    def _place_of(self, row: Row) -> int:
+        return next(place for place, seat in enumerate(self._seats) if seat() is row)
 
 
-class _FirstDrafter:
+class FirstDrafter:
+    """Uses the first non-empty draft of several drafters."""
+
     def __init__(self, drafters: Sequence[Drafter]) -> None:
-        self._drafters = drafters
+        self.drafters = drafters
         self._used: dict[int, Drafter] = {}
 
-    def propose(self, row: Row) -> Draft:
-        for drafter in self._drafters:
-            draft = drafter.propose(row)
-            if draft.proposed:
-                self._used[row.index] = drafter
-                return draft
-        return NO_DRAFT
+    def propose(self, rows: Sequence[Row]) -> list[Draft]:
+        drafts = dict.fromkeys(rows, NO_DRAFT)
+        for drafter in self.drafters:
+            if not (rest := [row for row, draft in drafts.items() if not draft.proposed]):
+                break
+            drafts.update(zip(rest, drafter.propose(rest), strict=True))
+            self._used.update((row.index, drafter) for row in rest)
+        return list(drafts.values())
 
     def learn(self, row: Row, *, proposed: int, accepted: int) -> None:
         self._used[row.index].learn(row, proposed=proposed, accepted=accepted)
@@ -134,7 +267,7 @@ def first_of(drafters: Sequence[Drafter]) -> Drafter | None:
     """Return a drafter that uses the first non-empty draft of several drafters; None for none."""
     if len(drafters) < 2:
         return drafters[0] if drafters else None
-    return _FirstDrafter(drafters)
+    return FirstDrafter(drafters)
 
 
 def count_shared(items: Sequence[int], others: Sequence[int]) -> int:

@@ -12,7 +12,7 @@ from antislop.control.branches import CapabilityError
 from antislop.decoding.drawing import draw_together, fill_paths, select
 from antislop.decoding.engine import Engine, ForkingEngine, ForwardPass
 from antislop.decoding.lockstep import advance_together
-from antislop.decoding.row import CallbackMemory, Row
+from antislop.decoding.row import CallbackMemory, Drafter, Row
 from antislop.decoding.scheduler import Scheduler
 from antislop.decoding.sources import Source
 from antislop.decoding.tables import LogitsBatch
@@ -54,9 +54,16 @@ def _admit(scheduler: Scheduler, engine: Engine, batches: list[LogitsBatch]) -> 
 
 
 def _draft(sources: Sequence[Source]) -> None:
+    """Have each drafter draft for all of its rows together."""
     # A function, so that a loop that waits for texts refers to no finished one.
+    drafting: dict[Drafter, list[Row]] = {}
     for source in sources:
-        source.draft()
+        row = source.row
+        if (drafter := row.spec.drafter) is not None and row.tokens and not (row.is_finished or row.is_waiting):
+            drafting.setdefault(drafter, []).append(row)
+    for drafter, rows in drafting.items():
+        for row, draft in zip(rows, drafter.propose(rows), strict=True):
+            row.take_draft(draft)
 
 
 def _advance(sources: Sequence[Source], forward_pass: ForwardPass) -> tuple[Step, list[LogitsBatch]]:

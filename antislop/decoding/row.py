@@ -85,8 +85,8 @@ NO_DRAFT = Draft([])
 class Drafter(Protocol):
     """Guesses the next tokens. A draft never changes the distribution of the text."""
 
-    def propose(self, row: Row) -> Draft:
-        """Return tokens that may follow the row's, or `NO_DRAFT`."""
+    def propose(self, rows: Sequence[Row]) -> Sequence[Draft]:
+        """Return for each row tokens that may follow its own, or `NO_DRAFT`."""
 
     def learn(self, row: Row, *, proposed: int, accepted: int) -> None:
         """Note how much of the draft was accepted."""
@@ -255,6 +255,16 @@ class Row:
             table = find_dense(self.node)
             assert table is not None, "no scores are kept of tokens that were not drawn from logits"
             self.kept.append((table.logits, table.scores))
+
+    def take_draft(self, draft: Draft) -> None:
+        """Have a draft read ahead, up to a token that completes a ban."""
+        state, read = self.state, 0
+        for token in draft.proposed[: self.max_new_tokens - len(self.tokens) - 1]:
+            state = self.feed(state, token)
+            if state.violations:
+                break
+            read += 1
+        self.draft = draft._replace(read=read)
 
     def fork(self, controller: Controller) -> Row:
         """Return a row that continues this text independently, without number and index."""

@@ -60,9 +60,6 @@ class Source:
 
     # -- what the loop asks
 
-    def draft(self) -> None:
-        """Guess the next tokens, so that they are read ahead."""
-
     def read(self, batch: LogitsBatch, place: int) -> bool:  # noqa: ARG002
         """Take the logits of a row; return whether the loop is to draw a token, for all such rows together."""
         return True
@@ -184,18 +181,6 @@ class LogitsSource(Source):
 
     def has_choice(self, node: Node, *, avoided: Node | None = None) -> bool:
         return has_choice(self.row, node, avoided=avoided)
-
-    def draft(self) -> None:
-        row, drafter = self.row, self.row.spec.drafter
-        if drafter is None or row.is_finished or row.is_waiting or not row.tokens:
-            return
-        draft, state, read = drafter.propose(row), row.state, 0
-        for token in draft.proposed[: row.max_new_tokens - len(row.tokens) - 1]:
-            state = row.feed(state, token)
-            if state.violations:
-                break
-            read += 1
-        row.draft = draft._replace(read=read)
 
     def add_draw(self, draws: Draws, number: int) -> None:
         row, drawn, state = self.row, draws.events[number], draws.states[number]

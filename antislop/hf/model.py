@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from typing import Any
 
@@ -83,6 +84,7 @@ class TransformersModel:
         self._takes_ready_masks = self._is_plain and self._takes_positions and _attends_to_all(model)
         self._mask_name = _mask_name(model)
         self._positions_name = self._mask_name.replace("attention_mask", "position_ids")
+        self._compiled: Callable[..., Any] | None = None  # for static caches
 
     @property
     def eos_token_id(self) -> frozenset[int]:
@@ -163,7 +165,8 @@ class TransformersModel:
         logits = []
         for column in range(ids.shape[1]):
             with cache.feeding([1] * cache.rows):
-                logits.append(self._run(ids[:, column : column + 1].clamp(min=0), cache))
+                # A compiled model may write the next logits into the same memory.
+                logits.append(self._run(ids[:, column : column + 1].clamp(min=0).contiguous(), cache).clone())
             for row in (ids[:, column] == PAD).nonzero()[:, 0].tolist():
                 cache.forget(row)
         return torch.cat(logits, dim=1)
@@ -172,8 +175,10 @@ class TransformersModel:
         queries = ids.shape[1]
         if cache.positions.offsets is None and self._takes_positions:  # states that were passed as tensors count from 0
             cache.positions.start(ids.new_zeros((1, 1)), {})
-        mask = cache.attention_mask(queries, row=row)
-        if mask is not None and queries == 1 and self._takes_ready_masks and not cache.is_static:
+        is_ready = queries == 1 and self._takes_ready_masks and (row is None or not cache.is_static)
+        if is_ready and cache.is_static:
+            mask: Tensor | None = cache.static_mask()
+        elif (mask := cache.attention_mask(queries, row=row)) is not None and is_ready:
             mask = mask.bool()[:, None, None]  # [rows, heads, queries, columns]
         kwargs = {
             **self._kwargs,
@@ -185,13 +190,20 @@ class TransformersModel:
             kwargs[self._positions_name] = positions
         if "logits_to_keep" in kwargs:
             kwargs["logits_to_keep"] = queries
-        if self._is_plain and not cache.is_static:  # which would only look for arguments that are absent
+        if self._is_plain and (is_ready or not cache.is_static):  # which would only look for arguments that are absent
             kwargs = {"input_ids": ids, **kwargs}
         else:
             kwargs = self._model.prepare_inputs_for_generation(ids, next_sequence_length=queries, **kwargs)
-        run = compiled_if_possible(self._model, cache.cache, self._config) if cache.is_static else self._model
-        logits: Tensor = run(**kwargs, return_dict=True).logits
+        logits: Tensor = self._callable_for(cache)(**kwargs, return_dict=True).logits
         return logits
+
+    def _callable_for(self, cache: TransformersCache) -> Callable[..., Any]:
+        if not cache.is_static:
+            model: Callable[..., Any] = self._model
+            return model
+        if self._compiled is None:  # asking takes as long as a small layer
+            self._compiled = compiled_if_possible(self._model, cache.cache, self._config)
+        return self._compiled
 
 
 def device_of(model: PreTrainedModel) -> torch.device:

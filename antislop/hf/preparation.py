@@ -10,13 +10,13 @@ import torch
 from transformers import LogitsProcessorList
 
 from antislop.control.branches import CapabilityError, Control
-from antislop.decoding.drafts import first_of
+from antislop.decoding.drafts import FirstDrafter, first_of
 from antislop.decoding.policy import Policy
 from antislop.decoding.protocols import ForkableCache, RewindableCache
 from antislop.decoding.row import Drafter, RowSpec, begin_rows
 from antislop.errors import InputError
 from antislop.grammar.grammar import adapt_processor
-from antislop.hf.assisted import make_assistant_drafters
+from antislop.hf.assisted import AssistantDrafter, make_assistant_drafters
 from antislop.hf.calls import Call
 from antislop.hf.compiled_bans import CompiledBans
 from antislop.hf.model import DecodeMode, split_arguments
@@ -112,13 +112,14 @@ def _make_specs(
     drafters: Sequence[Drafter],
     shared: Collection[str] = (),
 ) -> list[RowSpec]:
-    assistants = [make_assistant_drafters(call, place, bans.tokenizer) for place in range(call.rows)]
+    drafters = [*drafters, *make_assistant_drafters(call, bans.tokenizer)]
+    drafter = first_of(drafters)
     settings = Settings(
         logits_processor=LogitsProcessorList(map(adapt_processor, call.logits_processor)),
         stopping_criteria=call.stopping_criteria,
         rows=call.rows,
         pad=call.pad,
-        is_drafted=bool(drafters or any(assistants)),
+        is_drafted=bool(drafters),
         shares_processors="logits_processor" in shared,
         shares_criteria="stopping_criteria" in shared,
     )
@@ -131,7 +132,7 @@ def _make_specs(
             policy=replace(policy, do_sample=call.config.do_sample),
             settings=settings,
             max_new_tokens=call.max_new_tokens,
-            drafter=first_of([*drafters, *assistants[place]]),
+            drafter=drafter,
             keep_scores=bool(keeps),
         )
         for place in range(call.rows)
@@ -156,8 +157,20 @@ def _refuse_control(control: Control, specs: Sequence[RowSpec], cache: Rewindabl
 
 
 def share_settings(specs: Iterable[RowSpec]) -> Iterator[RowSpec]:
-    """Have rows share the first one's settings if these fit any prompt: they are then processed together."""
+    """Have rows share the first one's settings if these fit any prompt, and an assistant: they then go together."""
     shared: Settings | None = None
+    drafter: Drafter | None = None
     for spec in specs:
         shared = shared or (spec.settings if isinstance(spec.settings, Settings) else None)
-        yield replace(spec, settings=shared) if shared is not None and shared.fits_any_prompt else spec
+        drafter = drafter if _draft_alike(drafter, spec.drafter) else spec.drafter
+        settings = shared if shared is not None and shared.fits_any_prompt else spec.settings
+        yield replace(spec, drafter=drafter, settings=settings)
+
+
+def _draft_alike(drafter: Drafter | None, other: Drafter | None) -> bool:
+    """Return whether two drafters differ at most in their assistants' prompts, which these learn from each row."""
+    parts = [each.drafters if isinstance(each, FirstDrafter) else [each] for each in (drafter, other)]
+    pairs = zip(*parts, strict=False)
+    return len(parts[0]) == len(parts[1]) and all(
+        one is two or type(one) is type(two) is AssistantDrafter for one, two in pairs
+    )

@@ -14,7 +14,11 @@ from typing import Any
 from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.cache_utils import Cache
-from transformers.generation.candidate_generator import CandidateGenerator
+from transformers.generation.candidate_generator import (
+    AssistedCandidateGenerator,
+    CandidateGenerator,
+    EarlyExitCandidateGenerator,
+)
 from transformers.generation.utils import MULTIMODAL_INPUTS_TO_DROP_OUTSIDE_PREFILL
 
 PREFILL_INPUTS: frozenset[str] = frozenset(MULTIMODAL_INPUTS_TO_DROP_OUTSIDE_PREFILL)
@@ -75,6 +79,36 @@ def make_candidate_generator(
         target_tokenizer=target,
         assistant_tokenizer=assistant,
     )
+
+
+def writes_drafts(generator: CandidateGenerator) -> bool:
+    """Return whether a generator only has a model, or its first layers, write the next tokens of the text.
+
+    Reason: its subclasses, some of which translate or read other states, look alike from outside.
+    """
+    if type(generator) not in (AssistedCandidateGenerator, EarlyExitCandidateGenerator):
+        return False
+    return not generator.assistant_model.config.is_encoder_decoder
+
+
+def draft_length_of(generator: CandidateGenerator) -> int:
+    """Return how long an assistant's drafts are at the moment, which follows how many of them were accepted.
+
+    Reason: it is told only to the assistant's own `generate`.
+    """
+    return int(generator.num_assistant_tokens)
+
+
+def is_confident(generator: CandidateGenerator, probability: float) -> bool:
+    """Return whether an assistant goes on after a token of this probability, from which its generator learns.
+
+    Reason: the threshold is told only to the assistant's own `generate`, and adapted to the probabilities of its drafts
+    if scikit-learn is installed.
+    """
+    if hasattr(generator, "probs"):
+        generator.probs.append(probability)
+    threshold = generator.generation_config.assistant_confidence_threshold
+    return not threshold or probability >= threshold
 
 
 def cache_of(generator: CandidateGenerator) -> Cache | None:

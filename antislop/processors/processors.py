@@ -82,6 +82,13 @@ class Processors:
                 "a function that makes processors for each text, logits_processor=lambda: [...]"
             )
 
+    def for_drafts(self) -> Processors:
+        """Return what an assistant draws with: without the caller's, since a draft is not always written."""
+        own = [processor for processor in self._list if is_of_transformers(processor)]
+        # transformers gives an assistant these, and makes those that temper and truncate once more: both are applied.
+        own += [processor for processor in own if type(processor).__name__.endswith("Warper")]
+        return Processors(LogitsProcessorList(own), rows=self._rows, pad=self._pad, is_shared=self._is_shared)
+
     @property
     def has_user_processors(self) -> bool:
         return bool(self._user_processors)

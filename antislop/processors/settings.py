@@ -35,6 +35,7 @@ class Settings:
         shares_criteria: bool = False,
     ) -> None:
         self._processors = Processors(logits_processor, rows=rows, pad=pad or 0, is_shared=shares_processors)
+        self._draft_processors = self._processors.for_drafts()
         self._criteria = Criteria(stopping_criteria, rows=rows, pad=pad, is_shared=shares_criteria)
         self._batch: Sequence[Row] = ()
         self.eos_token_ids = self._criteria.eos_token_ids
@@ -58,11 +59,16 @@ class Settings:
         """Take the rows of the batch; return the history that follows their rewinds, None if nothing remembers text."""
         # A single row without one is not kept: a cycle of row and settings would delay the release of its memory.
         remembers = self.is_lockstep or self._processors.has_user_processors
-        self._batch = self._processors.batch = rows if remembers or len(rows) > 1 else ()
+        self._batch = rows if remembers or len(rows) > 1 else ()
+        self._processors.batch = self._draft_processors.batch = self._batch
         return self if remembers else None
 
     def process(self, rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Tensor:
         return self._processors.process(rows, lengths, logits)
+
+    def process_drafts(self, rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Tensor:
+        """Return scores as `process` does, for tokens that may never be written: without the caller's processors."""
+        return self._draft_processors.process(rows, lengths, logits)
 
     def may_ask_again(self, length: int) -> bool:
         return self._processors.may_ask_again(length)

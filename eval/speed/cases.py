@@ -11,11 +11,24 @@ from functools import cached_property
 
 import torch
 from torch import Tensor
+from torch._dynamo.utils import counters
+from transformers import CompileConfig
 
 from antislop import AntiSlop, BanList
 from antislop.hf.vocabulary import Vocabulary
 from antislop.matching.token_matcher import Matcher
-from eval.speed.measuring import ASSETS, Contestant, Race, Result, Subject, compare, figures, timed
+from eval.speed.measuring import (
+    ASSETS,
+    Contestant,
+    Race,
+    Result,
+    Skipped,
+    Subject,
+    Written,
+    compare,
+    figures,
+    timed,
+)
 from eval.speed.phrases import choose_frequent, collect_words, invent, rank_frequent
 from eval.speed.rivals import backtrack_sampler
 
@@ -24,6 +37,7 @@ FLAT = 0.99  # of an empty list's speed, which long lists keep on texts that the
 RATES = ((10, 10, 0.95), (30, 35, 0.90))  # violations per 1,000 kept tokens: asked for, aimed at, goal
 RIVAL_SHORT = 50  # tokens per text where the list is long: the rival's time per token grows with list and text
 COMPILED = 100_000
+START = 16  # tokens of a prompt for a static cache
 STUDIED = 24  # texts whose phrases are counted
 POOLED = 1024  # tokens of the texts that prompts are cut from
 FEW = 3  # rounds at the most where one takes minutes
@@ -250,6 +264,47 @@ def _weigh(work: Callable[[], object]) -> tuple[float, float]:
     return kept / 1e6, peak / 1e6
 
 
+def measure_static(bench: Bench) -> Iterator[Result]:
+    """Compare with `generate` on a static cache, whose model torch compiles, as transformers does on a GPU."""
+    if bench.subject.is_random:
+        raise Skipped("static needs phrases that the model writes, so it is not measured.")
+    config = CompileConfig(mode=None)
+    config._compile_all_devices = True  # also on a CPU
+    settings = {"cache_implementation": "static", "compile_config": config}
+
+    def contestant(sampler: AntiSlop | None) -> Contestant:
+        def write(seed: int) -> Written:
+            ids = bench.pool[seed % len(bench.pool)][
+                None, :START
+            ]  # of one length, since a longer cache is compiled anew
+            return bench.subject.write_rows(ids, seed=seed, sampler=sampler, **settings)
+
+        return write
+
+    rate, aim, _ = RATES[-1]
+    phrases = bench.calibrate(aim, lambda own: contestant(bench.sampler(own)), bench.race.seeds)
+    contestants = {"generate": contestant(None)}
+    contestants |= {"none": contestant(bench.sampler(bench.absent[:500])), "often": contestant(bench.sampler(phrases))}
+    for write in contestants.values():
+        write(0)
+    graphs = counters["stats"]["unique_graphs"]
+    laps = bench.race.run(contestants)
+    more = f"{counters['stats']['unique_graphs'] - graphs} compilations after the first text"
+    cases = {"none": ("500 phrases, no violation", 0.97), "often": (f"about {rate} per 1,000", 0.93)}
+    for name, (case, goal) in cases.items():
+        cost = figures(laps[name])
+        yield Result(
+            bench.subject.name,
+            "static",
+            f"{case} / compiled generate",
+            compare(laps[name], laps["generate"]),
+            "×",
+            goal,
+            note=f"{describe(cost)}; {more}",
+            figures=cost,
+        )
+
+
 def describe(cost: dict[str, float]) -> str:
     parts = [
         f"{cost['tokens_per_second']:.0f} tokens/s",
@@ -266,4 +321,5 @@ BENCHMARKS: dict[str, Callable[[Bench], Iterator[Result]]] = {
     "violations": measure_violations,
     "rivals": measure_rivals,
     "compile": measure_compile,
+    "static": measure_static,
 }

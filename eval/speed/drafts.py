@@ -22,7 +22,7 @@ START, PARAGRAPH, TIMES = 16, 60, 4  # tokens of a prompt, of a paragraph, and h
 LOOKED_UP = 10
 LONG = 4  # words of a phrase
 STRETCHED = (3, 8)  # how many times the layers of its assistant a model has
-ROWS, DRAFTED = 4, 5  # of a batch, and tokens per draft
+ROWS, DRAFTED = (1, 8, 16), 5  # of a batch, and tokens per draft
 RATE = 10  # violations per 1,000 kept tokens
 GREEDY: dict[str, Any] = {"do_sample": False, "temperature": None, "top_k": None}
 
@@ -64,20 +64,28 @@ def _measure_assistants(bench: Bench) -> Iterator[Result]:
 
 
 def _measure_batches(bench: Bench) -> Iterator[Result]:
-    """Compare one text and a batch with an assistant and without; the model writes what the assistant writes."""
+    """Compare one text and batches with an assistant and without; the model writes what the assistant writes.
+
+    One text is also compared with transformers' assisted generation, which takes no batches.
+    """
     if bench.subject.is_random or bench.subject.model.config.model_type != "llama":  # other layers have other names
         return
     sampler, pool, assistant = bench.sampler(bench.absent[:LISTED]), bench.pool, deepcopy(bench.subject.model)
     assistant.generation_config.update(assistant_confidence_threshold=0.0, num_assistant_tokens=DRAFTED)
-    for times, rows in itertools.product(STRETCHED, (1, ROWS)):
+    for times, rows in itertools.product(STRETCHED, ROWS):
         subject = replace(bench.subject, model=stretch(assistant, times))
 
-        def write(seed: int, rows: int = rows, subject: Subject = subject, **settings: Any) -> Written:
+        def write(
+            seed: int, rows: int = rows, subject: Subject = subject, ours: AntiSlop | None = sampler, **settings: Any
+        ) -> Written:
             ids = pool[seed % (len(pool) - rows) :][:rows, :START]
-            return subject.write_rows(ids, seed=seed, sampler=sampler, max_new_tokens=SHORT, **settings)
+            return subject.write_rows(ids, seed=seed, sampler=ours, max_new_tokens=SHORT, **settings)
 
         drafted = functools.partial(write, assistant_model=assistant)
-        laps = bench.short_race.run({"plain": write, "drafted": drafted})
+        contestants = {"plain": write, "drafted": drafted}
+        if rows == 1:
+            contestants["assisted"] = functools.partial(drafted, ours=None)
+        laps = bench.short_race.run(contestants)
         passes = {name: sum(lap.forward_passes for lap in laps[name]) for name in laps}
         yield Result(
             bench.subject.name,
@@ -88,6 +96,9 @@ def _measure_batches(bench: Bench) -> Iterator[Result]:
             note=f"{passes['drafted']} of {passes['plain']} forward passes; {_accepted(laps['drafted'])}",
             figures=figures(laps["drafted"]),
         )
+        if rows == 1:
+            case = f"an assistant at 1/{times} of the layers / generate's"
+            yield Result(bench.subject.name, "drafts", case, compare(laps["drafted"], laps["assisted"]), "×", 1.0)
 
 
 def _measure_lookup(bench: Bench) -> Iterator[Result]:

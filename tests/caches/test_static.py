@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._dynamo.utils import counters
 from transformers import CompileConfig, PreTrainedModel, StaticCache
 
 from antislop import AntiSlop, Ban
@@ -107,12 +108,17 @@ def test_the_tensors_of_a_static_cache_keep_their_addresses() -> None:
     assert len(seen) == len(cache.layers)
 
 
+def compile_config() -> CompileConfig:
+    config = CompileConfig(backend="eager", mode=None)
+    config._compile_all_devices = True
+    return config
+
+
 @pytest.mark.filterwarnings("ignore")  # of torch's compiler, about its work
 @pytest.mark.parametrize("family", ["llama", pytest.param("qwen3-next", marks=pytest.mark.slow)])
 def test_a_compiled_model_writes_the_same_text(family: str) -> None:
     model = build(family)
-    compiled = CompileConfig(backend="eager", mode=None)
-    compiled._compile_all_devices = True
+    compiled = compile_config()
     sampler, texts = AntiSlop(TOKENIZER, COMMON), []
     for config in (None, compiled):
         torch.manual_seed(0)
@@ -123,3 +129,26 @@ def test_a_compiled_model_writes_the_same_text(family: str) -> None:
         texts.append(out.sequences)
     assert torch.equal(*texts)
     assert hasattr(model, "_compiled_call")
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("family", ["llama", pytest.param("gemma3", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_rewinds_and_drafts_compile_nothing_anew(family: str, rows: int) -> None:
+    """Nor does a first text, if no layer has a window: the model that `generate` has compiled is run as it is."""
+    model, mask = build(family), MASK[:rows] if rows > 1 else None
+    settings = {**SETTINGS, "attention_mask": mask, "compile_config": compile_config(), "suppress_tokens": [1]}
+    torch.compiler.reset()
+    counters.clear()
+    model.generate(PROMPTS[:rows], **settings)
+    assert family != "llama" or counters["stats"]["unique_graphs"] == 1
+    model.generate(PROMPTS[:rows], custom_generate=AntiSlop(TOKENIZER, ["zz"]), **settings)
+    assert family != "llama" or counters["stats"]["unique_graphs"] == 1
+    compiled = counters["stats"]["unique_graphs"]
+    for drafts in ({}, {"prompt_lookup_num_tokens": 3}):
+        out = AntiSlop(TOKENIZER, COMMON).generate(
+            model, PROMPTS[:rows], return_dict_in_generate=True, **settings, **drafts
+        )
+        assert out.report.rewinds >= 3
+        assert bool(out.report.drafted_tokens) == bool(drafts)
+    assert counters["stats"]["unique_graphs"] == compiled

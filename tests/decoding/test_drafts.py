@@ -24,6 +24,7 @@ from antislop.decoding.protocols import LanguageModel, SampleStrategy, fill_left
 from antislop.decoding.row import NO_DRAFT, Draft, Row
 from antislop.decoding.scheduler import Scheduler
 from antislop.decoding.tables import DenseTable, LogitsBatch
+from antislop.hf import assisted
 from antislop.hf.assisted import CandidateDrafter
 from antislop.hf.model import TransformersModel
 from antislop.hf.vocabulary import Vocabulary, encode_after
@@ -51,7 +52,10 @@ class Guesses:
         self.size, self.longest, self.reports = size, longest, reports
         self.proposed = self.accepted = 0
 
-    def propose(self, row: Row) -> Draft:
+    def propose(self, rows: Sequence[Row]) -> list[Draft]:
+        return [self.guess(row) for row in rows]
+
+    def guess(self, row: Row) -> Draft:
         length = int(self.random.integers(self.longest + 1))
         if not length:
             return NO_DRAFT
@@ -72,7 +76,7 @@ class Oracle(Guesses):
         super().__init__(model.size, reports=False)
         self.model = model
 
-    def propose(self, row: Row) -> Draft:
+    def guess(self, row: Row) -> Draft:
         tokens = list(row.tokens)
         for _ in range(self.longest):
             tokens.append(int(self.model.probs(PROMPT, tokens).argmax()))
@@ -106,7 +110,7 @@ def test_a_drafted_ban_is_drawn_by_its_own_probability() -> None:
     expected = rejection_distribution(model, LETTERS, bans)
 
     class Biased(Guesses):
-        def propose(self, row: Row) -> Draft:
+        def guess(self, row: Row) -> Draft:
             proposal = np.array([0.05, 0.8, 0.1, 0.05])
             token = int(self.random.choice(4, p=proposal))
             return Draft([token], torch.tensor(proposal, dtype=torch.float32)[None])
@@ -213,11 +217,11 @@ def test_nothing_is_drafted_before_two_tokens_of_a_ban() -> None:
     drafter = PhraseDrafter(matcher, lambda text: ["abcd".index(letter) for letter in text])
     model = Markov(4)
     row = Row(spec_of(model, matcher, (3, 3), max_new_tokens=9))
-    assert drafter.propose(row) == NO_DRAFT
+    assert drafter.propose([row]) == [NO_DRAFT]
     row.append(0, matcher.feed(row.state, 0))
-    assert drafter.propose(row) == NO_DRAFT
+    assert drafter.propose([row]) == [NO_DRAFT]
     row.append(1, matcher.feed(row.state, 1))
-    assert drafter.propose(row).proposed == [2, 3]
+    assert drafter.propose([row])[0].proposed == [2, 3]
 
 
 def test_a_draft_that_is_never_accepted_is_given_up() -> None:
@@ -228,10 +232,10 @@ def test_a_draft_that_is_never_accepted_is_given_up() -> None:
     for token in (0, 1):
         row.append(token, matcher.feed(row.state, token))
     for _ in range(2):
-        row.draft = drafter.propose(row)
+        row.draft = drafter.propose([row])[0]
         assert row.draft.proposed
         drafter.learn(row, proposed=2, accepted=0)
-    assert drafter.propose(row) == NO_DRAFT
+    assert drafter.propose([row]) == [NO_DRAFT]
 
 
 @given(st.lists(st.lists(st.integers(0, 2), max_size=4), min_size=1, max_size=6))
@@ -457,7 +461,7 @@ def test_generators_are_dropped_with_their_texts() -> None:
     matcher = Matcher([], LETTERS)
     rows = [Row(spec_of(Markov(4), matcher), number=number, index=0) for number in range(3)]
     for row in (*rows, *rows):
-        assert drafter.propose(row).proposed == [0]
+        assert drafter.propose([row])[0].proposed == [0]
         drafter.learn(row, proposed=1, accepted=1)
     assert made == rows
     assert len(drafter._sources) == 3
@@ -480,23 +484,78 @@ def protocol_model(kind: str, *, seed: int) -> LanguageModel:
 
 @pytest.mark.parametrize("kind", ["Markov", "llama", "gemma3", "mamba", "falcon-h1"])
 def test_a_drafting_model_proposes_as_if_it_read_each_text_anew(kind: str) -> None:
-    """After rewinds of any row, in any order, also with windows and recurrent states."""
+    """After rewinds of any rows, in any order, also with windows and recurrent states, and beside any others."""
     model, random = protocol_model(kind, seed=1), np.random.default_rng(0)
     matcher = Matcher([], Words(*("a" * VOCABULARY)))
-    greedy = replace(EXACT, do_sample=False)
-    specs = [spec_of(Markov(4), matcher, prompt, policy=greedy, max_new_tokens=30) for prompt in ((0, 5, 9), (7,))]
-    rows, drafter, longest = list(map(Row, specs)), ModelDrafter(model, length=3), 0
+
+    def begin() -> Row:
+        prompt = tuple(random.integers(VOCABULARY, size=random.integers(1, 6)).tolist())
+        greedy = replace(EXACT, do_sample=False)
+        return Row(spec_of(Markov(4), matcher, prompt, policy=greedy, max_new_tokens=30))
+
+    rows, drafter, longest = [begin() for _ in range(3)], ModelDrafter(model, length=3), 0
     for _ in range(20 * DEPTH):
-        row = rows[random.integers(2)]
-        if random.integers(2) and row.tokens:
-            row.rewind(int(random.integers(row.settled, len(row.tokens) + 1)))
-        else:
-            row.settled = max(row.settled, len(row.tokens) - 4)
-        for token in random.integers(VOCABULARY, size=random.integers(1, 4)).tolist():
-            row.append(token, matcher.feed(row.state, token)) if len(row.tokens) < 26 else None
-        assert drafter.propose(row) == ModelDrafter(model, length=3).propose(row)
-        longest = max(longest, len(drafter.propose(row).proposed))
+        for row in rows:
+            if random.integers(2) and row.tokens:
+                row.rewind(int(random.integers(row.settled, len(row.tokens) + 1)))
+            else:
+                row.settled = max(row.settled, len(row.tokens) - 4)
+            for token in random.integers(VOCABULARY, size=random.integers(1, 4)).tolist():
+                row.append(token, matcher.feed(row.state, token)) if len(row.tokens) < 26 else None
+        if random.integers(4) == 0:  # its place is taken by another text
+            place = int(random.integers(3))
+            rows[place].is_finished, rows[place] = True, begin()
+            rows[place].append(1, matcher.feed(rows[place].state, 1))
+        some = [row for row in rows if random.integers(3)]
+        drafts = drafter.propose(some)
+        assert drafts == [ModelDrafter(model, length=3).propose([row])[0] for row in some]
+        longest = max(longest, *(len(draft.proposed) for draft in drafts), 0)
     assert longest == 3
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_assistant_drafts_for_all_rows_in_one_forward_pass() -> None:
+    """In a batch, and in flight, where a new text takes one pass more."""
+    sampler, assistant, texts = AntiSlop(TOKENIZER, COMMON[:1]), deepcopy(MODEL), [ALONE[0]] * 8
+    assistant.generation_config.update(assistant_confidence_threshold=0.0, num_assistant_tokens=3)
+    settings = {"assistant_model": assistant, "max_new_tokens": 40, "suppress_tokens": [1]}
+    with counted_calls(assistant) as one:
+        sampler.generate(MODEL, INPUTS, **settings)
+    with counted_calls(assistant) as batch:
+        sampler.generate(MODEL, INPUTS.repeat(8, 1), **settings)
+    assert len(batch) == len(one)
+    drafting, penalty = AntiSlop(TOKENIZER, COMMON[:1], draft_bans=True), {"repetition_penalty": 1.0001}
+    for each, more in ((sampler, {}), (drafting, penalty)):
+        with counted_calls(assistant) as in_flight:
+            list(each.generate_many(MODEL, texts, batch_size=4, **settings, **more))
+        assert len(in_flight) == 2 * len(one)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"assistant_model": build_model("llama", seed=3)},
+        {"assistant_model": build_model("llama", seed=3), "temperature": 0.5, "repetition_penalty": 1.3},
+        {"assistant_early_exit": 1},
+    ],
+    ids=["plain", "processed", "early exit"],
+)
+def test_an_assistant_drafts_for_one_text_what_that_of_transformers_drafts(
+    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same tokens from the same random numbers: torch's, and in flight the text's own."""
+    sampler, outputs = AntiSlop(TOKENIZER, COMMON), []
+    settings = {"do_sample": True, "top_k": 0, **settings}
+    for is_together in (True, False):
+        monkeypatch.setattr(assisted, "writes_drafts", lambda _, answer=is_together: answer)
+        torch.manual_seed(0)
+        alone = sampler.generate(MODEL, INPUTS, **SETTINGS, **settings)
+        in_flight = sampler.generate_many(MODEL, ALONE, batch_size=1, seed=3, max_new_tokens=40, **settings)
+        tokens = [(done.tokens, done.report.accepted_tokens, done.report.drafted_tokens) for done in in_flight]
+        assert alone.report.rewinds
+        outputs.append((alone.sequences.tolist(), alone.report.drafted_tokens, tokens, int(torch.randint(2**31, ()))))
+    assert outputs[0] == outputs[1]
 
 
 @pytest.mark.parametrize("kind", ["Markov", "llama"])
@@ -521,7 +580,7 @@ def test_a_drafting_model_changes_no_greedy_text_and_saves_passes(kind: str) -> 
         passes.append(calls[0])
     assert torch.equal(*texts)
     assert passes[1] * 2 < passes[0]
-    assert not drafter._caches
+    assert not drafter._readers
 
 
 def test_a_drafting_model_changes_nothing_about_the_distribution() -> None:
@@ -564,6 +623,6 @@ def test_a_draft_ends_with_an_end_token_and_before_the_limit() -> None:
             spec_of(Markov(4), Matcher([], LETTERS), policy=replace(EXACT, do_sample=False), max_new_tokens=capacity)
         )
         row.append(0, row.state)
-        assert ModelDrafter(MarkovModel(table, eos=eos)).propose(row).proposed == expected
+        assert ModelDrafter(MarkovModel(table, eos=eos)).propose([row])[0].proposed == expected
     with pytest.raises(ValueError, match="length is 0; drafts of at least 1 token"):
         ModelDrafter(MarkovModel(table), length=0)

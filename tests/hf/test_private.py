@@ -124,6 +124,14 @@ def test_an_assistant_drafts_for_ids_and_its_cache_is_found(llama: PreTrainedMod
     cache = private.cache_of(generator)
     assert cache is not None
     assert PROMPT.shape[1] <= cache.get_seq_length() < candidates.shape[1]
+    assert private.writes_drafts(generator)
+    generator.num_assistant_tokens = 2.0
+    assert private.draft_length_of(generator) == 2
+    generator.generation_config.assistant_confidence_threshold = 0.0
+    assert generator.get_candidates(PROMPT)[0].shape[1] == PROMPT.shape[1] + 2
+    for threshold, expected in ((0.4, False), (0.3, True), (0.0, True), (None, True)):
+        generator.generation_config.assistant_confidence_threshold = threshold
+        assert private.is_confident(generator, 0.3) is expected
 
 
 def test_prompt_lookup_has_no_cache(llama: PreTrainedModel) -> None:
