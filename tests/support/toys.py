@@ -12,6 +12,7 @@ from torch import Tensor
 from antislop.decoding.engine import ForwardPass
 from antislop.decoding.loop import decode
 from antislop.decoding.policy import Policy
+from antislop.decoding.prompts import PromptPass
 from antislop.decoding.protocols import KVState, KVStates, RewindableCache, count_queries, fill_left
 from antislop.decoding.row import Drafter, Row, RowSpec
 from antislop.decoding.scheduler import Scheduler
@@ -82,8 +83,11 @@ class Markov:
                 own[step - draft - 1] = self.logits(row.ids_up_to(len(row.tokens) + step))[0]
         return ForwardPass(logits, [len(row.tokens) - row.unchanged for row in rows], [0] * len(rows))
 
-    def replace(self, rows: Sequence[Row], place: int) -> ForwardPass:
-        return self.forward([rows[place]])
+    def read(self, rows: Sequence[Row], *, in_parts: bool) -> PromptPass:
+        return PromptPass([row.prompt_length for row in rows], [True] * len(rows))
+
+    def replace(self, rows: Sequence[Row], places: Sequence[int]) -> ForwardPass:
+        return self.forward([rows[place] for place in places])
 
     def follow(self, rows: Sequence[Row]) -> None:
         pass
