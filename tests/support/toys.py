@@ -165,7 +165,10 @@ def run(
 class MarkovCache:
     """The tokens of each row; as states they are keys and values of one layer, one head and one dimension."""
 
+    can_share = True
+
     def __init__(self, rows: int) -> None:
+        self.reads_prompts = False
         self._rows: list[list[int]] = [[] for _ in range(rows)]
         self._settled = [0] * rows
 
@@ -211,6 +214,16 @@ class MarkovCache:
             raise ValueError("a MarkovCache of one row is expected")
         self._rows[row], self._settled[row] = list(other._rows[0]), other._settled[0]
 
+    def copyable(self, row: int, length: int) -> int:
+        return length
+
+    def copy(self, row: int, other: RewindableCache, *, source: int, length: int) -> None:
+        assert isinstance(other, MarkovCache)
+        self._rows[row], self._settled[row] = other._rows[source][:length], 0
+
+    def select(self, rows: Sequence[int]) -> None:
+        self._rows, self._settled = [list(self._rows[row]) for row in rows], [self._settled[row] for row in rows]
+
     def read(self, row: int, tokens: Sequence[int]) -> tuple[int, int]:
         """Append tokens to a row; return its latest two, with 0 for missing ones."""
         self._rows[row] += tokens
@@ -238,4 +251,4 @@ class MarkovModel:
         for row, (queries, count) in enumerate(zip(query_token_ids.tolist(), counts, strict=True)):
             for place in range(len(queries) - count, len(queries)):
                 logits[row, place] = self._table[kv_cache.read(row, [queries[place]])]
-        return logits
+        return logits[:, -1:] if kv_cache.reads_prompts else logits
