@@ -175,7 +175,7 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
 
     def select(self, rows: Sequence[int]) -> None:
         if self._keys is not None and self._values is not None:
-            self._keys, self._values = self._keys[rows], self._values[rows]
+            self._keys, self._values = _select(self._keys, rows), _select(self._values, rows)
 
     def as_standard(self) -> DynamicLayer:
         layer = DynamicLayer()
@@ -377,6 +377,15 @@ def _allocate(states: Tensor, room: int) -> Tensor:
     memory = states.new_zeros((*states.shape[:2], room, states.shape[3]))
     memory[:, :, : states.shape[2]] = states
     return memory
+
+
+def _select(states: Tensor, rows: Sequence[int]) -> Tensor:
+    if any(source < target for target, source in enumerate(rows)):
+        return states[rows]
+    for target, source in enumerate(rows):  # in place: new memory of this size takes longer than the copy
+        if source > target:
+            states[target] = states[source]
+    return states[: len(rows)]
 
 
 def _insert(states: Tensor, count: int) -> Tensor:

@@ -17,7 +17,7 @@ PART = 512
 SHORTEST_SHARED = 16
 """Tokens that a beginning needs to be copied: reading fewer costs no more."""
 MOST_PADDING = 32
-"""Tokens of padding that cost no more than another forward pass; a larger pass may have a quarter of its tokens."""
+"""Tokens of padding that cost no more than another forward pass; a pass may have an eighth of its own, if more."""
 
 
 class PromptPass(NamedTuple):
@@ -143,7 +143,7 @@ def _gather(prompts: Sequence[_Prompt], *, limit: int) -> Iterator[_Prompt]:
     for prompt in sorted(prompts[1:], key=lambda prompt: abs(prompt.unread - first.unread)):
         lengths = [other.unread for other in (*group, prompt)]
         size = len(lengths) * max(lengths)
-        if size > limit or size - sum(lengths) > max(MOST_PADDING, size // 4):
+        if size > limit or size - sum(lengths) > max(MOST_PADDING, size // 8):
             continue
         shared = max(count_shared(other.tokens, prompt.tokens) for other in group)
         if shared < prompt.read + SHORTEST_SHARED:

@@ -29,7 +29,7 @@ class Scheduler:
     is_open: texts may be submitted until `close` is called.
 
     sources: those of the rows.
-    reading: those of texts whose prompts are unread, the oldest first; they have no row yet.
+    reading: those of texts whose prompts are unread, in the order of reading; they have no row yet.
     """
 
     def __init__(
@@ -116,6 +116,8 @@ class Scheduler:
                 break
             _follow([row])
             self.reading.append(open_source(row))
+        if not self._is_open:  # all are read before the next step, and cheaper in this order: shorter ones fit beside
+            self.reading.sort(key=lambda source: -source.row.prompt_length)
         return bool(self.reading)
 
     def place(self, sources: Sequence[Source]) -> None:
