@@ -14,7 +14,7 @@ from transformers.cache_utils import Cache
 from antislop.caches.borrowed import BorrowedCache, decoder_part
 from antislop.caches.layers import Columns, GrowingLayer
 from antislop.caches.positions import AttentionMask, Positions
-from antislop.caches.recurrent_states import Snapshots, clear_row, fork_row, put_row, repeat_rows
+from antislop.caches.recurrent_states import Snapshots, clear_row, fork_row, put_row, repeat_rows, select_rows
 from antislop.decoding.protocols import KVState, KVStates, RewindableCache
 
 UNUSED_COLUMNS = 64
@@ -30,6 +30,7 @@ class TransformersCache:
     attention_mask: [rows, columns] of the prompt and the tokens that `cache` holds; None if nothing is masked.
     capacity: columns that the run will need, if known.
     prompt: the other arguments of the first forward pass.
+    reads_prompts: whether a forward pass reads a part of prompts, after which only the last logits matter.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class TransformersCache:
         self.cache = cache
         self.prompt = prompt or {}
         self.is_new = True
+        self.reads_prompts = False
         self.columns = Columns(capacity=capacity)
         self.positions = Positions(self.columns, rows=rows)
         self._borrowed = BorrowedCache(cache, self.columns)
@@ -153,6 +155,13 @@ class TransformersCache:
     def mask_prompts(self, attention_mask: Tensor) -> None:
         self._mask = AttentionMask(attention_mask, rows=self.rows)
 
+    def drop_padding(self, counts: Sequence[int]) -> None:
+        """Forget the padding of prompts of `counts` tokens that were read into a new cache."""
+        self._lengths = list(counts)
+        self._starts = [self.columns.end - count for count in counts]
+        self._mask = AttentionMask(None, rows=self.rows)
+        self.positions.restart()
+
     def repeat(self, times: int) -> None:
         for layer in self._borrowed.growing:
             layer.repeat(times)
@@ -206,21 +215,52 @@ class TransformersCache:
             raise ValueError("a row of a static cache can't be replaced: use a dynamic one")
         if isinstance(self.cache, EncoderDecoderCache):
             raise ValueError("a row of an encoder-decoder model can't be replaced: its encoder's states stay behind")
+        self.copy(row, other, source=0, length=other.lengths[0])
+        self._settled[row] = other._settled[0]
+
+    @property
+    def can_share(self) -> bool:
+        return self.can_fork and not self.is_recurrent
+
+    def copyable(self, row: int, length: int) -> int:
+        """Return `length`, or 0 if a window has discarded some of these tokens that the next one attends to."""
+        start = self._starts[row]
+        is_kept = self.can_share and all(layer.reaches(start, start + length) for layer in self._borrowed.growing)
+        return length if is_kept else 0
+
+    def copy(self, row: int, other: RewindableCache, *, source: int, length: int) -> None:
+        """Replace a row by the first `length` tokens of a row of another cache, or by all of a recurrent one."""
+        assert isinstance(other, TransformersCache)
         self._borrowed.take_over(rows=self.rows)
-        length = other.columns.end
         if self.columns.end < length:
             self._shift_all(length - self.columns.end)
+        start = other._starts[source]
         for layer, new in zip(self.layers, other.layers, strict=True):
             if isinstance(layer, GrowingLayer):
-                layer.adopt(row, new, length, rows=self.rows)
-        put_row(self.layers, row, other.layers, rows=self.rows)
+                layer.copy(row, new, source, start, start + length, rows=self.rows)
+        put_row(self.layers, row, other.layers, source, rows=self.rows)
         self.is_new = False
-        self._snapshots.adopt(row, other._snapshots)
+        self._snapshots.copy(row, other._snapshots, source)
         self._starts[row], self._lengths[row] = self.columns.end - length, length
-        self._settled[row], self._is_aligned = other._settled[0], False
+        self._settled[row], self._is_aligned = 0, False
         self._emptied.discard(row)
-        self._mask.adopt(row, other._mask, self._starts[row])
-        self.positions.adopt(row, other.positions)
+        self._mask.copy(row, other._mask, source, self._starts[row])
+        self.positions.copy(row, other.positions, source)
+
+    def select(self, rows: Sequence[int]) -> None:
+        """Keep these rows, in this order; one that is named twice is copied."""
+        self._borrowed.take_over(rows=self.rows)
+        for layer in self._borrowed.growing:
+            layer.select(rows)
+        select_rows(self.layers, rows)
+        self.positions.select(rows)
+        self._snapshots.select(rows)
+        self._mask.select(rows)
+        self._starts, self._lengths, self._settled = (
+            [numbers[row] for row in rows] for numbers in (self._starts, self._lengths, self._settled)
+        )
+        self._emptied = {number for number, row in enumerate(rows) if row in self._emptied}
+        self._is_aligned, self._is_forked = False, True
 
     @property
     def can_fork(self) -> bool:

@@ -6,7 +6,7 @@ supports. If all rows rewind equally, the end is moved; a row that rewinds furth
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -147,26 +147,35 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
             self._keys = self._keys.repeat_interleave(times, dim=0)
             self._values = self._values.repeat_interleave(times, dim=0)
 
-    def adopt(self, row: int, other: GrowingLayer, length: int, *, rows: int) -> None:
-        """Replace one of `rows` rows by another layer's only one; its `length` columns end where ours do."""
+    def copy(self, row: int, other: GrowingLayer, source: int, start: int, stop: int, *, rows: int) -> None:
+        """Replace one of `rows` rows by the columns start..stop of another layer's; they end where ours do."""
         if other._keys is None or other._values is None:
             return
+        start = max(start, other.base)
+        first = self.columns.end - (stop - start)
         if not self.is_initialized:
-            self.lazy_initialization(*(s[:, :, :0].expand(rows, -1, -1, -1) for s in (other._keys, other._values)))
-            self.base = other.base
+            self.lazy_initialization(*(s[:1, :, :0].expand(rows, -1, -1, -1) for s in (other._keys, other._values)))
+            self.base = first
         assert self._keys is not None and self._values is not None
-        lacking = self.base - (self.columns.end - length + other.base)
+        lacking = self.base - first
         if lacking > 0:  # the new row may rewind further than the others
             self._keys, self._values = _insert(self._keys, lacking), _insert(self._values, lacking)
             self.base -= lacking
-        here, there = self.columns.end - self.base, length - other.base
-        count = min(here, there)
-        self._keys[row, :, here - count : here] = other._keys[0, :, there - count : there]
-        self._values[row, :, here - count : here] = other._values[0, :, there - count : there]
+        here, there = first - self.base, start - other.base
+        self._keys[row, :, here : here + stop - start] = other._keys[source, :, there : there + stop - start]
+        self._values[row, :, here : here + stop - start] = other._values[source, :, there : there + stop - start]
+
+    def reaches(self, start: int, stop: int) -> bool:  # noqa: ARG002
+        """Return whether all is in memory that a query in column `stop` attends to in a row that begins at `start`."""
+        return self.base <= start
 
     def fork(self, row: int, target: int) -> None:
         if self._keys is not None and self._values is not None:
             self._keys, self._values = put_copy(self._keys, row, target), put_copy(self._values, row, target)
+
+    def select(self, rows: Sequence[int]) -> None:
+        if self._keys is not None and self._values is not None:
+            self._keys, self._values = _select(self._keys, rows), _select(self._values, rows)
 
     def as_standard(self) -> DynamicLayer:
         layer = DynamicLayer()
@@ -230,6 +239,9 @@ class WindowLayer(GrowingLayer):
 
     def get_max_length(self) -> int:
         return self.sliding_window
+
+    def reaches(self, start: int, stop: int) -> bool:
+        return self.base <= max(start, stop - self.sliding_window + 1)
 
     def insert(self, count: int) -> None:
         """Put empty columns before all others; only those in reach of a window take memory."""
@@ -368,6 +380,15 @@ def _allocate(states: Tensor, room: int) -> Tensor:
     memory = states.new_zeros((*states.shape[:2], room, states.shape[3]))
     memory[:, :, : states.shape[2]] = states
     return memory
+
+
+def _select(states: Tensor, rows: Sequence[int]) -> Tensor:
+    if any(source < target for target, source in enumerate(rows)):
+        return states[rows]
+    for target, source in enumerate(rows):  # in place: new memory of this size takes longer than the copy
+        if source > target:
+            states[target] = states[source]
+    return states[: len(rows)]
 
 
 def _insert(states: Tensor, count: int) -> Tensor:

@@ -41,13 +41,19 @@ class Positions:
             if types is not None
         }
 
+    def restart(self) -> None:
+        """Count the tokens of each row from 0."""
+        if self.offsets is not None:
+            self._set_offsets(self.offsets.new_zeros(1))
+
     def restart_row(self, row: int) -> None:
         if self.offsets is not None:
             self._set_row(row, torch.zeros_like(self.offsets[..., :1]))
 
-    def adopt(self, row: int, other: Positions) -> None:
+    def copy(self, row: int, other: Positions, source: int) -> None:
         if other.offsets is not None:
-            self._set_row(row, other.offsets)
+            offset = other.offsets[..., source] if other.offsets.shape[-1] > 1 else other.offsets[..., 0]
+            self._set_row(row, offset[..., None])
 
     def fork(self, row: int, target: int) -> None:
         before, self._rows = self._rows, max(self._rows, target + 1)
@@ -57,6 +63,12 @@ class Positions:
             offsets[..., target] = self.offsets[..., row]
             self._set_offsets(offsets)
         self._types = {name: put_copy(types, row, target) for name, types in self._types.items()}
+
+    def select(self, rows: Sequence[int]) -> None:
+        if self.offsets is not None and self.offsets.shape[-1] == self._rows > 1:
+            self._set_offsets(self.offsets[..., rows])
+        self._rows = len(rows)
+        self._types = {name: types[rows] for name, types in self._types.items()}
 
     def of(self, lengths: Sequence[int], queries: int, *, row: int | None = None) -> Tensor | None:
         """Return the positions of the next queries, [rows, queries] or [axes, rows, queries]; None without offsets.
@@ -117,10 +129,14 @@ class AttentionMask:
         self._prompts[row] = None
         self.move_row(row, 0)
 
-    def adopt(self, row: int, other: AttentionMask, start: int) -> None:
-        """Take over the padding of the only row of another mask; it starts in column `start` here."""
-        self._prompts[row] = other._prompts[0]
+    def copy(self, row: int, other: AttentionMask, source: int, start: int) -> None:
+        """Take over the padding of a row of another mask; it starts in column `start` here."""
+        self._prompts[row] = other._prompts[source]
         self.move_row(row, start)
+
+    def select(self, rows: Sequence[int]) -> None:
+        self._prompts = [self._prompts[row] for row in rows]
+        self.discard()
 
     def fork(self, row: int, target: int) -> None:
         self._prompts[target : target + 1] = [self._prompts[row]]

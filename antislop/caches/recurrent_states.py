@@ -59,8 +59,11 @@ class Snapshots:
         self._rows[row].clear()
         self._due = 0  # a copy follows the next tokens
 
-    def adopt(self, row: int, other: Snapshots) -> None:
-        self._rows[row] = list(other._rows[0])
+    def copy(self, row: int, other: Snapshots, source: int) -> None:
+        self._rows[row] = list(other._rows[source])
+
+    def select(self, rows: Sequence[int]) -> None:
+        self._rows = [list(self._rows[row]) for row in rows]
 
     def fork(self, row: int, target: int) -> None:
         self._rows[target : target + 1] = [list(self._rows[row])]
@@ -80,18 +83,24 @@ def fork_row(layers: Sequence[object], row: int, target: int) -> None:
             states[key] = None if state is None else put_copy(state, row, target)
 
 
-def put_row(layers: Sequence[object], row: int, others: Sequence[object], *, rows: int) -> None:
-    """Replace one of `rows` rows by the only row of another cache."""
+def select_rows(layers: Sequence[object], rows: Sequence[int]) -> None:
+    for states in _dicts_of(layers):
+        for key, state in states.items():
+            states[key] = None if state is None else state[rows]
+
+
+def put_row(layers: Sequence[object], row: int, others: Sequence[object], source: int, *, rows: int) -> None:
+    """Replace one of `rows` rows by a row of another cache."""
     for layer, new in zip(_recurrent(layers), _recurrent(others), strict=True):
         for name in ("conv", "recurrent"):
             for key, state in getattr(new, f"{name}_states").items():
                 if state is not None and getattr(layer, f"{name}_states")[key] is None:
                     layer.lazy_initialization(
-                        **{f"{name}_states": state.expand(rows, *state.shape[1:]), "state_idx": key}
+                        **{f"{name}_states": state[:1].expand(rows, *state.shape[1:]), "state_idx": key}
                     )
         layer.has_previous_state = dict(new.has_previous_state)
     for state, other in zip(_states_of(layers), _states_of(others), strict=True):
-        state[row] = other[0]
+        state[row] = other[source]
 
 
 def clear_row(layers: Sequence[object], row: int) -> None:

@@ -13,6 +13,7 @@ from .protocols import (
     RewindableCache as RewindableCache,
     SampleStrategy as SampleStrategy,
     ScoreFunction as ScoreFunction,
+    SharingCache as SharingCache,
     count_queries as count_queries,
     fill_left as fill_left,
     identity as identity,

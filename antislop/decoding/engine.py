@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from antislop.control.branches import CapabilityError
-from antislop.decoding.protocols import ForkableCache, LanguageModel, RewindableCache, fill_left
+from antislop.decoding.prompts import PART, PromptPass, PromptReader, copy_logits
+from antislop.decoding.protocols import ForkableCache, LanguageModel, RewindableCache, SharingCache, fill_left
 from antislop.decoding.row import Row
 
 SETTLE_EVERY = 8
@@ -37,8 +39,11 @@ class Engine(Protocol):
     def forward(self, rows: Sequence[Row]) -> ForwardPass:
         """Read the unread tokens of each row and its draft; finished rows are fed fillers."""
 
-    def replace(self, rows: Sequence[Row], place: int) -> ForwardPass:
-        """Read the prompt of the new row at a place, which belonged to a finished one."""
+    def read(self, rows: Sequence[Row], *, in_parts: bool) -> PromptPass:
+        """Read prompts of new rows, at least the first one's, or with `in_parts` a part of a long one."""
+
+    def replace(self, rows: Sequence[Row], places: Sequence[int]) -> ForwardPass:
+        """Put new rows, whose prompts are read, at these places, which belonged to finished ones."""
 
 
 @runtime_checkable
@@ -49,27 +54,67 @@ class ForkingEngine(Engine, Protocol):
         """Copy the row at a place to another one, or to a new one behind the last."""
 
 
+@runtime_checkable
+class SelectingEngine(Engine, Protocol):
+    """An engine whose passes may cost less when most rows are finished."""
+
+    @property
+    def can_select(self) -> bool:
+        """Whether `select` may be called."""
+
+    def select(self, places: Sequence[int]) -> None:
+        """Keep the rows at these places only, in this order."""
+
+
+@dataclass
+class _HeldRow:
+    """What the cache holds of a row.
+
+    base: number of tokens before the generated ones.
+    prompt: these tokens, if the row was read in flight.
+    fed: the generated tokens, its draft included.
+    settled: the length passed to the last `settle` of the cache.
+    """
+
+    base: int = 0
+    prompt: Sequence[int] = ()
+    fed: list[int] = field(default_factory=list)
+    settled: int = 0
+
+    @property
+    def text(self) -> list[int]:
+        return [*self.prompt, *self.fed] if self.prompt else []
+
+
 class BatchEngine:
     """Rows on one model and one cache.
 
     filler: the token that finished rows are fed.
-    grows: add rows as texts come, and begin anew with a text that is alone: a pass over few texts then costs less. The
-        cache must be a `ForkableCache`.
+    grows: add rows as texts come, and begin anew if there are only new ones: a pass over few texts then costs less.
+        The cache must be a `SharingCache`.
+    part: maximum tokens of a pass over several prompts, and of a part of one.
     """
 
-    def __init__(self, model: LanguageModel, cache: RewindableCache, *, filler: int = 0, grows: bool = False) -> None:
+    def __init__(
+        self,
+        model: LanguageModel,
+        cache: RewindableCache,
+        *,
+        filler: int = 0,
+        grows: bool = False,
+        part: int = PART,
+    ) -> None:
         self._model = model
         self._cache = cache
         self._filler = filler
         self._grows = grows
-        self._fed: list[list[int]] = []  # per row the generated tokens in the cache, its draft included
-        self._bases: list[int] = []  # per row the tokens in the cache before those
-        self._settled: list[int] = []  # per row the length passed to the last `settle` of the cache
+        self._prompts = PromptReader(model, part=part)
+        self._held: list[_HeldRow] = []
         self._is_ragged = False
 
     @torch.no_grad()
     def forward(self, rows: Sequence[Row]) -> ForwardPass:
-        if not self._fed:
+        if not self._held:
             return self._prefill(rows)
         # A waiting row is fed fillers beside the others, and cut only when it resumes: a cut moves the row in the
         # cache, which changes the last bits of all rows. After the first cut of any row, waiting rows are cut at once.
@@ -82,54 +127,67 @@ class BatchEngine:
         fed = [len(query) for query in queries]
         queries += [self._query_nothing(place) for place in range(len(rows), len(self._cache.lengths))]
         logits = self._model.forward(fill_left(queries), self._cache)
-        return ForwardPass(_copy(logits[: len(rows)], rows[0]), fed, cut, logits.dtype)
+        return ForwardPass(copy_logits(logits[: len(rows)], like=rows[0]), fed, cut, logits.dtype)
 
     @torch.no_grad()
-    def replace(self, rows: Sequence[Row], place: int) -> ForwardPass:
-        row = rows[place]
-        if self._grows:
-            self._fit(rows)
-        while len(self._fed) <= place:
-            self._fed.append([])
-            self._bases.append(0)
-            self._settled.append(0)
-        cache = self._model.new_cache(1)
-        cache.settle(0, row.prompt_length)
-        logits = self._model.forward(row.ids, cache)
-        self._cache.adopt(place, cache)
-        self._fed[place], self._bases[place], self._settled[place] = [], row.prompt_length, 0
-        self._is_ragged = True
-        return ForwardPass(_copy(logits[:, -1:], row), [row.prompt_length], [0], logits.dtype)
+    def read(self, rows: Sequence[Row], *, in_parts: bool) -> PromptPass:
+        texts = [held.text for held in self._held]
+        return self._prompts.run(rows, in_parts=in_parts, texts=texts, batch=self._cache)
 
-    def _fit(self, rows: Sequence[Row]) -> None:
-        if len(rows) == 1:
-            self._cache = self._model.new_cache(1)
-            self._fed, self._bases, self._settled = [], [], []
-        while len(self._cache.lengths) < len(rows) and isinstance(self._cache, ForkableCache):
-            self._cache.fork(0, len(self._cache.lengths))
+    @torch.no_grad()
+    def replace(self, rows: Sequence[Row], places: Sequence[int]) -> ForwardPass:
+        self._fit(rows, are_new=len(places) == len(rows))
+        prompts = {place: self._prompts.read.pop(rows[place]) for place in places}
+        for place, prompt in sorted(prompts.items(), key=lambda item: -len(item[1].tokens)):
+            length = len(prompt.tokens)
+            if isinstance(self._cache, SharingCache) and self._cache.can_share:
+                self._cache.copy(place, prompt.cache, source=prompt.row, length=length)
+                self._cache.settle(place, length)
+            else:
+                self._cache.adopt(place, prompt.cache)
+            self._held[place] = _HeldRow(length, prompt.tokens)
+        self._is_ragged = True
+        logits = torch.stack([prompt.logits for prompt in prompts.values()])
+        return ForwardPass(logits, [0] * len(places), [0] * len(places))
+
+    def _fit(self, rows: Sequence[Row], *, are_new: bool) -> None:
+        if are_new and self._grows:
+            self._cache, self._held = self._model.new_cache(len(rows)), []
+        count = len(self._cache.lengths)
+        if count < len(rows) and isinstance(self._cache, SharingCache):
+            self._cache.select([*range(count), *[0] * (len(rows) - count)])
+        self._held += [_HeldRow() for _ in range(len(self._held), len(self._cache.lengths))]
+
+    @property
+    def can_select(self) -> bool:
+        return isinstance(self._cache, SharingCache)
+
+    @torch.no_grad()
+    def select(self, places: Sequence[int]) -> None:
+        assert isinstance(self._cache, SharingCache)
+        self._cache.select(places)
+        self._held = [self._held[place] for place in places]
 
     @torch.no_grad()
     def fork(self, place: int, target: int) -> None:
         if not (isinstance(self._cache, ForkableCache) and self._cache.can_fork):
             raise CapabilityError(f"a controller forks, and this {type(self._cache).__name__} can't copy rows")
         self._cache.fork(place, target)
-        self._fed[target : target + 1] = [list(self._fed[place])]
-        for numbers in (self._bases, self._settled):
-            numbers[target : target + 1] = [numbers[place]]
+        self._held[target : target + 1] = [replace(self._held[place], fed=list(self._held[place].fed))]
         self._is_ragged = True
 
     @torch.no_grad()
     def finish(self, row: Row) -> tuple[int, int]:
         """Leave in the cache all tokens of the only row but the last, as `generate` does; return (fed, cut)."""
-        cut, missing = self._cut_back(0, row), row.tokens[len(self._fed[0]) : -1]
+        cut, missing = self._cut_back(0, row), row.tokens[len(self._held[0].fed) : -1]
         if missing:
-            self._fed[0] += missing
+            self._held[0].fed += missing
             self._model.forward(torch.tensor([missing]), self._cache)
         return len(missing), cut
 
     def excess(self, row: Row) -> int:
         """Return how many tokens of a finished row are in the cache but not in its text."""
-        fed, kept = self._fed[row.index], row.tokens[:-1]
+        fed, kept = self._held[row.index].fed, row.tokens[:-1]
         shared = next((i for i, pair in enumerate(zip(fed, kept, strict=False)) if pair[0] != pair[1]), len(kept))
         return len(fed) - min(shared, len(fed))
 
@@ -138,15 +196,14 @@ class BatchEngine:
         for place, row in enumerate(rows):
             self._cache.settle(place, row.prompt_length)
         logits = self._model.forward(_stack(rows), self._cache)
-        self._fed, self._settled = [[] for _ in rows], [0] * len(rows)
-        self._bases = list(self._cache.lengths)
-        fed = [base - length for base, length in zip(self._bases, before, strict=True)]
-        return ForwardPass(_copy(logits[:, -1:], rows[0]), fed[: len(rows)], [0] * len(rows), logits.dtype)
+        self._held = [_HeldRow(length) for length in self._cache.lengths]
+        fed = [held.base - length for held, length in zip(self._held, before, strict=True)]
+        return ForwardPass(copy_logits(logits[:, -1:], like=rows[0]), fed[: len(rows)], [0] * len(rows), logits.dtype)
 
     def _query(self, place: int, row: Row) -> list[int]:
         if row.is_finished:
             return self._query_nothing(place)
-        fed = self._fed[place]
+        fed = self._held[place].fed
         query = row.tokens[len(fed) :]
         if row.is_waiting and not query:
             query = [self._filler]
@@ -158,22 +215,24 @@ class BatchEngine:
     def _query_nothing(self, place: int) -> list[int]:
         if self._is_ragged:  # otherwise it would grow until the last text is finished
             self._cache.rewind(place, 0)
+            self._held[place].prompt = ()
         else:
             self._cache.settle(place, self._cache.lengths[place])
         return [self._filler]
 
     def _cut_back(self, place: int, row: Row) -> int:
         """Remove from the cache the tokens not in the text, and its last one, which is to be read; return how many."""
-        fed, base = self._fed[place], self._bases[place]
-        if len(fed) == len(row.tokens) - 1 <= row.unchanged and row.settled < self._settled[place] + SETTLE_EVERY:
+        held = self._held[place]
+        fed, base = held.fed, held.base
+        if len(fed) == len(row.tokens) - 1 <= row.unchanged and row.settled < held.settled + SETTLE_EVERY:
             return 0  # most rows in most steps: one token was added
         limit = max(0, min(len(fed), len(row.tokens) - 1))
         shared = min(row.unchanged, limit)
         while shared < limit and fed[shared] == row.tokens[shared]:
             shared += 1
-        if row.settled >= self._settled[place] + SETTLE_EVERY:
-            self._settled[place] = min(row.settled, shared)
-            self._cache.settle(place, base + self._settled[place])
+        if row.settled >= held.settled + SETTLE_EVERY:
+            held.settled = min(row.settled, shared)
+            self._cache.settle(place, base + held.settled)
         if shared == len(fed):
             return 0
         kept = self._cache.rewind(place, base + shared) - base
@@ -181,11 +240,6 @@ class BatchEngine:
         del fed[kept:]
         self._is_ragged = True
         return cut
-
-
-def _copy(logits: Tensor, row: Row) -> Tensor:
-    # A slice would keep the logits of a whole prompt in memory. As in `generate`, tokens are drawn where the ids are.
-    return logits.to(device=row.spec.prompt.device, dtype=torch.float32, copy=True)
 
 
 def _stack(rows: Sequence[Row]) -> Tensor:

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from antislop.control.branches import CapabilityError
 from antislop.decoding.drawing import draw_together, fill_paths, select
-from antislop.decoding.engine import Engine, ForkingEngine, ForwardPass
+from antislop.decoding.engine import Engine, ForkingEngine, ForwardPass, SelectingEngine
 from antislop.decoding.lockstep import advance_together
 from antislop.decoding.row import CallbackMemory, Drafter, Row
 from antislop.decoding.scheduler import Scheduler
@@ -44,13 +44,29 @@ def decode_in_steps(scheduler: Scheduler, engine: Engine) -> Iterator[Step]:
 
 
 def _admit(scheduler: Scheduler, engine: Engine, batches: list[LogitsBatch]) -> Generator[Step, None, bool]:
-    """Read the prompts of new texts; return whether any text is being written."""
-    for source in scheduler.admit():
-        step, latest = _advance([source], engine.replace(scheduler.rows, source.row.index))
+    """Read prompts of new texts, in one pass if others wait; return whether any text is being written."""
+    while scheduler.admit():
+        in_parts = scheduler.reads_in_parts
+        yield from _read(scheduler, engine, batches, in_parts=in_parts)
+        if in_parts:
+            break
+    if isinstance(engine, SelectingEngine) and engine.can_select and (places := scheduler.close_gaps()):
+        engine.select(places)
+    return scheduler.is_writing
+
+
+def _read(scheduler: Scheduler, engine: Engine, batches: list[LogitsBatch], *, in_parts: bool) -> Iterator[Step]:
+    sources = scheduler.reading
+    prompt_pass = engine.read([source.row for source in sources], in_parts=in_parts)
+    for source, fed in zip(sources, prompt_pass.fed, strict=True):
+        if fed:
+            source.row.events.append(Forwarded(fed, 0))
+    if read := [source for source, is_read in zip(sources, prompt_pass.is_read, strict=True) if is_read]:
+        scheduler.place(read)
+        step, latest = _advance(read, engine.replace(scheduler.rows, [source.row.index for source in read]))
         batches += latest
         yield step
         yield from _place_copies(scheduler, engine)
-    return not scheduler.idle
 
 
 def _draft(sources: Sequence[Source]) -> None:

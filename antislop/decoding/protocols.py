@@ -57,6 +57,29 @@ class ForkableCache(Protocol):
         """Copy a row, with its settled length, to an independent one; a `target` behind the last row is added."""
 
 
+@runtime_checkable
+class SharingCache(RewindableCache, Protocol):
+    """A cache whose rows can be copied to other caches, so that new prompts are read together, in parts, or once.
+
+    reads_prompts: set while prompts are read: a model may then leave out all but the last logits of a pass.
+    """
+
+    reads_prompts: bool
+
+    @property
+    def can_share(self) -> bool:
+        """Whether prompts may be read beside others, in parts, and after a beginning that another row has read."""
+
+    def copyable(self, row: int, length: int) -> int:
+        """Return how many of the first `length` tokens of a row `copy` can copy."""
+
+    def copy(self, row: int, other: RewindableCache, *, source: int, length: int) -> None:
+        """Replace a row by the first `length` tokens of a row of another cache of the same model, none settled."""
+
+    def select(self, rows: Sequence[int]) -> None:
+        """Keep these rows, in this order; one that is named several times is copied."""
+
+
 class KVCache(RewindableCache, Protocol):
     """A cache that also hands out its states, left-padded. Optional: the sampler calls none of this."""
 

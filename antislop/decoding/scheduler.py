@@ -27,6 +27,9 @@ class Scheduler:
     rows: texts that begin together, in one forward pass; they count as the first texts.
     max_rows: the number of rows if none are given.
     is_open: texts may be submitted until `close` is called.
+
+    sources: those of the rows.
+    reading: those of texts whose prompts are unread, in the order of reading; they have no row yet.
     """
 
     def __init__(
@@ -39,6 +42,8 @@ class Scheduler:
         self._is_in_flight = not rows  # otherwise finished rows consume random numbers, as in `generate`
         self._numbers = count(len(rows))
         self._texts: Iterator[RowSpec] | None = iter(texts)
+        self.reading: list[Source] = []
+        self._width = len(rows)  # rows of the engine's batch
         self._submitted: deque[tuple[int, RowSpec | MakeText]] = deque()
         self._canceled: set[int] = set()
         self._is_open = is_open
@@ -49,8 +54,18 @@ class Scheduler:
         return [source.row for source in self.sources]
 
     @property
+    def is_writing(self) -> bool:
+        """Whether a text whose prompt is read is unfinished."""
+        return not all(source.row.is_finished for source in self.sources)
+
+    @property
     def idle(self) -> bool:
-        return all(source.row.is_finished for source in self.sources)
+        return not (self.reading or self.is_writing)
+
+    @property
+    def reads_in_parts(self) -> bool:
+        """Whether others wait for their next token while a prompt is read; a closed scheduler has no such readers."""
+        return self._is_open and self.is_writing
 
     def submit(self, text: RowSpec | MakeText) -> int:
         """Queue a text, and return its number. Any thread may call this.
@@ -78,8 +93,9 @@ class Scheduler:
 
     def abandon(self) -> list[Row]:
         """Free all rows after an error of the engine; return the unfinished ones, which get no further events."""
-        rows = [row for row in self.rows if not row.is_finished]
+        rows = [source.row for source in (*self.sources, *self.reading) if not source.row.is_finished]
         self.sources.clear()
+        self.reading.clear()
         return rows
 
     def close(self) -> None:
@@ -88,21 +104,43 @@ class Scheduler:
             self._is_open = False
             self._changed.notify()
 
-    def admit(self) -> Iterator[Source]:
-        """Yield the source of each text that takes a free row; read its prompt before asking for the next.
+    def admit(self) -> bool:
+        """Take a text for each free row; return whether there are prompts to read.
 
-        A row that is finished by then takes another text at once, in an open scheduler only if nothing else is being
-        written. An idle open scheduler waits for a text; if it is idle afterwards, all texts are finished.
+        An idle open scheduler waits for a text; if it is idle afterwards, all texts are finished.
         """
         self.drop_canceled()
-        for place in range(self._max_rows):
-            while (len(self.sources) <= place or self.sources[place].row.is_finished) and (row := self._next_row()):
-                row.index = place
-                _follow([row])
-                self.sources[place : place + 1] = [open_source(row)]
-                yield self.sources[place]
-                if self._is_open and not self.idle:  # texts of one token must not keep a client's others waiting
-                    break
+        taken = len(self.reading) + sum(not row.is_finished for row in self.rows)
+        for _ in range(taken, self._max_rows):
+            if (row := self._next_row()) is None:
+                break
+            _follow([row])
+            self.reading.append(open_source(row))
+        if not self._is_open:  # all are read before the next step, and cheaper in this order: shorter ones fit beside
+            self.reading.sort(key=lambda source: -source.row.prompt_length)
+        return bool(self.reading)
+
+    def place(self, sources: Sequence[Source]) -> None:
+        """Give texts whose prompts are read a finished row each, or a new one."""
+        for source in sources:
+            self.reading.remove(source)
+            self._put(source)
+
+    def _put(self, source: Source) -> None:
+        source.row.index = next((row.index for row in self.rows if row.is_finished), len(self.sources))
+        self.sources[source.row.index : source.row.index + 1] = [source]
+        self._width = max(self._width, len(self.sources))
+
+    def close_gaps(self) -> list[int]:
+        """Forget finished rows if they are half of the batch and no text takes them; return which rows stay, if so."""
+        places = [row.index for row in self.rows if not row.is_finished]
+        if not (self._is_in_flight and 0 < 2 * len(places) <= self._width) or self.reading:
+            return []
+        self.sources = [self.sources[place] for place in places]
+        for place, row in enumerate(self.rows):
+            row.index = place
+        self._width = len(places)
+        return places
 
     def place_copy(self, copy: Source, *, of: Row) -> None:
         """Give a copy of a row a finished row, or a new one. Raises `CapabilityError` beyond the limit of rows."""
@@ -116,20 +154,20 @@ class Scheduler:
             raise CapabilityError(
                 f"a controller continues more than {limit} texts at a time: raise max_forks, or return fewer branches"
             )
-        place = next((row.index for row in self.rows if row.is_finished), len(self.sources))
-        copy.row.number, copy.row.index = next(self._numbers), place
-        self.sources[place : place + 1] = [copy]
+        copy.row.number = next(self._numbers)
+        self._put(copy)
         self._max_rows = max(self._max_rows, len(self.sources))
 
     def drop_canceled(self) -> None:
         """Finish the rows of canceled texts, and forget finished rows behind the last text."""
         with self._changed:
             canceled, self._canceled = self._canceled, set()
-        for row in self.rows:
+        for row in [source.row for source in (*self.sources, *self.reading)]:
             if row.number in canceled:
                 row.is_finished, row.history = True, None
                 row.node.cut_loose()
                 row.node.drop_children()
+        self.reading = [source for source in self.reading if not source.row.is_finished]
         while self._is_in_flight and self.sources and self.sources[-1].row.is_finished:
             self.sources.pop()  # with its states and probabilities
 

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 
 from antislop.decoding.engine import BatchEngine
 from antislop.decoding.loop import decode_in_steps
+from antislop.decoding.prompts import PART
 from antislop.decoding.row import Row, RowSpec
 from antislop.decoding.scheduler import Scheduler
 from antislop.decoding.tables import find_dense
@@ -89,7 +90,8 @@ def open_engine(call: Call, *, max_rows: int, grows: bool = False) -> Iterator[B
     mode = DecodeMode(call.model)
     language_model, _ = split_arguments(call.model, call.config, call.arguments, rows=1, decode_mode=mode)
     try:
-        yield BatchEngine(language_model, language_model.new_cache(max_rows), filler=call.pad or 0, grows=grows)
+        cache, part = language_model.new_cache(max_rows), call.config.prefill_chunk_size or PART
+        yield BatchEngine(language_model, cache, filler=call.pad or 0, grows=grows, part=part)
     finally:
         mode.leave()
 

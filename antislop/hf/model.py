@@ -100,12 +100,12 @@ class TransformersModel:
         """Read tokens and return logits [rows, queries, vocab], or [rows, 1, vocab] after a prompt's last token."""
         if not isinstance(kv_cache, TransformersCache):
             raise InputError(f"a TransformersCache is expected, made by new_cache; this is a {type(kv_cache).__name__}")
-        if kv_cache.is_new:
-            if not kv_cache.prompt:
-                count_queries(query_token_ids)
+        if kv_cache.is_new or kv_cache.reads_prompts:
             self._decode_mode.leave()
+        else:
+            self._decode_mode.enter()
+        if kv_cache.is_new:
             return self._prefill(query_token_ids, kv_cache)
-        self._decode_mode.enter()
         counts = count_queries(query_token_ids)
         ids = send(query_token_ids, self._device)
         if max(counts) > 1 and kv_cache.is_recurrent:
@@ -116,9 +116,10 @@ class TransformersModel:
             return self._run(ids if len(set(counts)) == 1 else ids.clamp(min=0), kv_cache)
 
     def _prefill(self, ids: Tensor, cache: TransformersCache) -> Tensor:
-        is_padded = bool((ids == PAD).any())
+        counts = [] if cache.prompt else count_queries(ids)
+        is_padded = len(set(counts)) > 1
         prompt = cache.prompt or self._describe_prompt(ids != PAD, is_padded=is_padded)
-        if is_padded and not cache.prompt:
+        if is_padded:
             cache.mask_prompts(prompt[self._mask_name])
         ids = ids.clamp(min=0).to(self._device)
         token_types = {name: prompt[name] for name in _TYPES if name in prompt}
@@ -136,6 +137,8 @@ class TransformersModel:
             if self._copies > 1:
                 cache.repeat(self._copies)
         refuse_unread(cache, model=self._model)
+        if is_padded and not cache.is_recurrent:
+            cache.drop_padding(counts)
         logits: Tensor = outputs.logits[:, -1:]
         return logits.repeat_interleave(self._copies, dim=0) if self._copies > 1 else logits
 
@@ -189,7 +192,7 @@ class TransformersModel:
         if (positions := cache.positions.of(cache.lengths, queries, row=row)) is not None:
             kwargs[self._positions_name] = positions
         if "logits_to_keep" in kwargs:
-            kwargs["logits_to_keep"] = queries
+            kwargs["logits_to_keep"] = 1 if cache.reads_prompts else queries
         if self._is_plain and (is_ready or not cache.is_static):  # which would only look for arguments that are absent
             kwargs = {"input_ids": ids, **kwargs}
         else:

@@ -513,7 +513,7 @@ LENGTHS = st.integers(1, 5)
 @given(data=st.data())
 @torch.no_grad()
 def test_after_any_steps_each_row_is_a_fresh_pass_over_its_tokens(name: str, data: st.DataObject) -> None:
-    """Rows read unequal numbers of tokens, rewind, settle and are replaced; memory is so small that rows move."""
+    """Rows read unequal numbers of tokens, rewind, settle, are replaced, copied and selected; memory is small."""
     model = (build_model if name in FAMILIES else build)(name)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(layers_module, "SPARE_COLUMNS", data.draw(st.integers(0, 8), label="ahead"))
@@ -523,6 +523,8 @@ def test_after_any_steps_each_row_is_a_fresh_pass_over_its_tokens(name: str, dat
         for _ in range(data.draw(st.integers(1, 8), label="steps")):
             for row in range(run.rows):
                 run.change(row)
+            if data.draw(st.integers(0, 3), label="select") == 0:
+                run.select()
             run.feed()
 
 
@@ -547,12 +549,12 @@ class _Steps:
         self.cache = self.language_model.new_cache(self.rows)
         self.texts = [self.tokens(data.draw(st.integers(1, 30), label="prompt")) for _ in range(self.rows)]
         longest = max(map(len, self.texts))
-        self.fills = [longest - len(text) for text in self.texts]
+        self.fills = [longest - len(text) if self.cache.is_recurrent else 0 for text in self.texts]
         self.settled = [0] * self.rows
         if data.draw(st.booleans(), label="settle prompts"):
-            for row in range(self.rows):
-                self.cache.settle(row, longest)
-                self.settled[row] = longest
+            for row, (fill, text) in enumerate(zip(self.fills, self.texts, strict=True)):
+                self.settled[row] = fill + len(text)
+                self.cache.settle(row, self.settled[row])
         self.check(self.language_model.forward(fill_left(self.texts), self.cache), [1] * self.rows)
 
     def tokens(self, number: int) -> list[int]:
@@ -561,7 +563,7 @@ class _Steps:
 
     def change(self, row: int) -> None:
         action = self.data.draw(
-            st.sampled_from(["nothing", "rewind", "rewind", "empty", "settle", "adopt"]), label="do"
+            st.sampled_from(["nothing", "rewind", "rewind", "empty", "settle", "adopt", "copy"]), label="do"
         )
         size = self.fills[row] + len(self.texts[row])
         if action == "rewind":
@@ -587,6 +589,28 @@ class _Steps:
             other.settle(0, self.settled[row])
             self.language_model.forward(torch.tensor([self.texts[row]]), other)
             self.cache.adopt(row, other)
+        elif action == "copy":
+            self.copy(row)
+
+    def copy(self, row: int) -> None:
+        """Replace a row by the beginning of a row of this cache or of a new one, if that is still there."""
+        other, texts = self.cache, self.texts
+        if self.data.draw(st.booleans(), label="from new prompts"):
+            texts = [self.tokens(self.data.draw(st.integers(1, 40), label="new prompt")) for _ in range(2)]
+            other = self.language_model.new_cache(2)
+            self.language_model.forward(fill_left(texts), other)
+        source = self.data.draw(st.integers(0, len(texts) - 1), label="source")
+        length = self.data.draw(st.integers(0, len(texts[source])), label="copy")
+        if (other is not self.cache or source != row) and other.copyable(source, length) == length > 0:
+            self.cache.copy(row, other, source=source, length=length)
+            self.texts[row], self.fills[row], self.settled[row] = texts[source][:length], 0, 0
+
+    def select(self) -> None:
+        rows = self.data.draw(st.lists(st.integers(0, self.rows - 1), min_size=1, max_size=4), label="rows")
+        self.cache.select(rows)
+        self.texts = [list(self.texts[row]) for row in rows]
+        self.fills, self.settled = ([numbers[row] for row in rows] for numbers in (self.fills, self.settled))
+        self.rows = len(rows)
 
     def feed(self) -> None:
         new = [self.tokens(self.data.draw(LENGTHS, label="feed")) for _ in range(self.rows)]

@@ -257,7 +257,7 @@ class FailingEngine:
     def __init__(self, engine: BatchEngine, *, at: int) -> None:
         self._engine = engine
         self._left = at
-        self.replace = engine.replace
+        self.read, self.replace = engine.read, engine.replace
 
     def forward(self, rows: Sequence[Row]) -> ForwardPass:
         self._left -= 1

@@ -12,6 +12,7 @@ from torch import Tensor
 from antislop.decoding.engine import ForwardPass
 from antislop.decoding.loop import decode
 from antislop.decoding.policy import Policy
+from antislop.decoding.prompts import PromptPass
 from antislop.decoding.protocols import KVState, KVStates, RewindableCache, count_queries, fill_left
 from antislop.decoding.row import Drafter, Row, RowSpec
 from antislop.decoding.scheduler import Scheduler
@@ -82,8 +83,11 @@ class Markov:
                 own[step - draft - 1] = self.logits(row.ids_up_to(len(row.tokens) + step))[0]
         return ForwardPass(logits, [len(row.tokens) - row.unchanged for row in rows], [0] * len(rows))
 
-    def replace(self, rows: Sequence[Row], place: int) -> ForwardPass:
-        return self.forward([rows[place]])
+    def read(self, rows: Sequence[Row], *, in_parts: bool) -> PromptPass:
+        return PromptPass([row.prompt_length for row in rows], [True] * len(rows))
+
+    def replace(self, rows: Sequence[Row], places: Sequence[int]) -> ForwardPass:
+        return self.forward([rows[place] for place in places])
 
     def follow(self, rows: Sequence[Row]) -> None:
         pass
@@ -161,7 +165,10 @@ def run(
 class MarkovCache:
     """The tokens of each row; as states they are keys and values of one layer, one head and one dimension."""
 
+    can_share = True
+
     def __init__(self, rows: int) -> None:
+        self.reads_prompts = False
         self._rows: list[list[int]] = [[] for _ in range(rows)]
         self._settled = [0] * rows
 
@@ -207,6 +214,16 @@ class MarkovCache:
             raise ValueError("a MarkovCache of one row is expected")
         self._rows[row], self._settled[row] = list(other._rows[0]), other._settled[0]
 
+    def copyable(self, row: int, length: int) -> int:
+        return length
+
+    def copy(self, row: int, other: RewindableCache, *, source: int, length: int) -> None:
+        assert isinstance(other, MarkovCache)
+        self._rows[row], self._settled[row] = other._rows[source][:length], 0
+
+    def select(self, rows: Sequence[int]) -> None:
+        self._rows, self._settled = [list(self._rows[row]) for row in rows], [self._settled[row] for row in rows]
+
     def read(self, row: int, tokens: Sequence[int]) -> tuple[int, int]:
         """Append tokens to a row; return its latest two, with 0 for missing ones."""
         self._rows[row] += tokens
@@ -234,4 +251,4 @@ class MarkovModel:
         for row, (queries, count) in enumerate(zip(query_token_ids.tolist(), counts, strict=True)):
             for place in range(len(queries) - count, len(queries)):
                 logits[row, place] = self._table[kv_cache.read(row, [queries[place]])]
-        return logits
+        return logits[:, -1:] if kv_cache.reads_prompts else logits
