@@ -177,14 +177,14 @@ class LogitsSource(Source):
 
     def __init__(self, row: Row) -> None:
         super().__init__(row)
-        self._may_pass = not (self._is_lockstep or row.spec.keep_scores or row.spec.policy.method == "text")
+        self._always_keeps = needs_ledger(row)
 
     def has_choice(self, node: Node, *, avoided: Node | None = None) -> bool:
         return has_choice(self.row, node, avoided=avoided)
 
     def add_draw(self, draws: Draws, number: int) -> None:
         row, drawn, state = self.row, draws.events[number], draws.states[number]
-        is_quiet = self._may_pass and not state.violations and state.settled_length == len(row.tokens)
+        is_quiet = not self._always_keeps and not state.violations and state.settled_length == len(row.tokens)
         if not is_quiet:
             row.node.table = DenseTable(draws.batch, number)
         if drawn.token == NONE_DRAWN:
@@ -230,6 +230,12 @@ class LogitsSource(Source):
                 self.end("failed")
                 return
             self.end_if(self.add(token, self.describe(token)))
+
+
+def needs_ledger(row: Row) -> bool:
+    """Report whether a row's nodes are needed though nothing is open: for others of its batch, scores or its start."""
+    is_lockstep = row.history is not None and row.history.is_lockstep
+    return is_lockstep or row.spec.keep_scores or row.spec.policy.method == "text"
 
 
 def has_choice(row: Row, node: Node, *, avoided: Node | None) -> bool:
