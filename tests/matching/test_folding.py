@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import unicodedata
 from collections import Counter
@@ -13,7 +14,7 @@ from hypothesis import example, given, strategies as st
 
 from antislop.lists.ban_list import BanList
 from antislop.matching.bans import Ban
-from antislop.matching.folding import BOUNDARY, START, fold, fold_phrase
+from antislop.matching.folding import BOUNDARY, IN_WORD, START, fold, fold_phrase, fold_word
 
 # Letters whose case changes their length, marks of several classes, jamo, spaces, quotes, invisible and unspaced ones.
 INTERESTING = (
@@ -281,3 +282,21 @@ def test_in_a_script_with_spaces_a_word_is_not_found_inside_another(phrase: str,
 def test_marks_belong_to_the_letter_before_them() -> None:
     assert readable("cafe\u0301 हिन्दी") == "|cafe\u0301| |हिन्दी|"
     assert BanList(["cafe", "हिन"]).find("cafe\u0301 हिन्दी") == []
+
+
+@given(
+    text=st.builds(str.__add__, st.sampled_from(["", " ", "  ", "-"]), st.text("aB2é\u0301", max_size=3)),
+    before=st.text("a. 猫", max_size=2),
+    case_sensitive=st.booleans(),
+)
+@example(text=" Word", before="a", case_sensitive=False)
+@example(text="ord", before="a", case_sensitive=False)
+@example(text=" Word", before=" ", case_sensitive=True)
+def test_a_word_folds_in_one_piece_as_it_does_symbol_by_symbol(text: str, before: str, case_sensitive: bool) -> None:
+    context = fold(before, case_sensitive=case_sensitive).context
+    word = fold_word(text, last=context.last, case_sensitive=case_sensitive)
+    folded = fold(text, context=context, case_sensitive=case_sensitive)
+    follows_space = text.startswith(" ") and context.last == fold(" ").context.last
+    assert (word is None) == (not re.fullmatch(" ?[0-9A-Za-z]+", text) or follows_space)
+    if word is not None:
+        assert (word, IN_WORD) == (folded.symbols, folded.context)

@@ -572,12 +572,46 @@ def test_rewinding_a_state_to_its_length_or_more_returns_it() -> None:
     assert states[0].length == 0
 
 
-def test_clearing_the_cache_of_steps_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    raw, bans = b"a cat, the cat: acat cat", listed("cat", "the cat", anywhere("at c"))
-    expected = read(bans, BYTES, raw)
-    monkeypatch.setattr(antislop.matching.token_matcher, "TRANSITIONS_KEPT", 3)
-    assert len(expected) == 5
-    assert read(bans, BYTES, raw) == expected
+KINDS = [Ban.regex("c.t"), Ban.words(["the", "cat"]), Ban("a cat", exempt=["a cat sat"]), Ban.tokens([99, 97])]
+
+
+@given(
+    raw=raw_texts | st.text("act he", max_size=20).map(str.encode),
+    places=st.lists(st.integers(0, 60), max_size=14),
+    slices=st.lists(st.tuples(st.integers(0, 14), st.integers(1, 5)), max_size=5),
+    kinds=st.lists(st.sampled_from(KINDS), max_size=2),
+    kept=st.integers(1, 4),
+)
+@example(raw=b"a cat, the cat: acat cat", places=list(range(1, 24)), slices=[(2, 3), (7, 7)], kinds=[], kept=3)
+def test_what_was_read_before_or_forgotten_changes_nothing(
+    raw: bytes, places: list[int], slices: list[tuple[int, int]], kinds: list[Ban], kept: int
+) -> None:
+    """One matcher reads a text twice, the other forgets everything after a few transitions."""
+    pieces, bans = cut(raw, places), [*kinds, *some_bans_of(decode(raw)[0], slices)]
+    words, tokens = Words(*pieces), range(len(pieces))
+    used, forgetful = Matcher(bans, words), Matcher(bans, words)
+    first, again = (states_after(used, used.start(), tokens) for _ in range(2))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(antislop.matching.token_matcher, "TRANSITIONS_KEPT", kept)
+        forgot = states_after(forgetful, forgetful.start(), tokens)
+        expected = list(map(describe(used), first))
+        assert list(map(describe(used), again)) == expected
+        assert list(map(describe(forgetful), forgot)) == expected
+
+
+def test_a_matcher_that_forgets_keeps_no_more_than_its_latest_transitions_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(antislop.matching.token_matcher, "TRANSITIONS_KEPT", 100)
+    matcher = Matcher(
+        [Ban(f"{first}{second} {third}") for first, second, third in product("abcdefgh", repeat=3)], BYTES
+    )
+    chance, sizes, state = random.Random(0), set(), matcher.start()
+    for _ in range(2000):
+        state = matcher.feed(state, ord(chance.choice("abcdefgh ")))
+        (track,) = matcher._texts.phrases._tracks
+        sizes.add(len(track.automaton.nodes))
+    assert len(sizes) > 10
+    assert max(sizes) <= 1 + 3 * 100
+    assert len(matcher._situations) <= 101 and len(matcher._completed) <= 100
 
 
 def test_a_matcher_remembers_no_more_transitions_than_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -116,7 +116,7 @@ class BanCache:
 
     def _keep(self, key: Hashable, kept: _KeptList) -> None:
         """Note that a list is in use, and drop others; running requests keep theirs until they end."""
-        # A transition that a matcher remembers takes as much memory as two bans. The automaton never shrinks.
+        # A transition that a matcher remembers takes up to as much memory as two bans. The process keeps it for later.
         size = max(kept.size, kept.new_size + 2 * kept.compiled.matcher.transition_count)
         self.size += size - kept.size
         self._kept[key] = kept._replace(size=size)
