@@ -152,3 +152,25 @@ def test_rewinds_and_drafts_compile_nothing_anew(family: str, rows: int) -> None
         assert out.report.rewinds >= 3
         assert bool(out.report.drafted_tokens) == bool(drafts)
     assert counters["stats"]["unique_graphs"] == compiled
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_logits_are_copied_before_the_model_runs_again(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CUDA graph writes them into the same memory each time."""
+    model, memory = build("llama"), torch.empty((rows, 1, VOCABULARY))
+    settings: dict[str, Any] = {**SETTINGS, "attention_mask": MASK[:rows], "prompt_lookup_num_tokens": 3}
+
+    def run(**kwargs: Any) -> Any:
+        output = model(**kwargs)
+        output.logits = memory.copy_(output.logits)
+        return output
+
+    texts = []
+    for is_graph in (False, True):
+        if is_graph:
+            monkeypatch.setattr("antislop.hf.model.compiled_if_possible", lambda *_: run)
+        torch.manual_seed(0)
+        out = AntiSlop(TOKENIZER, COMMON).generate(model, PROMPTS[:rows], return_dict_in_generate=True, **settings)
+        assert out.report.rewinds and out.report.drafted_tokens
+        texts.append(out.sequences)
+    assert torch.equal(*texts)
