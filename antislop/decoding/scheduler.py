@@ -132,14 +132,21 @@ class Scheduler:
         self._width = max(self._width, len(self.sources))
 
     def close_gaps(self) -> list[int]:
-        """Forget finished rows if they are half of the batch and no text takes them; return which rows stay, if so."""
-        places = [row.index for row in self.rows if not row.is_finished]
-        if not (self._is_in_flight and 0 < 2 * len(places) <= self._width) or self.reading:
+        """Move the last rows to places of finished ones that no text takes; return which place each row had, if so.
+
+        While texts may still come, only once half of the rows are finished: a batch that grows is copied.
+        """
+        rows = self.rows
+        last = [row.index for row in rows if not row.is_finished]
+        left = len(last)
+        most = self._width // 2 if self._is_open else self._width - 1
+        if not (self._is_in_flight and 0 < left <= most) or self.reading:
             return []
+        places = [last.pop() if row.is_finished else row.index for row in rows[:left]]
         self.sources = [self.sources[place] for place in places]
         for place, row in enumerate(self.rows):
             row.index = place
-        self._width = len(places)
+        self._width = left
         return places
 
     def place_copy(self, copy: Source, *, of: Row) -> None:

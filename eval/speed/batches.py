@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import functools
+import itertools
+import math
 import random
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from transformers import StoppingCriteria
+from transformers import ContinuousBatchingConfig, GenerationConfig, StoppingCriteria
 
 from antislop import AntiSlop
 from antislop.caches.cache import TransformersCache
+from antislop.decoding.prompts import PART
 from antislop.decoding.protocols import fill_left
 from antislop.hf.model import TransformersModel
 from eval.speed.cases import RATES, Bench, describe
@@ -34,8 +37,11 @@ BATCH = 8
 START = 16  # tokens of a prompt
 BACK = 5  # tokens that are taken back
 REWINDS = 24  # per round, fewer if the rows would run out of tokens
-PROMPTS, PLACES = 64, 16
-KEY = 4  # tokens by which a prompt is known
+PROMPTS, PLACES = 200, (16, 64)
+FEW_PROMPTS = 50  # of a large model without --full, so that a round takes about a minute
+LONGEST = 1500  # tokens of a prompt in flight
+PAGE = 256  # tokens of a page of continuous batching, as by default
+KEY = 8  # tokens by which a prompt is known
 
 
 def measure_batches(bench: Bench) -> Iterator[Result]:
@@ -181,54 +187,64 @@ class Order(NamedTuple):
 
 
 def measure_in_flight(bench: Bench) -> Iterator[Result]:
-    """Compare texts of different lengths written in flight with batches that wait for their longest text."""
-    orders = take_orders(bench)
+    """Compare texts of different lengths in flight with static batches and with transformers' continuous batching."""
+    orders = take_orders(bench, PROMPTS if bench.is_full or not bench.subject.is_random else FEW_PROMPTS)
+    for places in PLACES if len(orders) == PROMPTS else PLACES[:1]:
+        yield from _measure_places(bench, orders, places)
+
+
+def _measure_places(bench: Bench, orders: Sequence[Order], places: int) -> Iterator[Result]:
+    subject, race = bench.subject, bench.short_race
     sampler = bench.sampler(bench.absent[:LISTED])
-    longest = max(order.wanted for order in orders)
-    criterion = _Wanted(orders, pad=bench.subject.pad)
-    common = {**bench.subject.settings(), "max_new_tokens": longest, "stopping_criteria": [criterion]}
-    per_text = {name: value for name, value in common.items() if name != "return_dict_in_generate"}
-    contestants: Mapping[str, Callable[[Sequence[Order], int], Written]] = {
-        "static": functools.partial(_write_static, bench.subject, common),
-        "in_flight": functools.partial(_write_in_flight, bench.subject, per_text, sampler),
+    contestants: dict[str, Callable[[Sequence[Order], int, int], Written]] = {
+        "in flight": functools.partial(_write_in_flight, subject, sampler),
+        "generate_batch": functools.partial(_write_continuously, subject),
+        "static batches of generate": functools.partial(_write_static, subject),
     }
-    race = bench.short_race
+    if not subject.is_random:
+        contestants["static batches sorted by prompt"] = functools.partial(_write_sorted, subject)
 
-    def make(write: Callable[[Sequence[Order], int], Written]) -> Contestant:
+    def make(write: Callable[[Sequence[Order], int, int], Written]) -> Contestant:
         def contestant(seed: int) -> Written:
-            return write(orders if seed in race.seeds else orders[:PLACES], seed)
+            return write(orders if seed in race.seeds else orders[:8], places, seed)
 
-        return bench.subject.follow(contestant, race.clock)
+        return subject.follow(contestant, race.clock)
 
     laps = race.run({name: make(write) for name, write in contestants.items()})
     kept = {name: own[0].kept for name, own in laps.items()}
-    calls = {name: own[0].calls for name, own in laps.items()}
-    speeds = {name: figures(own)["tokens_per_second"] for name, own in laps.items()}
     asked = sum(order.wanted for order in orders)
     is_right = set(kept.values()) == {asked}
-    yield Result(
-        bench.subject.name,
-        "in flight",
-        f"{PROMPTS} prompts, {PLACES} rows / static batches of generate",
-        compare(laps["in_flight"], laps["static"]),
-        "×",
-        1.5,
-        note=f"{asked:,} tokens, {longest} at the most; {speeds['in_flight']:.0f} and {speeds['static']:.0f} tokens/s; "
-        f"{calls['in_flight']} runs of the model, {PROMPTS} of them with one prompt, and {calls['static']}"
-        + ("" if is_right else f"; NOT THE WANTED LENGTHS: {kept}"),
-        figures={f"{name}_calls": own for name, own in calls.items()},
+    lengths = [len(order.prompt) for order in orders]
+    about = (
+        f"prompts of {min(lengths)} to {max(lengths)} tokens, {sum(lengths):,} in all; texts of up to "
+        f"{max(order.wanted for order in orders)}, {asked:,} in all"
     )
+    for name in list(laps)[1:]:
+        calls = {each: laps[each][0].calls for each in ("in flight", name)}
+        yield Result(
+            subject.name,
+            "in flight",
+            f"{len(orders)} prompts, {places} rows / {name}",
+            compare(laps["in flight"], laps[name]),
+            "×",
+            1.0 if name == "generate_batch" else 2.0,
+            note=f"{about}; {calls['in flight']} runs of the model, and {calls[name]}"
+            + ("" if is_right else f"; NOT THE WANTED LENGTHS: {kept}"),
+            figures={"calls": calls["in flight"], "calls_of_other": calls[name]},
+        )
 
 
-def take_orders(bench: Bench) -> list[Order]:
-    """Cut prompts of 4 to 60 tokens from the pool; most get short texts and a few very long ones, as in real use."""
-    rng = random.Random(PROMPTS)
+def take_orders(bench: Bench, count: int) -> list[Order]:
+    """Cut prompts of 16 tokens and more from the pool; prompts and texts are mostly short and a few very long."""
+    rng, subject = random.Random(count), bench.subject
     orders: dict[tuple[int, ...], Order] = {}
-    while len(orders) < PROMPTS:
-        length, wanted = rng.randint(KEY, 60), round(min(300, max(20, rng.lognormvariate(4.3, 0.8))))
-        row, start = rng.randrange(len(bench.pool)), rng.randrange(bench.pool.shape[1] - 60)
+    while len(orders) < count:
+        wanted = round(min(300, max(8, rng.lognormvariate(3.0, 0.8))))
+        most = min(LONGEST, bench.pool.shape[1], subject.positions - wanted)
+        length = round(min(most, max(16, rng.lognormvariate(3.7, 1.0))))
+        row, start = rng.randrange(len(bench.pool)), rng.randrange(bench.pool.shape[1] - length + 1)
         prompt = bench.pool[row, start : start + length]
-        if int(prompt[0]) != bench.subject.pad:
+        if int(prompt[0]) != subject.pad:
             orders.setdefault(tuple(prompt[:KEY].tolist()), Order(prompt, wanted))
     return list(orders.values())
 
@@ -236,37 +252,68 @@ def take_orders(bench: Bench) -> list[Order]:
 class _Wanted(StoppingCriteria):  # type: ignore[misc]
     """Ends each text at its own length, which is looked up by the first tokens of its prompt."""
 
-    def __init__(self, orders: Sequence[Order], *, pad: int) -> None:
-        self._pad = pad
+    def __init__(self, orders: Sequence[Order]) -> None:
         self._totals = {tuple(order.prompt[:KEY].tolist()): len(order.prompt) + order.wanted for order in orders}
 
     def __call__(self, input_ids: Tensor, scores: Tensor | None, **_: Any) -> Tensor:  # noqa: ARG002
-        starts = (input_ids != self._pad).int().argmax(dim=1).tolist()
-        keys = (tuple(ids[start : start + KEY].tolist()) for ids, start in zip(input_ids, starts, strict=True))
-        lengths = [input_ids.shape[1] - start for start in starts]
-        done = [length >= self._totals[key] for length, key in zip(lengths, keys, strict=True)]
+        done = [input_ids.shape[1] >= self._totals[tuple(ids[:KEY].tolist())] for ids in input_ids]
         return torch.tensor(done, device=input_ids.device)
 
 
-def _write_static(subject: Subject, settings: dict[str, Any], orders: Sequence[Order], seed: int) -> Written:
+def _write_static(subject: Subject, orders: Sequence[Order], places: int, seed: int) -> Written:
+    """Write batches in order; each ends with its longest text."""
     torch.manual_seed(seed)
     tokens: list[int] = []
-    for first in range(0, len(orders), PLACES):
-        batch = orders[first : first + PLACES]
+    for first in range(0, len(orders), places):
+        batch = orders[first : first + places]
         padded = fill_left([order.prompt.tolist() for order in batch])
-        mask = (padded >= 0).long()
-        ids = padded.masked_fill(padded < 0, subject.pad)
+        settings = {**subject.settings(), "max_new_tokens": max(order.wanted for order in batch)}
+        ids, mask = padded.masked_fill(padded < 0, subject.pad), (padded >= 0).long()
         sequences = subject.model.generate(ids, attention_mask=mask, **settings).sequences[:, ids.shape[1] :].tolist()
         for own, order in zip(sequences, batch, strict=True):
             tokens += own[: order.wanted]
     return Written(tokens, forward_passes=0)
 
 
-def _write_in_flight(
-    subject: Subject, settings: dict[str, Any], sampler: AntiSlop, orders: Sequence[Order], seed: int
-) -> Written:
-    prompts = [order.prompt for order in orders]
-    texts = list(sampler.generate_many(subject.model, prompts, batch_size=PLACES, seed=seed, **settings))
+def _write_sorted(subject: Subject, orders: Sequence[Order], places: int, seed: int) -> Written:
+    return _write_static(subject, sorted(orders, key=lambda order: len(order.prompt)), places, seed)
+
+
+def _write_continuously(subject: Subject, orders: Sequence[Order], places: int, seed: int) -> Written:
+    """Write with the manager behind `generate_batch`, which takes a length for each prompt; attention is torch's."""
+    pages = sorted(math.ceil((len(order.prompt) + order.wanted) / PAGE) for order in orders)
+    settings = {**subject.settings(), "max_new_tokens": None, "return_dict_in_generate": False}
+    config = ContinuousBatchingConfig(
+        page_size=PAGE,
+        num_blocks=2 * sum(pages[-places:]),
+        max_batch_tokens=PART,
+        max_requests_per_batch=places,
+        seed=seed,
+    )
+    tokens: list[int] = []
+    with subject.model.continuous_batching_context_manager(
+        generation_config=GenerationConfig(**settings), continuous_batching_config=config, warmup=False
+    ) as manager:
+        for order in orders:
+            manager.add_request(order.prompt.tolist(), max_new_tokens=order.wanted)
+        for result in itertools.islice(manager, len(orders)):
+            tokens += result.generated_tokens
+    return Written(tokens, forward_passes=0)
+
+
+def _write_in_flight(subject: Subject, sampler: AntiSlop, orders: Sequence[Order], places: int, seed: int) -> Written:
+    settings = {**subject.settings(), "max_new_tokens": max(order.wanted for order in orders)}
+    del settings["return_dict_in_generate"]
+    texts = list(
+        sampler.generate_many(
+            subject.model,
+            [order.prompt for order in orders],
+            batch_size=places,
+            seed=seed,
+            stopping_criteria=[_Wanted(orders)],
+            **settings,
+        )
+    )
     return Written(
         [token for text in texts for token in text.tokens],
         sum(text.report.forward_passes for text in texts),

@@ -233,14 +233,22 @@ def test_an_error_while_a_prompt_is_read_ends_all_texts_with_a_row_or_a_half_rea
     assert {number: row.tokens for number, row in rows.items()} == {2: write_alone([spec([1, 2, 3], length=5)])[0]}
 
 
-def test_finished_rows_leave_the_batch_once_they_are_half_of_it() -> None:
-    specs = [spec([n % 4, 0], seed=n, length=40 if n in (2, 7) else 3) for n in range(8)]
-    flight = Flight(places=8, is_open=False, specs=specs)
-    assert flight.finish()[7] == write_alone([spec([3, 0], seed=7, length=40)])[0]
-    widths = [len(counts) for counts in flight.model.fed]
-    assert widths[0] == 8
-    assert widths[-1] <= 2
-    assert widths == sorted(widths, reverse=True)
+@pytest.mark.parametrize("is_open", [False, True])
+def test_finished_rows_leave_the_batch(is_open: bool) -> None:
+    """At once if no text can come, otherwise once half of the rows are finished."""
+    specs = [spec([n % 4, 0], seed=n, length=12 if n in (2, 7) else 1 + n) for n in range(8)]
+    flight = Flight(places=8, is_open=is_open, specs=() if is_open else specs)
+    for each in specs if is_open else ():
+        flight.scheduler.submit(each)
+    writing, shares = 0, set[float]()
+    for _ in flight.steps():
+        if writing and len(flight.rows) == 8:
+            shares.add(writing / len(flight.model.fed[-1]))
+        writing = sum(not row.is_finished for row in flight.rows.values())
+        if is_open and not writing and len(flight.rows) == 8:
+            flight.scheduler.close()
+    assert [flight.rows[number].tokens for number in range(8)] == write_alone(specs)
+    assert shares == {1.0} if not is_open else 0.5 < min(shares) < 1.0
 
 
 def test_a_cache_that_can_not_share_reads_each_prompt_alone_and_whole() -> None:
