@@ -53,9 +53,9 @@ def describe(run: Mapping[str, Any]) -> str:
     cores, threads = describe_count(machine["cores"], "core"), describe_count(machine["threads"], "thread")
     return textwrap.fill(
         f"Measured on {machine['date'][:10]} in {settings['clock']} time: medians of {rounds} of {texts} of "
-        f"{settings['tokens']} tokens on {cores} ({machine['cpu']}, {threads}, a load of {machine['load'][0]:.1f} at the "
-        f"start), with Python {machine['python']}, torch {machine['torch']}, transformers {machine['transformers']} and "
-        f"this repository at {run['commit']}.",
+        f"{settings['tokens']} tokens on {cores} ({machine['cpu']}, {threads}, a load of {machine['load'][0]:.1f} at "
+        f"the start), with Python {machine['python']}, torch {machine['torch']}, transformers "
+        f"{machine['transformers']} and this repository at {run['commit']}.",
         width=WIDTH,
     )
 
