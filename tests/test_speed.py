@@ -119,11 +119,19 @@ def test_the_page_is_filled_from_a_run() -> None:
         measuring.Result("tiny", "violations", "often", [0.5, 0.6], "×", 0.9),
         measuring.Result("large", "violations", "often", [0.95], "×", 0.9),
     ]
-    text = "a\n<!-- table: violations, other -->\nold\n<!-- end -->\nb\n<!-- table: none -->\n<!-- end -->\n"
-    filled = page.fill(text, {"results": [result.as_json() for result in results]})
+    text = "a\n<!-- conditions -->\nold\n<!-- end -->\n<!-- table: violations, other -->\nold\n<!-- end -->\nb\n"
+    machine = {"date": "2026-01-02T03:04", "cores": 1, "threads": 2, "cpu": "ABC", "load": [0.5]}
+    run = {
+        "machine": {**machine, "python": "3", "torch": "2", "transformers": "5"},
+        "settings": {"clock": "cpu", "rounds": 10, "texts": 2, "tokens": 200},
+        "commit": "abc",
+        "results": [result.as_json() for result in results],
+    }
+    filled = page.fill(text + "<!-- table: none -->\n<!-- end -->\n", run)
+    assert "Measured on 2026-01-02 in cpu time: medians of 10 rounds of 2 texts of 200 tokens on 1 core (ABC" in filled
     assert "| often | ≥ 0.9 | 0.550× (0.5 … 0.6) **missed** | 0.950× |" in filled
     assert "old" not in filled and "Not part of this run." in filled
-    assert page.fill(filled, {"results": [result.as_json() for result in results]}) == filled
+    assert filled.count("<!-- end -->") == 3 and page.fill(filled, run) == filled
 
 
 @pytest.mark.slow

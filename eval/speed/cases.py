@@ -137,7 +137,7 @@ class Bench:
 def draw_ids(subject: Subject, rows: int, tokens: int) -> Tensor:
     """Draw ids [rows, tokens] without special tokens, the same in every call, as texts of random weights."""
     generator = torch.Generator().manual_seed(rows)
-    return torch.randint(3, subject.model.config.vocab_size, (rows, tokens), generator=generator)
+    return torch.randint(3, len(subject.tokenizer), (rows, tokens), generator=generator)
 
 
 def measure_no_violation(bench: Bench) -> Iterator[Result]:

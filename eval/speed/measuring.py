@@ -23,7 +23,6 @@ from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
     LlamaConfig,
-    LlamaForCausalLM,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -175,21 +174,18 @@ def load(name: str, tokens: int) -> Subject:
 
 
 def _invent_model(tokens: int) -> Subject:
-    """Return a Llama of 58M random weights, which spends nearly all time in its forward pass; bundled tokenizer."""
+    """Return a Llama of the shape of 58M weights, which spends nearly all time in its forward pass."""
     if not (FOLDER / "tiny").is_dir():
         raise Skipped(f"{RANDOM}: the bundled tokenizer is not in antislop/data/tiny, so it is not measured.")
-    config = LlamaConfig(
-        vocab_size=32_000,
-        hidden_size=512,
-        intermediate_size=1376,
-        num_hidden_layers=8,
-        num_attention_heads=8,
-        max_position_embeddings=2048,
-    )
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        model = LlamaForCausalLM(config).eval()
-    return Subject(RANDOM, model, AutoTokenizer.from_pretrained(FOLDER / "tiny"), tokens, is_random=True)
+    shape = {
+        "hidden_size": 512,
+        "intermediate_size": 1376,
+        "num_hidden_layers": 8,
+        "num_attention_heads": 8,
+        "max_position_embeddings": 2048,
+    }
+    model, tokenizer = build_llama(shape, vocab=32_000, dtype=torch.float32, device="cpu")
+    return Subject(RANDOM, model, tokenizer, tokens, is_random=True)
 
 
 def build_llama(
@@ -199,6 +195,7 @@ def build_llama(
 
     Its layers add zeros, so the embedding of a token reaches the head as a unit vector of its own, and the head holds
     the bundled model's probabilities after that token: for the most frequent tokens, and their mean for all others.
+    Further tokens of the vocabulary are never drawn, and have no embedding.
     """
     tiny, tokenizer = antislop.tiny_model()
     config = LlamaConfig(vocab_size=vocab, tie_word_embeddings=False, **shape)
@@ -213,7 +210,9 @@ def build_llama(
     rest = often.index_fill(0, frequent, 0.0)
     after = torch.cat([(rest @ probs / rest.sum())[None], probs[frequent]]).log().clamp(min=NEVER)
     with torch.no_grad():
-        embedding, head = model.get_input_embeddings().weight.zero_(), model.get_output_embeddings().weight
+        embeddings = torch.nn.Embedding(len(probs), config.hidden_size, device=device, dtype=dtype)
+        model.set_input_embeddings(embeddings)
+        embedding, head = embeddings.weight.zero_(), model.get_output_embeddings().weight
         embedding[:, 0] = root  # of the length that RMSNorm gives it, too
         embedding[frequent] = root * torch.eye(config.hidden_size, device=device, dtype=dtype)[1 : len(frequent) + 1]
         head.fill_(NEVER / root)[: len(probs), : len(after)] = (after / root).T.to(dtype)

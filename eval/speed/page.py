@@ -3,7 +3,8 @@
     python -m eval.speed --json eval/results/speed.json
     python -m eval.speed.page [eval/results/speed.json]
 
-A table stands between <!-- table: BENCHMARKS --> and <!-- end -->; what else the page says is left as it is.
+A table stands between <!-- table: BENCHMARKS --> and <!-- end -->, and when and how the run was made after
+<!-- conditions -->; what else the page says is left as it is.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from __future__ import annotations
 import json
 import re
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from antislop.display import describe_count
 from eval import ROOT
 from eval.cost import NEVER, OFTEN, Point, draw_plot
 from eval.reporting import Table, render_table
@@ -22,7 +25,8 @@ from eval.speed.measuring import show_goal, show_value
 
 PAGE = ROOT / "docs" / "explanation" / "speed.md"
 RUN = ROOT / "eval" / "results" / "speed.json"
-PLACE = re.compile(r"(<!-- (table|conditions): ?(.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
+PLACE = re.compile(r"(<!-- (table|conditions)(?:: ([^\n]+?))? -->\n).*?(<!-- end -->)", re.DOTALL)
+WIDTH = 120
 KINDS = {"no violation": (NEVER, "phrases"), "violations": (OFTEN, "violations_per_1000")}
 """Benchmarks that are plotted: the panel, and the figure on its axis."""
 
@@ -34,10 +38,9 @@ def fill(page: str, run: Mapping[str, Any]) -> str:
     """Return the page with its conditions and tables replaced by those of a run."""
 
     def replace(place: re.Match[str]) -> str:
-        kind, names = place[2], place[3].split(", ")
-        if kind == "conditions":
-            return f"{place[1]}{describe(run)}\n{place[4]}"
-        rows = [row for row in run["results"] if row["benchmark"] in names]
+        if place[2] == "conditions":
+            return f"{place[1]}\n{describe(run)}\n\n{place[4]}"
+        rows = [row for row in run["results"] if row["benchmark"] in place[3].split(", ")]
         return f"{place[1]}\n{tabulate(rows) if rows else 'Not part of this run.'}\n\n{place[4]}"
 
     return PLACE.sub(replace, page)
@@ -46,11 +49,14 @@ def fill(page: str, run: Mapping[str, Any]) -> str:
 def describe(run: Mapping[str, Any]) -> str:
     """Return the sentence that says when, with what and on what the figures were measured."""
     machine, settings = run["machine"], run["settings"]
-    return (
-        f"Measured on {machine['date'][:10]} in {settings['clock']} time: medians of {settings['rounds']} rounds of "
-        f"{settings['texts']} texts of {settings['tokens']} tokens, {machine['cores']} cores of an {machine['cpu']}, "
-        f"{machine['threads']} thread, a load of {machine['load'][0]:g} at the start, Python {machine['python']}, "
-        f"torch {machine['torch']}, transformers {machine['transformers']}, antislop at {run.get('commit')}."
+    rounds, texts = describe_count(settings["rounds"], "round"), describe_count(settings["texts"], "text")
+    cores, threads = describe_count(machine["cores"], "core"), describe_count(machine["threads"], "thread")
+    return textwrap.fill(
+        f"Measured on {machine['date'][:10]} in {settings['clock']} time: medians of {rounds} of {texts} of "
+        f"{settings['tokens']} tokens on {cores} ({machine['cpu']}, {threads}, a load of {machine['load'][0]:.1f} at "
+        f"the start), with Python {machine['python']}, torch {machine['torch']}, transformers "
+        f"{machine['transformers']} and this repository at {run['commit']}.",
+        width=WIDTH,
     )
 
 
