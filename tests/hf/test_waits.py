@@ -18,7 +18,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, StoppingCrite
 
 import antislop
 from antislop import AntiSlop, Ban
-from antislop.decoding.protocols import send
+from antislop.devices import send
 from tests.support import pretend_device
 from tests.support.controllers import MaskingController
 from tests.support.pretend_device import RunApart
