@@ -68,7 +68,8 @@ def test_a_wider_vocabulary_leaves_the_texts_as_they_are() -> None:
 
 def test_the_invented_llama_writes_what_the_bundled_model_would_write_after_each_frequent_token() -> None:
     measuring, gpu = load("measuring"), load("gpu")
-    model, tokenizer = measuring.build_llama(gpu.DRY.shape, vocab=5000, dtype=torch.float32, device="cpu")
+    vocab = gpu.FULL.vocab
+    model, tokenizer = measuring.build_llama(gpu.DRY.shape, vocab=vocab, dtype=torch.float32, device="cpu")
     tiny, _ = antislop.tiny_model()
     often = tokenizer.convert_tokens_to_ids(tokenizer.tokenize(" the"))[-1]
     with torch.no_grad():
@@ -76,7 +77,9 @@ def test_the_invented_llama_writes_what_the_bundled_model_would_write_after_each
         logits = tiny(torch.tensor([[tiny.config.bos_token_id, often]])).logits[0, -1]
     logits[tokenizer.all_special_ids] = -math.inf
     torch.testing.assert_close(own[: len(logits)], logits.softmax(-1), atol=1e-4, rtol=1e-3)
-    assert not own[len(logits) :].any()
+    assert len(own) == vocab and not own[len(logits) :].any()
+    subject = measuring.Subject("", model, tokenizer, 5)
+    assert subject.write(0, antislop.AntiSlop(tokenizer, ["zebra"])).tokens == subject.write(0).tokens
 
 
 def test_waits_are_counted_by_the_warnings_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:

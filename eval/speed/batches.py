@@ -87,10 +87,7 @@ def _measure_batch(bench: Bench, sampler: AntiSlop, rows: int, context: int) -> 
 def measure_batch_violations(bench: Bench) -> Iterator[Result]:
     """Compare lists that a batch often violates with `generate` on the same batch; only kept tokens count."""
     if bench.subject.is_random:
-        raise Skipped(
-            "most of its ids have no text, so a word's edge is open for many tokens and its violations cost "
-            "more than those of any text: batch-violations is not measured."
-        )
+        raise Skipped("batch-violations is for models that write text, so it is not measured.")
     tokens = min(bench.subject.tokens, bench.subject.positions - START)
     groups = bench.pool[:, :START].reshape(-1, BATCH, START)
 

@@ -64,7 +64,7 @@ def _name_shape(*sizes: int) -> dict[str, int]:
 FULL = Scale(
     _name_shape(2048, 8192, 16, 32, 8, 2048), 151_936, torch.bfloat16, (1, 8, 64), (1, 16, 64), 128, POOLED, 12
 )
-DRY = Scale(_name_shape(64, 128, 2, 4, 2, 512), 5_000, torch.float32, (1, 3), (1, 16), 12, 80, 1)
+DRY = Scale(_name_shape(64, 128, 2, 4, 2, 512), 9_000, torch.float32, (1, 3), (1, 16), 12, 80, 1)
 
 
 @dataclass(frozen=True, eq=False)

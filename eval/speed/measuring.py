@@ -424,7 +424,9 @@ class Result:
 
 
 def show_value(value: float, unit: str) -> str:
-    return f"{value:.3f}×" if unit == "×" else f"{value:.3g} {unit}".strip()
+    if unit == "×":
+        return f"{value:.3f}×"
+    return f"{value:,.0f} {unit}" if value >= 1000 else f"{value:.3g} {unit}".strip()
 
 
 def show_goal(goal: float | None, *, is_floor: bool) -> str:

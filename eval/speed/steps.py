@@ -31,7 +31,7 @@ GOALS = {"no bans": 1.0, "bundled list": 1.03, "bundled list, constructions, loo
 def measure_python(bench: Bench) -> Iterator[Result]:
     """Time a batch that writes known text while model, softmax and multinomial return at once."""
     if bench.subject.is_random:
-        raise Skipped("most of its ids have no text: the Python of a step is not measured.")
+        raise Skipped("python is for models that write text, so it is not measured.")
     texts = _known_texts(bench)
     samplers = {"generate": None, "no phrases": bench.sampler([])}
     read = bench.subject.tokenizer.batch_decode(texts)
@@ -95,7 +95,7 @@ def _stubbed(bench: Bench, texts: Tensor, sampler: AntiSlop | None) -> Contestan
 def measure_steps(bench: Bench) -> Iterator[Result]:
     """Compare the time per step of 64 rows with that of `generate`, with real bans, some of which are violated."""
     if bench.subject.is_random:
-        raise Skipped("none of the bundled bans occurs in its texts: steps is not measured.")
+        raise Skipped("steps is for models that write text, so it is not measured.")
     subject = replace(bench.subject, model=widen(bench.subject.model, VOCAB))
     prompts = _known_texts(bench)[:, :START].contiguous()
     every = BanList([*default_bans(), *constructions(), *loops()])
