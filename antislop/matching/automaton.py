@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 
-class Node(dict[str, "Node"]):
+class TrieNode(dict[str, "TrieNode"]):
     """The longest prefix of a pattern that a text ends with; `node[symbol]` is the one after the text's next symbol.
 
     Nodes are compared by identity. To rewind, use an earlier one.
@@ -30,7 +30,7 @@ class Node(dict[str, "Node"]):
     __hash__ = object.__hash__  # type: ignore[assignment]  # that of a dict is None
 
     def __init__(
-        self, automaton: Automaton, depth: int, low: int, high: int, width: int, fallback: Node | None
+        self, automaton: Automaton, depth: int, low: int, high: int, width: int, fallback: TrieNode | None
     ) -> None:
         self.automaton = automaton
         self.depth = depth
@@ -41,7 +41,7 @@ class Node(dict[str, "Node"]):
         self.longest = depth
         self.width = width
 
-    def __missing__(self, symbol: str) -> Node:
+    def __missing__(self, symbol: str) -> TrieNode:
         path = [self]
         while (fallback := path[-1].fallback) is not None and symbol not in fallback:
             path.append(fallback)
@@ -70,7 +70,7 @@ class Automaton:
         self._placeless = placeless
         self._ids = array("I", sorted(range(len(patterns)), key=patterns.__getitem__))
         self._sorted = [patterns[i] for i in self._ids]
-        self.root = Node(self, 0, 0, len(patterns), 0, None)
+        self.root = TrieNode(self, 0, 0, len(patterns), 0, None)
         self.nodes = [self.root]
 
     def forget(self) -> None:
@@ -79,15 +79,15 @@ class Automaton:
             node.clear()
         self.nodes = [self.root]
 
-    def prefix(self, node: Node) -> str:
+    def prefix(self, node: TrieNode) -> str:
         return self._sorted[node.low][: node.depth] if node.depth else ""
 
-    def endings(self, node: Node, count: int) -> list[str]:
+    def endings(self, node: TrieNode, count: int) -> list[str]:
         """Return the rest of up to `count` patterns that begin with the prefix of a node."""
         patterns = self._sorted[node.low : min(node.high, node.low + count)]
         return [pattern[node.depth :] for pattern in patterns]
 
-    def extend(self, node: Node, symbol: str, fallback: Node) -> Node:
+    def extend(self, node: TrieNode, symbol: str, fallback: TrieNode) -> TrieNode:
         """Add the node of a prefix and one symbol more; return `fallback` if no pattern begins like that."""
         patterns, low, high, depth = self._sorted, node.low, node.high, node.depth
         if low == high:
@@ -105,7 +105,7 @@ class Automaton:
             if low == high:
                 return fallback
         width = node.width + (symbol != self._placeless)
-        after = Node(self, depth + 1, low, high, width, fallback)
+        after = TrieNode(self, depth + 1, low, high, width, fallback)
         prefix = patterns[low]
         if len(prefix) == depth + 1:  # patterns equal to the prefix sort before all longer ones
             equal = bisect_left(patterns, prefix + "\0", low, high)

@@ -218,7 +218,7 @@ def measure_compile(bench: Bench) -> Iterator[Result]:
     case = f"{COMPILED:,} phrases"
     seconds = [timed(lambda: bench.sampler(phrases), bench.race.clock)[0] for _ in rounds]
     yield result(case, seconds, unit="s", goal=2.0, note="from strings to a ready AntiSlop, vocabulary included")
-    kept, peak = _weigh(lambda: bench.sampler(phrases))
+    kept, peak = weigh(lambda: bench.sampler(phrases))
     note = f"tracemalloc: what stays, without the strings passed in; {peak:.0f} MB at the peak"
     yield result(f"{case}, memory", [kept], unit="MB", goal=60.0, note=note)
     yield from _measure_steps(bench, BanList(phrases))
@@ -252,7 +252,7 @@ def read_texts(matcher: Matcher, texts: Sequence[Sequence[int]]) -> None:
             state = matcher.feed(state, token)
 
 
-def _weigh(work: Callable[[], object]) -> tuple[float, float]:
+def weigh(work: Callable[[], object]) -> tuple[float, float]:
     """Return the megabytes that a result keeps, and the peak while it was made."""
     gc.collect()
     tracemalloc.start()

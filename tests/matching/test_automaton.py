@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import example, given, strategies as st
 
-from antislop.matching.automaton import Automaton, Node
+from antislop.matching.automaton import Automaton, TrieNode
 
 patterns = st.lists(
     st.text("ab", min_size=1, max_size=6) | st.text("abc\U0010ffff", min_size=1, max_size=3), max_size=8
@@ -13,7 +13,7 @@ patterns = st.lists(
 texts = st.text("abc\U0010ffff", max_size=25)
 
 
-def walk(automaton: Automaton, text: str, *, node: Node | None = None) -> list[Node]:
+def walk(automaton: Automaton, text: str, *, node: TrieNode | None = None) -> list[TrieNode]:
     """Return the node after each symbol."""
     nodes, node = [], automaton.root if node is None else node
     for symbol in text:
@@ -50,7 +50,7 @@ def test_a_node_has_every_pattern_and_every_prefix_that_the_text_ends_with(patte
         assert automaton.prefix(node) == longest_beginning(patterns, text[:end])
 
 
-def describe(automaton: Automaton, node: Node) -> tuple[object, ...]:
+def describe(automaton: Automaton, node: TrieNode) -> tuple[object, ...]:
     return automaton.prefix(node), node.depth, node.matches, node.longest
 
 
@@ -140,7 +140,7 @@ def test_nodes_are_made_only_for_visited_prefixes(count: int) -> None:
     assert len(automaton.nodes) < 30
 
 
-def _count_suffixes(automaton: Automaton, visited: set[Node]) -> int:
+def _count_suffixes(automaton: Automaton, visited: set[TrieNode]) -> int:
     """Count the nodes of suffixes of the text that were never nodes of the text itself."""
     seen = {automaton.prefix(node) for node in visited}
     suffixes = {prefix for node in automaton.nodes if any(s.endswith(prefix := automaton.prefix(node)) for s in seen)}

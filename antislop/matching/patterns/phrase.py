@@ -11,7 +11,7 @@ from operator import sub
 from typing import Any, ClassVar, NamedTuple, TypeAlias, get_args
 
 from antislop.errors import BanError
-from antislop.matching.automaton import Automaton, Node
+from antislop.matching.automaton import Automaton, TrieNode
 from antislop.matching.folding import (
     BOUNDARY,
     IN_WORD,
@@ -44,7 +44,7 @@ _MARKS = {"-": "every dash, the hyphen of “well-known” too", "'": "every apo
 _SYMBOL = re.compile(f"[^{BOUNDARY}]")
 
 
-PhraseState: TypeAlias = tuple[Context, Node, tuple[int, ...] | None]
+PhraseState: TypeAlias = tuple[Context, TrieNode, tuple[int, ...] | None]
 """The state of one track: of folding, of the automaton, and gaps.
 
 gaps: for each symbol of the longest incomplete phrase, the distance to the next one, and of the last to the end of the
@@ -128,7 +128,7 @@ class _PhraseTrack:
         is_regular = gaps == _find_regular_gaps(self._find_open(node))
         return (folded.context, node, None if is_regular else gaps), tuple(matches)
 
-    def _find_open(self, node: Node) -> str:
+    def _find_open(self, node: TrieNode) -> str:
         """Return the symbols of the longest incomplete phrase that were read."""
         return self.automaton.prefix(node)[node.depth - node.longest :]
 
