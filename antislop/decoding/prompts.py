@@ -156,7 +156,7 @@ def _gather(prompts: Sequence[_Prompt], *, limit: int) -> Iterator[_Prompt]:
 def count_shared(text: Sequence[int], other: Sequence[int]) -> int:
     """Return how many tokens two texts have in common at their beginning; 0 for less than is worth copying.
 
-    >>> count_shared(range(20), [*range(17), 0])
+    >>> count_shared([*range(20)], [*range(17), 0])
     17
     """
     if text[:SHORTEST_SHARED] != other[:SHORTEST_SHARED]:
