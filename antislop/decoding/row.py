@@ -98,7 +98,7 @@ class RowSpec:
 
     prompt: ids [1, tokens].
     state: the matcher's after the prompt.
-    generator: None for torch's global random numbers, which the texts of a batch share.
+    generator: on the CPU; None for torch's global random numbers, which the texts of a batch share.
     keep_scores: keep logits and scores of the kept tokens.
     alternatives: likely tokens that are recorded with each draw; None if draws are not described.
     max_forks: how many texts the controller may continue at a time.

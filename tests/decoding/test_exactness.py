@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,9 +19,6 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from antislop.decoding.loop import decode
-from antislop.decoding.row import Row
-from antislop.decoding.scheduler import Scheduler
 from antislop.matching.bans import Ban
 from antislop.matching.token_matcher import Matcher
 from antislop.trace.events import Finished, Rewound, Settled
@@ -30,7 +26,7 @@ from tests.support.ban_cases import CASES, LETTERS, anywhere, expected_of
 from tests.support.depth import DEPTH, in_turn, sample_size
 from tests.support.oracles import conditioned_distribution, first_token_text, rejection_distribution
 from tests.support.statistics import p_value, smallest_deviation
-from tests.support.toys import Markov, Words, run, spec_of
+from tests.support.toys import Markov, Words, run
 
 
 def draw(
@@ -171,29 +167,6 @@ def test_a_rewind_reaches_an_earlier_start_as_often_as_by_single_rewinds() -> No
     expected = rejection_distribution(model, LETTERS, bans)
     assert sum(share for text, share in expected.items() if text[0] == 1) == pytest.approx(3 / 8)
     assert p_value(draw(model, LETTERS, bans, times=sample_size(4000)), expected) > 1e-4
-
-
-class FarGenerator(torch.Generator):
-    """A generator whose device is not the CPU."""
-
-    device = torch.device("cuda")
-
-
-def test_nested_bans_draw_on_the_device_of_the_rows_generator(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a GPU: torch refuses to draw on the CPU with a generator of another device."""
-    devices, rand = [], torch.rand
-
-    def draw_near(*size: object, device: object = "cpu", **kwargs: Any) -> torch.Tensor:
-        devices.append(device)
-        return rand(*size, **kwargs)
-
-    model = Markov(4, sharpness=0.0, length=8)
-    matcher = Matcher([anywhere("ab"), anywhere("bc"), anywhere("c", 0.5)], LETTERS)
-    row = Row(replace(spec_of(model, matcher), generator=FarGenerator()))
-    monkeypatch.setattr(torch, "rand", draw_near)
-    bounces = sum(isinstance(event, Rewound) for _, event in decode(Scheduler(rows=[row]), model))
-    assert bounces > 1
-    assert set(devices) == {FarGenerator.device}
 
 
 def test_an_exit_below_a_kept_weighted_ban_counts_the_probability_of_keeping_it() -> None:
