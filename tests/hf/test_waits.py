@@ -6,6 +6,7 @@ The device is a pretend one: see tests/support/pretend_device.py, of which this 
 from __future__ import annotations
 
 import copy
+import math
 import re
 from collections.abc import Callable, Sequence
 from functools import cache, partial
@@ -18,6 +19,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, StoppingCrite
 
 import antislop
 from antislop import AntiSlop, Ban
+from antislop.decoding.prompts import PART
 from antislop.devices import send
 from tests.support import pretend_device
 from tests.support.controllers import MaskingController
@@ -89,7 +91,8 @@ def count(name: str, rows: int) -> tuple[pretend_device.Count, int]:
     model, tokenizer = tiny()
     ids = tokenizer(["The old house at the edge of the village"] * rows, return_tensors="pt")["input_ids"].to("pretend")
     set_seed(0)
-    with pretend_device.counted(model, prompts=rows if "in flight" in name else 1) as counts:
+    prompts = math.ceil(ids.numel() / PART) if "in flight" in name else 1
+    with pretend_device.counted(model, prompts=prompts) as counts:
         return counts, RUNS[name](ids)
 
 
@@ -111,21 +114,21 @@ COSTS: dict[str, tuple[tuple[float, float], ...]] = {
     "generate, repetition penalty": ((1, 53), (1, 53), (1, 53)),
     "generate, padded": ((2, 46), (2, 46), (2, 46)),  # transformers asks the mask whether it masks anything
     "generate, static cache": ((1, 51), (1, 52), (1, 52)),
-    "sampled": ((2, 24), (2, 27), (2, 27)),
-    "greedy": ((2, 9), (2, 12), (2, 12)),
-    "padded": ((2, 25), (2, 28), (2, 28)),
-    "static cache": ((2, 36), (2, 40), (2, 40)),
-    "in flight": ((2, 29), (2, 116), (2, 788)),
-    "top tokens recorded": ((7, 30), (42, 75), (322, 411)),
-    "all tokens recorded": ((7, 30), (42, 75), (322, 411)),
-    "a controller": ((6, 31), (41, 237), (321, 1861)),
-    "repetition penalty": ((2, 34), (2, 44), (2, 100)),
-    "a criterion": ((3, 27), (3, 37), (3, 93)),
-    "sampled, with bans": ((40, 84), (39, 107), (41, 117)),
-    "greedy, with bans": ((43, 77), (43, 77), (43, 77)),
-    "sampled, with weights": ((51, 117), (45, 119), (46, 126)),
-    "static cache, with bans": ((40, 84), (39, 118), (41, 125)),
-    "in flight, with bans": ((45, 91), (40, 98), (42, 100)),
+    "sampled": ((1, 23), (1, 26), (1, 26)),
+    "greedy": ((1, 8), (1, 11), (1, 11)),
+    "padded": ((1, 24), (1, 27), (1, 27)),
+    "static cache": ((1, 24), (1, 28), (1, 28)),
+    "in flight": ((1, 17), (1, 20), (1, 20)),
+    "top tokens recorded": ((1, 37), (1, 40), (1, 40)),
+    "all tokens recorded": ((1, 37), (1, 40), (1, 40)),
+    "a controller": ((1, 34), (1, 65), (1, 289)),
+    "repetition penalty": ((1, 33), (1, 37), (1, 37)),
+    "a criterion": ((2, 25), (2, 29), (2, 29)),
+    "sampled, with bans": ((2, 2), (2, 36), (2, 33)),
+    "greedy, with bans": ((1, 1), (1, 1), (1, 1)),
+    "sampled, with weights": ((3, 3), (4, 22), (4, 39)),
+    "static cache, with bans": ((2, 6), (2, 39), (2, 40)),
+    "in flight, with bans": ((3, 3), (3, 25), (3, 25)),
 }
 """At each number of `ROWS`: the most waits of the host, and kernels outside the model, per step; with bans, per rewind.
 
