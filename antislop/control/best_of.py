@@ -94,6 +94,8 @@ class BestOf:
         contest, number = self._contest, self._number
         if self._end is None:
             self._enter(step, number)
+        elif step.is_done and contest.winner == number:  # nothing can be written after its unit
+            self._finish(step, number)
         if contest.winner is not None and (contest.winner != number or number in contest.finished):
             contest.ended.add(number)
             return []

@@ -184,10 +184,11 @@ class LogitsSource(Source):
 
     def add_draw(self, draws: Draws, number: int) -> None:
         row, drawn, state = self.row, draws.events[number], draws.states[number]
-        is_quiet = not self._always_keeps and not state.violations and state.settled_length == len(row.tokens)
+        is_failed = drawn.token == NONE_DRAWN
+        is_quiet = not (is_failed or self._always_keeps or state.violations) and state.settled_length == len(row.tokens)
         if not is_quiet:
             row.node.table = DenseTable(draws.batch, number)
-        if drawn.token == NONE_DRAWN:
+        if is_failed:
             self.end("failed")
             return
         row.append(drawn.token, state)

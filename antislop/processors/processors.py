@@ -99,7 +99,7 @@ class Processors:
         if not self._list:
             return logits
         if self.is_blind:
-            scores: Tensor = self._list(rows[0].ids_up_to(0)[:, -1:].expand(len(rows), 1), logits)
+            scores: Tensor = self._list(rows[0].ids_up_to(0)[:, -1:].expand(len(rows), -1), logits)
             return scores
         sizes = [row.prompt_length + length for row, length in zip(rows, lengths, strict=True)]
         if len(set(sizes)) == 1:

@@ -47,9 +47,9 @@ class Flight:
 
     def steps(self) -> Iterator[None]:
         for step in decode_in_steps(self.scheduler, self.engine):
-            for row, event in step:
+            for row, events in step:
                 self.rows[row.number] = row
-                self.reports.setdefault(row.number, Report()).add(event)
+                self.reports.setdefault(row.number, Report()).extend(events)
             yield
 
     def finish(self) -> list[list[int]]:

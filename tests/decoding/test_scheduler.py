@@ -16,7 +16,7 @@ import pytest
 from transformers import RepetitionPenaltyLogitsProcessor, TemperatureLogitsWarper
 
 from antislop.decoding.engine import BatchEngine, ForwardPass
-from antislop.decoding.loop import decode, decode_in_steps
+from antislop.decoding.loop import Step, decode, decode_in_steps
 from antislop.decoding.policy import Policy
 from antislop.decoding.row import Row, RowSpec
 from antislop.decoding.scheduler import Scheduler
@@ -63,6 +63,10 @@ def specs() -> list[RowSpec]:
 def engine_of(*, rows: int) -> BatchEngine:
     model = MarkovModel(MODEL.table)
     return BatchEngine(model, model.new_cache(rows))
+
+
+def list_finished(step: Step) -> list[int]:
+    return [row.number for row, events in step for event in events if isinstance(event, Finished)]
 
 
 def write(texts: Sequence[RowSpec], *, places: int) -> list[list[int]]:
@@ -184,7 +188,7 @@ def write_canceling(numbers: set[int], *, seed: int) -> tuple[dict[int, Row], li
     left, gone = set(numbers), set[int]()
     for step in decode_in_steps(scheduler, engine):
         rows |= {row.number: row for row, _ in step}
-        late += [(row, event) for row, event in step if row.number in gone]
+        late += [(row, events) for row, events in step if row.number in gone]
         for number in [number for number in left if rng.random() < 0.1]:
             scheduler.cancel(number)
             left.remove(number)
@@ -222,13 +226,12 @@ def test_canceling_a_text_that_is_finished_or_unknown_does_nothing() -> None:
     first = scheduler.submit(specs()[0])
     scheduler.cancel(first + 7)
     steps = decode_in_steps(scheduler, engine_of(rows=1))
-    while not any(isinstance(event, Finished) for _, event in next(steps)):
+    while not list_finished(next(steps)):
         pass
     scheduler.cancel(first)
     second = scheduler.submit(specs()[1])
     scheduler.close()
-    finished = {row.number for step in steps for row, event in step if isinstance(event, Finished)}
-    assert finished == {second}
+    assert [number for step in steps for number in list_finished(step)] == [second]
 
 
 def test_a_text_may_be_made_when_a_row_is_free_for_it() -> None:
@@ -290,7 +293,7 @@ def test_finished_texts_are_freed_while_the_scheduler_waits() -> None:
     def read() -> None:
         for step in decode_in_steps(scheduler, engine_of(rows=2)):
             texts.update(row for row, _ in step)
-            for number in [row.number for row, event in step if isinstance(event, Finished)]:
+            for number in list_finished(step):
                 finished.put(number)
             step.clear()
 
