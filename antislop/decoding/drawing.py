@@ -101,8 +101,8 @@ def _feed(rows: Sequence[Row], events: Sequence[Drawn]) -> list[State]:
 
 def _draw(rows: Sequence[Row], scores: Tensor, probs: Tensor, *, places: Sequence[int], batch: int) -> Tensor:
     """Draw tokens [n]; in groups if some rows sample, or have generators of their own, and others do not."""
-    ways = [(row.spec.policy.do_sample, row.has_own_generator) for row in rows]
-    if len(set(ways)) == 1:
+    ways = [(row.spec.policy.do_sample, row.spec.generator is None) for row in rows]
+    if ways.count(ways[0]) == len(ways):
         return _draw_alike(rows, scores, probs, places=places, batch=batch)
     drawn = torch.empty(len(rows), dtype=torch.long, device=scores.device)
     for way in set(ways):

@@ -118,11 +118,12 @@ class BatchEngine:
             return self._prefill(rows)
         # A waiting row is fed fillers beside the others, and cut only when it resumes: a cut moves the row in the
         # cache, which changes the last bits of all rows. After the first cut of any row, waiting rows are cut at once.
-        is_even = not self._is_ragged
-        cut = [
-            0 if row.is_finished or (row.is_waiting and is_even) else self._cut_back(p, row)
-            for p, row in enumerate(rows)
-        ]
+        is_even, cut = not self._is_ragged, [0] * len(rows)
+        for place, (row, held) in enumerate(zip(rows, self._held, strict=False)):
+            if len(held.fed) == len(row.tokens) - 1 <= row.unchanged and row.settled < held.settled + SETTLE_EVERY:
+                continue  # most rows in most steps: one token was added
+            if not (row.is_finished or (row.is_waiting and is_even)):
+                cut[place] = self._cut_back(place, row)
         queries = [self._query(place, row) for place, row in enumerate(rows)]
         fed = [len(query) for query in queries]
         queries += [self._query_nothing(place) for place in range(len(rows), len(self._cache.lengths))]
@@ -224,8 +225,6 @@ class BatchEngine:
         """Remove from the cache the tokens not in the text, and its last one, which is to be read; return how many."""
         held = self._held[place]
         fed, base = held.fed, held.base
-        if len(fed) == len(row.tokens) - 1 <= row.unchanged and row.settled < held.settled + SETTLE_EVERY:
-            return 0  # most rows in most steps: one token was added
         limit = max(0, min(len(fed), len(row.tokens) - 1))
         shared = min(row.unchanged, limit)
         while shared < limit and fed[shared] == row.tokens[shared]:

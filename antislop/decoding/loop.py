@@ -50,8 +50,8 @@ def _admit(scheduler: Scheduler, engine: Engine, batches: list[LogitsBatch]) -> 
         yield from _read(scheduler, engine, batches, in_parts=in_parts)
         if in_parts:
             break
-    if isinstance(engine, SelectingEngine) and engine.can_select and (places := scheduler.close_gaps()):
-        engine.select(places)
+    if scheduler.has_gaps and isinstance(engine, SelectingEngine) and engine.can_select:
+        engine.select(scheduler.close_gaps())
     return scheduler.is_writing
 
 
@@ -84,15 +84,16 @@ def _draft(sources: Sequence[Source]) -> None:
 
 def _advance(sources: Sequence[Source], forward_pass: ForwardPass) -> tuple[Step, list[LogitsBatch]]:
     """Give each unfinished row its logits, draw, and walk on; return what happened, and the logits."""
-    places = [place for place, s in enumerate(sources) if not (s.row.is_finished or s.row.is_waiting)]
     _note_costs(sources, forward_pass)
     last = forward_pass.logits[:, -1]
-    batches = [LogitsBatch(last, last, dtype=forward_pass.dtype)]
-    places = [place for place in places if sources[place].read(batches[0], place)]
-    rows = [sources[place].row for place in places]
+    batches, places, rows = [LogitsBatch(last, last, dtype=forward_pass.dtype)], [], []
+    for place, source in enumerate(sources):
+        row = source.row
+        if not (row.is_finished or row.is_waiting) and source.read(batches[0], place):
+            row.unchanged = len(row.tokens)
+            places.append(place)
+            rows.append(row)
     logits = forward_pass.logits if len(places) == len(sources) else select(forward_pass.logits, places)
-    for row in rows:
-        row.unchanged = len(row.tokens)
     if any(row.draft.proposed for row in rows):
         batches.append(fill_paths(rows, logits, dtype=forward_pass.dtype))
         for place in places:

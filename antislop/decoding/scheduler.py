@@ -110,7 +110,7 @@ class Scheduler:
         An idle open scheduler waits for a text; if it is idle afterwards, all texts are finished.
         """
         self.drop_canceled()
-        taken = len(self.reading) + sum(not row.is_finished for row in self.rows)
+        taken = len(self.reading) + sum(not source.row.is_finished for source in self.sources)
         for _ in range(taken, self._max_rows):
             if (row := self._next_row()) is None:
                 break
@@ -131,22 +131,26 @@ class Scheduler:
         self.sources[source.row.index : source.row.index + 1] = [source]
         self._width = max(self._width, len(self.sources))
 
-    def close_gaps(self) -> list[int]:
-        """Move the last rows to places of finished ones that no text takes; return which place each row had, if so.
+    @property
+    def has_gaps(self) -> bool:
+        """Whether the batch is to go on without the finished rows that no text takes.
 
         While texts may still come, only once half of the rows are finished: a batch that grows is copied.
         """
+        if self.reading or not self._is_in_flight:
+            return False
+        left = sum(not source.row.is_finished for source in self.sources)
+        return 0 < left <= (self._width // 2 if self._is_open else self._width - 1)
+
+    def close_gaps(self) -> list[int]:
+        """Move the last rows to the places of finished ones; return which place each row had."""
         rows = self.rows
         last = [row.index for row in rows if not row.is_finished]
-        left = len(last)
-        most = self._width // 2 if self._is_open else self._width - 1
-        if not (self._is_in_flight and 0 < left <= most) or self.reading:
-            return []
-        places = [last.pop() if row.is_finished else row.index for row in rows[:left]]
+        self._width = len(last)
+        places = [last.pop() if row.is_finished else row.index for row in rows[: self._width]]
         self.sources = [self.sources[place] for place in places]
         for place, row in enumerate(self.rows):
             row.index = place
-        self._width = left
         return places
 
     def place_copy(self, copy: Source, *, of: Row) -> None:
@@ -169,12 +173,13 @@ class Scheduler:
         """Finish the rows of canceled texts, and forget finished rows behind the last text."""
         with self._changed:
             canceled, self._canceled = self._canceled, set()
-        for row in [source.row for source in (*self.sources, *self.reading)]:
-            if row.number in canceled:
-                row.is_finished, row.history = True, None
-                row.node.cut_loose()
-                row.node.drop_children()
-        self.reading = [source for source in self.reading if not source.row.is_finished]
+        if canceled:
+            for row in [source.row for source in (*self.sources, *self.reading)]:
+                if row.number in canceled:
+                    row.is_finished, row.history = True, None
+                    row.node.cut_loose()
+                    row.node.drop_children()
+            self.reading = [source for source in self.reading if not source.row.is_finished]
         while self._is_in_flight and self.sources and self.sources[-1].row.is_finished:
             self.sources.pop()  # with its states and probabilities
 
