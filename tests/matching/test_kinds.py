@@ -15,6 +15,7 @@ from antislop.lists.ban_list import BanList
 from antislop.matching.bans import Ban
 from antislop.matching.patterns.tokens import Tokens
 from antislop.matching.scopes import Scope
+from antislop.matching.text_matcher import TextMatcher
 from antislop.matching.token_matcher import Matcher, Violation
 from tests.support.oracles import cut_at, find_in_pieces, matches, sequence_occurrences
 from tests.support.toys import Bytes, Markov, Words, run
@@ -25,6 +26,7 @@ PATTERNS = (
     r"(?i)AB+", r"[^.\n]+\.", r"a(?:ba)*b?", r"(?>a+)b", r"a++", r"(a)?(?(1)b|\.)", r"not .{0,9}?but",
     r"(?x) a b # $ \b", r"a|ab|abb", r"[$\b]a", r"\.\s", r"(?s)a.{2,}?b", r"(?:a|aa)+\.", r"\S+\n", r"(?i)(?:s|ß)+",
 )  # fmt: skip
+REMEMBERED = [pattern for pattern in PATTERNS if "(?<" not in pattern]  # look-behinds depend on more
 texts = st.text(st.sampled_from("aab b.\nsS"), max_size=24)
 places = st.lists(st.integers(0, 40), max_size=8)
 
@@ -40,6 +42,21 @@ def test_regexes_together_match_as_each_does_alone(text: str, cuts: list[int], c
     patterns = sorted(chosen)
     expected = sorted((i, *span) for i, pattern in enumerate(patterns) for span in matches(pattern, text))
     assert find_in_pieces([Ban.regex(pattern) for pattern in patterns], cut_at(text, cuts)) == expected
+
+
+@given(
+    read=st.lists(st.tuples(texts, places), min_size=2, max_size=4),
+    chosen=st.sets(st.sampled_from(REMEMBERED), min_size=1, max_size=3),
+)
+@example(read=[("ba.", [1, 2]), (" a.", [1, 2])], chosen={r"\bab?\b"})
+def test_a_search_remembers_nothing_wrong_of_the_texts_that_it_has_read(
+    read: list[tuple[str, list[int]]], chosen: set[str]
+) -> None:
+    bans = [Ban.regex(pattern) for pattern in sorted(chosen)]
+    matcher = TextMatcher(bans)
+    for text, cuts in read:
+        pieces = cut_at(text, cuts)
+        assert find_in_pieces(bans, pieces, matcher=matcher) == find_in_pieces(bans, pieces)
 
 
 @given(text=texts, cuts=places, pattern=st.sampled_from([r"ab", r"a.*", r"a.*b", r"a+", r"(?s)a.*?\."]))

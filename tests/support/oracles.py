@@ -294,9 +294,14 @@ def _begins(symbols: str, place: int, text: str, origins: Sequence[int]) -> str:
     return "sentence"
 
 
-def find_in_pieces(bans: Sequence[Ban], pieces: Sequence[str], **options: Any) -> list[tuple[int, int, int]]:
-    """Return (ban, start, end) of every match while a text is read piece by piece, in order of start."""
-    matcher, found, read = TextMatcher(bans, **options), [], 0
+def find_in_pieces(
+    bans: Sequence[Ban], pieces: Sequence[str], *, matcher: TextMatcher | None = None, **options: Any
+) -> list[tuple[int, int, int]]:
+    """Return (ban, start, end) of every match while a text is read piece by piece, in order of start.
+
+    matcher: of the bans; by default a new one.
+    """
+    matcher, found, read = matcher or TextMatcher(bans, **options), [], 0
     phrases, others = matcher.phrases.start, matcher.start
     for number, piece in enumerate(pieces):
         phrases, others, result = matcher.read(phrases, others, piece, final=number == len(pieces) - 1)

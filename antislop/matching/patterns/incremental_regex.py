@@ -128,7 +128,7 @@ class IncrementalRegex:
         self.flags = self._original.flags
         end = "\n" if self.flags & regex.VERBOSE else ""  # or a comment would swallow a bracket after it
         self.source = "".join(map(_reach, _ATOM.findall(pattern))) + end
-        self._decided = _compile(self.source)
+        self.decided = _compile(self.source)
         self._open = _compile(f"(?:{self.source})(*FAIL)")
         self.looks_behind = bool(_BEHIND.search(pattern))
         is_tame = size.paths <= FEW_PATHS and not self.looks_behind and not _REFERENCES.search(pattern)
@@ -143,7 +143,7 @@ class IncrementalRegex:
         while True:
             limit = min(start + self.max_span, end)
             search = allowance.search if limit - start > self.brief else _search_at_once
-            result = search(self._decided, text, start, limit)
+            result = search(self.decided, text, start, limit)
             if result is None:
                 undecided, match = limit, None
             elif result.partial:
@@ -180,8 +180,8 @@ class IncrementalRegex:
         return matches
 
 
-def join(regexes: Sequence[IncrementalRegex]) -> list[tuple[list[IncrementalRegex], regex.Pattern[str] | None]]:
-    """Return groups of regexes, each with a pattern that matches wherever one of them does, unless it is alone."""
+def join(regexes: Sequence[IncrementalRegex]) -> list[tuple[list[IncrementalRegex], regex.Pattern[str]]]:
+    """Return groups of regexes, each with a pattern that matches wherever one of them does."""
     by_flags: dict[int, list[IncrementalRegex]] = {}
     singles = []
     for member in regexes:
@@ -191,7 +191,7 @@ def join(regexes: Sequence[IncrementalRegex]) -> list[tuple[list[IncrementalRege
             by_flags.setdefault(member.flags, []).append(member)
     groups = [members[i : i + GROUP_SIZE] for members in by_flags.values() for i in range(0, len(members), GROUP_SIZE)]
     joined = [(group, _compile("|".join(f"(?:{member.source})" for member in group))) for group in groups]
-    return [*joined, *(([single], None) for single in singles)]
+    return [*joined, *(([single], single.decided) for single in singles)]
 
 
 def _search_at_once(pattern: regex.Pattern[str], text: str, start: int, end: int) -> regex.Match[str] | None:

@@ -6,7 +6,7 @@ Regexes without an open match are tried together, in groups; each of the others 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Container, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -43,6 +43,10 @@ _FLAGS = {
     "f": regex.FULLCASE,
     "V1": regex.V1,
 }
+PIECES_KEPT = 20_000
+"""Pieces of text of which it is remembered where no match begins, in about 5 MB."""
+SHORT_PIECE = 40
+"""Characters of a piece that is remembered; tokens are shorter."""
 _ANYTHING = r"(?:(?<!\\)\.|\[\^[^\]]*\]|\[\\[sSwWdD]\\[sSwWdD]\])"
 _ANY_PASSAGE = regex.compile(rf"{_ANYTHING}(?:[*+]|\{{\d*,?\d*\}}).*(?:\\[1-9]|\(\?P=)", regex.S)
 
@@ -67,6 +71,7 @@ class RegexSearch(TextSearch[RegexState]):
         self._timed_out: list[int] = []
         self._looks_behind = any(member.looks_behind for member in self._regexes)
         self._groups = self._group()
+        self._candidates: dict[tuple[str, str], list[int]] = {}  # by the character before a piece, and the piece
         self.begin()
 
     def begin(self) -> None:
@@ -79,11 +84,18 @@ class RegexSearch(TextSearch[RegexState]):
         groups = join([self._regexes[number] for number in numbers.values()])
         return [_RegexGroup([numbers[id(member)] for member in members], members, joined) for members, joined in groups]
 
+    def _regroup(self) -> None:
+        self._groups = self._group()
+        self._candidates.clear()
+
     def read(self, state: RegexState, piece: str, *, final: bool = False) -> tuple[RegexState, PieceResult]:
         text = state.text + piece
         begun, end = len(state.text), len(text)
+        candidates = self._find_candidates(text, begun, final=final)
+        if not (candidates or state.starts or self._looks_behind):
+            return RegexState(text[-1:]), PieceResult()  # as in most pieces
         searched = {number: begun - back for number, back in state.starts}
-        for number in self._find_candidates(text, begun, searched, final=final):
+        for number in candidates:
             searched.setdefault(number, begun)
         matches: list[PatternMatch] = []
         starts: list[tuple[int, int]] = []
@@ -110,7 +122,7 @@ class RegexSearch(TextSearch[RegexState]):
 
     def restore(self) -> None:
         self._timed_out.clear()
-        self._groups = self._group()
+        self._regroup()
         self.begin()
 
     def forget(self, state: RegexState) -> RegexState:
@@ -129,7 +141,7 @@ class RegexSearch(TextSearch[RegexState]):
 
     def _drop(self, number: int) -> None:
         self._timed_out.append(number)
-        self._groups = self._group()
+        self._regroup()
         warnings.warn(
             f"the regex {self._regexes[number].pattern!r} took longer than {TIME_LIMIT} seconds in all and is no "
             "longer searched for: simplify it, most likely by nesting fewer repetitions",
@@ -137,20 +149,25 @@ class RegexSearch(TextSearch[RegexState]):
             stacklevel=2,
         )
 
-    def _find_candidates(self, text: str, begun: int, searched: Container[int], *, final: bool) -> list[int]:
-        candidates: list[int] = []
-        for group in self._groups:
-            if final or group.may_match(text, begun, self._group_allowance):
-                candidates += [number for number in group.numbers if number not in searched]
+    def _find_candidates(self, text: str, begun: int, *, final: bool) -> list[int]:
+        """Return the regexes of which a match may begin in text[begun:]."""
+        # Without look-behinds, this depends on that piece and the character before it, and the same tokens recur.
+        key = text[max(0, begun - 1) : begun], text[begun:]
+        candidates = None if final else self._candidates.get(key)
+        if candidates is None:
+            groups = [group for group in self._groups if final or group.may_match(text, begun, self._group_allowance)]
+            candidates = [number for group in groups for number in group.numbers]
+            if not (final or self._looks_behind) and len(text) - begun < SHORT_PIECE:
+                if len(self._candidates) >= PIECES_KEPT:
+                    self._candidates.clear()
+                self._candidates[key] = candidates
         return candidates
 
 
 class _RegexGroup:
     """Regexes that are tried together. joined: matches wherever any of them does."""
 
-    def __init__(
-        self, numbers: list[int], regexes: Sequence[IncrementalRegex], joined: regex.Pattern[str] | None
-    ) -> None:
+    def __init__(self, numbers: list[int], regexes: Sequence[IncrementalRegex], joined: regex.Pattern[str]) -> None:
         self.numbers = numbers
         self._joined = joined
         self._max_span = min(member.max_span for member in regexes)
@@ -158,7 +175,7 @@ class _RegexGroup:
 
     def may_match(self, text: str, begun: int, allowance: Allowance) -> bool:
         end = len(text)
-        if self._joined is None or end - begun > self._max_span:  # characters beyond the span can change the result
+        if end - begun > self._max_span:  # characters beyond the span can change the result
             return True
         if end - begun <= self._brief:
             match = self._joined.search(text, begun, partial=True)
