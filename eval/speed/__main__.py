@@ -31,7 +31,10 @@ BENCHMARKS = {
     for name, measure in module.BENCHMARKS.items()
 }
 PLAN = {
-    "tiny": ("no-violation", "violations", "compile", "python", "steps", "batch-memory", "memory"),
+    "tiny": (
+        *("no-violation", "violations", "compile", "first-looks", "million"),
+        *("python", "steps", "batch-memory", "memory"),
+    ),
     "stories3M": ("no-violation", "violations", "batches", "batch-violations", "in-flight", "kinds"),
     RANDOM: ("batches",),
 }
