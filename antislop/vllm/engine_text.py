@@ -1,0 +1,101 @@
+"""Judge a text whose tokens an engine draws.
+
+Most tokens complete no ban: they cost one look-up of the matcher, and neither row, ledger nor events are made for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from antislop.decoding.ledger import Node
+from antislop.decoding.row import CallbackMemory, Row, RowSpec
+from antislop.endpoint.stream_source import SparseTable, StreamSource
+from antislop.trace.report import Report
+
+
+class NoSettings:
+    """The engine applies the settings of a text, and says when it ends."""
+
+    eos_token_ids: frozenset[int] = frozenset()
+
+    def follow(self, rows: Sequence[Row]) -> CallbackMemory | None:  # noqa: ARG002
+        return None
+
+    def process(self, rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Tensor:  # noqa: ARG002
+        return logits
+
+    def is_done(self, row: Row) -> bool:  # noqa: ARG002
+        return False
+
+
+class EngineText:
+    """The tokens of a text, as far as they were not withdrawn.
+
+    tokens: a list of its own.
+    settled: no rewind reaches below this length.
+    is_finished: no token may follow.
+    report: what its bans did.
+    """
+
+    def __init__(self, spec: RowSpec) -> None:
+        self._spec = spec
+        self.tokens: list[int] = []
+        self.settled = 0
+        self.is_finished = False
+        self.report = Report()
+        self._state = spec.state
+        self._withdrawn = 0
+        self._source: StreamSource | None = None  # while something unsettled was withdrawn
+
+    def read(self, token: int) -> bool:
+        """Add the token that was drawn next; return whether it stays. If not, `tokens` is what is left."""
+        if self._source is None:
+            state = self._spec.matcher.feed(self._state, token)
+            if not state.violations:
+                self.tokens.append(token)
+                self._state = state
+                self.settled = max(self.settled, state.settled_length)
+                return True
+            self._source = self._open()
+        stays = self._source.take(token, None)
+        self._follow(self._source.row)
+        return stays
+
+    def end(self) -> bool:
+        """End the text here; return whether it ends. If not, that completes a ban, and `tokens` is what is left."""
+        if self._source is None:
+            if not self._spec.matcher.finish(self._state):
+                self.settled, self.is_finished = len(self.tokens), True
+                return True
+            self._source = self._open()
+        self._source.end_at(len(self.tokens))
+        self._follow(self._source.row)
+        return self.is_finished
+
+    def _open(self) -> StreamSource:
+        row = Row(self._spec)
+        row.tokens, row.state, row.settled = self.tokens, self._state, self.settled
+        row.withdrawn_count = self._withdrawn
+        node = Node(depth=self.settled)
+        for token in self.tokens[self.settled :]:
+            node = node.child(token)
+        row.node = node
+        return StreamSource(row)
+
+    def _follow(self, row: Row) -> None:
+        self._state, self.settled, self._withdrawn = row.state, row.settled, row.withdrawn_count
+        self.is_finished = row.is_finished
+        self.report.extend(row.release(), keep=False)
+        if not _remembers(row.node):
+            self._source = None
+
+
+def _remembers(node: Node | None) -> bool:
+    """Report whether a node, or an unsettled one before it, counts rewinds or has lost mass."""
+    while node is not None:
+        if node.rewinds or (isinstance(node.table, SparseTable) and node.table.touched):
+            return True
+        node = node.parent
+    return False

@@ -1,0 +1,45 @@
+"""A text that an engine draws token by token is that of rejection sampling, and no token leaves before it is settled."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from random import Random
+
+import pytest
+
+from antislop.matching.bans import Ban
+from antislop.matching.token_matcher import Matcher
+from antislop.vllm.engine_text import EngineText, NoSettings
+from tests.support.ban_cases import CASES, expected_of
+from tests.support.depth import in_turn, sample_size
+from tests.support.statistics import p_value
+from tests.support.toys import PROMPT, Markov, Words, spec_of
+
+
+def write(model: Markov, matcher: Matcher, chance: Random) -> tuple[int, ...]:
+    """Write a text as an engine does, which sees nothing but what was withdrawn."""
+    text, sent = EngineText(spec_of(model, matcher, lookback=False, settings=NoSettings())), 0
+    while not text.is_finished:
+        weights = model.probs(PROMPT, text.tokens).tolist()
+        if text.read(chance.choices(range(len(weights)), weights)[0]) and model.ends(text.tokens):
+            text.end()
+        assert sent <= text.settled <= len(text.tokens)
+        sent = text.settled
+    return tuple(text.tokens)
+
+
+def draw(model: Markov, words: Words, bans: Sequence[Ban], *, times: int) -> Counter[tuple[int, ...]]:
+    chance, matcher = Random(0), Matcher(bans, words)
+    return Counter(write(model, matcher, chance) for _ in range(times))
+
+
+TIMES = sample_size(1000)
+"""Enough to find probabilities that are off by 32 %, as in test_exactness.py."""
+
+
+@pytest.mark.parametrize(("case", "seed"), in_turn(CASES, [1, 2]))
+def test_texts_of_an_engine_are_those_of_rejection_sampling(case: str, seed: int) -> None:
+    words, bans = CASES[case]
+    model = Markov(len(words), seed=seed)
+    assert p_value(draw(model, words, bans, times=TIMES), expected_of(case, seed)) > 1e-4
