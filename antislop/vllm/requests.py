@@ -1,0 +1,157 @@
+"""The bans that a request to vLLM asks for.
+
+`SamplingParams(extra_args={"antislop": {"bans": ["a testament to"]}})`, and on a server `"vllm_xargs": {"antislop":
+"{\\"bans\\": [...]}"}`. The engine's own list, and what holds for all texts, comes from `additional_config["antislop"]`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_args
+
+from antislop.decoding.policy import MAX_REWINDS, OnExhausted, Policy
+from antislop.errors import InputError
+from antislop.lists.ban_list import BanList, Bans, combine_bans, read_bans
+from antislop.lists.reading import is_kind, make_ban
+from antislop.matching.bans import Ban
+from antislop.matching.patterns.kinds import KINDS
+
+KEY = "antislop"
+EXAMPLE = '{"bans": ["a testament to"]}'
+OnGreedy = Literal["refuse", "pass"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineOptions:
+    """What holds for all texts of an engine.
+
+    bans: the list of requests that have none, or add to it: phrases, or the path or address of a file.
+    exempt: phrases that may be written.
+    on_exhausted, max_rewinds: as in `AntiSlop`.
+    on_greedy: "pass" writes greedy requests without bans unless they ask for some; "refuse" refuses them.
+    """
+
+    bans: Bans = ()
+    exempt: Sequence[str] = ()
+    on_exhausted: OnExhausted = "concede"
+    max_rewinds: int = MAX_REWINDS
+    on_greedy: OnGreedy = "refuse"
+
+    @classmethod
+    def read(cls, config: object) -> EngineOptions:
+        options = cls(**_read_fields(config, {field.name for field in fields(cls)}, place="additional_config"))
+        if options.on_greedy not in get_args(OnGreedy):
+            raise InputError(f"on_greedy is {options.on_greedy!r}; it is one of 'refuse', 'pass'")
+        options.policy  # noqa: B018 - raises for others
+        return options
+
+    @property
+    def policy(self) -> Policy:
+        return Policy(True, "exact", self.on_exhausted, self.max_rewinds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestOptions:
+    """What a request asks for.
+
+    bans: phrases, or objects with a text, a kind and options as in lists; added to the engine's own.
+    use_global_bans: whether the engine's own list holds, too.
+    """
+
+    bans: Sequence[Any] = ()
+    exempt: Sequence[str] = ()
+    use_global_bans: bool = True
+
+    @classmethod
+    def read(cls, extra_args: Mapping[str, Any] | None) -> RequestOptions:
+        """Return the options in the extra arguments of a request. Raises `InputError`."""
+        config = (extra_args or {}).get(KEY, {})
+        options = cls(**_read_fields(config, {field.name for field in fields(cls)}, place=f"extra_args[{KEY!r}]"))
+        if isinstance(options.bans, str) or not isinstance(options.bans, Sequence):
+            raise InputError(f"bans is {options.bans!r}: pass a list of phrases, or of entries of a JSON list")
+        if not isinstance(options.use_global_bans, bool):
+            raise InputError(f"use_global_bans is {options.use_global_bans!r}: pass true or false")
+        return options
+
+    def read_bans(self) -> BanList:
+        """Return the request's own bans. Raises `InputError`."""
+        return combine_bans(BanList(map(_read_entry, self.bans)), exempt=self.exempt)
+
+
+def _read_entry(entry: object) -> Ban:
+    if isinstance(entry, Mapping) and "text" in entry:
+        options = {name: value for name, value in entry.items() if name not in ("text", "kind")}
+        if entry.get("kind") is not None and not is_kind(entry["kind"]):
+            raise InputError(f"the kind of {entry['text']!r} is {entry['kind']!r}; it is one of {', '.join(KINDS)}")
+        return make_ban(entry["text"], kind=entry.get("kind"), options=options, edges="word")
+    return make_ban(entry, options={}, edges="word")
+
+
+class CannotBan(InputError):
+    """Raised for a request that can't be written under bans."""
+
+
+def check_request(params: Any, *, has_own_list: bool = False) -> RequestOptions:
+    """Return what a request asks for.
+
+    params: its `SamplingParams`.
+    has_own_list: whether the engine's own list holds for greedy requests, too.
+
+    Raises `InputError` for a bad list, and `CannotBan` if the request asks for bans with settings that rule them out.
+    """
+    options = RequestOptions.read(params.extra_args)
+    bans = options.read_bans()
+    if len(bans) or (has_own_list and options.use_global_bans):
+        if params.temperature == 0:
+            raise CannotBan(
+                "bans need sampling, and temperature is 0: pass a temperature above 0, or "
+                '{"antislop": {"use_global_bans": false}} for a text without bans'
+            )
+        if params.structured_outputs is not None:
+            raise CannotBan("bans and structured outputs can't be combined inside vLLM: use `antislop serve`")
+    return options
+
+
+def _read_fields(config: object, known: set[str], *, place: str) -> dict[str, Any]:
+    if isinstance(config, str):
+        try:
+            config = json.loads(config)
+        except ValueError as error:
+            raise InputError(f"{place} is not JSON ({error}): write an object such as {EXAMPLE}") from None
+    if not isinstance(config, Mapping):
+        raise InputError(f"{place} is {config!r}: an object was expected, such as {EXAMPLE}")
+    if unknown := sorted(set(config) - known):
+        raise InputError(f"{place} has {unknown[0]!r}, which is none of {', '.join(sorted(known))}")
+    return dict(config)
+
+
+LISTS_KEPT = 64
+"""Compiled lists that are kept for later requests."""
+
+
+class ListCache:
+    """Compiles the lists of requests; equal ones share a compiled one."""
+
+    def __init__(self, options: EngineOptions, compile_bans: Any) -> None:
+        self._own = combine_bans(read_bans(options.bans), exempt=options.exempt)
+        self._compile = compile_bans
+        self._kept: OrderedDict[str, Any] = OrderedDict()
+
+    @property
+    def has_own(self) -> bool:
+        return len(self._own) > 0
+
+    def find(self, options: RequestOptions) -> Any:
+        """Return the compiled list of a request; None if it has no bans."""
+        key = json.dumps([list(options.bans), list(options.exempt), options.use_global_bans])
+        if key not in self._kept:
+            own = self._own if options.use_global_bans else BanList([])
+            bans = combine_bans(own | options.read_bans(), exempt=options.exempt)
+            self._kept[key] = self._compile(bans) if len(bans) else None
+            if len(self._kept) > LISTS_KEPT:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(key)
+        return self._kept[key]

@@ -1,0 +1,76 @@
+"""Texts of `vllm.LLM` under bans, made by the Python of another environment, which runs this file."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+SETTINGS = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_USE_V2_MODEL_RUNNER": "0",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_LOGGING_LEVEL": "WARNING",
+    "HF_HUB_OFFLINE": "1",
+}
+
+
+def write_texts(
+    python: str,
+    folder: Path,
+    model: Path,
+    requests: Sequence[dict[str, Any]],
+    *,
+    banning: dict[str, Any] | None = None,
+    **options: Any,
+) -> list[list[dict[str, Any]]]:
+    """Return the outputs of `LLM.generate` for each request.
+
+    requests: the arguments of `SamplingParams`, and `prompt`, ids.
+    banning: arguments of `antislop.vllm.banning`; None for vLLM alone.
+    """
+    job, out = folder / "job.json", folder / "out.json"
+    llm = {"model": str(model), "dtype": "float32", "enforce_eager": True, "max_model_len": 512, "block_size": 32}
+    job.write_text(json.dumps({"llm": llm | options, "requests": list(requests), "banning": banning}), encoding="utf-8")
+    environment = os.environ | SETTINGS | {"PYTHONPATH": str(ROOT)}
+    with (folder / "log.txt").open("w", encoding="utf-8") as log:
+        command = [python, __file__, str(job), str(out)]
+        done = subprocess.run(command, env=environment, stdout=log, stderr=subprocess.STDOUT, cwd=folder)
+    if done.returncode:
+        raise RuntimeError((folder / "log.txt").read_text(encoding="utf-8")[-4000:])
+    outputs: list[list[dict[str, Any]]] = json.loads(out.read_text(encoding="utf-8"))
+    return outputs
+
+
+def run(job: dict[str, Any]) -> list[list[dict[str, Any]]]:
+    """Write the texts, in this process."""
+    from vllm import LLM, SamplingParams  # in the other environment only
+
+    from antislop.vllm import banning
+
+    llm = LLM(**job["llm"], **({} if job["banning"] is None else banning(**job["banning"])))
+    prompts = [{"prompt_token_ids": request.pop("prompt")} for request in job["requests"]]
+    params = [SamplingParams(**request) for request in job["requests"]]
+    results = llm.generate(prompts, params, use_tqdm=False)
+    return [
+        [
+            {
+                "tokens": list(output.token_ids),
+                "reason": output.finish_reason,
+                "logprobs": output.logprobs and [next(iter(own.values())).logprob for own in output.logprobs],
+            }
+            for output in result.outputs
+        ]
+        for result in results
+    ]
+
+
+if __name__ == "__main__":
+    outputs = run(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))
+    Path(sys.argv[2]).write_text(json.dumps(outputs), encoding="utf-8")
