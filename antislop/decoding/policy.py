@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 Method = Literal["exact", "token", "text"]
@@ -10,6 +10,8 @@ Method = Literal["exact", "token", "text"]
 OnExhausted = Literal["concede", "stop", "raise"]
 
 MAX_REWINDS = 100
+REJECTION_FACTOR = 10
+"""Factor on the limits of plain rejection, which may hit the same phrase again."""
 MASS_FLOOR = 1e-3
 PROBABILITY_FLOOR = 1e-4
 
@@ -45,6 +47,14 @@ class Policy:
             )
         _check_share("mass_floor", self.mass_floor)
         _check_share("probability_floor", self.probability_floor)
+
+    def for_rejection(self) -> Policy:
+        """Return the same rules for texts whose probabilities are unknown."""
+        return replace(
+            self,
+            max_rewinds=self.max_rewinds * REJECTION_FACTOR,
+            max_withdrawn_ratio=self.max_withdrawn_ratio * REJECTION_FACTOR,
+        )
 
 
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:

@@ -37,9 +37,6 @@ from antislop.trace.events import Conceded, Event
 from antislop.trace.report import Report
 from antislop.trace.text_pieces import stream_text
 
-REJECTION_FACTOR = 10
-"""Factor on `max_rewinds` for plain rejection, which may hit the same phrase again."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class EndpointSettings:
@@ -301,11 +298,7 @@ class EndpointSampler:
             return policy
         if policy.method == "token":
             raise InputError("the first-token rule needs the log-probabilities of the written tokens: use 'exact'")
-        return replace(
-            policy,
-            max_rewinds=policy.max_rewinds * REJECTION_FACTOR,
-            max_withdrawn_ratio=policy.max_withdrawn_ratio * REJECTION_FACTOR,
-        )
+        return policy.for_rejection()
 
     async def _stream(self, request: _Request) -> AsyncGenerator[Event, None]:
         async with aclosing((await self._start(request)).events()) as events:

@@ -1,7 +1,8 @@
-"""The bans that a request to vLLM asks for.
+r"""The bans that a request to vLLM asks for.
 
-`SamplingParams(extra_args={"antislop": {"bans": ["a testament to"]}})`, and on a server `"vllm_xargs": {"antislop":
-"{\\"bans\\": [...]}"}`. The engine's own list, and what holds for all texts, comes from `additional_config["antislop"]`.
+`SamplingParams(extra_args={"antislop": {"bans": ["a testament to"]}})`; on a server, JSON in a string, since vLLM takes no
+objects there: `"vllm_xargs": {"antislop": "{\"bans\": [...]}"}`. What holds for all texts of an engine, its own list
+included, comes from `additional_config["antislop"]`.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class EngineOptions:
 
     @property
     def policy(self) -> Policy:
-        return Policy(True, "exact", self.on_exhausted, self.max_rewinds)
+        return Policy(True, "exact", self.on_exhausted, self.max_rewinds).for_rejection()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,12 +1,13 @@
 """vLLM's scheduler, with bans: it takes withdrawn tokens out of a request, and has vLLM read the rest again.
 
-Leans on names of vLLM that are not public: `COMPATIBLE` says which versions were tested, and `check_vllm` compares them.
+vLLM's workers, runners, sampler and front end stay as they are. The scheduler is not public, so other versions of vLLM
+than those that were tested are refused.
 """
 
 from __future__ import annotations
 
 import time
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from transformers import AutoTokenizer
@@ -23,7 +24,13 @@ from antislop.vllm.requests import KEY, EngineOptions, ListCache, check_request
 Request: TypeAlias = Any
 
 
-class _Banning:
+if TYPE_CHECKING:
+    _Base: TypeAlias = Any
+else:
+    _Base = object
+
+
+class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
     """What bans add to a scheduler."""
 
     def __init__(self, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
@@ -116,11 +123,11 @@ class _Banning:
         self._rewound[request.request_id] = request
 
 
-class _BanningScheduler(_Banning, Scheduler):
+class _BanningScheduler(_Banning, Scheduler):  # type: ignore[misc]
     pass
 
 
-class _BanningAsyncScheduler(_Banning, AsyncScheduler):
+class _BanningAsyncScheduler(_Banning, AsyncScheduler):  # type: ignore[misc]
     pass
 
 

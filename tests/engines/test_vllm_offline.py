@@ -29,7 +29,7 @@ def test_texts_inside_vllm_are_those_of_rejection_sampling(
     bans: str, vllm_python: str, letters: Path, tmp_path: Path
 ) -> None:
     listed: list[dict[str, Any]] = [
-        {"text": ban.text, "weight": ban.weight, "edges": ban.edges} for ban in LISTS[bans]
+        {"text": ban.text, "weight": ban.weight, "edges": ban.pattern.edges} for ban in LISTS[bans]
     ]
     requests = [
         {"prompt": [START], "max_tokens": LENGTH, "n": TIMES, "temperature": 1.0, **setting}

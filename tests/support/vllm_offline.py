@@ -40,7 +40,7 @@ def write_texts(
     job.write_text(json.dumps({"llm": llm | options, "requests": list(requests), "banning": banning}), encoding="utf-8")
     environment = os.environ | SETTINGS | {"PYTHONPATH": str(ROOT)}
     with (folder / "log.txt").open("w", encoding="utf-8") as log:
-        command = [python, __file__, str(job), str(out)]
+        command = [python, "-m", "tests.support.vllm_offline", str(job), str(out)]
         done = subprocess.run(command, env=environment, stdout=log, stderr=subprocess.STDOUT, cwd=folder)
     if done.returncode:
         raise RuntimeError((folder / "log.txt").read_text(encoding="utf-8")[-4000:])

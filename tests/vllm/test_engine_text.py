@@ -1,4 +1,4 @@
-"""A text that an engine draws token by token is that of rejection sampling, and no token leaves before it is settled."""
+"""A text that an engine draws is that of rejection sampling, and no token leaves before it is settled."""
 
 from __future__ import annotations
 
