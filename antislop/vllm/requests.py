@@ -1,7 +1,7 @@
 r"""The bans that a request to vLLM asks for.
 
-`SamplingParams(extra_args={"antislop": {"bans": ["a testament to"]}})`; on a server, JSON in a string, since vLLM takes no
-objects there: `"vllm_xargs": {"antislop": "{\"bans\": [...]}"}`. What holds for all texts of an engine, its own list
+`SamplingParams(extra_args={"antislop": {"bans": ["a testament to"]}})`; on a server, JSON in a string, since vLLM takes
+no objects there: `"vllm_xargs": {"antislop": "{\"bans\": [...]}"}`. What holds for all texts of an engine, its own list
 included, comes from `additional_config["antislop"]`.
 """
 
