@@ -1,7 +1,7 @@
 """Who draws the tokens of a row: here from logits, in this process.
 
 A source adds tokens to its row until it needs the model, and a judge decides what becomes of each.
-`antislop.decoding.controller_source` asks a caller's rule before it draws; `antislop.endpoint.stream_source` takes what
+`antislop.decoding.controller_source` asks a caller's rule before it draws; `antislop.decoding.stream_source` takes what
 a server has drawn.
 """
 

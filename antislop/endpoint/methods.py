@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from antislop.decoding.judge import ALSO_TRIED
+from antislop.decoding.stream_source import SparseTable
 from antislop.endpoint.dialects import DIALECTS
 from antislop.endpoint.sampling import Sampling
-from antislop.endpoint.stream_source import SparseTable
 from antislop.endpoint.streams import Logprobs, Server, ServerFeatures
 from antislop.errors import InputError
 

@@ -16,10 +16,10 @@ from typing import NamedTuple, Protocol
 
 from antislop.decoding.lockstep import advance_together
 from antislop.decoding.row import Row, RowSpec
+from antislop.decoding.stream_source import SparseTable, StreamSource
 from antislop.endpoint.endpoint import EndpointError
 from antislop.endpoint.methods import MIN_MASS_TO_THIN, MethodPlan
 from antislop.endpoint.sampling import Sampling
-from antislop.endpoint.stream_source import SparseTable, StreamSource
 from antislop.endpoint.streams import StreamBroken, StreamEnd, StreamItem, StreamRequest, StreamToken
 from antislop.trace.events import Event
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from antislop.decoding.ledger import Node
 from antislop.decoding.row import CallbackMemory, Row, RowSpec
-from antislop.endpoint.stream_source import SparseTable, StreamSource
+from antislop.decoding.stream_source import SparseTable, StreamSource
 from antislop.trace.report import Report
 
 

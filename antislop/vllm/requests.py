@@ -26,7 +26,7 @@ OnGreedy = Literal["refuse", "pass"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class EngineOptions:
+class EngineSettings:
     """What holds for all texts of an engine.
 
     bans: the list of requests that have none, or add to it: phrases, or the path or address of a file.
@@ -42,7 +42,7 @@ class EngineOptions:
     on_greedy: OnGreedy = "refuse"
 
     @classmethod
-    def read(cls, config: object) -> EngineOptions:
+    def read(cls, config: object) -> EngineSettings:
         options = cls(**_read_fields(config, {field.name for field in fields(cls)}, place="additional_config"))
         if options.on_greedy not in get_args(OnGreedy):
             raise InputError(f"on_greedy is {options.on_greedy!r}; it is one of 'refuse', 'pass'")
@@ -136,7 +136,7 @@ LISTS_KEPT = 64
 class ListCache:
     """Compiles the lists of requests; equal ones share a compiled one."""
 
-    def __init__(self, options: EngineOptions, compile_bans: Any) -> None:
+    def __init__(self, options: EngineSettings, compile_bans: Any) -> None:
         self._own = combine_bans(read_bans(options.bans), exempt=options.exempt)
         self._compile = compile_bans
         self._kept: OrderedDict[str, Any] = OrderedDict()
@@ -156,3 +156,24 @@ class ListCache:
                 self._kept.popitem(last=False)
         self._kept.move_to_end(key)
         return self._kept[key]
+
+
+def banning(bans: Bans = (), *, on_greedy: OnGreedy = "refuse", **options: Any) -> dict[str, Any]:
+    """Return the arguments with which `vllm.LLM` writes under bans.
+
+    bans: phrases, or the path or address of a list, for all requests that don't leave it out.
+    on_greedy: "pass" writes greedy requests without bans; "refuse" refuses them, since no token can be drawn again.
+    options: exempt, on_exhausted and max_rewinds, as of `AntiSlop`.
+
+    Raises `InputError` for options that can't be used. Changes nothing in this process.
+
+    >>> sorted(banning(["a testament to"]))
+    ['additional_config', 'logits_processors', 'scheduler_cls']
+    """
+    config = {"bans": bans, "on_greedy": on_greedy, **options}
+    has_own_list = len(read_bans(EngineSettings.read(config).bans)) > 0 and on_greedy == "refuse"
+    return {
+        "scheduler_cls": "antislop.vllm.BanningScheduler",
+        "logits_processors": [f"antislop.vllm:{'CheckBans' if has_own_list else 'CheckRequestBans'}"],
+        "additional_config": {KEY: config},
+    }

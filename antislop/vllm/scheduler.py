@@ -6,10 +6,14 @@ than those that were tested are refused.
 
 from __future__ import annotations
 
+import inspect
 import time
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
 import torch
+import vllm
 from transformers import AutoTokenizer
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
@@ -19,9 +23,69 @@ from antislop.decoding.row import RowSpec
 from antislop.errors import InputError
 from antislop.hf.compiled_bans import CompiledBans
 from antislop.vllm.engine_text import EngineText, NoSettings
-from antislop.vllm.requests import KEY, EngineOptions, ListCache, check_request
+from antislop.vllm.requests import KEY, EngineSettings, ListCache, check_request
 
 Request: TypeAlias = Any
+
+
+TESTED = ("0.32",)
+SIGNATURES = {
+    "add_request": ("request",),
+    "update_from_output": ("scheduler_output", "model_runner_output"),
+    "_update_request_with_output": ("request", "new_token_ids", "is_stale"),
+    "_preempt_request": ("request", "timestamp", "drop_stale_output"),
+    "_free_request": ("request", "delay_free_blocks"),
+}
+"""Methods of vLLM's scheduler that are called or overridden, and their parameters."""
+ATTRIBUTES = ("requests", "running", "prev_step_scheduled_req_ids", "hash_block_size", "encoder_cache_mismatch_reqs")
+"""What else is read or changed."""
+
+
+def check_vllm() -> None:
+    """Raise `InputError` if vLLM's scheduler differs from the one that was tested."""
+    for name, parameters in SIGNATURES.items():
+        method = getattr(Scheduler, name, None)
+        found = () if method is None else tuple(inspect.signature(method).parameters)[1:]
+        if found != parameters:
+            raise _explain(f"Scheduler.{name} takes ({', '.join(found)})" if method else f"it has no Scheduler.{name}")
+
+
+def _explain(difference: str) -> InputError:
+    return InputError(
+        f"bans can't be kept inside vLLM {vllm.__version__}: {difference}. They were tested with vLLM "
+        f"{' and '.join(TESTED)}: install that, or put antislop in front of the server (EndpointSampler)"
+    )
+
+
+class _Text(EngineText):
+    """A text and what vLLM tells of its tokens. logprobs: of those that have not left the engine, one row each."""
+
+    def __init__(self, spec: RowSpec) -> None:
+        super().__init__(spec)
+        self.logprobs: list[Any] = []
+        self._sent = 0
+
+    def note_logprobs(self, output: Any, request: Request, count: int) -> None:
+        if output.logprobs is None or request.sampling_params.num_logprobs is None:
+            return
+        place = output.req_id_to_index[request.request_id]
+        rows = output.logprobs.slice_request(place, count)
+        self.logprobs += [type(rows)(*(part[i : i + 1] for part in rows[:3])) for i in range(count)]
+
+    def take_settled(self) -> list[int]:
+        """Return the tokens that may leave the engine now."""
+        del self.logprobs[len(self.tokens) - self._sent :]
+        sent, self._sent = self._sent, self.settled
+        return self.tokens[sent : self.settled]
+
+    def take_logprobs(self, count: int) -> Any:
+        rows, self.logprobs = self.logprobs[:count], self.logprobs[count:]
+        return type(rows[0])(*map(np.concatenate, zip(*(row[:3] for row in rows), strict=True))) if rows else None
+
+    def count(self) -> dict[str, int]:
+        """Return what the bans did, as the caller sees it."""
+        names = ("violations", "rewinds", "withdrawn_tokens", "conceded", "admitted")
+        return {name: getattr(self.report, name) for name in names}
 
 
 if TYPE_CHECKING:
@@ -35,15 +99,18 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
 
     def __init__(self, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(vllm_config, *args, **kwargs)
-        self._options = EngineOptions.read(vllm_config.additional_config.get(KEY, {}))
+        if missing := [name for name in ATTRIBUTES if not hasattr(self, name)]:
+            raise _explain(f"its scheduler has no {missing[0]}")
+        self._options = EngineSettings.read(vllm_config.additional_config.get(KEY, {}))
         model = vllm_config.model_config
         tokenizer = AutoTokenizer.from_pretrained(
             model.tokenizer, revision=model.tokenizer_revision, trust_remote_code=model.trust_remote_code
         )
         self._lists = ListCache(self._options, lambda bans: CompiledBans.compile(bans, tokenizer))
-        self._texts: dict[str, EngineText] = {}
-        self._sent: dict[str, int] = {}  # tokens of each text that have left the engine
-        self._rewound: dict[str, Request] = {}
+        self._texts: dict[str, _Text] = {}  # by the id of their request
+        self._ended: dict[str, _Text] = {}  # whose last tokens are handed out
+        self._rewound: dict[str, Request] = {}  # that are to be read again
+        self._output: Any = None  # of the model runner, while it is handed out
 
     # -- what vLLM calls
 
@@ -70,6 +137,8 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
         self, request: Request, new_token_ids: list[int], is_stale: bool = False
     ) -> tuple[list[int], bool]:
         text = self._texts.get(request.request_id)
+        if text is not None:
+            text.note_logprobs(self._output, request, len(new_token_ids))
         before = request.status, request.stop_reason
         new_token_ids, stopped = super()._update_request_with_output(request, new_token_ids, is_stale)
         if text is None:
@@ -83,15 +152,24 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
             (request.status, request.stop_reason), stopped = before, False
         if not stays:
             self._cut(request, len(text.tokens))
-        sent = self._sent[request.request_id]
-        self._sent[request.request_id] = text.settled
-        return text.tokens[sent : text.settled], stopped
+        return text.take_settled(), stopped
+
+    def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
+        self._output = model_runner_output
+        outputs = super().update_from_output(scheduler_output, model_runner_output)
+        for output in chain.from_iterable(each.outputs for each in outputs.values()):
+            if (text := self._texts.get(output.request_id) or self._ended.get(output.request_id)) and text.logprobs:
+                output.new_logprobs = text.take_logprobs(len(output.new_token_ids))
+        self._ended.clear()
+        return outputs
 
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
-        self._texts.pop(request.request_id, None)
-        self._sent.pop(request.request_id, None)
         self._rewound.pop(request.request_id, None)
-        return super()._free_request(request, *args, **kwargs)
+        kv_transfer_params, *others = super()._free_request(request, *args, **kwargs)
+        if text := self._texts.pop(request.request_id, None):
+            self._ended[request.request_id] = text
+            kv_transfer_params = {**(kv_transfer_params or {}), KEY: text.count()}
+        return kv_transfer_params, *others
 
     # -- what bans need
 
@@ -110,7 +188,7 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
             max_new_tokens=request.max_tokens,
             generator=None if params.seed is None else torch.Generator().manual_seed(params.seed),
         )
-        self._texts[request.request_id], self._sent[request.request_id] = EngineText(spec), 0
+        self._texts[request.request_id] = _Text(spec)
 
     def _cut(self, request: Request, length: int) -> None:
         """Take all tokens from `length` on out of a request, and have the rest read again at the next step."""
@@ -131,6 +209,8 @@ class _BanningAsyncScheduler(_Banning, AsyncScheduler):  # type: ignore[misc]
     pass
 
 
-def make_scheduler(vllm_config: Any, *args: Any, **kwargs: Any) -> Scheduler:
+def BanningScheduler(vllm_config: Any, *args: Any, **kwargs: Any) -> Scheduler:  # noqa: N802 - for vLLM it is a class
+    """Return vLLM's scheduler, which judges the tokens of requests with bans."""
+    check_vllm()
     is_async = vllm_config.scheduler_config.async_scheduling
     return (_BanningAsyncScheduler if is_async else _BanningScheduler)(vllm_config, *args, **kwargs)
