@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+import antislop
+from antislop import Ban, BanList
 from tests.support.depth import DEPTH
 from tests.support.letters import LENGTH, LISTS, SETTINGS, START, build_model, build_tokenizer, expected_texts
 from tests.support.statistics import p_value
@@ -41,3 +44,55 @@ def test_texts_inside_vllm_are_those_of_rejection_sampling(
     for setting, texts in zip(SETTINGS, outputs, strict=True):
         drawn = Counter(tuple(text["tokens"]) for text in texts)
         assert p_value(drawn, expected_texts(bans, setting)) > 1e-3, setting
+
+
+PROMPTS = ("The old house", "She opened the door and", "One day, in the middle of the long and cold winter, the")
+COMMON = [
+    "the",
+    "was",
+    "her eyes",
+    "of a",
+    "it",
+    {"text": "and", "weight": 0.5},
+    {"kind": "regex", "text": r"s[ao]\w+"},
+]
+WAYS: list[dict[str, Any]] = [
+    {},
+    {"seed": 7},
+    {"n": 3},
+    {"presence_penalty": 0.5, "frequency_penalty": 0.3, "repetition_penalty": 1.1},
+    {"stop_token_ids": [13], "min_tokens": 5},
+    {"bad_words": ["night"]},
+]
+
+
+def test_what_vllm_returns_belongs_to_the_text_that_is_left(vllm_python: str, tmp_path: Path) -> None:
+    """Log-probabilities are those of transformers on the final text, and no text contains a ban."""
+    model, tokenizer = antislop.tiny_model()
+    requests = [
+        {
+            "prompt": tokenizer(prompt)["input_ids"],
+            "max_tokens": 60,
+            "logprobs": 0,
+            "extra_args": {"antislop": {"bans": COMMON}},
+            **way,
+        }
+        for prompt in PROMPTS
+        for way in WAYS
+    ]
+    folder = Path(antislop.__file__).parent / "data" / "tiny"
+    outputs = write_texts(vllm_python, tmp_path, folder, requests, banning={"max_rewinds": 10_000})
+    bans = BanList([*COMMON[:5], Ban.regex("s[ao]\\w+")])
+    withdrawn = 0
+    for request, texts in zip(requests, outputs, strict=True):
+        assert len(texts) == request.get("n", 1)
+        for text in texts:
+            ids = torch.tensor([[*request["prompt"], *text["tokens"]]])
+            start = len(request["prompt"])
+            with torch.no_grad():
+                expected = model(ids).logits[0, start - 1 : -1].log_softmax(-1)
+            expected = expected.gather(1, ids[0, start:, None])[:, 0]
+            assert torch.allclose(torch.tensor(text["logprobs"]), expected, atol=1e-4)
+            assert not bans.find(" " + tokenizer.decode(text["tokens"]))
+            withdrawn += (text["counts"] or {}).get("withdrawn_tokens", 0)
+    assert withdrawn > 100

@@ -63,6 +63,7 @@ def run(job: dict[str, Any]) -> list[list[dict[str, Any]]]:
             {
                 "tokens": list(output.token_ids),
                 "reason": output.finish_reason,
+                "counts": (result.kv_transfer_params or {}).get("antislop"),
                 "logprobs": output.logprobs and [next(iter(own.values())).logprob for own in output.logprobs],
             }
             for output in result.outputs
