@@ -23,6 +23,7 @@ from antislop.matching.patterns.kinds import KINDS
 KEY = "antislop"
 EXAMPLE = '{"bans": ["a testament to"]}'
 OnGreedy = Literal["refuse", "pass"]
+Resume = Literal["hold", "preempt"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +34,9 @@ class EngineSettings:
     exempt: phrases that may be written.
     on_exhausted, max_rewinds: as in `AntiSlop`.
     on_greedy: "pass" writes greedy requests without bans unless they ask for some; "refuse" refuses them.
+    resume: "hold" keeps the cache of a text that is rewound, and reads its last token again; "preempt" frees the cache,
+        and reads what the prefix cache does not have. Models with other layers than full and sliding attention are
+        always preempted.
     """
 
     bans: Bans = ()
@@ -40,12 +44,14 @@ class EngineSettings:
     on_exhausted: OnExhausted = "concede"
     max_rewinds: int = MAX_REWINDS
     on_greedy: OnGreedy = "refuse"
+    resume: Resume = "hold"
 
     @classmethod
     def read(cls, config: object) -> EngineSettings:
         options = cls(**_read_fields(config, {field.name for field in fields(cls)}, place="additional_config"))
-        if options.on_greedy not in get_args(OnGreedy):
-            raise InputError(f"on_greedy is {options.on_greedy!r}; it is one of 'refuse', 'pass'")
+        for name, choices in (("on_greedy", get_args(OnGreedy)), ("resume", get_args(Resume))):
+            if (value := getattr(options, name)) not in choices:
+                raise InputError(f"{name} is {value!r}; it is one of {', '.join(map(repr, choices))}")
         options.policy  # noqa: B018 - raises for others
         return options
 
@@ -163,7 +169,7 @@ def banning(bans: Bans = (), *, on_greedy: OnGreedy = "refuse", **options: Any) 
 
     bans: phrases, or the path or address of a list, for all requests that don't leave it out.
     on_greedy: "pass" writes greedy requests without bans; "refuse" refuses them, since no token can be drawn again.
-    options: exempt, on_exhausted and max_rewinds, as of `AntiSlop`.
+    options: as of `EngineSettings`; exempt, on_exhausted and max_rewinds are those of `AntiSlop`.
 
     Raises `InputError` for options that can't be used. Changes nothing in this process.
 

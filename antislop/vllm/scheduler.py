@@ -17,6 +17,7 @@ import vllm
 from transformers import AutoTokenizer
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
 from vllm.v1.request import RequestStatus
 
 from antislop.decoding.row import RowSpec
@@ -101,12 +102,17 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
         super().__init__(vllm_config, *args, **kwargs)
         if missing := [name for name in ATTRIBUTES if not hasattr(self, name)]:
             raise _explain(f"its scheduler has no {missing[0]}")
-        self._options = EngineSettings.read(vllm_config.additional_config.get(KEY, {}))
+        self._settings = EngineSettings.read(vllm_config.additional_config.get(KEY, {}))
         model = vllm_config.model_config
         tokenizer = AutoTokenizer.from_pretrained(
             model.tokenizer, revision=model.tokenizer_revision, trust_remote_code=model.trust_remote_code
         )
-        self._lists = ListCache(self._options, lambda bans: CompiledBans.compile(bans, tokenizer))
+        self._lists = ListCache(self._settings, lambda bans: CompiledBans.compile(bans, tokenizer))
+        groups = self.kv_cache_config.kv_cache_groups
+        is_attention = all(type(group.kv_cache_spec) in (FullAttentionSpec, SlidingWindowSpec) for group in groups)
+        self._holds = self._settings.resume == "hold" and is_attention
+        if self._holds:
+            self._keep_unsettled_blocks()
         self._texts: dict[str, _Text] = {}  # by the id of their request
         self._ended: dict[str, _Text] = {}  # whose last tokens are handed out
         self._rewound: dict[str, Request] = {}  # that are to be read again
@@ -128,8 +134,11 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
             if request.status == RequestStatus.RUNNING:
                 # As vLLM does for `reset_prefix_cache`: preempted, and resumed in the same step.
                 self.running.remove(request)
-                self._preempt_request(request, time.monotonic(), drop_stale_output=True)
                 self.prev_step_scheduled_req_ids.discard(request.request_id)
+                if self._can_hold(request):
+                    self._hold(request)
+                else:
+                    self._preempt_request(request, time.monotonic(), drop_stale_output=True)
         self._rewound.clear()
         return super().schedule(*args, **kwargs)
 
@@ -175,7 +184,7 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
 
     def _open_text(self, request: Request) -> None:
         params = request.sampling_params
-        options = check_request(params, has_own_list=self._lists.has_own and self._options.on_greedy == "refuse")
+        options = check_request(params, has_own_list=self._lists.has_own and self._settings.on_greedy == "refuse")
         bans = self._lists.find(options) if params.temperature > 0 else None
         if bans is None:
             return
@@ -183,12 +192,42 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
             prompt=torch.tensor([request.prompt_token_ids]),
             matcher=bans.matcher,
             state=bans.read_prompt(request.prompt_token_ids),
-            policy=self._options.policy,
+            policy=self._settings.policy,
             settings=NoSettings(),
             max_new_tokens=request.max_tokens,
             generator=None if params.seed is None else torch.Generator().manual_seed(params.seed),
         )
         self._texts[request.request_id] = _Text(spec)
+
+    def _can_hold(self, request: Request) -> bool:
+        """Report whether a request may keep its blocks: the token to read again is in one of its own."""
+        read, last = request.num_tokens - 1, request.num_prompt_tokens + self._texts[request.request_id].settled
+        return self._holds and read > 0 and (read // self.block_size + 1) * self.block_size > last
+
+    def _hold(self, request: Request) -> None:
+        """Preempt a request that keeps its blocks: only its last token is read again."""
+        request.status = RequestStatus.PREEMPTED
+        request.num_computed_tokens = request.num_tokens - 1
+        request.num_output_placeholders = 0
+        self.reset_preempted_req_ids.add(request.request_id)
+        self.kv_holding_waiting.prepend_request(request)
+
+    def _keep_unsettled_blocks(self) -> None:
+        """Have blocks shared with other requests, or freed, only as far as no rewind reaches."""
+        coordinator = self.kv_cache_manager.coordinator
+        cache_blocks, remove_skipped_blocks = coordinator.cache_blocks, coordinator.remove_skipped_blocks
+
+        def cache_settled(request: Request, num_computed_tokens: int) -> None:
+            cache_blocks(request, self._limit(request.request_id, num_computed_tokens))
+
+        def remove_settled(request_id: str, processed_computed_tokens: int, *args: Any, **kwargs: Any) -> None:
+            remove_skipped_blocks(request_id, self._limit(request_id, processed_computed_tokens), *args, **kwargs)
+
+        coordinator.cache_blocks, coordinator.remove_skipped_blocks = cache_settled, remove_settled
+
+    def _limit(self, request_id: str, tokens: int) -> int:
+        text = self._texts.get(request_id)
+        return tokens if text is None else min(tokens, self.requests[request_id].num_prompt_tokens + text.settled)
 
     def _cut(self, request: Request, length: int) -> None:
         """Take all tokens from `length` on out of a request, and have the rest read again at the next step."""

@@ -27,9 +27,10 @@ def letters(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.parametrize("resume", ["hold", "preempt"])
 @pytest.mark.parametrize("bans", LISTS)
 def test_texts_inside_vllm_are_those_of_rejection_sampling(
-    bans: str, vllm_python: str, letters: Path, tmp_path: Path
+    bans: str, resume: str, vllm_python: str, letters: Path, tmp_path: Path
 ) -> None:
     listed: list[dict[str, Any]] = [
         {"text": ban.text, "weight": ban.weight, "edges": ban.pattern.edges} for ban in LISTS[bans]
@@ -40,7 +41,7 @@ def test_texts_inside_vllm_are_those_of_rejection_sampling(
     ]
     for request in requests:
         request["extra_args"] = {"antislop": {"bans": listed}}
-    outputs = write_texts(vllm_python, tmp_path, letters, requests, banning={"max_rewinds": 10_000})
+    outputs = write_texts(vllm_python, tmp_path, letters, requests, banning={"max_rewinds": 10_000, "resume": resume})
     for setting, texts in zip(SETTINGS, outputs, strict=True):
         drawn = Counter(tuple(text["tokens"]) for text in texts)
         assert p_value(drawn, expected_texts(bans, setting)) > 1e-3, setting
@@ -66,7 +67,8 @@ WAYS: list[dict[str, Any]] = [
 ]
 
 
-def test_what_vllm_returns_belongs_to_the_text_that_is_left(vllm_python: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("resume", ["hold", "preempt"])
+def test_what_vllm_returns_belongs_to_the_text_that_is_left(resume: str, vllm_python: str, tmp_path: Path) -> None:
     """Log-probabilities are those of transformers on the final text, and no text contains a ban."""
     model, tokenizer = antislop.tiny_model()
     requests = [
@@ -81,7 +83,7 @@ def test_what_vllm_returns_belongs_to_the_text_that_is_left(vllm_python: str, tm
         for way in WAYS
     ]
     folder = Path(antislop.__file__).parent / "data" / "tiny"
-    outputs = write_texts(vllm_python, tmp_path, folder, requests, banning={"max_rewinds": 10_000})
+    outputs = write_texts(vllm_python, tmp_path, folder, requests, banning={"max_rewinds": 10_000, "resume": resume})
     bans = BanList([*COMMON[:5], Ban.regex("s[ao]\\w+")])
     withdrawn = 0
     for request, texts in zip(requests, outputs, strict=True):
