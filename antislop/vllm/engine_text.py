@@ -5,7 +5,7 @@ Most tokens complete no ban: they cost one look-up of the matcher, and neither r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
@@ -30,17 +30,41 @@ class NoSettings:
         return False
 
 
+class StopStrings:
+    """Strings that end a text. surface: returns the bytes of a token."""
+
+    def __init__(self, strings: Sequence[str], surface: Callable[[int], bytes], *, min_tokens: int = 0) -> None:
+        self._strings = [string.encode() for string in strings]
+        self._longest = max(map(len, self._strings))
+        self._surface = surface
+        self._min_tokens = min_tokens
+
+    def end(self, tokens: Sequence[int]) -> bool:
+        """Report whether the latest token completes one of the strings."""
+        if len(tokens) <= self._min_tokens:
+            return False
+        latest = tail = self._surface(tokens[-1])
+        for token in reversed(tokens[:-1]):
+            if len(tail) - len(latest) >= self._longest - 1:
+                break
+            tail = self._surface(token) + tail
+        return any(
+            string in tail and tail.rfind(string) + len(string) > len(tail) - len(latest) for string in self._strings
+        )
+
+
 class EngineText:
     """The tokens of a text, as far as they were not withdrawn.
 
     tokens: a list of its own.
     settled: no rewind reaches below this length.
-    is_finished: no token may follow.
+    is_finished: the text ended, and is not judged any more. After a stop string, tokens may follow that nobody reads.
     report: what its bans did.
     """
 
-    def __init__(self, spec: RowSpec) -> None:
+    def __init__(self, spec: RowSpec, *, stop_strings: StopStrings | None = None) -> None:
         self._spec = spec
+        self._stop_strings = stop_strings
         self.tokens: list[int] = []
         self.settled = 0
         self.is_finished = False
@@ -51,6 +75,16 @@ class EngineText:
 
     def read(self, token: int) -> bool:
         """Add the token that was drawn next; return whether it stays. If not, `tokens` is what is left."""
+        if self.is_finished:
+            self.tokens.append(token)
+            self.settled = len(self.tokens)
+            return True
+        stays = self._judge(token)
+        if stays and self._stop_strings is not None and self._stop_strings.end(self.tokens):
+            return self.end()
+        return stays
+
+    def _judge(self, token: int) -> bool:
         if self._source is None:
             state = self._spec.matcher.feed(self._state, token)
             if not state.violations:
@@ -65,6 +99,8 @@ class EngineText:
 
     def end(self) -> bool:
         """End the text here; return whether it ends. If not, that completes a ban, and `tokens` is what is left."""
+        if self.is_finished:
+            return True
         if self._source is None:
             if not self._spec.matcher.finish(self._state):
                 self.settled, self.is_finished = len(self.tokens), True

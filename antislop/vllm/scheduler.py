@@ -23,7 +23,7 @@ from vllm.v1.request import RequestStatus
 from antislop.decoding.row import RowSpec
 from antislop.errors import InputError
 from antislop.hf.compiled_bans import CompiledBans
-from antislop.vllm.engine_text import EngineText, NoSettings
+from antislop.vllm.engine_text import EngineText, NoSettings, StopStrings
 from antislop.vllm.requests import KEY, EngineSettings, ListCache, check_request
 
 Request: TypeAlias = Any
@@ -61,8 +61,8 @@ def _explain(difference: str) -> InputError:
 class _Text(EngineText):
     """A text and what vLLM tells of its tokens. logprobs: of those that have not left the engine, one row each."""
 
-    def __init__(self, spec: RowSpec) -> None:
-        super().__init__(spec)
+    def __init__(self, spec: RowSpec, *, stop_strings: StopStrings | None = None) -> None:
+        super().__init__(spec, stop_strings=stop_strings)
         self.logprobs: list[Any] = []
         self._sent = 0
 
@@ -155,7 +155,7 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
         stays = all(text.read(token) for token in new_token_ids)
         if stays and stopped:
             stays = text.end()
-        if text.is_finished and not stopped:
+        if text.report.reason == "exhausted" and not stopped:
             request.status, stopped = RequestStatus.FINISHED_STOPPED, True
         elif stopped and not text.is_finished:
             (request.status, request.stop_reason), stopped = before, False
@@ -197,7 +197,9 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
             max_new_tokens=request.max_tokens,
             generator=None if params.seed is None else torch.Generator().manual_seed(params.seed),
         )
-        self._texts[request.request_id] = _Text(spec)
+        strings, surface = params.stop, bans.vocabulary.surface
+        stop_strings = StopStrings(strings, surface, min_tokens=params.min_tokens) if strings else None
+        self._texts[request.request_id] = _Text(spec, stop_strings=stop_strings)
 
     def _can_hold(self, request: Request) -> bool:
         """Report whether a request may keep its blocks: the token to read again is in one of its own."""

@@ -64,6 +64,7 @@ WAYS: list[dict[str, Any]] = [
     {"presence_penalty": 0.5, "frequency_penalty": 0.3, "repetition_penalty": 1.1},
     {"stop_token_ids": [13], "min_tokens": 5},
     {"bad_words": ["night"]},
+    {"stop": [".", ", he"], "include_stop_str_in_output": True},
 ]
 
 

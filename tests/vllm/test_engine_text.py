@@ -10,8 +10,8 @@ import pytest
 
 from antislop.matching.bans import Ban
 from antislop.matching.token_matcher import Matcher
-from antislop.vllm.engine_text import EngineText, NoSettings
-from tests.support.ban_cases import CASES, expected_of
+from antislop.vllm.engine_text import EngineText, NoSettings, StopStrings
+from tests.support.ban_cases import CASES, LETTERS, anywhere, expected_of
 from tests.support.depth import in_turn, sample_size
 from tests.support.statistics import p_value
 from tests.support.toys import PROMPT, Markov, Words, spec_of
@@ -43,3 +43,24 @@ def test_texts_of_an_engine_are_those_of_rejection_sampling(case: str, seed: int
     words, bans = CASES[case]
     model = Markov(len(words), seed=seed)
     assert p_value(draw(model, words, bans, times=TIMES), expected_of(case, seed)) > 1e-4
+
+
+def write_letters(letters: str, bans: Sequence[Ban], *, stop: str) -> EngineText:
+    """Write letters as they come until one does not stay."""
+    matcher = Matcher(bans, LETTERS)
+    spec = spec_of(Markov(4), matcher, lookback=False, settings=NoSettings(), max_new_tokens=20)
+    text = EngineText(spec, stop_strings=StopStrings([stop], LETTERS.surface))
+    for letter in letters:
+        if not text.read("abcd".index(letter)):
+            break
+    return text
+
+
+def test_a_stop_string_ends_a_text_before_bans_that_end_behind_it() -> None:
+    text = write_letters("acbd", [anywhere("bd")], stop="cb")
+    assert (text.tokens, text.settled, text.is_finished) == ([0, 2, 1, 3], 4, True)
+    assert text.report.rewinds == 0
+    text = write_letters("acb", [anywhere("acb")], stop="cb")
+    assert (text.tokens, text.is_finished, text.report.rewinds) == ([], False, 1), "a ban that ends in it comes first"
+    text = write_letters("ac", [Ban.regex("c$")], stop="c")
+    assert (text.tokens, text.is_finished) == ([0], False), "the text would end there"
