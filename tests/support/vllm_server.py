@@ -38,6 +38,7 @@ def serve_vllm(python: str, model: Path, log: Path, *options: str, slots: int = 
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_USE_V2_MODEL_RUNNER": "0",
         "HF_HUB_OFFLINE": "1",
+        "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
     }
     with (
         log.open("w", encoding="utf-8") as output,

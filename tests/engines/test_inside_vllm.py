@@ -1,10 +1,14 @@
-"""Texts of `vllm.LLM` under bans have the distribution of rejection sampling, which is solved."""
+"""Bans inside a real vLLM: texts have the distribution of rejection sampling, and belong to what is returned."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
 import torch
@@ -15,6 +19,7 @@ from tests.support.depth import DEPTH
 from tests.support.letters import LENGTH, LISTS, SETTINGS, START, build_model, build_tokenizer, expected_texts
 from tests.support.statistics import p_value
 from tests.support.vllm_offline import write_texts
+from tests.support.vllm_server import serve_vllm
 
 TIMES = int(1000 * DEPTH)
 
@@ -99,3 +104,57 @@ def test_what_vllm_returns_belongs_to_the_text_that_is_left(resume: str, vllm_py
             assert not bans.find(" " + tokenizer.decode(text["tokens"]))
             withdrawn += (text["counts"] or {}).get("withdrawn_tokens", 0)
     assert withdrawn > 100
+
+
+@pytest.fixture(scope="module")
+def server(vllm_python: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of `vllm serve` with a list of its own."""
+    folder = Path(antislop.__file__).parent / "data" / "tiny"
+    options = ["--scheduler-cls", "antislop.vllm.BanningScheduler", "--logits-processors", "antislop.vllm:CheckBans"]
+    options += ["--additional-config", json.dumps({"antislop": {"bans": ["the", "was"]}})]
+    log = tmp_path_factory.mktemp("vllm") / "log.txt"
+    with serve_vllm(vllm_python, folder, log, *options) as process:
+        yield process.url
+
+
+def complete(url: str, **body: Any) -> tuple[int, dict[str, Any]]:
+    body = {"model": str(Path(antislop.__file__).parent / "data" / "tiny"), "prompt": "The old house", **body}
+    request = Request(f"{url}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
+    try:
+        with urlopen(request) as answer:
+            return answer.status, json.load(answer)
+    except HTTPError as error:
+        return error.code, json.load(error)
+
+
+def test_a_server_keeps_its_list_and_those_of_requests(server: str) -> None:
+    status, answer = complete(server, max_tokens=120, n=2, seed=1)
+    assert status == 200
+    assert not any(BanList(["the", "was"]).find(choice["text"]) for choice in answer["choices"])
+    assert answer["kv_transfer_params"]["antislop"]["rewinds"] > 0
+    more = json.dumps({"bans": ["and", "his"], "use_global_bans": False})
+    status, answer = complete(server, max_tokens=120, n=2, seed=1, vllm_xargs={"antislop": more})
+    assert status == 200
+    text = "".join(choice["text"] for choice in answer["choices"])
+    assert BanList(["the", "was"]).find(text) and not BanList(["and", "his"]).find(text)
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        ({"temperature": 0}, "bans need sampling, and temperature is 0"),
+        ({"vllm_xargs": {"antislop": '{"bnas": []}'}}, "has 'bnas', which is none of bans, exempt, use_global_bans"),
+        ({"vllm_xargs": {"antislop": "["}}, "is not JSON"),
+        ({"vllm_xargs": {"antislop": '{"bans": ["(", {"kind": "regex", "text": "("}]}'}}, "does not compile"),
+        ({"response_format": {"type": "json_object"}}, "structured outputs can't be combined"),
+    ],
+)
+def test_a_server_answers_400_to_what_can_not_be_written(server: str, body: dict[str, Any], sentence: str) -> None:
+    status, answer = complete(server, max_tokens=5, **body)
+    assert status == 400
+    assert sentence in answer["error"]["message"]
+
+
+def test_a_greedy_request_that_leaves_out_the_list_is_written(server: str) -> None:
+    status, _ = complete(server, max_tokens=5, temperature=0, vllm_xargs={"antislop": '{"use_global_bans": false}'})
+    assert status == 200
