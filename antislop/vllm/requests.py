@@ -8,10 +8,10 @@ included, comes from `additional_config["antislop"]`.
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Literal, get_args
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from antislop.decoding.policy import MAX_REWINDS, OnExhausted, Policy
 from antislop.errors import InputError
@@ -20,7 +20,13 @@ from antislop.lists.reading import is_kind, make_ban
 from antislop.matching.bans import Ban
 from antislop.matching.patterns.kinds import KINDS
 
+if TYPE_CHECKING:
+    from antislop.hf.compiled_bans import CompiledBans  # imports transformers, which the front end does not need
+
 KEY = "antislop"
+PLACE = f"extra_args[{KEY!r}]"
+LISTS_KEPT = 64
+"""Lists of requests that are kept, read and compiled, for later ones."""
 EXAMPLE = '{"bans": ["a testament to"]}'
 OnGreedy = Literal["refuse", "pass"]
 Resume = Literal["hold", "preempt"]
@@ -60,32 +66,37 @@ class EngineSettings:
         return Policy(True, "exact", self.on_exhausted, self.max_rewinds).for_rejection()
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class RequestOptions:
-    """What a request asks for.
+    """What a request asks for. Requests that write the same share the object, which is hashed by identity.
 
-    bans: phrases, or objects with a text, a kind and options as in lists; added to the engine's own.
+    bans: its own bans, which are added to the engine's.
     use_global_bans: whether the engine's own list holds, too.
     """
 
-    bans: Sequence[Any] = ()
-    exempt: Sequence[str] = ()
-    use_global_bans: bool = True
+    bans: BanList
+    use_global_bans: bool
 
     @classmethod
     def read(cls, extra_args: Mapping[str, Any] | None) -> RequestOptions:
         """Return the options in the extra arguments of a request. Raises `InputError`."""
         config = (extra_args or {}).get(KEY, {})
-        options = cls(**_read_fields(config, {field.name for field in fields(cls)}, place=f"extra_args[{KEY!r}]"))
-        if isinstance(options.bans, str) or not isinstance(options.bans, Sequence):
-            raise InputError(f"bans is {options.bans!r}: pass a list of phrases, or of entries of a JSON list")
-        if not isinstance(options.use_global_bans, bool):
-            raise InputError(f"use_global_bans is {options.use_global_bans!r}: pass true or false")
-        return options
+        try:
+            return _read_request(config if isinstance(config, str) else json.dumps(config))
+        except TypeError as error:
+            raise InputError(f"{PLACE} is {config!r}, which is not JSON ({error}): pass strings and numbers") from None
 
-    def read_bans(self) -> BanList:
-        """Return the request's own bans. Raises `InputError`."""
-        return combine_bans(BanList(map(_read_entry, self.bans)), exempt=self.exempt)
+
+@lru_cache(LISTS_KEPT)
+def _read_request(config: str) -> RequestOptions:
+    found = _read_fields(config, {"bans", "exempt", "use_global_bans"}, place=PLACE)
+    entries, use_global_bans = found.get("bans", []), found.get("use_global_bans", True)
+    if not isinstance(entries, list):
+        raise InputError(f"bans is {entries!r}: pass a list of phrases, or of objects with a text, a kind and options")
+    if not isinstance(use_global_bans, bool):
+        raise InputError(f"use_global_bans is {use_global_bans!r}: pass true or false")
+    bans = combine_bans(BanList(map(_read_entry, entries)), exempt=found.get("exempt", []))
+    return RequestOptions(bans=bans, use_global_bans=use_global_bans)
 
 
 def _read_entry(entry: object) -> Ban:
@@ -110,8 +121,7 @@ def check_request(params: Any, *, has_own_list: bool = False) -> RequestOptions:
     Raises `InputError` for a bad list, and `CannotBan` if the request asks for bans with settings that rule them out.
     """
     options = RequestOptions.read(params.extra_args)
-    bans = options.read_bans()
-    if len(bans) or (has_own_list and options.use_global_bans):
+    if len(options.bans) or (has_own_list and options.use_global_bans):
         if params.temperature == 0:
             raise CannotBan(
                 "bans need sampling, and temperature is 0: pass a temperature above 0, or "
@@ -135,33 +145,24 @@ def _read_fields(config: object, known: set[str], *, place: str) -> dict[str, An
     return dict(config)
 
 
-LISTS_KEPT = 64
-"""Compiled lists that are kept for later requests."""
-
-
 class ListCache:
     """Compiles the lists of requests; equal ones share a compiled one."""
 
-    def __init__(self, options: EngineSettings, compile_bans: Any) -> None:
-        self._own = combine_bans(read_bans(options.bans), exempt=options.exempt)
+    def __init__(self, settings: EngineSettings, compile_bans: Callable[[BanList], CompiledBans]) -> None:
+        self._own = combine_bans(read_bans(settings.bans), exempt=settings.exempt)
+        self._exempt = settings.exempt
         self._compile = compile_bans
-        self._kept: OrderedDict[str, Any] = OrderedDict()
+        self.find = lru_cache(LISTS_KEPT)(self._find)
 
     @property
     def has_own(self) -> bool:
         return len(self._own) > 0
 
-    def find(self, options: RequestOptions) -> Any:
+    def _find(self, options: RequestOptions) -> CompiledBans | None:
         """Return the compiled list of a request; None if it has no bans."""
-        key = json.dumps([list(options.bans), list(options.exempt), options.use_global_bans])
-        if key not in self._kept:
-            own = self._own if options.use_global_bans else BanList([])
-            bans = combine_bans(own | options.read_bans(), exempt=options.exempt)
-            self._kept[key] = self._compile(bans) if len(bans) else None
-            if len(self._kept) > LISTS_KEPT:
-                self._kept.popitem(last=False)
-        self._kept.move_to_end(key)
-        return self._kept[key]
+        bans = combine_bans(options.bans, exempt=self._exempt)
+        bans = self._own | bans if options.use_global_bans else bans
+        return self._compile(bans) if len(bans) else None
 
 
 def banning(bans: Bans = (), *, on_greedy: OnGreedy = "refuse", **options: Any) -> dict[str, Any]:
