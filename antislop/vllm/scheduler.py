@@ -6,6 +6,7 @@ than those that were tested are refused.
 
 from __future__ import annotations
 
+import copy
 import inspect
 import time
 from itertools import chain
@@ -20,6 +21,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
 from vllm.v1.request import RequestStatus
 
+from antislop.decoding.policy import seed_of
 from antislop.decoding.row import RowSpec
 from antislop.errors import InputError
 from antislop.hf.compiled_bans import CompiledBans
@@ -38,7 +40,10 @@ SIGNATURES = {
     "_free_request": ("request", "delay_free_blocks"),
 }
 """Methods of vLLM's scheduler that are called or overridden, and their parameters."""
-ATTRIBUTES = ("requests", "running", "prev_step_scheduled_req_ids", "hash_block_size", "encoder_cache_mismatch_reqs")
+ATTRIBUTES = (
+    *("requests", "running", "prev_step_scheduled_req_ids", "reset_preempted_req_ids", "kv_holding_waiting"),
+    *("block_size", "hash_block_size", "encoder_cache_mismatch_reqs", "use_v2_model_runner"),
+)
 """What else is read or changed."""
 
 
@@ -188,6 +193,8 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
         bans = self._lists.find(options) if params.temperature > 0 else None
         if bans is None:
             return
+        if request.prompt_token_ids is None or request.resumable:
+            raise InputError("bans need a prompt of tokens, and a request that ends with its text")
         spec = RowSpec(
             prompt=torch.tensor([request.prompt_token_ids]),
             matcher=bans.matcher,
@@ -238,6 +245,10 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
         del request._all_token_ids[kept:]
         del request.block_hashes[kept // self.hash_block_size :]
         request.spec_token_ids = []
+        if self.use_v2_model_runner and request.sampling_params.seed is not None:
+            # Its noise depends on the seed and the position only: the same token would be drawn again and again.
+            request.sampling_params = copy.copy(request.sampling_params)
+            request.sampling_params.seed = seed_of(request.sampling_params.seed, 1) % 2**31
         request.drop_stale_output, request.num_stale_output_tokens = True, request.num_in_flight_tokens
         self._rewound[request.request_id] = request
 
