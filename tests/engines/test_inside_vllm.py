@@ -21,6 +21,7 @@ from tests.support.statistics import p_value
 from tests.support.vllm_offline import write_texts
 from tests.support.vllm_server import serve_vllm
 
+TINY = Path(antislop.__file__).parent / "data" / "tiny"
 TIMES = int(1000 * DEPTH)
 
 
@@ -52,7 +53,11 @@ def test_texts_inside_vllm_are_those_of_rejection_sampling(
         assert p_value(drawn, expected_texts(bans, setting)) > 1e-3, setting
 
 
-PROMPTS = ("The old house", "She opened the door and", "One day, in the middle of the long and cold winter, the")
+PROMPTS = (
+    "The old house",
+    "She opened the door and",
+    "One day, in the middle of the long and cold winter, the old man went out of his house and down to the river, and",
+)
 COMMON = [
     "the",
     "was",
@@ -73,27 +78,45 @@ WAYS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("resume", ["hold", "preempt"])
-def test_what_vllm_returns_belongs_to_the_text_that_is_left(resume: str, vllm_python: str, tmp_path: Path) -> None:
+ENGINES: dict[str, tuple[str, dict[str, Any]]] = {
+    "hold": ("hold", {}),
+    "preempt": ("preempt", {}),
+    "hold, no prefix cache": ("hold", {"enable_prefix_caching": False}),
+    "preempt, no prefix cache": ("preempt", {"enable_prefix_caching": False}),
+    "hold, few blocks and prompts in parts": ("hold", {"num_gpu_blocks_override": 24, "max_num_batched_tokens": 32}),
+    "preempt, few blocks": ("preempt", {"num_gpu_blocks_override": 24}),
+}
+"""How texts are resumed, and the options of the engine."""
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_what_vllm_returns_belongs_to_the_text_that_is_left(engine: str, vllm_python: str, tmp_path: Path) -> None:
     """Log-probabilities are those of transformers on the final text, and no text contains a ban."""
     model, tokenizer = antislop.tiny_model()
+    resume, options = ENGINES[engine]
     requests = [
         {
             "prompt": tokenizer(prompt)["input_ids"],
-            "max_tokens": 60,
+            "max_tokens": 60 + number,
             "logprobs": 0,
-            "extra_args": {"antislop": {"bans": COMMON}},
+            "extra_args": {"antislop": {"bans": COMMON[number % 3 :]}},
             **way,
         }
         for prompt in PROMPTS
-        for way in WAYS
+        for number, way in enumerate(WAYS)
+        if "seed" not in way or "parts" not in engine  # vLLM for CPUs fails at a seeded request that is read in parts
     ]
-    folder = Path(antislop.__file__).parent / "data" / "tiny"
-    outputs = write_texts(vllm_python, tmp_path, folder, requests, banning={"max_rewinds": 10_000, "resume": resume})
-    bans = BanList([*COMMON[:5], Ban.regex("s[ao]\\w+")])
+    banning = {"max_rewinds": 10_000, "resume": resume}
+    outputs = write_texts(vllm_python, tmp_path, TINY, requests, banning=banning, **options)
     withdrawn = 0
     for request, texts in zip(requests, outputs, strict=True):
         assert len(texts) == request.get("n", 1)
+        bans = BanList(
+            [
+                Ban.regex(r"s[ao]\w+"),
+                *(ban for ban in request["extra_args"]["antislop"]["bans"] if isinstance(ban, str)),
+            ]
+        )
         for text in texts:
             ids = torch.tensor([[*request["prompt"], *text["tokens"]]])
             start = len(request["prompt"])
@@ -109,16 +132,15 @@ def test_what_vllm_returns_belongs_to_the_text_that_is_left(resume: str, vllm_py
 @pytest.fixture(scope="module")
 def server(vllm_python: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of `vllm serve` with a list of its own."""
-    folder = Path(antislop.__file__).parent / "data" / "tiny"
     options = ["--scheduler-cls", "antislop.vllm.BanningScheduler", "--logits-processors", "antislop.vllm:CheckBans"]
     options += ["--additional-config", json.dumps({"antislop": {"bans": ["the", "was"]}})]
     log = tmp_path_factory.mktemp("vllm") / "log.txt"
-    with serve_vllm(vllm_python, folder, log, *options) as process:
+    with serve_vllm(vllm_python, TINY, log, *options) as process:
         yield process.url
 
 
 def complete(url: str, **body: Any) -> tuple[int, dict[str, Any]]:
-    body = {"model": str(Path(antislop.__file__).parent / "data" / "tiny"), "prompt": "The old house", **body}
+    body = {"model": str(TINY), "prompt": "The old house", **body}
     request = Request(f"{url}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
     try:
         with urlopen(request) as answer:
