@@ -55,7 +55,8 @@ class EngineSettings:
     @classmethod
     def read(cls, config: object) -> EngineSettings:
         options = cls(**_read_fields(config, {field.name for field in fields(cls)}, place="additional_config"))
-        for name, choices in (("on_greedy", get_args(OnGreedy)), ("resume", get_args(Resume))):
+        ends = tuple(end for end in get_args(OnExhausted) if end != "raise")  # which would end all texts of the engine
+        for name, choices in (("on_exhausted", ends), ("on_greedy", get_args(OnGreedy)), ("resume", get_args(Resume))):
             if (value := getattr(options, name)) not in choices:
                 raise InputError(f"{name} is {value!r}; it is one of {', '.join(map(repr, choices))}")
         options.policy  # noqa: B018 - raises for others

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 import vllm
 from transformers import AutoTokenizer
+from vllm.logger import init_logger
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
@@ -30,6 +31,7 @@ from antislop.vllm.requests import KEY, EngineSettings, ListCache, check_request
 
 Request: TypeAlias = Any
 
+logger = init_logger(__name__)
 
 TESTED = ("0.32",)
 SIGNATURES = {
@@ -131,8 +133,9 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
         if is_new and request.sampling_params is not None:
             try:
                 self._open_text(request)
-            except InputError:  # `CheckBans` has said so in the front end, if it was asked
-                self.encoder_cache_mismatch_reqs.add(request.request_id)
+            except InputError as error:  # `CheckBans` has said so in the front end, if it was asked
+                logger.error("request %s fails: %s", request.request_id, error)
+                self.encoder_cache_mismatch_reqs.add(request.request_id)  # vLLM's list of requests to fail
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         for request in self._rewound.values():

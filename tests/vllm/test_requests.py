@@ -1,0 +1,75 @@
+"""What requests to vLLM may ask for, and what is refused in one sentence."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from antislop.errors import InputError
+from antislop.vllm import banning
+from antislop.vllm.requests import KEY, EngineSettings, RequestOptions, check_request
+
+
+def ask(config: Any = None, *, temperature: float = 1.0, has_own_list: bool = False, **more: Any) -> RequestOptions:
+    extra_args = None if config is None else {KEY: config}
+    params = SimpleNamespace(extra_args=extra_args, temperature=temperature, **{"structured_outputs": None, **more})
+    return check_request(params, has_own_list=has_own_list)
+
+
+def test_equal_requests_share_what_they_ask_for() -> None:
+    config = {"bans": ["a cat", {"text": "d.g", "kind": "regex", "weight": 0.5}], "exempt": ["a cat's"]}
+    options = ask(config)
+    assert [(ban.text, ban.weight) for ban in options.bans] == [("a cat", 0.0), ("d.g", 0.5)]
+    assert options.use_global_bans
+    assert ask(dict(config)) is options
+    assert ask('{"bans": ["a cat"], "use_global_bans": false}').use_global_bans is False
+    assert len(ask().bans) == 0
+
+
+@pytest.mark.parametrize(
+    ("config", "more", "sentence"),
+    [
+        ("{", {}, "is not JSON"),
+        ([], {}, "an object was expected"),
+        ({"bnas": []}, {}, "has 'bnas', which is none of bans, exempt, use_global_bans"),
+        ({"bans": "a cat"}, {}, "bans is 'a cat': pass a list"),
+        ({"bans": [3]}, {}, r"a ban is a phrase \(str\), not 3"),
+        ({"bans": [{"text": "a", "kind": "rex"}]}, {}, "the kind of 'a' is 'rex'; it is one of"),
+        ({"bans": [{"text": "(", "kind": "regex"}]}, {}, "does not compile"),
+        ({"bans": {1, 2}}, {}, "which is not JSON"),
+        ({"use_global_bans": 1}, {}, "pass true or false"),
+        ({"bans": ["a"]}, {"temperature": 0}, "bans need sampling, and temperature is 0"),
+        (None, {"temperature": 0, "has_own_list": True}, "bans need sampling, and temperature is 0"),
+        ({"bans": ["a"]}, {"structured_outputs": "json"}, "structured outputs can't be combined"),
+    ],
+)
+def test_what_can_not_be_written_is_refused(config: Any, more: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        ask(config, **more)
+
+
+def test_greedy_requests_without_bans_are_written() -> None:
+    ask(temperature=0)
+    ask({"use_global_bans": False}, temperature=0, has_own_list=True)
+
+
+def test_an_engine_that_refuses_greedy_requests_checks_them_in_the_front_end() -> None:
+    assert banning(["a"])["logits_processors"] == ["antislop.vllm:CheckBans"]
+    assert banning(["a"], on_greedy="pass")["logits_processors"] == ["antislop.vllm:CheckRequestBans"]
+    assert banning()["logits_processors"] == ["antislop.vllm:CheckRequestBans"]
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"on_greedy": "write"}, "on_greedy is 'write'; it is one of 'refuse', 'pass'"),
+        ({"on_exhausted": "raise"}, "on_exhausted is 'raise'; it is one of 'concede', 'stop'"),
+        ({"resume": "cut"}, "resume is 'cut'"),
+        ({"max_rewind": 3}, "has 'max_rewind', which is none of"),
+    ],
+)
+def test_settings_of_an_engine_that_can_not_be_used_are_refused(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        EngineSettings.read(options)
