@@ -198,6 +198,8 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
             return
         if request.prompt_token_ids is None or request.resumable:
             raise InputError("bans need a prompt of tokens, and a request that ends with its text")
+        # Weights toss coins, which must not be the numbers that vLLM draws tokens by.
+        coins = None if params.seed is None else torch.Generator().manual_seed(seed_of(params.seed, 1))
         spec = RowSpec(
             prompt=torch.tensor([request.prompt_token_ids]),
             matcher=bans.matcher,
@@ -205,7 +207,7 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
             policy=self._settings.policy,
             settings=NoSettings(),
             max_new_tokens=request.max_tokens,
-            generator=None if params.seed is None else torch.Generator().manual_seed(params.seed),
+            generator=coins,
         )
         strings, surface = params.stop, bans.vocabulary.surface
         stop_strings = StopStrings(strings, surface, min_tokens=params.min_tokens) if strings else None
