@@ -12,6 +12,7 @@ from torch import Tensor
 from antislop.decoding.ledger import Node
 from antislop.decoding.row import CallbackMemory, Row, RowSpec
 from antislop.decoding.stream_source import SparseTable, StreamSource
+from antislop.trace.events import Admitted, Conceded, Event, Rewound
 from antislop.trace.report import Report
 
 
@@ -60,6 +61,7 @@ class EngineText:
     settled: no rewind reaches below this length.
     is_finished: the text ended, and is not judged any more. After a stop string, tokens may follow that nobody reads.
     report: what its bans did.
+    outcomes: the events of its bans.
     """
 
     def __init__(self, spec: RowSpec, *, stop_strings: StopStrings | None = None) -> None:
@@ -69,6 +71,7 @@ class EngineText:
         self.settled = 0
         self.is_finished = False
         self.report = Report()
+        self.outcomes: list[Event] = []
         self._state = spec.state
         self._withdrawn = 0
         self._source: StreamSource | None = None  # while something unsettled was withdrawn
@@ -123,7 +126,9 @@ class EngineText:
     def _follow(self, row: Row) -> None:
         self._state, self.settled, self._withdrawn = row.state, row.settled, row.withdrawn_count
         self.is_finished = row.is_finished
-        self.report.extend(row.release(), keep=False)
+        events = row.release()
+        self.report.extend(events, keep=False)
+        self.outcomes += [event for event in events if isinstance(event, (Rewound, Conceded, Admitted))]
         if not _remembers(row.node):
             self._source = None
 

@@ -73,10 +73,12 @@ class RequestOptions:
 
     bans: its own bans, which are added to the engine's.
     use_global_bans: whether the engine's own list holds, too.
+    events: whether the output names what each ban did, not only the counts.
     """
 
     bans: BanList
     use_global_bans: bool
+    events: bool
 
     @classmethod
     def read(cls, extra_args: Mapping[str, Any] | None) -> RequestOptions:
@@ -90,14 +92,16 @@ class RequestOptions:
 
 @lru_cache(LISTS_KEPT)
 def _read_request(config: str) -> RequestOptions:
-    found = _read_fields(config, {"bans", "exempt", "use_global_bans"}, place=PLACE)
-    entries, use_global_bans = found.get("bans", []), found.get("use_global_bans", True)
+    found = _read_fields(config, {"bans", "exempt", "use_global_bans", "events"}, place=PLACE)
+    entries, switches = found.get("bans", []), {"use_global_bans": True, "events": False}
     if not isinstance(entries, list):
         raise InputError(f"bans is {entries!r}: pass a list of phrases, or of objects with a text, a kind and options")
-    if not isinstance(use_global_bans, bool):
-        raise InputError(f"use_global_bans is {use_global_bans!r}: pass true or false")
+    for name in switches:
+        switches[name] = found.get(name, switches[name])
+        if not isinstance(switches[name], bool):
+            raise InputError(f"{name} is {switches[name]!r}: pass true or false")
     bans = combine_bans(BanList(map(_read_entry, entries)), exempt=found.get("exempt", []))
-    return RequestOptions(bans=bans, use_global_bans=use_global_bans)
+    return RequestOptions(bans=bans, **switches)
 
 
 def _read_entry(entry: object) -> Ban:

@@ -26,7 +26,9 @@ from antislop.decoding.policy import seed_of
 from antislop.decoding.row import RowSpec
 from antislop.errors import InputError
 from antislop.hf.compiled_bans import CompiledBans
+from antislop.lists.ban_list import BanList
 from antislop.vllm.engine_text import EngineText, NoSettings, StopStrings
+from antislop.vllm.outcomes import describe
 from antislop.vllm.requests import KEY, EngineSettings, ListCache, check_request
 
 Request: TypeAlias = Any
@@ -68,8 +70,12 @@ def _explain(difference: str) -> InputError:
 class _Text(EngineText):
     """A text and what vLLM tells of its tokens. logprobs: of those that have not left the engine, one row each."""
 
-    def __init__(self, spec: RowSpec, *, stop_strings: StopStrings | None = None) -> None:
+    def __init__(
+        self, spec: RowSpec, bans: BanList, *, tells_events: bool, stop_strings: StopStrings | None = None
+    ) -> None:
         super().__init__(spec, stop_strings=stop_strings)
+        self._bans = bans
+        self._tells_events = tells_events
         self.logprobs: list[Any] = []
         self._sent = 0
 
@@ -90,10 +96,9 @@ class _Text(EngineText):
         rows, self.logprobs = self.logprobs[:count], self.logprobs[count:]
         return type(rows[0])(*map(np.concatenate, zip(*(row[:3] for row in rows), strict=True))) if rows else None
 
-    def count(self) -> dict[str, int]:
+    def describe(self) -> dict[str, Any]:
         """Return what the bans did, as the caller sees it."""
-        names = ("violations", "rewinds", "withdrawn_tokens", "conceded", "admitted")
-        return {name: getattr(self.report, name) for name in names}
+        return describe(self.report, self.outcomes if self._tells_events else None, self._bans)
 
 
 if TYPE_CHECKING:
@@ -185,7 +190,7 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
         kv_transfer_params, *others = super()._free_request(request, *args, **kwargs)
         if text := self._texts.pop(request.request_id, None):
             self._ended[request.request_id] = text
-            kv_transfer_params = {**(kv_transfer_params or {}), KEY: text.count()}
+            kv_transfer_params = {**(kv_transfer_params or {}), KEY: text.describe()}
         return kv_transfer_params, *others
 
     # -- what bans need
@@ -211,7 +216,7 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
         )
         strings, surface = params.stop, bans.vocabulary.surface
         stop_strings = StopStrings(strings, surface, min_tokens=params.min_tokens) if strings else None
-        self._texts[request.request_id] = _Text(spec, stop_strings=stop_strings)
+        self._texts[request.request_id] = _Text(spec, bans.bans, tells_events=options.events, stop_strings=stop_strings)
 
     def _can_hold(self, request: Request) -> bool:
         """Report whether a request may keep its blocks: the token to read again is in one of its own."""

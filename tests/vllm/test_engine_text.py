@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 from random import Random
 
 import pytest
 
+from antislop.decoding.policy import Policy
 from antislop.matching.bans import Ban
 from antislop.matching.token_matcher import Matcher
+from antislop.trace.events import Drawn, Event
 from antislop.vllm.engine_text import EngineText, NoSettings, StopStrings
+from antislop.vllm.outcomes import COUNTS, describe, read_report, rebuild_events
 from tests.support.ban_cases import CASES, LETTERS, anywhere, expected_of
 from tests.support.depth import in_turn, sample_size
 from tests.support.statistics import p_value
@@ -27,6 +31,28 @@ def write(model: Markov, matcher: Matcher, chance: Random) -> tuple[int, ...]:
         assert sent <= text.settled <= len(text.tokens)
         sent = text.settled
     return tuple(text.tokens)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("limit", [0, 2, 1000])
+def test_all_that_happened_is_rebuilt_from_what_bans_did(case: str, limit: int) -> None:
+    words, bans = CASES[case]
+    matcher, chance = Matcher(bans, words), Random(case)
+    for seed in range(sample_size(20)):
+        model, happened = Markov(len(words), seed=seed, length=8), list[Event]()
+        policy = Policy(True, "exact", "concede", max_rewinds=limit)
+        text = EngineText(spec_of(model, matcher, lookback=False, settings=NoSettings(), policy=policy))
+        while not text.is_finished:
+            weights = model.probs(PROMPT, text.tokens).tolist()
+            token, before = chance.choices(range(len(weights)), weights)[0], len(text.outcomes)
+            if text.read(token) and model.ends(text.tokens):
+                text.end()
+            happened += [Drawn.plain(token), *text.outcomes[before:]]
+        assert list(rebuild_events(text.tokens, text.outcomes)) == happened
+        described = json.loads(json.dumps(describe(text.report, text.outcomes, bans)))
+        report = read_report(described, text.tokens, bans)
+        assert report.events[:-1] == happened
+        assert all(getattr(report, name) == getattr(text.report, name) for name in COUNTS)
 
 
 def draw(model: Markov, words: Words, bans: Sequence[Ban], *, times: int) -> Counter[tuple[int, ...]]:
