@@ -28,6 +28,7 @@ class EngineChoice(str, Enum):
     TRANSFORMERS = "transformers"
     RAY = "ray"
     OPENAI = "openai"
+    VLLM = "vllm"
 
 
 class EndpointMethodChoice(str, Enum):
@@ -43,7 +44,7 @@ class EndpointMethodChoice(str, Enum):
 class EngineOptions:
     engine: Annotated[
         EngineChoice,
-        typer.Option(help="transformers: in this process; ray: on each worker of a cluster; openai: on a server."),
+        typer.Option(help="transformers, vllm: in this process; ray: on a cluster's workers; openai: on a server."),
     ] = EngineChoice.TRANSFORMERS
     workers: Annotated[
         int | None,
@@ -64,6 +65,13 @@ class EngineOptions:
     endpoint_method: Annotated[
         EndpointMethodChoice | None,
         typer.Option(help="How bans are kept on a server.", show_default="auto"),
+    ] = None
+
+    tp: Annotated[int | None, typer.Option(min=1, help="GPUs that vllm spreads the model over.", show_default="1")] = (
+        None
+    )
+    max_model_len: Annotated[
+        int | None, typer.Option(min=1, help="Tokens of vllm's texts with their prompts.", show_default="the model's")
     ] = None
 
     @property
@@ -87,6 +95,8 @@ class ModelHost:
             "--base-url": (options.base_url, on_server, EngineChoice.OPENAI),
             "--tokenizer": (options.tokenizer, on_server, EngineChoice.OPENAI),
             "--endpoint-method": (options.endpoint_method, on_server, EngineChoice.OPENAI),
+            "--tp": (options.tp, engine is EngineChoice.VLLM, EngineChoice.VLLM),
+            "--max-model-len": (options.max_model_len, engine is EngineChoice.VLLM, EngineChoice.VLLM),
         }
         for name, (value, is_used, owner) in owners.items():
             if value is not None and not is_used:
@@ -94,6 +104,21 @@ class ModelHost:
                 raise InputError(f"{name} has no effect with --engine {engine.value}: {advice}")
         if on_server:
             self._check_server(structure)
+        if engine is EngineChoice.VLLM:
+            self._check_vllm(structure)
+
+    def _check_vllm(self, structure: GrammarOptions) -> None:
+        model = self.model
+        options = {
+            "--device": model.device != "auto",
+            "--device-map": model.device_map is not None,
+            "--attention": model.attention is not None,
+        }
+        for name, is_used in options.items():
+            if is_used:
+                raise InputError(f"{name} has no effect in vLLM, which chooses itself: leave it out")
+        if structure.option is not None:
+            raise InputError(f"{structure.option} and bans can't be combined inside vLLM: pass --engine transformers")
 
     def _check_server(self, structure: GrammarOptions) -> None:
         options = {
@@ -124,7 +149,11 @@ class ModelHost:
             "pairs": pairs,
             **({} if grammar is None else {"grammar": grammar}),
         }
-        makers = {EngineChoice.OPENAI: self._reach_server, EngineChoice.RAY: self._start_cluster}
+        makers = {
+            EngineChoice.OPENAI: self._reach_server,
+            EngineChoice.RAY: self._start_cluster,
+            EngineChoice.VLLM: self._start_vllm,
+        }
         with as_input_error():
             return makers.get(self.options.engine, self._load)(bans, options)
 
@@ -133,6 +162,20 @@ class ModelHost:
 
         model, tokenizer = load_model(self.model)
         return ModelRecordMaker(model, tokenizer, bans, **options), tokenizer
+
+    def _start_vllm(self, bans: BanList, options: dict[str, Any]) -> tuple[RecordMaker, PreTrainedTokenizerBase]:
+        from antislop.datasets.vllm_maker import VllmMaker
+
+        tokenizer = load_tokenizer(self.model)
+        arguments = {
+            "model": str(self.model.source),
+            "revision": self.model.revision,
+            "dtype": self.model.dtype,
+            "trust_remote_code": self.model.trust_remote_code,
+            "tensor_parallel_size": self.options.tp or 1,
+            "max_model_len": self.options.max_model_len,
+        }
+        return VllmMaker(arguments, tokenizer, bans, **options), tokenizer
 
     def _start_cluster(self, bans: BanList, options: dict[str, Any]) -> tuple[RecordMaker, PreTrainedTokenizerBase]:
         from antislop.datasets.ray_cluster import Cluster
