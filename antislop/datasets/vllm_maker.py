@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -53,7 +53,7 @@ class VllmMaker(RecordMakerBase):
             from vllm import LLM
         except ModuleNotFoundError:
             raise InputError("--engine vllm needs vLLM 0.32 in this environment: pip install vllm==0.32.0") from None
-        with tempfile.TemporaryDirectory() as folder:
+        with TemporaryDirectory() as folder:
             path = Path(folder) / "bans.txt"
             self._bans.save(path)
             own = str(path) if len(self._bans) else ()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +20,7 @@ from antislop import Ban, BanList
 from tests.support.depth import DEPTH
 from tests.support.letters import LENGTH, LISTS, SETTINGS, START, build_model, build_tokenizer, expected_texts
 from tests.support.statistics import p_value
-from tests.support.vllm_offline import write_texts
+from tests.support.vllm_offline import ENVIRONMENT, ROOT, write_texts
 from tests.support.vllm_server import serve_vllm
 
 TINY = Path(antislop.__file__).parent / "data" / "tiny"
@@ -165,7 +167,10 @@ def test_a_server_keeps_its_list_and_those_of_requests(server: str) -> None:
     ("body", "sentence"),
     [
         ({"temperature": 0}, "bans need sampling, and temperature is 0"),
-        ({"vllm_xargs": {"antislop": '{"bnas": []}'}}, "has 'bnas', which is none of bans, exempt, use_global_bans"),
+        (
+            {"vllm_xargs": {"antislop": '{"bnas": []}'}},
+            "has 'bnas', which is none of bans, events, exempt,",
+        ),
         ({"vllm_xargs": {"antislop": "["}}, "is not JSON"),
         ({"vllm_xargs": {"antislop": '{"bans": ["(", {"kind": "regex", "text": "("}]}'}}, "does not compile"),
         ({"response_format": {"type": "json_object"}}, "structured outputs can't be combined"),
@@ -180,3 +185,25 @@ def test_a_server_answers_400_to_what_can_not_be_written(server: str, body: dict
 def test_a_greedy_request_that_leaves_out_the_list_is_written(server: str) -> None:
     status, _ = complete(server, max_tokens=5, temperature=0, vllm_xargs={"antislop": '{"use_global_bans": false}'})
     assert status == 200
+
+
+def test_a_data_set_is_made_inside_vllm_and_resumed(vllm_python: str, tmp_path: Path) -> None:
+    prompts = [{"id": str(number), "prompt": prompt} for number, prompt in enumerate((*PROMPTS, ""))]
+    (tmp_path / "p.jsonl").write_text("\n".join(map(json.dumps, prompts)), encoding="utf-8")
+    (tmp_path / "list.txt").write_text("was\nher eyes\nand\tweight=0.5\n", encoding="utf-8")
+    command = [vllm_python, "-m", "antislop", "dataset", "p.jsonl", "-o", "out.jsonl", "--bans", "list.txt", "--n", "3"]
+    command += ["--engine", "vllm", "--max-new-tokens", "60", "--pairs", "pairs.jsonl", "--max-model-len", "256"]
+    environment = os.environ | ENVIRONMENT | {"PYTHONPATH": str(ROOT)}
+    outputs = [
+        subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        for _ in range(2)
+    ]
+    assert [output.returncode for output in outputs] == [1, 1], "the empty prompt has no text"
+    assert "resuming: 12 records exist already" in outputs[1].stderr
+    records = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()]
+    written = [record for record in records if record["status"] == "ok"]
+    assert len(written) == 9 and len(records) >= 12
+    assert not any(BanList(["was", "her eyes"]).find(record["response"]) for record in written)
+    assert sum(record["violations"].get("was", 0) for record in written) > 0
+    pairs = [json.loads(line) for line in (tmp_path / "pairs.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert pairs and all(pair["ban"] in ("was", "her eyes", "and") for pair in pairs)

@@ -30,6 +30,7 @@ from tests.support.models import build_model
 PACKAGE = Path(antislop.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
 ALLOWED = {PACKAGE / "hf" / "private.py", PACKAGE / "caches" / "private.py"}
+OF_VLLM = PACKAGE / "vllm" / "scheduler.py"  # checks vLLM itself at the start; `make test-engines` runs it
 OF_PYTHON = {"_asdict", "_fields", "_make", "_replace", "_getframe"}
 """Names with an underscore that Python documents."""
 PROMPT = torch.tensor([[4, 8, 3, 30, 22]])
@@ -245,7 +246,9 @@ def test_uses_of_private_names_are_found() -> None:
     assert {"_prefill", "_is_user_defined", "_pad_token_tensor", "_get_candidate_generator"} <= PRIVATE
 
 
-@pytest.mark.parametrize("path", sorted(set(MODULES) - ALLOWED), ids=lambda path: str(path.relative_to(PACKAGE)))
+@pytest.mark.parametrize(
+    "path", sorted(set(MODULES) - ALLOWED - {OF_VLLM}), ids=lambda path: str(path.relative_to(PACKAGE))
+)
 def test_no_other_module_reads_private_names_of_other_packages(path: Path) -> None:
     names = set(foreign_names(path)) - OF_PYTHON
     assert not names & PRIVATE

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-SETTINGS = {
+ENVIRONMENT = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_USE_V2_MODEL_RUNNER": "0",
@@ -38,7 +38,7 @@ def write_texts(
     job, out = folder / "job.json", folder / "out.json"
     llm = {"model": str(model), "dtype": "float32", "enforce_eager": True, "max_model_len": 512, "block_size": 32}
     job.write_text(json.dumps({"llm": llm | options, "requests": list(requests), "banning": banning}), encoding="utf-8")
-    environment = os.environ | SETTINGS | {"PYTHONPATH": str(ROOT)}
+    environment = os.environ | ENVIRONMENT | {"PYTHONPATH": str(ROOT)}
     with (folder / "log.txt").open("w", encoding="utf-8") as log:
         command = [python, "-m", "tests.support.vllm_offline", str(job), str(out)]
         done = subprocess.run(command, env=environment, stdout=log, stderr=subprocess.STDOUT, cwd=folder)

@@ -33,7 +33,7 @@ def test_equal_requests_share_what_they_ask_for() -> None:
     [
         ("{", {}, "is not JSON"),
         ([], {}, "an object was expected"),
-        ({"bnas": []}, {}, "has 'bnas', which is none of bans, exempt, use_global_bans"),
+        ({"bnas": []}, {}, "has 'bnas', which is none of bans, events, exempt, use_global_bans"),
         ({"bans": "a cat"}, {}, "bans is 'a cat': pass a list"),
         ({"bans": [3]}, {}, r"a ban is a phrase \(str\), not 3"),
         ({"bans": [{"text": "a", "kind": "rex"}]}, {}, "the kind of 'a' is 'rex'; it is one of"),
