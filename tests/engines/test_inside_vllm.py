@@ -201,9 +201,10 @@ def test_a_data_set_is_made_inside_vllm_and_resumed(vllm_python: str, tmp_path: 
     assert [output.returncode for output in outputs] == [1, 1], "the empty prompt has no text"
     assert "resuming: 9 records exist already" in outputs[1].stderr
     records = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()]
-    written = [record for record in records if record["status"] == "ok"]
+    written = [record for record in records if record["status"] != "error"]
     assert len(written) == 9 and len(records) >= 12
-    assert not any(BanList(["was", "her eyes"]).find(record["response"]) for record in written)
+    for record in written:
+        assert bool(BanList(["was", "her eyes"]).find(record["response"])) == (record["status"] == "conceded")
     assert sum(record["violations"].get("was", 0) for record in written) > 0
     pairs = [json.loads(line) for line in (tmp_path / "pairs.jsonl").read_text(encoding="utf-8").splitlines()]
     assert pairs and all(pair["ban"] in ("was", "her eyes", "and") for pair in pairs)
