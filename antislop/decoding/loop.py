@@ -32,12 +32,12 @@ def decode(scheduler: Scheduler, engine: Engine) -> Iterator[tuple[Row, Event]]:
 
 def decode_in_steps(scheduler: Scheduler, engine: Engine) -> Iterator[Step]:
     """Generate as `decode` does; yield what follows each forward pass at once."""
-    batches: list[LogitsBatch] = []  # of which a row is not settled
+    batches: list[LogitsBatch] = []  # with rows that a rewind may still need
     while (yield from _admit(scheduler, engine, batches)):
         scheduler.drop_canceled()
         _draft(scheduler.sources)
         step, latest = _advance(scheduler.sources, engine.forward(scheduler.rows))
-        # All rows have made the tables that they need of earlier batches; of the latest, they may still make some.
+        # The latest batch is trimmed after the next step only: until then, a row may still make a table of it.
         batches[:] = [batch for batch in batches if batch.trim()] + latest
         yield step
         yield from _place_copies(scheduler, engine)

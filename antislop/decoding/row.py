@@ -149,7 +149,7 @@ class Row:
         self.index = index
         self.prompt_length = spec.prompt.shape[1]
         self.max_new_tokens = spec.max_new_tokens
-        # [rows, prompt + max_new_tokens], of which one line is this row's: a batch is sent to its device at once
+        # [rows, prompt + max_new_tokens], shared by a batch, so that its new tokens are sent to the device together
         self.batch_ids = _make_room([spec]) if batch_ids is None else batch_ids
         self._line = 0 if batch_ids is None else index
         self._written = 0  # how many of the tokens are in that line already

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import antislop
+from tests.support.letters import build_model, build_tokenizer
 from tests.support.processes import ServingProcess
 from tests.support.vllm_server import DRAWN_LOGPROBS, PYTHON, serve_vllm
 
@@ -36,3 +37,12 @@ def plain_vllm(vllm_python: str, tmp_path_factory: pytest.TempPathFactory) -> It
     """The bundled model, served with vLLM's own defaults: raw log-probabilities."""
     with serve_vllm(vllm_python, TINY, tmp_path_factory.mktemp("vllm") / "log.txt") as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def letters(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the model."""
+    folder = tmp_path_factory.mktemp("letters")
+    build_model().save_pretrained(folder)
+    build_tokenizer().save_pretrained(folder)
+    return folder

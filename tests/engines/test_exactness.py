@@ -9,7 +9,7 @@ import pytest
 
 from antislop.endpoint.methods import EndpointMethod
 from tests.support.depth import DEPTH
-from tests.support.letters import CASES, build_model, build_tokenizer, draw_texts, expected_texts
+from tests.support.letters import CASES, draw_texts, expected_texts
 from tests.support.processes import ServingProcess
 from tests.support.statistics import p_value
 from tests.support.vllm_server import DRAWN_LOGPROBS, serve_vllm
@@ -20,15 +20,6 @@ SERVERS = {
     "drawn": DRAWN_LOGPROBS,
 }
 """The options of the servers by what they tell: one starts at a time."""
-
-
-@pytest.fixture(scope="module")
-def letters(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the model."""
-    folder = tmp_path_factory.mktemp("letters")
-    build_model().save_pretrained(folder)
-    build_tokenizer().save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture(scope="module", params=SERVERS)

@@ -18,21 +18,13 @@ import torch
 import antislop
 from antislop import Ban, BanList
 from tests.support.depth import DEPTH
-from tests.support.letters import LENGTH, LISTS, SETTINGS, START, build_model, build_tokenizer, expected_texts
+from tests.support.letters import LENGTH, LISTS, SETTINGS, START, expected_texts
 from tests.support.statistics import p_value
 from tests.support.vllm_offline import ENVIRONMENT, ROOT, write_texts
 from tests.support.vllm_server import serve_vllm
 
 TINY = Path(antislop.__file__).parent / "data" / "tiny"
 TIMES = int(1000 * DEPTH)
-
-
-@pytest.fixture(scope="module")
-def letters(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("letters")
-    build_model().save_pretrained(folder)
-    build_tokenizer().save_pretrained(folder)
-    return folder
 
 
 @pytest.mark.parametrize("resume", ["hold", "preempt"])
