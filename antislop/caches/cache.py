@@ -248,7 +248,7 @@ class TransformersCache:
         self.positions.copy(row, other.positions, source)
 
     def select(self, rows: Sequence[int]) -> None:
-        """Keep these rows, in this order; one that is named twice is copied."""
+        """Keep these rows, in this order; a row that is listed twice is copied."""
         self._borrowed.take_over(rows=self.rows)
         for layer in self._borrowed.growing:
             layer.select(rows)

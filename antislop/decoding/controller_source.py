@@ -264,7 +264,7 @@ class ControllerSource(Source):
         self._add_sampled(self.describe(token), row.feed(row.state, token))
 
     def _sample_first(self, draws: Draws, number: int) -> None:
-        """Add the first token that was drawn at a node by the branch's rule."""
+        """Add a token that the loop has drawn under the branch's mask or biases."""
         row, drawn = self.row, draws.events[number]
         row.node.table = DenseTable(draws.batch, number, restrict=row.restrict)
         if drawn.token == NONE_ALLOWED:

@@ -112,7 +112,7 @@ class ModelDrafter:
         return torch.cat([self._process(ids, each[None]) for ids, each in zip(texts, logits, strict=True)])
 
     def is_sure(self, row: Row, probability: float) -> bool:  # noqa: ARG002
-        """Report whether to go on after a token that had this probability."""
+        """Report whether to draft further after a token of this probability."""
         return True
 
     def _text_of(self, row: Row) -> list[int]:
@@ -181,7 +181,7 @@ class BatchReader:
         self._cache: RewindableCache
 
     def find_unread(self, texts: Mapping[Row, list[int]]) -> dict[Row, list[int]]:
-        """Remove from the cache what is no longer in the texts; return what is to be read, at least the last id."""
+        """Remove withdrawn tokens from the cache; return the ids that it lacks, at least the last one of each text."""
         self._seat(texts)
         return {row: self._cut_back(self._place_of(row), row, ids) for row, ids in texts.items()}
 

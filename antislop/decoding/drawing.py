@@ -73,7 +73,7 @@ def draw_together(
 
 
 def _describe(drawn: Tensor, probs: Tensor, counts: Sequence[int | None]) -> list[Drawn]:
-    """Read tokens [n] together with the choices of the rows that record so many alternatives."""
+    """Read drawn tokens [n], and the choices of those rows that record them, in one transfer to the host."""
     described = describe_draws(probs, probs, drawn.clamp(min=0), max(count or 0 for count in counts))
     rows: list[list[float]] = torch.cat([drawn[:, None].float(), described], dim=1).tolist()
     return [

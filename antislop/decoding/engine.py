@@ -40,7 +40,7 @@ class Engine(Protocol):
         """Read the unread tokens of each row and its draft; finished rows are fed fillers."""
 
     def read(self, rows: Sequence[Row], *, in_parts: bool) -> PromptPass:
-        """Read prompts of new rows, at least the first one's, or with `in_parts` a part of a long one."""
+        """Read the first row's prompt, and others that fit beside it; with `in_parts`, only a part of a long prompt."""
 
     def replace(self, rows: Sequence[Row], places: Sequence[int]) -> ForwardPass:
         """Put new rows, whose prompts are read, at these places, which belonged to finished ones."""

@@ -77,7 +77,7 @@ class SharingCache(RewindableCache, Protocol):
         """Replace a row by the first `length` tokens of a row of another cache of the same model, none settled."""
 
     def select(self, rows: Sequence[int]) -> None:
-        """Keep these rows, in this order; one that is named several times is copied."""
+        """Keep these rows, in this order; a row that is listed several times is copied."""
 
 
 class KVCache(RewindableCache, Protocol):

@@ -314,8 +314,8 @@ def _make_room(specs: Sequence[RowSpec]) -> Tensor:
 def ids_of(rows: Sequence[Row], length: int, *, filler: int = 0) -> Tensor:
     """Return prompts and the first `length` tokens of rows, counting on into their drafts, [n, tokens].
 
-    The prompts have one length; `filler` stands for unwritten tokens. What is missing on the rows' device is sent
-    there at once.
+    The prompts have the same length; tokens that are not written yet are `filler`. New tokens of all rows are sent to
+    the device together.
     """
     batch_ids, start = rows[0].batch_ids, min(row._written for row in rows)
     if len(rows) == 1 and length <= len(rows[0].tokens) + len(rows[0].draft.tokens):

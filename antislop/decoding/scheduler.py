@@ -133,7 +133,7 @@ class Scheduler:
 
     @property
     def has_gaps(self) -> bool:
-        """Whether the batch is to go on without the finished rows that no text takes.
+        """Whether finished rows are to leave the batch, since no text takes their places.
 
         While texts may still come, only once half of the rows are finished: a batch that grows is copied.
         """

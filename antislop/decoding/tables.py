@@ -59,8 +59,8 @@ class DenseTable:
     restrict: applied to the logits [vocab] before the processors.
     spent: bool [vocab], on the host: tokens of distributions that were given up here.
 
-    A first draw is made where the logits are. What is left is kept and drawn from on the host, where reading it does
-    not wait for a device.
+    The first draw happens on the device of the logits. After a subtraction, the rest is kept on the host and drawn from
+    there, so that reading it does not wait for the device.
     """
 
     __slots__ = ("__weakref__", "_batch", "_before", "_left", "_probs", "restrict", "row", "spent")
@@ -92,7 +92,7 @@ class DenseTable:
 
     @property
     def remaining(self) -> Tensor:
-        """What is left, [vocab], on the host, not normalized; to be changed in place."""
+        """The probabilities without what was subtracted, [vocab], on the host, not normalized. Change it in place."""
         if self._left is None:
             self._left = self.probs.clone() if self._probs is not None else self.probs
         return self._left
@@ -159,7 +159,7 @@ class DenseTable:
         return int(torch.multinomial(rest, num_samples=1, generator=generator))
 
     def describe_choice(self, token: int, *, alternatives: int) -> TokenChoice:
-        """Return how likely a token is, and up to so many of the likeliest tokens."""
+        """Return the probability of a token and, up to a number of `alternatives`, of the likeliest tokens."""
         probs = torch.softmax(self.scores, dim=-1).cpu()
         left = probs if self._left is None else self._left[None]
         numbers = describe_draws(probs, left, torch.tensor([token]), alternatives)

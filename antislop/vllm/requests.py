@@ -113,27 +113,23 @@ def _read_entry(entry: object) -> Ban:
     return make_ban(entry, options={}, edges="word")
 
 
-class CannotBan(InputError):
-    """Raised for a request that can't be written under bans."""
-
-
 def check_request(params: Any, *, has_own_list: bool = False) -> RequestOptions:
     """Return what a request asks for.
 
     params: its `SamplingParams`.
     has_own_list: whether the engine's own list holds for greedy requests, too.
 
-    Raises `InputError` for a bad list, and `CannotBan` if the request asks for bans with settings that rule them out.
+    Raises `InputError` for a bad list, and for bans with settings that rule them out.
     """
     options = RequestOptions.read(params.extra_args)
     if len(options.bans) or (has_own_list and options.use_global_bans):
         if params.temperature == 0:
-            raise CannotBan(
+            raise InputError(
                 "bans need sampling, and temperature is 0: pass a temperature above 0, or "
                 '{"antislop": {"use_global_bans": false}} for a text without bans'
             )
         if params.structured_outputs is not None:
-            raise CannotBan("bans and structured outputs can't be combined inside vLLM: use `antislop serve`")
+            raise InputError("bans and structured outputs can't be combined inside vLLM: use `antislop serve`")
     return options
 
 
