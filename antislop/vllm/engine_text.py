@@ -11,7 +11,7 @@ from torch import Tensor
 
 from antislop.decoding.ledger import Node
 from antislop.decoding.row import CallbackMemory, Row, RowSpec
-from antislop.decoding.stream_source import SparseTable, StreamSource
+from antislop.decoding.stream_source import SparseTable, StreamSource, open_table
 from antislop.trace.events import Admitted, Conceded, Event, Rewound
 from antislop.trace.report import Report
 
@@ -62,6 +62,7 @@ class EngineText:
     is_finished: the text ended, and is not judged any more. After a stop string, tokens may follow that nobody reads.
     report: what its bans did.
     outcomes: the events of its bans.
+    thinned: tokens that were drawn again, because bans left only a part of their probability.
     """
 
     def __init__(self, spec: RowSpec, *, stop_strings: StopStrings | None = None) -> None:
@@ -72,22 +73,29 @@ class EngineText:
         self.is_finished = False
         self.report = Report()
         self.outcomes: list[Event] = []
+        self.thinned = 0
+        self._probabilities: list[float] = []  # of the tokens, if the engine tells them
         self._state = spec.state
         self._withdrawn = 0
         self._source: StreamSource | None = None  # while something unsettled was withdrawn
 
-    def read(self, token: int) -> bool:
-        """Add the token that was drawn next; return whether it stays. If not, `tokens` is what is left."""
+    def read(self, token: int, probability: float | None = None) -> bool:
+        """Add the token that was drawn next; return whether it stays. If not, `tokens` is what is left.
+
+        probability: under the model; if it is told for all tokens, what bans subtracted from one is remembered.
+        """
         if self.is_finished:
             self.tokens.append(token)
             self.settled = len(self.tokens)
             return True
-        stays = self._judge(token)
+        if probability is not None:
+            self._probabilities.append(probability)
+        stays = self._judge(token, probability)
         if stays and self._stop_strings is not None and self._stop_strings.end(self.tokens):
             return self.end()
         return stays
 
-    def _judge(self, token: int) -> bool:
+    def _judge(self, token: int, probability: float | None) -> bool:
         if self._source is None:
             state = self._spec.matcher.feed(self._state, token)
             if not state.violations:
@@ -96,7 +104,11 @@ class EngineText:
                 self.settled = max(self.settled, state.settled_length)
                 return True
             self._source = self._open()
-        stays = self._source.take(token, None)
+        elif probability is not None and not self._counts(token, self._source):
+            self.thinned += 1
+            self._probabilities.pop()
+            return False
+        stays = self._source.take(token, probability)
         self._follow(self._source.row)
         return stays
 
@@ -113,19 +125,27 @@ class EngineText:
         self._follow(self._source.row)
         return self.is_finished
 
+    def _counts(self, token: int, source: StreamSource) -> bool:
+        """Return whether a token counts as drawn from what bans have left of the distribution."""
+        is_noise = source.table.mass_left() < self._spec.policy.mass_floor  # the judge then concedes what comes
+        return is_noise or source.keeps(token)
+
     def _open(self) -> StreamSource:
         row = Row(self._spec)
         row.tokens, row.state, row.settled = self.tokens, self._state, self.settled
         row.withdrawn_count = self._withdrawn
         node = Node(depth=self.settled)
-        for token in self.tokens[self.settled :]:
-            node = node.child(token)
+        for place in range(self.settled, len(self.tokens)):
+            if self._probabilities:
+                open_table(node).note(self.tokens[place], self._probabilities[place])
+            node = node.child(self.tokens[place])
         row.node = node
         return StreamSource(row)
 
     def _follow(self, row: Row) -> None:
         self._state, self.settled, self._withdrawn = row.state, row.settled, row.withdrawn_count
         self.is_finished = row.is_finished
+        del self._probabilities[len(self.tokens) :]
         events = row.release()
         self.report.extend(events, keep=False)
         self.outcomes += [event for event in events if isinstance(event, (Rewound, Conceded, Admitted))]

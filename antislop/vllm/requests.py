@@ -25,10 +25,13 @@ if TYPE_CHECKING:
 
 KEY = "antislop"
 PLACE = f"extra_args[{KEY!r}]"
+LOGPROBS_MODE, TELLS_DRAWN = "logprobs_mode", "processed_logprobs"
+"""The option of vLLM, and its value, by which log-probabilities are those of the distribution that was drawn from."""
 LISTS_KEPT = 64
 """Lists of requests that are kept, read and compiled, for later ones."""
 EXAMPLE = '{"bans": ["a testament to"]}'
 OnGreedy = Literal["refuse", "pass"]
+Method = Literal["reject", "thin"]
 Resume = Literal["hold", "preempt"]
 
 
@@ -39,6 +42,8 @@ class EngineSettings:
     bans: the list of requests that have none, or add to it: phrases, or the path or address of a file.
     exempt: phrases that may be written.
     on_exhausted, max_rewinds: as in `AntiSlop`.
+    method: "reject" draws what was withdrawn again from the whole distribution; "thin" takes what led to a violation
+        out of it, as `AntiSlop` does, and needs an engine that tells the probabilities from which it drew.
     on_greedy: "pass" writes greedy requests without bans unless they ask for some; "refuse" refuses them.
     resume: "hold" keeps the cache of a text that is rewound, and reads its last token again; "preempt" frees the cache,
         and reads what the prefix cache does not have. Models with other layers than full and sliding attention are
@@ -49,6 +54,7 @@ class EngineSettings:
     exempt: Sequence[str] = ()
     on_exhausted: OnExhausted = "concede"
     max_rewinds: int = MAX_REWINDS
+    method: Method = "reject"
     on_greedy: OnGreedy = "refuse"
     resume: Resume = "hold"
 
@@ -56,7 +62,8 @@ class EngineSettings:
     def read(cls, config: object) -> EngineSettings:
         options = cls(**_read_fields(config, {field.name for field in fields(cls)}, place="additional_config"))
         ends = tuple(end for end in get_args(OnExhausted) if end != "raise")  # which would end all texts of the engine
-        for name, choices in (("on_exhausted", ends), ("on_greedy", get_args(OnGreedy)), ("resume", get_args(Resume))):
+        choices_of = {"on_exhausted": ends, "method": get_args(Method), "on_greedy": get_args(OnGreedy)}
+        for name, choices in (choices_of | {"resume": get_args(Resume)}).items():
             if (value := getattr(options, name)) not in choices:
                 raise InputError(f"{name} is {value!r}; it is one of {', '.join(map(repr, choices))}")
         options.policy  # noqa: B018 - raises for others
@@ -64,7 +71,8 @@ class EngineSettings:
 
     @property
     def policy(self) -> Policy:
-        return Policy(True, "exact", self.on_exhausted, self.max_rewinds).for_rejection()
+        policy = Policy(True, "exact", self.on_exhausted, self.max_rewinds)
+        return policy if self.method == "thin" else policy.for_rejection()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -170,6 +178,8 @@ def banning(bans: Bans = (), *, on_greedy: OnGreedy = "refuse", **options: Any) 
     """Return the arguments with which `vllm.LLM` writes under bans.
 
     bans: phrases, or the path or address of a list, for all requests that don't leave it out.
+    method: "reject" draws what was withdrawn again from the whole distribution; "thin" takes what led to a violation
+        out of it, as `AntiSlop` does, and needs an engine that tells the probabilities from which it drew.
     on_greedy: "pass" writes greedy requests without bans; "refuse" refuses them, since no token can be drawn again.
     options: as of `EngineSettings`; exempt, on_exhausted and max_rewinds are those of `AntiSlop`.
 
@@ -179,8 +189,10 @@ def banning(bans: Bans = (), *, on_greedy: OnGreedy = "refuse", **options: Any) 
     ['additional_config', 'logits_processors', 'scheduler_cls']
     """
     config = {"bans": bans, "on_greedy": on_greedy, **options}
-    has_own_list = len(read_bans(EngineSettings.read(config).bans)) > 0 and on_greedy == "refuse"
-    return {
+    settings = EngineSettings.read(config)
+    has_own_list = len(read_bans(settings.bans)) > 0 and on_greedy == "refuse"
+    arguments = {LOGPROBS_MODE: TELLS_DRAWN} if settings.method == "thin" else {}
+    return arguments | {
         "scheduler_cls": "antislop.vllm.BanningScheduler",
         "logits_processors": [f"antislop.vllm:{'CheckBans' if has_own_list else 'CheckRequestBans'}"],
         "additional_config": {KEY: config},

@@ -29,7 +29,7 @@ from antislop.hf.compiled_bans import CompiledBans
 from antislop.lists.ban_list import BanList
 from antislop.vllm.engine_text import EngineText, NoSettings, StopStrings
 from antislop.vllm.outcomes import describe
-from antislop.vllm.requests import KEY, EngineSettings, ListCache, check_request
+from antislop.vllm.requests import KEY, LOGPROBS_MODE, TELLS_DRAWN, EngineSettings, ListCache, check_request
 
 Request: TypeAlias = Any
 
@@ -68,23 +68,41 @@ def _explain(difference: str) -> InputError:
 
 
 class _Text(EngineText):
-    """A text and what vLLM tells of its tokens. logprobs: of those that have not left the engine, one row each."""
+    """A text and what vLLM tells of its tokens.
+
+    thins: whether the probabilities of the tokens are used.
+    hides_logprobs: whether vLLM computes log-probabilities that the caller did not ask for.
+    logprobs: of the tokens that have not left the engine, one row each.
+    """
 
     def __init__(
-        self, spec: RowSpec, bans: BanList, *, tells_events: bool, stop_strings: StopStrings | None = None
+        self,
+        spec: RowSpec,
+        bans: BanList,
+        *,
+        tells_events: bool,
+        thins: bool,
+        hides_logprobs: bool,
+        stop_strings: StopStrings | None = None,
     ) -> None:
         super().__init__(spec, stop_strings=stop_strings)
         self._bans = bans
         self._tells_events = tells_events
+        self._thins = thins
+        self.hides_logprobs = hides_logprobs
         self.logprobs: list[Any] = []
         self._sent = 0
 
-    def note_logprobs(self, output: Any, request: Request, count: int) -> None:
-        if output.logprobs is None or request.sampling_params.num_logprobs is None:
-            return
-        place = output.req_id_to_index[request.request_id]
-        rows = output.logprobs.slice_request(place, count)
-        self.logprobs += [type(rows)(*(part[i : i + 1] for part in rows[:3])) for i in range(count)]
+    def note_logprobs(self, output: Any, request: Request, count: int) -> list[float | None]:
+        """Keep the log-probabilities of new tokens; return the probabilities from which they are judged."""
+        if output.logprobs is not None and request.sampling_params.num_logprobs is not None:
+            place = output.req_id_to_index[request.request_id]
+            rows = output.logprobs.slice_request(place, count)
+            self.logprobs += [type(rows)(*(part[i : i + 1] for part in rows[:3])) for i in range(count)]
+            if self._thins:
+                probabilities: list[float | None] = np.exp(rows.logprobs[:, 0]).tolist()  # the drawn token comes first
+                return probabilities
+        return [None] * count
 
     def take_settled(self) -> list[int]:
         """Return the tokens that may leave the engine now."""
@@ -116,6 +134,11 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
             raise _explain(f"its scheduler has no {missing[0]}")
         self._settings = EngineSettings.read(vllm_config.additional_config.get(KEY, {}))
         model = vllm_config.model_config
+        if self._settings.method == "thin" and model.logprobs_mode != TELLS_DRAWN:
+            raise InputError(
+                f"method='thin' needs the probabilities from which vLLM draws, and {LOGPROBS_MODE} is "
+                f"{model.logprobs_mode!r}: pass {LOGPROBS_MODE}={TELLS_DRAWN!r} (--logprobs-mode {TELLS_DRAWN})"
+            )
         tokenizer = AutoTokenizer.from_pretrained(
             model.tokenizer, revision=model.tokenizer_revision, trust_remote_code=model.trust_remote_code
         )
@@ -159,13 +182,12 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
         self, request: Request, new_token_ids: list[int], is_stale: bool = False
     ) -> tuple[list[int], bool]:
         text = self._texts.get(request.request_id)
-        if text is not None:
-            text.note_logprobs(self._output, request, len(new_token_ids))
+        known = text.note_logprobs(self._output, request, len(new_token_ids)) if text is not None else []
         before = request.status, request.stop_reason
         new_token_ids, stopped = super()._update_request_with_output(request, new_token_ids, is_stale)
         if text is None:
             return new_token_ids, stopped
-        stays = all(text.read(token) for token in new_token_ids)
+        stays = all(map(text.read, new_token_ids, known))
         if stays and stopped:
             stays = text.end()
         if text.report.reason == "exhausted" and not stopped:
@@ -181,7 +203,8 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
         outputs = super().update_from_output(scheduler_output, model_runner_output)
         for output in chain.from_iterable(each.outputs for each in outputs.values()):
             if (text := self._texts.get(output.request_id) or self._ended.get(output.request_id)) and text.logprobs:
-                output.new_logprobs = text.take_logprobs(len(output.new_token_ids))
+                logprobs = text.take_logprobs(len(output.new_token_ids))
+                output.new_logprobs = None if text.hides_logprobs else logprobs
         self._ended.clear()
         return outputs
 
@@ -214,9 +237,20 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
             max_new_tokens=request.max_tokens,
             generator=coins,
         )
+        thins = self._settings.method == "thin"
+        if hides_logprobs := thins and params.num_logprobs is None:
+            request.sampling_params = copy.copy(params)
+            request.sampling_params.logprobs = 0  # of the tokens that are drawn
         strings, surface = params.stop, bans.vocabulary.surface
         stop_strings = StopStrings(strings, surface, min_tokens=params.min_tokens) if strings else None
-        self._texts[request.request_id] = _Text(spec, bans.bans, tells_events=options.events, stop_strings=stop_strings)
+        self._texts[request.request_id] = _Text(
+            spec,
+            bans.bans,
+            tells_events=options.events,
+            thins=thins,
+            hides_logprobs=hides_logprobs,
+            stop_strings=stop_strings,
+        )
 
     def _can_hold(self, request: Request) -> bool:
         """Report whether a request may keep its blocks: the token to read again is in one of its own."""

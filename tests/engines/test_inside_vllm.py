@@ -18,33 +18,72 @@ import torch
 import antislop
 from antislop import Ban, BanList
 from tests.support.depth import DEPTH
-from tests.support.letters import LENGTH, LISTS, SETTINGS, START, expected_texts
+from tests.support.letters import LENGTH, LISTS, SETTINGS, START, LettersChain, expected_texts
 from tests.support.statistics import p_value
-from tests.support.vllm_offline import ENVIRONMENT, ROOT, write_texts
+from tests.support.vllm_offline import ENVIRONMENT, ROOT, run_job, write_texts
 from tests.support.vllm_server import serve_vllm
 
 TINY = Path(antislop.__file__).parent / "data" / "tiny"
 TIMES = int(1000 * DEPTH)
 
 
-@pytest.mark.parametrize("resume", ["hold", "preempt"])
+def listed(name: str) -> dict[str, Any]:
+    """The extra arguments of a request under a list."""
+    entries = [{"text": ban.text, "weight": ban.weight, "edges": ban.pattern.edges} for ban in LISTS[name]]
+    return {"antislop": {"bans": entries}}
+
+
+@pytest.mark.parametrize(("resume", "method"), [("hold", "reject"), ("preempt", "reject"), ("hold", "thin")])
 @pytest.mark.parametrize("bans", LISTS)
 def test_texts_inside_vllm_are_those_of_rejection_sampling(
-    bans: str, resume: str, vllm_python: str, letters: Path, tmp_path: Path
+    bans: str, resume: str, method: str, vllm_python: str, letters: Path, tmp_path: Path
 ) -> None:
-    listed: list[dict[str, Any]] = [
-        {"text": ban.text, "weight": ban.weight, "edges": ban.pattern.edges} for ban in LISTS[bans]
-    ]
+    """Prompts of several lengths: rewinds stay in a block of 32 tokens, cross its edge, and go back to a full one."""
+    lengths = dict(zip(SETTINGS, (31, 64, 30, 1), strict=True))
     requests = [
-        {"prompt": [START], "max_tokens": LENGTH, "n": TIMES, "temperature": 1.0, **setting}
-        for setting in SETTINGS.values()
+        {"prompt": [START] * lengths[name], "max_tokens": LENGTH, "n": TIMES, "extra_args": listed(bans), **setting}
+        for name, setting in SETTINGS.items()
     ]
-    for request in requests:
-        request["extra_args"] = {"antislop": {"bans": listed}}
-    outputs = write_texts(vllm_python, tmp_path, letters, requests, banning={"max_rewinds": 10_000, "resume": resume})
+    banning = {"max_rewinds": 10_000, "resume": resume, "method": method}
+    outputs = write_texts(vllm_python, tmp_path, letters, requests, banning=banning)
     for setting, texts in zip(SETTINGS, outputs, strict=True):
         drawn = Counter(tuple(text["tokens"]) for text in texts)
-        assert p_value(drawn, expected_texts(bans, setting)) > 1e-3, setting
+        assert p_value(drawn, expected_texts(bans, setting, prompt_length=lengths[setting])) > 1e-3, setting
+
+
+@pytest.mark.parametrize("method", ["reject", "thin"])
+@pytest.mark.parametrize("resume", ["hold", "preempt"])
+def test_schedulers_with_steps_in_flight_write_the_same_texts(
+    resume: str, method: str, vllm_python: str, letters: Path, tmp_path: Path
+) -> None:
+    """With a pretend runner, which checks the cache at each draw; this machine's vLLM runs one step at a time.
+
+    Both model runners' rules, blocks for some of the texts, requests that are aborted, half of them with a seed. Texts
+    that together are half as likely as not have to be 16 % too likely for p = .001.
+    """
+    shares = {" ".join(map(str, prefix)): row.tolist() for prefix, row in LettersChain({}).shares.items()}
+    cases = [(bans, in_flight, second) for bans in LISTS for in_flight in (1, 2, 4) for second in (False, True)]
+    jobs = [
+        {
+            "model": str(letters),
+            "banning": {"max_rewinds": 10_000, "resume": resume, "method": method},
+            "shares": shares,
+            "in_flight": in_flight,
+            "second": second,
+            "requests": [
+                {"prompt": [START] * (1 + i % 9), "max_tokens": LENGTH, "extra_args": listed(bans)}
+                | ({"seed": i, "logprobs": 0} if i % 2 else {})
+                | ({"abort": 1 + i // 10 % 5} if i % 10 == 7 else {})
+                for i in range(TIMES * 10 // 9)
+            ],
+        }
+        for bans, in_flight, second in cases
+    ]
+    outputs = run_job(vllm_python, tmp_path, jobs, module="tests.support.vllm_simulated")
+    for (bans, in_flight, second), output in zip(cases, outputs, strict=True):
+        drawn = Counter(tuple(text) for i, text in enumerate(output["texts"]) if i % 10 != 7)
+        assert p_value(drawn, expected_texts(bans, "plain")) > 1e-3, (bans, in_flight, second)
+        assert output["is_free"] and None in output["texts"]
 
 
 PROMPTS = (

@@ -103,20 +103,24 @@ def build_model() -> LlamaForCausalLM:
 
 
 class LettersChain:
-    """The texts of a model by the tokens that may follow each other, in the form that the oracles read."""
+    """The texts of a model by the tokens that may follow each other, in the form that the oracles read.
+
+    prompt_length: how often the prompt repeats the first token.
+    """
 
     words = Words("\x00", "\x01", *SURFACES)
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: Setting, *, prompt_length: int = 1) -> None:
         self._setting = setting
+        self._prompt = [START] * prompt_length
 
     @cached_property
-    def _shares(self) -> dict[tuple[int, ...], Tensor]:
+    def shares(self) -> dict[tuple[int, ...], Tensor]:
         """The distribution after each prefix."""
         model, shares = build_model(), {}
         for length in range(LENGTH):
             prefixes = [*product(range(len(self.words)), repeat=length)]
-            ids = torch.tensor([[START, *prefix] for prefix in prefixes])
+            ids = torch.tensor([[*self._prompt, *prefix] for prefix in prefixes])
             scores = model(ids).logits[:, -1].double()
             for warp in self._warpers():
                 scores = warp(ids, scores)
@@ -133,16 +137,16 @@ class LettersChain:
         return [make(self._setting[name]) for name, make in kinds.items() if name in self._setting]
 
     def probs(self, prompt: Sequence[int], tokens: Sequence[int]) -> Tensor:
-        return self._shares[tuple(tokens)]
+        return self.shares[tuple(tokens)]
 
     def ends(self, tokens: Sequence[int]) -> bool:
         return len(tokens) >= LENGTH or tokens[-1] == END
 
 
 @cache
-def expected_texts(bans: str, setting: str) -> dict[tuple[int, ...], float]:
+def expected_texts(bans: str, setting: str, *, prompt_length: int = 1) -> dict[tuple[int, ...], float]:
     """Solve the chain of rejection sampling."""
-    chain: Any = LettersChain(SETTINGS[setting])
+    chain: Any = LettersChain(SETTINGS[setting], prompt_length=prompt_length)
     return rejection_distribution(chain, chain.words, LISTS[bans])
 
 

@@ -35,17 +35,23 @@ def write_texts(
     requests: the arguments of `SamplingParams`, and `prompt`, ids.
     banning: arguments of `antislop.vllm.banning`; None for vLLM alone.
     """
-    job, out = folder / "job.json", folder / "out.json"
     llm = {"model": str(model), "dtype": "float32", "enforce_eager": True, "max_model_len": 512, "block_size": 32}
-    job.write_text(json.dumps({"llm": llm | options, "requests": list(requests), "banning": banning}), encoding="utf-8")
+    job = {"llm": llm | options, "requests": list(requests), "banning": banning}
+    outputs: list[list[dict[str, Any]]] = run_job(python, folder, job, module=__name__)
+    return outputs
+
+
+def run_job(python: str, folder: Path, job: Any, *, module: str) -> Any:
+    """Return what a module writes about a job; both are JSON."""
+    source, out = folder / "job.json", folder / "out.json"
+    source.write_text(json.dumps(job), encoding="utf-8")
     environment = os.environ | ENVIRONMENT | {"PYTHONPATH": str(ROOT)}
     with (folder / "log.txt").open("w", encoding="utf-8") as log:
-        command = [python, "-m", "tests.support.vllm_offline", str(job), str(out)]
+        command = [python, "-m", module, str(source), str(out)]
         done = subprocess.run(command, env=environment, stdout=log, stderr=subprocess.STDOUT, cwd=folder)
     if done.returncode:
         raise RuntimeError((folder / "log.txt").read_text(encoding="utf-8")[-4000:])
-    outputs: list[list[dict[str, Any]]] = json.loads(out.read_text(encoding="utf-8"))
-    return outputs
+    return json.loads(out.read_text(encoding="utf-8"))
 
 
 def run(job: dict[str, Any]) -> list[list[dict[str, Any]]]:

@@ -1,0 +1,161 @@
+"""vLLM's schedulers with bans, driven by a pretend runner; run by the Python of an environment with vLLM.
+
+It has what this machine's vLLM can't run: asynchronous steps, and the rules of the second model runner. Blocks of the
+cache hold the tokens that were read into them, so that each draw can check the whole text that it would attend to.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from vllm import SamplingParams
+from vllm.config import CacheConfig, ModelConfig, SchedulerConfig, VllmConfig
+from vllm.utils.hashing import sha256
+from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.outputs import LogprobsLists, ModelRunnerOutput
+from vllm.v1.request import Request, RequestStatus
+from vllm.v1.structured_output import StructuredOutputManager
+
+from antislop.vllm import BanningScheduler, banning
+
+BLOCK, BLOCKS, PLACES = 4, 40, 16
+STEPS = 100_000
+END, NONE = 1, -1
+init_none_hash(sha256)
+HASHER = get_request_block_hasher(BLOCK, sha256)
+
+
+class State:
+    """A request as a runner knows it."""
+
+    def __init__(self, params: Any, prompt_length: int) -> None:
+        self.params, self.prompt_length = params, prompt_length
+        self.tokens: list[int] = []
+        self.blocks: list[int] = []
+        self.numbers = random.Random(params.seed)
+
+
+class Runner:
+    """Draws from a table of what may follow. second: with the rules of vLLM's second model runner."""
+
+    def __init__(self, shares: dict[str, list[float]], *, second: bool) -> None:
+        self._shares, self._second = shares, second
+        self.states: dict[str, State] = {}
+        self._cells = [[-1] * BLOCK for _ in range(BLOCKS)]
+        self._unseeded = random.Random(0)
+
+    def run(self, step: Any) -> Any:
+        gone = step.finished_req_ids | (step.preempted_req_ids or set() if self._second else set())
+        for name in gone:
+            self.states.pop(name, None)
+        computed = {}
+        for new in step.scheduled_new_reqs:
+            state = self.states[new.req_id] = State(new.sampling_params, len(new.prompt_token_ids))
+            if self._second and state.params.seed is None:  # as its sampler does when a request is added
+                state.params = state.params.clone()
+                state.params.seed = self._unseeded.getrandbits(60)
+            state.tokens = list(new.prefill_token_ids if self._second else new.prompt_token_ids)
+            state.blocks, computed[new.req_id] = list(new.block_ids[0]), new.num_computed_tokens
+        cached = step.scheduled_cached_reqs
+        assert not (self._second and cached.resumed_req_ids)
+        for name, count, blocks in zip(cached.req_ids, cached.num_computed_tokens, cached.new_block_ids, strict=True):
+            state, computed[name] = self.states[name], count
+            if name in cached.resumed_req_ids:
+                state.tokens, state.blocks = list(cached.all_token_ids[name]), []
+            state.blocks += blocks[0] if blocks else []
+        names = list(step.num_scheduled_tokens)
+        drawn = [self._read(self.states[name], computed[name], step.num_scheduled_tokens[name]) for name in names]
+        tokens = np.array([[token] for token, _ in drawn])
+        rows = LogprobsLists(tokens, np.log([[share] for _, share in drawn]), np.ones(len(names), int))
+        sampled = [[token] if token != NONE else [] for token, _ in drawn]
+        return ModelRunnerOutput(names, {name: i for i, name in enumerate(names)}, sampled, rows)
+
+    def _read(self, state: State, start: int, count: int) -> tuple[int, float]:
+        """Read tokens into the cache; return the token drawn after the last of a text, and its share."""
+        for i in range(start, start + count):
+            self._cells[state.blocks[i // BLOCK]][i % BLOCK] = state.tokens[i]
+        if start + count < len(state.tokens):
+            return NONE, 1.0
+        seen = [cell for block in state.blocks for cell in self._cells[block]][: len(state.tokens)]
+        assert seen == state.tokens, (seen, state.tokens)
+        own = state.tokens[state.prompt_length :]
+        shares = self._shares.get(" ".join(map(str, own)), [1.0])  # steps in flight go on behind the end of a text
+        numbers = random.Random(f"{state.params.seed} {len(own)}") if self._second else state.numbers
+        token = numbers.choices(range(len(shares)), shares)[0]
+        state.tokens.append(token)
+        return token, shares[token] / sum(shares)
+
+
+def build_scheduler(model: str, *, is_async: bool, second: bool, options: dict[str, Any]) -> Any:
+    """Return vLLM's scheduler of an engine that this machine could not start."""
+    arguments = banning(**options)
+    mode = arguments.get("logprobs_mode", "raw_logprobs")
+    config = VllmConfig(
+        model_config=ModelConfig(model=model, dtype="float32", max_model_len=64, logprobs_mode=mode),
+        scheduler_config=SchedulerConfig(
+            max_num_seqs=PLACES, max_num_batched_tokens=32, max_model_len=64, is_encoder_decoder=False
+        ),
+        cache_config=CacheConfig(block_size=BLOCK, enable_prefix_caching=True),
+        additional_config=arguments["additional_config"],
+    )
+    config.cache_config.num_gpu_blocks = BLOCKS
+    config.scheduler_config.async_scheduling = is_async
+    spec = FullAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=1, dtype=torch.float32)
+    scheduler = BanningScheduler(
+        config,
+        kv_cache_config=KVCacheConfig(BLOCKS, [], [KVCacheGroupSpec(["layer"], spec)]),
+        structured_output_manager=StructuredOutputManager(config),
+        block_size=BLOCK,
+        log_stats=True,
+    )
+    scheduler.use_v2_model_runner = second
+    return scheduler
+
+
+def run(job: dict[str, Any]) -> dict[str, Any]:
+    """Write the texts of requests. A request with `abort` is aborted that many steps after it was first run."""
+    torch.manual_seed(0)  # the coins of requests without a seed
+    options = {"is_async": job["in_flight"] > 1, "second": job["second"]}
+    scheduler = build_scheduler(job["model"], options=job["banning"], **options)
+    runner = Runner(job["shares"], second=job["second"])
+    patience = {str(i): own.pop("abort") for i, own in enumerate(job["requests"]) if "abort" in own}
+    texts: dict[str, list[int]] = {str(i): [] for i in range(len(job["requests"]))}
+    for name, own in zip(texts, job["requests"], strict=True):
+        prompt, params = own.pop("prompt"), SamplingParams(**own, stop_token_ids=[END])
+        scheduler.add_request(Request(name, prompt, params, None, block_hasher=HASHER))
+    ended, flight = set(), deque[tuple[Any, Any]]()
+    for _ in range(STEPS):
+        for name in [name for name, steps in patience.items() if steps == 0 and name in scheduler.requests]:
+            scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED)
+        step = scheduler.schedule()
+        patience = {
+            name: steps - (name in runner.states or name in step.num_scheduled_tokens)
+            for name, steps in patience.items()
+        }
+        if step.num_scheduled_tokens:
+            flight.append((step, runner.run(step)))
+        if not flight:
+            break
+        if step.num_scheduled_tokens and len(flight) < job["in_flight"]:
+            continue
+        for output in scheduler.update_from_output(*flight.popleft())[0].outputs:
+            texts[output.request_id] += output.new_token_ids
+            rows = output.new_logprobs
+            assert rows is None or list(rows.logprob_token_ids[:, 0]) == output.new_token_ids
+            if output.finish_reason is not None:
+                ended.add(output.request_id)
+    assert not scheduler.requests
+    free = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
+    return {"texts": [text if name in ended else None for name, text in texts.items()], "is_free": free == BLOCKS - 1}
+
+
+if __name__ == "__main__":
+    Path(sys.argv[2]).write_text(json.dumps([*map(run, json.loads(Path(sys.argv[1]).read_text()))]), encoding="utf-8")
