@@ -88,9 +88,9 @@ class EngineText:
             self.tokens.append(token)
             self.settled = len(self.tokens)
             return True
-        if probability is not None:
-            self._probabilities.append(probability)
         stays = self._judge(token, probability)
+        if stays and probability is not None:
+            self._probabilities.append(probability)
         if stays and self._stop_strings is not None and self._stop_strings.end(self.tokens):
             return self.end()
         return stays
@@ -106,7 +106,6 @@ class EngineText:
             self._source = self._open()
         elif probability is not None and not self._counts(token, self._source):
             self.thinned += 1
-            self._probabilities.pop()
             return False
         stays = self._source.take(token, probability)
         self._follow(self._source.row)
@@ -135,10 +134,11 @@ class EngineText:
         row.tokens, row.state, row.settled = self.tokens, self._state, self.settled
         row.withdrawn_count = self._withdrawn
         node = Node(depth=self.settled)
-        for place in range(self.settled, len(self.tokens)):
-            if self._probabilities:
-                open_table(node).note(self.tokens[place], self._probabilities[place])
-            node = node.child(self.tokens[place])
+        known: Sequence[float | None] = self._probabilities or [None] * len(self.tokens)
+        for token, probability in zip(self.tokens[self.settled :], known[self.settled :], strict=True):
+            if probability is not None:
+                open_table(node).note(token, probability)
+            node = node.child(token)
         row.node = node
         return StreamSource(row)
 

@@ -18,19 +18,23 @@ from antislop.vllm.outcomes import COUNTS, describe, read_report, rebuild_events
 from tests.support.ban_cases import CASES, LETTERS, anywhere, expected_of
 from tests.support.depth import in_turn, sample_size
 from tests.support.statistics import p_value
-from tests.support.toys import PROMPT, Markov, Words, spec_of
+from tests.support.toys import PROMPT, Markov, spec_of
 
 
-def write(model: Markov, matcher: Matcher, chance: Random) -> tuple[int, ...]:
-    """Write a text as an engine does, which sees nothing but what was withdrawn."""
+def write(model: Markov, matcher: Matcher, chance: Random, *, thins: bool = False) -> EngineText:
+    """Write a text as an engine does, which sees nothing but what was withdrawn.
+
+    thins: whether it tells the probabilities of its tokens.
+    """
     text, sent = EngineText(spec_of(model, matcher, lookback=False, settings=NoSettings())), 0
     while not text.is_finished:
         weights = model.probs(PROMPT, text.tokens).tolist()
-        if text.read(chance.choices(range(len(weights)), weights)[0]) and model.ends(text.tokens):
+        token = chance.choices(range(len(weights)), weights)[0]
+        if text.read(token, weights[token] if thins else None) and model.ends(text.tokens):
             text.end()
         assert sent <= text.settled <= len(text.tokens)
         sent = text.settled
-    return tuple(text.tokens)
+    return text
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -55,20 +59,17 @@ def test_all_that_happened_is_rebuilt_from_what_bans_did(case: str, limit: int) 
         assert all(getattr(report, name) == getattr(text.report, name) for name in COUNTS)
 
 
-def draw(model: Markov, words: Words, bans: Sequence[Ban], *, times: int) -> Counter[tuple[int, ...]]:
-    chance, matcher = Random(0), Matcher(bans, words)
-    return Counter(write(model, matcher, chance) for _ in range(times))
-
-
 TIMES = sample_size(1000)
 """Enough to find probabilities that are off by 32 %, as in test_exactness.py."""
 
 
-@pytest.mark.parametrize(("case", "seed"), in_turn(CASES, [1, 2]))
-def test_texts_of_an_engine_are_those_of_rejection_sampling(case: str, seed: int) -> None:
+@pytest.mark.parametrize(("case", "thins"), in_turn(CASES, [False, True], each=2))
+def test_texts_of_an_engine_are_those_of_rejection_sampling(case: str, thins: bool) -> None:
     words, bans = CASES[case]
-    model = Markov(len(words), seed=seed)
-    assert p_value(draw(model, words, bans, times=TIMES), expected_of(case, seed)) > 1e-4
+    model, matcher, chance = Markov(len(words), seed=1), Matcher(bans, words), Random(0)
+    texts = [write(model, matcher, chance, thins=thins) for _ in range(TIMES)]
+    assert p_value(Counter(tuple(text.tokens) for text in texts), expected_of(case, 1)) > 1e-4
+    assert any(text.thinned for text in texts) == (thins and any(text.report.rewinds for text in texts))
 
 
 def write_letters(letters: str, bans: Sequence[Ban], *, stop: str) -> EngineText:
