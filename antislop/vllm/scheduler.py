@@ -19,6 +19,7 @@ from transformers import AutoTokenizer
 from vllm.logger import init_logger
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.engine import EngineCoreEventType
 from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
 from vllm.v1.request import RequestStatus
 
@@ -190,8 +191,9 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
         stays = all(map(text.read, new_token_ids, known))
         if stays and stopped:
             stays = text.end()
-        if text.report.reason == "exhausted" and not stopped:
-            request.status, stopped = RequestStatus.FINISHED_STOPPED, True
+        if text.is_finished and not stopped:
+            # By a stop string, which the front end finds, or by bans. "length" keeps the last token in the text.
+            request.status, stopped = RequestStatus.FINISHED_LENGTH_CAPPED, True
         elif stopped and not text.is_finished:
             (request.status, request.stop_reason), stopped = before, False
         if not stays:
@@ -262,6 +264,8 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
         request.status = RequestStatus.PREEMPTED
         request.num_computed_tokens = request.num_tokens - 1
         request.num_output_placeholders = 0
+        if self.log_stats:
+            request.record_event(EngineCoreEventType.PREEMPTED, time.monotonic())
         self.reset_preempted_req_ids.add(request.request_id)
         self.kv_holding_waiting.prepend_request(request)
 

@@ -60,7 +60,7 @@ def run(job: dict[str, Any]) -> list[list[dict[str, Any]]]:
 
     from antislop.vllm import banning
 
-    llm = LLM(**job["llm"], **({} if job["banning"] is None else banning(**job["banning"])))
+    llm = LLM(**({} if job["banning"] is None else banning(**job["banning"])) | job["llm"])
     prompts = [{"prompt_token_ids": request.pop("prompt")} for request in job["requests"]]
     params = [SamplingParams(**request) for request in job["requests"]]
     results = llm.generate(prompts, params, use_tqdm=False)
@@ -68,6 +68,7 @@ def run(job: dict[str, Any]) -> list[list[dict[str, Any]]]:
         [
             {
                 "tokens": list(output.token_ids),
+                "text": output.text,
                 "reason": output.finish_reason,
                 "counts": (result.kv_transfer_params or {}).get("antislop"),
                 "logprobs": output.logprobs and [next(iter(own.values())).logprob for own in output.logprobs],
