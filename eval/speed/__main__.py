@@ -20,14 +20,14 @@ from rich.console import Console
 from rich.table import Table
 
 from eval.reporting import describe_conditions, find_commit
-from eval.speed import batches, cases, drafts, endpoints, kinds, memory, recording, server, steps
+from eval.speed import batches, cases, drafts, endpoints, inside, kinds, memory, recording, server, steps
 from eval.speed.cases import Bench
 from eval.speed.measuring import CLOCKS, RANDOM, Race, Result, Skipped, load
 from eval.speed.profiling import profile, time_outside_model
 
 BENCHMARKS = {
     name: measure
-    for module in (cases, batches, drafts, endpoints, kinds, memory, recording, server, steps)
+    for module in (cases, batches, drafts, endpoints, inside, kinds, memory, recording, server, steps)
     for name, measure in module.BENCHMARKS.items()
 }
 PLAN = {

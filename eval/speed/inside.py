@@ -1,0 +1,145 @@
+"""Bans inside vLLM, against vLLM's own scheduler in the same process, which the Python of another environment runs."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from antislop import BanList
+from antislop.decoding.policy import Policy
+from antislop.decoding.row import RowSpec
+from antislop.hf.compiled_bans import CompiledBans
+from antislop.vllm.engine_text import EngineText, NoSettings
+from eval.speed.cases import Bench
+from eval.speed.measuring import Result, Skipped, timed
+from tests.support.vllm_offline import run_job
+from tests.support.vllm_server import PYTHON
+
+PLACES, TEXTS = 16, 160  # many, so that the time in which the last texts end says little
+WARM_UP = 2
+LISTED = 818
+RATE = 14  # violations per 1,000 kept tokens of `AntiSlop`; a few more if all is drawn again
+CALIBRATED = range(1000, 1048)  # seeds of the texts that the list is chosen with
+GOALS = {"again": (None, None), "no bans": (0.98, 1.02), "no match": (0.95, 1.08), "violations": (0.90, 1.15)}
+"""Kept tokens per second, and CPU time per kept token, relative to vLLM alone; "again" is a second one, for noise."""
+JUDGED_GOAL = 2.0
+
+
+class Run(NamedTuple):
+    """What the texts of one round cost."""
+
+    kept: int
+    rewinds: int
+    seconds: float
+    cpu_seconds: float
+
+
+def measure_inside(bench: Bench) -> Iterator[Result]:
+    """Compare vLLM under bans with vLLM alone, and time the judge of a text."""
+    if bench.subject.is_random:
+        raise Skipped("inside is for models that write text, so it is not measured.")
+    yield time_judge(bench)
+    python = os.environ.get(PYTHON)
+    if not python:
+        raise Skipped(f"inside: {PYTHON} names no Python with vLLM, so vLLM is not measured.")
+    frequent = bench.calibrate(RATE, bench.contestant, CALIBRATED, tries=3)
+    lists = {"alone": None, "again": None, "no bans": [], "no match": bench.absent[:LISTED]}
+    lists["violations"] = frequent + bench.absent[: LISTED - len(frequent)]
+    with tempfile.TemporaryDirectory() as folder:
+        bench.subject.model.save_pretrained(folder)
+        bench.subject.tokenizer.save_pretrained(folder)
+        prompts = [bench.subject.tokenizer(bench.subject.prompt(number))["input_ids"] for number in range(TEXTS)]
+        job = {"model": folder, "prompts": prompts, "tokens": bench.subject.tokens, "lists": lists}
+        job["rounds"] = bench.race.rounds + WARM_UP
+        found = run_job(python, Path(folder), job, module=__name__)
+    runs = {name: [Run(*lap) for lap in laps[WARM_UP:]] for name, laps in found.items()}
+    for name, (speed, cpu) in GOALS.items():
+        pairs = [*zip(runs[name], runs["alone"], strict=True)]
+        result = functools.partial(Result, bench.subject.name, "inside", unit="×", note=describe(runs[name]))
+        speeds = [own.kept / own.seconds / (other.kept / other.seconds) for own, other in pairs]
+        yield result(f"vLLM, {name}: speed", speeds, goal=speed)
+        costs = [own.cpu_seconds / own.kept / (other.cpu_seconds / other.kept) for own, other in pairs]
+        yield result(f"vLLM, {name}: CPU / kept", costs, goal=cpu, is_floor=False)
+
+
+def describe(laps: Sequence[Run]) -> str:
+    """Return the medians that are no ratios."""
+    speed = statistics.median(run.kept / run.seconds for run in laps)
+    rewinds = statistics.median(1000 * run.rewinds / run.kept for run in laps)
+    return f"{speed:.0f} kept tokens/s; {rewinds:.1f} rewinds per 1,000"
+
+
+def time_judge(bench: Bench) -> Result:
+    """Time the judge on texts that its matcher has read, in which nothing is open."""
+    bans = CompiledBans.compile(BanList(bench.absent[:LISTED]), bench.subject.tokenizer)
+    texts = [bench.subject.tokenizer(text)["input_ids"] for text in bench.studied]
+    spec = RowSpec(
+        prompt=torch.tensor([[0]]),
+        matcher=bans.matcher,
+        state=bans.matcher.start(),
+        policy=Policy(True, "exact", "concede"),
+        settings=NoSettings(),
+        max_new_tokens=bench.subject.positions,
+    )
+    count = sum(map(len, texts))
+
+    def judge() -> None:
+        for ids in texts:
+            text = EngineText(spec)
+            for token in ids:
+                text.read(token)
+
+    judge()
+    costs = [1e6 * timed(judge, bench.race.clock)[0] / count for _ in range(bench.race.rounds)]
+    note = f"{LISTED} phrases, {count:,} tokens"
+    return Result(
+        bench.subject.name, "inside", "the judge, a token", costs, "µs", JUDGED_GOAL, is_floor=False, note=note
+    )
+
+
+def run(job: dict[str, Any]) -> dict[str, list[Run]]:
+    """Let the contestants write in turn in each round, another one first each time."""
+    from vllm import LLM, SamplingParams  # in the other environment only
+
+    from antislop.vllm import banning
+
+    options = {"dtype": "float32", "enforce_eager": True, "max_model_len": 512, "block_size": 32}
+    options |= {"model": job["model"], "max_num_seqs": PLACES}
+    alone, banned, again = LLM(**options), LLM(**options, **banning()), LLM(**options)
+    engines = {"alone": alone, "again": again}
+    prompts = [{"prompt_token_ids": ids} for ids in job["prompts"]]
+
+    def write(name: str) -> Run:
+        bans = job["lists"][name]
+        extra = {"antislop": {"bans": bans}} if bans else None
+        params = SamplingParams(temperature=1.0, max_tokens=job["tokens"], ignore_eos=True, extra_args=extra)
+        wall, cpu = time.perf_counter(), time.process_time()
+        outputs = engines.get(name, banned).generate(prompts, params, use_tqdm=False)
+        wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+        kept = sum(len(output.outputs[0].token_ids) for output in outputs)
+        counts = [(output.kv_transfer_params or {}).get("antislop", {}) for output in outputs]
+        return Run(kept, sum(count.get("rewinds", 0) for count in counts), wall, cpu)
+
+    runs: dict[str, list[Run]] = {name: [] for name in job["lists"]}
+    for number in range(job["rounds"]):
+        names = [*runs]
+        first = number % len(names)
+        for name in names[first:] + names[:first]:
+            runs[name].append(write(name))
+    return runs
+
+
+BENCHMARKS: dict[str, Callable[[Bench], Iterator[Result]]] = {"inside": measure_inside}
+
+if __name__ == "__main__":
+    Path(sys.argv[2]).write_text(json.dumps(run(json.loads(Path(sys.argv[1]).read_text()))), encoding="utf-8")
