@@ -52,6 +52,7 @@ COMMANDS = {
     ),
     "bans-from": Command("bans_from", "bans_from", "Make a list of bans from a profile."),
     "dataset": Command("dataset", "dataset", "Make a data set: responses to prompts, without banned phrases."),
+    "tune": Command("tune", "tune", "Train a model until it no longer wants to write what had to be withdrawn."),
     "serve": Command(
         "serve",
         "serve",

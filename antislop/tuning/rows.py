@@ -1,0 +1,130 @@
+"""Final-token rows for training: read, checked against a tokenizer, and balanced."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+from transformers import PreTrainedTokenizerBase
+
+from antislop.errors import InputError
+from antislop.hf.vocabulary import fingerprint_tokenizer
+from antislop.records.journal import Record, read_records
+
+COLUMNS = ("context_ids", "rejected_id", "chosen_ids", "tokenizer")
+
+
+class FTPORow(NamedTuple):
+    """A context, the token that began a ban there, and tokens to prefer to it; all ids."""
+
+    context: tuple[int, ...]
+    rejected: int
+    chosen: tuple[int, ...]
+
+
+def load_pairs(
+    path: str | os.PathLike[str],
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    min_chosen: int = 2,
+    max_chosen: int = 8,
+    max_length: int | None = None,
+    balance_chosen: float = 0.2,
+    balance_rejected: float = 0.8,
+    max_rows: int | None = None,
+    seed: int = 0,
+) -> list[FTPORow]:
+    """Read the rows that `antislop dataset --pairs-format tokens` wrote.
+
+    min_chosen, max_chosen: a row with fewer chosen tokens is left out; of more, the likeliest are taken.
+    max_length: of a context, in tokens.
+    balance_chosen, balance_rejected: the largest share of all chosen and of all rejected tokens that one token may
+        have; where only few tokens occur, each may have an equal share.
+    max_rows: how many rows are taken, at random.
+
+    Raises `InputError` for a file without such rows, rows of another tokenizer, contexts that are too long, and if no
+    row is left.
+    """
+    path, rows, few = Path(path), list[FTPORow](), 0
+    fingerprint = fingerprint_tokenizer(tokenizer)
+    for number, record in enumerate(read_records(path), start=1):
+        row = _read_row(record, fingerprint, place=f"{path}:{number}")
+        if max_length is not None and len(row.context) > max_length:
+            raise InputError(
+                f"{path}:{number}: the context has {len(row.context):,} tokens, and the model reads {max_length:,}: "
+                "make the pairs of shorter texts"
+            )
+        if len(row.chosen) < min_chosen:
+            few += 1
+        else:
+            rows.append(row._replace(chosen=row.chosen[:max_chosen]))
+    if not rows and not few:
+        raise InputError(f"{path}: the file has no pairs: make some with antislop dataset --pairs FILE")
+    rows = balance(rows, chosen=balance_chosen, rejected=balance_rejected, min_chosen=min_chosen, seed=seed)
+    if not rows:
+        raise InputError(f"{path}: no row has {min_chosen} chosen tokens ({few:,} have fewer): make more pairs")
+    return rows if max_rows is None else sorted(Random(seed).sample(rows, min(max_rows, len(rows))), key=rows.index)
+
+
+def _read_row(record: Record, fingerprint: str, *, place: str) -> FTPORow:
+    if missing := [name for name in COLUMNS if name not in record]:
+        raise InputError(
+            f"{place}: the pair has no {missing[0]}: make pairs with antislop dataset --pairs-format tokens"
+        )
+    if record["tokenizer"] != fingerprint:
+        raise InputError(
+            f"{place}: the pair belongs to the tokenizer {record['tokenizer']}, and the model has {fingerprint}: make "
+            "pairs with this model"
+        )
+    return FTPORow(tuple(record["context_ids"]), record["rejected_id"], tuple(record["chosen_ids"]))
+
+
+def balance(
+    rows: Sequence[FTPORow], *, chosen: float, rejected: float, min_chosen: int, seed: int = 0
+) -> list[FTPORow]:
+    """Leave out rows and chosen tokens at random until no token has more than its share of them.
+
+    A list on which one token is rejected everywhere, or chosen everywhere, teaches that token and nothing else.
+    """
+    kept = list(rows)
+    while True:
+        before = len(kept), sum(len(row.chosen) for row in kept)
+        kept = _cap_rejected(kept, share=rejected, seed=seed)
+        kept = [row for row in _cap_chosen(kept, share=chosen, seed=seed) if len(row.chosen) >= min_chosen]
+        if (len(kept), sum(len(row.chosen) for row in kept)) == before:
+            return kept
+
+
+def _find_limit(counts: Iterable[int], share: float) -> int:
+    """Return the largest number of uses of one token that is within its share after all others are cut to it, too."""
+    counts = list(counts)
+    share = max(share, 1 / len(counts)) if counts else 1.0
+    limit = max(counts, default=0)
+    while limit > 1 and limit > share * sum(min(count, limit) for count in counts):
+        limit -= 1
+    return limit
+
+
+def _cap_rejected(rows: Sequence[FTPORow], *, share: float, seed: int) -> list[FTPORow]:
+    limit = _find_limit(Counter(row.rejected for row in rows).values(), share)
+    used, kept = Counter[int](), set[int]()
+    for number in Random(seed).sample(range(len(rows)), len(rows)):
+        used[rows[number].rejected] += 1
+        if used[rows[number].rejected] <= limit:
+            kept.add(number)
+    return [row for number, row in enumerate(rows) if number in kept]
+
+
+def _cap_chosen(rows: Sequence[FTPORow], *, share: float, seed: int) -> list[FTPORow]:
+    limit = _find_limit(Counter(token for row in rows for token in row.chosen).values(), share)
+    used, kept = Counter[int](), dict[int, FTPORow]()
+    for number in Random(seed).sample(range(len(rows)), len(rows)):
+        row = rows[number]
+        chosen = tuple(token for token in row.chosen if used[token] < limit)
+        used.update(chosen)
+        kept[number] = row._replace(chosen=chosen)
+    return [kept[number] for number in range(len(rows))]

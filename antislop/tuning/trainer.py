@@ -1,0 +1,158 @@
+"""Train by final-token preference optimization with `transformers.Trainer`."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainerControl, TrainingArguments
+
+from antislop.errors import InputError
+from antislop.tuning.loss import FTPOLoss, ftpo_loss
+from antislop.tuning.rows import FTPORow
+
+AUTO_RATE = 0.04
+"""The learning rate for weights of width 1. Adam's steps are divided by the width, so that logits move alike."""
+
+
+@dataclass
+class FTPOConfig(TrainingArguments):  # type: ignore[misc]  # transformers has no type for it
+    """Arguments of `transformers.TrainingArguments`, and those of the loss: see `ftpo_loss`.
+
+    stop_at_win: training ends once this share of chosen tokens is likelier than the rejected one, over the steps
+        between two lines of the log; 1.0 or more: never before the last epoch.
+    """
+
+    margin: float = field(default=2.0, metadata={"help": "Logits by which chosen tokens are to lead."})
+    temperature: float = field(default=1.0, metadata={"help": "How soft the preference is."})
+    target_weight: float = field(default=0.05, metadata={"help": "Weight of the drift of trained tokens."})
+    target_slack: float = field(default=0.5, metadata={"help": "Logits by which trained tokens may drift freely."})
+    rest_weight: float = field(default=0.4, metadata={"help": "Weight of the drift of all other tokens."})
+    stop_at_win: float = field(default=0.85, metadata={"help": "Share of chosen tokens that lead at which to end."})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.remove_unused_columns = False  # the columns are those of the loss, not of the model
+        for name, is_valid in (("margin", self.margin > 0), ("temperature", self.temperature > 0)):
+            if not is_valid:
+                raise InputError(f"{name} is {getattr(self, name)!r}: a number above 0 was expected")
+
+
+def collate(rows: Sequence[FTPORow], *, pad: int = 0) -> dict[str, Tensor]:
+    """Return a batch: contexts padded on the left [rows, length], and the tokens of the loss."""
+    length, most = max(len(row.context) for row in rows), max(len(row.chosen) for row in rows)
+    mask = torch.tensor([[0] * (length - len(row.context)) + [1] * len(row.context) for row in rows])
+    return {
+        "input_ids": torch.tensor([[pad] * (length - len(row.context)) + list(row.context) for row in rows]),
+        "attention_mask": mask,
+        "position_ids": (mask.cumsum(1) - 1).clamp_min(0),
+        "rejected": torch.tensor([row.rejected for row in rows]),
+        "chosen": torch.tensor([list(row.chosen) + [pad] * (most - len(row.chosen)) for row in rows]),
+        "chosen_mask": torch.tensor([[i < len(row.chosen) for i in range(most)] for row in rows]),
+    }
+
+
+class FTPOTrainer(Trainer):  # type: ignore[misc]  # transformers has no type for it
+    """Train a causal language model on final-token rows.
+
+    model: with an adapter of peft, whose base is the reference; any other model is copied for that.
+    args: an `FTPOConfig`.
+    train_dataset: rows as `load_pairs` returns them.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel | nn.Module, args: FTPOConfig, *, train_dataset: Sequence[FTPORow], **kwargs: Any
+    ) -> None:
+        self._reference = (
+            None if hasattr(model, "disable_adapter") else copy.deepcopy(model).requires_grad_(False).eval()
+        )
+        self._noted: list[FTPOLoss] = []
+        super().__init__(model=model, args=args, train_dataset=list(train_dataset), data_collator=collate, **kwargs)
+        self.add_callback(_StopAtWin(args.stop_at_win))
+
+    def compute_loss(
+        self, model: nn.Module, inputs: Mapping[str, Tensor], return_outputs: bool = False, **_: Any
+    ) -> Tensor | tuple[Tensor, FTPOLoss]:
+        loss = self._find_loss(model, inputs)
+        self._noted.append(FTPOLoss(*(part.detach() for part in loss)))
+        return (loss.total, loss) if return_outputs else loss.total
+
+    def _find_loss(self, model: nn.Module, inputs: Mapping[str, Tensor]) -> FTPOLoss:
+        asked = {name: inputs[name] for name in ("input_ids", "attention_mask", "position_ids")}
+        logits = model(**asked, logits_to_keep=1).logits[:, -1]
+        with torch.no_grad(), self._without_adapter(model) as frozen:
+            reference = frozen(**asked, logits_to_keep=1).logits[:, -1]
+        names = ("margin", "temperature", "target_weight", "target_slack", "rest_weight")
+        settings = {name: getattr(self.args, name) for name in names}
+        return ftpo_loss(logits, reference, inputs["rejected"], inputs["chosen"], inputs["chosen_mask"], **settings)
+
+    @contextmanager
+    def _without_adapter(self, model: nn.Module) -> Iterator[nn.Module]:
+        """Give the reference: a copy, or the model itself with its adapter off."""
+        if self._reference is not None:
+            yield self._reference
+            return
+        was_training = model.training
+        with self.accelerator.unwrap_model(model).disable_adapter():
+            yield model.eval()  # no dropout
+        model.train(was_training)
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        if self._noted and "loss" in logs:
+            for name in ("preference", "target", "rest", "win"):
+                logs[name] = float(torch.stack([getattr(noted, name) for noted in self._noted]).mean())
+            self._noted.clear()
+        super().log(logs, *args, **kwargs)
+
+
+class _StopAtWin(TrainerCallback):  # type: ignore[misc]  # transformers has no type for it
+    """Ends training once enough chosen tokens lead."""
+
+    def __init__(self, share: float) -> None:
+        self._share = share
+
+    def on_log(self, *states: Any, logs: Mapping[str, float] | None = None, **_: Any) -> None:
+        control: TrainerControl = states[2]
+        if (logs or {}).get("win", 0.0) >= self._share:
+            control.should_training_stop = True
+
+
+def find_rate(model: PreTrainedModel) -> float:
+    """Return a learning rate for a model by its width."""
+    return AUTO_RATE / float(model.config.get_text_config().hidden_size)
+
+
+def unfreeze(model: PreTrainedModel, *, layers: int) -> None:
+    """Let the last layers train, and the head unless it shares its weights with the embedding."""
+    model.requires_grad_(False)
+    for module in [*_find_layers(model)[-layers:], *_find_head(model)]:
+        module.requires_grad_(True)
+
+
+def add_adapter(model: PreTrainedModel, *, rank: int, layers: int) -> Any:
+    """Return the model with a LoRA adapter on the last layers, and the head unless it is tied."""
+    from peft import LoraConfig, get_peft_model
+
+    blocks, head = _find_layers(model), _find_head(model)
+    trained = {id(part) for module in [*blocks[-layers:], *head] for part in module.modules()}
+    names = [name for name, part in model.named_modules() if isinstance(part, nn.Linear) and id(part) in trained]
+    config = LoraConfig(r=rank, lora_alpha=rank, target_modules=names, task_type="CAUSAL_LM")
+    return get_peft_model(model, config)
+
+
+def _find_layers(model: PreTrainedModel) -> list[nn.Module]:
+    """Return the blocks of a model: the longest list of modules."""
+    lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
+    if not lists:
+        raise InputError(f"{type(model).__name__} has no list of layers: tune a decoder of transformers")
+    return max(([*layers] for layers in lists), key=len)
+
+
+def _find_head(model: PreTrainedModel) -> list[nn.Module]:
+    head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
+    return [] if head is None or head.weight is embedding.weight else [head]
