@@ -49,7 +49,8 @@ def ftpo_loss(
     A chosen token whose lead is the margin or more has no weight, so a row whose tokens all have that lead is left
     alone. The weights carry no gradient.
     """
-    logits, reference = logits.float(), reference.float()
+    dtype = torch.promote_types(logits.dtype, torch.float32)
+    logits, reference = logits.to(dtype), reference.to(dtype)
     lead = logits.gather(1, chosen) - logits.gather(1, rejected[:, None])
     weights = ((margin - lead) / margin).clamp(0, 1).detach() * chosen_mask
     missing = (weights * softplus((margin - lead) / temperature)).sum(1)

@@ -43,7 +43,7 @@ def load_pairs(
     min_chosen, max_chosen: a row with fewer chosen tokens is left out; of more, the likeliest are taken.
     max_length: of a context, in tokens.
     balance_chosen, balance_rejected: the largest share of all chosen and of all rejected tokens that one token may
-        have; where only few tokens occur, each may have an equal share.
+        have; where only few tokens occur, each may have twice an equal share.
     max_rows: how many rows are taken, at random.
 
     Raises `InputError` for a file without such rows, rows of another tokenizer, contexts that are too long, and if no
@@ -102,7 +102,7 @@ def balance(
 def _find_limit(counts: Iterable[int], share: float) -> int:
     """Return the largest number of uses of one token that is within its share after all others are cut to it, too."""
     counts = list(counts)
-    share = max(share, 1 / len(counts)) if counts else 1.0
+    share = max(share, 2 / len(counts)) if counts else 1.0
     limit = max(counts, default=0)
     while limit > 1 and limit > share * sum(min(count, limit) for count in counts):
         limit -= 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -142,7 +143,9 @@ def add_adapter(model: PreTrainedModel, *, rank: int, layers: int) -> Any:
     trained = {id(part) for module in [*blocks[-layers:], *head] for part in module.modules()}
     names = [name for name, part in model.named_modules() if isinstance(part, nn.Linear) and id(part) in trained]
     config = LoraConfig(r=rank, lora_alpha=rank, target_modules=names, task_type="CAUSAL_LM")
-    return get_peft_model(model, config)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated")  # peft asks for it
+        return get_peft_model(model, config)
 
 
 def _find_layers(model: PreTrainedModel) -> list[nn.Module]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -110,7 +111,8 @@ def tune(
     result = TuneResult(
         trainer.state.global_step, history[-1]["win"], (before, count_hits(trained, tokenizer, rows, bans))
     )
-    trained.save_pretrained(out)
+    is_adapter = spec.rank is not None and not spec.merge
+    trained.save_pretrained(out, **({"save_embedding_layers": False} if is_adapter else {}))
     tokenizer.save_pretrained(out)
     draw_curves(history, out / PLOT)
     replace_text(out / CARD, describe(result, settings, model, bans))
@@ -186,7 +188,7 @@ class _Watch(TrainerCallback):  # type: ignore[misc]  # transformers has no type
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Keep transformers from printing its log: the caller shows it."""
+    """Keep transformers from printing its log, which the caller shows; and peft from telling what it saves."""
     import transformers
     from transformers.trainer_callback import PrinterCallback
 
@@ -194,7 +196,9 @@ def _quietly() -> Iterator[None]:
     PrinterCallback.on_log = lambda *_, **__: None
     transformers.logging.set_verbosity_error()
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Setting `save_embedding_layers`")
+            yield
     finally:
         PrinterCallback.on_log = shown
 
@@ -257,7 +261,7 @@ phrase.
 
 | | before | after |
 |---|---|---|
-| hits of {len(bans):,} banned phrases per 1,000 words, in samples that begin as the data does | {before:.1f} | {after:.1f} |
+| hits of {len(bans):,} bans per 1,000 words, in samples that begin as the data does | {before:.1f} | {after:.1f} |
 
 {result.steps:,} steps; {result.win:.0%} of the chosen tokens lead. ![curves]({PLOT})
 

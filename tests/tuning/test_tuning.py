@@ -1,0 +1,198 @@
+"""A model is trained on the rows as they were written, by every option, and the same way again."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import fields, replace
+from itertools import count
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, LlamaForCausalLM
+
+from antislop import BanList
+from antislop.errors import InputError
+from antislop.hf.vocabulary import fingerprint_tokenizer
+from antislop.tuning.rows import FTPORow, load_pairs
+from antislop.tuning.trainer import collate
+from antislop.tuning.tuning import CARD, CHECKPOINTS, PLOT, TuneSpec, tune
+from tests.support.letters import START, build_model, build_tokenizer
+
+pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated")  # peft asks for it
+
+SPEC = TuneSpec(rank=4, layers=1, rate=0.02, epochs=2.0, batch_size=4, stop_at_win=2.0)
+BANS = BanList(["ab"])
+
+
+def make_rows(number: int = 24, *, seed: int = 0) -> list[FTPORow]:
+    chance = Random(seed)
+    rows = []
+    for _ in range(number):
+        rejected, *chosen = chance.sample(range(2, 16), 4)
+        rows.append(FTPORow((START, *chance.choices(range(2, 16), k=chance.randint(1, 12))), rejected, tuple(chosen)))
+    return rows
+
+
+def write_pairs(path: Path, rows: list[FTPORow], **changes: Any) -> Path:
+    lines = [
+        {
+            "context_ids": row.context,
+            "rejected_id": row.rejected,
+            "chosen_ids": row.chosen,
+            "tokenizer": fingerprint_tokenizer(build_tokenizer()),
+        }
+        for row in rows
+    ]
+    path.write_text("".join(json.dumps(line | changes) + "\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def train(out: Path, spec: TuneSpec = SPEC, **options: Any) -> dict[str, torch.Tensor]:
+    """Return the weights, with the adapter in them, of the tuned letters' model."""
+    model: Any = LlamaForCausalLM(build_model().config)
+    model.load_state_dict(build_model().state_dict())
+    if tune(model, build_tokenizer(), make_rows(), out, spec=spec, bans=BANS, made_with={}, **options) is None:
+        return {}
+    return load(out, spec).state_dict()
+
+
+def load(out: Path, spec: TuneSpec) -> LlamaForCausalLM:
+    if spec.rank is None or spec.merge:
+        return AutoModelForCausalLM.from_pretrained(out)
+    from peft import PeftModel
+
+    base = LlamaForCausalLM(build_model().config)
+    base.load_state_dict(build_model().state_dict())
+    return PeftModel.from_pretrained(base, out).merge_and_unload()
+
+
+def differ(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
+    return max(float((one[name] - other[name]).abs().max()) for name in one)
+
+
+CHANGES: dict[str, Any] = {
+    "rank": 2,
+    "layers": 2,
+    "rate": 0.01,
+    "epochs": 1.0,
+    "batch_size": 8,
+    "stop_at_win": 0.01,
+    "margin": 5.0,
+    "temperature": 0.2,
+    "target_weight": 5.0,
+    "target_slack": 0.0,
+    "rest_weight": 5.0,
+    "seed": 1,
+}
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
+    return train(tmp_path_factory.mktemp("tuned") / "out")
+
+
+def test_all_options_are_tried() -> None:
+    assert {*CHANGES, "merge"} == {field.name for field in fields(TuneSpec)}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_each_option_changes_the_weights(name: str, tuned: dict[str, torch.Tensor], tmp_path: Path) -> None:
+    assert differ(train(tmp_path / "out", replace(SPEC, **{name: CHANGES[name]})), tuned) > 1e-5
+
+
+def test_the_same_seed_gives_the_same_weights(tuned: dict[str, torch.Tensor], tmp_path: Path) -> None:
+    assert differ(train(tmp_path / "out"), tuned) == 0
+
+
+def test_a_stopped_run_goes_on_to_the_same_weights(tuned: dict[str, torch.Tensor], tmp_path: Path) -> None:
+    steps = count()
+    assert train(tmp_path / "out", is_stopped=lambda: next(steps) > 3) == {}
+    assert [*(tmp_path / "out" / CHECKPOINTS).iterdir()] and not (tmp_path / "out" / CARD).exists()
+    assert differ(train(tmp_path / "out"), tuned) == 0
+
+
+def test_other_settings_are_refused_in_a_folder_that_was_begun(tmp_path: Path) -> None:
+    steps = count()
+    train(tmp_path / "out", is_stopped=lambda: next(steps) > 3)
+    with pytest.raises(InputError, match=r"was begun with margin=2.0, and this run has margin=3.0"):
+        train(tmp_path / "out", replace(SPEC, margin=3.0))
+
+
+def test_merged_weights_are_those_of_the_adapter(tuned: dict[str, torch.Tensor], tmp_path: Path) -> None:
+    assert differ(train(tmp_path / "out", replace(SPEC, merge=True)), tuned) < 1e-5
+    assert {CARD, PLOT, "model.safetensors", "tokenizer.json"} <= {path.name for path in (tmp_path / "out").iterdir()}
+
+
+def test_full_weights_train_in_the_last_layers_alone(tmp_path: Path) -> None:
+    weights, before = train(tmp_path / "out", replace(SPEC, rank=None, rate=0.001)), build_model().state_dict()
+    changed = {name for name in before if not torch.equal(weights[name], before[name])}
+    assert changed and all("layers.1." in name or name == "lm_head.weight" for name in changed)
+
+
+def test_rejected_tokens_fall_behind(tmp_path: Path) -> None:
+    said: list[dict[str, float]] = []
+    train(tmp_path / "out", replace(SPEC, epochs=8.0), note=lambda *state: said.append(dict(state[2])))
+    wins = [logs["win"] for logs in said if logs]
+    assert wins[-1] > wins[0] + 0.3
+
+
+def test_padding_changes_no_logits() -> None:
+    rows, model = make_rows(6), build_model()
+    names = ("input_ids", "attention_mask", "position_ids")
+    together, alone = collate(rows), [collate([row]) for row in rows]
+    logits = model(**{name: together[name] for name in names}, logits_to_keep=1).logits[:, -1]
+    for row, batch in zip(logits, alone, strict=True):
+        assert torch.allclose(row, model(input_ids=batch["input_ids"]).logits[0, -1], atol=1e-4)
+
+
+def test_pairs_are_read_as_they_were_written(tmp_path: Path) -> None:
+    rows = make_rows()
+    path = write_pairs(tmp_path / "p.jsonl", rows)
+    assert load_pairs(path, build_tokenizer(), balance_chosen=1, balance_rejected=1) == rows
+    few = load_pairs(path, build_tokenizer(), balance_chosen=1, balance_rejected=1, max_chosen=2, max_rows=5)
+    assert len(few) == 5 and all(row._replace(chosen=()) in [r._replace(chosen=()) for r in rows] for row in few)
+
+
+@pytest.mark.parametrize(("chosen", "rejected"), [(0.2, 0.8), (0.1, 0.1), (0.05, 0.3), (0.0, 0.0)])
+def test_no_token_has_more_than_its_share(chosen: float, rejected: float, tmp_path: Path) -> None:
+    chance = Random(1)
+    rows = [
+        FTPORow((START, i % 14 + 2), chance.choice([2, 2, 2, 3, 4]), (5, *chance.sample(range(6, 16), 3)))
+        for i in range(300)
+    ]
+    path = write_pairs(tmp_path / "p.jsonl", rows)
+    kept = load_pairs(path, build_tokenizer(), balance_chosen=chosen, balance_rejected=rejected)
+    for share, tokens in (
+        (chosen, [token for row in kept for token in row.chosen]),
+        (rejected, [row.rejected for row in kept]),
+    ):
+        counts = Counter(tokens)
+        assert max(counts.values()) <= max(share, 2 / len(counts)) * len(tokens) + 1
+    assert len(kept) > 20
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"tokenizer": "abc"}, r"p.jsonl:1: the pair belongs to the tokenizer abc, and the model has \w+: make"),
+        ({"chosen_ids": [3]}, r"p.jsonl: no row has 2 chosen tokens \(24 have fewer\): make more pairs"),
+        ({"context_ids": [3] * 600}, r"p.jsonl:1: the context has 600 tokens, and the model reads 512"),
+    ],
+)
+def test_pairs_that_can_not_be_used_are_named(changes: dict[str, Any], sentence: str, tmp_path: Path) -> None:
+    path = write_pairs(tmp_path / "p.jsonl", make_rows(), **changes)
+    with pytest.raises(InputError, match=sentence):
+        load_pairs(path, build_tokenizer(), max_length=512)
+
+
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty.jsonl").write_text("", encoding="utf-8")
+    with pytest.raises(InputError, match="the file has no pairs: make some"):
+        load_pairs(tmp_path / "empty.jsonl", build_tokenizer())
+    (tmp_path / "dpo.jsonl").write_text('{"prompt": "a", "chosen": "b", "rejected": "c"}\n', encoding="utf-8")
+    with pytest.raises(InputError, match=r"dpo.jsonl:1: the pair has no context_ids"):
+        load_pairs(tmp_path / "dpo.jsonl", build_tokenizer())
