@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.t
 export OMP_NUM_THREADS ?= 1
 export HF_HUB_OFFLINE = 1
 
-.PHONY: help demo test test-all test-versions test-engines check docs package bench eval-quick format clean
+.PHONY: help demo test test-all test-versions test-engines check docs package bench tune-demo eval-quick format clean
 
 help:           ## list the targets
 	@grep -E '^[a-z-]+: *.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -88,6 +88,9 @@ package: $(READY) ## build the wheel and the sdist, and try both in clean enviro
 
 bench: $(READY) ## speed against plain generate; see eval/speed/README.md
 	$(BIN)/python -m eval.speed
+
+tune-demo: $(READY) ## tune the bundled model against its own habits, and measure it: 4 minutes
+	$(BIN)/python -m eval.tuning
 
 eval-quick: $(READY) ## the questions of eval/, small: under 10 minutes
 	$(BIN)/python -m eval.quick $(EVAL)

@@ -34,7 +34,7 @@ FLOORS = (
     ("interpret",),
     ("sampler",),
     ("endpoint", "vllm", "patching", "metrics"),
-    ("server", "datasets", "profiles"),
+    ("server", "datasets", "tuning", "profiles"),
     ("evaluation",),
     ("cli",),
     ("__main__",),

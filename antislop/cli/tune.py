@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from antislop.cli.options import BanOptions, ForceOption, ModelOptions, collect_bans
+from antislop.cli.options import BanOptions, ModelOptions, collect_bans
 from antislop.cli.progress import ProgressBar, stop_at_interrupt
 from antislop.cli.terminal import as_input_error, console, say
 from antislop.errors import InputError
@@ -60,7 +60,7 @@ def tune(
     bans: BanOptions,
     data: DataOptions,
     training: TrainingOptions,
-    force: ForceOption = False,
+    force: Annotated[bool, typer.Option("--force", help="Begin again, and write over what is in the folder.")] = False,
 ) -> int:
     """Train a model on the places at which it began banned phrases, until it prefers something else there.
 
