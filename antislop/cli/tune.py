@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from types import ModuleType
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from antislop.cli.options import BanOptions, ModelOptions, collect_bans
 from antislop.cli.progress import ProgressBar, stop_at_interrupt
 from antislop.cli.terminal import as_input_error, console, say
+from antislop.display import describe_count
 from antislop.errors import InputError
 from antislop.hf.pretrained import load_model
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from antislop.tuning.rows import FTPORow
+    from antislop.tuning.tuning import TuneSpec
 
 SHARED = ("epochs", "batch_size", "stop_at_win", "margin", "rest_weight", "merge", "seed")
 """Options that `TuneSpec` has by the same names."""
@@ -48,6 +58,17 @@ class TrainingOptions:
     merge: Annotated[bool, typer.Option("--merge", help="Write whole weights instead of an adapter.")] = False
     seed: Annotated[int, typer.Option(help="Of the order of the rows, and of the adapter.")] = 0
 
+    @property
+    def spec(self) -> TuneSpec:
+        """What decides the tuned model. Raises `InputError` without the packages of antislop[tune]."""
+        spec: TuneSpec = _import_tuning().TuneSpec(
+            rank=None if self.full else self.lora_r or 128,
+            layers=self.unfrozen,
+            rate=self.lr,
+            **{name: getattr(self, name) for name in SHARED},
+        )
+        return spec
+
 
 def tune(
     pairs: Annotated[
@@ -72,39 +93,14 @@ def tune(
         raise InputError(f"--full has no adapter: leave out --{'lora-r' if training.lora_r else 'merge'}")
     if model.device_map is not None:
         raise InputError("--device-map spreads the model, and a tuned one has to be on one device: pass --device")
+    banned = collect_bans(bans)
+    made_with = {"pairs": str(pairs), **model.spec.content, **asdict(data)}
     with as_input_error():
-        from antislop.tuning.rows import load_pairs
-        from antislop.tuning.tuning import TuneSpec, tune
-
         loaded, tokenizer = load_model(model.spec)
-        room = getattr(loaded.config.get_text_config(), "max_position_embeddings", None)
-        rows = load_pairs(pairs, tokenizer, max_length=room, seed=training.seed, **asdict(data))
-        options = asdict(training)
-        names = {"unfrozen": "layers", "lr": "rate"}
-        is_full, rank = options.pop("full"), options.pop("lora_r") or 128
-        spec = TuneSpec(
-            rank=None if is_full else rank, **{names.get(name, name): value for name, value in options.items()}
-        )
-        say(f"{len(rows):,} rows")
-        with stop_at_interrupt(say) as stop, ProgressBar(console(stderr=True), "tuning") as bar:
-
-            def note(step: int, steps: int, logs: Mapping[str, float]) -> None:
-                shown = [f"{name} {logs[name]:.2f}" for name in ("loss", "win") if name in logs]
-                bar.update(done=step, total=steps, note=", ".join(shown))
-
-            made_with = {"pairs": str(pairs), **model.spec.content, **asdict(data)}
-            result = tune(
-                loaded,
-                tokenizer,
-                rows,
-                out,
-                spec=spec,
-                bans=collect_bans(bans),
-                made_with=made_with,
-                note=note,
-                is_stopped=lambda: stop.is_requested,
-                force=force,
-            )
+        rows = _load_rows(pairs, loaded, tokenizer, data, seed=training.seed)
+        with _watching() as (note, is_stopped):
+            settings = {"spec": training.spec, "made_with": made_with, "bans": banned, "force": force}
+            result = _import_tuning().tune(loaded, tokenizer, rows, out, note=note, is_stopped=is_stopped, **settings)
     if result is None:
         say(f"stopped: the same command goes on from the checkpoint in {out}")
         return 130
@@ -113,3 +109,33 @@ def tune(
     say(f"banned phrases per 1,000 words, in a few samples: {before:.1f} before, {after:.1f} after")
     say(f"{out}: the {'model' if training.full or training.merge else 'adapter'}, its card and its curves")
     return 0
+
+
+def _import_tuning() -> ModuleType:
+    try:
+        return import_module("antislop.tuning.tuning")
+    except ImportError as error:
+        raise InputError(f"tuning needs more packages ({error}): pip install 'antislop[tune]'") from error
+
+
+def _load_rows(
+    pairs: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, data: DataOptions, *, seed: int
+) -> list[FTPORow]:
+    from antislop.tuning.rows import load_pairs
+
+    room = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    rows = load_pairs(pairs, tokenizer, max_length=room, seed=seed, **asdict(data))
+    say(describe_count(len(rows), "row"))
+    return rows
+
+
+@contextmanager
+def _watching() -> Iterator[tuple[Callable[[int, int, Mapping[str, float]], None], Callable[[], bool]]]:
+    """Show how training goes, and let Ctrl-C stop it at the next checkpoint."""
+    with stop_at_interrupt(say) as stop, ProgressBar(console(stderr=True), "tuning") as bar:
+
+        def note(step: int, steps: int, logs: Mapping[str, float]) -> None:
+            shown = [f"{name} {logs[name]:.2f}" for name in ("loss", "win") if name in logs]
+            bar.update(done=step, total=steps, note=", ".join(shown))
+
+        yield note, lambda: stop.is_requested

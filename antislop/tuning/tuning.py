@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,8 @@ from antislop.tuning.rows import FTPORow
 from antislop.tuning.trainer import FTPOConfig, FTPOTrainer, add_adapter, find_rate, unfreeze
 
 CHECKPOINTS, SETTINGS, PLOT, CARD = "checkpoints", "tuning.json", "tuning.svg", "README.md"
-LOGS = 20
-"""Lines of the log, and possible ends, in a run that goes to its end."""
+LOGS, CHECKPOINT_LOGS = 8, 4
+"""Lines of the log per epoch, at which training may end; and such lines per checkpoint."""
 PROBES, PROBE_START, PROBE_TOKENS = 32, 8, 120
 """Texts whose bans are counted before and after: how many, the tokens of their prompts, and their own."""
 
@@ -97,7 +98,7 @@ def tune(
         trained: Any = model
     else:
         trained = add_adapter(model, rank=spec.rank, layers=spec.layers)
-    config = _make_config(spec, out / CHECKPOINTS, rate=rate, steps=_count_steps(spec, len(rows)), device=model.device)
+    config = _make_config(spec, out / CHECKPOINTS, rate=rate, rows=len(rows), device=model.device)
     watch = _Watch(note, is_stopped)
     trainer = FTPOTrainer(trained, config, train_dataset=rows, callbacks=[watch])
     with _quietly():
@@ -138,21 +139,18 @@ def _open_folder(out: Path, settings: dict[str, Any], *, force: bool) -> bool:
     return is_begun
 
 
-def _count_steps(spec: TuneSpec, rows: int) -> int:
-    return max(1, int(spec.epochs * -(-rows // spec.batch_size)))
-
-
-def _make_config(spec: TuneSpec, folder: Path, *, rate: float, steps: int, device: torch.device) -> FTPOConfig:
-    every = max(1, steps // LOGS)
+def _make_config(spec: TuneSpec, folder: Path, *, rate: float, rows: int, device: torch.device) -> FTPOConfig:
+    epoch = ceil(rows / spec.batch_size)
+    every = max(1, epoch // LOGS)
     return FTPOConfig(
         output_dir=str(folder),
         learning_rate=rate,
         lr_scheduler_type="constant_with_warmup",  # the end is not known: the share of wins decides
-        warmup_steps=min(10, every),
-        max_steps=steps,
+        warmup_steps=every,
+        max_steps=max(1, round(spec.epochs * epoch)),
         per_device_train_batch_size=spec.batch_size,
         logging_steps=every,
-        save_steps=every,
+        save_steps=every * CHECKPOINT_LOGS,
         save_total_limit=1,
         report_to=[],
         disable_tqdm=True,
@@ -243,7 +241,7 @@ def draw_curves(history: Sequence[Mapping[str, float]], path: Path) -> None:
 
 def describe(result: TuneResult, settings: Mapping[str, Any], model: PreTrainedModel, bans: BanList) -> str:
     """Return the model card."""
-    base = str(settings.get("model") or model.config._name_or_path)
+    base = str(settings.get("model") or model.name_or_path)
     rows = "\n".join(f"| {name} | {value} |" for name, value in settings.items())
     before, after = result.hits
     return f"""\
