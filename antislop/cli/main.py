@@ -52,7 +52,11 @@ COMMANDS = {
     ),
     "bans-from": Command("bans_from", "bans_from", "Make a list of bans from a profile."),
     "dataset": Command("dataset", "dataset", "Make a data set: responses to prompts, without banned phrases."),
-    "tune": Command("tune", "tune", "Train a model until it no longer wants to write what had to be withdrawn."),
+    "tune": Command(
+        "tune",
+        "tune",
+        "Train a model on the places at which it began banned phrases, until it prefers something else there.",
+    ),
     "serve": Command(
         "serve",
         "serve",

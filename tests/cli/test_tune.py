@@ -1,0 +1,102 @@
+"""The command that tunes: its folder loads without antislop, and one sentence reports each fault."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+from typer.testing import CliRunner, Result
+
+import antislop
+from antislop.cli.main import app
+from antislop.hf.vocabulary import fingerprint_tokenizer
+
+pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated")  # peft asks for it
+FEW = ("--lora-r", "4", "--epochs", "1", "--batch-size", "8")
+
+
+@pytest.fixture(autouse=True)
+def pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Final-token pairs of the bundled model, in the working folder."""
+    monkeypatch.chdir(tmp_path)
+    _, tokenizer = antislop.tiny_model()
+    row = {"rejected_id": 264, "chosen_ids": [261, 270, 288], "tokenizer": fingerprint_tokenizer(tokenizer)}
+    contexts = [tokenizer(f"One day the old house number {number} was")["input_ids"] for number in range(24)]
+    path = tmp_path / "pairs.jsonl"
+    path.write_text("".join(json.dumps(row | {"context_ids": ids}) + "\n" for ids in contexts), encoding="utf-8")
+    return path
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["tune", "pairs.jsonl", "-o", "tuned", *arguments])
+
+
+def test_an_adapter_and_a_merged_model_load_and_write_the_same(tmp_path: Path) -> None:
+    from peft import AutoPeftModelForCausalLM
+
+    assert run(*FEW).exit_code == 0
+    tiny = Path(antislop.__file__).parent / "data" / "tiny"
+    config = json.loads((tmp_path / "tuned" / "adapter_config.json").read_text(encoding="utf-8"))
+    assert Path(config["base_model_name_or_path"]) == tiny, "the base is found again"
+    adapted = AutoPeftModelForCausalLM.from_pretrained(tmp_path / "tuned", dtype=torch.float32)
+    (tmp_path / "tuned").rename(tmp_path / "adapter")
+    assert run(*FEW, "--merge").exit_code == 0
+    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "tuned", dtype=torch.float32)
+    ids = torch.tensor([[0, 312, 1006, 1588]])
+    assert torch.allclose(adapted(ids).logits, merged(ids).logits, atol=1e-5)
+    plain, _ = antislop.tiny_model()
+    assert not torch.allclose(plain(ids).logits, merged(ids).logits, atol=1e-3)
+
+
+def test_what_it_says(tmp_path: Path) -> None:
+    result = run(*FEW)
+    assert "24 rows" in result.stderr and "3 steps; " in result.stderr
+    assert "banned phrases per 1,000 words, in a few samples: " in result.stderr
+    card = (tmp_path / "tuned" / "README.md").read_text(encoding="utf-8")
+    assert "library_name: peft" in card and "| rank | 4 |" in card and "24 places" in card
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--full", "--lora-r", "4"), "--full has no adapter: leave out --lora-r"),
+        (("--full", "--merge"), "--full has no adapter: leave out --merge"),
+        (("--device-map", "auto"), "a tuned one has to be on one device: pass --device"),
+        (("--margin", "0"), "margin is 0.0: a number above 0 was expected"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(arguments: tuple[str, ...], sentence: str) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert sentence in " ".join(result.stderr.split())
+
+
+def test_a_folder_with_other_files_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "tuned").mkdir()
+    (tmp_path / "tuned" / "mine.txt").write_text("mine", encoding="utf-8")
+    result = run(*FEW)
+    assert result.exit_code == 2 and "tuned: has other files: choose a new folder" in result.stderr
+
+
+@pytest.mark.slow
+def test_ctrl_c_keeps_a_checkpoint_from_which_the_command_goes_on(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "antislop", "tune", "pairs.jsonl", "-o", "tuned", *FEW, "--epochs", "40"]
+    command += ["--stop-at-win", "2"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        while process.poll() is None and not [*(tmp_path / "tuned" / "checkpoints").glob("checkpoint-*")]:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate()
+    assert process.returncode == 130 and "the same command goes on from the checkpoint" in said
+    steps = sorted(int(path.name.split("-")[1]) for path in (tmp_path / "tuned" / "checkpoints").iterdir())
+    assert steps and steps[-1] < 120
+    ended = subprocess.run(command, stderr=subprocess.PIPE, text=True, env=os.environ)
+    assert ended.returncode == 0 and "120 steps" in ended.stderr
