@@ -17,7 +17,7 @@ from antislop.errors import InputError
 from antislop.tuning.loss import FTPOLoss, ftpo_loss
 from antislop.tuning.rows import FTPORow
 
-AUTO_RATE = 0.08
+AUTO_RATE = 0.05
 """The learning rate for weights of width 1. Adam's steps are divided by the width, so that logits move alike."""
 
 
