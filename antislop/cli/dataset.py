@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from antislop import __version__
-from antislop.cli.host import EngineChoice, EngineOptions, ModelHost
+from antislop.cli.host import EngineOptions, ModelHost
 from antislop.cli.job import Job, count_records, make_spec
 from antislop.cli.options import (
     BanOptions,
@@ -177,8 +177,7 @@ def dataset(
     pairs.check(structure, arms=arms)
     maker, tokenizer = host.make(banned, generation, pairs=pairs.made_kind, grammar=grammar)
     spec = make_spec(source, model=model.spec, bans=banned, prompts=prompts, generation=generation)
-    on_cluster = engine.engine is EngineChoice.RAY
-    job = Job(spec, arms=arms.arms, samples=generation.n, limit=prompts.limit, on_cluster=on_cluster)
+    job = Job(spec, arms=arms.arms, samples=generation.n, limit=prompts.limit, on_cluster=engine.uses_cluster)
     data_set = _DataSet(job, target, tokenizer, bans=banned, grammar=grammar)
     summary = data_set.write(maker, pairs, force=force)
     if job.is_stopped:

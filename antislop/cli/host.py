@@ -48,7 +48,7 @@ class EngineOptions:
     ] = EngineChoice.TRANSFORMERS
     workers: Annotated[
         int | None,
-        typer.Option(min=1, help="Workers of ray, each with its own model.", show_default="one per GPU, or machine"),
+        typer.Option(min=1, help="Workers of ray, each with a model or vllm.", show_default="one per GPU, or machine"),
     ] = None
     address: Annotated[
         str | None,
@@ -75,6 +75,11 @@ class EngineOptions:
     ] = None
 
     @property
+    def uses_cluster(self) -> bool:
+        is_asked_for = self.workers is not None or self.address is not None
+        return self.engine is EngineChoice.RAY or (self.engine is EngineChoice.VLLM and is_asked_for)
+
+    @property
     def uses_server(self) -> bool:
         return self.engine is EngineChoice.OPENAI or (self.engine is EngineChoice.RAY and self.base_url is not None)
 
@@ -88,15 +93,15 @@ class ModelHost:
 
     def check(self, structure: GrammarOptions) -> None:
         options, engine = self.options, self.options.engine
-        on_cluster, on_server = engine is EngineChoice.RAY, options.uses_server
+        on_cluster, on_server, on_vllm = engine is EngineChoice.RAY, options.uses_server, engine is EngineChoice.VLLM
         owners = {
-            "--workers": (options.workers, on_cluster, EngineChoice.RAY),
-            "--address": (options.address, on_cluster, EngineChoice.RAY),
+            "--workers": (options.workers, on_cluster or on_vllm, EngineChoice.RAY),
+            "--address": (options.address, on_cluster or on_vllm, EngineChoice.RAY),
             "--base-url": (options.base_url, on_server, EngineChoice.OPENAI),
             "--tokenizer": (options.tokenizer, on_server, EngineChoice.OPENAI),
             "--endpoint-method": (options.endpoint_method, on_server, EngineChoice.OPENAI),
-            "--tp": (options.tp, engine is EngineChoice.VLLM, EngineChoice.VLLM),
-            "--max-model-len": (options.max_model_len, engine is EngineChoice.VLLM, EngineChoice.VLLM),
+            "--tp": (options.tp, on_vllm, EngineChoice.VLLM),
+            "--max-model-len": (options.max_model_len, on_vllm, EngineChoice.VLLM),
         }
         for name, (value, is_used, owner) in owners.items():
             if value is not None and not is_used:
@@ -104,7 +109,7 @@ class ModelHost:
                 raise InputError(f"{name} has no effect with --engine {engine.value}: {advice}")
         if on_server:
             self._check_server(structure)
-        if engine is EngineChoice.VLLM:
+        if on_vllm:
             self._check_vllm(structure)
 
     def _check_vllm(self, structure: GrammarOptions) -> None:
@@ -166,7 +171,6 @@ class ModelHost:
     def _start_vllm(self, bans: BanList, options: dict[str, Any]) -> tuple[RecordMaker, PreTrainedTokenizerBase]:
         from antislop.datasets.vllm_maker import VllmMaker
 
-        tokenizer = load_tokenizer(self.model)
         arguments = {
             "model": str(self.model.source),
             "revision": self.model.revision,
@@ -175,6 +179,9 @@ class ModelHost:
             "tensor_parallel_size": self.options.tp or 1,
             "max_model_len": self.options.max_model_len,
         }
+        if self.options.uses_cluster:
+            return self._start_cluster(bans, options | {"vllm": arguments})
+        tokenizer = load_tokenizer(self.model)
         return VllmMaker(arguments, tokenizer, bans, **options), tokenizer
 
     def _start_cluster(self, bans: BanList, options: dict[str, Any]) -> tuple[RecordMaker, PreTrainedTokenizerBase]:

@@ -30,6 +30,7 @@ from antislop.datasets.endpoint_maker import EndpointMaker
 from antislop.datasets.maker import ModelRecordMaker
 from antislop.datasets.pairs import PairFormat
 from antislop.datasets.samples import Arm, MadeRecord, RecordMaker, SampleSpec
+from antislop.datasets.vllm_maker import VllmMaker
 from antislop.endpoint.endpoint import Endpoint
 from antislop.errors import InputError, first_line
 from antislop.hf.pretrained import ModelSpec, load_model, load_tokenizer
@@ -58,6 +59,7 @@ class Cluster:
     address: of the cluster, "auto" or host:port; by default the cluster that this process is connected to, or else a
         local one, which is stopped at the end.
     endpoint: a server that all workers use in place of models of their own.
+    vllm: arguments of `vllm.LLM`, with which each worker writes instead of transformers.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class Cluster:
         workers: int | None = None,
         address: str | None = None,
         endpoint: Endpoint | None = None,
+        vllm: dict[str, Any] | None = None,
         **options: Any,
     ) -> None:
         if workers is not None and workers < 1:
@@ -83,6 +86,7 @@ class Cluster:
         self._bans = list(bans)
         self._options = {"seed": seed, "batch_size": batch_size, "settings": settings, "pairs": pairs, **options}
         self._endpoint = endpoint
+        self._vllm = vllm and vllm | {"model": str(self._model.source)}
         self._block_size = BATCHES_OF_A_BLOCK * batch_size
         self._workers = workers
         self._address = address
@@ -96,7 +100,7 @@ class Cluster:
         if not head:
             return
         with _joining(self._address, workers=self._workers), _watching(_find_head()), _without_bars():
-            crew = _find_crew(self._workers)
+            crew = _find_crew(self._workers, gpus_each=(self._vllm or {}).get("tensor_parallel_size", 1))
             blocks = _send(chain(head, specs), size=self._block_size, workers=crew.workers)
             for row in self._run(list(blocks.values()), arm, crew=crew):
                 result = json.loads(row["done"])
@@ -119,6 +123,7 @@ class Cluster:
                 "arm": arm,
                 "options": self._options,
                 "endpoint": self._endpoint,
+                "vllm": self._vllm,
             },
             batch_size=None,
             batch_format="pyarrow",
@@ -148,9 +153,11 @@ class Worker:
         arm: Arm,
         options: dict[str, Any],
         endpoint: Endpoint | None = None,
+        vllm: dict[str, Any] | None = None,
     ) -> None:
         self._model = model
         self._endpoint = endpoint
+        self._vllm = vllm
         self._bans = bans
         self._arm = arm
         self._options = options
@@ -169,6 +176,8 @@ class Worker:
         return {"number": [number], "done": [json.dumps(result)]}
 
     def _make_maker(self) -> RecordMaker:
+        if self._vllm is not None:
+            return VllmMaker(self._vllm, load_tokenizer(self._model), self._bans, **self._options)
         if self._endpoint is None:
             return ModelRecordMaker(*load_model(self._model), self._bans, **self._options)
         return EndpointMaker(self._endpoint, load_tokenizer(self._model), self._bans, **self._options)
@@ -185,12 +194,12 @@ class _Crew(NamedTuple):
     share: dict[str, float]
 
 
-def _find_crew(workers: int | None) -> _Crew:
+def _find_crew(workers: int | None, *, gpus_each: int = 1) -> _Crew:
     import ray
 
     gpus = int(ray.cluster_resources().get("GPU", 0))
     if gpus:
-        return _Crew(workers or gpus, {"num_gpus": 1})
+        return _Crew(workers or max(1, gpus // gpus_each), {"num_gpus": gpus_each})
     cpus = [node["Resources"]["CPU"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
     workers = workers or max(1, len(cpus))
     workers_per_machine = math.ceil(workers / max(1, len(cpus)))

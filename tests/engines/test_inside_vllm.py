@@ -289,12 +289,29 @@ def test_a_client_that_hangs_up_leaves_nothing_behind(server: str) -> None:
     assert complete(server, max_tokens=20)[0] == 200
 
 
-def test_a_data_set_is_made_inside_vllm_and_resumed(vllm_python: str, tmp_path: Path) -> None:
+def has_ray(python: str) -> bool:
+    return not subprocess.run([python, "-c", "import ray.data"], stderr=subprocess.DEVNULL, check=False).returncode
+
+
+@pytest.mark.parametrize("options", [(), ("--workers", "1")])
+def test_a_data_set_is_made_inside_vllm_and_resumed(options: tuple[str, ...], vllm_python: str, tmp_path: Path) -> None:
+    if options and not has_ray(vllm_python):
+        pytest.skip("Ray is not installed beside vLLM: pip install 'ray[data]'")
     prompts = [{"id": str(number), "prompt": prompt} for number, prompt in enumerate((*PROMPTS, ""))]
     (tmp_path / "p.jsonl").write_text("\n".join(map(json.dumps, prompts)), encoding="utf-8")
     (tmp_path / "list.txt").write_text("was\nher eyes\nand\tweight=0.5\n", encoding="utf-8")
     command = [vllm_python, "-m", "antislop", "dataset", "p.jsonl", "-o", "out.jsonl", "--bans", "list.txt", "--n", "3"]
-    command += ["--engine", "vllm", "--max-new-tokens", "60", "--pairs", "pairs.jsonl", "--max-model-len", "256"]
+    command += [
+        "--engine",
+        "vllm",
+        "--max-new-tokens",
+        "60",
+        "--pairs",
+        "pairs.jsonl",
+        "--max-model-len",
+        "256",
+        *options,
+    ]
     environment = os.environ | ENVIRONMENT | {"PYTHONPATH": str(ROOT)}
     outputs = [
         subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
