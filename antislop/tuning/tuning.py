@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import ceil
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, TrainerControl, TrainerState
+from transformers import (
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PrinterCallback,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+)
 
 from antislop import __version__
 from antislop.errors import InputError
@@ -101,7 +107,9 @@ def tune(
     config = _make_config(spec, out / CHECKPOINTS, rate=rate, rows=len(rows), device=model.device)
     watch = _Watch(note, is_stopped)
     trainer = FTPOTrainer(trained, config, train_dataset=rows, callbacks=[watch])
-    with _quietly():
+    trainer.remove_callback(PrinterCallback)  # the caller shows the log
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Setting `save_embedding_layers`")  # in checkpoints
         trainer.train(resume_from_checkpoint=resumes or None)
     if watch.was_stopped:
         return None
@@ -184,23 +192,6 @@ class _Watch(TrainerCallback):  # type: ignore[misc]  # transformers has no type
             self.was_stopped = control.should_save = control.should_training_stop = True
 
 
-@contextmanager
-def _quietly() -> Iterator[None]:
-    """Keep transformers from printing its log, which the caller shows; and peft from telling what it saves."""
-    import transformers
-    from transformers.trainer_callback import PrinterCallback
-
-    shown = PrinterCallback.on_log
-    PrinterCallback.on_log = lambda *_, **__: None
-    transformers.logging.set_verbosity_error()
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Setting `save_embedding_layers`")
-            yield
-    finally:
-        PrinterCallback.on_log = shown
-
-
 def count_hits(
     model: Any, tokenizer: PreTrainedTokenizerBase, rows: Sequence[FTPORow], bans: BanList, *, seed: int = 0
 ) -> float:
@@ -241,13 +232,13 @@ def draw_curves(history: Sequence[Mapping[str, float]], path: Path) -> None:
 
 def describe(result: TuneResult, settings: Mapping[str, Any], model: PreTrainedModel, bans: BanList) -> str:
     """Return the model card."""
-    base = str(settings.get("model") or model.name_or_path)
+    base = str(settings.get("model") or type(model).__name__)
+    on_hub = f"base_model: {base}\n" if "/" in base and not Path(base).exists() else ""
     rows = "\n".join(f"| {name} | {value} |" for name, value in settings.items())
     before, after = result.hits
     return f"""\
 ---
-base_model: {base}
-library_name: {"transformers" if settings["merge"] or settings["rank"] is None else "peft"}
+{on_hub}library_name: {"transformers" if settings["merge"] or settings["rank"] is None else "peft"}
 tags: [antislop, ftpo]
 ---
 
