@@ -1,6 +1,6 @@
 """Tune the bundled model on half of the bundled openings, and measure it on the other half.
 
-    python -m eval.tuning [--json FILE]
+    python -m eval.tuning [--json FILE] [--page FOLDER]
 
 Data, training and texts by the commands themselves; the figures by the house's own metrics.
 """
@@ -23,15 +23,19 @@ from transformers import AutoModelForCausalLM
 import antislop
 from antislop import AntiSlop
 from antislop.data import FOLDER
+from antislop.datasets.prompt_only import AvoidanceInstruction
 from antislop.metrics import Tally, measure
 from antislop.profiles.changes import compare
 from antislop.profiles.profiles import profile_texts
+from antislop.records.prompts import Prompt
 from antislop.records.texts import Text
 from eval.qualities import count_leaks, count_words, read_surprise
 from eval.speed.measuring import Subject
 
 TAUGHT, TIMES, TOKENS = 16, 8, 200
 """Texts of an opening, for the data and for each arm; and the tokens of each."""
+ROOM = 300
+"""Tokens of a prompt with its instruction; the model has 512 positions."""
 GENTLY = ("--epochs", 1, "--balance-chosen", 0.005, "--rest-weight", 1.2)
 """Many other words, each seldom: with the defaults, hits fall by 80 %, and a few common words take their place."""
 RISEN = 12
@@ -50,6 +54,7 @@ def main() -> None:
     """Run all, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, metavar="FILE", help="Write the figures as JSON as well.")
+    parser.add_argument("--page", type=Path, metavar="FOLDER", help="Write the report of antislop eval on all arms.")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     began = time.monotonic()
@@ -61,14 +66,21 @@ def main() -> None:
         model, tokenizer = antislop.tiny_model()
         subject = Subject("tiny", model, tokenizer, TOKENS)
         tuned = AutoModelForCausalLM.from_pretrained(folder / "tuned", dtype=torch.float32)
-    prompts = [tokenizer(opening)["input_ids"] for opening in openings[1::2] for _ in range(TIMES)]
+    asked = [opening for opening in openings[1::2] for _ in range(TIMES)]
+    prompts = [tokenizer(opening)["input_ids"] for opening in asked]
     sampler = AntiSlop(tokenizer, antislop.default_bans())
+    avoid = AvoidanceInstruction(antislop.default_bans(), tokenizer)
     arms = {
         "plain": write(model, AntiSlop(tokenizer, []), prompts),
+        "prompt-only": write(
+            model, AntiSlop(tokenizer, []), [instruct(avoid, opening, tokenizer) for opening in asked]
+        ),
         "sampler": write(model, sampler, prompts),
         "tuned": write(tuned, AntiSlop(tokenizer, []), prompts),
         "tuned and sampler": write(tuned, sampler, prompts),
     }
+    if arguments.page is not None:
+        write_page(arms, asked, arguments.page)
     figures = {name: describe(arm, subject, prompts) for name, arm in arms.items()}
     show(figures)
     risen = find_risen(arms["plain"], arms["tuned"])
@@ -113,6 +125,25 @@ def describe(arm: Arm, subject: Subject, prompts: Sequence[list[int]]) -> dict[s
         "MATTR-500": measure(tally, resamples=0)["mattr_500"].value or 0.0,
         "rewinds per 1,000 tokens": arm.rewinds,
     }
+
+
+def instruct(avoid: AvoidanceInstruction, opening: str, tokenizer: Any) -> list[int]:
+    """Return the ids of a prompt that asks to leave out as many phrases as fit."""
+    prompt, _ = avoid.add_to(Prompt("", opening, None, {}), room=ROOM)
+    ids: list[int] = tokenizer(prompt.text)["input_ids"]
+    return ids
+
+
+def write_page(arms: dict[str, Arm], openings: Sequence[str], folder: Path) -> None:
+    """Let `antislop eval` compare the texts of all arms."""
+    with tempfile.TemporaryDirectory() as name:
+        options: list[object] = []
+        for arm, written in arms.items():
+            path = Path(name) / f"{arm}.jsonl"
+            rows = zip(openings, written.texts, strict=True)
+            path.write_text("".join(json.dumps({"prompt": p, "response": t}) + "\n" for p, t in rows), encoding="utf-8")
+            options += ["--outputs", f"{arm.replace(' ', '-')}={path}"]
+        run("eval", *options, "--model", FOLDER / "tiny", "-o", folder)
 
 
 def show(figures: dict[str, dict[str, float]]) -> None:
