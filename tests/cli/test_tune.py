@@ -19,7 +19,6 @@ import antislop
 from antislop.cli.main import app
 from antislop.hf.vocabulary import fingerprint_tokenizer
 
-pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated")  # peft asks for it
 FEW = ("--lora-r", "4", "--epochs", "1", "--batch-size", "8")
 
 
