@@ -22,7 +22,6 @@ from antislop.tuning.trainer import collate
 from antislop.tuning.tuning import CARD, CHECKPOINTS, PLOT, TuneSpec, tune
 from tests.support.letters import START, build_model, build_tokenizer
 
-
 SPEC = TuneSpec(rank=4, layers=1, rate=0.02, epochs=2.0, batch_size=4, stop_at_win=2.0)
 BANS = BanList(["ab"])
 
