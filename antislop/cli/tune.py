@@ -85,7 +85,7 @@ def tune(
 ) -> int:
     """Train a model on the places at which it began banned phrases, until it prefers something else there.
 
-    The bans are counted in samples before and after; what is trained is in PAIRS.
+    The model is trained on PAIRS alone. The bans are counted in a few of its texts before and after.
 
     To resume after an interruption, run the same command again.
     """

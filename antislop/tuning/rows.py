@@ -100,7 +100,7 @@ def balance(
 
 
 def _find_limit(counts: Iterable[int], share: float) -> int:
-    """Return the largest number of uses of one token that is within its share after all others are cut to it, too."""
+    """Return how often a token may be used at most, if all tokens are cut to the same limit."""
     counts = list(counts)
     share = max(share, 2 / len(counts)) if counts else 1.0
     limit = max(counts, default=0)
