@@ -98,12 +98,7 @@ def tune(
     resumes = _open_folder(out, settings, force=force)
     before = count_hits(model, tokenizer, rows, bans)
     rate = find_rate(model) if spec.rate is None else spec.rate
-    torch.manual_seed(spec.seed)
-    if spec.rank is None:
-        unfreeze(model, layers=spec.layers)
-        trained: Any = model
-    else:
-        trained = add_adapter(model, rank=spec.rank, layers=spec.layers)
+    trained = _prepare(model, spec)
     config = _make_config(spec, out / CHECKPOINTS, rate=rate, rows=len(rows), device=model.device)
     watch = _Watch(note, is_stopped)
     trainer = FTPOTrainer(trained, config, train_dataset=rows, callbacks=[watch])
@@ -126,6 +121,15 @@ def tune(
     draw_curves(history, out / PLOT)
     replace_text(out / CARD, describe(result, settings, model, bans))
     return result
+
+
+def _prepare(model: PreTrainedModel, spec: TuneSpec) -> Any:
+    """Return the model with the weights that train: its own, or those of an adapter, which begin by the seed."""
+    torch.manual_seed(spec.seed)
+    if spec.rank is not None:
+        return add_adapter(model, rank=spec.rank, layers=spec.layers)
+    unfreeze(model, layers=spec.layers)
+    return model
 
 
 def _open_folder(out: Path, settings: dict[str, Any], *, force: bool) -> bool:
