@@ -81,7 +81,7 @@ def tune(
     bans: BanOptions,
     data: DataOptions,
     training: TrainingOptions,
-    force: Annotated[bool, typer.Option("--force", help="Begin again, and write over what is in the folder.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the folder instead of resuming.")] = False,
 ) -> int:
     """Train a model on the places at which it began banned phrases, until it prefers something else there.
 
@@ -102,7 +102,7 @@ def tune(
             settings = {"spec": training.spec, "made_with": made_with, "bans": banned, "force": force}
             result = _import_tuning().tune(loaded, tokenizer, rows, out, note=note, is_stopped=is_stopped, **settings)
     if result is None:
-        say(f"stopped: the same command goes on from the checkpoint in {out}")
+        say(f"stopped at a checkpoint: run the same command again to resume; {out}")
         return 130
     before, after = result.hits
     say(f"{result.steps:,} steps; {result.win:.0%} of the chosen tokens lead")

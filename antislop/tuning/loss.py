@@ -42,9 +42,10 @@ def ftpo_loss(
 
     logits, reference: [rows, vocab_size], of the trained and of the frozen model after each context.
     rejected: ids [rows].
-    chosen, chosen_mask: ids [rows, most], of which those with a true mask count: at least one per row, all distinct
-        and other than the rejected one.
-    margin, target_slack: in logits, above 0 and at least 0.
+    chosen: ids [rows, width]; the distinct tokens to prefer to the rejected one.
+    chosen_mask: bool [rows, width]; False for padding. Each row has a True.
+    margin: in logits; above 0.
+    target_slack: in logits; 0 or more.
 
     A chosen token whose lead is the margin or more has no weight, so a row whose tokens all have that lead is left
     alone. The weights carry no gradient.

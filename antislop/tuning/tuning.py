@@ -89,7 +89,7 @@ def tune(
 ) -> TuneResult | None:
     """Train a model on rows, and write it, its card and its curves into a folder; None if it was stopped before.
 
-    bans: what is counted in texts before and after.
+    bans: counted in samples of the model before and after training.
     made_with: for the card and for resuming: a folder that other settings began is refused unless `force`.
     note: called with the step, the number of steps and the log, as training goes.
     is_stopped: asked after each step; once True, a checkpoint is written from which the next call goes on.

@@ -82,7 +82,8 @@ class EngineText:
     def read(self, token: int, probability: float | None = None) -> bool:
         """Add the token that was drawn next; return whether it stays. If not, `tokens` is what is left.
 
-        probability: under the model; if it is told for all tokens, what bans subtracted from one is remembered.
+        probability: of the token under the model, of all tokens or of none. With it, later draws at a position exclude
+            what a ban has already taken from it.
         """
         if self.is_finished:
             self.tokens.append(token)

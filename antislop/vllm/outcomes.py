@@ -1,4 +1,4 @@
-"""What the bans of a text did, as it leaves vLLM in JSON; and the report that is made of it."""
+"""The outcomes of bans as JSON, in which form they leave vLLM, and the report that is read from it."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def test_ctrl_c_keeps_a_checkpoint_from_which_the_command_goes_on(tmp_path: Path
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
         _, said = process.communicate()
-    assert process.returncode == 130 and "the same command goes on from the checkpoint" in said
+    assert process.returncode == 130 and "run the same command again to resume" in said
     steps = sorted(int(path.name.split("-")[1]) for path in (tmp_path / "tuned" / "checkpoints").iterdir())
     assert steps and steps[-1] < 120
     ended = subprocess.run(command, stderr=subprocess.PIPE, text=True, env=os.environ)

@@ -40,7 +40,12 @@ def listed(name: str) -> dict[str, Any]:
 def test_texts_inside_vllm_are_those_of_rejection_sampling(
     bans: str, resume: str, method: str, vllm_python: str, letters: Path, tmp_path: Path
 ) -> None:
-    """Prompts of several lengths: rewinds stay in a block of 32 tokens, cross its edge, and go back to a full one."""
+    """Prompts of several lengths: rewinds stay in a block of 32 tokens, cross its edge, and go back to a full one.
+
+    After 30 start tokens the letters' model writes "b" after "b" with probability .9. A text under top-p, which writes
+    it more often still, may then withdraw 160 tokens for each new one, the limit of `reject`, and concede: 1 in 1,000
+    did. So top-p gets the prompt of 64 tokens.
+    """
     lengths = dict(zip(SETTINGS, (31, 64, 30, 1), strict=True))
     requests = [
         {"prompt": [START] * lengths[name], "max_tokens": LENGTH, "n": TIMES, "extra_args": listed(bans), **setting}
