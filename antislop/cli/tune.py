@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
+from enum import Enum
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,22 +24,42 @@ from antislop.hf.pretrained import load_model
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+    from antislop.tuning.dpo import TextPair
     from antislop.tuning.rows import FTPORow
     from antislop.tuning.tuning import TuneSpec
 
-SHARED = ("epochs", "batch_size", "stop_at_win", "margin", "rest_weight", "merge", "seed")
+SHARED = ("epochs", "batch_size", "stop_at_win", "merge", "seed")
 """Options that `TuneSpec` has by the same names."""
+OF_FTPO = partial(typer.Option, rich_help_panel="Loss: ftpo")
+
+
+class LossChoice(str, Enum):
+    FTPO = "ftpo"
+    DPO = "dpo"
 
 
 @dataclass(frozen=True)
-class DataOptions:
-    max_rows: Annotated[int | None, typer.Option(min=1, metavar="N", help="Train on N rows, chosen at random.")] = None
+class BalanceOptions:
     balance_chosen: Annotated[
-        float, typer.Option(min=0, max=1, help="The largest share of all chosen tokens that one token may have.")
+        float, OF_FTPO(min=0, max=1, help="The largest share of all chosen tokens that one token may have.")
     ] = 0.2
     balance_rejected: Annotated[
-        float, typer.Option(min=0, max=1, help="The largest share of all rejected tokens that one token may have.")
+        float, OF_FTPO(min=0, max=1, help="The largest share of all rejected tokens that one token may have.")
     ] = 0.8
+    min_chosen: Annotated[int, OF_FTPO(min=1, help="Leave out rows with fewer chosen tokens.")] = 2
+    max_chosen: Annotated[int, OF_FTPO(min=1, help="Take the likeliest N chosen tokens of a row.")] = 8
+
+
+@dataclass(frozen=True)
+class LossOptions:
+    margin: Annotated[float, OF_FTPO(min=0, help="Logits by which chosen tokens are to lead.")] = 2.0
+    temperature: Annotated[float, OF_FTPO(min=0, help="Softness of the preference.")] = 1.0
+    target_weight: Annotated[float, OF_FTPO(min=0, help="Weight of the drift of chosen and rejected tokens.")] = 0.05
+    target_slack: Annotated[float, OF_FTPO(min=0, help="Logits by which these may drift without loss.")] = 0.5
+    rest_weight: Annotated[float, OF_FTPO(min=0, help="Weight of the drift of all other tokens.")] = 0.4
+    beta: Annotated[
+        float, typer.Option(min=0, rich_help_panel="Loss: dpo", help="How strongly the model is held to what it was.")
+    ] = 0.1
 
 
 @dataclass(frozen=True)
@@ -48,39 +70,35 @@ class TrainingOptions:
     full: Annotated[bool, typer.Option("--full", help="Train the weights themselves, without an adapter.")] = False
     unfrozen: Annotated[int, typer.Option(min=1, metavar="N", help="Train the last N layers, and an untied head.")] = 5
     stop_at_win: Annotated[
-        float, typer.Option(min=0, help="End once this share of chosen tokens is likelier than the rejected one.")
+        float, typer.Option(min=0, help="End once the chosen side is the likelier one in this share of cases.")
     ] = 0.85
     lr: Annotated[float | None, typer.Option(min=0, help="Learning rate.", show_default="by the model's width")] = None
     epochs: Annotated[float, typer.Option(min=0, help="Times that the rows are read, at the most.")] = 10.0
     batch_size: Annotated[int, typer.Option(min=1, help="Rows of a step.")] = 16
-    margin: Annotated[float, typer.Option(min=0, help="Logits by which chosen tokens are to lead.")] = 2.0
-    rest_weight: Annotated[float, typer.Option(min=0, help="Weight of the drift of all other tokens.")] = 0.4
+    max_rows: Annotated[int | None, typer.Option(min=1, metavar="N", help="Train on N rows, chosen at random.")] = None
     merge: Annotated[bool, typer.Option("--merge", help="Write whole weights instead of an adapter.")] = False
     seed: Annotated[int, typer.Option(help="Of the order of the rows, and of the adapter.")] = 0
-
-    @property
-    def spec(self) -> TuneSpec:
-        """What decides the tuned model. Raises `InputError` without the packages of antislop[tune]."""
-        spec: TuneSpec = _import_tuning().TuneSpec(
-            rank=None if self.full else self.lora_r or 128,
-            layers=self.unfrozen,
-            rate=self.lr,
-            **{name: getattr(self, name) for name in SHARED},
-        )
-        return spec
 
 
 def tune(
     pairs: Annotated[
         Path,
-        typer.Argument(metavar="PAIRS", help="Final-token pairs: antislop dataset --pairs FILE --pairs-format tokens."),
+        typer.Argument(
+            metavar="PAIRS",
+            help="Pairs of antislop dataset --pairs FILE: with --pairs-format tokens, or for dpo without.",
+        ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="The folder of the tuned model.")],
     *,
+    loss: Annotated[
+        LossChoice,
+        typer.Option(help="ftpo: final-token preference optimization; dpo: TRL's direct preference optimization."),
+    ] = LossChoice.FTPO,
     model: ModelOptions,
     bans: BanOptions,
-    data: DataOptions,
     training: TrainingOptions,
+    balance: BalanceOptions,
+    weights: LossOptions,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the folder instead of resuming.")] = False,
 ) -> int:
     """Train a model on the places at which it began banned phrases, until it prefers something else there.
@@ -89,26 +107,56 @@ def tune(
 
     To resume after an interruption, run the same command again.
     """
-    if training.full and (training.lora_r or training.merge):
-        raise InputError(f"--full has no adapter: leave out --{'lora-r' if training.lora_r else 'merge'}")
-    if model.device_map is not None:
-        raise InputError("--device-map spreads the model, and a tuned one has to be on one device: pass --device")
+    _check(loss, model, training, balance, weights)
     banned = collect_bans(bans)
-    made_with = {"pairs": str(pairs), **model.spec.content, **asdict(data)}
+    made_with = {"pairs": str(pairs), **model.spec.content, "max_rows": training.max_rows}
+    if loss is LossChoice.FTPO:
+        made_with |= asdict(balance)
     with as_input_error():
+        spec = _make_spec(loss, training, weights)
         loaded, tokenizer = load_model(model.spec)
-        rows = _load_rows(pairs, loaded, tokenizer, data, seed=training.seed)
+        rows = _load_rows(pairs, loaded, tokenizer, loss, balance, training)
         with _watching() as (note, is_stopped):
-            settings = {"spec": training.spec, "made_with": made_with, "bans": banned, "force": force}
+            settings = {"spec": spec, "made_with": made_with, "bans": banned, "force": force}
             result = _import_tuning().tune(loaded, tokenizer, rows, out, note=note, is_stopped=is_stopped, **settings)
     if result is None:
         say(f"stopped at a checkpoint: run the same command again to resume; {out}")
         return 130
     before, after = result.hits
-    say(f"{result.steps:,} steps; {result.win:.0%} of the chosen tokens lead")
+    say(f"{result.steps:,} steps; the chosen side leads in {result.win:.0%}")
     say(f"banned phrases per 1,000 words, in a few samples: {before:.1f} before, {after:.1f} after")
     say(f"{out}: the {'model' if training.full or training.merge else 'adapter'}, its card and its curves")
     return 0
+
+
+def _check(
+    loss: LossChoice, model: ModelOptions, training: TrainingOptions, balance: BalanceOptions, weights: LossOptions
+) -> None:
+    """Raise `InputError` for options that exclude each other."""
+    if training.full and (training.lora_r or training.merge):
+        raise InputError(f"--full has no adapter: leave out --{'lora-r' if training.lora_r else 'merge'}")
+    if model.device_map is not None:
+        raise InputError("--device-map spreads the model, and a tuned one has to be on one device: pass --device")
+    for options in (balance, weights):
+        for field in fields(options):
+            is_of = LossChoice.DPO if field.name == "beta" else LossChoice.FTPO
+            if is_of is not loss and getattr(options, field.name) != field.default:
+                raise InputError(
+                    f"--{field.name.replace('_', '-')} has no effect with --loss {loss.value}: leave it out"
+                )
+
+
+def _make_spec(loss: LossChoice, training: TrainingOptions, weights: LossOptions) -> TuneSpec:
+    """Return what decides the tuned model. Raises `InputError` without the packages of antislop[tune]."""
+    spec: TuneSpec = _import_tuning().TuneSpec(
+        loss=loss.value,
+        rank=None if training.full else training.lora_r or 128,
+        layers=training.unfrozen,
+        rate=training.lr,
+        **{name: getattr(training, name) for name in SHARED},
+        **asdict(weights),
+    )
+    return spec
 
 
 def _import_tuning() -> ModuleType:
@@ -119,12 +167,27 @@ def _import_tuning() -> ModuleType:
 
 
 def _load_rows(
-    pairs: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, data: DataOptions, *, seed: int
-) -> list[FTPORow]:
-    from antislop.tuning.rows import load_pairs
-
+    pairs: Path,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    loss: LossChoice,
+    balance: BalanceOptions,
+    training: TrainingOptions,
+) -> Sequence[FTPORow | TextPair]:
     room = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    rows = load_pairs(pairs, tokenizer, max_length=room, seed=seed, **asdict(data))
+    taken: dict[str, Any] = {"max_length": room, "max_rows": training.max_rows, "seed": training.seed}
+    rows: Sequence[FTPORow | TextPair]
+    if loss is LossChoice.FTPO:
+        from antislop.tuning.rows import load_pairs
+
+        rows = load_pairs(pairs, tokenizer, **taken, **asdict(balance))
+    else:
+        from datasets import disable_progress_bars
+
+        from antislop.tuning.dpo import load_text_pairs
+
+        disable_progress_bars()  # TRL tokenizes with bars of its own
+        rows = load_text_pairs(pairs, tokenizer, **taken)
     say(describe_count(len(rows), "row"))
     return rows
 
@@ -135,7 +198,7 @@ def _watching() -> Iterator[tuple[Callable[[int, int, Mapping[str, float]], None
     with stop_at_interrupt(say) as stop, ProgressBar(console(stderr=True), "tuning") as bar:
 
         def note(step: int, steps: int, logs: Mapping[str, float]) -> None:
-            shown = [f"{name} {logs[name]:.2f}" for name in ("loss", "win") if name in logs]
+            shown = [f"{name} {logs[name]:.2f}" for name in ("loss", "win", "hits") if name in logs]
             bar.update(done=step, total=steps, note=", ".join(shown))
 
         yield note, lambda: stop.is_requested

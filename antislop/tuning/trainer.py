@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -74,7 +73,7 @@ class FTPOTrainer(Trainer):  # type: ignore[misc]  # transformers has no type fo
         )
         self._noted: list[FTPOLoss] = []
         super().__init__(model=model, args=args, train_dataset=list(train_dataset), data_collator=collate, **kwargs)
-        self.add_callback(_StopAtWin(args.stop_at_win))
+        self.add_callback(StopAtWin(args.stop_at_win))
 
     def compute_loss(
         self, model: nn.Module, inputs: Mapping[str, Tensor], return_outputs: bool = False, **_: Any
@@ -111,15 +110,15 @@ class FTPOTrainer(Trainer):  # type: ignore[misc]  # transformers has no type fo
         super().log(logs, *args, **kwargs)
 
 
-class _StopAtWin(TrainerCallback):  # type: ignore[misc]  # transformers has no type for it
-    """Ends training once enough chosen tokens lead."""
+class StopAtWin(TrainerCallback):  # type: ignore[misc]  # transformers has no type for it
+    """Ends training at the first line of the log in which a share of wins is reached."""
 
-    def __init__(self, share: float) -> None:
-        self._share = share
+    def __init__(self, share: float, *, metric: str = "win") -> None:
+        self._share, self._metric = share, metric
 
     def on_log(self, *states: Any, logs: Mapping[str, float] | None = None, **_: Any) -> None:
         control: TrainerControl = states[2]
-        if (logs or {}).get("win", 0.0) >= self._share:
+        if (logs or {}).get(self._metric, 0.0) >= self._share:
             control.should_training_stop = True
 
 
@@ -135,17 +134,14 @@ def unfreeze(model: PreTrainedModel, *, layers: int) -> None:
         module.requires_grad_(True)
 
 
-def add_adapter(model: PreTrainedModel, *, rank: int, layers: int) -> Any:
-    """Return the model with a LoRA adapter on the last layers, and the head unless it is tied."""
-    from peft import LoraConfig, get_peft_model
+def make_adapter(model: PreTrainedModel, *, rank: int, layers: int, has_head: bool = True) -> Any:
+    """Return the configuration of a LoRA adapter for the last layers, and with `has_head` the head unless it is tied."""
+    from peft import LoraConfig
 
-    blocks, head = _find_layers(model), _find_head(model)
+    blocks, head = _find_layers(model), _find_head(model) if has_head else []
     trained = {id(part) for module in [*blocks[-layers:], *head] for part in module.modules()}
     names = [name for name, part in model.named_modules() if isinstance(part, nn.Linear) and id(part) in trained]
-    config = LoraConfig(r=rank, lora_alpha=rank, target_modules=names, task_type="CAUSAL_LM")
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated")  # peft asks for it
-        return get_peft_model(model, config)
+    return LoraConfig(r=rank, lora_alpha=rank, target_modules=names, task_type="CAUSAL_LM")
 
 
 def _find_layers(model: PreTrainedModel) -> list[nn.Module]:

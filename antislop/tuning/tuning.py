@@ -8,13 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import ceil
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
+from peft import get_peft_model
 from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
     PrinterCallback,
+    Trainer,
     TrainerCallback,
     TrainerControl,
     TrainerState,
@@ -25,26 +27,38 @@ from antislop.errors import InputError
 from antislop.files import read_json, replace_text
 from antislop.lists.ban_list import BanList
 from antislop.metrics.segmentation import extract_words
+from antislop.tuning.dpo import make_dpo_trainer
 from antislop.tuning.rows import FTPORow
-from antislop.tuning.trainer import FTPOConfig, FTPOTrainer, add_adapter, find_rate, unfreeze
+from antislop.tuning.trainer import FTPOConfig, FTPOTrainer, StopAtWin, find_rate, make_adapter, unfreeze
 
 CHECKPOINTS, SETTINGS, PLOT, CARD = "checkpoints", "tuning.json", "tuning.svg", "README.md"
 LOGS, CHECKPOINT_LOGS = 8, 4
 """Lines of the log per epoch, at which training may end; and such lines per checkpoint."""
 PROBES, PROBE_START, PROBE_TOKENS = 32, 8, 120
 """Texts whose bans are counted before and after: how many, the tokens of their prompts, and their own."""
+EXPECTED = ("`(is_)?gradient_checkpointing` is deprecated", "Setting `save_embedding_layers`")
+"""Warnings about what peft and TRL themselves do."""
+
+Loss = Literal["ftpo", "dpo"]
+Rows = Sequence[Any]
+"""`FTPORow`, or with `loss="dpo"` `TextPair`."""
+Note = Callable[[int, int, Mapping[str, float]], None]
+"""Called with the step, the number of steps, and the latest of "loss", "win" and "hits"."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TuneSpec:
     """What decides a tuned model, beside its rows.
 
+    loss: "ftpo" for rows of tokens; "dpo" for pairs of texts, with `beta` and without the options from `margin` to
+        `rest_weight`.
     rank: of the LoRA adapter; None trains the weights themselves.
     layers: how many of the last layers train.
     rate: the learning rate; None chooses one by the width of the model.
     merge: write whole weights instead of an adapter.
     """
 
+    loss: Loss = "ftpo"
     rank: int | None = 128
     layers: int = 5
     rate: float | None = None
@@ -56,8 +70,14 @@ class TuneSpec:
     target_weight: float = 0.05
     target_slack: float = 0.5
     rest_weight: float = 0.4
+    beta: float = 0.1
     merge: bool = False
     seed: int = 0
+
+    @property
+    def metric(self) -> str:
+        """The name of the share of wins in the trainer's log."""
+        return "win" if self.loss == "ftpo" else "rewards/accuracies"
 
 
 @dataclass(frozen=True)
@@ -77,13 +97,13 @@ class TuneResult:
 def tune(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    rows: Sequence[FTPORow],
+    rows: Rows,
     out: Path,
     *,
     spec: TuneSpec,
     bans: BanList,
     made_with: Mapping[str, Any],
-    note: Callable[[int, int, Mapping[str, float]], None] = lambda *_: None,
+    note: Note = lambda *_: None,
     is_stopped: Callable[[], bool] = lambda: False,
     force: bool = False,
 ) -> TuneResult | None:
@@ -91,45 +111,57 @@ def tune(
 
     bans: counted in samples of the model before and after training.
     made_with: for the card and for resuming: a folder that other settings began is refused unless `force`.
-    note: called with the step, the number of steps and the log, as training goes.
     is_stopped: asked after each step; once True, a checkpoint is written from which the next call goes on.
     """
     settings = {**asdict(spec), **made_with, "rows": len(rows)}
     resumes = _open_folder(out, settings, force=force)
-    before = count_hits(model, tokenizer, rows, bans)
-    rate = find_rate(model) if spec.rate is None else spec.rate
-    trained = _prepare(model, spec)
-    config = _make_config(spec, out / CHECKPOINTS, rate=rate, rows=len(rows), device=model.device)
-    watch = _Watch(note, is_stopped)
-    trainer = FTPOTrainer(trained, config, train_dataset=rows, callbacks=[watch])
-    trainer.remove_callback(PrinterCallback)  # the caller shows the log
+    probe = _Probe(tokenizer, rows, bans)
+    before = probe.count(model)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Setting `save_embedding_layers`")  # in checkpoints
+        for message in EXPECTED:
+            warnings.filterwarnings("ignore", message)
+        trainer = _make_trainer(model, tokenizer, rows, spec, out / CHECKPOINTS)
+        watch = _Watch(note, is_stopped, probe, metric=spec.metric)
+        trainer.add_callback(watch)
+        trainer.remove_callback(PrinterCallback)  # the caller shows the log
         trainer.train(resume_from_checkpoint=resumes or None)
     if watch.was_stopped:
         return None
+    trained = trainer.model
     if spec.rank is not None and spec.merge:
         trained = trained.merge_and_unload()
     trained.eval()
-    history = [entry for entry in trainer.state.log_history if "win" in entry]
-    result = TuneResult(
-        trainer.state.global_step, history[-1]["win"], (before, count_hits(trained, tokenizer, rows, bans))
-    )
+    history, steps = trainer.state.log_history, trainer.state.global_step
+    win = next(entry[spec.metric] for entry in reversed(history) if spec.metric in entry)
+    result = TuneResult(steps, win, (before, probe.count(trained)))
+    history += [{"step": 0, "hits": before}, {"step": steps, "hits": result.hits[1]}]
     is_adapter = spec.rank is not None and not spec.merge
     trained.save_pretrained(out, **({"save_embedding_layers": False} if is_adapter else {}))
     tokenizer.save_pretrained(out)
-    draw_curves(history, out / PLOT)
+    draw_curves(history, out / PLOT, metric=spec.metric)
     replace_text(out / CARD, describe(result, settings, model, bans))
     return result
 
 
-def _prepare(model: PreTrainedModel, spec: TuneSpec) -> Any:
-    """Return the model with the weights that train: its own, or those of an adapter, which begin by the seed."""
+def _make_trainer(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, rows: Rows, spec: TuneSpec, folder: Path
+) -> Trainer:
+    """Return a trainer of the model's own weights or of an adapter, which begins by the seed."""
     torch.manual_seed(spec.seed)
-    if spec.rank is not None:
-        return add_adapter(model, rank=spec.rank, layers=spec.layers)
-    unfreeze(model, layers=spec.layers)
-    return model
+    arguments = _list_arguments(spec, folder, model, rows=len(rows))
+    if spec.rank is None:
+        adapter = None
+        unfreeze(model, layers=spec.layers)
+    else:  # TRL takes no adapter of the head
+        adapter = make_adapter(model, rank=spec.rank, layers=spec.layers, has_head=spec.loss == "ftpo")
+    if spec.loss == "dpo":
+        trainer = make_dpo_trainer(model, tokenizer, rows, arguments, beta=spec.beta, adapter=adapter)
+        trainer.add_callback(StopAtWin(spec.stop_at_win, metric=spec.metric))
+        return trainer
+    names = ("stop_at_win", "margin", "temperature", "target_weight", "target_slack", "rest_weight")
+    config = FTPOConfig(**arguments, **{name: getattr(spec, name) for name in names})
+    trained = model if adapter is None else get_peft_model(model, adapter)
+    return FTPOTrainer(trained, config, train_dataset=rows)
 
 
 def _open_folder(out: Path, settings: dict[str, Any], *, force: bool) -> bool:
@@ -151,86 +183,91 @@ def _open_folder(out: Path, settings: dict[str, Any], *, force: bool) -> bool:
     return is_begun
 
 
-def _make_config(spec: TuneSpec, folder: Path, *, rate: float, rows: int, device: torch.device) -> FTPOConfig:
+def _list_arguments(spec: TuneSpec, folder: Path, model: PreTrainedModel, *, rows: int) -> dict[str, Any]:
+    """Return the arguments of any trainer."""
     epoch = ceil(rows / spec.batch_size)
     every = max(1, epoch // LOGS)
-    return FTPOConfig(
-        output_dir=str(folder),
-        learning_rate=rate,
-        lr_scheduler_type="constant_with_warmup",  # the end is not known: the share of wins decides
-        warmup_steps=every,
-        max_steps=max(1, round(spec.epochs * epoch)),
-        per_device_train_batch_size=spec.batch_size,
-        logging_steps=every,
-        save_steps=every * CHECKPOINT_LOGS,
-        save_total_limit=1,
-        report_to=[],
-        disable_tqdm=True,
-        seed=spec.seed,
-        use_cpu=device.type == "cpu",
-        stop_at_win=spec.stop_at_win,
-        margin=spec.margin,
-        temperature=spec.temperature,
-        target_weight=spec.target_weight,
-        target_slack=spec.target_slack,
-        rest_weight=spec.rest_weight,
-    )
+    return {
+        "output_dir": str(folder),
+        "learning_rate": find_rate(model) if spec.rate is None else spec.rate,
+        "lr_scheduler_type": "constant_with_warmup",  # the end is not known: the share of wins decides
+        "warmup_steps": every,
+        "max_steps": max(1, round(spec.epochs * epoch)),
+        "per_device_train_batch_size": spec.batch_size,
+        "logging_steps": every,
+        "save_steps": every * CHECKPOINT_LOGS,
+        "save_total_limit": 1,
+        "report_to": [],
+        "disable_tqdm": True,
+        "seed": spec.seed,
+        "use_cpu": model.device.type == "cpu",
+    }
 
 
 class _Watch(TrainerCallback):  # type: ignore[misc]  # transformers has no type for it
-    """Tells how training goes, and stops it with a checkpoint."""
+    """Tells how training goes, with the hits at each checkpoint, and stops it with a checkpoint."""
 
-    def __init__(self, note: Callable[[int, int, Mapping[str, float]], None], is_stopped: Callable[[], bool]) -> None:
-        self._note, self._is_stopped = note, is_stopped
-        self._latest: Mapping[str, float] = {}
+    def __init__(self, note: Note, is_stopped: Callable[[], bool], probe: _Probe, *, metric: str) -> None:
+        self._note, self._is_stopped, self._probe, self._metric = note, is_stopped, probe, metric
+        self._latest: dict[str, float] = {}
         self.was_stopped = False
 
     def on_log(self, *_: Any, logs: Mapping[str, float] | None = None, **__: Any) -> None:
-        if logs and "win" in logs:
-            self._latest = logs
+        if logs and self._metric in logs:
+            self._latest |= {"loss": logs["loss"], "win": logs[self._metric]}
 
-    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, *, model: Any, **_: Any) -> None:
+        if state.global_step % args.save_steps == 0:
+            self._latest["hits"] = self._probe.count(model)
+            state.log_history.append({"step": state.global_step, "hits": self._latest["hits"]})  # in the checkpoint
         self._note(state.global_step, state.max_steps, self._latest)
         # At a line of the log, so that a resumed run decides to end by the same steps as one in one piece.
         if self._is_stopped() and state.global_step % args.logging_steps == 0 and state.global_step < state.max_steps:
             self.was_stopped = control.should_save = control.should_training_stop = True
 
 
-def count_hits(
-    model: Any, tokenizer: PreTrainedTokenizerBase, rows: Sequence[FTPORow], bans: BanList, *, seed: int = 0
-) -> float:
-    """Return the bans per 1,000 words of samples that begin as the contexts of some rows."""
-    prompts = list(dict.fromkeys(row.context[:PROBE_START] for row in rows if len(row.context) >= PROBE_START))[:PROBES]
-    if not prompts:
-        return 0.0
-    ids = torch.tensor(prompts, device=model.device)
-    with torch.random.fork_rng(devices=[model.device] if model.device.type == "cuda" else []):
-        torch.manual_seed(seed)
-        written = model.generate(
-            input_ids=ids,
-            attention_mask=torch.ones_like(ids),
-            do_sample=True,
-            max_new_tokens=PROBE_TOKENS,
-            pad_token_id=tokenizer.pad_token_id or 0,
-        )
-    texts = tokenizer.batch_decode(written, skip_special_tokens=True)
-    words = sum(len(extract_words(text)) for text in texts)
-    return 1000 * sum(len(list(bans.find(text))) for text in texts) / max(1, words)
+class _Probe:
+    """Counts bans in samples that begin as some rows do."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, rows: Rows, bans: BanList) -> None:
+        starts = (row.context if isinstance(row, FTPORow) else tokenizer(row.prompt)["input_ids"] for row in rows)
+        distinct = dict.fromkeys(tuple(start[:PROBE_START]) for start in starts if len(start) >= PROBE_START)
+        self._prompts, self._tokenizer, self._bans = torch.tensor([*distinct][:PROBES]), tokenizer, bans
+
+    def count(self, model: Any) -> float:
+        """Return the bans per 1,000 words; 0 if no row is long enough."""
+        if not len(self._prompts):
+            return 0.0
+        ids, was_training = self._prompts.to(model.device), model.training
+        with torch.random.fork_rng(devices=[model.device] if model.device.type == "cuda" else []):
+            torch.manual_seed(0)
+            written = model.eval().generate(
+                input_ids=ids,
+                attention_mask=torch.ones_like(ids),
+                do_sample=True,
+                max_new_tokens=PROBE_TOKENS,
+                pad_token_id=self._tokenizer.pad_token_id or 0,
+            )
+        model.train(was_training)
+        texts = self._tokenizer.batch_decode(written, skip_special_tokens=True)
+        words = sum(len(extract_words(text)) for text in texts)
+        return 1000 * sum(len(list(self._bans.find(text))) for text in texts) / max(1, words)
 
 
-def draw_curves(history: Sequence[Mapping[str, float]], path: Path) -> None:
-    """Draw the parts of the loss and the share of wins by step."""
+def draw_curves(history: Sequence[Mapping[str, float]], path: Path, *, metric: str) -> None:
+    """Draw the loss and its parts, the share of wins, and the hits by step."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7, 3), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    steps = [entry["step"] for entry in history]
-    for name in ("preference", "target", "rest"):
-        left.plot(steps, [entry[name] for entry in history], label=name)
-    left.set(title="parts of the loss", xlabel="step")
-    left.legend(frameon=False)
-    right.plot(steps, [entry["win"] for entry in history])
-    right.set(title="chosen tokens that lead", xlabel="step", ylim=(0, 1))
+    figure = Figure(figsize=(9, 3), layout="constrained")
+    names = ("preference", "target", "rest") if any("preference" in entry for entry in history) else ("loss",)
+    panels = {"loss": names, "share of wins": (metric,), "hits per 1,000 words": ("hits",)}
+    for axes, (title, drawn) in zip(figure.subplots(1, 3), panels.items(), strict=True):
+        for name in drawn:
+            points = sorted((entry["step"], entry[name]) for entry in history if name in entry and "step" in entry)
+            axes.plot(*zip(*points, strict=True), label=name)
+        axes.set(title=title, xlabel="step", ylim=(0, 1) if drawn == (metric,) else (0, None))
+        if len(drawn) > 1:
+            axes.legend(frameon=False)
     figure.savefig(path)
 
 

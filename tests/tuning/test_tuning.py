@@ -17,12 +17,15 @@ from transformers import AutoModelForCausalLM, LlamaForCausalLM
 from antislop import BanList
 from antislop.errors import InputError
 from antislop.hf.vocabulary import fingerprint_tokenizer
+from antislop.tuning.dpo import TextPair, load_text_pairs
 from antislop.tuning.rows import FTPORow, load_pairs
 from antislop.tuning.trainer import collate
 from antislop.tuning.tuning import CARD, CHECKPOINTS, PLOT, TuneSpec, tune
 from tests.support.letters import START, build_model, build_tokenizer
 
 SPEC = TuneSpec(rank=4, layers=1, rate=0.02, epochs=2.0, batch_size=4, stop_at_win=2.0)
+SPECS = {"ftpo": SPEC, "dpo": replace(SPEC, loss="dpo")}
+TEXTS = [TextPair("ab"[: i % 2 + 1] * (i // 4 + 1), "cd"[i % 2 :] * 2, " b."[: i % 3 + 1]) for i in range(24)]
 BANS = BanList(["ab"])
 
 
@@ -53,7 +56,8 @@ def train(out: Path, spec: TuneSpec = SPEC, **options: Any) -> dict[str, torch.T
     """Return the weights, with the adapter in them, of the tuned letters' model."""
     model: Any = LlamaForCausalLM(build_model().config)
     model.load_state_dict(build_model().state_dict())
-    if tune(model, build_tokenizer(), make_rows(), out, spec=spec, bans=BANS, made_with={}, **options) is None:
+    rows: Any = make_rows() if spec.loss == "ftpo" else TEXTS
+    if tune(model, build_tokenizer(), rows, out, spec=spec, bans=BANS, made_with={}, **options) is None:
         return {}
     return load(out, spec).state_dict()
 
@@ -88,29 +92,39 @@ CHANGES: dict[str, Any] = {
 }
 
 
+CASES = [("ftpo", name) for name in CHANGES]
+CASES += [("dpo", name) for name in ("rank", "layers", "rate", "epochs", "batch_size", "stop_at_win", "seed", "beta")]
+
+
 @pytest.fixture(scope="module")
-def tuned(tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
-    return train(tmp_path_factory.mktemp("tuned") / "out")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, torch.Tensor]]:
+    """The weights after training with each loss."""
+    return {loss: train(tmp_path_factory.mktemp("tuned") / "out", spec) for loss, spec in SPECS.items()}
 
 
 def test_all_options_are_tried() -> None:
-    assert {*CHANGES, "merge"} == {field.name for field in fields(TuneSpec)}
+    assert {name for _, name in CASES} | {"loss", "merge"} == {field.name for field in fields(TuneSpec)}
 
 
-@pytest.mark.parametrize("name", CHANGES)
-def test_each_option_changes_the_weights(name: str, tuned: dict[str, torch.Tensor], tmp_path: Path) -> None:
-    assert differ(train(tmp_path / "out", replace(SPEC, **{name: CHANGES[name]})), tuned) > 1e-5
+@pytest.mark.parametrize(
+    ("loss", "name"), [pytest.param(*case, marks=[pytest.mark.slow] * (case[0] == "dpo")) for case in CASES]
+)
+def test_each_option_changes_the_weights(loss: str, name: str, tuned: Any, tmp_path: Path) -> None:
+    changed = replace(SPECS[loss], **{name: (CHANGES | {"beta": 1.0})[name]})
+    assert differ(train(tmp_path / "out", changed), tuned[loss]) > 1e-5
 
 
-def test_the_same_seed_gives_the_same_weights(tuned: dict[str, torch.Tensor], tmp_path: Path) -> None:
-    assert differ(train(tmp_path / "out"), tuned) == 0
+@pytest.mark.parametrize("loss", SPECS)
+def test_the_same_seed_gives_the_same_weights(loss: str, tuned: Any, tmp_path: Path) -> None:
+    assert differ(train(tmp_path / "out", SPECS[loss]), tuned[loss]) == 0
 
 
-def test_a_stopped_run_goes_on_to_the_same_weights(tuned: dict[str, torch.Tensor], tmp_path: Path) -> None:
+@pytest.mark.parametrize("loss", SPECS)
+def test_a_stopped_run_resumes_to_the_same_weights(loss: str, tuned: Any, tmp_path: Path) -> None:
     steps = count()
-    assert train(tmp_path / "out", is_stopped=lambda: next(steps) > 3) == {}
+    assert train(tmp_path / "out", SPECS[loss], is_stopped=lambda: next(steps) > 3) == {}
     assert [*(tmp_path / "out" / CHECKPOINTS).iterdir()] and not (tmp_path / "out" / CARD).exists()
-    assert differ(train(tmp_path / "out"), tuned) == 0
+    assert differ(train(tmp_path / "out", SPECS[loss]), tuned[loss]) == 0
 
 
 def test_other_settings_are_refused_in_a_folder_that_was_begun(tmp_path: Path) -> None:
@@ -120,13 +134,16 @@ def test_other_settings_are_refused_in_a_folder_that_was_begun(tmp_path: Path) -
         train(tmp_path / "out", replace(SPEC, margin=3.0))
 
 
-def test_merged_weights_are_those_of_the_adapter(tuned: dict[str, torch.Tensor], tmp_path: Path) -> None:
-    assert differ(train(tmp_path / "out", replace(SPEC, merge=True)), tuned) < 1e-5
+@pytest.mark.parametrize("loss", SPECS)
+def test_merged_weights_are_those_of_the_adapter(loss: str, tuned: Any, tmp_path: Path) -> None:
+    assert differ(train(tmp_path / "out", replace(SPECS[loss], merge=True)), tuned[loss]) < 1e-5
     assert {CARD, PLOT, "model.safetensors", "tokenizer.json"} <= {path.name for path in (tmp_path / "out").iterdir()}
 
 
-def test_full_weights_train_in_the_last_layers_alone(tmp_path: Path) -> None:
-    weights, before = train(tmp_path / "out", replace(SPEC, rank=None, rate=0.001)), build_model().state_dict()
+@pytest.mark.parametrize("loss", SPECS)
+def test_full_weights_train_in_the_last_layers_alone(loss: str, tmp_path: Path) -> None:
+    full = replace(SPECS[loss], rank=None, rate=0.001)
+    weights, before = train(tmp_path / "out", full), build_model().state_dict()
     changed = {name for name in before if not torch.equal(weights[name], before[name])}
     assert changed and all("layers.1." in name or name == "lm_head.weight" for name in changed)
 
@@ -194,3 +211,17 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "dpo.jsonl").write_text('{"prompt": "a", "chosen": "b", "rejected": "c"}\n', encoding="utf-8")
     with pytest.raises(InputError, match=r"dpo.jsonl:1: the pair has no context_ids"):
         load_pairs(tmp_path / "dpo.jsonl", build_tokenizer())
+
+
+def test_pairs_of_texts_are_read_as_they_were_written(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.jsonl"
+    path.write_text("".join(json.dumps({**pair._asdict(), "ban": "f"}) + "\n" for pair in TEXTS), encoding="utf-8")
+    assert load_text_pairs(path, build_tokenizer()) == TEXTS
+    assert len({*load_text_pairs(path, build_tokenizer(), max_rows=5)} & {*TEXTS}) == 5
+    with pytest.raises(InputError, match=r"pairs.jsonl:\d+: the text has \d+ tokens, and the model reads 4: make the"):
+        load_text_pairs(path, build_tokenizer(), max_length=4)
+    with pytest.raises(InputError, match=r"p.jsonl:1: the pair has no prompt: make pairs with antislop dataset --pairs"):
+        load_text_pairs(write_pairs(tmp_path / "p.jsonl", make_rows()), build_tokenizer())
+    (tmp_path / "empty.jsonl").write_text("", encoding="utf-8")
+    with pytest.raises(InputError, match="the file has no pairs: make some"):
+        load_text_pairs(tmp_path / "empty.jsonl", build_tokenizer())
