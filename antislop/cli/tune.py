@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from enum import Enum
 from functools import partial
 from importlib import import_module
@@ -17,6 +17,7 @@ import typer
 from antislop.cli.options import BanOptions, ModelOptions, collect_bans
 from antislop.cli.progress import ProgressBar, stop_at_interrupt
 from antislop.cli.terminal import as_input_error, console, say
+from antislop.cli.tune_auto import AutoOptions, list_options, run_stages
 from antislop.display import describe_count
 from antislop.errors import InputError
 from antislop.hf.pretrained import load_model
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from antislop.tuning.dpo import TextPair
     from antislop.tuning.rows import FTPORow
-    from antislop.tuning.tuning import TuneSpec
+    from antislop.tuning.tuning import TuneResult, TuneSpec
 
 SHARED = ("epochs", "batch_size", "stop_at_win", "merge", "seed")
 """Options that `TuneSpec` has by the same names."""
@@ -51,12 +52,16 @@ class BalanceOptions:
 
 
 @dataclass(frozen=True)
-class LossOptions:
+class WeightOptions:
     margin: Annotated[float, OF_FTPO(min=0, help="Logits by which chosen tokens are to lead.")] = 2.0
     temperature: Annotated[float, OF_FTPO(min=0, help="Softness of the preference.")] = 1.0
     target_weight: Annotated[float, OF_FTPO(min=0, help="Weight of the drift of chosen and rejected tokens.")] = 0.05
     target_slack: Annotated[float, OF_FTPO(min=0, help="Logits by which these may drift without loss.")] = 0.5
     rest_weight: Annotated[float, OF_FTPO(min=0, help="Weight of the drift of all other tokens.")] = 0.4
+
+
+@dataclass(frozen=True)
+class DPOOptions:
     beta: Annotated[
         float, typer.Option(min=0, rich_help_panel="Loss: dpo", help="How strongly the model is held to what it was.")
     ] = 0.1
@@ -82,14 +87,14 @@ class TrainingOptions:
 
 def tune(
     pairs: Annotated[
-        Path,
+        Path | None,
         typer.Argument(
             metavar="PAIRS",
             help="Pairs of antislop dataset --pairs FILE: with --pairs-format tokens, or for dpo without.",
         ),
-    ],
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="The folder of the tuned model.")],
+    ] = None,
     *,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="The folder of the tuned model.")],
     loss: Annotated[
         LossChoice,
         typer.Option(help="ftpo: final-token preference optimization; dpo: TRL's direct preference optimization."),
@@ -98,7 +103,9 @@ def tune(
     bans: BanOptions,
     training: TrainingOptions,
     balance: BalanceOptions,
-    weights: LossOptions,
+    weights: WeightOptions,
+    dpo: DPOOptions,
+    auto: AutoOptions,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the folder instead of resuming.")] = False,
 ) -> int:
     """Train a model on the places at which it began banned phrases, until it prefers something else there.
@@ -107,18 +114,12 @@ def tune(
 
     To resume after an interruption, run the same command again.
     """
-    _check(loss, model, training, balance, weights)
-    banned = collect_bans(bans)
-    made_with = {"pairs": str(pairs), **model.spec.content, "max_rows": training.max_rows}
-    if loss is LossChoice.FTPO:
-        made_with |= asdict(balance)
-    with as_input_error():
-        spec = _make_spec(loss, training, weights)
-        loaded, tokenizer = load_model(model.spec)
-        rows = _load_rows(pairs, loaded, tokenizer, loss, balance, training)
-        with _watching() as (note, is_stopped):
-            settings = {"spec": spec, "made_with": made_with, "bans": banned, "force": force}
-            result = _import_tuning().tune(loaded, tokenizer, rows, out, note=note, is_stopped=is_stopped, **settings)
+    auto.check(pairs, force=force)
+    run = _Run(loss, model, bans, training, balance, weights, dpo)
+    run.check()
+    if pairs is None:
+        return run_stages(auto, out, model=model, bans=bans, tuning=run.arguments, is_dpo=loss is LossChoice.DPO)
+    result = run.tune(pairs, out, force=force)
     if result is None:
         say(f"stopped at a checkpoint: run the same command again to resume; {out}")
         return 130
@@ -129,34 +130,80 @@ def tune(
     return 0
 
 
-def _check(
-    loss: LossChoice, model: ModelOptions, training: TrainingOptions, balance: BalanceOptions, weights: LossOptions
-) -> None:
-    """Raise `InputError` for options that exclude each other."""
-    if training.full and (training.lora_r or training.merge):
-        raise InputError(f"--full has no adapter: leave out --{'lora-r' if training.lora_r else 'merge'}")
-    if model.device_map is not None:
-        raise InputError("--device-map spreads the model, and a tuned one has to be on one device: pass --device")
-    for options in (balance, weights):
-        for field in fields(options):
-            is_of = LossChoice.DPO if field.name == "beta" else LossChoice.FTPO
-            if is_of is not loss and getattr(options, field.name) != field.default:
-                raise InputError(
-                    f"--{field.name.replace('_', '-')} has no effect with --loss {loss.value}: leave it out"
+@dataclass(frozen=True)
+class _Run:
+    """The options of a training run."""
+
+    loss: LossChoice
+    model: ModelOptions
+    bans: BanOptions
+    training: TrainingOptions
+    balance: BalanceOptions
+    weights: WeightOptions
+    dpo: DPOOptions
+
+    def check(self) -> None:
+        """Raise `InputError` for options that exclude each other."""
+        if self.training.full and (self.training.lora_r or self.training.merge):
+            raise InputError(f"--full has no adapter: leave out --{'lora-r' if self.training.lora_r else 'merge'}")
+        if self.model.device_map is not None:
+            raise InputError("--device-map spreads the model, and a tuned one has to be on one device: pass --device")
+        others = (self.dpo,) if self.loss is LossChoice.FTPO else (self.balance, self.weights)
+        if used := [part for group in others for part in list_options(group)]:
+            raise InputError(f"{used[0]} has no effect with --loss {self.loss.value}: leave it out")
+
+    @property
+    def arguments(self) -> list[str]:
+        """The arguments of the command line that aren't about the model, the bans and the files."""
+        groups = (self.training, self.balance, self.weights, self.dpo)
+        return ["--loss", self.loss.value, *(part for group in groups for part in list_options(group))]
+
+    @property
+    def spec(self) -> TuneSpec:
+        """What decides the tuned model. Raises `InputError` without the packages of antislop[tune]."""
+        spec: TuneSpec = _import_tuning().TuneSpec(
+            loss=self.loss.value,
+            rank=None if self.training.full else self.training.lora_r or 128,
+            layers=self.training.unfrozen,
+            rate=self.training.lr,
+            **{name: getattr(self.training, name) for name in SHARED},
+            **asdict(self.weights),
+            **asdict(self.dpo),
+        )
+        return spec
+
+    def tune(self, pairs: Path, out: Path, *, force: bool) -> TuneResult | None:
+        """Train on pairs; None if the user stopped it."""
+        banned = collect_bans(self.bans)
+        balanced = asdict(self.balance) if self.loss is LossChoice.FTPO else {}
+        made_with = {"pairs": str(pairs), **self.model.spec.content, "max_rows": self.training.max_rows, **balanced}
+        settings = {"bans": banned, "made_with": made_with, "force": force}
+        with as_input_error():
+            spec = self.spec
+            loaded, tokenizer = load_model(self.model.spec)
+            rows = self._load_rows(pairs, loaded, tokenizer)
+            say(describe_count(len(rows), "row"))
+            with _watching() as (note, is_stopped):
+                result: TuneResult | None = _import_tuning().tune(
+                    loaded, tokenizer, rows, out, spec=spec, note=note, is_stopped=is_stopped, **settings
                 )
+        return result
 
+    def _load_rows(
+        self, pairs: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
+    ) -> Sequence[FTPORow | TextPair]:
+        room = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+        taken: dict[str, Any] = {"max_length": room, "max_rows": self.training.max_rows, "seed": self.training.seed}
+        if self.loss is LossChoice.FTPO:
+            from antislop.tuning.rows import load_pairs
 
-def _make_spec(loss: LossChoice, training: TrainingOptions, weights: LossOptions) -> TuneSpec:
-    """Return what decides the tuned model. Raises `InputError` without the packages of antislop[tune]."""
-    spec: TuneSpec = _import_tuning().TuneSpec(
-        loss=loss.value,
-        rank=None if training.full else training.lora_r or 128,
-        layers=training.unfrozen,
-        rate=training.lr,
-        **{name: getattr(training, name) for name in SHARED},
-        **asdict(weights),
-    )
-    return spec
+            return load_pairs(pairs, tokenizer, **taken, **asdict(self.balance))
+        from datasets import disable_progress_bars
+
+        from antislop.tuning.dpo import load_text_pairs
+
+        disable_progress_bars()  # TRL tokenizes with bars of its own
+        return load_text_pairs(pairs, tokenizer, **taken)
 
 
 def _import_tuning() -> ModuleType:
@@ -164,32 +211,6 @@ def _import_tuning() -> ModuleType:
         return import_module("antislop.tuning.tuning")
     except ImportError as error:
         raise InputError(f"tuning needs more packages ({error}): pip install 'antislop[tune]'") from error
-
-
-def _load_rows(
-    pairs: Path,
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    loss: LossChoice,
-    balance: BalanceOptions,
-    training: TrainingOptions,
-) -> Sequence[FTPORow | TextPair]:
-    room = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    taken: dict[str, Any] = {"max_length": room, "max_rows": training.max_rows, "seed": training.seed}
-    rows: Sequence[FTPORow | TextPair]
-    if loss is LossChoice.FTPO:
-        from antislop.tuning.rows import load_pairs
-
-        rows = load_pairs(pairs, tokenizer, **taken, **asdict(balance))
-    else:
-        from datasets import disable_progress_bars
-
-        from antislop.tuning.dpo import load_text_pairs
-
-        disable_progress_bars()  # TRL tokenizes with bars of its own
-        rows = load_text_pairs(pairs, tokenizer, **taken)
-    say(describe_count(len(rows), "row"))
-    return rows
 
 
 @contextmanager

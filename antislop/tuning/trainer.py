@@ -16,8 +16,8 @@ from antislop.errors import InputError
 from antislop.tuning.loss import FTPOLoss, ftpo_loss
 from antislop.tuning.rows import FTPORow
 
-AUTO_RATE = 0.05
-"""The learning rate for weights of width 1. Adam's steps are divided by the width, so that logits move alike."""
+AUTO_RATES = {"ftpo": 0.05, "dpo": 0.015}
+"""The learning rates for weights of width 1. Adam's steps are divided by the width, so that logits move alike."""
 
 
 @dataclass
@@ -122,9 +122,9 @@ class StopAtWin(TrainerCallback):  # type: ignore[misc]  # transformers has no t
             control.should_training_stop = True
 
 
-def find_rate(model: PreTrainedModel) -> float:
+def find_rate(model: PreTrainedModel, loss: str) -> float:
     """Return a learning rate for a model by its width."""
-    return AUTO_RATE / float(model.config.get_text_config().hidden_size)
+    return AUTO_RATES[loss] / float(model.config.get_text_config().hidden_size)
 
 
 def unfreeze(model: PreTrainedModel, *, layers: int) -> None:
@@ -135,7 +135,7 @@ def unfreeze(model: PreTrainedModel, *, layers: int) -> None:
 
 
 def make_adapter(model: PreTrainedModel, *, rank: int, layers: int, has_head: bool = True) -> Any:
-    """Return the configuration of a LoRA adapter for the last layers, and with `has_head` the head unless it is tied."""
+    """Return the configuration of a LoRA adapter for the last layers, and for the head if it is wanted and not tied."""
     from peft import LoraConfig
 
     blocks, head = _find_layers(model), _find_head(model) if has_head else []

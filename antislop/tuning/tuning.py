@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from math import ceil
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from huggingface_hub import ModelCard
+from huggingface_hub.errors import HfHubHTTPError
 from peft import get_peft_model
 from transformers import (
     PreTrainedModel,
@@ -38,6 +41,13 @@ PROBES, PROBE_START, PROBE_TOKENS = 32, 8, 120
 """Texts whose bans are counted before and after: how many, the tokens of their prompts, and their own."""
 EXPECTED = ("`(is_)?gradient_checkpointing` is deprecated", "Setting `save_embedding_layers`")
 """Warnings about what peft and TRL themselves do."""
+
+METHODS = {
+    "ftpo": "final-token preference optimization (https://arxiv.org/abs/2510.15061)",
+    "dpo": "direct preference optimization (https://arxiv.org/abs/2305.18290)",
+}
+OTHERS = {"ftpo": ("beta",), "dpo": ("margin", "temperature", "target_weight", "target_slack", "rest_weight")}
+"""Settings of the other loss."""
 
 Loss = Literal["ftpo", "dpo"]
 Rows = Sequence[Any]
@@ -113,7 +123,10 @@ def tune(
     made_with: for the card and for resuming: a folder that other settings began is refused unless `force`.
     is_stopped: asked after each step; once True, a checkpoint is written from which the next call goes on.
     """
-    settings = {**asdict(spec), **made_with, "rows": len(rows)}
+    used = {name: value for name, value in asdict(spec).items() if name not in OTHERS[spec.loss]}
+    if len(set((getattr(model, "hf_device_map", None) or {}).values())) > 1:
+        raise InputError("the model lies on several devices, and a tuned one has to be on one: load it without a map")
+    settings = {**used, **made_with, "rows": len(rows)}
     resumes = _open_folder(out, settings, force=force)
     probe = _Probe(tokenizer, rows, bans)
     before = probe.count(model)
@@ -189,7 +202,7 @@ def _list_arguments(spec: TuneSpec, folder: Path, model: PreTrainedModel, *, row
     every = max(1, epoch // LOGS)
     return {
         "output_dir": str(folder),
-        "learning_rate": find_rate(model) if spec.rate is None else spec.rate,
+        "learning_rate": find_rate(model, spec.loss) if spec.rate is None else spec.rate,
         "lr_scheduler_type": "constant_with_warmup",  # the end is not known: the share of wins decides
         "warmup_steps": every,
         "max_steps": max(1, round(spec.epochs * epoch)),
@@ -274,30 +287,49 @@ def draw_curves(history: Sequence[Mapping[str, float]], path: Path, *, metric: s
 def describe(result: TuneResult, settings: Mapping[str, Any], model: PreTrainedModel, bans: BanList) -> str:
     """Return the model card."""
     base = str(settings.get("model") or type(model).__name__)
-    on_hub = f"base_model: {base}\n" if "/" in base and not Path(base).exists() else ""
-    rows = "\n".join(f"| {name} | {value} |" for name, value in settings.items())
+    license = read_license(model.name_or_path)
+    head = {
+        "base_model": base if "/" in base and not Path(base).exists() else None,
+        "license": license,
+        "library_name": "transformers" if settings["merge"] or settings["rank"] is None else "peft",
+        "tags": f"[antislop, {settings['loss']}]",
+    }
+    front = "\n".join(f"{name}: {value}" for name, value in head.items() if value is not None)
+    rows = "\n".join(f"| {name} | {value} |" for name, value in settings.items() if value is not None)
     before, after = result.hits
     return f"""\
 ---
-{on_hub}library_name: {"transformers" if settings["merge"] or settings["rank"] is None else "peft"}
-tags: [antislop, ftpo]
+{front}
 ---
 
 # {base}, tuned against its habits
 
-Made with `antislop tune` ([antislop](https://github.com/antislop/antislop) {__version__}) by final-token preference
-optimization (https://arxiv.org/abs/2510.15061) on {settings["rows"]:,} places at which the model had begun a banned
-phrase.
+Made with `antislop tune` ([antislop](https://github.com/antislop/antislop) {__version__}) by
+{METHODS[settings["loss"]]} on {settings["rows"]:,} places at which the model had begun a banned phrase.
 
 | | before | after |
 |---|---|---|
 | hits of {len(bans):,} bans per 1,000 words, in samples that begin as the data does | {before:.1f} | {after:.1f} |
 
-{result.steps:,} steps; {result.win:.0%} of the chosen tokens lead. ![curves]({PLOT})
+{result.steps:,} steps; the chosen side leads in {result.win:.0%}. ![curves]({PLOT})
 
 | setting | value |
 |---|---|
 {rows}
 
-The license is that of the base model. Nobody has checked whether its texts are true, good or safe.
+The bans come from: {bans.source or "no file"}.
+
+The license is that of the base model: {license or "its card was not found, or names none"}. Nobody has checked whether
+the texts of this model are true, good or safe.
 """
+
+
+def read_license(model: str) -> str | None:
+    """Return the license that a model's card names; None without a card, or if the hub can't be reached."""
+    card = Path(model) / "README.md"
+    with suppress(OSError, ValueError, HfHubHTTPError):
+        license: str | None = ModelCard.load(
+            card if card.is_file() else model, ignore_metadata_errors=True
+        ).data.license
+        return license
+    return None

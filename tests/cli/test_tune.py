@@ -17,7 +17,11 @@ from typer.testing import CliRunner, Result
 
 import antislop
 from antislop.cli.main import app
+from antislop.cli.options import ModelOptions
+from antislop.cli.tune_auto import split_prompts
+from antislop.data import FOLDER
 from antislop.hf.vocabulary import fingerprint_tokenizer
+from antislop.records.prompts import read_prompts
 
 FEW = ("--lora-r", "4", "--epochs", "1", "--batch-size", "8")
 
@@ -70,6 +74,11 @@ def test_what_it_says(tmp_path: Path) -> None:
         (("--full", "--merge"), "--full has no adapter: leave out --merge"),
         (("--device-map", "auto"), "a tuned one has to be on one device: pass --device"),
         (("--margin", "0"), "margin is 0.0: a number above 0 was expected"),
+        (("--beta", "1"), "--beta has no effect with --loss ftpo: leave it out"),
+        (("--loss", "dpo", "--min-chosen", "3"), "--min-chosen has no effect with --loss dpo: leave it out"),
+        (("--loss", "dpo"), "pairs.jsonl:1: the pair has no prompt: make pairs with antislop dataset --pairs"),
+        (("--n", "2"), "--n has no effect without --auto: pass --auto, or leave it out"),
+        (("--auto",), "--auto makes the pairs itself: leave out pairs.jsonl, or leave out --auto"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(arguments: tuple[str, ...], sentence: str) -> None:
@@ -99,3 +108,39 @@ def test_ctrl_c_keeps_a_checkpoint_from_which_the_command_goes_on(tmp_path: Path
     assert steps and steps[-1] < 120
     ended = subprocess.run(command, stderr=subprocess.PIPE, text=True, env=os.environ)
     assert ended.returncode == 0 and "120 steps" in ended.stderr
+
+
+AUTO = ("tune", "--auto", "-o", "all", "--full", "--epochs", "1")
+
+
+def make_prompts(number: int) -> None:
+    openings = (FOLDER / "openings.txt").read_text(encoding="utf-8").split("\n")[:number]
+    Path("prompts.jsonl").write_text("".join(json.dumps({"prompt": o}) + "\n" for o in openings), encoding="utf-8")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", ["ftpo", "dpo"])
+def test_everything_is_made_from_prompts_and_resumes(loss: str) -> None:
+    make_prompts(24)
+    command = [*AUTO, "--prompts", "prompts.jsonl", "--n", "4", "--max-new-tokens", "120", "--loss", loss]
+    first = CliRunner().invoke(app, command)
+    assert first.exit_code == 0, first.stderr
+    report = json.loads(Path("all/report/summary.json").read_text(encoding="utf-8"))
+    assert [*report["arms"]] == ["plain", "sampler", "tuned", "tuned-and-sampler"]
+    Path("all/report/report.html").unlink()
+    again = CliRunner().invoke(app, command)
+    assert again.exit_code == 0 and again.stderr.count("(done before)") == 3 and Path("all/report/report.html").exists()
+    other = CliRunner().invoke(app, [*command, "--seed", "1"])
+    assert other.exit_code == 2 and "all: was begun with --auto --prompts prompts.jsonl" in other.stderr
+
+
+def test_half_of_the_prompts_are_held_out() -> None:
+    make_prompts(1)
+    result = CliRunner().invoke(app, [*AUTO, "--prompts", "prompts.jsonl"])
+    assert result.exit_code == 2 and "prompts.jsonl: has 1 prompts: --auto needs 2 or more" in result.stderr
+    make_prompts(5)
+    split_prompts("prompts.jsonl", Path("all"), ModelOptions())
+    halves = [read_prompts(f"all/{name}.jsonl") for name in ("made-from", "held-out")]
+    keys = [[prompt.key for prompt in half] for half in halves]
+    assert [len(half) for half in keys] == [3, 2]
+    assert {key for half in keys for key in half} == {prompt.key for prompt in read_prompts("prompts.jsonl")}

@@ -220,7 +220,9 @@ def test_pairs_of_texts_are_read_as_they_were_written(tmp_path: Path) -> None:
     assert len({*load_text_pairs(path, build_tokenizer(), max_rows=5)} & {*TEXTS}) == 5
     with pytest.raises(InputError, match=r"pairs.jsonl:\d+: the text has \d+ tokens, and the model reads 4: make the"):
         load_text_pairs(path, build_tokenizer(), max_length=4)
-    with pytest.raises(InputError, match=r"p.jsonl:1: the pair has no prompt: make pairs with antislop dataset --pairs"):
+    with pytest.raises(
+        InputError, match=r"p.jsonl:1: the pair has no prompt: make pairs with antislop dataset --pairs"
+    ):
         load_text_pairs(write_pairs(tmp_path / "p.jsonl", make_rows()), build_tokenizer())
     (tmp_path / "empty.jsonl").write_text("", encoding="utf-8")
     with pytest.raises(InputError, match="the file has no pairs: make some"):
