@@ -90,7 +90,7 @@ bench: $(READY) ## speed against plain generate; see eval/speed/README.md
 	$(BIN)/python -m eval.speed
 
 tune-demo: $(READY) ## tune the bundled model against its own habits, and measure it: 4 minutes
-	$(BIN)/python -m eval.tuning
+	$(BIN)/python -m eval.tuning --quick --out build/eval
 
 eval-quick: $(READY) ## the questions of eval/, small: under 10 minutes
 	$(BIN)/python -m eval.quick $(EVAL)

@@ -18,7 +18,7 @@ import antislop
 from antislop.trace.report import Report
 from tests.support.oracles import first_token_text, rejection_distribution
 
-QUESTIONS = ("exactness", "fidelity", "cost", "suppression", "comparison")
+QUESTIONS = ("exactness", "fidelity", "cost", "suppression", "comparison", "tuning")
 
 
 def load(name: str) -> Any:
