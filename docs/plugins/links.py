@@ -14,20 +14,20 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[2]
 REPOSITORY = "https://github.com/antislop/antislop/blob/main/"
-PICTURES = "eval/results"
-"""The folder whose SVG files the site holds, too, as pictures/NAME."""
+PICTURES, SHOWN = "eval/results", (".svg", ".html")
+"""The folder whose files of these kinds the site holds, too, as pictures/NAME."""
 
 _LINK = re.compile(r"(\]\()((?:\.\./)+[^)#\s]+)")
 
 
 def on_files(files: Files, *, config: Any) -> Files:
-    """Add the pictures of the evaluation."""
-    for path in sorted((ROOT / PICTURES).glob("*.svg")):
-        files.append(
-            File.generated(
-                config, f"pictures/{path.name}", abs_src_path=str(path)
+    """Add the pictures of the evaluation, and the page of tuning."""
+    for path in sorted((ROOT / PICTURES).iterdir()):
+        if path.suffix in SHOWN:
+            name = f"pictures/{path.name}"
+            files.append(
+                File.generated(config, name, abs_src_path=str(path))
             )
-        )
     return files
 
 
@@ -39,7 +39,7 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
         target = posixpath.normpath(posixpath.join(folder, link[2]))
         if target.startswith("docs/"):
             return link[0]
-        if target.startswith(f"{PICTURES}/") and target.endswith(".svg"):
+        if target.startswith(f"{PICTURES}/") and target.endswith(SHOWN):
             return link[1] + posixpath.relpath(
                 f"docs/pictures/{posixpath.basename(target)}", folder
             )

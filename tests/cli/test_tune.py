@@ -59,12 +59,43 @@ def test_an_adapter_and_a_merged_model_load_and_write_the_same(tmp_path: Path) -
     assert not torch.allclose(plain(ids).logits, merged(ids).logits, atol=1e-3)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["--full", "--merge", "--lora-r=4"])
+def test_a_tuned_folder_needs_no_antislop_to_be_loaded(form: str) -> None:
+    few = [option for option in FEW if form == "--merge" or option not in FEW[:2]]
+    assert run(*few, form).exit_code == 0
+    program = (
+        "import sys, transformers, peft; sys.modules['antislop'] = None; name = sys.argv[1]\n"
+        "library = peft if name == 'AutoPeftModelForCausalLM' else transformers\n"
+        "tokenizer = transformers.AutoTokenizer.from_pretrained('tuned')\n"
+        "ids = tokenizer('The old house', return_tensors='pt')['input_ids']\n"
+        "print(len(getattr(library, name).from_pretrained('tuned').generate(input_ids=ids, max_new_tokens=4)[0]))"
+    )
+    name = "AutoPeftModelForCausalLM" if form.startswith("--lora") else "AutoModelForCausalLM"
+    done = subprocess.run([sys.executable, "-c", program, name], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 4
+
+
+@pytest.mark.slow
+def test_passages_that_repeat_are_trained_against(pairs: Path) -> None:
+    make_prompts(12)
+    pairs.unlink()
+    loops = ("--no-bans", "--loops")
+    command = ["dataset", "prompts.jsonl", "-o", "run.jsonl", *loops, "--temperature", "0.3", "--n", "2"]
+    made = CliRunner().invoke(app, [*command, "--pairs", "pairs.jsonl", "--pairs-format", "tokens"])
+    assert made.exit_code == 0, made.stderr
+    result = run(*FEW, *loops, "--min-chosen", "1")
+    assert result.exit_code == 0 and "the chosen side leads in" in result.stderr
+
+
 def test_what_it_says(tmp_path: Path) -> None:
     result = run(*FEW)
     assert "24 rows" in result.stderr and "3 steps; " in result.stderr
     assert "banned phrases per 1,000 words, in a few samples: " in result.stderr
     card = (tmp_path / "tuned" / "README.md").read_text(encoding="utf-8")
     assert "library_name: peft" in card and "| rank | 4 |" in card and "24 places" in card
+    assert "license: apache-2.0" in card and "The bans come from: the bundled list." in card
 
 
 @pytest.mark.parametrize(
