@@ -161,13 +161,11 @@ def write_arms(subject: Subject, tuned: dict[str, Any], asked: Sequence[str], wo
     instructed = [
         tokenizer(avoid.add_to(Prompt("", opening, None, {}), room=ROOM)[0].text)["input_ids"] for opening in asked
     ]
-    jobs = {
-        "plain": (subject.model, nothing, prompts),
-        "prompt-only": (subject.model, nothing, instructed),
-        "sampler": (subject.model, sampler, prompts),
-    }
+    jobs = {"plain": (subject.model, nothing, prompts)}
     for name, model in tuned.items():
         jobs |= {name: (model, nothing, prompts), f"{name} and sampler": (model, sampler, prompts)}
+    jobs["sampler"] = (subject.model, sampler, prompts)
+    jobs["prompt-only"] = (subject.model, nothing, instructed)
     advance = work.begin("arms", len(jobs))
     arms = {}
     for name, job in jobs.items():

@@ -25,9 +25,7 @@ def on_files(files: Files, *, config: Any) -> Files:
     for path in sorted((ROOT / PICTURES).iterdir()):
         if path.suffix in SHOWN:
             name = f"pictures/{path.name}"
-            files.append(
-                File.generated(config, name, abs_src_path=str(path))
-            )
+            files.append(File.generated(config, name, abs_src_path=str(path)))
     return files
 
 
