@@ -128,7 +128,7 @@ NOTES = (
 )
 LIMITS = (
     "One model of 4 million parameters, one seed, and openings of one kind. The options of the tuned arm and the "
-    "learning rate of DPO were chosen by texts of twelve other openings. Whether tuned texts are better is not measured."
+    "learning rate of DPO were chosen by texts of other openings. Whether tuned texts are better is not measured."
 )
 
 
