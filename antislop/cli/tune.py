@@ -123,9 +123,8 @@ def tune(
     if result is None:
         say(f"stopped at a checkpoint: run the same command again to resume; {out}")
         return 130
-    before, after = result.hits
     say(f"{result.steps:,} steps; the chosen side leads in {result.win:.0%}")
-    say(f"banned phrases per 1,000 words, in a few samples: {before:.1f} before, {after:.1f} after")
+    say(f"banned phrases per 1,000 words, in a few samples: {result.before:.1f} before, {result.after:.1f} after")
     say(f"{out}: the {'model' if training.full or training.merge else 'adapter'}, its card and its curves")
     return 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -95,13 +96,14 @@ class TuneResult:
     """What became of a model.
 
     steps: training steps.
-    win: the share of chosen tokens that lead, at the end.
-    hits: bans per 1,000 words, before and after, of texts that begin as the rows do.
+    win: the share of cases in which the chosen side leads, at the end.
+    before, after: bans per 1,000 words of texts that begin as the rows do.
     """
 
     steps: int
     win: float
-    hits: tuple[float, float]
+    before: float
+    after: float
 
 
 def tune(
@@ -122,38 +124,44 @@ def tune(
     bans: counted in samples of the model before and after training.
     made_with: for the card and for resuming: a folder that other settings began is refused unless `force`.
     is_stopped: asked after each step; once True, a checkpoint is written from which the next call goes on.
+
+    In the folder of a finished run with the same settings, the result is read and nothing is trained.
     """
     used = {name: value for name, value in asdict(spec).items() if name not in OTHERS[spec.loss]}
     if len(set((getattr(model, "hf_device_map", None) or {}).values())) > 1:
         raise InputError("the model lies on several devices, and a tuned one has to be on one: load it without a map")
     settings = {**used, **made_with, "rows": len(rows)}
-    resumes = _open_folder(out, settings, force=force)
+    if (done := _open_folder(out, settings, force=force)) is not None:
+        return done
     probe = _Probe(tokenizer, rows, bans)
-    before = probe.count(model)
+    before, watch = probe.count(model), _Watch(note, is_stopped, probe, metric=spec.metric)
     with warnings.catch_warnings():
         for message in EXPECTED:
             warnings.filterwarnings("ignore", message)
         trainer = _make_trainer(model, tokenizer, rows, spec, out / CHECKPOINTS)
-        watch = _Watch(note, is_stopped, probe, metric=spec.metric)
         trainer.add_callback(watch)
         trainer.remove_callback(PrinterCallback)  # the caller shows the log
-        trainer.train(resume_from_checkpoint=resumes or None)
+        trainer.train(resume_from_checkpoint=any((out / CHECKPOINTS).glob("checkpoint-*")))
     if watch.was_stopped:
         return None
-    trained = trainer.model
-    if spec.rank is not None and spec.merge:
-        trained = trained.merge_and_unload()
-    trained.eval()
-    history, steps = trainer.state.log_history, trainer.state.global_step
-    win = next(entry[spec.metric] for entry in reversed(history) if spec.metric in entry)
-    result = TuneResult(steps, win, (before, probe.count(trained)))
-    history += [{"step": 0, "hits": before}, {"step": steps, "hits": result.hits[1]}]
-    is_adapter = spec.rank is not None and not spec.merge
-    trained.save_pretrained(out, **({"save_embedding_layers": False} if is_adapter else {}))
-    tokenizer.save_pretrained(out)
-    draw_curves(history, out / PLOT, metric=spec.metric)
-    replace_text(out / CARD, describe(result, settings, model, bans))
+    trained = trainer.model.merge_and_unload() if spec.rank is not None and spec.merge else trainer.model
+    state, after = trainer.state, probe.count(trained)
+    win = next(entry[spec.metric] for entry in reversed(state.log_history) if spec.metric in entry)
+    result = TuneResult(state.global_step, win, before, after)
+    _save(trained, tokenizer, out)
+    ends = [{"step": 0, "hits": before}, {"step": state.global_step, "hits": after}]
+    draw_curves([*state.log_history, *ends], out / PLOT, metric=spec.metric)
+    replace_text(out / CARD, describe(result, settings, trained, bans))
+    _note(out, settings, asdict(result))
+    shutil.rmtree(out / CHECKPOINTS)
     return result
+
+
+def _save(model: Any, tokenizer: PreTrainedTokenizerBase, out: Path) -> None:
+    # peft would look for the embedding of the base on the hub, to see if it has grown.
+    options = {"save_embedding_layers": False} if hasattr(model, "peft_config") else {}
+    model.eval().save_pretrained(out, **options)
+    tokenizer.save_pretrained(out)
 
 
 def _make_trainer(
@@ -177,23 +185,30 @@ def _make_trainer(
     return FTPOTrainer(trained, config, train_dataset=rows)
 
 
-def _open_folder(out: Path, settings: dict[str, Any], *, force: bool) -> bool:
-    """Note the settings in the folder; return whether it has a checkpoint of them."""
+def _open_folder(out: Path, settings: dict[str, Any], *, force: bool) -> TuneResult | None:
+    """Note the settings in the folder; return the result of a run of them that is finished."""
     path = out / SETTINGS
-    if path.exists() and not force:
-        before = read_json(path)
+    if force:
+        shutil.rmtree(out / CHECKPOINTS, ignore_errors=True)
+    elif path.exists():
+        noted = read_json(path)
         for name, value in settings.items():
-            if name in before and before[name] != value:
+            if name in noted["settings"] and (before := noted["settings"][name]) != value:
                 raise InputError(
-                    f"{out}: was begun with {name}={before[name]!r}, and this run has {name}={value!r}: choose another "
+                    f"{out}: was begun with {name}={before!r}, and this run has {name}={value!r}: choose another "
                     "folder, or use --force to begin again"
                 )
-    elif out.exists() and any(out.iterdir()) and not force:
+        if noted["result"] is not None:
+            return TuneResult(**noted["result"])
+    elif out.exists() and any(out.iterdir()):
         raise InputError(f"{out}: has other files: choose a new folder, or use --force to write into it")
     out.mkdir(parents=True, exist_ok=True)
-    is_begun = not force and any((out / CHECKPOINTS).glob("checkpoint-*"))
-    replace_text(path, json.dumps(settings, indent=2) + "\n")
-    return is_begun
+    _note(out, settings, None)
+    return None
+
+
+def _note(out: Path, settings: dict[str, Any], result: dict[str, Any] | None) -> None:
+    replace_text(out / SETTINGS, json.dumps({"settings": settings, "result": result}, indent=2) + "\n")
 
 
 def _list_arguments(spec: TuneSpec, folder: Path, model: PreTrainedModel, *, rows: int) -> dict[str, Any]:
@@ -295,8 +310,8 @@ def describe(result: TuneResult, settings: Mapping[str, Any], model: PreTrainedM
         "tags": f"[antislop, {settings['loss']}]",
     }
     front = "\n".join(f"{name}: {value}" for name, value in head.items() if value is not None)
+    before, after = f"{result.before:.1f}", f"{result.after:.1f}"
     rows = "\n".join(f"| {name} | {value} |" for name, value in settings.items() if value is not None)
-    before, after = result.hits
     return f"""\
 ---
 {front}
@@ -309,7 +324,7 @@ Made with `antislop tune` ([antislop](https://github.com/antislop/antislop) {__v
 
 | | before | after |
 |---|---|---|
-| hits of {len(bans):,} bans per 1,000 words, in samples that begin as the data does | {before:.1f} | {after:.1f} |
+| hits of {len(bans):,} bans per 1,000 words, in samples that begin as the data does | {before} | {after} |
 
 {result.steps:,} steps; the chosen side leads in {result.win:.0%}. ![curves]({PLOT})
 

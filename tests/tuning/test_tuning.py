@@ -125,6 +125,26 @@ def test_a_stopped_run_resumes_to_the_same_weights(loss: str, tuned: Any, tmp_pa
     assert train(tmp_path / "out", SPECS[loss], is_stopped=lambda: next(steps) > 3) == {}
     assert [*(tmp_path / "out" / CHECKPOINTS).iterdir()] and not (tmp_path / "out" / CARD).exists()
     assert differ(train(tmp_path / "out", SPECS[loss]), tuned[loss]) == 0
+    written = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()}
+    assert differ(train(tmp_path / "out", SPECS[loss], note=fail), tuned[loss]) == 0, "finished: nothing is trained"
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()} == written
+
+
+def test_force_begins_again(tuned: Any, tmp_path: Path) -> None:
+    steps = count()
+    train(tmp_path / "out", replace(SPEC, seed=1), is_stopped=lambda: next(steps) > 3)
+    assert differ(train(tmp_path / "out", force=True), tuned["ftpo"]) == 0
+
+
+def fail(*_: Any) -> None:
+    raise AssertionError("a step was taken")
+
+
+def test_a_model_on_several_devices_is_refused(tmp_path: Path) -> None:
+    model: Any = LlamaForCausalLM(build_model().config)
+    model.hf_device_map = {"model.embed_tokens": 0, "model.layers": 1}
+    with pytest.raises(InputError, match="the model lies on several devices"):
+        tune(model, build_tokenizer(), make_rows(), tmp_path / "out", spec=SPEC, bans=BANS, made_with={})
 
 
 def test_other_settings_are_refused_in_a_folder_that_was_begun(tmp_path: Path) -> None:
