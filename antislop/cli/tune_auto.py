@@ -12,7 +12,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from antislop.cli.options import BanOptions, ModelOptions
+from antislop.cli.options import BanOptions, DtypeChoice, ModelOptions
 from antislop.cli.terminal import say, warn
 from antislop.data import FOLDER
 from antislop.errors import InputError
@@ -99,16 +99,18 @@ def list_stages(
         yield Stage(["profile", out / "plain.jsonl", "-o", out / "profile.json"], out / "profile.json")
         yield Stage(["bans-from", out / "profile.json", "-o", out / "bans.txt"], out / "bans.txt")
         banned = ["--bans", str(out / "bans.txt")]
-    pairs = ["--pairs", out / "pairs.jsonl", *([] if is_dpo else ["--pairs-format", "tokens"])]
+    pairs = ["--pairs", str(out / "pairs.jsonl"), *([] if is_dpo else ["--pairs-format", "tokens"])]
     yield Stage(["dataset", made_from, "-o", out / "banned.jsonl", *pairs, *banned, *texts, *base])
     yield Stage(["tune", out / "pairs.jsonl", "-o", tuned, *tuning, *banned, *base], tuned / "README.md")
+    # The bundled model is computed in float32, and a folder as its checkpoint says.
+    dtype = ["--dtype", "float32"] if model.model is None and model.dtype is DtypeChoice.AUTO else []
+    after = [*list_options(replace(model, model=str(tuned), revision=None)), *dtype]
     arms = {"plain": [*base, "--arms", "plain"], "sampler": [*base, *banned]}
-    named = [*base, *([] if model.model else ["--model", TINY, "--dtype", "float32"])]
-    after = [*list_options(replace(model, model=str(tuned), revision=None)), *named[len(base) + 2 :]]
     arms |= {"tuned": [*after, "--arms", "plain"], "tuned-and-sampler": [*after, *banned]}
     for arm, arguments in arms.items():
         yield Stage(["dataset", held_out, "-o", out / f"{arm}.held-out.jsonl", *arguments, *texts])
     outputs = [part for arm in arms for part in ("--outputs", f"{arm}={out / f'{arm}.held-out.jsonl'}")]
+    named = base if model.model else [*base, "--model", str(TINY), *dtype]
     yield Stage(["eval", *outputs, "-o", out / "report", *banned, *named], out / "report" / "report.html")
 
 
