@@ -130,6 +130,19 @@ def test_a_stopped_run_resumes_to_the_same_weights(loss: str, tuned: Any, tmp_pa
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()} == written
 
 
+def test_a_killed_run_resumes_to_the_same_weights(tuned: Any, tmp_path: Path) -> None:
+    def kill(step: int, *_: Any) -> None:
+        if step == 6:
+            raise SystemExit
+
+    with pytest.raises(SystemExit):
+        train(tmp_path / "out", note=kill)
+    assert [path.name for path in (tmp_path / "out" / CHECKPOINTS).iterdir()] == ["checkpoint-4"]
+    taken: list[int] = []
+    assert differ(train(tmp_path / "out", note=lambda step, *_: taken.append(step)), tuned["ftpo"]) == 0
+    assert taken == [*range(5, 13)]
+
+
 def test_force_begins_again(tuned: Any, tmp_path: Path) -> None:
     steps = count()
     train(tmp_path / "out", replace(SPEC, seed=1), is_stopped=lambda: next(steps) > 3)
