@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -67,7 +68,8 @@ def load_pairs(
     rows = balance(rows, chosen=balance_chosen, rejected=balance_rejected, min_chosen=min_chosen, seed=seed)
     if not rows:
         raise InputError(f"{path}: no row has {min_chosen} chosen tokens ({few:,} have fewer): make more pairs")
-    return rows if max_rows is None else sorted(Random(seed).sample(rows, min(max_rows, len(rows))), key=rows.index)
+    taken = len(rows) if max_rows is None else min(max_rows, len(rows))
+    return [rows[number] for number in sorted(Random(seed).sample(range(len(rows)), taken))]
 
 
 def _read_row(record: Record, fingerprint: str, *, place: str) -> FTPORow:
@@ -99,18 +101,18 @@ def balance(
             return kept
 
 
-def _find_limit(counts: Iterable[int], share: float) -> int:
+def _find_limit(uses: Counter[int], share: float) -> int:
     """Return how often a token may be used at most, if all tokens are cut to the same limit."""
-    counts = list(counts)
-    share = max(share, 2 / len(counts)) if counts else 1.0
-    limit = max(counts, default=0)
-    while limit > 1 and limit > share * sum(min(count, limit) for count in counts):
-        limit -= 1
-    return limit
+    share = max(share, 2 / max(1, len(uses)))
+
+    def is_too_often(limit: int) -> bool:  # of all larger limits, too: uses grow more slowly than the limit
+        return limit > share * sum(min(count, limit) for count in uses.values())
+
+    return max(1, bisect_left(range(1, max(uses.values(), default=0) + 1), True, key=is_too_often))
 
 
 def _cap_rejected(rows: Sequence[FTPORow], *, share: float, seed: int) -> list[FTPORow]:
-    limit = _find_limit(Counter(row.rejected for row in rows).values(), share)
+    limit = _find_limit(Counter(row.rejected for row in rows), share)
     used, kept = Counter[int](), set[int]()
     for number in Random(seed).sample(range(len(rows)), len(rows)):
         used[rows[number].rejected] += 1
@@ -120,7 +122,7 @@ def _cap_rejected(rows: Sequence[FTPORow], *, share: float, seed: int) -> list[F
 
 
 def _cap_chosen(rows: Sequence[FTPORow], *, share: float, seed: int) -> list[FTPORow]:
-    limit = _find_limit(Counter(token for row in rows for token in row.chosen).values(), share)
+    limit = _find_limit(Counter(token for row in rows for token in row.chosen), share)
     used, kept = Counter[int](), dict[int, FTPORow]()
     for number in Random(seed).sample(range(len(rows)), len(rows)):
         row = rows[number]
