@@ -94,11 +94,11 @@ def list_stages(
     base, texts = list_options(model), ["--n", options.n, "--max-new-tokens", options.max_new_tokens]
     made_from, held_out, tuned = out / MADE_FROM, out / HELD_OUT, out / "model"
     banned = list_options(bans)
-    if not banned:
+    if bans == BanOptions(lenient=bans.lenient):
         yield Stage(["dataset", made_from, "-o", out / "plain.jsonl", "--arms", "plain", *texts, *base])
         yield Stage(["profile", out / "plain.jsonl", "-o", out / "profile.json"], out / "profile.json")
         yield Stage(["bans-from", out / "profile.json", "-o", out / "bans.txt"], out / "bans.txt")
-        banned = ["--bans", str(out / "bans.txt")]
+        banned += ["--bans", str(out / "bans.txt")]
     pairs = ["--pairs", str(out / "pairs.jsonl"), *([] if is_dpo else ["--pairs-format", "tokens"])]
     yield Stage(["dataset", made_from, "-o", out / "banned.jsonl", *pairs, *banned, *texts, *base])
     yield Stage(["tune", out / "pairs.jsonl", "-o", tuned, *tuning, *banned, *base], tuned / "README.md")
