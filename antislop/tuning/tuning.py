@@ -40,6 +40,8 @@ LOGS, CHECKPOINT_LOGS = 8, 4
 """Lines of the log per epoch, at which training may end; and such lines per checkpoint."""
 PROBES, PROBE_START, PROBE_TOKENS = 32, 8, 120
 """Texts whose bans are counted before and after: how many, the tokens of their prompts, and their own."""
+MOST_PROBES = 10
+"""How often they are counted in between."""
 EXPECTED = ("`(is_)?gradient_checkpointing` is deprecated", "Setting `save_embedding_layers`")
 """Warnings about what peft and TRL themselves do."""
 
@@ -233,7 +235,7 @@ def _list_arguments(spec: TuneSpec, folder: Path, model: PreTrainedModel, *, row
 
 
 class _Watch(TrainerCallback):  # type: ignore[misc]  # transformers has no type for it
-    """Tells how training goes, with the hits at each checkpoint, and stops it with a checkpoint."""
+    """Tells how training goes, with the hits at some checkpoints, and stops it with a checkpoint."""
 
     def __init__(self, note: Note, is_stopped: Callable[[], bool], probe: _Probe, *, metric: str) -> None:
         self._note, self._is_stopped, self._probe, self._metric = note, is_stopped, probe, metric
@@ -245,7 +247,7 @@ class _Watch(TrainerCallback):  # type: ignore[misc]  # transformers has no type
             self._latest |= {"loss": logs["loss"], "win": logs[self._metric]}
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, *, model: Any, **_: Any) -> None:
-        if state.global_step % args.save_steps == 0:
+        if state.global_step % (args.save_steps * ceil(state.max_steps / args.save_steps / MOST_PROBES)) == 0:
             self._latest["hits"] = self._probe.count(model)
             state.log_history.append({"step": state.global_step, "hits": self._latest["hits"]})  # in the checkpoint
         self._note(state.global_step, state.max_steps, self._latest)

@@ -127,7 +127,7 @@ def test_a_folder_with_other_files_is_left_alone(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_ctrl_c_keeps_a_checkpoint_from_which_the_command_goes_on(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "antislop", "tune", "pairs.jsonl", "-o", "tuned", *FEW, "--epochs", "40"]
+    command = [sys.executable, "-m", "antislop", "tune", "pairs.jsonl", "-o", "tuned", *FEW, "--epochs", "20"]
     command += ["--stop-at-win", "2"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         while process.poll() is None and not [*(tmp_path / "tuned" / "checkpoints").glob("checkpoint-*")]:
@@ -136,9 +136,9 @@ def test_ctrl_c_keeps_a_checkpoint_from_which_the_command_goes_on(tmp_path: Path
         _, said = process.communicate()
     assert process.returncode == 130 and "run the same command again to resume" in said
     steps = sorted(int(path.name.split("-")[1]) for path in (tmp_path / "tuned" / "checkpoints").iterdir())
-    assert steps and steps[-1] < 120
+    assert steps and steps[-1] < 60
     ended = subprocess.run(command, stderr=subprocess.PIPE, text=True, env=os.environ)
-    assert ended.returncode == 0 and "120 steps" in ended.stderr
+    assert ended.returncode == 0 and "60 steps" in ended.stderr
 
 
 AUTO = ("tune", "--auto", "-o", "all", "--full", "--epochs", "1")
@@ -150,10 +150,9 @@ def make_prompts(number: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("loss", ["ftpo", "dpo"])
-def test_everything_is_made_from_prompts_and_resumes(loss: str) -> None:
+def test_everything_is_made_from_prompts_and_resumes() -> None:
     make_prompts(24)
-    command = [*AUTO, "--prompts", "prompts.jsonl", "--n", "4", "--max-new-tokens", "120", "--loss", loss]
+    command = [*AUTO, "--prompts", "prompts.jsonl", "--n", "4", "--max-new-tokens", "120"]
     first = CliRunner().invoke(app, command)
     assert first.exit_code == 0, first.stderr
     report = json.loads(Path("all/report/summary.json").read_text(encoding="utf-8"))
