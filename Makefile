@@ -89,7 +89,7 @@ package: $(READY) ## build the wheel and the sdist, and try both in clean enviro
 bench: $(READY) ## speed against plain generate; see eval/speed/README.md
 	$(BIN)/python -m eval.speed
 
-tune-demo: $(READY) ## tune the bundled model against its own habits, and measure it: 4 minutes
+tune-demo: $(READY) ## tune the bundled model against its own habits, and measure it: 3 minutes
 	$(BIN)/python -m eval.tuning --quick --out build/eval
 
 eval-quick: $(READY) ## the questions of eval/, small: under 10 minutes

@@ -52,7 +52,7 @@ OPENINGS = (
 )
 """What is measured begins so. No option was chosen by these."""
 GENTLY = ("--epochs", 1, "--balance-chosen", 0.005, "--rest-weight", 1.2)
-"""Many other words, each seldom: with the defaults, hits fall by 80 %, and a few common words take their place."""
+"""Many other words, each seldom: with the defaults, a few common words take the place of the phrases."""
 ROOM = 300
 """Tokens of a prompt with its instruction; the model has 512 positions."""
 PASSAGE_TOKENS = 300

@@ -85,14 +85,16 @@ class Stop:
 
 
 @contextmanager
-def stop_at_interrupt(say: Callable[[str], None]) -> Iterator[Stop]:
-    """Request a stop at the first Ctrl-C, so that texts in flight are finished; the second one interrupts."""
+def stop_at_interrupt(
+    say: Callable[[str], None], message: str = "finishing the texts in flight; Ctrl-C again discards them"
+) -> Iterator[Stop]:
+    """Request a stop at the first Ctrl-C, so that what is in flight is finished; the second one interrupts."""
     requested = Stop()
 
     def stop(_: int, __: FrameType | None) -> None:
         requested.is_requested = True
         signal.signal(signal.SIGINT, handler)
-        say("finishing the texts in flight; Ctrl-C again discards them")
+        say(message)
 
     handler = signal.signal(signal.SIGINT, stop)
     try:

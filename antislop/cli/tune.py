@@ -1,10 +1,10 @@
-"""The command `antislop tune`: weights that forget what the sampler had to withdraw."""
+"""The command `antislop tune`: train a model against the phrases that the sampler withdrew."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from functools import partial
 from importlib import import_module
@@ -20,7 +20,7 @@ from antislop.cli.terminal import as_input_error, console, say
 from antislop.cli.tune_auto import AutoOptions, list_options, run_stages
 from antislop.display import describe_count
 from antislop.errors import InputError
-from antislop.hf.pretrained import load_model
+from antislop.hf.pretrained import ModelSpec, load_model
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -75,7 +75,10 @@ class TrainingOptions:
     full: Annotated[bool, typer.Option("--full", help="Train the weights themselves, without an adapter.")] = False
     unfrozen: Annotated[int, typer.Option(min=1, metavar="N", help="Train the last N layers, and an untied head.")] = 5
     stop_at_win: Annotated[
-        float, typer.Option(min=0, help="End once the chosen side is the likelier one in this share of cases.")
+        float,
+        typer.Option(
+            min=0, help="End once the chosen side wins in this share of cases: it is likelier, or for dpo, gained more."
+        ),
     ] = 0.85
     lr: Annotated[float | None, typer.Option(min=0, help="Learning rate.", show_default="by the model's width")] = None
     epochs: Annotated[float, typer.Option(min=0, help="Times that the rows are read, at the most.")] = 10.0
@@ -119,12 +122,20 @@ def tune(
     run.check()
     if pairs is None:
         return run_stages(auto, out, model=model, bans=bans, tuning=run.arguments, is_dpo=loss is LossChoice.DPO)
+    if not pairs.is_file():
+        raise InputError(f"{pairs}: is not a file: make pairs with antislop dataset --pairs FILE")
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{out}: is a file, and the model needs a folder: choose another path")
+    was_finished = not force and _import_tuning().read_result(out) is not None
     result = run.tune(pairs, out, force=force)
     if result is None:
         say(f"stopped at a checkpoint: run the same command again to resume; {out}")
         return 130
-    say(f"{result.steps:,} steps; the chosen side leads in {result.win:.0%}")
-    say(f"banned phrases per 1,000 words, in a few samples: {result.before:.1f} before, {result.after:.1f} after")
+    if was_finished:
+        say(f"{out}: was finished before; --force trains again")
+    say(f"{result.steps:,} steps; the chosen side wins in {result.win:.0%}")
+    if result.before is not None:
+        say(f"banned phrases per 1,000 words, in a few samples: {result.before:.1f} before, {result.after:.1f} after")
     say(f"{out}: the {'model' if training.full or training.merge else 'adapter'}, its card and its curves")
     return 0
 
@@ -150,6 +161,9 @@ class _Run:
         others = (self.dpo,) if self.loss is LossChoice.FTPO else (self.balance, self.weights)
         if used := [part for group in others for part in list_options(group)]:
             raise InputError(f"{used[0]} has no effect with --loss {self.loss.value}: leave it out")
+        if self.balance.min_chosen > self.balance.max_chosen:
+            raise InputError("--min-chosen is larger than --max-chosen: no row can have as many tokens")
+        _ = self.spec  # raises
 
     @property
     def arguments(self) -> list[str]:
@@ -179,7 +193,7 @@ class _Run:
         settings = {"bans": banned, "made_with": made_with, "force": force}
         with as_input_error():
             spec = self.spec
-            loaded, tokenizer = load_model(self.model.spec)
+            loaded, tokenizer = load_model(self._base)
             rows = self._load_rows(pairs, loaded, tokenizer)
             say(describe_count(len(rows), "row"))
             with _watching() as (note, is_stopped):
@@ -188,11 +202,17 @@ class _Run:
                 )
         return result
 
+    @property
+    def _base(self) -> ModelSpec:
+        """The model to load: weights that train themselves need float32."""
+        spec = self.model.spec
+        return replace(spec, dtype="float32") if self.training.full and spec.dtype == "auto" else spec
+
     def _load_rows(
         self, pairs: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
     ) -> Sequence[FTPORow | TextPair]:
-        room = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-        taken: dict[str, Any] = {"max_length": room, "max_rows": self.training.max_rows, "seed": self.training.seed}
+        room, training = _import_tuning().find_room(model), self.training
+        taken: dict[str, Any] = {"max_length": room, "max_rows": training.max_rows, "seed": training.seed}
         if self.loss is LossChoice.FTPO:
             from antislop.tuning.rows import load_pairs
 
@@ -215,7 +235,8 @@ def _import_tuning() -> ModuleType:
 @contextmanager
 def _watching() -> Iterator[tuple[Callable[[int, int, Mapping[str, float]], None], Callable[[], bool]]]:
     """Show how training goes, and let Ctrl-C stop it at the next checkpoint."""
-    with stop_at_interrupt(say) as stop, ProgressBar(console(stderr=True), "tuning") as bar:
+    message = "stopping at the next line of the log; Ctrl-C again stops at once"
+    with stop_at_interrupt(say, message) as stop, ProgressBar(console(stderr=True), "tuning") as bar:
 
         def note(step: int, steps: int, logs: Mapping[str, float]) -> None:
             shown = [f"{name} {logs[name]:.2f}" for name in ("loss", "win", "hits") if name in logs]

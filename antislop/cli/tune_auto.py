@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import Enum
 from pathlib import Path
@@ -16,13 +16,15 @@ from antislop.cli.options import BanOptions, DtypeChoice, ModelOptions
 from antislop.cli.terminal import say, warn
 from antislop.data import FOLDER
 from antislop.errors import InputError
-from antislop.files import read_json, replace_text
+from antislop.files import read_json, read_text, replace_text
 from antislop.hf.pretrained import load_tokenizer
 from antislop.records.prompts import Prompt, read_prompts
 
 PANEL = "From prompts, with --auto"
 TINY = FOLDER / "tiny"
 MADE_FROM, HELD_OUT, SETTINGS = "made-from.jsonl", "held-out.jsonl", "auto.json"
+FAILED_RECORDS, INTERRUPTED = 1, 130
+"""Exit statuses: the first one says that some texts are missing, and the next command goes on without them."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +74,10 @@ def run_stages(
     """Run the commands that aren't done yet, and return the first exit status that isn't 0. tuning: options of tune."""
     from antislop.cli.main import app
 
-    _note_settings(out / SETTINGS, [*list_options(options), *list_options(model), *list_options(bans), *tuning])
-    split_prompts(str(options.prompts), out, model)
+    if Path("-") in (bans.bans or []):
+        raise InputError("--bans -: standard input can be read once, and --auto reads the list several times")
+    halves = split_prompts(str(options.prompts), model)
+    _open_folder(out, [*list_options(options), *list_options(model), *list_options(bans), *tuning], halves)
     stages = [*list_stages(options, out, model=model, bans=bans, tuning=tuning, is_dpo=is_dpo)]
     for number, (arguments, made) in enumerate(stages, start=1):
         line = [str(argument) for argument in arguments]
@@ -81,9 +85,11 @@ def run_stages(
         say(f"== {number} of {len(stages)}{' (done before)' if is_done else ''}: {shlex.join(['antislop', *line])}")
         if is_done:
             continue
-        if status := app(line, standalone_mode=False):
+        status = int(app(line, standalone_mode=False) or 0)
+        if status == INTERRUPTED:
             say("stopped: run the same command again to resume")
-            return int(status)
+        if status > FAILED_RECORDS:
+            return status
     return 0
 
 
@@ -104,7 +110,7 @@ def list_stages(
     yield Stage(["tune", out / "pairs.jsonl", "-o", tuned, *tuning, *banned, *base], tuned / "README.md")
     # The bundled model is computed in float32, and a folder as its checkpoint says.
     dtype = ["--dtype", "float32"] if model.model is None and model.dtype is DtypeChoice.AUTO else []
-    after = [*list_options(replace(model, model=str(tuned), revision=None)), *dtype]
+    after = [*list_options(replace(model, model=str(tuned))), *dtype]
     arms = {"plain": [*base, "--arms", "plain"], "sampler": [*base, *banned]}
     arms |= {"tuned": [*after, "--arms", "plain"], "tuned-and-sampler": [*after, *banned]}
     for arm, arguments in arms.items():
@@ -114,24 +120,33 @@ def list_stages(
     yield Stage(["eval", *outputs, "-o", out / "report", *banned, *named], out / "report" / "report.html")
 
 
-def _note_settings(path: Path, arguments: list[str]) -> None:
-    """Write the arguments into the folder; refuse one that others began, since what is done would be left as it is."""
-    if path.exists() and (before := read_json(path)["arguments"]) != arguments:
-        raise InputError(f"{path.parent}: was begun with {shlex.join(before)}: repeat these, or choose another folder")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    replace_text(path, json.dumps({"arguments": arguments}, indent=1) + "\n")
+def split_prompts(source: str, model: ModelOptions) -> dict[str, list[Prompt]]:
+    """Return every second prompt for the list and the pairs, and the others to measure with, by the name of their file.
 
-
-def split_prompts(source: str, out: Path, model: ModelOptions) -> None:
-    """Write every second prompt into a file to make the list and the pairs from, and the others to measure with."""
+    A prompt that comes again is left out, so that none is in both halves.
+    """
     prompts = [*read_prompts(source, tokenizer=load_tokenizer(model.spec))]
     for error in (prompt.error for prompt in prompts if prompt.error is not None):
         warn(error)
-    usable = [prompt for prompt in prompts if prompt.error is None]
+    usable = [*{prompt.text: prompt for prompt in reversed(prompts) if prompt.error is None}.values()][::-1]
     if len(usable) < 2:
         raise InputError(f"{source}: has {len(usable)} prompts: --auto needs 2 or more, half of them to measure with")
-    for name, half in ((MADE_FROM, usable[::2]), (HELD_OUT, usable[1::2])):
-        replace_text(out / name, "".join(json.dumps(_describe(prompt)) + "\n" for prompt in half))
+    return {MADE_FROM: usable[::2], HELD_OUT: usable[1::2]}
+
+
+def _open_folder(out: Path, arguments: list[str], halves: Mapping[str, list[Prompt]]) -> None:
+    """Write the prompts. Refuse a folder that other settings began, since what is done would be left as it is."""
+    texts = {name: "".join(json.dumps(_describe(prompt)) + "\n" for prompt in half) for name, half in halves.items()}
+    path = out / SETTINGS
+    if path.exists():
+        if (before := read_json(path)["arguments"]) != arguments:
+            raise InputError(f"{out}: was begun with {shlex.join(before)}: repeat these, or choose another folder")
+        if any(read_text(out / name) != text for name, text in texts.items()):
+            raise InputError(f"{out}: was begun with other prompts: choose another folder")
+    out.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        replace_text(out / name, text)
+    replace_text(path, json.dumps({"arguments": arguments}, indent=1) + "\n")
 
 
 def _describe(prompt: Prompt) -> dict[str, Any]:

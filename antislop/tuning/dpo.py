@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer
 
 from antislop.errors import InputError
-from antislop.records.journal import read_records
+from antislop.tuning.rows import read_pairs
 
 
 class TextPair(NamedTuple):
@@ -36,19 +36,17 @@ def load_text_pairs(
     Raises `InputError` for a file without such pairs, and for texts that are too long.
     """
     path, pairs = Path(path), list[TextPair]()
-    for number, record in enumerate(read_records(path), start=1):
+    for place, record in read_pairs(path):
         if missing := [name for name in TextPair._fields if not isinstance(record.get(name), str)]:
-            raise InputError(f"{path}:{number}: the pair has no {missing[0]}: make pairs with antislop dataset --pairs")
+            raise InputError(f"{place}: the pair has no {missing[0]}: make pairs with antislop dataset --pairs")
         pair = TextPair(*(record[name] for name in TextPair._fields))
         length = max(len(tokenizer(pair.prompt + side)["input_ids"]) for side in pair[1:]) + 1  # the end of the text
         if max_length is not None and length > max_length:
             raise InputError(
-                f"{path}:{number}: the text has {length:,} tokens, and the model reads {max_length:,}: make the pairs "
-                "of shorter texts"
+                f"{place}: the text has {length:,} tokens, and the model reads {max_length:,}: make the pairs of "
+                "shorter texts"
             )
         pairs.append(pair)
-    if not pairs:
-        raise InputError(f"{path}: the file has no pairs: make some with antislop dataset --pairs FILE")
     return pairs if max_rows is None else Random(seed).sample(pairs, min(max_rows, len(pairs)))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -14,7 +14,8 @@ from transformers import PreTrainedTokenizerBase
 
 from antislop.errors import InputError
 from antislop.hf.vocabulary import fingerprint_tokenizer
-from antislop.records.journal import Record, read_records
+from antislop.records.files import read_file
+from antislop.records.journal import Record
 
 COLUMNS = ("context_ids", "rejected_id", "chosen_ids", "tokenizer")
 
@@ -50,26 +51,37 @@ def load_pairs(
     Raises `InputError` for a file without such rows, rows of another tokenizer, contexts that are too long, and if no
     row is left.
     """
+    if min_chosen > max_chosen:
+        raise InputError(f"min_chosen is {min_chosen}, and max_chosen is {max_chosen}: no row can have as many tokens")
     path, rows, few = Path(path), list[FTPORow](), 0
     fingerprint = fingerprint_tokenizer(tokenizer)
-    for number, record in enumerate(read_records(path), start=1):
-        row = _read_row(record, fingerprint, place=f"{path}:{number}")
+    for place, record in read_pairs(path):
+        row = _read_row(record, fingerprint, place=place)
         if max_length is not None and len(row.context) > max_length:
             raise InputError(
-                f"{path}:{number}: the context has {len(row.context):,} tokens, and the model reads {max_length:,}: "
-                "make the pairs of shorter texts"
+                f"{place}: the context has {len(row.context):,} tokens, and the model reads {max_length:,}: make the "
+                "pairs of shorter texts"
             )
         if len(row.chosen) < min_chosen:
             few += 1
         else:
             rows.append(row._replace(chosen=row.chosen[:max_chosen]))
-    if not rows and not few:
-        raise InputError(f"{path}: the file has no pairs: make some with antislop dataset --pairs FILE")
     rows = balance(rows, chosen=balance_chosen, rejected=balance_rejected, min_chosen=min_chosen, seed=seed)
     if not rows:
         raise InputError(f"{path}: no row has {min_chosen} chosen tokens ({few:,} have fewer): make more pairs")
     taken = len(rows) if max_rows is None else min(max_rows, len(rows))
     return [rows[number] for number in sorted(Random(seed).sample(range(len(rows)), taken))]
+
+
+def read_pairs(path: Path) -> Iterator[tuple[str, Record]]:
+    """Yield (path:line, pair). Raises `InputError` for what is not a JSON object, and for a file without pairs."""
+    place = ""
+    for place, record, _, error in read_file(path):
+        if error is not None or not isinstance(record, dict):
+            raise InputError(f"{place}: {error or 'not a JSON object: pass a file of antislop dataset --pairs'}")
+        yield place, record
+    if not place:
+        raise InputError(f"{path}: the file has no pairs: make some with antislop dataset --pairs FILE")
 
 
 def _read_row(record: Record, fingerprint: str, *, place: str) -> FTPORow:
@@ -82,7 +94,12 @@ def _read_row(record: Record, fingerprint: str, *, place: str) -> FTPORow:
             f"{place}: the pair belongs to the tokenizer {record['tokenizer']}, and the model has {fingerprint}: make "
             "pairs with this model"
         )
-    return FTPORow(tuple(record["context_ids"]), record["rejected_id"], tuple(record["chosen_ids"]))
+    context, rejected, chosen = (record[name] for name in COLUMNS[:3])
+    if not all(isinstance(ids, list) and all(type(i) is int for i in ids) for ids in (context, [rejected], chosen)):
+        raise InputError(f"{place}: the pair has other values than ids: make it with antislop dataset --pairs")
+    if not context:
+        raise InputError(f"{place}: the context is empty: the model needs a token to begin after")
+    return FTPORow(tuple(context), rejected, tuple(chosen))
 
 
 def balance(

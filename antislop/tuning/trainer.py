@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainerControl, TrainingArguments
+from transformers.pytorch_utils import Conv1D
 
 from antislop.errors import InputError
 from antislop.tuning.loss import FTPOLoss, ftpo_loss
@@ -18,6 +19,8 @@ from antislop.tuning.rows import FTPORow
 
 AUTO_RATES = {"ftpo": 0.05, "dpo": 0.015}
 """The learning rates for weights of width 1. Adam's steps are divided by the width, so that logits move alike."""
+LAYERS = (nn.Linear, Conv1D)
+"""What an adapter changes; GPT-2 and its relatives have the second kind."""
 
 
 @dataclass
@@ -72,7 +75,13 @@ class FTPOTrainer(Trainer):  # type: ignore[misc]  # transformers has no type fo
             None if hasattr(model, "disable_adapter") else copy.deepcopy(model).requires_grad_(False).eval()
         )
         self._noted: list[FTPOLoss] = []
+        if args.world_size > 1:
+            raise InputError("FTPOTrainer runs in one process, since each would decide by itself when to stop")
+        if kwargs.get("eval_dataset") is not None:
+            raise InputError("FTPOTrainer evaluates no data: count hits in texts instead")
         super().__init__(model=model, args=args, train_dataset=list(train_dataset), data_collator=collate, **kwargs)
+        if self._reference is not None:
+            self._reference.to(args.device)
         self.add_callback(StopAtWin(args.stop_at_win))
 
     def compute_loss(
@@ -134,14 +143,21 @@ def unfreeze(model: PreTrainedModel, *, layers: int) -> None:
         module.requires_grad_(True)
 
 
-def make_adapter(model: PreTrainedModel, *, rank: int, layers: int, has_head: bool = True) -> Any:
-    """Return the configuration of a LoRA adapter for the last layers, and for the head if it is wanted and not tied."""
+def make_adapter(
+    model: PreTrainedModel, *, rank: int, layers: int, has_head: bool = True, revision: str | None = None
+) -> Any:
+    """Return the configuration of a LoRA adapter for the last layers, and for the head if it is wanted and not tied.
+
+    revision: of the model on the hub, to which the adapter belongs.
+    """
     from peft import LoraConfig
 
     blocks, head = _find_layers(model), _find_head(model) if has_head else []
     trained = {id(part) for module in [*blocks[-layers:], *head] for part in module.modules()}
-    names = [name for name, part in model.named_modules() if isinstance(part, nn.Linear) and id(part) in trained]
-    return LoraConfig(r=rank, lora_alpha=rank, target_modules=names, task_type="CAUSAL_LM")
+    names = [name for name, part in model.named_modules() if isinstance(part, LAYERS) and id(part) in trained]
+    if not names:
+        raise InputError(f"{type(model).__name__} has no linear layers for an adapter: train its weights (--full)")
+    return LoraConfig(r=rank, lora_alpha=rank, target_modules=names, task_type="CAUSAL_LM", revision=revision)
 
 
 def _find_layers(model: PreTrainedModel) -> list[nn.Module]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from math import ceil
+from dataclasses import asdict, dataclass, replace
+from math import ceil, inf, isfinite
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +17,8 @@ import torch
 from huggingface_hub import ModelCard
 from huggingface_hub.errors import HfHubHTTPError
 from peft import get_peft_model
+from peft.tuners.tuners_utils import BaseTunerLayer
+from torch import Tensor
 from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -33,13 +36,15 @@ from antislop.lists.ban_list import BanList
 from antislop.metrics.segmentation import extract_words
 from antislop.tuning.dpo import make_dpo_trainer
 from antislop.tuning.rows import FTPORow
-from antislop.tuning.trainer import FTPOConfig, FTPOTrainer, StopAtWin, find_rate, make_adapter, unfreeze
+from antislop.tuning.trainer import FTPOConfig, FTPOTrainer, StopAtWin, collate, find_rate, make_adapter, unfreeze
 
 CHECKPOINTS, SETTINGS, PLOT, CARD = "checkpoints", "tuning.json", "tuning.svg", "README.md"
+WRITTEN = ("adapter_*", "*.safetensors", "*.safetensors.index.json", "*config.json")
+"""What a model leaves in a folder, and another one might read."""
 LOGS, CHECKPOINT_LOGS = 8, 4
 """Lines of the log per epoch, at which training may end; and such lines per checkpoint."""
-PROBES, PROBE_START, PROBE_TOKENS = 32, 8, 120
-"""Texts whose bans are counted before and after: how many, the tokens of their prompts, and their own."""
+PROBES, PROBE_TOKENS, SKIPPED = 32, 140, 20
+"""Samples in which bans are counted: how many, their tokens, and those that aren't counted, right where a ban began."""
 MOST_PROBES = 10
 """How often they are counted in between."""
 EXPECTED = ("`(is_)?gradient_checkpointing` is deprecated", "Setting `save_embedding_layers`")
@@ -87,6 +92,11 @@ class TuneSpec:
     merge: bool = False
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        for name in ("epochs", "margin", "temperature"):
+            if not getattr(self, name) > 0:
+                raise InputError(f"{name} is {getattr(self, name)!r}: a number above 0 was expected")
+
     @property
     def metric(self) -> str:
         """The name of the share of wins in the trainer's log."""
@@ -98,14 +108,15 @@ class TuneResult:
     """What became of a model.
 
     steps: training steps.
-    win: the share of cases in which the chosen side leads, at the end.
-    before, after: bans per 1,000 words of texts that begin as the rows do.
+    win: the share of cases in which the chosen side is likelier than the rejected one, at the end; for "dpo", in which
+        it gained more than the rejected one.
+    before, after: bans per 1,000 words of samples that continue the contexts of rows; None if none has room for it.
     """
 
     steps: int
     win: float
-    before: float
-    after: float
+    before: float | None
+    after: float | None
 
 
 def tune(
@@ -129,21 +140,21 @@ def tune(
 
     In the folder of a finished run with the same settings, the result is read and nothing is trained.
     """
-    used = {name: value for name, value in asdict(spec).items() if name not in OTHERS[spec.loss]}
-    if len(set((getattr(model, "hf_device_map", None) or {}).values())) > 1:
-        raise InputError("the model lies on several devices, and a tuned one has to be on one: load it without a map")
-    settings = {**used, **made_with, "rows": len(rows)}
+    _check_model(model, spec)
+    spec = replace(spec, rate=find_rate(model, spec.loss)) if spec.rate is None else spec
+    settings = {**_list_settings(spec, rows, bans), **made_with}
     if (done := _open_folder(out, settings, force=force)) is not None:
         return done
     probe = _Probe(tokenizer, rows, bans)
-    before, watch = probe.count(model), _Watch(note, is_stopped, probe, metric=spec.metric)
+    before, watch = probe.count(model), _Watch(note, is_stopped, probe, spec)
     with warnings.catch_warnings():
         for message in EXPECTED:
             warnings.filterwarnings("ignore", message)
-        trainer = _make_trainer(model, tokenizer, rows, spec, out / CHECKPOINTS)
+        arguments = _list_arguments(spec, out / CHECKPOINTS, model, rows=len(rows))
+        trainer = _make_trainer(model, tokenizer, rows, spec, arguments, revision=made_with.get("revision"))
         trainer.add_callback(watch)
         trainer.remove_callback(PrinterCallback)  # the caller shows the log
-        trainer.train(resume_from_checkpoint=any((out / CHECKPOINTS).glob("checkpoint-*")))
+        trainer.train(resume_from_checkpoint=_find_checkpoint(out / CHECKPOINTS, spec, steps=arguments["max_steps"]))
     if watch.was_stopped:
         return None
     trained = trainer.model.merge_and_unload() if spec.rank is not None and spec.merge else trainer.model
@@ -166,17 +177,35 @@ def _save(model: Any, tokenizer: PreTrainedTokenizerBase, out: Path) -> None:
     tokenizer.save_pretrained(out)
 
 
+def _check_model(model: PreTrainedModel, spec: TuneSpec) -> None:
+    """Raise `InputError` for a model that can't be trained here."""
+    if len(set((getattr(model, "hf_device_map", None) or {}).values())) > 1:
+        raise InputError("the model lies on several devices, and a tuned one has to be on one: load it without a map")
+    if torch.cuda.device_count() > 1:
+        raise InputError(f"{torch.cuda.device_count()} GPUs are visible, and tuning uses one: set CUDA_VISIBLE_DEVICES")
+    if any(isinstance(part, BaseTunerLayer) for part in model.modules()):
+        raise InputError("the model has an adapter already: merge it into the weights first (merge_and_unload)")
+    if spec.rank is None and model.dtype in (torch.float16, torch.bfloat16):
+        raise InputError(f"weights of {model.dtype} are too coarse for small steps: load the model in float32")
+
+
 def _make_trainer(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, rows: Rows, spec: TuneSpec, folder: Path
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    rows: Rows,
+    spec: TuneSpec,
+    arguments: dict[str, Any],
+    *,
+    revision: str | None,
 ) -> Trainer:
     """Return a trainer of the model's own weights or of an adapter, which begins by the seed."""
     torch.manual_seed(spec.seed)
-    arguments = _list_arguments(spec, folder, model, rows=len(rows))
     if spec.rank is None:
         adapter = None
         unfreeze(model, layers=spec.layers)
-    else:  # TRL takes no adapter of the head
-        adapter = make_adapter(model, rank=spec.rank, layers=spec.layers, has_head=spec.loss == "ftpo")
+    else:
+        has_head = spec.loss == "ftpo"  # TRL takes no adapter of the head
+        adapter = make_adapter(model, rank=spec.rank, layers=spec.layers, has_head=has_head, revision=revision)
     if spec.loss == "dpo":
         trainer = make_dpo_trainer(model, tokenizer, rows, arguments, beta=spec.beta, adapter=adapter)
         trainer.add_callback(StopAtWin(spec.stop_at_win, metric=spec.metric))
@@ -190,8 +219,10 @@ def _make_trainer(
 def _open_folder(out: Path, settings: dict[str, Any], *, force: bool) -> TuneResult | None:
     """Note the settings in the folder; return the result of a run of them that is finished."""
     path = out / SETTINGS
-    if force:
+    if path.exists() and force:
         shutil.rmtree(out / CHECKPOINTS, ignore_errors=True)
+        for written in (found for name in WRITTEN for found in out.glob(name)):
+            written.unlink()
     elif path.exists():
         noted = read_json(path)
         for name, value in settings.items():
@@ -200,31 +231,65 @@ def _open_folder(out: Path, settings: dict[str, Any], *, force: bool) -> TuneRes
                     f"{out}: was begun with {name}={before!r}, and this run has {name}={value!r}: choose another "
                     "folder, or use --force to begin again"
                 )
-        if noted["result"] is not None:
-            return TuneResult(**noted["result"])
+        if (result := read_result(out)) is not None:
+            return result
     elif out.exists() and any(out.iterdir()):
-        raise InputError(f"{out}: has other files: choose a new folder, or use --force to write into it")
+        raise InputError(f"{out}: has other files: choose a new folder")
     out.mkdir(parents=True, exist_ok=True)
     _note(out, settings, None)
     return None
+
+
+def read_result(out: Path) -> TuneResult | None:
+    """Return the result of a finished run from its folder."""
+    path = out / SETTINGS
+    result = read_json(path)["result"] if path.exists() else None
+    return None if result is None else TuneResult(**result)
 
 
 def _note(out: Path, settings: dict[str, Any], result: dict[str, Any] | None) -> None:
     replace_text(out / SETTINGS, json.dumps({"settings": settings, "result": result}, indent=2) + "\n")
 
 
+def _list_settings(spec: TuneSpec, rows: Rows, bans: BanList) -> dict[str, Any]:
+    """Return what decides the result: the settings in use, the rows and the bans."""
+    used = {name: value for name, value in asdict(spec).items() if name not in OTHERS[spec.loss]}
+    return {**used, "rows": len(rows), "rows_sha256": _fingerprint(rows), "bans_sha256": _fingerprint(bans)}
+
+
+def _fingerprint(items: Iterable[object]) -> str:
+    return hashlib.sha256("\n".join(map(repr, items)).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def _find_checkpoint(folder: Path, spec: TuneSpec, *, steps: int) -> str | None:
+    """Return the latest checkpoint to resume from; those that were not finished, or at the end, are deleted."""
+    found: dict[int, str] = {}
+    for path in folder.glob("checkpoint-*"):
+        state = path / "trainer_state.json"  # which is written last
+        history = read_json(state)["log_history"] if state.exists() else [{spec.metric: spec.stop_at_win}]
+        wins = [entry[spec.metric] for entry in history if spec.metric in entry]
+        step = int(path.name.partition("-")[2])
+        if step < steps and (not wins or wins[-1] < spec.stop_at_win):
+            found[step] = str(path)
+        else:  # the trainer would take one more step
+            shutil.rmtree(path)
+    return found[max(found)] if found else None
+
+
 def _list_arguments(spec: TuneSpec, folder: Path, model: PreTrainedModel, *, rows: int) -> dict[str, Any]:
     """Return the arguments of any trainer."""
     epoch = ceil(rows / spec.batch_size)
-    every = max(1, epoch // LOGS)
+    steps = max(1, round(spec.epochs * epoch))
+    every = min(max(1, epoch // LOGS), steps)
     return {
         "output_dir": str(folder),
-        "learning_rate": find_rate(model, spec.loss) if spec.rate is None else spec.rate,
+        "learning_rate": spec.rate,
         "lr_scheduler_type": "constant_with_warmup",  # the end is not known: the share of wins decides
         "warmup_steps": every,
-        "max_steps": max(1, round(spec.epochs * epoch)),
+        "max_steps": steps,
         "per_device_train_batch_size": spec.batch_size,
         "logging_steps": every,
+        "logging_nan_inf_filter": False,
         "save_steps": every * CHECKPOINT_LOGS,
         "save_total_limit": 1,
         "report_to": [],
@@ -234,22 +299,34 @@ def _list_arguments(spec: TuneSpec, folder: Path, model: PreTrainedModel, *, row
     }
 
 
+def find_room(model: Any) -> int | None:
+    """Return how many tokens a model can read; None if its configuration does not say."""
+    room: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    return room
+
+
 class _Watch(TrainerCallback):  # type: ignore[misc]  # transformers has no type for it
     """Tells how training goes, with the hits at some checkpoints, and stops it with a checkpoint."""
 
-    def __init__(self, note: Note, is_stopped: Callable[[], bool], probe: _Probe, *, metric: str) -> None:
-        self._note, self._is_stopped, self._probe, self._metric = note, is_stopped, probe, metric
+    def __init__(self, note: Note, is_stopped: Callable[[], bool], probe: _Probe, spec: TuneSpec) -> None:
+        self._note, self._is_stopped, self._probe, self._spec = note, is_stopped, probe, spec
         self._latest: dict[str, float] = {}
         self.was_stopped = False
 
     def on_log(self, *_: Any, logs: Mapping[str, float] | None = None, **__: Any) -> None:
-        if logs and self._metric in logs:
-            self._latest |= {"loss": logs["loss"], "win": logs[self._metric]}
+        if not logs or self._spec.metric not in logs:
+            return
+        if not isfinite(logs["loss"]):
+            raise InputError(f"the loss became {logs['loss']}: use a smaller learning rate (--lr), or --dtype float32")
+        self._latest |= {"loss": logs["loss"], "win": logs[self._spec.metric]}
+        if self._latest["win"] >= self._spec.stop_at_win:
+            self.was_stopped = False  # it has ended by itself
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, *, model: Any, **_: Any) -> None:
         if state.global_step % (args.save_steps * ceil(state.max_steps / args.save_steps / MOST_PROBES)) == 0:
-            self._latest["hits"] = self._probe.count(model)
-            state.log_history.append({"step": state.global_step, "hits": self._latest["hits"]})  # in the checkpoint
+            hits = self._probe.count(model)
+            state.log_history.append({"step": state.global_step, "hits": hits})  # in the checkpoint
+            self._latest |= {} if hits is None else {"hits": hits}
         self._note(state.global_step, state.max_steps, self._latest)
         # At a line of the log, so that a resumed run decides to end by the same steps as one in one piece.
         if self._is_stopped() and state.global_step % args.logging_steps == 0 and state.global_step < state.max_steps:
@@ -257,31 +334,43 @@ class _Watch(TrainerCallback):  # type: ignore[misc]  # transformers has no type
 
 
 class _Probe:
-    """Counts bans in samples that begin as some rows do."""
+    """Counts bans in samples that continue the contexts of some rows."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, rows: Rows, bans: BanList) -> None:
-        starts = (row.context if isinstance(row, FTPORow) else tokenizer(row.prompt)["input_ids"] for row in rows)
-        distinct = dict.fromkeys(tuple(start[:PROBE_START]) for start in starts if len(start) >= PROBE_START)
-        self._prompts, self._tokenizer, self._bans = torch.tensor([*distinct][:PROBES]), tokenizer, bans
+        self._tokenizer, self._rows, self._bans = tokenizer, rows, bans
 
-    def count(self, model: Any) -> float:
-        """Return the bans per 1,000 words; 0 if no row is long enough."""
-        if not len(self._prompts):
-            return 0.0
-        ids, was_training = self._prompts.to(model.device), model.training
+    def count(self, model: Any) -> float | None:
+        """Return the bans per 1,000 words; None if no context leaves room for a sample."""
+        room = find_room(model) or inf
+        contexts = (row.context if isinstance(row, FTPORow) else self._read(row.prompt) for row in self._rows)
+        distinct = dict.fromkeys(context for context in contexts if len(context) + PROBE_TOKENS <= room)
+        if not distinct:
+            return None
+        step = max(1, len(distinct) // PROBES)  # from all of the data
+        batch = collate([FTPORow(context, 0, (0,)) for context in [*distinct][::step][:PROBES]])
+        texts = self._write(model, batch)
+        words = sum(len(extract_words(text)) for text in texts)
+        return 1000 * sum(len(list(self._bans.find(text))) for text in texts) / max(1, words)
+
+    def _read(self, text: str) -> tuple[int, ...]:
+        return tuple(self._tokenizer(text)["input_ids"])
+
+    def _write(self, model: Any, batch: Mapping[str, Tensor]) -> list[str]:
+        ids, was_training, end = batch["input_ids"].to(model.device), model.training, self._tokenizer.eos_token_id
         with torch.random.fork_rng(devices=[model.device] if model.device.type == "cuda" else []):
             torch.manual_seed(0)
             written = model.eval().generate(
                 input_ids=ids,
-                attention_mask=torch.ones_like(ids),
+                attention_mask=batch["attention_mask"].to(model.device),
                 do_sample=True,
                 max_new_tokens=PROBE_TOKENS,
-                pad_token_id=self._tokenizer.pad_token_id or 0,
+                eos_token_id=end,
+                pad_token_id=0 if end is None else end,
             )
         model.train(was_training)
-        texts = self._tokenizer.batch_decode(written, skip_special_tokens=True)
-        words = sum(len(extract_words(text)) for text in texts)
-        return 1000 * sum(len(list(self._bans.find(text))) for text in texts) / max(1, words)
+        rows: list[list[int]] = written[:, ids.shape[1] + SKIPPED :].tolist()
+        kept = [row[: row.index(end)] if end in row else row for row in rows]
+        return [str(text) for text in self._tokenizer.batch_decode(kept, skip_special_tokens=True)]
 
 
 def draw_curves(history: Sequence[Mapping[str, float]], path: Path, *, metric: str) -> None:
@@ -293,8 +382,8 @@ def draw_curves(history: Sequence[Mapping[str, float]], path: Path, *, metric: s
     panels = {"loss": names, "share of wins": (metric,), "hits per 1,000 words": ("hits",)}
     for axes, (title, drawn) in zip(figure.subplots(1, 3), panels.items(), strict=True):
         for name in drawn:
-            points = sorted((entry["step"], entry[name]) for entry in history if name in entry and "step" in entry)
-            axes.plot(*zip(*points, strict=True), label=name)
+            points = sorted((entry["step"], entry[name]) for entry in history if entry.get(name) is not None)
+            axes.plot([step for step, _ in points], [value for _, value in points], label=name)
         axes.set(title=title, xlabel="step", ylim=(0, 1) if drawn == (metric,) else (0, None))
         if len(drawn) > 1:
             axes.legend(frameon=False)
@@ -304,15 +393,18 @@ def draw_curves(history: Sequence[Mapping[str, float]], path: Path, *, metric: s
 def describe(result: TuneResult, settings: Mapping[str, Any], model: PreTrainedModel, bans: BanList) -> str:
     """Return the model card."""
     base = str(settings.get("model") or type(model).__name__)
+    settings = {name: Path(value).name if name == "pairs" else value for name, value in settings.items()}
+    if Path(base).exists():  # a card is for others, who have no use for the folders of this machine
+        settings["model"] = base = Path(base).resolve().name
     license = read_license(model.name_or_path)
     head = {
-        "base_model": base if "/" in base and not Path(base).exists() else None,
+        "base_model": base if "/" in base else None,
         "license": license,
         "library_name": "transformers" if settings["merge"] or settings["rank"] is None else "peft",
         "tags": f"[antislop, {settings['loss']}]",
     }
     front = "\n".join(f"{name}: {value}" for name, value in head.items() if value is not None)
-    before, after = f"{result.before:.1f}", f"{result.after:.1f}"
+    before, after = ("not measured" if hits is None else f"{hits:.1f}" for hits in (result.before, result.after))
     rows = "\n".join(f"| {name} | {value} |" for name, value in settings.items() if value is not None)
     return f"""\
 ---
@@ -326,9 +418,9 @@ Made with `antislop tune` ([antislop](https://github.com/antislop/antislop) {__v
 
 | | before | after |
 |---|---|---|
-| hits of {len(bans):,} bans per 1,000 words, in samples that begin as the data does | {before} | {after} |
+| hits of {len(bans):,} bans per 1,000 words, in samples that continue the data's contexts | {before} | {after} |
 
-{result.steps:,} steps; the chosen side leads in {result.win:.0%}. ![curves]({PLOT})
+{result.steps:,} steps; the chosen side wins in {result.win:.0%}. ![curves]({PLOT})
 
 | setting | value |
 |---|---|

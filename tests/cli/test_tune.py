@@ -86,12 +86,12 @@ def test_passages_that_repeat_are_trained_against(pairs: Path) -> None:
     made = CliRunner().invoke(app, [*command, "--pairs", "pairs.jsonl", "--pairs-format", "tokens"])
     assert made.exit_code == 0, made.stderr
     result = run(*FEW, *loops, "--min-chosen", "1")
-    assert result.exit_code == 0 and "the chosen side leads in" in result.stderr
+    assert result.exit_code == 0 and "the chosen side wins in" in result.stderr
 
 
 def test_what_it_says(tmp_path: Path) -> None:
     result = run(*FEW)
-    assert "24 rows" in result.stderr and "3 steps; " in result.stderr
+    assert "24 rows" in result.stderr and "3 steps; the chosen side wins in" in result.stderr
     assert "banned phrases per 1,000 words, in a few samples: " in result.stderr
     card = (tmp_path / "tuned" / "README.md").read_text(encoding="utf-8")
     assert "library_name: peft" in card and "| rank | 4 |" in card and "24 places" in card
@@ -105,6 +105,8 @@ def test_what_it_says(tmp_path: Path) -> None:
         (("--full", "--merge"), "--full has no adapter: leave out --merge"),
         (("--device-map", "auto"), "a tuned one has to be on one device: pass --device"),
         (("--margin", "0"), "margin is 0.0: a number above 0 was expected"),
+        (("--epochs", "0"), "epochs is 0.0: a number above 0 was expected"),
+        (("--min-chosen", "9"), "--min-chosen is larger than --max-chosen"),
         (("--beta", "1"), "--beta has no effect with --loss ftpo: leave it out"),
         (("--loss", "dpo", "--min-chosen", "3"), "--min-chosen has no effect with --loss dpo: leave it out"),
         (("--loss", "dpo"), "pairs.jsonl:1: the pair has no prompt: make pairs with antislop dataset --pairs"),
@@ -118,11 +120,30 @@ def test_options_that_do_not_fit_are_refused(arguments: tuple[str, ...], sentenc
     assert sentence in " ".join(result.stderr.split())
 
 
+def test_every_option_reaches_the_run(tmp_path: Path) -> None:
+    given = {"lr": 0.001, "unfrozen": 2, "max_rows": 20, "balance_chosen": 0.9, "balance_rejected": 0.95}
+    given |= {"min_chosen": 1, "max_chosen": 3, "stop_at_win": 0.5, "margin": 3.0, "temperature": 0.5, "seed": 3}
+    given |= {
+        "target_weight": 0.1,
+        "target_slack": 0.4,
+        "rest_weight": 0.3,
+        "lora_r": 2,
+        "epochs": 0.5,
+        "batch_size": 4,
+    }
+    result = run(*(part for name, value in given.items() for part in (f"--{name.replace('_', '-')}", str(value))))
+    assert result.exit_code == 0, result.stderr
+    noted = json.loads((tmp_path / "tuned" / "tuning.json").read_text(encoding="utf-8"))["settings"]
+    names = {"lr": "rate", "unfrozen": "layers", "lora_r": "rank"}
+    assert {name: noted[names.get(name, name)] for name in given} == given
+
+
 def test_a_folder_with_other_files_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "tuned").mkdir()
     (tmp_path / "tuned" / "mine.txt").write_text("mine", encoding="utf-8")
     result = run(*FEW)
     assert result.exit_code == 2 and "tuned: has other files: choose a new folder" in result.stderr
+    assert run(*FEW, "--force").exit_code == 2
 
 
 @pytest.mark.slow
@@ -162,6 +183,8 @@ def test_everything_is_made_from_prompts_and_resumes() -> None:
     assert again.exit_code == 0 and again.stderr.count("(done before)") == 3 and Path("all/report/report.html").exists()
     other = CliRunner().invoke(app, [*command, "--seed", "1"])
     assert other.exit_code == 2 and "all: was begun with --auto --prompts prompts.jsonl" in other.stderr
+    make_prompts(23)
+    assert "all: was begun with other prompts" in CliRunner().invoke(app, command).stderr
 
 
 def test_half_of_the_prompts_are_held_out() -> None:
@@ -169,8 +192,9 @@ def test_half_of_the_prompts_are_held_out() -> None:
     result = CliRunner().invoke(app, [*AUTO, "--prompts", "prompts.jsonl"])
     assert result.exit_code == 2 and "prompts.jsonl: has 1 prompts: --auto needs 2 or more" in result.stderr
     make_prompts(5)
-    split_prompts("prompts.jsonl", Path("all"), ModelOptions())
-    halves = [read_prompts(f"all/{name}.jsonl") for name in ("made-from", "held-out")]
-    keys = [[prompt.key for prompt in half] for half in halves]
-    assert [len(half) for half in keys] == [3, 2]
-    assert {key for half in keys for key in half} == {prompt.key for prompt in read_prompts("prompts.jsonl")}
+    lines = Path("prompts.jsonl").read_text(encoding="utf-8")
+    Path("prompts.jsonl").write_text(lines + lines, encoding="utf-8")
+    halves = split_prompts("prompts.jsonl", ModelOptions()).values()
+    texts = [[prompt.text for prompt in half] for half in halves]
+    assert [len(half) for half in texts] == [3, 2]
+    assert {text for half in texts for text in half} == {prompt.text for prompt in read_prompts("prompts.jsonl")}

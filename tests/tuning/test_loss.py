@@ -65,7 +65,7 @@ def test_the_loss_and_its_gradient_are_those_of_a_loop(seed: int, scale: float) 
 def met(gap: float) -> tuple[Tensor, FTPOLoss]:
     """The loss where the one chosen token leads by a gap, without drift."""
     y = torch.tensor([[0.0, gap, 1.0]], requires_grad=True)
-    args = torch.tensor([0]), torch.tensor([[1, 0]]), torch.tensor([[True, False]])
+    args = torch.tensor([0]), torch.tensor([[1, 2]]), torch.tensor([[True, False]])  # the padding leads
     return y, ftpo_loss(y, y.detach(), *args)
 
 

@@ -12,16 +12,17 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, LlamaForCausalLM
+from peft import LoraConfig
+from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from antislop import BanList
 from antislop.errors import InputError
 from antislop.hf.vocabulary import fingerprint_tokenizer
 from antislop.tuning.dpo import TextPair, load_text_pairs
 from antislop.tuning.rows import FTPORow, load_pairs
-from antislop.tuning.trainer import collate
-from antislop.tuning.tuning import CARD, CHECKPOINTS, PLOT, TuneSpec, tune
-from tests.support.letters import START, build_model, build_tokenizer
+from antislop.tuning.trainer import collate, make_adapter
+from antislop.tuning.tuning import CARD, CHECKPOINTS, PLOT, TuneSpec, _Probe, tune
+from tests.support.letters import END, START, build_model, build_tokenizer
 
 SPEC = TuneSpec(rank=4, layers=1, rate=0.02, epochs=2.0, batch_size=4, stop_at_win=2.0)
 SPECS = {"ftpo": SPEC, "dpo": replace(SPEC, loss="dpo")}
@@ -57,7 +58,7 @@ def train(out: Path, spec: TuneSpec = SPEC, **options: Any) -> dict[str, torch.T
     model: Any = LlamaForCausalLM(build_model().config)
     model.load_state_dict(build_model().state_dict())
     rows: Any = make_rows() if spec.loss == "ftpo" else TEXTS
-    if tune(model, build_tokenizer(), rows, out, spec=spec, bans=BANS, made_with={}, **options) is None:
+    if tune(model, build_tokenizer(), rows, out, spec=spec, **{"bans": BANS, "made_with": {}, **options}) is None:
         return {}
     return load(out, spec).state_dict()
 
@@ -107,7 +108,7 @@ def test_all_options_are_tried() -> None:
 
 
 @pytest.mark.parametrize(
-    ("loss", "name"), [pytest.param(*case, marks=[pytest.mark.slow] * (case[0] == "dpo")) for case in CASES]
+    ("loss", "name"), [pytest.param(*case, marks=[pytest.mark.slow] * (case[1] != "margin")) for case in CASES]
 )
 def test_each_option_changes_the_weights(loss: str, name: str, tuned: Any, tmp_path: Path) -> None:
     changed = replace(SPECS[loss], **{name: (CHANGES | {"beta": 1.0})[name]})
@@ -143,6 +144,7 @@ def test_a_killed_run_resumes_to_the_same_weights(tuned: Any, tmp_path: Path) ->
     assert taken == [*range(5, 13)]
 
 
+@pytest.mark.slow
 def test_force_begins_again(tuned: Any, tmp_path: Path) -> None:
     steps = count()
     train(tmp_path / "out", replace(SPEC, seed=1), is_stopped=lambda: next(steps) > 3)
@@ -153,11 +155,107 @@ def fail(*_: Any) -> None:
     raise AssertionError("a step was taken")
 
 
-def test_a_model_on_several_devices_is_refused(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_force_removes_the_weights_of_another_form(tmp_path: Path) -> None:
+    train(tmp_path / "out")
+    full = replace(SPEC, rank=None, rate=0.001)
+    weights = train(tmp_path / "out", full, force=True)
+    assert not [*(tmp_path / "out").glob("adapter_*")]
+    assert differ(weights, train(tmp_path / "other", full)) == 0
+
+
+@pytest.mark.slow
+def test_a_run_that_was_killed_at_its_end_gives_the_same_weights(tuned: Any, tmp_path: Path) -> None:
+    """Neither a checkpoint that was not finished nor one of the last step is resumed from."""
+
+    def kill(step: int, *_: Any) -> None:
+        if step == 8:  # a checkpoint, which then is taken for that of the last step
+            raise SystemExit
+
+    with pytest.raises(SystemExit):
+        train(tmp_path / "out", note=kill)
+    folder = tmp_path / "out" / CHECKPOINTS
+    (folder / "checkpoint-12").mkdir()
+    (folder / "checkpoint-4").rename(folder / "checkpoint-13")
+    assert differ(train(tmp_path / "out"), tuned["ftpo"]) == 0
+
+
+def test_a_run_that_is_stopped_where_it_ends_is_finished(tmp_path: Path) -> None:
+    ending = replace(SPEC, stop_at_win=0.01)
+    expected, steps = train(tmp_path / "whole", ending), count()
+    assert differ(train(tmp_path / "out", ending, is_stopped=lambda: next(steps) >= 0), expected) == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "spec", "sentence"),
+    [
+        ({"hf_device_map": {"model.embed_tokens": 0, "model.layers": 1}}, SPEC, "the model lies on several devices"),
+        ({"adapter": True}, SPEC, "the model has an adapter already: merge it"),
+        ({"half": True}, replace(SPEC, rank=None), "weights of torch.bfloat16 are too coarse for small steps"),
+        ({"gpus": 2}, SPEC, "2 GPUs are visible, and tuning uses one: set CUDA_VISIBLE_DEVICES"),
+    ],
+)
+def test_models_that_can_not_be_trained_are_refused(
+    changes: dict[str, Any], spec: TuneSpec, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model: Any = LlamaForCausalLM(build_model().config)
-    model.hf_device_map = {"model.embed_tokens": 0, "model.layers": 1}
-    with pytest.raises(InputError, match="the model lies on several devices"):
-        tune(model, build_tokenizer(), make_rows(), tmp_path / "out", spec=SPEC, bans=BANS, made_with={})
+    if changes.pop("half", False):
+        model = model.bfloat16()
+    if changes.pop("adapter", False):
+        model.add_adapter(LoraConfig(r=2, target_modules=["q_proj"]))
+    if gpus := changes.pop("gpus", 0):
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    for name, value in changes.items():
+        setattr(model, name, value)
+    with pytest.raises(InputError, match=sentence):
+        tune(model, build_tokenizer(), make_rows(), tmp_path / "out", spec=spec, bans=BANS, made_with={})
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_loss_that_is_not_a_number_ends_the_run(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"the loss became (nan|inf): use a smaller learning rate"):
+        train(tmp_path / "out", replace(SPEC, rate=1e30))
+
+
+def test_a_folder_of_other_bans_is_refused(tmp_path: Path) -> None:
+    train(tmp_path / "out")
+    with pytest.raises(InputError, match="was begun with bans_sha256="):
+        train(tmp_path / "out", bans=BanList(["cd"]))
+
+
+def test_layers_of_gpt2_get_an_adapter() -> None:
+    model = GPT2LMHeadModel(GPT2Config(n_embd=16, n_head=2, n_layer=2, vocab_size=32, n_positions=32))
+    assert {name.split(".")[2] for name in make_adapter(model, rank=2, layers=1).target_modules} == {"1"}
+
+
+class Repeater:
+    """A model that continues every text with the same tokens."""
+
+    device, training = torch.device("cpu"), False
+
+    def __init__(self, tokens: list[int], *, positions: int = 512) -> None:
+        self.config: Any = LlamaConfig(max_position_embeddings=positions)
+        self._tokens = tokens
+
+    def eval(self) -> Repeater:
+        return self
+
+    def train(self, mode: bool) -> None:
+        assert mode is self.training
+
+    def generate(self, *, input_ids: torch.Tensor, max_new_tokens: int, **_: Any) -> torch.Tensor:
+        written = (self._tokens * max_new_tokens)[:max_new_tokens]
+        return torch.cat([input_ids, torch.tensor([written] * len(input_ids))], dim=1)
+
+
+def test_bans_are_counted_in_what_the_model_writes() -> None:
+    tokenizer, rows = build_tokenizer(), make_rows()
+    ids = {text: tokenizer(text, add_special_tokens=False)["input_ids"] for text in ("ab. ", "cd. ")}
+    probe = _Probe(tokenizer, rows, BANS)
+    assert probe.count(Repeater(ids["ab. "])) == pytest.approx(1000, rel=0.05)
+    assert probe.count(Repeater(ids["cd. "])) == 0
+    assert probe.count(Repeater([*ids["cd. "] * 20, END, *ids["ab. "]])) == 0, "a text ends at its end token"
+    assert probe.count(Repeater(ids["cd. "], positions=64)) is None
 
 
 def test_other_settings_are_refused_in_a_folder_that_was_begun(tmp_path: Path) -> None:
@@ -202,7 +300,7 @@ def test_pairs_are_read_as_they_were_written(tmp_path: Path) -> None:
     path = write_pairs(tmp_path / "p.jsonl", rows)
     assert load_pairs(path, build_tokenizer(), balance_chosen=1, balance_rejected=1) == rows
     few = load_pairs(path, build_tokenizer(), balance_chosen=1, balance_rejected=1, max_chosen=2, max_rows=5)
-    assert len(few) == 5 and all(row._replace(chosen=()) in [r._replace(chosen=()) for r in rows] for row in few)
+    assert len(few) == 5 and all(row in [r._replace(chosen=r.chosen[:2]) for r in rows] for row in few)
 
 
 @pytest.mark.parametrize(("chosen", "rejected"), [(0.2, 0.8), (0.1, 0.1), (0.05, 0.3), (0.0, 0.0)])
@@ -229,6 +327,8 @@ def test_no_token_has_more_than_its_share(chosen: float, rejected: float, tmp_pa
         ({"tokenizer": "abc"}, r"p.jsonl:1: the pair belongs to the tokenizer abc, and the model has \w+: make"),
         ({"chosen_ids": [3]}, r"p.jsonl: no row has 2 chosen tokens \(24 have fewer\): make more pairs"),
         ({"context_ids": [3] * 600}, r"p.jsonl:1: the context has 600 tokens, and the model reads 512"),
+        ({"context_ids": None}, r"p.jsonl:1: the pair has other values than ids: make it with antislop dataset"),
+        ({"context_ids": []}, r"p.jsonl:1: the context is empty"),
     ],
 )
 def test_pairs_that_can_not_be_used_are_named(changes: dict[str, Any], sentence: str, tmp_path: Path) -> None:
@@ -241,6 +341,11 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "empty.jsonl").write_text("", encoding="utf-8")
     with pytest.raises(InputError, match="the file has no pairs: make some"):
         load_pairs(tmp_path / "empty.jsonl", build_tokenizer())
+    (tmp_path / "cut.jsonl").write_text('{"context_ids": [1', encoding="utf-8")
+    with pytest.raises(InputError, match=r"cut.jsonl:1: not JSON"):
+        load_pairs(tmp_path / "cut.jsonl", build_tokenizer())
+    with pytest.raises(InputError, match="min_chosen is 3, and max_chosen is 2"):
+        load_pairs(tmp_path / "cut.jsonl", build_tokenizer(), min_chosen=3, max_chosen=2)
     (tmp_path / "dpo.jsonl").write_text('{"prompt": "a", "chosen": "b", "rejected": "c"}\n', encoding="utf-8")
     with pytest.raises(InputError, match=r"dpo.jsonl:1: the pair has no context_ids"):
         load_pairs(tmp_path / "dpo.jsonl", build_tokenizer())
