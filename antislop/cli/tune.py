@@ -163,7 +163,7 @@ class _Run:
             raise InputError(f"{used[0]} has no effect with --loss {self.loss.value}: leave it out")
         if self.balance.min_chosen > self.balance.max_chosen:
             raise InputError("--min-chosen is larger than --max-chosen: no row can have as many tokens")
-        _ = self.spec  # raises
+        _ = self.spec  # refuses values that are out of range
 
     @property
     def arguments(self) -> list[str]:

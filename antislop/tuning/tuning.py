@@ -262,17 +262,21 @@ def _fingerprint(items: Iterable[object]) -> str:
 
 
 def _find_checkpoint(folder: Path, spec: TuneSpec, *, steps: int) -> str | None:
-    """Return the latest checkpoint to resume from; those that were not finished, or at the end, are deleted."""
+    """Return the latest checkpoint to resume from.
+
+    Incomplete ones are deleted, and those of the last step, after which the trainer would take another one.
+    """
     found: dict[int, str] = {}
     for path in folder.glob("checkpoint-*"):
         state = path / "trainer_state.json"  # which is written last
-        history = read_json(state)["log_history"] if state.exists() else [{spec.metric: spec.stop_at_win}]
+        history = read_json(state)["log_history"] if state.exists() else []
         wins = [entry[spec.metric] for entry in history if spec.metric in entry]
         step = int(path.name.partition("-")[2])
-        if step < steps and (not wins or wins[-1] < spec.stop_at_win):
-            found[step] = str(path)
-        else:  # the trainer would take one more step
+        has_ended = step >= steps or (wins and wins[-1] >= spec.stop_at_win)
+        if has_ended or not state.exists():
             shutil.rmtree(path)
+        else:
+            found[step] = str(path)
     return found[max(found)] if found else None
 
 

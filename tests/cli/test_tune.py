@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,8 +18,8 @@ from typer.testing import CliRunner, Result
 
 import antislop
 from antislop.cli.main import app
-from antislop.cli.options import ModelOptions
-from antislop.cli.tune_auto import split_prompts
+from antislop.cli.options import BanOptions, ModelOptions
+from antislop.cli.tune_auto import AutoOptions, list_stages, split_prompts
 from antislop.data import FOLDER
 from antislop.hf.vocabulary import fingerprint_tokenizer
 from antislop.records.prompts import read_prompts
@@ -185,6 +186,26 @@ def test_everything_is_made_from_prompts_and_resumes() -> None:
     assert other.exit_code == 2 and "all: was begun with --auto --prompts prompts.jsonl" in other.stderr
     make_prompts(23)
     assert "all: was begun with other prompts" in CliRunner().invoke(app, command).stderr
+
+
+def test_the_stages_take_the_options_of_the_command() -> None:
+    model, bans = ModelOptions(model="some/model", revision="v1"), BanOptions(ban=["a b"])
+    settings: Any = {"model": model, "bans": bans, "tuning": ["--loss", "dpo", "--lora-r", "4"], "is_dpo": True}
+    stages = [*list_stages(AutoOptions(n=3), Path("all"), **settings)]
+    lines = [" ".join(map(str, stage.arguments)) for stage in stages]
+    assert [line.split()[0] for line in lines] == [
+        "dataset",
+        "tune",
+        "dataset",
+        "dataset",
+        "dataset",
+        "dataset",
+        "eval",
+    ]
+    assert "--pairs all/pairs.jsonl --ban a b --n 3" in lines[0], "pairs of texts, under the list of the command"
+    assert "--loss dpo --lora-r 4 --ban a b --model some/model --revision v1" in lines[1]
+    assert "--model all/model --revision v1 --ban a b" in lines[5], "the base of an adapter has a revision, too"
+    assert lines[6].endswith("--model some/model --revision v1")
 
 
 def test_half_of_the_prompts_are_held_out() -> None:
