@@ -88,7 +88,10 @@ class Stop:
 def stop_at_interrupt(
     say: Callable[[str], None], message: str = "finishing the texts in flight; Ctrl-C again discards them"
 ) -> Iterator[Stop]:
-    """Request a stop at the first Ctrl-C, so that what is in flight is finished; the second one interrupts."""
+    """Turn the first Ctrl-C into a request to stop, which the caller reads; the second one interrupts as usual.
+
+    message: said at the first one.
+    """
     requested = Stop()
 
     def stop(_: int, __: FrameType | None) -> None:

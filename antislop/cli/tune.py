@@ -63,7 +63,8 @@ class WeightOptions:
 @dataclass(frozen=True)
 class DPOOptions:
     beta: Annotated[
-        float, typer.Option(min=0, rich_help_panel="Loss: dpo", help="How strongly the model is held to what it was.")
+        float,
+        typer.Option(min=0, rich_help_panel="Loss: dpo", help="Weight that keeps the model close to the original."),
     ] = 0.1
 
 

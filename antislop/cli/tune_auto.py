@@ -24,7 +24,7 @@ PANEL = "From prompts, with --auto"
 TINY = FOLDER / "tiny"
 MADE_FROM, HELD_OUT, SETTINGS = "made-from.jsonl", "held-out.jsonl", "auto.json"
 FAILED_RECORDS, INTERRUPTED = 1, 130
-"""Exit statuses: the first one says that some texts are missing, and the next command goes on without them."""
+"""Exit statuses. After the first, of a dataset with failed records, the next command uses the records that exist."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class AutoOptions:
         typer.Option(
             "--auto",
             rich_help_panel=PANEL,
-            help="Begin with prompts: make texts, a list of what they overuse, pairs, the model, a report.",
+            help="Start from --prompts: generate texts, make a list of bans and pairs, train, and write a report.",
         ),
     ] = False
     prompts: Annotated[
@@ -62,7 +62,10 @@ class AutoOptions:
 
 
 class Stage(NamedTuple):
-    """A command. made: a file whose presence shows that it has run; None: it resumes by itself."""
+    """A command of antislop.
+
+    made: the command is skipped if this file exists; None for a command that resumes by itself.
+    """
 
     arguments: Sequence[object]
     made: Path | None = None
@@ -96,7 +99,7 @@ def run_stages(
 def list_stages(
     options: AutoOptions, out: Path, *, model: ModelOptions, bans: BanOptions, tuning: Sequence[str], is_dpo: bool
 ) -> Iterator[Stage]:
-    """Yield the commands. A list on the command line replaces the one that is made of the model's texts."""
+    """Yield the commands in order. Without options for bans, the first three make a list from the model's own texts."""
     base, texts = list_options(model), ["--n", options.n, "--max-new-tokens", options.max_new_tokens]
     made_from, held_out, tuned = out / MADE_FROM, out / HELD_OUT, out / "model"
     banned = list_options(bans)
@@ -135,7 +138,10 @@ def split_prompts(source: str, model: ModelOptions) -> dict[str, list[Prompt]]:
 
 
 def _open_folder(out: Path, arguments: list[str], halves: Mapping[str, list[Prompt]]) -> None:
-    """Write the prompts. Refuse a folder that other settings began, since what is done would be left as it is."""
+    """Write the prompts and the arguments into the folder.
+
+    Raises `InputError` if it was begun with others, whose finished commands would be skipped.
+    """
     texts = {name: "".join(json.dumps(_describe(prompt)) + "\n" for prompt in half) for name, half in halves.items()}
     path = out / SETTINGS
     if path.exists():

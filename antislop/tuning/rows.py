@@ -74,7 +74,10 @@ def load_pairs(
 
 
 def read_pairs(path: Path) -> Iterator[tuple[str, Record]]:
-    """Yield (path:line, pair). Raises `InputError` for what is not a JSON object, and for a file without pairs."""
+    """Yield each pair with its place, path:line.
+
+    Raises `InputError` at a line that is not a JSON object, and for a file without pairs.
+    """
     place = ""
     for place, record, _, error in read_file(path):
         if error is not None or not isinstance(record, dict):

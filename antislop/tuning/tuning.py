@@ -217,7 +217,7 @@ def _make_trainer(
 
 
 def _open_folder(out: Path, settings: dict[str, Any], *, force: bool) -> TuneResult | None:
-    """Note the settings in the folder; return the result of a run of them that is finished."""
+    """Write the settings into the folder. If a run with these settings is finished there, return its result."""
     path = out / SETTINGS
     if path.exists() and force:
         shutil.rmtree(out / CHECKPOINTS, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""The outcomes of bans as JSON, in which form they leave vLLM, and the report that is read from it."""
+"""Write what bans did to a text as JSON, for vLLM's output, and make a report from that JSON."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from antislop.errors import InputError
 from antislop.hf.vocabulary import fingerprint_tokenizer
 from antislop.tuning.dpo import TextPair, load_text_pairs
 from antislop.tuning.rows import FTPORow, load_pairs
-from antislop.tuning.trainer import collate, make_adapter
+from antislop.tuning.trainer import FTPOConfig, FTPOTrainer, collate, make_adapter
 from antislop.tuning.tuning import CARD, CHECKPOINTS, PLOT, SKIPPED, TuneSpec, _Probe, tune
 from tests.support.letters import END, START, build_model, build_tokenizer
 
@@ -222,6 +222,15 @@ def test_a_folder_of_other_bans_is_refused(tmp_path: Path) -> None:
     train(tmp_path / "out")
     with pytest.raises(InputError, match="was begun with bans_sha256="):
         train(tmp_path / "out", bans=BanList(["cd"]))
+
+
+def test_a_trainer_refuses_what_it_can_not_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    args, rows = FTPOConfig(output_dir=str(tmp_path), use_cpu=True, report_to=[]), make_rows()
+    with pytest.raises(InputError, match="FTPOTrainer evaluates no data"):
+        FTPOTrainer(build_model(), args, train_dataset=rows, eval_dataset=rows)
+    monkeypatch.setattr(FTPOConfig, "world_size", 2)
+    with pytest.raises(InputError, match="FTPOTrainer runs in one process"):
+        FTPOTrainer(build_model(), args, train_dataset=rows)
 
 
 def test_layers_of_gpt2_get_an_adapter() -> None:
