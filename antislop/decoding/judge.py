@@ -85,11 +85,11 @@ class Judge:
                 self.constraint = constraint
                 return "exhausted"
             row.events.append(Conceded(violation, constraint))
-        first = min(latest_start, *(violation.start for violation in violations))
-        if self._policy.method != "token" and row.node.knows_since(first, token):
+        if self._policy.method != "token":
             # Subtract the mass now. Otherwise a later violation below this node would be weighted by the full
             # probability, not by what the weight let through.
-            row.node.subtract(token, violations, latest_start=latest_start)
+            if not self._subtract_known(token, violations, latest_start):
+                row.node.leave_unresolved(token)
             row.node.propagate()
         return "stays"
 
@@ -139,8 +139,8 @@ class Judge:
         if self._is_by_first_token(violation):
             start.weigh(first, _without_end(violation))
         else:
-            node.subtract(token, violations, latest_start=latest_start)
-            if self._source.draws_others(node) and (node.parent is None or node.parent.knows_since(0, node.token)):
+            self._subtract_known(token, violations, latest_start)
+            if self._source.draws_others(node):
                 self._subtract_others(node, latest_start)
             node.propagate()
         if violation.ban.weight == 0 and self._source.is_stuck(start):
@@ -155,8 +155,18 @@ class Judge:
             completed = after.violations
             if len(row.tokens) == row.max_new_tokens:
                 completed = in_order((*completed, *self._matcher.finish(after)))
-            if completed:
-                node.subtract(other, completed, latest_start=latest_start)
+            self._subtract_known(other, completed, latest_start)
+
+    def _subtract_known(self, token: int, violations: Sequence[Violation], latest_start: int) -> bool:
+        """Subtract all violations that a token would complete, if all probabilities since their starts are known.
+
+        Otherwise they are rejected, or let through by their weights, whenever the token is drawn.
+        """
+        node = self._row.node
+        if violations and node.knows_since(min(latest_start, violations[0].start), token):
+            node.subtract(token, violations, latest_start=latest_start)
+            return True
+        return False
 
     def _find_target(self, violation: Violation, latest_start: int) -> Node | None:
         row, policy = self._row, self._policy

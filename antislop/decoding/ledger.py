@@ -53,18 +53,21 @@ class Subtracted:
     entering: the token's mass without them; None if nothing was subtracted.
     exits: the mass by the earlier start that it leads back to.
     exits_below: the same from the node after the token.
+    is_unresolved: a ban was let through by its weight here, and its mass could not be subtracted.
     """
 
-    __slots__ = ("entering", "exits", "exits_below", "resolved")
+    __slots__ = ("entering", "exits", "exits_below", "is_unresolved", "resolved")
 
     def __init__(self) -> None:
         self.resolved: set[Violation] = set()
         self.entering: float | None = None
         self.exits: dict[int, float] = {}
         self.exits_below: dict[int, float] = {}
+        self.is_unresolved = False
 
     def copy(self) -> Subtracted:
         other = Subtracted()
+        other.is_unresolved = self.is_unresolved
         other.resolved, other.entering = set(self.resolved), self.entering
         other.exits, other.exits_below = dict(self.exits), dict(self.exits_below)
         return other
@@ -108,7 +111,7 @@ class Node:
                 target = min(violation.start, latest_start)
                 if target < self.depth:
                     entry.exits[target] = entry.exits.get(target, 0.0) + lost
-        entry.entering = mass
+        entry.entering, entry.is_unresolved = mass, False
         self._known_table.set_left(token, mass)
         if token in self.children:
             self.update_from(self.children[token])
@@ -121,7 +124,12 @@ class Node:
             table.set_left(token, table.left(token) * violation.ban.weight)
 
     def exclude(self, token: int, *, start: int) -> None:
-        """Remove the mass of a token and of everything below it: it leads back to `start`, or is renormalized here."""
+        """Remove the mass of a token and of everything below it: it leads back to `start`, or is renormalized here.
+
+        An unknown mass stays: the token may be drawn again, and is withdrawn again.
+        """
+        if not self.knows(token):
+            return
         entry, mass = self._open_entry(token), self._mass_entering(token)
         entry.entering, entry.exits_below = 0.0, {}
         entry.exits = {start: mass} if start < self.depth else {}
@@ -133,8 +141,14 @@ class Node:
             node = node.parent
 
     def update_from(self, child: Node) -> bool:
-        """Update a token's mass from the node after it; return whether that changes anything here."""
+        """Update a token's mass from the node after it; return whether that changes anything here.
+
+        An unknown mass stays as it is. Exits lead to where all masses are known, so that only a token after which
+        nothing is left can be unknown: rejection would repeat what follows it for ever, and the judge steps back.
+        """
         token, exits, left = child.token, child.exits(), child.mass_left()
+        if not self.knows(token):
+            return False
         total = left + sum(exits.values())
         if not exits and total > 0 and (token not in self._subtracted or self._subtracted[token].entering is None):
             return False  # all subtracted mass leads back to the child itself
@@ -187,16 +201,26 @@ class Node:
         elsewhere = sum(mass for exit_to, mass in self.exits().items() if exit_to < start)
         return left == 0 or left + elsewhere < floor
 
+    def knows(self, token: int) -> bool:
+        """Report whether the probability of a token is known, and that of staying after it."""
+        entry = self._subtracted.get(token)
+        return self.table is not None and self.table.knows(token) and not (entry and entry.is_unresolved)
+
+    def leave_unresolved(self, token: int) -> None:
+        """Note that a weight let a ban through whose mass can't be subtracted: nothing below may be subtracted here."""
+        self._open_entry(token).is_unresolved = True
+
     def knows_since(self, start: int, token: int) -> bool:
         """Report whether each probability from depth `start` on is known, up to that of `token` here.
 
         Settled tokens are left out, since nothing is subtracted from them.
         """
-        node: Node | None = self
-        while node is not None and node.depth >= start:
-            if node.table is None or not node.table.knows(token):
+        if self.table is None or not self.table.knows(token):
+            return False
+        node = self
+        while node.parent is not None and node.parent.depth >= start:
+            if not node.parent.knows(node.token):
                 return False
-            token = node.token
             node = node.parent
         return True
 

@@ -1,13 +1,15 @@
 """Choose how bans are kept on a server that draws the tokens itself.
 
 Rejecting draws again from the start of a violation. Thinning keeps a token with the share of its probability that the
-ledger has left, and must know that probability in the distribution drawn from. A bias makes the server draw from what
+ledger has left, and must know that probability in the distribution drawn from; once the server has told the likeliest
+tokens of a place, one of them is drawn here instead, from what is left of them. A bias makes the server draw from what
 is left; truncation and penalties act after it, so it is exact only without these. "Exact" refers to the distribution
 that the server draws from, which is `generate`'s except where `StreamDialect.cuts_min_p_first` matters.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -21,9 +23,11 @@ from antislop.errors import InputError
 ExactMethod: TypeAlias = Literal["reject", "thin", "bias"]
 EndpointMethod: TypeAlias = Literal["auto", "reject", "thin", "bias"]
 """How a sampler keeps bans on a server; "auto" is the cheapest of the others at each token."""
-MIN_MASS_TO_THIN = 0.5
-"""Remaining mass below which thinning needs more than two draws a token on average."""
-REWINDS_BEFORE_LOGPROBS = 2
+MANY_ALTERNATIVES = 256
+"""Alternatives to request where a bias can't exclude them: nearly always all that truncation leaves."""
+FURTHER_ALTERNATIVES = 1024
+"""Alternatives to request where these are not enough: of what bans left, most is unknown, or almost nothing is left."""
+REWINDS_BEFORE_LOGPROBS = 1
 """Rewinds to a position before log-probabilities are requested there: they cost up to 25 % of a server's speed."""
 MAX_BIASED_TEMPERATURE = 4.0
 """Highest temperature at which a bias of −100 still makes a token negligible: exp(−100 / 4)."""
@@ -41,7 +45,8 @@ class MethodPlan:
 
     logprobs: the kind to request; None for rejecting alone.
     bias_limit: maximum number of biased tokens per request; None for any.
-    top_logprobs: number of likeliest tokens to request, up to `max_top_logprobs`.
+    top_logprobs: number of likeliest tokens to request where violations were, up to `max_top_logprobs`.
+    further: the kind in which the server tells the model's own distribution; None if it tells no likeliest tokens.
     draws_together: several draws of one token take one request.
     """
 
@@ -52,16 +57,25 @@ class MethodPlan:
     bias_limit: int | None = None
     top_logprobs: int = 0
     max_top_logprobs: int = 0
+    further: Logprobs | None = None
     rewinds_before_logprobs: int = 0
     draws_together: bool = False
 
-    def choose(self, table: SparseTable) -> ExactMethod:
-        if not table.touched:
-            return "thin" if self.can_thin else "reject"
-        fits = self.can_bias and len(table.biases()) <= (self.bias_limit or 2**31)
-        if fits and (not self.can_thin or self.method == "bias" or table.mass_left() < MIN_MASS_TO_THIN):
+    def choose(self, table: SparseTable) -> ExactMethod | Literal["here"]:
+        """Return the cheapest way to draw at a place; "here" is from the alternatives that the server told."""
+        if self.can_thin and self.method != "bias" and table.is_told and table.unknown <= table.subtracted:
+            return "here"  # thinning would discard more tokens than are drawn among the unknown ones
+        if table.touched and (not self.can_thin or self.method == "bias") and self.fits(table.biases()):
             return "bias"
         return "thin" if self.can_thin else "reject"
+
+    def wants_more(self, table: SparseTable) -> bool:
+        """Return whether more alternatives would save requests for unknown tokens."""
+        is_cheap = self.can_bias and table.unknown <= table.mass_left() / 2
+        return table.unknown > 0 and not is_cheap and self.top_logprobs < self.max_top_logprobs
+
+    def fits(self, bias: Mapping[int, float]) -> bool:
+        return self.can_bias and len(bias) <= (self.bias_limit or 2**31)
 
 
 def plan_method(method: EndpointMethod, sampling: Sampling, features: ServerFeatures) -> MethodPlan:
@@ -88,15 +102,17 @@ def plan_method(method: EndpointMethod, sampling: Sampling, features: ServerFeat
         raise InputError(f"method='bias' is not exact here, because {obstacle}: use method='auto'")
     if method == "reject":
         return MethodPlan(method, None, can_thin=False, can_bias=False)
+    can_bias = obstacle is None and method != "thin"
+    alternatives = ALSO_TRIED if can_bias else MANY_ALTERNATIVES
     return MethodPlan(
         method,
         logprobs,
         can_thin=can_thin,
-        can_bias=obstacle is None and method != "thin",
+        can_bias=can_bias,
         bias_limit=features.bias_limit,
-        # A sampled text rarely returns to the same ban; a greedy one does so until other tokens are likelier.
-        top_logprobs=0 if sampling.do_sample else ALSO_TRIED,
+        top_logprobs=min(alternatives, features.max_top_logprobs),
         max_top_logprobs=features.max_top_logprobs,
+        further=("raw" if "raw" in features.logprobs else logprobs) if features.max_top_logprobs else None,
         draws_together=features.server == "vllm",
         rewinds_before_logprobs=REWINDS_BEFORE_LOGPROBS if method == "auto" and sampling.do_sample else 0,
     )

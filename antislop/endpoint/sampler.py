@@ -13,7 +13,18 @@ from typing import Any, get_args
 from weakref import WeakKeyDictionary
 
 import torch
-from transformers import LogitsProcessorList, PreTrainedTokenizerBase, StoppingCriteria, StoppingCriteriaList
+from transformers import (
+    LogitsProcessorList,
+    MinPLogitsWarper,
+    PreTrainedTokenizerBase,
+    RepetitionPenaltyLogitsProcessor,
+    StoppingCriteria,
+    StoppingCriteriaList,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+    TypicalLogitsWarper,
+)
 from transformers.generation import EosTokenCriteria, StopStringCriteria
 
 from antislop.decoding.policy import Method, Policy, seed_of
@@ -79,6 +90,24 @@ class EndpointSettings:
             repetition_penalty=penalty,
         )
         return cls(sampling=sampling, **others)
+
+    def make_processors(self) -> LogitsProcessorList:
+        """Return the logits processors of `generate`, in its order."""
+        sampling = self.sampling
+        processors = LogitsProcessorList()
+        if sampling.repetition_penalty != 1:
+            processors.append(RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty))
+        if sampling.do_sample:
+            processors.append(TemperatureLogitsWarper(sampling.temperature))
+        if sampling.do_sample and sampling.top_k:
+            processors.append(TopKLogitsWarper(sampling.top_k))
+        if sampling.do_sample and sampling.top_p < 1:
+            processors.append(TopPLogitsWarper(sampling.top_p))
+        if sampling.do_sample and sampling.min_p:
+            processors.append(MinPLogitsWarper(sampling.min_p))
+        if sampling.do_sample and sampling.typical_p < 1:
+            processors.append(TypicalLogitsWarper(sampling.typical_p))
+        return processors
 
     def make_criteria(self, tokenizer: PreTrainedTokenizerBase, end_tokens: Sequence[int]) -> StoppingCriteriaList:
         """Return what ends a text: end tokens, stop strings and the caller's criteria."""
@@ -279,7 +308,7 @@ class EndpointSampler:
             state=request.bans.read_prompt(request.prompt),
             policy=self._make_policy(request, plan),
             settings=Settings(
-                logits_processor=LogitsProcessorList(),
+                logits_processor=settings.make_processors(),
                 stopping_criteria=settings.make_criteria(self._tokenizer, sorted(set(self._end_tokens))),
                 rows=1,
                 shares_processors=True,
@@ -289,7 +318,10 @@ class EndpointSampler:
             generator=torch.Generator().manual_seed(request.seed),
         )
         end_token = self._end_tokens[0] if self._end_tokens else None
-        return EndpointText(self._client(), spec, plan, sampling, seed=request.seed, end_token=end_token)
+        special = self._bans.vocabulary.breaks
+        return EndpointText(
+            self._client(), spec, plan, sampling, seed=request.seed, end_token=end_token, special=special
+        )
 
     def _make_policy(self, request: _Request, plan: MethodPlan) -> Policy:
         policy = self._sampler.make_policy(do_sample=request.settings.sampling.do_sample)

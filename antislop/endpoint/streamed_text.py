@@ -1,24 +1,27 @@
 """Write one text from the streams of a server that draws the tokens itself.
 
-At a violation the text closes its stream, rewinds, and asks again from there. Where the ledger has subtracted mass, the
-next token comes by thinning or by a bias.
+At a violation the text closes its stream, rewinds, and asks again from there. Where violations were, it asks for the
+likeliest tokens, too, and draws from what the ledger has left of them; elsewhere the next token comes by thinning or by
+a bias.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, exp
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
+from antislop.decoding.ledger import Node
 from antislop.decoding.lockstep import advance_together
 from antislop.decoding.row import Row, RowSpec
-from antislop.decoding.stream_source import SparseTable, StreamSource
+from antislop.decoding.stream_source import LOWEST_BIAS, SparseTable, StreamSource
+from antislop.decoding.tables import find_dense
 from antislop.endpoint.endpoint import EndpointError
-from antislop.endpoint.methods import MIN_MASS_TO_THIN, MethodPlan
+from antislop.endpoint.methods import FURTHER_ALTERNATIVES, MethodPlan
 from antislop.endpoint.sampling import Sampling
 from antislop.endpoint.streams import StreamBroken, StreamEnd, StreamItem, StreamRequest, StreamToken
 from antislop.trace.events import Event
@@ -28,6 +31,10 @@ MAX_DRAWS = 16
 """Draws of one token that are requested together, if thinning would discard most of them."""
 EXPECTED_KEPT_DRAWS = 3
 """Expected number of accepted draws per batch: P(none) is about 5 %."""
+CONVINCING_DRAWS = 30
+"""Expected number of unknown tokens among draws of which none is one: there is none, but for a chance of 1e-13."""
+TOLD_TOKENS = 16
+"""Tokens for which the likeliest ones are requested, after a violation."""
 MAX_EMPTY_REQUESTS = 4
 """Requests in a row that bring no token."""
 
@@ -49,12 +56,14 @@ class Traffic:
     retries: answers that broke off and were continued by another request.
     received_tokens: of these, the text keeps a part.
     thinned: received tokens that were drawn again, because bans left only a part of their probability.
+    chosen: tokens that were drawn here, among those that the server told.
     """
 
     requests: int = 0
     retries: int = 0
     received_tokens: int = 0
     thinned: int = 0
+    chosen: int = 0
 
 
 class DrawnToken(NamedTuple):
@@ -66,7 +75,11 @@ class DrawnToken(NamedTuple):
 
 
 class EndpointText:
-    """A text that is being written. end_token: stands for an end token that the server does not name."""
+    """A text that is being written.
+
+    end_token: stands for an end token that the server does not name.
+    special: tokens without text, which end the text if the server says so.
+    """
 
     def __init__(
         self,
@@ -77,16 +90,19 @@ class EndpointText:
         *,
         seed: int,
         end_token: int | None = None,
+        special: Collection[int] = (),
     ) -> None:
         self.row = Row(spec)
         self.row.history = spec.settings.follow([self.row])
         self.traffic = Traffic()
-        self._source = StreamSource(self.row, visible=plan.max_top_logprobs)
+        self._source = StreamSource(self.row, visible=plan.max_top_logprobs, looks_further=plan.further is not None)
         self._client = client
         self._plan = plan
         self._sampling = sampling
         self._seeds = random.Random(seed)
         self._end_token = end_token
+        self._doubtful = set(special) - spec.settings.eos_token_ids  # special tokens that may end a text
+        self._ends = set[int]()  # those of them that do
         self._has_ended = False  # the server ended the text by the latest token that was read
         self._prompt: list[int] = spec.prompt[0].tolist()
 
@@ -94,7 +110,7 @@ class EndpointText:
         """Yield what happens to the text. Raises `EndpointError` if the server fails."""
         empty_requests = 0
         while not self.row.is_finished:
-            received = self.traffic.received_tokens
+            received = self.traffic.received_tokens + self.traffic.chosen
             try:
                 async with aclosing(self._draw()) as drawn_tokens:
                     async for drawn in drawn_tokens:
@@ -111,7 +127,8 @@ class EndpointText:
                         yield event
             except StreamBroken:  # everything received was judged: continue from there
                 self.traffic.retries += 1
-            empty_requests = 0 if self.traffic.received_tokens > received else empty_requests + 1
+            is_empty = self.traffic.received_tokens + self.traffic.chosen == received
+            empty_requests = empty_requests + 1 if is_empty else 0
             if empty_requests > MAX_EMPTY_REQUESTS:
                 raise EndpointError(
                     f"the server answered {empty_requests} requests in a row without a token: try again later"
@@ -132,44 +149,96 @@ class EndpointText:
             self._source.end("done")
 
     def _draw(self) -> AsyncGenerator[DrawnToken, None]:
-        """Return the tokens of one request, up to the first that needs another one."""
+        """Return the tokens of one request, up to the first that needs another one, or a token that is drawn here."""
+        if self._source.must_look_further:
+            return self._look_further()
+        if find_dense(self.row.node) is not None:
+            return self._choose() if self.row.node.mass_left() > 0 else self._stream(is_thinned=False)
         table = self._source.table
         is_noise = table.mass_left() < self.row.spec.policy.mass_floor  # the judge then concedes what comes
         method = self._plan.choose(table)
-        if table.touched and not is_noise and method == "bias":
-            return self._draw_biased(table)
-        if table.touched and not is_noise and method == "thin" and table.mass_left() < MIN_MASS_TO_THIN:
-            return self._draw_many()
+        if method == "here" and self._plan.wants_more(table) and self.row.node.memory is None:
+            return self._tell_more()
+        if method == "here" and table.mass_left() > 0:
+            return self._choose()
+        if method == "bias" and not is_noise:
+            return self._draw_biased(table.biases(), share=table.mass_left())
         return self._stream(is_thinned=not is_noise)
 
     async def _stream(self, *, is_thinned: bool) -> AsyncGenerator[DrawnToken, None]:
         async with aclosing(self._read(self._request())) as drawn_tokens:
             async for drawn in drawn_tokens:
                 if is_thinned and not self._keeps(drawn):
+                    self._source.tell(drawn.alternatives)
                     return
                 yield drawn
 
-    async def _draw_many(self) -> AsyncGenerator[DrawnToken, None]:
-        """Yield the first kept one of some draws."""
-        count = min(MAX_DRAWS, ceil(EXPECTED_KEPT_DRAWS / self._source.table.mass_left()))
-        self.traffic.requests += 1 if self._plan.draws_together else count
-        self.traffic.received_tokens += count
-        for item in await self._client.draw(self._request(max_tokens=1), count):
-            drawn = self._receive(item)
-            if drawn is None or self._keeps(drawn):
-                if drawn is not None:
-                    yield drawn
-                self._has_ended = isinstance(item, StreamEnd)
-                return
+    async def _choose(self) -> AsyncGenerator[DrawnToken, None]:
+        """Draw from what was told; or, by the same chance, ask for one of the other tokens."""
+        token = self._source.draw()
+        if token is not None:
+            self.traffic.chosen += 1
+            yield DrawnToken(token, None)
+            self._has_ended = token in self._ends
+            return
+        table = self._source.table
+        bias = dict.fromkeys(table.known, LOWEST_BIAS)
+        others = self._draw_biased(bias, share=table.unknown) if self._plan.fits(bias) else self._draw_other(table)
+        async with aclosing(others):
+            async for drawn in others:
+                yield drawn
 
-    async def _draw_biased(self, table: SparseTable) -> AsyncGenerator[DrawnToken, None]:
+    async def _draw_other(self, table: SparseTable) -> AsyncGenerator[DrawnToken, None]:
+        """Yield the first of some draws that is an unknown token, as long as there may be one."""
+        left = CONVINCING_DRAWS / table.unknown
+        while left > 0:
+            count = min(MAX_DRAWS, ceil(EXPECTED_KEPT_DRAWS / table.unknown))
+            left -= count
+            for item in await self._ask(self._request(max_tokens=1), count):
+                drawn = self._receive(item)
+                if drawn is None or not table.knows(drawn.token):
+                    if drawn is not None:
+                        yield drawn
+                    self._has_ended = isinstance(item, StreamEnd)
+                    return
+                self.traffic.thinned += 1
+        table.is_whole = True
+
+    async def _draw_biased(self, bias: Mapping[int, float], *, share: float) -> AsyncGenerator[DrawnToken, None]:
+        """Draw one token under a bias. share: of the whole distribution, which the bias leaves."""
         scale = self._sampling.temperature or 1.0
-        bias = {token: scale * value for token, value in table.biases().items()}
-        # The server tells probabilities of what is left, which is this share of the whole distribution.
-        share = table.mass_left() if self._plan.logprobs == "drawn" else 1.0
-        async with aclosing(self._read(self._request(max_tokens=1, bias=bias))) as drawn_tokens:
+        request = self._request(max_tokens=1, bias={token: scale * value for token, value in bias.items()})
+        # The server tells probabilities of what is left.
+        share = share if self._plan.logprobs == "drawn" else 1.0
+        async with aclosing(self._read(request)) as drawn_tokens:
             async for drawn in drawn_tokens:
                 yield drawn if drawn.probability is None else drawn._replace(probability=drawn.probability * share)
+
+    async def _tell_more(self) -> AsyncGenerator[DrawnToken, None]:
+        """Ask for more of the likeliest tokens, once at a place."""
+        self.row.node.memory = "told more"
+        self._source.tell(await self._list_likeliest(self._request(max_tokens=1)))
+        return
+        yield
+
+    async def _look_further(self) -> AsyncGenerator[DrawnToken, None]:
+        """Ask for the likeliest tokens before truncation."""
+        request = replace(self._request(max_tokens=1), sampling=Sampling(), logprobs=self._plan.further)
+        self._source.look_further(await self._list_likeliest(request))
+        return
+        yield
+
+    async def _list_likeliest(self, request: StreamRequest) -> Sequence[tuple[int, float]]:
+        request = replace(request, top_logprobs=min(FURTHER_ALTERNATIVES, self._plan.max_top_logprobs))
+        (item,) = await self._ask(request, 1)
+        drawn = self._receive(item)
+        return drawn.alternatives if drawn else ()
+
+    async def _ask(self, request: StreamRequest, count: int) -> Sequence[StreamItem]:
+        """Return draws of one token."""
+        self.traffic.requests += 1 if self._plan.draws_together else count
+        self.traffic.received_tokens += count
+        return await self._client.draw(request, count)
 
     def _keeps(self, drawn: DrawnToken) -> bool:
         """Return whether a token drawn from the whole distribution is kept; count it otherwise."""
@@ -178,17 +247,23 @@ class EndpointText:
         return is_kept
 
     def _request(self, *, max_tokens: int | None = None, bias: Mapping[int, float] = NO_BIAS) -> StreamRequest:
-        row, plan = self.row, self._plan
-        # The biased tokens are usually the likeliest: more are asked for, so that others are among them.
-        top_logprobs = plan.top_logprobs and min(plan.top_logprobs + len(bias), plan.max_top_logprobs)
+        row, plan, alternatives = self.row, self._plan, 0
+        rewinds = _count_rewinds(row.node)
+        logprobs = plan.logprobs if rewinds >= plan.rewinds_before_logprobs else None
+        length = max_tokens or row.max_new_tokens - len(row.tokens)
+        if not row.spec.policy.do_sample:
+            # The biased tokens are usually the likeliest: more are asked for, so that others are among them.
+            alternatives = min(plan.top_logprobs + len(bias), plan.max_top_logprobs)
+        elif logprobs is not None and rewinds and not bias:
+            alternatives, length = plan.top_logprobs, min(length, TOLD_TOKENS)
         return StreamRequest(
             prompt=self._prompt + row.tokens,
-            max_tokens=max_tokens or row.max_new_tokens - len(row.tokens),
+            max_tokens=length,
             seed=self._seeds.getrandbits(31),
             sampling=self._sampling,
             bias=bias,
-            logprobs=plan.logprobs if row.node.rewinds >= plan.rewinds_before_logprobs else None,
-            top_logprobs=top_logprobs,
+            logprobs=logprobs,
+            top_logprobs=alternatives,
         )
 
     async def _read(self, request: StreamRequest) -> AsyncGenerator[DrawnToken, None]:
@@ -222,5 +297,18 @@ class EndpointText:
         token = self._end_token if item.token is None else item.token
         if token is None:
             return None
-        alternatives = tuple((other, exp(logprob)) for other, logprob in item.alternatives)
+        self._doubtful.discard(token)
+        if isinstance(item, StreamEnd):
+            self._ends.add(token)
+        alternatives = tuple(
+            (other, exp(logprob)) for other, logprob in item.alternatives if other not in self._doubtful
+        )
         return DrawnToken(token, None if item.logprob is None else exp(item.logprob), alternatives)
+
+
+def _count_rewinds(node: Node | None) -> int:
+    """Return the most rewinds to a place to which the text may still return."""
+    most = 0
+    while node is not None:
+        most, node = max(most, node.rewinds), node.parent
+    return most

@@ -1,13 +1,36 @@
-"""Refuse requests that can't be written under bans while the client waits: vLLM then answers 400 with the sentence."""
+"""What of the bans runs outside of vLLM's scheduler: a logits processor that changes no logits.
+
+In the front end it refuses requests that can't be written under bans while the client waits: vLLM then answers 400 with
+the sentence. In a worker it has the model runner read what the scheduler asks of resumed requests.
+"""
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from vllm.v1.sample.logits_processor import LogitsProcessor
 from vllm.v1.worker.gpu.sample.logits_processor.interface import LogitsProcessor as LogitsProcessorV2
 
-from antislop.vllm.requests import check_request
+from antislop.vllm.requests import PARAMETERS, check_request
+
+FIRST_RUNNER_ARGUMENTS = 3
+"""With which vLLM's first model runner makes a logits processor; the second one has two."""
+
+
+@cache
+def read_parameters() -> None:
+    """Have vLLM's first model runner read the new parameters of requests that are resumed, as the second one does."""
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner  # in a worker; the front end does without
+
+    update_states = GPUModelRunner._update_states
+
+    def update(runner: Any, scheduler_output: Any) -> Any:
+        for name, parameters in getattr(scheduler_output, PARAMETERS, {}).items():
+            runner.requests[name].sampling_params = parameters
+        return update_states(runner, scheduler_output)
+
+    GPUModelRunner._update_states = update
 
 
 class CheckRequestBans(LogitsProcessor, LogitsProcessorV2):  # type: ignore[misc]
@@ -20,7 +43,8 @@ class CheckRequestBans(LogitsProcessor, LogitsProcessorV2):  # type: ignore[misc
         check_request(sampling_params, has_own_list=cls.has_own_list)
 
     def __init__(self, *args: Any) -> None:
-        pass
+        if len(args) == FIRST_RUNNER_ARGUMENTS:
+            read_parameters()
 
     def add_request(self, *args: Any) -> bool:  # noqa: ARG002
         return False  # the logits of no request are changed

@@ -1,31 +1,72 @@
 """Judge a text whose tokens an engine draws.
 
 Most tokens complete no ban: they cost one look-up of the matcher, and neither row, ledger nor events are made for them.
+Where bans are withdrawn again and again, the engine is asked for the likeliest tokens, and the next one is chosen here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from typing import Literal, NamedTuple, TypeAlias
 
 from torch import Tensor
+from transformers import LogitsProcessorList
 
 from antislop.decoding.ledger import Node
 from antislop.decoding.row import CallbackMemory, Row, RowSpec
 from antislop.decoding.stream_source import SparseTable, StreamSource, open_table
+from antislop.decoding.tables import find_dense
 from antislop.trace.events import Admitted, Conceded, Event, Rewound
 from antislop.trace.report import Report
 
+REWINDS_BEFORE_ASKING = 2
+"""Rewinds to a position before the likeliest tokens are asked for there: few positions need more."""
 
-class NoSettings:
-    """The engine applies the settings of a text, and says when it ends."""
 
-    eos_token_ids: frozenset[int] = frozenset()
+class Told(NamedTuple):
+    """What an engine tells of a draw: probabilities in the distribution that it drew from.
+
+    probability: of the token that was drawn.
+    likeliest: tokens and their probabilities; one of 0 means that there are no others.
+    """
+
+    probability: float
+    likeliest: Sequence[tuple[int, float]] = ()
+
+    def times(self, share: float) -> Told:
+        """Return the same in a distribution of which that one is a share."""
+        return Told(share * self.probability, [(token, share * known) for token, known in self.likeliest])
+
+
+class Choice(NamedTuple):
+    """From which tokens an engine is to draw. is_excluded: from all but these."""
+
+    tokens: Collection[int]
+    is_excluded: bool = False
+
+
+Question: TypeAlias = Literal["likeliest", "model"]
+"""What an engine is asked for: the likeliest tokens of what it draws from, or of the model's own distribution."""
+
+
+class EngineRules:
+    """The engine applies the settings of a text, and says when it ends.
+
+    warpers: make the distribution from which the engine draws of the model's own.
+    """
+
+    def __init__(
+        self, *, warpers: LogitsProcessorList | None = None, eos_token_ids: frozenset[int] = frozenset()
+    ) -> None:
+        self._warpers = warpers or LogitsProcessorList()
+        self.eos_token_ids = eos_token_ids
 
     def follow(self, rows: Sequence[Row]) -> CallbackMemory | None:  # noqa: ARG002
         return None
 
     def process(self, rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Tensor:  # noqa: ARG002
-        return logits
+        scores: Tensor = self._warpers(None, logits)
+        return scores
 
     def is_done(self, row: Row) -> bool:  # noqa: ARG002
         return False
@@ -57,60 +98,124 @@ class StopStrings:
 class EngineText:
     """The tokens of a text, as far as they were not withdrawn.
 
+    truncates: whether the engine leaves out unlikely tokens, by top-k, top-p or min-p.
+    can_ask: whether the engine can be asked for the likeliest tokens.
+
     tokens: a list of its own.
     settled: no rewind reaches below this length.
     is_finished: the text ended, and is not judged any more. After a stop string, tokens may follow that nobody reads.
     report: what its bans did.
     outcomes: the events of its bans.
-    thinned: tokens that were drawn again, because bans left only a part of their probability.
+    thinned: tokens that were drawn again: bans left only a part of their probability, or they answered a question.
     """
 
-    def __init__(self, spec: RowSpec, *, stop_strings: StopStrings | None = None) -> None:
+    def __init__(
+        self, spec: RowSpec, *, stop_strings: StopStrings | None = None, truncates: bool = False, can_ask: bool = False
+    ) -> None:
         self._spec = spec
         self._stop_strings = stop_strings
+        self._truncates = truncates
+        self._can_ask = can_ask
         self.tokens: list[int] = []
         self.settled = 0
         self.is_finished = False
         self.report = Report()
         self.outcomes: list[Event] = []
         self.thinned = 0
-        self._probabilities: list[float] = []  # of the tokens, if the engine tells them
+        self._told: dict[int, Told] = {}  # of unsettled tokens, by their positions
+        self._question: Question | None = None
+        self._choice: Choice | None = None  # from which the engine draws the next token
         self._state = spec.state
         self._withdrawn = 0
         self._source: StreamSource | None = None  # while something unsettled was withdrawn
 
-    def read(self, token: int, probability: float | None = None) -> bool:
+    def ask(self) -> Question | None:
+        """Return what the engine is to tell of its draws from now on. Call it after each rewind."""
+        self._question, source = None, self._source
+        if source is not None and self._can_ask:
+            node = source.row.node
+            if source.must_look_further:
+                self._question = "model"
+            elif node.rewinds >= REWINDS_BEFORE_ASKING and not (find_dense(node) or self._can_choose(node)):
+                self._question = "likeliest"
+        return self._question
+
+    def choose(self) -> Choice | None:
+        """Return from which tokens the engine is to draw the next one; None for any. Call it once for each draw."""
+        self._choice = None
+        if (source := self._source) is not None and self._question != "model" and self._can_choose(source.row.node):
+            token = source.draw()
+            self._choice = Choice([*source.table.known], is_excluded=True) if token is None else Choice([token])
+        return self._choice
+
+    def _can_choose(self, node: Node) -> bool:
+        table = node.table
+        if isinstance(table, SparseTable) and (not table.touched or (self._truncates and table.unknown)):
+            return False  # if likely tokens are left out before a truncation, others get into what it leaves
+        return table is not None and table.mass_left() > 0
+
+    def read(self, token: int, told: Told | None = None) -> bool:
         """Add the token that was drawn next; return whether it stays. If not, `tokens` is what is left.
 
-        probability: of the token under the model, of all tokens or of none. With it, later draws at a position exclude
-            what a ban has already taken from it.
+        told: by the engine. With it, later draws at a position exclude what a ban has already taken from it.
         """
         if self.is_finished:
             self.tokens.append(token)
             self.settled = len(self.tokens)
             return True
-        stays = self._judge(token, probability)
-        if stays and probability is not None:
-            self._probabilities.append(probability)
+        stays = self._judge(token, told)
         if stays and self._stop_strings is not None and self._stop_strings.end(self.tokens):
             return self.end()
         return stays
 
-    def _judge(self, token: int, probability: float | None) -> bool:
+    def _judge(self, token: int, told: Told | None) -> bool:
         if self._source is None:
             state = self._spec.matcher.feed(self._state, token)
             if not state.violations:
+                if told is not None:
+                    self._told[len(self.tokens)] = told
                 self.tokens.append(token)
                 self._state = state
-                self.settled = max(self.settled, state.settled_length)
+                self._settle(max(self.settled, state.settled_length))
                 return True
             self._source = self._open()
-        elif probability is not None and not self._counts(token, self._source):
+            _note(token, told, self._source.row.node)
+        elif not self._counts(token, told, self._source):
             self.thinned += 1
             return False
-        stays = self._source.take(token, probability)
+        stays = self._source.take(token, None)
         self._follow(self._source.row)
         return stays
+
+    def _counts(self, token: int, told: Told | None, source: StreamSource) -> bool:
+        """Return whether a token counts as drawn from what bans have left of the distribution."""
+        node = source.row.node
+        choice, self._choice = self._choice, None
+        if self._question == "model":
+            source.look_further(told.likeliest if told is not None else ())
+            return False
+        if choice is None:
+            _note(token, told, node)
+            return self._is_noise(node) or source.keeps(token)
+        if choice.is_excluded and told is not None:
+            _note(token, told.times(source.table.unknown), node)
+        return True
+
+    def list_shares(self) -> dict[int, float]:
+        """Return the known probabilities of next tokens, before anything was subtracted, where one was chosen."""
+        assert self._source is not None
+        if table := find_dense(self._source.row.node):
+            return dict(enumerate(table.logits[0].exp().tolist()))
+        return {token: self._source.table.probability(token) for token in self._source.table.known}
+
+    def _is_noise(self, node: Node) -> bool:
+        """Report whether so little is left that the judge concedes what comes."""
+        return node.mass_left() < self._spec.policy.mass_floor
+
+    def _settle(self, length: int) -> None:
+        self.settled = length
+        if self._told:
+            self._told = {position: told for position, told in self._told.items() if position >= length}
 
     def end(self) -> bool:
         """End the text here; return whether it ends. If not, that completes a ban, and `tokens` is what is left."""
@@ -125,33 +230,33 @@ class EngineText:
         self._follow(self._source.row)
         return self.is_finished
 
-    def _counts(self, token: int, source: StreamSource) -> bool:
-        """Return whether a token counts as drawn from what bans have left of the distribution."""
-        is_noise = source.table.mass_left() < self._spec.policy.mass_floor  # the judge then concedes what comes
-        return is_noise or source.keeps(token)
-
     def _open(self) -> StreamSource:
         row = Row(self._spec)
         row.tokens, row.state, row.settled = self.tokens, self._state, self.settled
         row.withdrawn_count = self._withdrawn
         node = Node(depth=self.settled)
-        known: Sequence[float | None] = self._probabilities or [None] * len(self.tokens)
-        for token, probability in zip(self.tokens[self.settled :], known[self.settled :], strict=True):
-            if probability is not None:
-                open_table(node).note(token, probability)
+        for token in self.tokens[self.settled :]:
+            _note(token, self._told.pop(node.depth, None), node)
             node = node.child(token)
         row.node = node
-        return StreamSource(row)
+        return StreamSource(row, looks_further=self._can_ask)
 
     def _follow(self, row: Row) -> None:
-        self._state, self.settled, self._withdrawn = row.state, row.settled, row.withdrawn_count
+        self._state, self._withdrawn = row.state, row.withdrawn_count
+        self._settle(row.settled)
         self.is_finished = row.is_finished
-        del self._probabilities[len(self.tokens) :]
         events = row.release()
         self.report.extend(events, keep=False)
         self.outcomes += [event for event in events if isinstance(event, (Rewound, Conceded, Admitted))]
         if not _remembers(row.node):
             self._source = None
+
+
+def _note(token: int, told: Told | None, node: Node) -> None:
+    if told is not None and not find_dense(node):
+        table = open_table(node)
+        table.note(token, told.probability)
+        table.tell(told.likeliest)
 
 
 def _remembers(node: Node | None) -> bool:

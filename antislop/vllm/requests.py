@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 KEY = "antislop"
 PLACE = f"extra_args[{KEY!r}]"
+PARAMETERS = "antislop_parameters"
+"""What the scheduler calls the new sampling parameters of resumed requests, in the output that it sends to runners."""
 LOGPROBS_MODE, TELLS_DRAWN = "logprobs_mode", "processed_logprobs"
 """The option of vLLM, and its value, by which log-probabilities are those of the distribution that was drawn from."""
 LISTS_KEPT = 64
@@ -54,7 +56,7 @@ class EngineSettings:
     exempt: Sequence[str] = ()
     on_exhausted: OnExhausted = "concede"
     max_rewinds: int = MAX_REWINDS
-    method: Method = "reject"
+    method: Method = "thin"
     on_greedy: OnGreedy = "refuse"
     resume: Resume = "hold"
 

@@ -1,7 +1,8 @@
 """vLLM's scheduler, with bans: it takes withdrawn tokens out of a request, and has vLLM read the rest again.
 
-vLLM's workers, runners, sampler and front end stay as they are. The scheduler is not public, so other versions of vLLM
-than those that were tested are refused.
+Two ways that vLLM has for other things carry what a text asks of its next draw: the mask of the tokens that a grammar
+allows, and the sampling parameters of a request that is resumed. The scheduler is not public, so other versions of vLLM
+than those that were tested are refused if they differ in what is used here.
 """
 
 from __future__ import annotations
@@ -9,15 +10,24 @@ from __future__ import annotations
 import copy
 import inspect
 import time
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
 import vllm
-from transformers import AutoTokenizer
+from transformers import (
+    AutoTokenizer,
+    LogitsProcessorList,
+    MinPLogitsWarper,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
 from vllm.logger import init_logger
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.output import GrammarOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine import EngineCoreEventType
 from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
@@ -28,17 +38,25 @@ from antislop.decoding.row import RowSpec
 from antislop.errors import InputError
 from antislop.hf.compiled_bans import CompiledBans
 from antislop.lists.ban_list import BanList
-from antislop.vllm.engine_text import EngineText, NoSettings, StopStrings
+from antislop.vllm.engine_text import Choice, EngineRules, EngineText, StopStrings, Told
 from antislop.vllm.outcomes import describe
-from antislop.vllm.requests import KEY, LOGPROBS_MODE, TELLS_DRAWN, EngineSettings, ListCache, check_request
+from antislop.vllm.requests import KEY, LOGPROBS_MODE, PARAMETERS, TELLS_DRAWN, EngineSettings, ListCache, check_request
 
 Request: TypeAlias = Any
 
 logger = init_logger(__name__)
 
 TESTED = ("0.32",)
+LIKELIEST = 256
+"""How many of the likeliest tokens a text asks for: nearly always all that a truncation leaves."""
+PROMPT_LOGPROBS = {
+    "prompt_logprobs_dict": "new_prompt_logprobs_tensors",
+    "prompt_token_id_logprobs_dict": "prompt_token_id_logprobs",
+}
+"""Fields of the model runner's output, and those of the output of a request."""
 SIGNATURES = {
     "add_request": ("request",),
+    "get_grammar_bitmask": ("scheduler_output",),
     "update_from_output": ("scheduler_output", "model_runner_output"),
     "_update_request_with_output": ("request", "new_token_ids", "is_stale"),
     "_preempt_request": ("request", "timestamp", "drop_stale_output"),
@@ -61,6 +79,41 @@ def check_vllm() -> None:
             raise _explain(f"Scheduler.{name} takes ({', '.join(found)})" if method else f"it has no Scheduler.{name}")
 
 
+def _check_processor(processors: Sequence[str | type] | None) -> None:
+    """Raise `InputError` if the first model runner has nobody who gives it the parameters of resumed requests."""
+    if not any("antislop.vllm" in str(processor) for processor in processors or ()):
+        raise InputError(
+            "method='thin' needs the logits processor of antislop: pass --logits-processors antislop.vllm:CheckBans"
+        )
+
+
+def _mask(choices: Mapping[str, Choice], grammars: Any, *, vocabulary_size: int) -> Any:
+    """Return the tokens that requests may draw, 32 in a number, as vLLM does for grammars. grammars: are added."""
+    allowed = np.zeros((len(choices), -(-vocabulary_size // 32) * 32), np.uint8)
+    for row, choice in zip(allowed, choices.values(), strict=True):
+        row[:] = choice.is_excluded
+        row[list(choice.tokens)] = not choice.is_excluded
+    names, drafts = [*choices], [0] * len(choices)
+    masks = np.packbits(allowed, axis=1, bitorder="little").view(np.int32)
+    if grammars is not None:
+        names += grammars.structured_output_request_ids
+        masks = np.concatenate([masks, grammars.grammar_bitmask])
+        drafts += grammars.num_acceptable_drafts or [0] * len(grammars.structured_output_request_ids)
+    return GrammarOutput(names, masks, drafts)
+
+
+def _list_warpers(params: Any) -> LogitsProcessorList:
+    """Return what makes the distribution from which vLLM draws of the model's own, in vLLM's order."""
+    warpers = LogitsProcessorList([TemperatureLogitsWarper(params.temperature)])
+    if params.min_p > 0:
+        warpers.append(MinPLogitsWarper(params.min_p))
+    if params.top_k > 0:
+        warpers.append(TopKLogitsWarper(params.top_k))
+    if params.top_p < 1:
+        warpers.append(TopPLogitsWarper(params.top_p))
+    return warpers
+
+
 def _explain(difference: str) -> InputError:
     return InputError(
         f"bans can't be kept inside vLLM {vllm.__version__}: {difference}. They were tested with vLLM "
@@ -69,51 +122,83 @@ def _explain(difference: str) -> InputError:
 
 
 class _Text(EngineText):
-    """A text and what vLLM tells of its tokens.
+    """A text, and what passes between it and vLLM.
 
-    thins: whether the probabilities of the tokens are used.
-    hides_logprobs: whether vLLM computes log-probabilities that the caller did not ask for.
-    logprobs: of the tokens that have not left the engine, one row each.
+    params: as the caller asked.
+    likeliest: how many tokens it may ask for; 0 if vLLM can't tell them.
+    prompt_logprobs: fields of the first output.
     """
 
     def __init__(
-        self,
-        spec: RowSpec,
-        bans: BanList,
-        *,
-        tells_events: bool,
-        thins: bool,
-        hides_logprobs: bool,
-        stop_strings: StopStrings | None = None,
+        self, spec: RowSpec, bans: BanList, params: Any, *, tells_events: bool, likeliest: int, **options: Any
     ) -> None:
-        super().__init__(spec, stop_strings=stop_strings)
+        # In the place of these tokens vLLM would tell others.
+        self._likeliest = 0 if params.logprob_token_ids else likeliest
+        truncates = params.top_p < 1 or params.top_k > 0 or params.min_p > 0
+        super().__init__(spec, truncates=truncates, can_ask=self._likeliest > 0, **options)
+        self.prompt_logprobs: dict[str, Any] = {}
         self._bans = bans
+        self._params = params
         self._tells_events = tells_events
-        self._thins = thins
-        self.hides_logprobs = hides_logprobs
-        self.logprobs: list[Any] = []
+        self._rows: list[Any] = []  # log-probabilities, if the caller asked, of tokens that have not left the engine
         self._sent = 0
+        self._resumes = 0
 
-    def note_logprobs(self, output: Any, request: Request, count: int) -> list[float | None]:
-        """Keep the log-probabilities of new tokens; return the probabilities from which they are judged."""
-        if output.logprobs is not None and request.sampling_params.num_logprobs is not None:
-            place = output.req_id_to_index[request.request_id]
-            rows = output.logprobs.slice_request(place, count)
-            self.logprobs += [type(rows)(*(part[i : i + 1] for part in rows[:3])) for i in range(count)]
-            if self._thins:
-                probabilities: list[float | None] = np.exp(rows.logprobs[:, 0]).tolist()  # the drawn token comes first
-                return probabilities
-        return [None] * count
+    def make_params(self, *, renews_seed: bool) -> Any:
+        """Return the parameters by which vLLM draws from now on. renews_seed: its noise depends on seed and place."""
+        params = copy.copy(self._params)
+        params.extra_args = {name: value for name, value in (params.extra_args or {}).items() if name != KEY} or None
+        if renews_seed and params.seed is not None:
+            self._resumes += 1
+            params.seed = seed_of(params.seed, self._resumes) % 2**31
+        question = self.ask()
+        if question is not None:
+            params.logprobs = max(self._likeliest, params.logprobs or 0)
+        if question == "model":
+            params.temperature, params.top_p, params.top_k, params.min_p = 1.0, 1.0, 0, 0.0
+        return params
+
+    def read_draw(self, token: int, row: Any) -> bool:
+        """Add the token that was drawn next, as `read` does. row: its log-probabilities; None if there are none."""
+        told = None
+        if row is not None and self._likeliest:
+            probabilities = np.exp(row.logprobs[0, : 1 + self._likeliest], dtype=float).tolist()
+            likeliest = zip(row.logprob_token_ids[0, 1:].tolist(), probabilities[1:], strict=False)
+            told = Told(probabilities[0], list(likeliest))
+        if row is not None and self._params.num_logprobs is not None:
+            self._rows.append(self._describe_draw(token, row))
+        return self.read(token, told)
+
+    def _describe_draw(self, token: int, row: Any) -> Any:
+        """Return the log-probabilities that the caller asked for, also if the token was not drawn from all tokens."""
+        width = 1 + self._params.num_logprobs if self._params.num_logprobs >= 0 else None
+        if self._choice is None:
+            return type(row)(row.logprob_token_ids[:, :width], row.logprobs[:, :width], row.sampled_token_ranks)
+        shares = self.list_shares()
+        own = shares.get(token, float(np.exp(row.logprobs[0, 0])) * max(0.0, 1.0 - sum(shares.values())))
+        others = sorted(shares.items(), key=lambda pair: pair[1], reverse=True)
+        pairs = [(token, own), *others, *[(token, own)] * row.logprobs.shape[1]][:width]
+        with np.errstate(divide="ignore"):
+            logprobs = np.log([[share for _, share in pairs]], dtype=np.float32)
+        unknown_rank = int(row.sampled_token_ranks[0]) if token not in shares else 1
+        rank = unknown_rank + sum(share > own for share in shares.values())
+        return type(row)(np.array([[other for other, _ in pairs]], np.int32), logprobs, np.array([rank]))
 
     def take_settled(self) -> list[int]:
         """Return the tokens that may leave the engine now."""
-        del self.logprobs[len(self.tokens) - self._sent :]
+        del self._rows[len(self.tokens) - self._sent :]
         sent, self._sent = self._sent, self.settled
         return self.tokens[sent : self.settled]
 
-    def take_logprobs(self, count: int) -> Any:
-        rows, self.logprobs = self.logprobs[:count], self.logprobs[count:]
-        return type(rows[0])(*map(np.concatenate, zip(*(row[:3] for row in rows), strict=True))) if rows else None
+    def complete(self, output: Any) -> None:
+        """Give an output the log-probabilities of its tokens, and the first one those of the prompt."""
+        count = len(output.new_token_ids)
+        rows, self._rows = self._rows[:count], self._rows[count:]
+        columns = (np.concatenate(parts) for parts in zip(*(row[:3] for row in rows), strict=True))
+        output.new_logprobs = type(rows[0])(*columns) if rows else None
+        for name, value in self.prompt_logprobs.items():
+            setattr(output, name, value)
+        self.prompt_logprobs.clear()
 
     def describe(self) -> dict[str, Any]:
         """Return what the bans did, as the caller sees it."""
@@ -140,6 +225,9 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
                 f"method='thin' needs the probabilities from which vLLM draws, and {LOGPROBS_MODE} is "
                 f"{model.logprobs_mode!r}: pass {LOGPROBS_MODE}={TELLS_DRAWN!r} (--logprobs-mode {TELLS_DRAWN})"
             )
+        if self._settings.method == "thin" and not self.use_v2_model_runner:
+            _check_processor(model.logits_processors)
+        self._vocabulary_size = model.get_vocab_size()
         tokenizer = AutoTokenizer.from_pretrained(
             model.tokenizer, revision=model.tokenizer_revision, trust_remote_code=model.trust_remote_code
         )
@@ -168,6 +256,8 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         for request in self._rewound.values():
+            text = self._texts[request.request_id]
+            request.sampling_params = text.make_params(renews_seed=self.use_v2_model_runner)
             if request.status == RequestStatus.RUNNING:
                 # As vLLM does for `reset_prefix_cache`: preempted, and resumed in the same step.
                 self.running.remove(request)
@@ -177,18 +267,33 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
                 else:
                     self._preempt_request(request, time.monotonic(), drop_stale_output=True)
         self._rewound.clear()
-        return super().schedule(*args, **kwargs)
+        scheduled = super().schedule(*args, **kwargs)
+        # The second model runner is sent the parameters of each resumed request; the first one looks here.
+        resumed = self._texts.keys() & scheduled.scheduled_cached_reqs.resumed_req_ids
+        setattr(scheduled, PARAMETERS, {name: self.requests[name].sampling_params for name in resumed})
+        return scheduled
+
+    def get_grammar_bitmask(self, scheduler_output: Any) -> Any:
+        choices, drafts = dict[str, Choice](), scheduler_output.scheduled_spec_decode_tokens
+        for name, count in scheduler_output.num_scheduled_tokens.items():
+            text = self._texts.get(name)
+            if text is None or name in drafts or not self._draws_next(self.requests[name], count):
+                continue
+            if choice := text.choose():
+                choices[name] = choice
+        grammars = super().get_grammar_bitmask(scheduler_output)
+        return _mask(choices, grammars, vocabulary_size=self._vocabulary_size) if choices else grammars
 
     def _update_request_with_output(
         self, request: Request, new_token_ids: list[int], is_stale: bool = False
     ) -> tuple[list[int], bool]:
         text = self._texts.get(request.request_id)
-        known = text.note_logprobs(self._output, request, len(new_token_ids)) if text is not None else []
+        rows = self._find_logprobs(request, len(new_token_ids))
         before = request.status, request.stop_reason
         new_token_ids, stopped = super()._update_request_with_output(request, new_token_ids, is_stale)
         if text is None:
             return new_token_ids, stopped
-        stays = all(map(text.read, new_token_ids, known))
+        stays = all(map(text.read_draw, new_token_ids, rows))
         if stays and stopped:
             stays = text.end()
         if text.is_finished and not stopped:
@@ -202,11 +307,14 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
         self._output = model_runner_output
+        for name, output_name in PROMPT_LOGPROBS.items():
+            told = getattr(model_runner_output, name)
+            for request_id in self._texts.keys() & told.keys():  # its first token may not leave the engine yet
+                self._texts[request_id].prompt_logprobs[output_name] = told.pop(request_id)
         outputs = super().update_from_output(scheduler_output, model_runner_output)
         for output in chain.from_iterable(each.outputs for each in outputs.values()):
-            if (text := self._texts.get(output.request_id) or self._ended.get(output.request_id)) and text.logprobs:
-                logprobs = text.take_logprobs(len(output.new_token_ids))
-                output.new_logprobs = None if text.hides_logprobs else logprobs
+            if text := self._texts.get(output.request_id) or self._ended.get(output.request_id):
+                text.complete(output)
         self._ended.clear()
         return outputs
 
@@ -235,24 +343,32 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
             matcher=bans.matcher,
             state=bans.read_prompt(request.prompt_token_ids),
             policy=self._settings.policy,
-            settings=NoSettings(),
+            settings=EngineRules(warpers=_list_warpers(params), eos_token_ids=frozenset(params.all_stop_token_ids)),
             max_new_tokens=request.max_tokens,
             generator=coins,
         )
-        thins = self._settings.method == "thin"
-        if hides_logprobs := thins and params.num_logprobs is None:
-            request.sampling_params = copy.copy(params)
-            request.sampling_params.logprobs = 0  # of the tokens that are drawn
         strings, surface = params.stop, bans.vocabulary.surface
-        stop_strings = StopStrings(strings, surface, min_tokens=params.min_tokens) if strings else None
-        self._texts[request.request_id] = _Text(
+        self._texts[request.request_id] = text = _Text(
             spec,
             bans.bans,
+            params,
             tells_events=options.events,
-            thins=thins,
-            hides_logprobs=hides_logprobs,
-            stop_strings=stop_strings,
+            likeliest=min(LIKELIEST, self._vocabulary_size) if self._settings.method == "thin" else 0,
+            stop_strings=StopStrings(strings, surface, min_tokens=params.min_tokens) if strings else None,
         )
+        request.sampling_params = text.make_params(renews_seed=False)
+
+    def _find_logprobs(self, request: Request, count: int) -> list[Any]:
+        """Return the log-probabilities of new tokens, one row for each; None for each if there are none."""
+        logprobs, params = self._output.logprobs, request.sampling_params
+        if logprobs is None or params is None or params.num_logprobs is None:
+            return [None] * count
+        rows = logprobs.slice_request(self._output.req_id_to_index[request.request_id], count)
+        return [type(rows)(*(part[i : i + 1] for part in rows[:3])) for i in range(count)]
+
+    def _draws_next(self, request: Request, count: int) -> bool:
+        """Report whether a step that reads `count` tokens of a request draws the next one, after all that are known."""
+        return not request.is_prefill_chunk and request.num_in_flight_tokens - request.num_stale_output_tokens == count
 
     def _can_hold(self, request: Request) -> bool:
         """Report whether a request may keep its blocks: the token to read again is in one of its own."""
@@ -293,10 +409,6 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
         del request._all_token_ids[kept:]
         del request.block_hashes[kept // self.hash_block_size :]
         request.spec_token_ids = []
-        if self.use_v2_model_runner and request.sampling_params.seed is not None:
-            # Its noise depends on the seed and the position only: the same token would be drawn again and again.
-            request.sampling_params = copy.copy(request.sampling_params)
-            request.sampling_params.seed = seed_of(request.sampling_params.seed, 1) % 2**31
         request.drop_stale_output, request.num_stale_output_tokens = True, request.num_in_flight_tokens
         self._rewound[request.request_id] = request
 

@@ -122,12 +122,12 @@ class LettersChain:
             prefixes = [*product(range(len(self.words)), repeat=length)]
             ids = torch.tensor([[*self._prompt, *prefix] for prefix in prefixes])
             scores = model(ids).logits[:, -1].double()
-            for warp in self._warpers():
+            for warp in self.warpers():
                 scores = warp(ids, scores)
             shares |= zip(prefixes, scores.softmax(-1), strict=True)
         return shares
 
-    def _warpers(self) -> list[Callable[[Tensor, Tensor], Tensor]]:
+    def warpers(self) -> list[Callable[[Tensor, Tensor], Tensor]]:
         kinds: dict[str, Callable[[Any], Callable[[Tensor, Tensor], Tensor]]] = {
             "temperature": TemperatureLogitsWarper,
             "top_k": TopKLogitsWarper,

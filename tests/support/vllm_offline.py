@@ -62,7 +62,7 @@ def run(job: dict[str, Any]) -> list[list[dict[str, Any]]]:
 
     llm = LLM(**({} if job["banning"] is None else banning(**job["banning"])) | job["llm"])
     prompts = [{"prompt_token_ids": request.pop("prompt")} for request in job["requests"]]
-    params = [SamplingParams(**request) for request in job["requests"]]
+    params = [SamplingParams.from_optional(**request) for request in job["requests"]]  # ids in JSON are strings
     results = llm.generate(prompts, params, use_tqdm=False)
     return [
         [
@@ -71,7 +71,8 @@ def run(job: dict[str, Any]) -> list[list[dict[str, Any]]]:
                 "text": output.text,
                 "reason": output.finish_reason,
                 "counts": (result.kv_transfer_params or {}).get("antislop"),
-                "logprobs": output.logprobs and [next(iter(own.values())).logprob for own in output.logprobs],
+                "logprobs": output.logprobs
+                and [[(token, own.logprob, own.rank) for token, own in told.items()] for told in output.logprobs],
             }
             for output in result.outputs
         ]

@@ -10,6 +10,7 @@ import json
 import random
 import sys
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
 from antislop.vllm import BanningScheduler, banning
+from antislop.vllm.requests import PARAMETERS
 
 BLOCK, BLOCKS, PLACES = 4, 40, 16
 STEPS = 100_000
@@ -52,7 +54,7 @@ class Runner:
         self._cells = [[-1] * BLOCK for _ in range(BLOCKS)]
         self._unseeded = random.Random(0)
 
-    def run(self, step: Any) -> Any:
+    def run(self, step: Any, grammar: Any) -> Any:
         gone = step.finished_req_ids | (step.preempted_req_ids or set() if self._second else set())
         for name in gone:
             self.states.pop(name, None)
@@ -65,6 +67,9 @@ class Runner:
             state.tokens = list(new.prefill_token_ids if self._second else new.prompt_token_ids)
             state.blocks, computed[new.req_id] = list(new.block_ids[0]), new.num_computed_tokens
         cached = step.scheduled_cached_reqs
+        if not self._second:
+            for name, params in getattr(step, PARAMETERS).items():
+                self.states[name].params = params
         assert not (self._second and cached.resumed_req_ids)
         for name, count, blocks in zip(cached.req_ids, cached.num_computed_tokens, cached.new_block_ids, strict=True):
             state, computed[name] = self.states[name], count
@@ -72,26 +77,50 @@ class Runner:
                 state.tokens, state.blocks = list(cached.all_token_ids[name]), []
             state.blocks += blocks[0] if blocks else []
         names = list(step.num_scheduled_tokens)
-        drawn = [self._read(self.states[name], computed[name], step.num_scheduled_tokens[name]) for name in names]
-        tokens = np.array([[token] for token, _ in drawn])
-        rows = LogprobsLists(tokens, np.log([[share] for _, share in drawn]), np.ones(len(names), int))
+        asked = ([], []) if grammar is None else (grammar.structured_output_request_ids, grammar.grammar_bitmask)
+        masks = dict(zip(*asked, strict=True))
+        drawn = [
+            self._read(self.states[name], computed[name], step.num_scheduled_tokens[name], masks.get(name))
+            for name in names
+        ]
         sampled = [[token] if token != NONE else [] for token, _ in drawn]
-        return ModelRunnerOutput(names, {name: i for i, name in enumerate(names)}, sampled, rows)
+        counts = [self.states[name].params.logprobs for name in names]
+        logprobs = None if counts.count(None) == len(counts) else _tell(drawn, max(count or 0 for count in counts))
+        return ModelRunnerOutput(names, {name: i for i, name in enumerate(names)}, sampled, logprobs)
 
-    def _read(self, state: State, start: int, count: int) -> tuple[int, float]:
-        """Read tokens into the cache; return the token drawn after the last of a text, and its share."""
+    def _read(self, state: State, start: int, count: int, mask: Any) -> tuple[int, list[float]]:
+        """Read tokens into the cache; return the token drawn after the last of a text, and the shares of all tokens.
+
+        mask: bits of the tokens that may be drawn; None for all.
+        """
         for i in range(start, start + count):
             self._cells[state.blocks[i // BLOCK]][i % BLOCK] = state.tokens[i]
         if start + count < len(state.tokens):
-            return NONE, 1.0
+            return NONE, [1.0]
         seen = [cell for block in state.blocks for cell in self._cells[block]][: len(state.tokens)]
         assert seen == state.tokens, (seen, state.tokens)
         own = state.tokens[state.prompt_length :]
         shares = self._shares.get(" ".join(map(str, own)), [1.0])  # steps in flight go on behind the end of a text
+        if mask is not None:
+            bits = np.unpackbits(mask.view(np.uint8), bitorder="little").tolist()
+            shares = [share * bit for share, bit in zip(shares, bits, strict=False)]
         numbers = random.Random(f"{state.params.seed} {len(own)}") if self._second else state.numbers
         token = numbers.choices(range(len(shares)), shares)[0]
         state.tokens.append(token)
-        return token, shares[token] / sum(shares)
+        return token, [share / sum(shares) for share in shares]
+
+
+def _tell(drawn: Sequence[tuple[int, list[float]]], count: int) -> LogprobsLists:
+    """Return what the runner tells of tokens and of the likeliest ones beside them, as many for each."""
+    rows, ranks = [], []
+    for token, shares in drawn:
+        order = sorted(range(len(shares)), key=shares.__getitem__, reverse=True)
+        row = [(token, shares[token]), *((other, shares[other]) for other in order[:count])]
+        rows.append(row + row[-1:] * (1 + count - len(row)))
+        ranks.append(1 + order.index(token) if token != NONE else 1)
+    with np.errstate(divide="ignore"):
+        logprobs = np.log([[share for _, share in row] for row in rows])
+    return LogprobsLists(np.array([[token for token, _ in row] for row in rows]), logprobs, np.array(ranks))
 
 
 def build_scheduler(model: str, *, is_async: bool, second: bool, options: dict[str, Any]) -> Any:
@@ -99,7 +128,13 @@ def build_scheduler(model: str, *, is_async: bool, second: bool, options: dict[s
     arguments = banning(**options)
     mode = arguments.get("logprobs_mode", "raw_logprobs")
     config = VllmConfig(
-        model_config=ModelConfig(model=model, dtype="float32", max_model_len=64, logprobs_mode=mode),
+        model_config=ModelConfig(
+            model=model,
+            dtype="float32",
+            max_model_len=64,
+            logprobs_mode=mode,
+            logits_processors=arguments["logits_processors"],
+        ),
         scheduler_config=SchedulerConfig(
             max_num_seqs=PLACES, max_num_batched_tokens=32, max_model_len=64, is_encoder_decoder=False
         ),
@@ -141,7 +176,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
             for name, steps in patience.items()
         }
         if step.num_scheduled_tokens:
-            flight.append((step, runner.run(step)))
+            flight.append((step, runner.run(step, scheduler.get_grammar_bitmask(step))))
         if not flight:
             break
         if step.num_scheduled_tokens and len(flight) < job["in_flight"]:

@@ -5,33 +5,62 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
+import torch
+from scipy.stats import chi2_contingency
+from transformers import (
+    LogitsProcessorList,
+    MinPLogitsWarper,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
 
-from antislop.decoding.policy import Policy
+from antislop.decoding.policy import PROBABILITY_FLOOR, Policy
 from antislop.matching.bans import Ban
 from antislop.matching.token_matcher import Matcher
 from antislop.trace.events import Drawn, Event
-from antislop.vllm.engine_text import EngineText, NoSettings, StopStrings
+from antislop.vllm.engine_text import EngineRules, EngineText, StopStrings, Told
 from antislop.vllm.outcomes import COUNTS, describe, read_report, rebuild_events
 from tests.support.ban_cases import CASES, LETTERS, anywhere, expected_of
 from tests.support.depth import in_turn, sample_size
+from tests.support.oracles import rejection_distribution
 from tests.support.statistics import p_value
-from tests.support.toys import PROMPT, Markov, spec_of
+from tests.support.toys import EXACT, PROMPT, Markov, Processor, run, spec_of
 
 
-def write(model: Markov, matcher: Matcher, chance: Random, *, thins: bool = False) -> EngineText:
-    """Write a text as an engine does, which sees nothing but what was withdrawn.
+def write(
+    model: Markov, matcher: Matcher, chance: Random, *, tells: int | None, always: bool = False, **policy: Any
+) -> EngineText:
+    """Write a text as an engine does, which sees nothing but what was withdrawn, and what the text asks of it.
 
-    thins: whether it tells the probabilities of its tokens.
+    tells: how many of the likeliest tokens it tells, if it is asked; None if it never does.
+    always: it tells them without being asked.
     """
-    text, sent = EngineText(spec_of(model, matcher, lookback=False, settings=NoSettings())), 0
+    rules = EngineRules(warpers=LogitsProcessorList(model.processors), eos_token_ids=model.eos)
+    spec = spec_of(model, matcher, lookback=False, settings=rules, policy=replace(EXACT, **policy))
+    text = EngineText(spec, truncates=bool(model.processors), can_ask=tells is not None)
+    question, sent = None, 0
     while not text.is_finished:
-        weights = model.probs(PROMPT, text.tokens).tolist()
-        token = chance.choices(range(len(weights)), weights)[0]
-        if text.read(token, weights[token] if thins else None) and model.ends(text.tokens):
-            text.end()
+        logits, choice = model.logits(torch.tensor([[*PROMPT, *text.tokens]])), text.choose()
+        if choice is not None:
+            is_chosen = torch.zeros(model.size, dtype=torch.bool)
+            is_chosen[list(choice.tokens)] = True
+            logits[0, is_chosen == choice.is_excluded] = -torch.inf
+        if question != "model":
+            logits = model.score(torch.empty(0), logits)
+        probs = logits.softmax(-1)[0].tolist()
+        token = chance.choices(range(model.size), probs)[0]
+        likeliest = sorted(enumerate(probs), key=lambda pair: pair[1], reverse=True)[:tells]
+        stays = text.read(token, Told(probs[token], likeliest) if question or always else None)
+        if stays and model.ends(text.tokens):
+            stays = text.end()
+        if not stays:
+            question = text.ask()
         assert sent <= text.settled <= len(text.tokens)
         sent = text.settled
     return text
@@ -45,7 +74,7 @@ def test_all_that_happened_is_rebuilt_from_what_bans_did(case: str, limit: int) 
     for seed in range(sample_size(20)):
         model, happened = Markov(len(words), seed=seed, length=8), list[Event]()
         policy = Policy(True, "exact", "concede", max_rewinds=limit)
-        text = EngineText(spec_of(model, matcher, lookback=False, settings=NoSettings(), policy=policy))
+        text = EngineText(spec_of(model, matcher, lookback=False, settings=EngineRules(), policy=policy))
         while not text.is_finished:
             weights = model.probs(PROMPT, text.tokens).tolist()
             token, before = chance.choices(range(len(weights)), weights)[0], len(text.outcomes)
@@ -63,19 +92,89 @@ TIMES = sample_size(1000)
 """Enough to find probabilities that are off by 32 %, as in test_exactness.py."""
 
 
-@pytest.mark.parametrize(("case", "thins"), in_turn(CASES, [False, True], each=2))
-def test_texts_of_an_engine_are_those_of_rejection_sampling(case: str, thins: bool) -> None:
+WAYS = [(None, False), (0, True), (1, False), (2, False), (2, True), (99, False)]
+"""How many of the likeliest tokens an engine tells, and whether without being asked."""
+
+
+@pytest.mark.parametrize(("case", "way"), in_turn(CASES, WAYS, each=2))
+def test_texts_of_an_engine_are_those_of_rejection_sampling(
+    case: str, way: tuple[int | None, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("antislop.vllm.engine_text.REWINDS_BEFORE_ASKING", 1)  # the toys' bans are not likely
     words, bans = CASES[case]
     model, matcher, chance = Markov(len(words), seed=1), Matcher(bans, words), Random(0)
-    texts = [write(model, matcher, chance, thins=thins) for _ in range(TIMES)]
+    tells, always = way
+    texts = [write(model, matcher, chance, tells=tells, always=always) for _ in range(TIMES)]
     assert p_value(Counter(tuple(text.tokens) for text in texts), expected_of(case, 1)) > 1e-4
-    assert any(text.thinned for text in texts) == (thins and any(text.report.rewinds for text in texts))
+
+
+@pytest.mark.parametrize("share", [0.5, 0.95, 0.99, 0.998])
+@pytest.mark.parametrize("tells", [1, 2, 4])
+def test_a_likely_ban_is_withdrawn_three_times_at_most(share: float, tells: int) -> None:
+    model, matcher = Markov(4, length=1), Matcher([anywhere("a")], LETTERS)
+    others = [0.5, 0.3, 0.2]
+    model.table = torch.tensor([share, *((1 - share) * other for other in others)]).log().expand(4, 4, 4)
+    texts = [write(model, matcher, Random(seed), tells=tells) for seed in range(TIMES)]
+    assert max(text.report.rewinds for text in texts) <= 3
+    assert not any(text.report.conceded for text in texts)
+    drawn = Counter(tuple(text.tokens) for text in texts)
+    assert p_value(drawn, {(1 + number,): other for number, other in enumerate(others)}) > 1e-4
+
+
+TRUNCATIONS: dict[str, list[Processor]] = {
+    "temperature and top-k": [TemperatureLogitsWarper(0.7), TopKLogitsWarper(3)],
+    "top-p": [TopPLogitsWarper(0.9)],
+    "min-p": [MinPLogitsWarper(0.1)],
+}
+
+
+@pytest.mark.parametrize("tells", [1, 3])
+@pytest.mark.parametrize("name", TRUNCATIONS)
+def test_an_engine_that_masks_before_it_truncates_writes_the_right_texts(
+    name: str, tells: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("antislop.vllm.engine_text.REWINDS_BEFORE_ASKING", 1)
+    model, chance = Markov(4, seed=3, processors=TRUNCATIONS[name]), Random(0)
+    bans = [anywhere("ab"), anywhere("bcd", 0.3), anywhere("da")]
+    matcher = Matcher(bans, LETTERS)
+    drawn = Counter(tuple(write(model, matcher, chance, tells=tells).tokens) for _ in range(TIMES))
+    assert p_value(drawn, rejection_distribution(model, LETTERS, bans)) > 1e-4
+
+
+NOISE = PROBABILITY_FLOOR / 3
+USED_UP: dict[str, tuple[tuple[float, ...], list[Processor], list[Ban]]] = {
+    "one token": ((0.6, 0.3, 0.09, 0.01), [TopKLogitsWarper(1)], [anywhere("a")]),
+    "two tokens": ((0.6, 0.3, 0.09, 0.01), [TopKLogitsWarper(1)], [anywhere("a"), anywhere("b")]),
+    "several are left": ((0.6, 0.2, 0.15, 0.05), [TopPLogitsWarper(0.55)], [anywhere("a")]),
+    "noise is left": ((1 - 3 * NOISE, NOISE, NOISE, NOISE), [], [anywhere("a")]),
+    "noise is left of top-p": ((1 - 3 * NOISE, NOISE, NOISE, NOISE), [TopPLogitsWarper(0.5)], [anywhere("a")]),
+    "little is left": ((0.9995, 0.0002, 0.00018, 0.00012), [TemperatureLogitsWarper(0.9)], [anywhere("a")]),
+    "little is left below": ((0.9995, 0.0002, 0.00018, 0.00012), [], [anywhere("aa")]),
+}
+
+
+@pytest.mark.parametrize("case", USED_UP)
+def test_where_bans_leave_almost_nothing_an_engine_goes_on_as_a_model_in_this_process(case: str) -> None:
+    """Texts and concessions are distributed alike."""
+    shares, processors, bans = USED_UP[case]
+    model, matcher = Markov(4, length=3, processors=processors), Matcher(bans, LETTERS)
+    model.table = torch.tensor(shares).log().expand(4, 4, 4)
+    counts: list[Counter[tuple[tuple[int, ...], int]]] = [Counter(), Counter()]
+    for seed in range(TIMES):
+        torch.manual_seed(seed)
+        text = write(model, matcher, Random(seed), tells=4)
+        counts[0][tuple(text.tokens), text.report.conceded] += 1
+        tokens, report = run(model, LETTERS, bans, matcher=matcher, lookback=False)
+        counts[1][tokens, report.conceded] += 1
+    seen = [key for key in counts[0] + counts[1] if counts[0][key] + counts[1][key] >= 10]
+    assert sum(counts[0][key] for key in seen) > 0.9 * TIMES
+    assert len(seen) == 1 or chi2_contingency([[own[key] for key in seen] for own in counts]).pvalue > 1e-4
 
 
 def write_letters(letters: str, bans: Sequence[Ban], *, stop: str) -> EngineText:
     """Write letters as they come until one does not stay."""
     matcher = Matcher(bans, LETTERS)
-    spec = spec_of(Markov(4), matcher, lookback=False, settings=NoSettings(), max_new_tokens=20)
+    spec = spec_of(Markov(4), matcher, lookback=False, settings=EngineRules(), max_new_tokens=20)
     text = EngineText(spec, stop_strings=StopStrings([stop], LETTERS.surface))
     for letter in letters:
         if not text.read("abcd".index(letter)):
