@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -27,6 +28,50 @@ NAMES = {"max_new_tokens": "max_tokens", "stop_strings": "stop"}
 SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 
+class Dispatcher:
+    """Hands each text of one engine to whoever asked for it: continuations are written while texts are.
+
+    engine: an `LLMEngine` of vLLM. Requests that are open have a name of their own.
+    """
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+        self._names = map(str, count())
+        self._criteria: dict[str, Sequence[StoppingCriteria]] = {}
+        self._finished: dict[str, Any] = {}
+
+    def add(self, prompt: list[int], params: Any, criteria: Sequence[StoppingCriteria]) -> str:
+        """Ask for a text, which ends by its parameters or by the caller's criteria; return its name."""
+        name = next(self._names)
+        self._criteria[name] = criteria
+        self._engine.add_request(name, {"prompt_token_ids": prompt}, params)
+        return name
+
+    def finish(self, names: Collection[str]) -> list[str]:
+        """Run the engine until one of these texts is finished; return the names of those that are."""
+        while not (finished := [name for name in names if name in self._finished]):
+            for output in self._engine.step():
+                if output.finished:
+                    self._finished[output.request_id] = output
+                elif _meets(self._criteria[output.request_id], output):
+                    self._engine.abort_request([output.request_id])
+                    self._finished[output.request_id] = output
+        return finished
+
+    def take(self, name: str) -> Any:
+        """Return the output of a finished text, and forget the text."""
+        del self._criteria[name]
+        return self._finished.pop(name)
+
+    def abort(self, names: Iterable[str]) -> None:
+        """End texts that nobody waits for any more."""
+        names = list(names)
+        self._engine.abort_request([name for name in names if name not in self._finished])
+        for name in names:
+            self._criteria.pop(name)
+            self._finished.pop(name, None)
+
+
 class VllmMaker(RecordMakerBase):
     """Makes records with `vllm.LLM`. arguments: of `LLM`; options: see `RecordMakerBase`."""
 
@@ -45,8 +90,9 @@ class VllmMaker(RecordMakerBase):
             raise InputError(
                 "bans inside vLLM need sampling, and the temperature is 0: raise it, or leave the bans out"
             )
-        self._llm = self._start(arguments)
-        self._room: int = self._llm.model_config.max_model_len
+        llm = self._start(arguments)
+        self._engine = Dispatcher(llm.llm_engine)
+        self._room: int = llm.model_config.max_model_len
 
     def _start(self, arguments: dict[str, Any]) -> Any:
         try:
@@ -62,24 +108,21 @@ class VllmMaker(RecordMakerBase):
     def write(
         self, prompts: Iterator[list[int]], seeds: Iterator[int], *, arm: Arm, settings: dict[str, Any]
     ) -> Iterator[Completion]:
-        engine, number, open_texts = self._llm.llm_engine, 0, 0
         is_banned, criteria = arm not in UNBANNED, settings.get("stopping_criteria", ())
-        while True:
-            while open_texts < QUEUED * self._batch_size and (ids := next(prompts, None)) is not None:
-                params = _make_params(settings, seed=next(seeds), is_banned=is_banned)
-                engine.add_request(str(number), {"prompt_token_ids": ids}, params)
-                number, open_texts = number + 1, open_texts + 1
-            if not open_texts:
-                return
-            for output in engine.step():
-                if not output.finished and _meets(criteria, output):
-                    engine.abort_request([output.request_id])
-                elif not output.finished:
-                    continue
-                open_texts -= 1
-                yield self._finish(output)
+        numbers, places = count(), dict[str, int]()  # the place of each open text among the prompts, by its request
+        try:
+            while True:
+                while len(places) < QUEUED * self._batch_size and (ids := next(prompts, None)) is not None:
+                    params = _make_params(settings, seed=next(seeds), is_banned=is_banned)
+                    places[self._engine.add(ids, params, criteria)] = next(numbers)
+                if not places:
+                    return
+                for name in self._engine.finish(places):
+                    yield self._complete_text(self._engine.take(name), places.pop(name))
+        finally:
+            self._engine.abort(places)
 
-    def _finish(self, output: Any) -> Completion:
+    def _complete_text(self, output: Any, place: int) -> Completion:
         (text,) = output.outputs
         tokens = list(text.token_ids)
         report, described = Report(), (output.kv_transfer_params or {}).get(KEY)
@@ -87,7 +130,7 @@ class VllmMaker(RecordMakerBase):
             report = read_report(described, tokens, self._bans, surfaces=self._vocabulary)
         decoded = self._vocabulary.decode(tokens, after=output.prompt_token_ids)
         error = RuntimeError("vLLM could not write the text: see its log") if text.finish_reason == "error" else None
-        return Completion(int(output.request_id), decoded, tokens, report, error=error)
+        return Completion(place, decoded, tokens, report, error=error)
 
     def _find_room(self, new_tokens: int) -> int | None:
         return self._room - new_tokens
