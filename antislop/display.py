@@ -15,6 +15,8 @@ from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, TypeVar
 
+from antislop import __version__
+
 if TYPE_CHECKING:
     from jinja2 import Template
 
@@ -119,15 +121,15 @@ def format_number(value: float) -> str:
 
 
 def list_versions(packages: Iterable[str]) -> dict[str, str]:
-    """Return the versions of Python and of the installed ones of some packages.
+    """Return the versions of Python, of antislop and of the installed ones of some packages.
 
-    >>> [*list_versions(["antislop", "not-installed"])]
-    ['python', 'antislop']
+    >>> [*list_versions(["regex", "not-installed"])]
+    ['python', 'antislop', 'regex']
     """
     from importlib.metadata import PackageNotFoundError, version  # slow to import
     from platform import python_version
 
-    versions = {"python": python_version()}
+    versions = {"python": python_version(), "antislop": __version__}
     for package in packages:
         with suppress(PackageNotFoundError):
             versions[package] = version(package)

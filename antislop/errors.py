@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+DISTRIBUTION = "antislop-lm"
+"""What pip installs. PyPI takes no package named antislop, since one named anti-slop exists."""
+
 
 class InputError(ValueError):
     """Raised with one sentence: what was expected, what came, what to do. Commands print it and end with status 2."""

@@ -92,7 +92,7 @@ def describe_conditions() -> dict[str, Any]:
         "cores": count_cores(),
         "threads": torch.get_num_threads(),
         "load": [round(load, 2) for load in os.getloadavg()],
-        **list_versions(("torch", "transformers", "antislop")),
+        **list_versions(("torch", "transformers")),
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }
 

@@ -3,8 +3,8 @@
     python examples/cluster_job.py --workers 2                       # a local cluster; half a minute
     python examples/cluster_job.py --address auto --model some/model --prompts my.jsonl --n 8
 
-Needs Ray (pip install 'antislop[ray]'). All other options are passed to antislop dataset. If some records failed or the
-process was killed, the job runs again and resumes: it writes no record twice.
+Needs Ray (pip install 'antislop-lm[ray]'). All other options are passed to antislop dataset. If some records failed or
+the process was killed, the job runs again and resumes: it writes no record twice.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     python examples/json_grammar.py
 
-Needs llguidance: pip install 'antislop[grammar]'.
+Needs llguidance: pip install 'antislop-lm[grammar]'.
 """
 
 from __future__ import annotations

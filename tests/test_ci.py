@@ -70,9 +70,14 @@ def test_a_script_of_ci_can_be_run_and_names_targets_and_tests_that_exist(script
     assert [path for path in re.findall(r"\btests/[\w/.]+", text) if not (ROOT / path).exists()] == []
 
 
-def test_the_script_of_ci_runs_all_checks() -> None:
-    made = re.findall(r"^make ([a-z-]+)", (ROOT / ".ci" / "run").read_text(encoding="utf-8"), flags=re.MULTILINE)
-    assert made == ["demo", "docs", "test-all", "test-versions", "check", "package", "eval-quick"]
+def test_the_script_of_ci_runs_the_commands_of_the_readme_in_clones_and_then_all_checks() -> None:
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    readme = re.findall(r"^make [a-z-]+", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert readme == ["make demo", "make test"]
+    before, *others = re.split(r"^command -v chromium|^make ", script, flags=re.MULTILINE)
+    assert re.findall(r"^run_in_a_clone (.*)", before, flags=re.MULTILINE) == readme
+    made = [re.match(r"[a-z-]+", other)[0] for other in others[1:]]
+    assert made == ["docs", "test-all", "test-versions", "check", "package", "eval-quick"]
 
 
 def test_only_make_test_leaves_tests_out() -> None:

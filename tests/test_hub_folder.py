@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, 
 
 import antislop
 from antislop import AntiSlop, applied_to
+from antislop.errors import DISTRIBUTION
 from tests.support.documents import read_blocks
 
 FOLDER = Path(__file__).parents[1] / "hub" / "antislop"
@@ -31,7 +32,7 @@ SLOP = antislop.default_bans()
 def _modules_in(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Copy the code to a folder of the test, and not to the user's cache."""
     try:
-        version("antislop")
+        version(DISTRIBUTION)
     except PackageNotFoundError:
         pytest.skip("antislop is not installed, and transformers looks for it by the name of its distribution")
     folder = tmp_path_factory.mktemp("modules", numbered=True)
@@ -162,7 +163,7 @@ def test_a_model_may_bring_it_along(loaded: Any) -> None:
 
 def test_the_requirement_is_this_version() -> None:
     (line,) = (FOLDER / "custom_generate" / "requirements.txt").read_text(encoding="utf-8").splitlines()
-    assert line == f"antislop>={antislop.__version__}"
+    assert line == f"{DISTRIBUTION}>={antislop.__version__}"
 
 
 def test_the_card_says_what_the_folder_is() -> None:

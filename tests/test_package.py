@@ -13,7 +13,7 @@ import tarfile
 import zipfile
 from collections import Counter
 from dataclasses import replace
-from importlib.metadata import packages_distributions, requires
+from importlib.metadata import requires
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -24,11 +24,13 @@ from packaging.utils import canonicalize_name
 
 import antislop
 from antislop import files
+from antislop.errors import DISTRIBUTION
 from antislop.lists import reading
 from antislop.lists.bundled import FOLDER
 from antislop.matching.patterns import incremental_regex, pattern
 from antislop.records import files as records, sources
 from antislop.trace.events import Admitted, Conceded
+from tests.support.processes import start_command
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -51,8 +53,8 @@ def test_the_wheel_contains_all_files_of_the_package(tmp_path: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     package = {str(p.relative_to(ROOT)) for p in (ROOT / "antislop").rglob("*") if p.is_file() and p.suffix != ".pyc"}
     assert package <= names
-    assert {name.partition("/")[0] for name in names} == {"antislop", f"antislop-{antislop.__version__}.dist-info"}
-    assert {f"antislop-{antislop.__version__}.dist-info/licenses/{name}" for name in ("LICENSE", "NOTICE")} <= names
+    assert {name.partition("/")[0] for name in names} == {"antislop", f"antislop_lm-{antislop.__version__}.dist-info"}
+    assert {f"antislop_lm-{antislop.__version__}.dist-info/licenses/{name}" for name in ("LICENSE", "NOTICE")} <= names
     assert wheel.stat().st_size < 10e6
 
 
@@ -121,6 +123,33 @@ def test_the_metadata_names_the_pythons_and_links_within_one_repository() -> Non
     assert all(url.startswith(source) for url in PROJECT["urls"].values())
     for name in ("CITATION.cff", "SECURITY.md", "antislop/data/tiny/README.md"):
         assert f"{source}" in (ROOT / name).read_text(encoding="utf-8"), name
+
+
+TEXT_SUFFIXES = (".md", ".py", ".pyi", ".ipynb")
+TAKEN = ("anti-slop", "anti-slop-kit", "anti-slop-py", "anti-slop-python", "antishlop-cli", "antislope-ai", "slop")
+"""Names near ours that PyPI had on 2026-11-24."""
+
+
+def reduce_name(name: str) -> str:
+    """Return what PyPI compares new names by (`ultranormalize_name` in https://github.com/pypi/warehouse)."""
+    return re.sub("[._-]", "", name.lower()).translate(str.maketrans("lio", "110"))
+
+
+def test_pypi_takes_the_name_of_the_distribution() -> None:
+    assert PROJECT["name"] == DISTRIBUTION
+    taken = {reduce_name(name) for name in TAKEN}
+    assert reduce_name("antislop") in taken, "or the import's own name could be had"
+    assert reduce_name(DISTRIBUTION) not in taken
+
+
+def test_every_sentence_that_installs_the_package_names_its_distribution() -> None:
+    folders = ("antislop", "data", "docs", "eval", "examples", "hub")
+    texts = [path for folder in folders for path in (ROOT / folder).rglob("*.*") if path.suffix in TEXT_SUFFIXES]
+    texts += [path for path in ROOT.glob("*.md") if path.name != "CHANGELOG.md"]  # whose earlier entries are history
+    assert len(texts) > 300
+    wrong = re.compile(r"pip install '?antislop(?![\w-])|`antislop\[")
+    found = {path.name: wrong.findall(path.read_text(encoding="utf-8")) for path in texts}
+    assert {name: places for name, places in found.items() if places} == {}
 
 
 def test_the_citation_is_of_this_version() -> None:
@@ -215,6 +244,8 @@ def test_the_demo_installs_no_extras_and_says_each_step() -> None:
 (HOOK,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8"))
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
 INSTALLED = {canonicalize_name(Requirement(line).name) for line in HOOK["additional_dependencies"][1:]}
+ON_WINDOWS = {"colorama"}
+"""Packages that only Windows needs; elsewhere they need not be there."""
 
 
 def test_the_hook_installs_the_pinned_versions_and_all_that_they_require() -> None:
@@ -224,8 +255,8 @@ def test_the_hook_installs_the_pinned_versions_and_all_that_they_require() -> No
     no_dependencies, *packages = HOOK["additional_dependencies"]
     assert no_dependencies == "--no-deps"
     assert {package for package in packages if "==" in package} <= pins
-    for package in packages:
-        for line in requires(Requirement(package).name) or []:
+    for package in {Requirement(package).name for package in packages} - ON_WINDOWS:
+        for line in requires(package) or []:
             needed = Requirement(line)
             if needed.marker is None or needed.marker.evaluate({"extra": ""}):
                 assert canonicalize_name(needed.name) in INSTALLED
@@ -234,21 +265,9 @@ def test_the_hook_installs_the_pinned_versions_and_all_that_they_require() -> No
 def test_scan_needs_no_package_that_the_hook_does_not_install(tmp_path: Path) -> None:
     (tmp_path / "a.md").write_text("It was a testament to x.\n")
     (tmp_path / "list.yaml").write_text("group:\n  - a testament to\n")
-    distributions = packages_distributions().items()
-    others = {module for module, names in distributions if not set(map(canonicalize_name, names)) & INSTALLED}
-    code = (
-        "import sys, importlib.abc\n"
-        "class Refuse(importlib.abc.MetaPathFinder):\n"
-        "    def find_spec(self, name, path, target=None):\n"
-        f"        if name.partition('.')[0] in {others - {'antislop'}}:\n"
-        "            raise ModuleNotFoundError(name)\n"
-        "sys.meta_path.insert(0, Refuse())\n"
-        f"sys.argv = ['antislop', *{HOOK['entry'].split()[1:]}, 'a.md', '--bans', 'list.yaml']\n"
-        "from antislop.__main__ import main; main()\n"
-    )
-    env = {**os.environ, "PYTHONPATH": str(Path(antislop.__file__).parents[1])}
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (1, "a.md:1:8: a testament to\n"), done.stderr
+    scan = start_command([*HOOK["entry"].split()[1:], "a.md", "--bans", "list.yaml"], installed=INSTALLED, cwd=tmp_path)
+    out, err = scan.communicate()
+    assert (scan.returncode, out) == (1, "a.md:1:8: a testament to\n"), err
 
 
 def test_the_action_installs_what_the_hook_installs_and_runs_it(tmp_path: Path) -> None:

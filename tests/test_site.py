@@ -58,7 +58,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site, built strictly."""
     for package in ("mkdocs", "material", "mkdocstrings"):
         if find_spec(package) is None:
-            pytest.skip(f"{package} is not installed: pip install 'antislop[docs]'")
+            pytest.skip(f"{package} is not installed: pip install 'antislop-lm[docs]'")
     folder = tmp_path_factory.mktemp("site")
     built = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)],
@@ -124,7 +124,7 @@ def test_the_first_page_says_what_it_is_and_shows_it(size: str, address: str, br
     width, height = SIZES[size]
     page = browser.new_page(viewport={"width": width, "height": height})
     page.goto(f"{address}/index.html")
-    for selector in ("h1", "code:text('pip install antislop')", "a:text('Get started')", "a:text('GitHub')"):
+    for selector in ("h1", "code:text('pip install antislop-lm')", "a:text('Get started')", "a:text('GitHub')"):
         box = page.locator(f".hero {selector}").bounding_box()
         assert box and box["y"] + box["height"] <= height, selector
     picture = page.locator(".hero img")

@@ -20,7 +20,7 @@ from antislop.cli.terminal import as_input_error, check_suffix, console, refuse_
 from antislop.data import FOLDER
 from antislop.datasets.samples import Arm
 from antislop.display import list_versions
-from antislop.errors import InputError
+from antislop.errors import DISTRIBUTION, InputError
 from antislop.evaluation.html_report import describe_machine
 from antislop.hf.pretrained import ModelSpec, load_model
 from antislop.lists.ban_list import BanList
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 OPENINGS = FOLDER / "openings.txt"
 """The default prompts."""
 DEFAULT_ARMS = "plain,banned"
-PACKAGES = ("antislop", "torch", "transformers", "numpy", "scipy", "wordfreq", "matplotlib")
+PACKAGES = ("torch", "transformers", "numpy", "scipy", "wordfreq", "matplotlib")
 """Packages whose versions a report names, if they are installed."""
 
 
@@ -144,7 +144,7 @@ def _require_packages() -> None:
         import jinja2  # noqa: F401
         import matplotlib  # noqa: F401
     except ImportError as error:
-        raise InputError(f"eval needs the package {error.name}: pip install 'antislop[eval]'") from error
+        raise InputError(f"eval needs the package {error.name}: pip install '{DISTRIBUTION}[eval]'") from error
 
 
 def _read_arms(arms: str) -> tuple[Arm, ...]:

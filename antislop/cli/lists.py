@@ -27,7 +27,7 @@ from antislop.cli.terminal import (
     writing_or_stdout,
 )
 from antislop.display import describe_count
-from antislop.errors import InputError
+from antislop.errors import DISTRIBUTION, InputError
 from antislop.hf.pretrained import ModelSpec, load_tokenizer
 from antislop.lists.ban_list import BanList
 from antislop.lists.frequencies import load_frequencies
@@ -153,7 +153,7 @@ def _summarize(checked: _Checked) -> str:
     if refused := checked.bans.refused:
         counts = Counter({"refused": len(refused)}) + counts
     parts = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
-    unchecked = "; common words and missing commas are not checked: that needs pip install 'antislop[lint]'"
+    unchecked = f"; common words and missing commas are not checked: that needs pip install '{DISTRIBUTION}[lint]'"
     total = describe_count(len(checked.bans), "entry", "entries")
     return f"{total}: {parts or 'nothing found'}{'' if checked.knows_words else unchecked}"
 

@@ -32,7 +32,7 @@ from antislop.cli.terminal import (
 )
 from antislop.data import FOLDER
 from antislop.display import describe_count, quote_formula
-from antislop.errors import InputError
+from antislop.errors import DISTRIBUTION, InputError
 from antislop.files import read_bytes, replace_text
 from antislop.records.texts import AnyText, Half, find_half, open_texts
 
@@ -235,7 +235,7 @@ def using_profiles() -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise InputError(f"{error}: profiles need the packages of pip install 'antislop[eval]'") from error
+        raise InputError(f"{error}: profiles need the packages of pip install '{DISTRIBUTION}[eval]'") from error
 
 
 def _check_distinct(texts: Sequence[Path], baseline: Sequence[Path]) -> None:
@@ -361,7 +361,7 @@ def _report_profile(profile: Profile, *, min_count: int, min_prompts: int) -> No
 
 _WITHOUT_WORDFREQ = (
     "wordfreq is not installed, so human rates are those of the baseline alone, and words newer than it count as "
-    "overused; pip install 'antislop[eval]' adds today's rates"
+    f"overused; pip install '{DISTRIBUTION}[eval]' adds today's rates"
 )
 
 
@@ -373,7 +373,7 @@ def _check_picture(out: Path) -> None:
     if out.suffix.lower() not in (".svg", ".png", ".pdf"):
         raise InputError(f"{out}: not a format of pictures: name it .svg, .png or .pdf")
     if find_spec("matplotlib") is None:
-        raise InputError("a picture needs the package matplotlib: pip install 'antislop[eval]', or leave out -o")
+        raise InputError(f"a picture needs the package matplotlib: pip install '{DISTRIBUTION}[eval]', or leave out -o")
 
 
 def _write_changes(changes: Sequence[Change], options: ComparisonOptions, out: Path | None) -> None:

@@ -19,7 +19,7 @@ from antislop.cli.progress import ProgressBar, stop_at_interrupt
 from antislop.cli.terminal import as_input_error, console, say
 from antislop.cli.tune_auto import AutoOptions, list_options, run_stages
 from antislop.display import describe_count
-from antislop.errors import InputError
+from antislop.errors import DISTRIBUTION, InputError
 from antislop.hf.pretrained import ModelSpec, load_model
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ class _Run:
 
     @property
     def spec(self) -> TuneSpec:
-        """What decides the tuned model. Raises `InputError` without the packages of antislop[tune]."""
+        """What decides the tuned model. Raises `InputError` without the packages of antislop-lm[tune]."""
         spec: TuneSpec = _import_tuning().TuneSpec(
             loss=self.loss.value,
             rank=None if self.training.full else self.training.lora_r or 128,
@@ -230,7 +230,7 @@ def _import_tuning() -> ModuleType:
     try:
         return import_module("antislop.tuning.tuning")
     except ImportError as error:
-        raise InputError(f"tuning needs more packages ({error}): pip install 'antislop[tune]'") from error
+        raise InputError(f"tuning needs more packages ({error}): pip install '{DISTRIBUTION}[tune]'") from error
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from antislop import __version__
 from antislop.datasets.samples import measure_slop
-from antislop.errors import InputError
+from antislop.errors import DISTRIBUTION, InputError
 from antislop.files import read_bytes, read_json, replace_text, replacing
 from antislop.lists.ban_list import BanList
 from antislop.lists.hub import CARD, LIST, upload
@@ -112,7 +112,8 @@ def load_records(path: Path) -> Dataset:
     try:
         from datasets import Dataset
     except ImportError as error:
-        raise InputError("Parquet and the hub need the package datasets: pip install 'antislop[datasets]'") from error
+        advice = f"pip install '{DISTRIBUTION}[datasets]'"
+        raise InputError(f"Parquet and the hub need the package datasets: {advice}") from error
     records = list(read_records(path))
     names = dict.fromkeys(name for record in records for name in record)  # a record that failed has fewer columns
     return Dataset.from_dict({name: _fit(name, [record.get(name) for record in records]) for name in names})

@@ -32,7 +32,7 @@ from antislop.datasets.pairs import PairFormat
 from antislop.datasets.samples import Arm, MadeRecord, RecordMaker, SampleSpec
 from antislop.datasets.vllm_maker import VllmMaker
 from antislop.endpoint.endpoint import Endpoint
-from antislop.errors import InputError, first_line
+from antislop.errors import DISTRIBUTION, InputError, first_line
 from antislop.hf.pretrained import ModelSpec, load_model, load_tokenizer
 from antislop.lists.ban_list import BanList
 from antislop.matching.bans import Ban
@@ -230,7 +230,7 @@ def _import_ray() -> Any:
         import ray
         import ray.data
     except ImportError as error:
-        raise InputError(f"Ray can't be imported ({first_line(error)}): pip install 'antislop[ray]'") from error
+        raise InputError(f"Ray can't be imported ({first_line(error)}): pip install '{DISTRIBUTION}[ray]'") from error
     return ray
 
 

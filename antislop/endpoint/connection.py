@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from antislop.display import make_visible
 from antislop.endpoint.endpoint import Endpoint, EndpointError
 from antislop.endpoint.streams import StreamBroken
-from antislop.errors import InputError
+from antislop.errors import DISTRIBUTION, InputError
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientSession
@@ -154,7 +154,7 @@ def _make_session(endpoint: Endpoint) -> ClientSession:
     try:
         from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
     except ModuleNotFoundError:
-        raise InputError("aiohttp is missing: pip install 'antislop[endpoint]'") from None
+        raise InputError(f"aiohttp is missing: pip install '{DISTRIBUTION}[endpoint]'") from None
     headers = {"Content-Type": "application/json"}
     if endpoint.api_key is not None:
         headers["Authorization"] = f"Bearer {endpoint.api_key}"

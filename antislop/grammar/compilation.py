@@ -10,7 +10,7 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from antislop.errors import InputError, first_line
+from antislop.errors import DISTRIBUTION, InputError, first_line
 from antislop.grammar.matchers import CompiledGrammar, LLGuidanceMatcher, XGrammarMatcher
 
 if TYPE_CHECKING:
@@ -134,4 +134,4 @@ def _import(name: str) -> Any:
     except ImportError as error:
         engine = name.partition(".")[0]
         extra = {"llguidance": "grammar"}.get(engine, engine)
-        raise InputError(f"{engine} can't be imported ({error}): pip install 'antislop[{extra}]'") from error
+        raise InputError(f"{engine} can't be imported ({error}): pip install '{DISTRIBUTION}[{extra}]'") from error

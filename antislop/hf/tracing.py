@@ -68,7 +68,7 @@ def describe_call(
             "record": recording.level,
             "record_top_k": recording.top_k,
             "seed": seed,
-            "versions": list_versions(("antislop", "transformers", "torch")),
+            "versions": list_versions(("transformers", "torch")),
         }
 
     return describe

@@ -105,7 +105,7 @@ class ForwardResult:
             for all.
         relevance: how much each earlier token contributed to the token's own logit, before processors.
             "input_x_gradient" runs the model forward once, and backward once for each token; "integrated_gradients" 50
-            rows of both for each token; None runs nothing. Needs `antislop[explain]`.
+            rows of both for each token; None runs nothing. Needs `antislop-lm[explain]`.
         top_k: maximum number of alternatives.
 
         For its relevance, a row is read alone and without padding, by the model's current weights, in evaluation mode.

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from antislop.errors import InputError, first_line
+from antislop.errors import DISTRIBUTION, InputError, first_line
 from antislop.hf.model import device_of
 from antislop.interpret.clean_pass import input_names, prepare_inputs, without_dropout
 
@@ -147,6 +147,7 @@ def _import_captum() -> ModuleType:
     try:
         from captum import attr
     except ImportError as error:
-        raise InputError(f"captum can't be imported ({first_line(error)}): pip install 'antislop[explain]'") from error
+        advice = f"pip install '{DISTRIBUTION}[explain]'"
+        raise InputError(f"captum can't be imported ({first_line(error)}): {advice}") from error
     module: ModuleType = attr
     return module

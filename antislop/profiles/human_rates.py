@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any
 
-from antislop.errors import InputError
+from antislop.errors import DISTRIBUTION, InputError
 from antislop.files import read_json, replace_text
 from antislop.lists.frequencies import load_frequencies
 from antislop.metrics.segmentation import drop_stop_words
@@ -109,7 +109,8 @@ class HumanRates:
         try:
             return load_frequencies()
         except ImportError as error:
-            raise InputError("rates of words today need the package wordfreq: pip install 'antislop[eval]'") from error
+            advice = f"pip install '{DISTRIBUTION}[eval]'"
+            raise InputError(f"rates of words today need the package wordfreq: {advice}") from error
 
     def rate(self, kind: Kind, text: str) -> HumanRate:
         base = self.baseline

@@ -12,12 +12,12 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from antislop.errors import InputError, first_line
+from antislop.errors import DISTRIBUTION, InputError, first_line
 from antislop.files import decode, find_other_encoding, open_text, parse_json, read_bytes
 
 MAX_LINE = 10_000_000
 """Limit of characters of a line, and of a CSV cell: several long books."""
-NEEDS_DATASETS = "needs the packages datasets and pyarrow: pip install 'antislop[datasets]'"
+NEEDS_DATASETS = f"needs the packages datasets and pyarrow: pip install '{DISTRIBUTION}[datasets]'"
 
 _BATCH = 64  # rows of Parquet in memory
 _ENCODING = "not UTF-8: save the file as UTF-8"

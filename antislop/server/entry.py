@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from typing import TYPE_CHECKING
 
-from antislop.errors import InputError
+from antislop.errors import DISTRIBUTION, InputError
 from antislop.lists.ban_list import Bans
 
 if TYPE_CHECKING:
@@ -73,4 +73,4 @@ def app(
 def check_packages() -> None:
     """Raise `InputError` if a package of the extra `serve` is missing."""
     if missing := [package for package in _PACKAGES if importlib.util.find_spec(package) is None]:
-        raise InputError(f"serving needs the package {missing[0]}: pip install 'antislop[serve]'")
+        raise InputError(f"serving needs the package {missing[0]}: pip install '{DISTRIBUTION}[serve]'")

@@ -307,5 +307,5 @@ def test_a_missing_package_is_named_before_anything_is_written(monkeypatch: pyte
         return find_module(name, *args, **options)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    assert_refused(run("--prompts", "p.txt"), "eval needs the package matplotlib: pip install 'antislop[eval]'")
+    assert_refused(run("--prompts", "p.txt"), "eval needs the package matplotlib: pip install 'antislop-lm[eval]'")
     assert not Path("report").exists()

@@ -223,7 +223,7 @@ def test_lint_works_without_word_frequencies_and_says_so(folder: Path, monkeypat
     assert result.exit_code == 1
     assert "'ok' has only 2 letters" in result.stdout
     assert "eyes" not in result.stdout
-    unchecked = "; common words and missing commas are not checked: that needs pip install 'antislop[lint]'\n"
+    unchecked = "; common words and missing commas are not checked: that needs pip install 'antislop-lm[lint]'\n"
     assert result.stderr == f"2 entries: 1 short{unchecked}"
     assert invoke("lint", write("bans.txt", "eyes\n")).stderr == f"1 entry: nothing found{unchecked}"
     assert json.loads(invoke("lint", "bans.txt", "--format", "json").stdout)["unchecked"] == ["common", "joined"]

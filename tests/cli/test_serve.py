@@ -95,7 +95,7 @@ def test_a_missing_package_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> N
     result = invoke("--no-bans")
     assert (result.exit_code, result.stderr) == (
         2,
-        "antislop: serving needs the package uvicorn: pip install 'antislop[serve]'\n",
+        "antislop: serving needs the package uvicorn: pip install 'antislop-lm[serve]'\n",
     )
 
 

@@ -39,7 +39,7 @@ from tests.support.models import build_model, build_tokenizer
 
 without_ray = pytest.mark.skipif(
     find_spec("ray") is None,
-    reason="Ray is not installed: it is too large for the test extra; pip install 'antislop[ray]'",
+    reason="Ray is not installed: it is too large for the test extra; pip install 'antislop-lm[ray]'",
 )
 
 
@@ -302,7 +302,7 @@ def test_without_ray_one_sentence_says_what_to_install(model: str, monkeypatch: 
     monkeypatch.setitem(sys.modules, "ray", None)
     result = CliRunner().invoke(app, ["dataset", "x.txt", "-o", "y.jsonl", "--model", model, "--engine", "ray"])
     assert result.exit_code == 2
-    assert "pip install 'antislop[ray]'" in result.output
+    assert "pip install 'antislop-lm[ray]'" in result.output
 
 
 @pytest.mark.parametrize("option", [("--workers", "2"), ("--address", "auto")])

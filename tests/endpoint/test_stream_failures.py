@@ -251,7 +251,7 @@ def test_without_aiohttp_one_sentence_says_what_to_install(monkeypatch: pytest.M
     with serve_streams(make_engine()) as server:
         client = server.client()
         monkeypatch.setitem(sys.modules, "aiohttp", None)
-        with pytest.raises(InputError, match=r"aiohttp is missing: pip install 'antislop\[endpoint\]'"):
+        with pytest.raises(InputError, match=r"aiohttp is missing: pip install 'antislop-lm\[endpoint\]'"):
             asyncio.run(client.probe())
 
 

@@ -229,7 +229,7 @@ def test_a_library_that_is_missing_is_named_with_its_extra(
     monkeypatch: pytest.MonkeyPatch, library: str, extra: str
 ) -> None:
     monkeypatch.setitem(sys.modules, library, None)
-    with pytest.raises(InputError, match=rf"{library} can't be imported .*: pip install 'antislop\[{extra}\]'"):
+    with pytest.raises(InputError, match=rf"{library} can't be imported .*: pip install 'antislop-lm\[{extra}\]'"):
         Grammar.from_json_schema(SCHEMA, TOKENIZER, engine=library)  # type: ignore[arg-type]
 
 

@@ -226,7 +226,7 @@ def test_captum_is_named_if_it_is_missing(llama: PreTrainedModel, monkeypatch: p
     forward = run(llama)
     monkeypatch.setitem(sys.modules, "captum", None)
     with counted_passes(llama) as passes:
-        with pytest.raises(InputError, match=r"pip install 'antislop\[explain\]'"):
+        with pytest.raises(InputError, match=r"pip install 'antislop-lm\[explain\]'"):
             forward.relevance_pass([0], relevance="input_x_gradient")
         assert len(forward.relevance_pass([0])) == 1
     assert not passes

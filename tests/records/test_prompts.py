@@ -192,7 +192,7 @@ def test_missing_packages_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         monkeypatch.setitem(__import__("sys").modules, name, None)
     write(tmp_path / "a.parquet", "")
     for source in (tmp_path / "a.parquet", "owner/name"):
-        assert "pip install 'antislop[datasets]'" in refused(source)
+        assert "pip install 'antislop-lm[datasets]'" in refused(source)
 
 
 def test_empty_sources_are_refused(tmp_path: Path) -> None:

@@ -194,7 +194,7 @@ def test_a_missing_engine_is_named_with_its_installation(tiny: Tiny, monkeypatch
     monkeypatch.setitem(sys.modules, "llguidance", None)
     with run_server(antislop.server.app(*tiny)) as address:
         answer = post(address, response_format={"type": "json_object"})
-    assert (answer.status_code, "pip install 'antislop[grammar]'" in answer.text) == (400, True)
+    assert (answer.status_code, "pip install 'antislop-lm[grammar]'" in answer.text) == (400, True)
 
 
 def test_what_another_server_would_have_to_follow_is_refused_by_name(tiny: Tiny, llama_cpp: ServingProcess) -> None:

@@ -1,10 +1,35 @@
-"""Servers that run in processes of their own."""
+"""Servers and commands that run in processes of their own."""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from importlib.metadata import packages_distributions, requires
 from pathlib import Path
+from typing import Any
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from antislop.errors import DISTRIBUTION
+
+ROOT = Path(__file__).parents[2]
+_WITH_MODULES_HIDDEN = """
+import sys
+from importlib.machinery import PathFinder
+
+class Finder(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name.partition(".")[0] in {hidden} else super().find_spec(name, path, target)
+
+sys.meta_path[sys.meta_path.index(PathFinder)] = Finder
+sys.argv = {arguments}
+from antislop.__main__ import main; main()
+"""
 
 
 @dataclass(frozen=True)
@@ -29,3 +54,30 @@ class ServingProcess:
             if int(fields[3]) == self.pid:
                 ticks += int(fields[11]) + int(fields[12])
         return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def start_command(arguments: Sequence[str], *, installed: Collection[str], **options: Any) -> subprocess.Popen[str]:
+    """Start a command of `antislop` that can import the package and some installed distributions, and nothing else."""
+    hidden = {
+        module
+        for module, names in packages_distributions().items()
+        if module != "antislop" and not set(map(canonicalize_name, names)) & set(installed)
+    }
+    code = _WITH_MODULES_HIDDEN.format(hidden=hidden, arguments=["antislop", *arguments])
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([sys.executable, "-c", code], env=environment, **pipes, **options)
+
+
+def find_requirements(extras: Iterable[str]) -> set[str]:
+    """Return the names of all distributions that pip installs for the package with some of its extras."""
+    found, waiting = set[tuple[str, str]](), [Requirement(f"{DISTRIBUTION}[{','.join(extras)}]")]
+    while waiting:
+        requirement = waiting.pop()
+        name = canonicalize_name(requirement.name)
+        for extra in ("", *requirement.extras):
+            if (name, extra) not in found:
+                found.add((name, extra))
+                needed = map(Requirement, requires(name) or ())
+                waiting += [each for each in needed if each.marker is None or each.marker.evaluate({"extra": extra})]
+    return {name for name, _ in found}
