@@ -150,7 +150,7 @@ class StreamSource(Source):
     def look_further(self, likeliest: Sequence[tuple[int, float]]) -> None:
         """Go on from the model's own distribution, before truncation, as a model in this process does.
 
-        likeliest: tokens and their probabilities; others are not drawn here.
+        likeliest: tokens and their probabilities; others are not drawn here. If there are none, nothing is left.
         """
         row, node, before = self.row, self.row.node, self.table
         ids = [*row.ids[0].tolist(), *(token for token, _ in likeliest)]
@@ -160,7 +160,7 @@ class StreamSource(Source):
         table = node.table = DenseTable(LogitsBatch(logits, row.spec.settings.process([row], [node.depth], logits)))
         for token, _ in likeliest:
             table.set_left(token, table.probability(token) * before.share_left(token))
-        if not has_choice(row, node, avoided=None):
+        if not likeliest or not has_choice(row, node, avoided=None):
             table.keep_only(torch.zeros(logits.shape[1], dtype=torch.bool))
 
     def is_stuck(self, start: Node) -> bool:

@@ -97,8 +97,9 @@ class DenseTable:
             self._left = self.probs.clone() if self._probs is not None else self.probs
         return self._left
 
-    def knows(self, token: int) -> bool:  # noqa: ARG002
-        return True
+    def knows(self, token: int) -> bool:
+        # Always, for logits of this process; a server may have told those of some tokens only.
+        return token < self._batch.logits.shape[-1]
 
     def probability(self, token: int) -> float:
         if token in self._before:

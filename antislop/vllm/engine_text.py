@@ -38,7 +38,7 @@ class Told(NamedTuple):
         return Told(share * self.probability, [(token, share * known) for token, known in self.likeliest])
 
 
-class Choice(NamedTuple):
+class Allowed(NamedTuple):
     """From which tokens an engine is to draw. is_excluded: from all but these."""
 
     tokens: Collection[int]
@@ -124,7 +124,7 @@ class EngineText:
         self.thinned = 0
         self._told: dict[int, Told] = {}  # of unsettled tokens, by their positions
         self._question: Question | None = None
-        self._choice: Choice | None = None  # from which the engine draws the next token
+        self._choice: Allowed | None = None  # from which the engine draws the next token
         self._state = spec.state
         self._withdrawn = 0
         self._source: StreamSource | None = None  # while something unsettled was withdrawn
@@ -140,12 +140,12 @@ class EngineText:
                 self._question = "likeliest"
         return self._question
 
-    def choose(self) -> Choice | None:
+    def choose(self) -> Allowed | None:
         """Return from which tokens the engine is to draw the next one; None for any. Call it once for each draw."""
         self._choice = None
         if (source := self._source) is not None and self._question != "model" and self._can_choose(source.row.node):
             token = source.draw()
-            self._choice = Choice([*source.table.known], is_excluded=True) if token is None else Choice([token])
+            self._choice = Allowed([*source.table.known], is_excluded=True) if token is None else Allowed([token])
         return self._choice
 
     def _can_choose(self, node: Node) -> bool:

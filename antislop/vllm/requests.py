@@ -188,7 +188,7 @@ def banning(bans: Bans = (), *, on_greedy: OnGreedy = "refuse", **options: Any) 
     Raises `InputError` for options that can't be used. Changes nothing in this process.
 
     >>> sorted(banning(["a testament to"]))
-    ['additional_config', 'logits_processors', 'scheduler_cls']
+    ['additional_config', 'logits_processors', 'logprobs_mode', 'scheduler_cls']
     """
     config = {"bans": bans, "on_greedy": on_greedy, **options}
     settings = EngineSettings.read(config)

@@ -38,7 +38,7 @@ from antislop.decoding.row import RowSpec
 from antislop.errors import InputError
 from antislop.hf.compiled_bans import CompiledBans
 from antislop.lists.ban_list import BanList
-from antislop.vllm.engine_text import Choice, EngineRules, EngineText, StopStrings, Told
+from antislop.vllm.engine_text import Allowed, EngineRules, EngineText, StopStrings, Told
 from antislop.vllm.outcomes import describe
 from antislop.vllm.requests import KEY, LOGPROBS_MODE, PARAMETERS, TELLS_DRAWN, EngineSettings, ListCache, check_request
 
@@ -87,7 +87,7 @@ def _check_processor(processors: Sequence[str | type] | None) -> None:
         )
 
 
-def _mask(choices: Mapping[str, Choice], grammars: Any, *, vocabulary_size: int) -> Any:
+def _mask(choices: Mapping[str, Allowed], grammars: Any, *, vocabulary_size: int) -> Any:
     """Return the tokens that requests may draw, 32 in a number, as vLLM does for grammars. grammars: are added."""
     allowed = np.zeros((len(choices), -(-vocabulary_size // 32) * 32), np.uint8)
     for row, choice in zip(allowed, choices.values(), strict=True):
@@ -274,7 +274,7 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
         return scheduled
 
     def get_grammar_bitmask(self, scheduler_output: Any) -> Any:
-        choices, drafts = dict[str, Choice](), scheduler_output.scheduled_spec_decode_tokens
+        choices, drafts = dict[str, Allowed](), scheduler_output.scheduled_spec_decode_tokens
         for name, count in scheduler_output.num_scheduled_tokens.items():
             text = self._texts.get(name)
             if text is None or name in drafts or not self._draws_next(self.requests[name], count):

@@ -66,8 +66,9 @@ def test_no_ban_is_left_in_the_texts_of_a_server(serve: Serve, sampler: AntiSlop
     for text, prompt in zip(texts, PROMPTS, strict=True):
         found = sampler.compiled.bans.find(prompt + text.text)
         assert all(match.end <= len(prompt) for match in found) and not text.conceded
-        assert text.traffic.received_tokens >= len(text.tokens) + text.report.withdrawn_tokens
-        assert 1 <= text.traffic.requests <= 1 + 3 * text.report.rewinds + text.traffic.thinned
+        traffic = text.traffic
+        assert traffic.received_tokens + traffic.chosen >= len(text.tokens) + text.report.withdrawn_tokens
+        assert 1 <= traffic.requests <= 1 + 3 * text.report.rewinds + traffic.thinned
 
 
 def test_finished_texts_are_freed_without_the_collector(serve: Serve) -> None:
