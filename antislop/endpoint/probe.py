@@ -66,6 +66,8 @@ class ServerProbe:
         )
         prompt: list[int] = self.tokenizer(PROBE_TEXT, add_special_tokens=False)["input_ids"]
         await self._check_tokenizer(known, prompt)
+        # A vocabulary may have none of its words.
+        prompt = prompt or [next(token for token, surface in enumerate(self.vocabulary.surfaces) if surface)]
         tries = {"vllm": self._try_vllm, "llama.cpp": self._try_llama_cpp, "sglang": self._try_sglang}
         return await tries.get(server, self._try_other)(known, prompt)
 

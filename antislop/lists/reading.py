@@ -39,6 +39,15 @@ MAX_WRITTEN_OUT = 2_000_000
 MAX_TIMED_OUT = 10
 """Regexes of a list that may time out when they are compiled."""
 
+MAX_SENT_ENTRIES = 10_000
+"""Entries that a request to a server may bring, exempt phrases and ids among them: others wait for its list."""
+MAX_SENT_CHARACTERS = 256
+"""Characters of such an entry, unless it is a regex."""
+MAX_SENT_REGEXES = 100
+"""Regexes among such entries."""
+MAX_SENT_REGEX_CHARACTERS = 1000
+"""Characters of such a regex."""
+
 PHRASE_KEYS = ("phrase", "word", "ngram", "bigram", "trigram")
 """Keys for the phrase of an object."""
 

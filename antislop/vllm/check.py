@@ -9,10 +9,13 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.v1.sample.logits_processor import LogitsProcessor
 from vllm.v1.worker.gpu.sample.logits_processor.interface import LogitsProcessor as LogitsProcessorV2
 
-from antislop.vllm.requests import PARAMETERS, check_request
+from antislop.errors import InputError
+from antislop.vllm.requests import KEY, NO_BEAMS, PARAMETERS, check_request
 
 FIRST_RUNNER_ARGUMENTS = 3
 """With which vLLM's first model runner makes a logits processor; the second one has two."""
@@ -31,6 +34,22 @@ def read_parameters() -> None:
         return update_states(runner, scheduler_output)
 
     GPUModelRunner._update_states = update
+
+
+def refuse_beams(request_type: Any) -> None:
+    """Have vLLM's server refuse a request for beams that brings bans, which vLLM would drop in silence."""
+    to_beam_search_params = request_type.to_beam_search_params
+
+    def check(request: Any, *args: Any, **kwargs: Any) -> Any:
+        if KEY in (request.vllm_xargs or {}):
+            raise InputError(NO_BEAMS)
+        return to_beam_search_params(request, *args, **kwargs)
+
+    request_type.to_beam_search_params = check
+
+
+for _request_type in (CompletionRequest, ChatCompletionRequest):
+    refuse_beams(_request_type)
 
 
 class CheckRequestBans(LogitsProcessor, LogitsProcessorV2):  # type: ignore[misc]

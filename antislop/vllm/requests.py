@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from antislop.decoding.policy import MAX_REWINDS, OnExhausted, Policy
 from antislop.errors import InputError
 from antislop.lists.ban_list import BanList, Bans, combine_bans, read_bans
-from antislop.lists.reading import is_kind, make_ban
+from antislop.lists.reading import (
+    MAX_SENT_ENTRIES,
+    MAX_SENT_REGEX_CHARACTERS,
+    MAX_SENT_REGEXES,
+    is_kind,
+    make_ban,
+)
 from antislop.matching.bans import Ban
 from antislop.matching.patterns.kinds import KINDS
 
@@ -24,6 +30,8 @@ if TYPE_CHECKING:
     from antislop.hf.compiled_bans import CompiledBans  # imports transformers, which the front end does not need
 
 KEY = "antislop"
+TESTED = ("0.32",)
+"""Releases of vLLM."""
 PLACE = f"extra_args[{KEY!r}]"
 PARAMETERS = "antislop_parameters"
 """What the scheduler calls the new sampling parameters of resumed requests, in the output that it sends to runners."""
@@ -32,6 +40,7 @@ LOGPROBS_MODE, TELLS_DRAWN = "logprobs_mode", "processed_logprobs"
 LISTS_KEPT = 64
 """Lists of requests that are kept, read and compiled, for later ones."""
 EXAMPLE = '{"bans": ["a testament to"]}'
+NO_BEAMS = "bans and beam search can't be combined inside vLLM: sample, with use_beam_search left out"
 OnGreedy = Literal["refuse", "pass"]
 Method = Literal["reject", "thin"]
 Resume = Literal["hold", "preempt"]
@@ -103,15 +112,31 @@ class RequestOptions:
 @lru_cache(LISTS_KEPT)
 def _read_request(config: str) -> RequestOptions:
     found = _read_fields(config, {"bans", "exempt", "use_global_bans", "events"}, place=PLACE)
-    entries, switches = found.get("bans", []), {"use_global_bans": True, "events": False}
+    entries, exempt = found.get("bans", []), found.get("exempt", [])
+    switches = {"use_global_bans": True, "events": False}
     if not isinstance(entries, list):
         raise InputError(f"bans is {entries!r}: pass a list of phrases, or of objects with a text, a kind and options")
+    if not isinstance(exempt, list):
+        raise InputError(f"exempt is {exempt!r}: pass a list of phrases")
     for name in switches:
         switches[name] = found.get(name, switches[name])
         if not isinstance(switches[name], bool):
             raise InputError(f"{name} is {switches[name]!r}: pass true or false")
-    bans = combine_bans(BanList(map(_read_entry, entries)), exempt=found.get("exempt", []))
-    return RequestOptions(bans=bans, **switches)
+    _check_size(entries, exempt)
+    return RequestOptions(bans=combine_bans(BanList(map(_read_entry, entries)), exempt=exempt), **switches)
+
+
+def _check_size(entries: Sequence[object], exempt: Sequence[object]) -> None:
+    """Raise `InputError` for more than may be compiled while all other requests wait."""
+    objects = [entry for entry in entries if isinstance(entry, Mapping)]
+    texts = [entry for entry in (*entries, *exempt) if isinstance(entry, str)] + [str(it.get("text")) for it in objects]
+    for size, limit, what in (
+        (len(entries) + len(exempt), MAX_SENT_ENTRIES, "bans and exempt phrases"),
+        (sum(entry.get("kind") == "regex" for entry in objects), MAX_SENT_REGEXES, "regexes"),
+        (max(map(len, texts), default=0), MAX_SENT_REGEX_CHARACTERS, "characters in one ban"),
+    ):
+        if size > limit:
+            raise InputError(f"{size:,} {what} are too many for a request: at most {limit:,}, or a list of the engine")
 
 
 def _read_entry(entry: object) -> Ban:
@@ -127,12 +152,14 @@ def check_request(params: Any, *, has_own_list: bool = False) -> RequestOptions:
     """Return what a request asks for.
 
     params: its `SamplingParams`.
-    has_own_list: whether the engine's own list holds for greedy requests, too.
+    has_own_list: whether the engine's own list holds for greedy requests and beams, too.
 
     Raises `InputError` for a bad list, and for bans with settings that rule them out.
     """
     options = RequestOptions.read(params.extra_args)
     if len(options.bans) or (has_own_list and options.use_global_bans):
+        if params.max_tokens == 1 and params.logprobs and not params.detokenize:
+            raise InputError(NO_BEAMS)  # vLLM searches by such requests, whose likeliest tokens it takes, not the drawn
         if params.temperature == 0:
             raise InputError(
                 "bans need sampling, and temperature is 0: pass a temperature above 0, or "

@@ -40,13 +40,21 @@ from antislop.hf.compiled_bans import CompiledBans
 from antislop.lists.ban_list import BanList
 from antislop.vllm.engine_text import Allowed, EngineRules, EngineText, StopStrings, Told
 from antislop.vllm.outcomes import describe
-from antislop.vllm.requests import KEY, LOGPROBS_MODE, PARAMETERS, TELLS_DRAWN, EngineSettings, ListCache, check_request
+from antislop.vllm.requests import (
+    KEY,
+    LOGPROBS_MODE,
+    PARAMETERS,
+    TELLS_DRAWN,
+    TESTED,
+    EngineSettings,
+    ListCache,
+    check_request,
+)
 
 Request: TypeAlias = Any
 
 logger = init_logger(__name__)
 
-TESTED = ("0.32",)
 LIKELIEST = 256
 """How many of the likeliest tokens a text asks for: nearly always all that a truncation leaves."""
 PROMPT_LOGPROBS = {
@@ -71,12 +79,18 @@ ATTRIBUTES = (
 
 
 def check_vllm() -> None:
-    """Raise `InputError` if vLLM's scheduler differs from the one that was tested."""
+    """Raise `InputError` if vLLM's scheduler differs from the one that was tested; warn if only its version does."""
     for name, parameters in SIGNATURES.items():
         method = getattr(Scheduler, name, None)
         found = () if method is None else tuple(inspect.signature(method).parameters)[1:]
         if found != parameters:
             raise _explain(f"Scheduler.{name} takes ({', '.join(found)})" if method else f"it has no Scheduler.{name}")
+    if not vllm.__version__.startswith(TESTED):
+        logger.warning(
+            "bans inside vLLM were tested with vLLM %s, and this is %s: check some texts before you rely on it",
+            " and ".join(TESTED),
+            vllm.__version__,
+        )
 
 
 def _check_processor(processors: Sequence[str | type] | None) -> None:
@@ -303,6 +317,9 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
             (request.status, request.stop_reason), stopped = before, False
         if not stays:
             self._cut(request, len(text.tokens))
+        if stopped and text.report.conceded and request.stop_reason is None:
+            # The one field that reaches streams, too.
+            request.stop_reason = f"{KEY}: {text.report.conceded} conceded"
         return text.take_settled(), stopped
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:

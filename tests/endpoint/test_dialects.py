@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from antislop.endpoint import Endpoint, EndpointError
+from antislop.endpoint import Endpoint, EndpointError, probe
 from antislop.endpoint.client import StreamingClient
 from antislop.endpoint.dialects import DIALECTS, OpenaiStream, StreamDialect, read_items
 from antislop.endpoint.probe import describe
@@ -230,6 +230,14 @@ def test_up_to_three_requests_find_out_what_a_server_can_do(kind: EngineKind) ->
 def test_the_probe_tells_apart_how_vllm_was_started(options: dict[str, Any], expected: dict[str, Any]) -> None:
     features = asyncio.run(connect_directly(make_engine(**options)).probe())
     assert {name: getattr(features, name) for name in expected} == expected
+
+
+def test_a_tokenizer_without_the_words_of_the_probe_is_probed_with_another_token(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = make_engine()
+    monkeypatch.setattr(probe, "PROBE_TEXT", "")
+    assert asyncio.run(connect_directly(engine).probe()).has_bias
 
 
 def test_what_a_server_can_do_is_one_line() -> None:

@@ -318,6 +318,11 @@ def test_a_server_keeps_its_list_and_those_of_requests(server: str) -> None:
         ({"vllm_xargs": {"antislop": "["}}, "is not JSON"),
         ({"vllm_xargs": {"antislop": '{"bans": ["(", {"kind": "regex", "text": "("}]}'}}, "does not compile"),
         ({"response_format": {"type": "json_object"}}, "structured outputs can't be combined"),
+        ({"use_beam_search": True, "n": 2}, "bans and beam search can't be combined"),
+        (
+            {"use_beam_search": True, "temperature": 0, "vllm_xargs": {"antislop": '{"bans": ["a"]}'}},
+            "bans and beam search can't be combined",
+        ),
     ],
 )
 def test_a_server_answers_400_to_what_can_not_be_written(server: str, body: dict[str, Any], sentence: str) -> None:

@@ -14,6 +14,7 @@ import yaml
 
 import antislop
 from antislop.cli.main import load_command
+from antislop.lists import reading
 from antislop.server.application import make_app
 from antislop.server.bodies import bans
 from antislop.server.bodies.fields import BODY_LIMIT, MAX_BIASES, MAX_CHOICES, MAX_SCHEMA, GenerationBody
@@ -76,8 +77,8 @@ def test_the_limits_are_those_of_the_code() -> None:
     text = GUIDE.read_text(encoding="utf-8")
     assert BODY_LIMIT == 2**20
     assert "a body of 1 MiB | 413" in text
-    assert f"{bans.MAX_PHRASES:,} phrases of {bans.MAX_PHRASE_CHARACTERS} characters" in text
-    assert f"{bans.MAX_REGEXES} regexes of {bans.MAX_REGEX_CHARACTERS:,} characters | 400" in text
+    assert f"{reading.MAX_SENT_ENTRIES:,} phrases of {reading.MAX_SENT_CHARACTERS} characters" in text
+    assert f"{reading.MAX_SENT_REGEXES} regexes of {reading.MAX_SENT_REGEX_CHARACTERS:,} characters | 400" in text
     assert f"{bans.COMPILE_SECONDS:g} seconds to compile a list | 400" in text
     assert f"{REQUEST_SECONDS:g} seconds for a request to arrive" in text
     assert f"{MAX_CONNECTIONS} connections | more are closed" in text

@@ -60,7 +60,9 @@ class DrawingServer:
         assert request.logprobs in self.features.logprobs
         told = drawn if request.logprobs == "drawn" else self._probs(ids, Sampling(), {})
         top = sorted(range(len(told)), key=told.__getitem__, reverse=True)[: request.top_logprobs]
-        return StreamToken(token, log(told[token]), alternatives=tuple((t, log(told[t]) if told[t] else -inf) for t in top))
+        return StreamToken(
+            token, log(told[token]), alternatives=tuple((t, log(told[t]) if told[t] else -inf) for t in top)
+        )
 
     def _probs(self, ids: tuple[int, ...], sampling: Sampling, bias: Mapping[int, float]) -> list[float]:
         """Return what is drawn from: a bias acts first, then temperature and truncation."""

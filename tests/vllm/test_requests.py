@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+import antislop.vllm
 from antislop.errors import InputError
 from antislop.vllm import banning
 from antislop.vllm.requests import KEY, EngineSettings, RequestOptions, check_request
@@ -14,8 +16,13 @@ from antislop.vllm.requests import KEY, EngineSettings, RequestOptions, check_re
 
 def ask(config: Any = None, *, temperature: float = 1.0, has_own_list: bool = False, **more: Any) -> RequestOptions:
     extra_args = None if config is None else {KEY: config}
-    params = SimpleNamespace(extra_args=extra_args, temperature=temperature, **{"structured_outputs": None, **more})
-    return check_request(params, has_own_list=has_own_list)
+    params = {"extra_args": extra_args, "temperature": temperature, "structured_outputs": None}
+    params |= {"max_tokens": 16, "logprobs": None, "detokenize": True}  # of vLLM, if they are left out
+    return check_request(SimpleNamespace(**params | more), has_own_list=has_own_list)
+
+
+BEAM = {"max_tokens": 1, "logprobs": 8, "detokenize": False}
+"""How vLLM asks for the likeliest tokens of a beam, without the extra arguments of the request for beams."""
 
 
 def test_equal_requests_share_what_they_ask_for() -> None:
@@ -43,6 +50,11 @@ def test_equal_requests_share_what_they_ask_for() -> None:
         ({"bans": ["a"]}, {"temperature": 0}, "bans need sampling, and temperature is 0"),
         (None, {"temperature": 0, "has_own_list": True}, "bans need sampling, and temperature is 0"),
         ({"bans": ["a"]}, {"structured_outputs": "json"}, "structured outputs can't be combined"),
+        (None, {**BEAM, "has_own_list": True}, "bans and beam search can't be combined"),
+        ({"exempt": "a"}, {}, "exempt is 'a': pass a list"),
+        ({"bans": ["a"] * 10_000, "exempt": ["b"]}, {}, "10,001 bans and exempt phrases are too many for a request"),
+        ({"bans": [{"text": "a", "kind": "regex"}] * 101}, {}, "101 regexes are too many for a request: at most 100"),
+        ({"bans": [{"text": "a" * 1001}]}, {}, "1,001 characters in one ban are too many"),
     ],
 )
 def test_what_can_not_be_written_is_refused(config: Any, more: dict[str, Any], sentence: str) -> None:
@@ -53,12 +65,20 @@ def test_what_can_not_be_written_is_refused(config: Any, more: dict[str, Any], s
 def test_greedy_requests_without_bans_are_written() -> None:
     ask(temperature=0)
     ask({"use_global_bans": False}, temperature=0, has_own_list=True)
+    ask(**BEAM)
 
 
 def test_an_engine_that_refuses_greedy_requests_checks_them_in_the_front_end() -> None:
     assert banning(["a"])["logits_processors"] == ["antislop.vllm:CheckBans"]
     assert banning(["a"], on_greedy="pass")["logits_processors"] == ["antislop.vllm:CheckRequestBans"]
     assert banning()["logits_processors"] == ["antislop.vllm:CheckRequestBans"]
+
+
+def test_without_the_modules_of_vllm_one_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    monkeypatch.delitem(sys.modules, "antislop.vllm.scheduler", raising=False)
+    with pytest.raises(InputError, match=r"need its module vllm, which isn't installed here: install vLLM 0\.32"):
+        antislop.vllm.BanningScheduler  # noqa: B018 - vLLM asks for it by its name
 
 
 @pytest.mark.parametrize(

@@ -14,17 +14,17 @@ from typing import NamedTuple
 from antislop.errors import InputError, first_line
 from antislop.hf.compiled_bans import CompiledBans
 from antislop.lists.ban_list import BanList, combine_bans
+from antislop.lists.reading import (
+    MAX_SENT_CHARACTERS,
+    MAX_SENT_ENTRIES,
+    MAX_SENT_REGEX_CHARACTERS,
+    MAX_SENT_REGEXES,
+)
 from antislop.matching.bans import Ban
 from antislop.matching.patterns.regex import Regex
 from antislop.server.backend import Busy
 from antislop.server.bodies.fields import GenerationBody
 from antislop.server.request_errors import RequestError
-
-MAX_PHRASES = 10_000
-"""Of a body: phrases, exempt phrases, weights and banned ids together."""
-MAX_PHRASE_CHARACTERS = 256
-MAX_REGEXES = 100
-MAX_REGEX_CHARACTERS = 1000
 
 MAX_CACHE_SIZE = 700_000
 """Sizes of all kept lists together, in bans of up to 450 bytes: about 300 MB."""
@@ -162,13 +162,15 @@ def _check_limits(body: GenerationBody) -> None:
         "ban_weights": list(body.ban_weights),
     }
     for name, values in phrases.items():
-        _check_longest(name, [value for value in values if isinstance(value, str)], MAX_PHRASE_CHARACTERS)
-    if sum(map(len, phrases.values())) > MAX_PHRASES:
-        raise RequestError(400, f"the body has more than {MAX_PHRASES:,} phrases: send fewer", param="banned_strings")
-    if (count := len(body.banned_regex)) > MAX_REGEXES:
-        message = f"banned_regex has {count:,} patterns; at most {MAX_REGEXES} are allowed"
+        _check_longest(name, [value for value in values if isinstance(value, str)], MAX_SENT_CHARACTERS)
+    if sum(map(len, phrases.values())) > MAX_SENT_ENTRIES:
+        raise RequestError(
+            400, f"the body has more than {MAX_SENT_ENTRIES:,} phrases: send fewer", param="banned_strings"
+        )
+    if (count := len(body.banned_regex)) > MAX_SENT_REGEXES:
+        message = f"banned_regex has {count:,} patterns; at most {MAX_SENT_REGEXES} are allowed"
         raise RequestError(400, message, param="banned_regex")
-    _check_longest("banned_regex", body.banned_regex, MAX_REGEX_CHARACTERS)
+    _check_longest("banned_regex", body.banned_regex, MAX_SENT_REGEX_CHARACTERS)
 
 
 def _check_longest(name: str, values: list[str], limit: int) -> None:
