@@ -5,7 +5,7 @@ The server sends the probabilities of some tokens only: a violation is subtracte
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from math import log
 
 import torch
@@ -46,7 +46,8 @@ class SparseTable:
     def tell(self, likeliest: Sequence[tuple[int, float]]) -> None:
         """Store the probabilities of the likeliest tokens; one of 0 means that there are no others."""
         for token, probability in likeliest:
-            self.note(token, probability)
+            if probability > 0:
+                self.note(token, probability)
         self.is_told = self.is_told or bool(likeliest)
         self.is_whole = self.is_whole or any(probability == 0 for _, probability in likeliest)
 
@@ -67,7 +68,7 @@ class SparseTable:
         return None if self.unknown else drawn  # rounding may leave a rest
 
     @property
-    def known(self) -> Iterable[int]:
+    def known(self) -> Collection[int]:
         return self._known
 
     @property

@@ -7,7 +7,7 @@ Where bans are withdrawn again and again, the engine is asked for the likeliest 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Literal, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from torch import Tensor
 from transformers import LogitsProcessorList
@@ -21,6 +21,10 @@ from antislop.trace.report import Report
 
 REWINDS_BEFORE_ASKING = 2
 """Rewinds to a position before the likeliest tokens are asked for there: few positions need more."""
+LIKELIEST = 256
+"""How many of the likeliest tokens are asked for: nearly always all that a truncation leaves."""
+MORE = 16
+"""How many times as many are asked for where these are too few."""
 
 
 class Told(NamedTuple):
@@ -45,8 +49,15 @@ class Allowed(NamedTuple):
     is_excluded: bool = False
 
 
-Question: TypeAlias = Literal["likeliest", "model"]
-"""What an engine is asked for: the likeliest tokens of what it draws from, or of the model's own distribution."""
+class Question(NamedTuple):
+    """What an engine is to tell with each draw.
+
+    told: how many of the likeliest tokens.
+    is_raw: of the model's own distribution, from which it is to draw, too; otherwise of what the settings make of it.
+    """
+
+    told: int
+    is_raw: bool = False
 
 
 class EngineRules:
@@ -99,7 +110,7 @@ class EngineText:
     """The tokens of a text, as far as they were not withdrawn.
 
     truncates: whether the engine leaves out unlikely tokens, by top-k, top-p or min-p.
-    can_ask: whether the engine can be asked for the likeliest tokens.
+    askable: how many of the likeliest tokens the engine can be asked for: all, or none.
 
     tokens: a list of its own.
     settled: no rewind reaches below this length.
@@ -110,12 +121,12 @@ class EngineText:
     """
 
     def __init__(
-        self, spec: RowSpec, *, stop_strings: StopStrings | None = None, truncates: bool = False, can_ask: bool = False
+        self, spec: RowSpec, *, stop_strings: StopStrings | None = None, truncates: bool = False, askable: int = 0
     ) -> None:
         self._spec = spec
         self._stop_strings = stop_strings
         self._truncates = truncates
-        self._can_ask = can_ask
+        self._askable = askable
         self.tokens: list[int] = []
         self.settled = 0
         self.is_finished = False
@@ -132,18 +143,32 @@ class EngineText:
     def ask(self) -> Question | None:
         """Return what the engine is to tell of its draws from now on. Call it after each rewind."""
         self._question, source = None, self._source
-        if source is not None and self._can_ask:
+        if source is not None and self._askable:
             node = source.row.node
             if source.must_look_further:
-                self._question = "model"
-            elif node.rewinds >= REWINDS_BEFORE_ASKING and not (find_dense(node) or self._can_choose(node)):
-                self._question = "likeliest"
+                self._question = Question(min(LIKELIEST, self._askable), is_raw=True)
+            elif node.rewinds >= REWINDS_BEFORE_ASKING or _is_told(node):
+                count = self._count_lacking(node)
+                self._question = Question(min(count, self._askable)) if count else None
         return self._question
+
+    def _count_lacking(self, node: Node) -> int:
+        """Return how many of the likeliest tokens are to be told, at a node or below it; 0 if enough are known."""
+        table = node.table
+        if table is None or (isinstance(table, SparseTable) and not table.is_told):
+            return LIKELIEST
+        if isinstance(table, SparseTable) and table.touched:
+            enough = 0 if self._truncates else table.mass_left() / 2
+            if table.unknown > enough:
+                return MORE * len(table.known)
+        below = (self._count_lacking(child) for token, child in node.children.items() if table.left(token) > 0)
+        return max(below, default=0)
 
     def choose(self) -> Allowed | None:
         """Return from which tokens the engine is to draw the next one; None for any. Call it once for each draw."""
         self._choice = None
-        if (source := self._source) is not None and self._question != "model" and self._can_choose(source.row.node):
+        is_raw = self._question is not None and self._question.is_raw
+        if (source := self._source) is not None and not is_raw and self._can_choose(source.row.node):
             token = source.draw()
             self._choice = Allowed([*source.table.known], is_excluded=True) if token is None else Allowed([token])
         return self._choice
@@ -179,7 +204,7 @@ class EngineText:
                 self._settle(max(self.settled, state.settled_length))
                 return True
             self._source = self._open()
-            _note(token, told, self._source.row.node)
+            self._note(token, told, self._source.row.node)
         elif not self._counts(token, told, self._source):
             self.thinned += 1
             return False
@@ -191,14 +216,14 @@ class EngineText:
         """Return whether a token counts as drawn from what bans have left of the distribution."""
         node = source.row.node
         choice, self._choice = self._choice, None
-        if self._question == "model":
+        if self._question is not None and self._question.is_raw:
             source.look_further(told.likeliest if told is not None else ())
             return False
         if choice is None:
-            _note(token, told, node)
+            self._note(token, told, node)
             return self._is_noise(node) or source.keeps(token)
         if choice.is_excluded and told is not None:
-            _note(token, told.times(source.table.unknown), node)
+            self._note(token, told.times(source.table.unknown), node)
         return True
 
     def list_shares(self) -> dict[int, float]:
@@ -236,10 +261,17 @@ class EngineText:
         row.withdrawn_count = self._withdrawn
         node = Node(depth=self.settled)
         for token in self.tokens[self.settled :]:
-            _note(token, self._told.pop(node.depth, None), node)
+            self._note(token, self._told.pop(node.depth, None), node)
             node = node.child(token)
         row.node = node
-        return StreamSource(row, looks_further=self._can_ask)
+        return StreamSource(row, looks_further=self._askable > 0)
+
+    def _note(self, token: int, told: Told | None, node: Node) -> None:
+        if told is not None and not find_dense(node):
+            table = open_table(node)
+            table.note(token, told.probability)
+            table.tell(told.likeliest)
+            table.is_whole = table.is_whole or len(told.likeliest) == self._askable > 0
 
     def _follow(self, row: Row) -> None:
         self._state, self._withdrawn = row.state, row.withdrawn_count
@@ -252,11 +284,8 @@ class EngineText:
             self._source = None
 
 
-def _note(token: int, told: Told | None, node: Node) -> None:
-    if told is not None and not find_dense(node):
-        table = open_table(node)
-        table.note(token, told.probability)
-        table.tell(told.likeliest)
+def _is_told(node: Node) -> bool:
+    return isinstance(node.table, SparseTable) and node.table.is_told
 
 
 def _remembers(node: Node | None) -> bool:

@@ -55,8 +55,8 @@ Request: TypeAlias = Any
 
 logger = init_logger(__name__)
 
-LIKELIEST = 256
-"""How many of the likeliest tokens a text asks for: nearly always all that a truncation leaves."""
+ALL = -1
+"""For vLLM: log-probabilities of the whole vocabulary."""
 PROMPT_LOGPROBS = {
     "prompt_logprobs_dict": "new_prompt_logprobs_tensors",
     "prompt_token_id_logprobs_dict": "prompt_token_id_logprobs",
@@ -139,17 +139,16 @@ class _Text(EngineText):
     """A text, and what passes between it and vLLM.
 
     params: as the caller asked.
-    likeliest: how many tokens it may ask for; 0 if vLLM can't tell them.
     prompt_logprobs: fields of the first output.
     """
 
     def __init__(
-        self, spec: RowSpec, bans: BanList, params: Any, *, tells_events: bool, likeliest: int, **options: Any
+        self, spec: RowSpec, bans: BanList, params: Any, *, tells_events: bool, askable: int, **options: Any
     ) -> None:
-        # In the place of these tokens vLLM would tell others.
-        self._likeliest = 0 if params.logprob_token_ids else likeliest
+        # In the place of the likeliest tokens vLLM would tell these.
+        askable = 0 if params.logprob_token_ids else askable
         truncates = params.top_p < 1 or params.top_k > 0 or params.min_p > 0
-        super().__init__(spec, truncates=truncates, can_ask=self._likeliest > 0, **options)
+        super().__init__(spec, truncates=truncates, askable=askable, **options)
         self.prompt_logprobs: dict[str, Any] = {}
         self._bans = bans
         self._params = params
@@ -166,18 +165,18 @@ class _Text(EngineText):
             self._resumes += 1
             params.seed = seed_of(params.seed, self._resumes) % 2**31
         question = self.ask()
-        if question is not None:
-            params.logprobs = max(self._likeliest, params.logprobs or 0)
-        if question == "model":
+        if question is not None and params.logprobs != ALL:
+            params.logprobs = max(question.told, params.logprobs or 0)
+        if question is not None and question.is_raw:
             params.temperature, params.top_p, params.top_k, params.min_p = 1.0, 1.0, 0, 0.0
         return params
 
     def read_draw(self, token: int, row: Any) -> bool:
         """Add the token that was drawn next, as `read` does. row: its log-probabilities; None if there are none."""
         told = None
-        if row is not None and self._likeliest:
-            probabilities = np.exp(row.logprobs[0, : 1 + self._likeliest], dtype=float).tolist()
-            likeliest = zip(row.logprob_token_ids[0, 1:].tolist(), probabilities[1:], strict=False)
+        if row is not None and self._askable:
+            probabilities = np.exp(row.logprobs[0], dtype=float).tolist()
+            likeliest = zip(row.logprob_token_ids[0, 1:].tolist(), probabilities[1:], strict=True)
             told = Told(probabilities[0], list(likeliest))
         if row is not None and self._params.num_logprobs is not None:
             self._rows.append(self._describe_draw(token, row))
@@ -185,7 +184,7 @@ class _Text(EngineText):
 
     def _describe_draw(self, token: int, row: Any) -> Any:
         """Return the log-probabilities that the caller asked for, also if the token was not drawn from all tokens."""
-        width = 1 + self._params.num_logprobs if self._params.num_logprobs >= 0 else None
+        width = None if self._params.num_logprobs == ALL else 1 + self._params.num_logprobs
         if self._choice is None:
             return type(row)(row.logprob_token_ids[:, :width], row.logprobs[:, :width], row.sampled_token_ranks)
         shares = self.list_shares()
@@ -370,7 +369,7 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
             bans.bans,
             params,
             tells_events=options.events,
-            likeliest=min(LIKELIEST, self._vocabulary_size) if self._settings.method == "thin" else 0,
+            askable=self._vocabulary_size if self._settings.method == "thin" else 0,
             stop_strings=StopStrings(strings, surface, min_tokens=params.min_tokens) if strings else None,
         )
         request.sampling_params = text.make_params(renews_seed=False)

@@ -24,39 +24,41 @@ from antislop.decoding.policy import PROBABILITY_FLOOR, Policy
 from antislop.matching.bans import Ban
 from antislop.matching.token_matcher import Matcher
 from antislop.trace.events import Drawn, Event
-from antislop.vllm.engine_text import EngineRules, EngineText, StopStrings, Told
+from antislop.vllm.engine_text import EngineRules, EngineText, Question, StopStrings, Told
 from antislop.vllm.outcomes import COUNTS, describe, read_report, rebuild_events
 from tests.support.ban_cases import CASES, LETTERS, anywhere, expected_of
 from tests.support.depth import in_turn, sample_size
 from tests.support.oracles import rejection_distribution
 from tests.support.statistics import p_value
-from tests.support.toys import EXACT, PROMPT, Markov, Processor, run, spec_of
+from tests.support.toys import EXACT, PROMPT, Markov, Processor, Words, run, spec_of
 
 
 def write(
-    model: Markov, matcher: Matcher, chance: Random, *, tells: int | None, always: bool = False, **policy: Any
+    model: Markov, matcher: Matcher, chance: Random, *, tells: bool = True, always: bool = False, **policy: Any
 ) -> EngineText:
     """Write a text as an engine does, which sees nothing but what was withdrawn, and what the text asks of it.
 
-    tells: how many of the likeliest tokens it tells, if it is asked; None if it never does.
-    always: it tells them without being asked.
+    tells: it tells the likeliest tokens, if it is asked.
+    always: it tells the likeliest token without being asked.
     """
     rules = EngineRules(warpers=LogitsProcessorList(model.processors), eos_token_ids=model.eos)
     spec = spec_of(model, matcher, lookback=False, settings=rules, policy=replace(EXACT, **policy))
-    text = EngineText(spec, truncates=bool(model.processors), can_ask=tells is not None)
-    question, sent = None, 0
+    text = EngineText(spec, truncates=bool(model.processors), askable=model.size * tells)
+    question: Question | None = None
+    sent = 0
     while not text.is_finished:
         logits, choice = model.logits(torch.tensor([[*PROMPT, *text.tokens]])), text.choose()
         if choice is not None:
             is_chosen = torch.zeros(model.size, dtype=torch.bool)
             is_chosen[list(choice.tokens)] = True
             logits[0, is_chosen == choice.is_excluded] = -torch.inf
-        if question != "model":
+        if question is None or not question.is_raw:
             logits = model.score(torch.empty(0), logits)
         probs = logits.softmax(-1)[0].tolist()
         token = chance.choices(range(model.size), probs)[0]
-        likeliest = sorted(enumerate(probs), key=lambda pair: pair[1], reverse=True)[:tells]
-        stays = text.read(token, Told(probs[token], likeliest) if question or always else None)
+        likeliest = sorted(enumerate(probs), key=lambda pair: pair[1], reverse=True)
+        told = Told(probs[token], likeliest[: question.told if question else 1])
+        stays = text.read(token, told if question or always else None)
         if stays and model.ends(text.tokens):
             stays = text.end()
         if not stays:
@@ -92,33 +94,56 @@ TIMES = sample_size(1000)
 """Enough to find probabilities that are off by 32 %, as in test_exactness.py."""
 
 
-WAYS = [(None, False), (0, True), (1, False), (2, False), (2, True), (99, False)]
-"""How many of the likeliest tokens an engine tells, and whether without being asked."""
+WAYS = [(0, False), (0, True), (1, False), (2, False), (2, True), (99, False)]
+"""How many of the likeliest tokens an engine is asked for first, and whether it tells the likeliest one unasked."""
 
 
 @pytest.mark.parametrize(("case", "way"), in_turn(CASES, WAYS, each=2))
 def test_texts_of_an_engine_are_those_of_rejection_sampling(
-    case: str, way: tuple[int | None, bool], monkeypatch: pytest.MonkeyPatch
+    case: str, way: tuple[int, bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    count, always = way
     monkeypatch.setattr("antislop.vllm.engine_text.REWINDS_BEFORE_ASKING", 1)  # the toys' bans are not likely
+    monkeypatch.setattr("antislop.vllm.engine_text.LIKELIEST", count)
+    monkeypatch.setattr("antislop.vllm.engine_text.MORE", 2)
     words, bans = CASES[case]
     model, matcher, chance = Markov(len(words), seed=1), Matcher(bans, words), Random(0)
-    tells, always = way
-    texts = [write(model, matcher, chance, tells=tells, always=always) for _ in range(TIMES)]
+    texts = [write(model, matcher, chance, tells=count > 0, always=always) for _ in range(TIMES)]
     assert p_value(Counter(tuple(text.tokens) for text in texts), expected_of(case, 1)) > 1e-4
 
 
 @pytest.mark.parametrize("share", [0.5, 0.95, 0.99, 0.998])
-@pytest.mark.parametrize("tells", [1, 2, 4])
-def test_a_likely_ban_is_withdrawn_three_times_at_most(share: float, tells: int) -> None:
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_a_likely_ban_is_withdrawn_three_times_at_most(
+    share: float, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("antislop.vllm.engine_text.LIKELIEST", count)
     model, matcher = Markov(4, length=1), Matcher([anywhere("a")], LETTERS)
     others = [0.5, 0.3, 0.2]
     model.table = torch.tensor([share, *((1 - share) * other for other in others)]).log().expand(4, 4, 4)
-    texts = [write(model, matcher, Random(seed), tells=tells) for seed in range(TIMES)]
+    texts = [write(model, matcher, Random(seed)) for seed in range(TIMES)]
     assert max(text.report.rewinds for text in texts) <= 3
     assert not any(text.report.conceded for text in texts)
     drawn = Counter(tuple(text.tokens) for text in texts)
     assert p_value(drawn, {(1 + number,): other for number, other in enumerate(others)}) > 1e-4
+
+
+@pytest.mark.parametrize("processors", [[], [TopPLogitsWarper(0.95)]], ids=["all tokens", "top-p"])
+def test_likely_words_are_soon_given_up_though_any_next_token_ends_them(
+    processors: list[Processor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any of 100 tokens may follow "a" or "b" and complete a ban; the engine tells 4 of them when it is first asked."""
+    monkeypatch.setattr("antislop.vllm.engine_text.LIKELIEST", 4)
+    words = Words("a", "b", "c", *(f" {i}" for i in range(100)))
+    model, matcher = Markov(len(words), length=2, processors=processors), Matcher([Ban("a"), Ban("b")], words)
+    logits = torch.full((len(words),), -9.0)
+    logits[:3] = torch.tensor([0.8, 0.199, 0.001]).log()
+    model.table = logits.expand(len(words), len(words), -1).clone()
+    model.table[:, :2] = torch.arange(len(words)) / -500
+    model.table[:, :2, :3] = -torch.inf
+    texts = [write(model, matcher, Random(seed)) for seed in range(sample_size(40))]
+    assert not any(text.report.conceded for text in texts)
+    assert max(text.report.rewinds + text.thinned for text in texts) <= 40
 
 
 TRUNCATIONS: dict[str, list[Processor]] = {
@@ -128,16 +153,18 @@ TRUNCATIONS: dict[str, list[Processor]] = {
 }
 
 
-@pytest.mark.parametrize("tells", [1, 3])
+@pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("name", TRUNCATIONS)
 def test_an_engine_that_masks_before_it_truncates_writes_the_right_texts(
-    name: str, tells: int, monkeypatch: pytest.MonkeyPatch
+    name: str, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("antislop.vllm.engine_text.REWINDS_BEFORE_ASKING", 1)
+    monkeypatch.setattr("antislop.vllm.engine_text.LIKELIEST", count)
+    monkeypatch.setattr("antislop.vllm.engine_text.MORE", 2)
     model, chance = Markov(4, seed=3, processors=TRUNCATIONS[name]), Random(0)
     bans = [anywhere("ab"), anywhere("bcd", 0.3), anywhere("da")]
     matcher = Matcher(bans, LETTERS)
-    drawn = Counter(tuple(write(model, matcher, chance, tells=tells).tokens) for _ in range(TIMES))
+    drawn = Counter(tuple(write(model, matcher, chance).tokens) for _ in range(TIMES))
     assert p_value(drawn, rejection_distribution(model, LETTERS, bans)) > 1e-4
 
 
@@ -162,7 +189,7 @@ def test_where_bans_leave_almost_nothing_an_engine_goes_on_as_a_model_in_this_pr
     counts: list[Counter[tuple[tuple[int, ...], int]]] = [Counter(), Counter()]
     for seed in range(TIMES):
         torch.manual_seed(seed)
-        text = write(model, matcher, Random(seed), tells=4)
+        text = write(model, matcher, Random(seed))
         counts[0][tuple(text.tokens), text.report.conceded] += 1
         tokens, report = run(model, LETTERS, bans, matcher=matcher, lookback=False)
         counts[1][tokens, report.conceded] += 1
