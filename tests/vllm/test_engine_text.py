@@ -132,18 +132,21 @@ def test_a_likely_ban_is_withdrawn_three_times_at_most(
 def test_likely_words_are_soon_given_up_though_any_next_token_ends_them(
     processors: list[Processor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Any of 100 tokens may follow "a" or "b" and complete a ban; the engine tells 4 of them when it is first asked."""
+    """Any of 100 tokens may follow "a" or "b" and complete a ban; the engine tells 4 of them when it is first asked.
+
+    Without asking for more, or below the place of a rewind, some text is withdrawn over 80 times.
+    """
     monkeypatch.setattr("antislop.vllm.engine_text.LIKELIEST", 4)
-    words = Words("a", "b", "c", *(f" {i}" for i in range(100)))
+    words = Words(".", "c", "a", "b", *(f" {i}" for i in range(100)))
     model, matcher = Markov(len(words), length=2, processors=processors), Matcher([Ban("a"), Ban("b")], words)
     logits = torch.full((len(words),), -9.0)
-    logits[:3] = torch.tensor([0.8, 0.199, 0.001]).log()
+    logits[1:4] = torch.tensor([0.001, 0.8, 0.199]).log()
     model.table = logits.expand(len(words), len(words), -1).clone()
-    model.table[:, :2] = torch.arange(len(words)) / -500
-    model.table[:, :2, :3] = -torch.inf
+    model.table[:, 2:4] = torch.arange(len(words)) / -500
+    model.table[:, 2:4, :4] = -torch.inf
     texts = [write(model, matcher, Random(seed)) for seed in range(sample_size(40))]
     assert not any(text.report.conceded for text in texts)
-    assert max(text.report.rewinds + text.thinned for text in texts) <= 40
+    assert max(text.report.rewinds + text.thinned for text in texts) <= 25
 
 
 TRUNCATIONS: dict[str, list[Processor]] = {
