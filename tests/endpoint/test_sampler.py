@@ -57,6 +57,17 @@ def in_order(served: EndpointSampler, prompts: list[Any], **settings: Any) -> li
     return sorted(served.generate_many(prompts, **settings), key=lambda done: done.number)
 
 
+def test_a_text_takes_few_requests_where_truncation_leaves_little_beside_a_ban(
+    tiny: tuple[PreTrainedModel, PreTrainedTokenizerBase], llama_cpp: ServingProcess
+) -> None:
+    """Each word after " the" was withdrawn one by one, in up to 1,512 requests, and some texts failed."""
+    served = EndpointSampler(AntiSlop(tiny[1], ["the", "was"]), Endpoint(f"{llama_cpp.url}/v1"))
+    texts = in_order(served, ["The old house"] * 8, max_new_tokens=60, seed=1, min_p=0.05)
+    assert [text.error for text in texts] == [None] * len(texts)
+    assert not any(text.conceded for text in texts)
+    assert max(text.traffic.requests for text in texts) <= 60
+
+
 @pytest.mark.parametrize("method", ["auto", "reject", "thin", "bias"])
 def test_no_ban_is_left_in_the_texts_of_a_server(serve: Serve, sampler: AntiSlop, method: EndpointMethod) -> None:
     texts = in_order(serve(method=method), PROMPTS, max_new_tokens=40, seed=1)
