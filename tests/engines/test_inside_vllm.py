@@ -285,14 +285,18 @@ def server(vllm_python: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         yield process.url
 
 
-def complete(url: str, **body: Any) -> tuple[int, dict[str, Any]]:
-    body = {"model": str(TINY), "prompt": "The old house", **body}
-    request = Request(f"{url}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
+def post(url: str, route: str, **body: Any) -> tuple[int, str]:
+    content = json.dumps({"model": str(TINY), **body}).encode()
     try:
-        with urlopen(request) as answer:
-            return answer.status, json.load(answer)
+        with urlopen(Request(url + route, content, {"Content-Type": "application/json"})) as answer:
+            return answer.status, answer.read().decode()
     except HTTPError as error:
-        return error.code, json.load(error)
+        return error.code, error.read().decode()
+
+
+def complete(url: str, **body: Any) -> tuple[int, dict[str, Any]]:
+    status, answer = post(url, "/v1/completions", **{"prompt": "The old house", **body})
+    return status, json.loads(answer)
 
 
 def test_a_server_keeps_its_list_and_those_of_requests(server: str) -> None:
@@ -329,6 +333,121 @@ def test_a_server_answers_400_to_what_can_not_be_written(server: str, body: dict
     status, answer = complete(server, max_tokens=5, **body)
     assert status == 400
     assert sentence in answer["error"]["message"]
+
+
+FIELDS: dict[str, list[Any]] = {
+    **{key: [True] for key in ("echo", "ignore_eos", "include_stop_str_in_output", "return_token_ids", "stream")},
+    **{key: [True] for key in ("return_mm_kwargs", "return_prompt_text", "return_token_offsets", "use_beam_search")},
+    **{key: [True] for key in ("return_tokens_as_token_ids", "continue_final_message", "watermarking")},
+    **{key: [False] for key in ("add_special_tokens", "skip_special_tokens", "spaces_between_special_tokens")},
+    **{key: [False] for key in ("add_generation_prompt", "include_reasoning", "parallel_tool_calls")},
+    **{key: ["abc"] for key in ("cache_salt", "request_id", "session_id", "suffix", "user")},
+    **{key: [{"a": 1}] for key in ("ec_transfer_params", "kv_transfer_params", "chat_template_kwargs", "vllm_xargs")},
+    **{key: [{}] for key in ("media_io_kwargs", "mm_processor_kwargs")},
+    **{key: [0.5] for key in ("frequency_penalty", "presence_penalty")},
+    "allowed_token_ids": [[262, 263, 264, 300, 301, 302]],
+    "bad_words": [["night", "he"]],
+    "chat_template": ["{{ messages[0].content }}"],
+    "documents": [[{"text": "a"}]],
+    "length_penalty": [1.5],
+    "logit_bias": [{"264": 3.0}],
+    "logprob_token_ids": [[262, 300]],
+    "logprobs": [0, 3],
+    "max_completion_tokens": [20],
+    "max_tokens": [1, 300],
+    "messages": [[{"role": "user", "content": "One day"}, {"role": "assistant", "content": "he"}]],
+    "min_p": [0.05, 0.9],
+    "min_tokens": [10],
+    "mm_payload": ["none"],
+    "model": [str(TINY)],
+    "n": [3],
+    "priority": [1],
+    "prompt": ["One day", ["One day", "The rain"], [[300, 301]]],
+    "prompt_embeds": ["AAAA"],
+    "prompt_logprobs": [0, 3, -1],
+    "reasoning_effort": ["low"],
+    "repetition_detection": [{"max_pattern_size": 2, "min_count": 2}],
+    "repetition_penalty": [1.2],
+    "response_format": [{"type": "text"}, {"type": "json_object"}],
+    "routed_experts_prompt_start": [1],
+    "seed": [3],
+    "stop": ["e", [".", ", he"]],
+    "stop_token_ids": [[13, 300]],
+    "stream_interval": [3],
+    "stream_options": [{"include_usage": True}],
+    "structured_outputs": [{"regex": "[a-z]+"}],
+    "temperature": [0, 0.5],
+    "thinking_token_budget": [3],
+    "tool_choice": ["none", "auto", "required"],
+    "tools": [[{"type": "function", "function": {"name": "f", "parameters": {}}}]],
+    "top_k": [1, 50],
+    "top_logprobs": [2],
+    "top_p": [0.01, 0.9],
+    "truncate_prompt_tokens": [1],
+    "truncation_side": ["left"],
+}
+"""Values of all fields that a request may have."""
+ROUTES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "/v1/completions": ("CompletionRequest", {"prompt": "The old house"}, {"echo": {"logprobs": 2}}),
+    "/v1/chat/completions": (
+        "ChatCompletionRequest",
+        {"messages": [{"role": "user", "content": "The old house"}], "chat_template": "{{ messages[0].content }}"},
+        {"top_logprobs": {"logprobs": True}, "logprobs": {"logprobs": True}},
+    ),
+}
+"""The schema of each route, a request, and what else a field needs."""
+
+
+def read_texts(answer: str, *, streams: bool) -> list[str]:
+    """Return the texts of an answer, without what an echo repeats."""
+    events = [line[6:] for line in answer.splitlines() if line.startswith("data: {")] if streams else [answer]
+    texts: dict[int, str] = {}
+    for choice in (choice for event in events for choice in json.loads(event).get("choices", ())):
+        part = choice.get("text") or (choice.get("message") or choice.get("delta") or {}).get("content") or ""
+        texts[choice["index"]] = texts.get(choice["index"], "") + part
+    return [text.removeprefix("The old house") for text in texts.values()]
+
+
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize("route", ROUTES)
+def test_each_field_of_a_request_is_honored_under_bans_or_refused(route: str, streams: bool, server: str) -> None:
+    """The server lives on after each."""
+    schema, base, more = ROUTES[route]
+    with urlopen(f"{server}/openapi.json") as answer:
+        fields = json.load(answer)["components"]["schemas"][schema]["properties"]
+    assert sorted(fields) == sorted(fields.keys() & FIELDS.keys())
+    statuses: Counter[int] = Counter()
+    for name in fields:
+        for value in FIELDS[name]:
+            body = {**base, "max_tokens": 30, "stream": streams, name: value, **more.get(name, {})}
+            body = {key: value for key, value in body.items() if (key, value) != ("stream", False)}
+            if name == "stream_options":
+                body["stream"] = True
+            status, text = post(server, route, **body)
+            assert status in (200, 400), (name, value, text)
+            statuses[status] += 1
+            if status == 200:
+                for written in read_texts(text, streams=body.get("stream", False)):
+                    assert not BanList(["the", "was"]).find(written), (name, value)
+            with urlopen(f"{server}/health", timeout=10):
+                pass
+    assert statuses[200] > 4 * statuses[400] > 0
+
+
+def test_a_concession_is_seen_in_a_stream(server: str) -> None:
+    everything = json.dumps({"bans": [{"text": ".", "kind": "regex", "edges": "anywhere"}]})
+    body = {"prompt": "The old house", "max_tokens": 5, "stream": True, "vllm_xargs": {"antislop": everything}}
+    _, text = post(server, "/v1/completions", **body)
+    assert '"stop_reason":"antislop: 5 conceded"' in text
+
+
+def test_a_request_with_more_phrases_than_may_be_compiled_is_refused(server: str) -> None:
+    many = json.dumps({"bans": [f"phrase {i}" for i in range(200_000)]})
+    before = time.monotonic()
+    status, answer = complete(server, max_tokens=5, vllm_xargs={"antislop": many})
+    assert status == 400
+    assert "200,000 bans and exempt phrases are too many for a request: at most 10,000" in answer["error"]["message"]
+    assert time.monotonic() - before < 5
 
 
 def test_a_greedy_request_that_leaves_out_the_list_is_written(server: str) -> None:
