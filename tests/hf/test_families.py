@@ -452,8 +452,8 @@ def document() -> str:
     return f"""# Families of models
 
 A release often has the code of an older one: this table has the family of each. Of models that see images, the text
-part was tried. Three models were not tried: Mistral Small 4 (`mistral4`), GLM-5.3-Flash (`glm5_next`) and Qwen4-Exp
-(`qwen4_exp`). Kimi K3 has no code in transformers 5.23.
+part was tried. GLM-5.3-Flash (`glm5_next`) and Qwen4-Exp (`qwen4_exp`) were not tried, and Kimi K3 has no code in
+transformers 5.23.
 
 {names()}
 ## Results
@@ -485,7 +485,9 @@ itself treats the free columns of a static cache as tokens; the table gives the 
 Families that store the tokens they have read in states that no rewind reaches, with their errors:
 
 {refusals(REFUSED)}
-Families with layers of their own in their caches, which choose what a token attends to:
+Families with layers of their own in their caches, which choose what a token attends to. A tie or a rounding error can
+change the choice: with 4 or 8 chosen tokens, tiny models of DeepSeek V3.2 and GLM-5 write other texts by `generate`
+with a cache than without one, so that no tolerance can tell a wrong rewind from a rounding error:
 
 {refusals(UNKNOWN_LAYERS)}"""
 

@@ -288,6 +288,26 @@ _NAMED = (
         "ministral3": _by_type(
             "ministral3", **_GROUPED, head_dim=8, rope_parameters={**_YARN, "llama_4_scaling_beta": 0.1}
         ),
+        # transformers makes it as the text part of a model that sees images only.
+        "mistral4": _by_type(
+            "mistral3",
+            text_config={
+                **_LATENT,
+                "model_type": "mistral4",
+                "rope_parameters": {**_YARN, "llama_4_scaling_beta": 0.1, "mscale": 1.0, "mscale_all_dim": 1.0},
+            },
+            vision_config={
+                "model_type": "pixtral",
+                "hidden_size": 16,
+                "intermediate_size": 16,
+                "num_hidden_layers": 1,
+                "num_attention_heads": 2,
+                "head_dim": 8,
+                "image_size": 8,
+                "patch_size": 4,
+            },
+            image_token_index=IMAGE,
+        ),
         "granite4": _by_type(
             "granitemoehybrid",
             **_HYBRID,
@@ -394,6 +414,7 @@ NAMES = {
     "Qwen3-Next": "qwen3-next",
     "Llama 4": "llama4",
     "Ministral 3": "ministral3",
+    "Mistral Small 4": "mistral4",
     "Granite 4": "granite4",
     "LFM2": "lfm2",
     "LFM2-8B-A1B": "lfm2-moe",
@@ -419,7 +440,7 @@ def build(family: str, *, seed: int = 0, dtype: torch.dtype = torch.float32) -> 
     kind: Any = AutoModelForCausalLM
     if family in ENCODER_DECODER:
         kind = AutoModelForSeq2SeqLM
-    elif family in MULTIMODAL:
+    elif family in MULTIMODAL or family == "mistral4":
         kind = AutoModelForImageTextToText
     model: PreTrainedModel = kind.from_config(_FAMILIES[family].config)
     with torch.no_grad():
@@ -440,7 +461,7 @@ def build_refused(family: str) -> PreTrainedModel:
 def model_type(family: str) -> str:
     """Return the name of a family's code in transformers."""
     config = REFUSED[family] if family in REFUSED else (_FAMILIES | UNKNOWN_LAYERS)[family].config
-    return str(config.model_type)
+    return str(config.get_text_config(decoder=True).model_type)
 
 
 def prepare(family: str, *prompts: Sequence[int], dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
