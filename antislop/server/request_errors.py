@@ -14,8 +14,8 @@ from antislop.server.backend import BackendError, Busy
 TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 """OpenAI's names of errors by status; all others have one name below 500 and one above."""
 
-request_id: ContextVar[str] = ContextVar("request_id")
-"""The id of the request that is being answered."""
+request_id: ContextVar[str] = ContextVar("request_id", default="none")
+"""The id of the request that is being answered; "none" outside of requests."""
 
 log = getLogger(__name__)
 
