@@ -452,8 +452,8 @@ def document() -> str:
     return f"""# Families of models
 
 A release often has the code of an older one: this table has the family of each. Of models that see images, the text
-part was tried. GLM-5.3-Flash (`glm5_next`) and Qwen4-Exp (`qwen4_exp`) were not tried, and Kimi K3 has no code in
-transformers 5.23.
+part was tried. GLM-5.3-Flash (`glm5_next`), which has layers of the kind that GLM-5 is refused for, and Qwen4-Exp
+(`qwen4_exp`) were not tried. Kimi K3 has no code in transformers 5.23.
 
 {names()}
 ## Results
