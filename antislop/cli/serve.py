@@ -61,6 +61,10 @@ class ServerOptions:
         str | None,
         typer.Option(metavar="NAME", help="The environment variable with the key that clients have to send."),
     ] = None
+    allow_origin: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ORIGIN", help="Let the pages of a site use the server; * for all. Repeatable."),
+    ] = None
     reload_bans: Annotated[
         bool, typer.Option("--reload-bans", help="Read the lists of --bans again when they change.")
     ] = False
@@ -85,19 +89,23 @@ def serve(model: ModelOptions, upstream: UpstreamOptions, bans: BanOptions, serv
     check_packages()
     _check(model, upstream, bans, server)
     banned, key = collect_bans(bans), server.api_key
-    from antislop.server.application import make_app
+    from antislop.server.application import check_origins, make_app
     from antislop.server.http_server import DrainingServer, bind, return_large_blocks
 
+    check_origins(server.allow_origin or ())
     return_large_blocks()
     with bind(server.host, server.port) as listener:
         if upstream.upstream is not None:
             backend = _reach(upstream.upstream, model.spec, upstream.tokenizer, banned)
         else:
             backend = _load(model.spec, banned, server)
-        app = make_app(backend, api_key=key, reloader=_make_reloader(bans) if server.reload_bans else None)
+        reloader = _make_reloader(bans) if server.reload_bans else None
+        app = make_app(backend, api_key=key, reloader=reloader, allow_origins=server.allow_origin or ())
         running = DrainingServer(app, say=say)
         listener.listen()  # a client that comes at once waits a moment instead of being refused
-        _announce(backend.name, server.host, listener.getsockname()[1], banned, has_key=key is not None)
+        if key is None:
+            _warn_of_guests(server)
+        _announce(backend.name, server.host, listener.getsockname()[1], banned)
         running.run(sockets=[listener])
     gc.freeze()  # or the interpreter's last collections take seconds to look at all objects once more
     return 130 if running.signal == signal.SIGINT else 0
@@ -149,9 +157,14 @@ def _make_reloader(options: BanOptions) -> BanReloader:
     return BanReloader(options.bans or [], lambda: collect_bans(options), say=say, warn=warn)
 
 
-def _announce(name: str, host: str, port: int, bans: BanList, *, has_key: bool) -> None:
-    if not has_key and not _is_loopback(host):
-        warn(f"anybody who reaches {host} can use this server: pass --api-key-env NAME to ask for a key")
+def _warn_of_guests(server: ServerOptions) -> None:
+    guests = [] if _is_loopback(server.host) else [f"anybody who reaches {server.host}"]
+    guests += ["any page that a browser here shows"] if "*" in (server.allow_origin or ()) else []
+    for guest in guests:
+        warn(f"{guest} can use this server: pass --api-key-env NAME to ask for a key")
+
+
+def _announce(name: str, host: str, port: int, bans: BanList) -> None:
     shown = "127.0.0.1" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
     url = f"http://{shown}:{port}"
     source = f" of {bans.source}" if bans.source else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import warnings
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -10,10 +11,12 @@ from hashlib import sha256
 from hmac import compare_digest
 from http import HTTPStatus
 from pathlib import Path
+from uuid import uuid4
 
 from fastapi import FastAPI
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -23,18 +26,32 @@ from antislop.errors import InputError, first_line
 from antislop.lists.ban_list import BanList
 from antislop.server.backend import Backend
 from antislop.server.metrics import ServerMetrics
-from antislop.server.request_errors import RequestError
+from antislop.server.request_errors import RequestError, request_id, translate
 from antislop.server.routes import chats, completions, models, monitoring, page
+from antislop.server.routes.answers import IGNORED_HEADER
 from antislop.server.service import Service
 
 OPEN_PATHS = {"/", "/health"}
 """Paths that need no key, since they tell nothing about models and texts."""
 RELOAD_SECONDS = 1.0
 """Between two looks at the files of bans."""
+ID_HEADER = "X-Request-Id"
+ID_PATTERN = re.compile(r"[\w.:/+=@-]{1,128}", re.ASCII)
+"""Ids of clients that are taken: others could break the lines of a log, or fill it."""
 
 
-def make_app(backend: Backend, *, api_key: str | None = None, reloader: BanReloader | None = None) -> FastAPI:
-    """Return an app that serves a backend, and closes it when the server shuts down."""
+def make_app(
+    backend: Backend,
+    *,
+    api_key: str | None = None,
+    reloader: BanReloader | None = None,
+    allow_origins: Sequence[str] = (),
+) -> FastAPI:
+    """Return an app that serves a backend, and closes it when the server shuts down.
+
+    Raises `InputError` for an origin that `check_origins` refuses.
+    """
+    check_origins(allow_origins)
     service = Service(backend)
 
     @asynccontextmanager
@@ -53,36 +70,86 @@ def make_app(backend: Backend, *, api_key: str | None = None, reloader: BanReloa
         app.include_router(routes.router)
     app.add_exception_handler(RequestError, _answer_error)
     app.add_exception_handler(HTTPException, _answer_http_error)
-    app.add_middleware(AccessGate, key=api_key, metrics=service.metrics)
+    app.add_middleware(AccessGate, key=api_key)
+    if allow_origins:  # around the gate, whose errors pages read, too, and which a preflight has no key for
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=allow_origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],
+            expose_headers=[ID_HEADER, IGNORED_HEADER, "Retry-After"],
+        )
+    app.add_middleware(RequestMarker, metrics=service.metrics)
     return app
 
 
-class AccessGate:
-    """Middleware that refuses requests without the key, and counts answers. key: None lets everybody in."""
+def check_origins(origins: Sequence[str]) -> None:
+    """Raise `InputError` for an origin that no browser sends, so that it would allow nothing."""
+    for origin in origins:
+        if origin != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/\s?#@*A-Z]+", origin):
+            raise InputError(f"{origin!r} is not an origin; write https://chat.example or *")
 
-    def __init__(self, app: ASGIApp, *, key: str | None, metrics: ServerMetrics) -> None:
+
+class RequestMarker:
+    """Middleware that gives each request and its answer an id, and counts answers."""
+
+    def __init__(self, app: ASGIApp, *, metrics: ServerMetrics) -> None:
         self._app = app
-        self._digest = None if key is None else sha256(key.encode()).digest()
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        sent = Headers(scope=scope).get(ID_HEADER, "")
+        number = sent if ID_PATTERN.fullmatch(sent) else uuid4().hex
+        request_id.set(number)
 
-        async def count(message: Message) -> None:
+        async def mark(message: Message) -> None:
             if message["type"] == "http.response.start":
+                MutableHeaders(scope=message)[ID_HEADER] = number
                 route = getattr(scope.get("route"), "path", "none")
                 self._metrics.requests.labels(route, str(message["status"])).inc()
             await send(message)
 
+        await self._app(scope, receive, mark)
+
+
+class AccessGate:
+    """Middleware that refuses requests without the key, and answers those that nothing else could answer.
+
+    key: None lets everybody in.
+    """
+
+    def __init__(self, app: ASGIApp, *, key: str | None) -> None:
+        self._app = app
+        self._digest = None if key is None else sha256(key.encode()).digest()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        has_begun = False
+
+        async def note(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
+        try:
+            await self._choose(scope)(scope, receive, note)
+        except Exception as error:
+            fault = translate(error)
+            if has_begun:  # the server can only close the connection
+                raise
+            await _respond(fault)(scope, receive, send)
+
+    def _choose(self, scope: Scope) -> ASGIApp:
         if self._digest is None or scope["path"] in OPEN_PATHS or self._has_key(Headers(scope=scope)):
-            await self._app(scope, receive, count)
-        else:
-            error = RequestError(
-                401, "the key is missing or wrong: send Authorization: Bearer KEY", code="invalid_api_key"
-            )
-            await JSONResponse(error.content, 401, {"WWW-Authenticate": "Bearer"})(scope, receive, count)
+            return self._app
+        message = "the key is missing or wrong: send Authorization: Bearer KEY"
+        headers = {"WWW-Authenticate": "Bearer"}
+        return _respond(RequestError(401, message, code="invalid_api_key", headers=headers))
 
     def _has_key(self, headers: Headers) -> bool:
         scheme, _, token = headers.get("authorization", "").partition(" ")
@@ -135,11 +202,15 @@ class BanReloader:
 
 async def _answer_error(_: Request, error: Exception) -> Response:
     assert isinstance(error, RequestError)
-    return JSONResponse(error.content, error.status, error.headers)
+    return _respond(error)
 
 
 async def _answer_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     reason = HTTPStatus(error.status_code).phrase.lower()
-    refusal = RequestError(error.status_code, f"{request.method} {request.url.path[:80]}: {reason}")
-    return JSONResponse(refusal.content, error.status_code, dict(error.headers or {}))
+    message = f"{request.method} {request.url.path[:80]}: {reason}"
+    return _respond(RequestError(error.status_code, message, headers=error.headers))
+
+
+def _respond(error: RequestError) -> Response:
+    return JSONResponse(error.content, error.status, error.headers)

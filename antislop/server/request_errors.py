@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
+from logging import getLogger
 from typing import Any
 
 from antislop.errors import InputError, first_line
@@ -11,6 +13,11 @@ from antislop.server.backend import BackendError, Busy
 
 TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 """OpenAI's names of errors by status; all others have one name below 500 and one above."""
+
+request_id: ContextVar[str] = ContextVar("request_id", default="none")
+"""The id of the request that is being answered; "none" outside of requests."""
+
+log = getLogger(__name__)
 
 
 class RequestError(Exception):
@@ -55,14 +62,20 @@ def translate_errors(*, param: str | None = None) -> Iterator[None]:
         raise translate(error, param) from error
 
 
-def translate(error: InputError | BackendError, param: str | None = None) -> RequestError:
+def translate(error: Exception, param: str | None = None) -> RequestError:
+    """Return what the client is told; what is not its fault goes to the log, under the request's id."""
     match error:
         case Busy():
             return refuse_busy(first_line(error) or "the queue is full: try again later")
         case InputError():
             return RequestError(400, first_line(error), param=param)
-        case _:
+        case BackendError():
+            log.warning("request %s: %s", request_id.get(), error.__cause__ or error)
             return RequestError(503, first_line(error) or "the engine failed", code="engine_failed")
+        case _:
+            number = request_id.get()
+            log.error("request %s failed", number, exc_info=error)
+            return RequestError(500, f"the server failed; its log says why, under the request id {number}")
 
 
 def shorten(value: object) -> str:

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
-from logging import getLogger
 from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
@@ -28,8 +27,6 @@ CHECK_SECONDS = 2.0
 """How long the other server may take to answer a check, and how long its answer is valid."""
 FAILED = "the server behind this one failed or can't be reached: try again later"
 """What clients get: the address of that server and its words are for the log."""
-
-log = getLogger(__name__)
 
 
 class UpstreamBackend:
@@ -78,7 +75,6 @@ class UpstreamBackend:
                 async for event in events:
                     yield event
         except EndpointError as error:
-            log.warning("a text failed: %s", error)
             raise BackendError(FAILED) from error
         finally:
             self.active -= 1

@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -61,6 +60,7 @@ def test_a_model_is_served_until_a_signal_comes() -> None:
         (("--reload-bans", "--bans", "-"), "--reload-bans watches the files of --bans"),
         (("--api-key-env", "NO_SUCH_KEY"), "--api-key-env NO_SUCH_KEY: this environment variable is not set"),
         (("--host", "nowhere.invalid", "--no-bans"), "the host 'nowhere.invalid' is unknown"),
+        (("--allow-origin", "http://localhost/"), "'http://localhost/' is not an origin; write https://chat.example"),
     ],
 )
 def test_what_can_not_be_served_is_refused_with_a_sentence(args: tuple[str, ...], message: str) -> None:
@@ -99,10 +99,19 @@ def test_a_missing_package_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> N
     )
 
 
-def test_serving_to_all_without_a_key_is_warned_of(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    from antislop import BanList
-    from antislop.cli.serve import _announce
+@pytest.mark.parametrize(
+    ("options", "is_warned"),
+    [
+        ({"host": "0.0.0.0"}, True),
+        ({"host": "::1"}, False),
+        ({"allow_origin": ["*"]}, True),
+        ({"allow_origin": ["https://chat.example"]}, False),
+    ],
+)
+def test_serving_to_all_without_a_key_is_warned_of(
+    options: dict[str, Any], is_warned: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from antislop.cli.serve import ServerOptions, _warn_of_guests
 
-    for host, has_key, is_warned in (("0.0.0.0", False, True), ("0.0.0.0", True, False), ("::1", False, False)):
-        _announce("tiny", host, 8000, BanList(["a"]), has_key=has_key)
-        assert ("anybody who reaches" in capsys.readouterr().err) == is_warned
+    _warn_of_guests(ServerOptions(**options))
+    assert ("can use this server: pass --api-key-env" in capsys.readouterr().err) == is_warned

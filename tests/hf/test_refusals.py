@@ -20,7 +20,7 @@ from transformers import (
 )
 
 from antislop import AntiSlop, BanError, BanList
-from tests.support.families import REFUSED, build, build_refused
+from tests.support.families import REFUSED, UNKNOWN_LAYERS, build, build_refused
 from tests.support.models import VOCABULARY, build_model, build_tokenizer
 
 TOKENIZER = build_tokenizer()
@@ -136,6 +136,16 @@ def test_families_with_state_outside_of_their_cache_are_refused(family: str) -> 
     assert type(model).__name__ in str(caught.value)
     assert "use_cache" not in str(caught.value)
     with pytest.raises(ValueError, match=match):
+        next(SAMPLER.generate_many(model, PROMPT, max_new_tokens=3))
+
+
+@pytest.mark.parametrize("family", UNKNOWN_LAYERS)
+def test_families_with_layers_of_their_own_in_their_cache_are_refused(family: str) -> None:
+    """In flight, too. `generate` itself can write with them."""
+    model = build_refused(family)
+    assert model.generate(PROMPT, max_new_tokens=3, do_sample=False).shape[1] == PROMPT.shape[1] + 3
+    refuses(model, "cache layers of type .* can't be rewound yet")
+    with pytest.raises(ValueError, match="can't be rewound yet"):
         next(SAMPLER.generate_many(model, PROMPT, max_new_tokens=3))
 
 

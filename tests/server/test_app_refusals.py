@@ -10,6 +10,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 from hypothesis import example, given, strategies as st
+from openai.types import chat, completion_create_params
 from transformers import PreTrainedTokenizerBase
 
 import antislop
@@ -215,6 +216,102 @@ def test_other_content_types_are_refused(app: FastAPI) -> None:
 def test_a_null_is_a_field_that_was_left_out(app: FastAPI) -> None:
     body = {name: None for name in FIELDS if name not in ("text", "prompt", "messages", "top_logprobs", "model_fields")}
     assert post(app, {"prompt": "a", **body}).status_code == 200
+
+
+OPENAI_ROUTES = {
+    "/v1/completions": completion_create_params.CompletionCreateParamsStreaming,
+    "/v1/chat/completions": chat.completion_create_params.CompletionCreateParamsStreaming,
+}
+USER = [{"role": "user", "content": "a"}]
+NOTHING: dict[str, list[Any]] = {
+    "audio": [{"voice": "ash", "format": "wav"}],  # of answers in sound, which `modalities` asks for
+    "best_of": [1],
+    "echo": [False],
+    "frequency_penalty": [0, 0.0],
+    "function_call": ["none", "auto"],
+    "functions": [[]],
+    "logit_bias": [{}],
+    "logprobs": [False],
+    "max_completion_tokens": [9],
+    "max_tokens": [9],
+    "metadata": [{}, {"chat": "5"}],
+    "modalities": [["text"], []],
+    "model": ["tiny"],
+    "moderation": [],
+    "n": [1],
+    "parallel_tool_calls": [True, False],
+    "prediction": [{"type": "content", "content": "a guess, which may speed up an answer"}],
+    "presence_penalty": [0, 0.0],
+    "prompt_cache_key": ["key"],
+    "prompt_cache_options": [{}],
+    "prompt_cache_retention": ["24h"],
+    "reasoning_effort": ["none"],
+    "response_format": [{"type": "text"}, {"type": "text", "json_schema": None}],
+    "safety_identifier": ["name"],
+    "seed": [1],
+    "service_tier": ["auto", "default"],
+    "stop": [[], ""],
+    "store": [False],
+    "stream": [False],
+    "stream_options": [{}, {"include_usage": None}, {"include_usage": True}],
+    "suffix": [""],
+    "temperature": [1, 1.0],
+    "tool_choice": ["none", "auto"],
+    "tools": [[]],
+    "top_logprobs": [0],
+    "top_p": [1, 1.0],
+    "user": ["", "name"],
+    "verbosity": ["medium"],
+    "web_search_options": [],
+}
+"""Each field of OpenAI's routes, with values that ask for nothing beyond `{"max_tokens": 9, "seed": 1}`."""
+
+
+@pytest.mark.parametrize("route", OPENAI_ROUTES)
+def test_each_field_of_openai_may_be_sent_with_a_value_that_asks_for_nothing(
+    app: FastAPI, backend: SlowBackend, route: str
+) -> None:
+    given = {"prompt": "a"} if route == "/v1/completions" else {"messages": USER}
+    needed = {**given, "max_tokens": 9, "seed": 1}
+    assert post(app, needed, route).status_code == 200
+    plain = backend.written[-1]
+    fields = OPENAI_ROUTES[route].__annotations__.keys() - given.keys()
+    assert fields <= NOTHING.keys(), "a new field: is it honored, harmless, or refused?"
+    for field in fields:
+        for value in [None, *NOTHING[field]]:
+            answer = post(app, {**needed, field: needed.get(field) if value is None else value}, route)
+            assert (answer.status_code, "X-Antislop-Ignored-Fields" in answer.headers) == (200, False), (field, value)
+            assert backend.written[-1] == plain, (field, value)
+
+
+@pytest.mark.parametrize(
+    ("more", "param"),
+    [
+        ({"audio": {"voice": "ash"}, "modalities": ["text", "audio"]}, "modalities"),
+        ({"frequency_penalty": 0.5}, "frequency_penalty"),
+        ({"function_call": {"name": "f"}}, "function_call"),
+        ({"functions": [{"name": "f"}]}, "functions"),
+        ({"moderation": {"model": "omni-moderation-latest"}}, "moderation"),
+        ({"presence_penalty": 0.5}, "presence_penalty"),
+        ({"reasoning_effort": "high"}, "reasoning_effort"),
+        ({"suffix": "b"}, "suffix"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tools": [{"type": "function"}], "tool_choice": "none"}, "tools"),
+        ({"verbosity": "low"}, "verbosity"),
+        ({"web_search_options": {}}, "web_search_options"),
+    ],
+)
+def test_what_is_not_supported_of_openai_is_refused_by_name(app: FastAPI, more: dict[str, Any], param: str) -> None:
+    answer = post(app, {"messages": USER, "max_tokens": 1, **more}, "/v1/chat/completions")
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == param
+    assert "is not supported" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("more", [{"store": True}, {"service_tier": "priority"}])
+def test_what_has_no_effect_on_the_text_is_named_in_a_header(app: FastAPI, more: dict[str, Any]) -> None:
+    answer = post(app, {"prompt": "a", **more})
+    assert (answer.status_code, answer.headers["X-Antislop-Ignored-Fields"]) == (200, *more)
 
 
 def test_no_field_is_of_two_kinds() -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import sys
 from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -19,15 +22,23 @@ from antislop.server.application import make_app
 from antislop.server.bodies import bans
 from antislop.server.bodies.fields import BODY_LIMIT, MAX_BIASES, MAX_CHOICES, MAX_SCHEMA, GenerationBody
 from antislop.server.entry import app
-from antislop.server.http_server import MAX_CONNECTIONS, REQUEST_SECONDS
+from antislop.server.http_server import LAST_SECONDS, MAX_CONNECTIONS, REQUEST_SECONDS, SHUTDOWN_SECONDS
 from antislop.server.local import GRAMMAR_SECONDS, LocalBackend
 from antislop.server.metrics import ServerMetrics
 from tests.support.backends import run_server
 from tests.support.documents import ROOT, read_blocks
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 GUIDE = ROOT / "docs" / "guides" / "serve.md"
 ENDPOINTS = ROOT / "docs" / "guides" / "endpoints.md"
+INSIDE = ROOT / "docs" / "guides" / "inside-vllm.md"
 COMPOSE = ROOT / "examples" / "compose.yaml"
+COMPOSE_INSIDE = ROOT / "examples" / "compose-inside.yaml"
+DOCKERFILE = ROOT / "examples" / "Dockerfile"
 ADDRESS = "http://127.0.0.1:8000"
 
 
@@ -100,22 +111,81 @@ def test_the_fields_and_the_metrics_exist() -> None:
     assert {name for name in named if name not in written} == set()
 
 
+def read_services(path: Path) -> dict[str, Any]:
+    services: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))["services"]
+    return services
+
+
+def read_dockerfile(text: str) -> list[tuple[str, str]]:
+    """Return the instructions of a Dockerfile."""
+    lines = [line.split(maxsplit=1) for line in text.splitlines() if line and not line.startswith("#")]
+    return [(name, rest) for name, rest in lines]
+
+
+def parse_serve(command: list[str]) -> dict[str, Any]:
+    """Return the options of a command `antislop serve`."""
+    assert command[:2] == ["antislop", "serve"]
+    arguments = [re.sub(r"\$\{.*\}", "NAME", part) for part in command[2:]]
+    return load_command("serve").make_context("serve", arguments).params
+
+
+def find_options(command: list[str]) -> set[str]:
+    return {part for part in command if part.startswith("--")}
+
+
+def test_the_image_contains_what_its_installation_reads_and_starts_with_options_that_exist() -> None:
+    dockerfile = read_dockerfile(DOCKERFILE.read_text(encoding="utf-8"))
+    copied = {source for name, rest in dockerfile if name == "COPY" for source in rest.split()[:-1]}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert copied == {"pyproject.toml", "antislop", project["readme"], *project["license-files"]}
+    assert all((ROOT / source).exists() for source in copied)
+    instructions = dict(dockerfile)
+    (extra,) = re.findall(r"install .*'/antislop\[(\w+)\]'", instructions["RUN"])
+    assert extra in project["optional-dependencies"]
+    options = parse_serve(json.loads(instructions["ENTRYPOINT"]))
+    assert (options["host"], options["port"]) == ("0.0.0.0", int(instructions["EXPOSE"]))
+    assert f"http://127.0.0.1:{options['port']}/health" in instructions["HEALTHCHECK"]
+    assert "-e ANTISLOP_KEY=SECRET antislop" in DOCKERFILE.read_text(encoding="utf-8")
+
+
 def test_the_servers_of_the_compose_file_start_with_options_that_exist() -> None:
-    services = yaml.safe_load(COMPOSE.read_text(encoding="utf-8"))["services"]
-    program, name, *arguments = services["antislop"]["command"]
-    assert (program, name) == ("antislop", "serve")
-    context = load_command("serve").make_context("serve", [re.sub(r"\$\{.*\}", "NAME", part) for part in arguments])
-    assert context.params["upstream"] == "http://vllm:8000/v1"
-    assert context.params["api_key_env"] in services["antislop"]["environment"]
+    services = read_services(COMPOSE)
+    start = json.loads(dict(read_dockerfile(DOCKERFILE.read_text(encoding="utf-8")))["ENTRYPOINT"])
+    assert (COMPOSE.parent / services["antislop"]["build"]["context"]).resolve() == ROOT
+    assert services["antislop"]["build"]["dockerfile"] == DOCKERFILE.relative_to(ROOT).as_posix()
+    options = parse_serve([*start, *services["antislop"]["command"]])
+    assert options["upstream"] == "http://vllm:8000/v1"
+    assert options["api_key_env"] in services["antislop"]["environment"]
+    assert int(services["antislop"]["stop_grace_period"].removesuffix("s")) > SHUTDOWN_SECONDS + LAST_SECONDS
     assert services["antislop"]["depends_on"] == {"vllm": {"condition": "service_healthy"}}
     assert services["vllm"]["command"][0].startswith("${MODEL")
     assert "ports" not in services["vllm"]
-    for volume in services["antislop"]["volumes"]:
+    assert find_options(services["vllm"]["command"]) == {"--port=8000", "--logprobs-mode=processed_logprobs"}
+    expect_lists_to_exist(services["antislop"])
+
+
+def test_the_vllm_of_the_other_compose_file_starts_as_its_guide_says() -> None:
+    (service,) = read_services(COMPOSE_INSIDE).values()
+    (command,) = [block.text for block in read_blocks(INSIDE, "sh") if "vllm serve" in block.text]
+    guided = shlex.split(command.replace("\\\n", " ").replace("list.txt", "/lists/bans.txt"))
+    pairs = {f"{name}={value}" for name, value in pairwise(guided) if name.startswith("--")}
+    assert find_options(service["command"]) == pairs | {"--port=8000"}
+    assert service["entrypoint"] == guided[:2]
+    in_front, build = read_services(COMPOSE)["vllm"], read_dockerfile(service["build"]["dockerfile_inline"])
+    assert build[0] == ("FROM", in_front["image"])
+    assert build[1:3] == read_dockerfile(DOCKERFILE.read_text(encoding="utf-8"))[1:3]
+    assert "VLLM_API_KEY" in service["environment"]
+    expect_lists_to_exist(service)
+
+
+def expect_lists_to_exist(service: dict[str, Any]) -> None:
+    for volume in service["volumes"]:
         source = volume.partition(":")[0]
         assert source == "models" or (COMPOSE.parent / source / "bans.txt").is_file()
 
 
-def test_the_compose_file_needs_the_variables_that_its_guide_sets() -> None:
-    needed = set(re.findall(r"\$\{(\w+):\?", COMPOSE.read_text(encoding="utf-8")))
+@pytest.mark.parametrize("file", [COMPOSE, COMPOSE_INSIDE])
+def test_a_compose_file_needs_the_variables_that_its_guide_sets(file: Path) -> None:
+    needed = set(re.findall(r"\$\{(\w+):\?", file.read_text(encoding="utf-8")))
     (line,) = re.findall(r"^export (.*)$", ENDPOINTS.read_text(encoding="utf-8"), flags=re.MULTILINE)
     assert {part.partition("=")[0] for part in line.split()} == needed

@@ -11,8 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import transformers
+from packaging.version import Version
 from torch import Tensor
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
     AutoModelForSeq2SeqLM,
@@ -188,6 +191,155 @@ _FAMILIES = {
     ),
 }
 
+
+def _by_type(model_type: str, *, scale: float = 12.0, **settings: Any) -> Family:
+    return Family(AutoConfig.for_model(model_type, **settings), scale)
+
+
+_FOUR_LOCAL = {**_LOCAL, "num_hidden_layers": 4, "layer_types": ["sliding_attention", "full_attention"] * 2}
+_HYBRID = {**_GROUPED, "layer_types": ["linear_attention", "full_attention"]}
+_DELTA = {
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+}
+_ROUTED = {**_EXPERTS, "n_routed_experts": 4, "n_group": 2, "topk_group": 1}
+_LATENT_BY_TYPE = {
+    **{name: value for name, value in _LATENT.items() if name != "first_k_dense_replace"},
+    "mlp_layer_types": ["dense", "sparse"],
+}
+_INDEXED = {**_LATENT_BY_TYPE, "index_topk": 16, "index_head_dim": 8, "index_n_heads": 4}
+_PER_LAYER = {"vocab_size_per_layer_input": VOCABULARY, "hidden_size_per_layer_input": 8}
+_GLOBAL = {"global_head_dim": 16, "attention_k_eq_v": True, "num_global_key_value_heads": 1}
+HAS_NAMED = Version(transformers.__version__) >= Version("5.23")
+"""Earlier versions lack some of the newer families, or have other layers in their caches."""
+
+_NAMED = (
+    {
+        "qwen3.5": _by_type("qwen3_5_text", **_HYBRID, **_DELTA, head_dim=8),
+        "qwen3.5-moe": _by_type(
+            "qwen3_5_moe_text",
+            **_HYBRID,
+            **_DELTA,
+            **_EXPERTS,
+            head_dim=8,
+            num_experts=4,
+            shared_expert_intermediate_size=16,
+        ),
+        "gemma3n": _by_type(
+            "gemma3n_text",
+            **_FOUR_LOCAL,
+            **_PER_LAYER,
+            num_kv_shared_layers=2,
+            laurel_rank=8,
+            activation_sparsity_pattern=[0.0] * 4,
+            altup_num_inputs=2,
+            scale=10.0,
+        ),
+        # The small ones of Gemma 4, those with experts, and the one without either.
+        "gemma4": _by_type(
+            "gemma4_text", **_FOUR_LOCAL, **_PER_LAYER, num_kv_shared_layers=2, global_head_dim=16, scale=10.0
+        ),
+        "gemma4-moe": _by_type(
+            "gemma4_text",
+            **_LOCAL,
+            **_GLOBAL,
+            hidden_size_per_layer_input=0,
+            enable_moe_block=True,
+            num_experts=4,
+            top_k_experts=2,
+            moe_intermediate_size=16,
+            scale=10.0,
+        ),
+        "gemma4-unified": _by_type("gemma4_unified_text", **_LOCAL, **_GLOBAL, scale=10.0),
+        "glm4-moe": _by_type("glm4_moe", **_GROUPED, **_ROUTED, head_dim=8, first_k_dense_replace=1),
+        "glm4-moe-lite": _by_type("glm4_moe_lite", **_LATENT_BY_TYPE),
+        "kimi-linear": _by_type(
+            "kimi_linear",
+            **{**_LATENT_BY_TYPE, "q_lora_rank": None},
+            num_experts=4,
+            num_experts_per_token=2,
+            num_shared_experts=1,
+            linear_head_dim=8,
+            linear_num_heads=4,
+            layer_types=["linear_attention", "full_attention"],
+        ),
+        # Squared activations and no norm before the states multiply errors: they need smaller weights.
+        "nemotron-h": _by_type(
+            "nemotron_h",
+            **{**_GROUPED, "num_hidden_layers": 4},
+            **_EXPERTS,
+            head_dim=8,
+            layers_block_type=["linear_attention", "moe", "full_attention", "mlp"],
+            ssm_state_size=8,
+            mamba_num_heads=4,
+            mamba_head_dim=8,
+            expand=1,
+            n_groups=1,
+            chunk_size=8,
+            n_routed_experts=4,
+            moe_shared_expert_intermediate_size=16,
+            scale=8.0,
+        ),
+        "olmo3": _by_type("olmo3", **{name: value for name, value in _LOCAL.items() if name != "head_dim"}),
+        "olmo-hybrid": _by_type("olmo_hybrid", **{**_HYBRID, **_DELTA, "num_key_value_heads": 4}),
+        "minimax-m2": _by_type("minimax_m2", **_GROUPED, head_dim=8, num_experts_per_tok=2, num_local_experts=4),
+        "ministral3": _by_type(
+            "ministral3", **_GROUPED, head_dim=8, rope_parameters={**_YARN, "llama_4_scaling_beta": 0.1}
+        ),
+        # transformers makes it as the text part of a model that sees images only.
+        "mistral4": _by_type(
+            "mistral3",
+            text_config={
+                **_LATENT,
+                "model_type": "mistral4",
+                "rope_parameters": {**_YARN, "llama_4_scaling_beta": 0.1, "mscale": 1.0, "mscale_all_dim": 1.0},
+            },
+            vision_config={
+                "model_type": "pixtral",
+                "hidden_size": 16,
+                "intermediate_size": 16,
+                "num_hidden_layers": 1,
+                "num_attention_heads": 2,
+                "head_dim": 8,
+                "image_size": 8,
+                "patch_size": 4,
+            },
+            image_token_index=IMAGE,
+        ),
+        "granite4": _by_type(
+            "granitemoehybrid",
+            **_HYBRID,
+            **_STATES,
+            num_local_experts=4,
+            num_experts_per_tok=2,
+            shared_intermediate_size=16,
+            mamba_d_head=8,
+            mamba_expand=1,
+            position_embedding_type="rope",
+        ),
+        "lfm2-moe": _by_type(
+            "lfm2_moe",
+            **_GROUPED,
+            **_EXPERTS,
+            num_experts=4,
+            num_dense_layers=1,
+            layer_types=["conv", "full_attention"],
+        ),
+        "lfm3": _by_type(
+            "lfm3",
+            **{**_GROUPED, "num_hidden_layers": 3},
+            head_dim=8,
+            sliding_window=WINDOW,
+            layer_types=["conv", "full_attention", "sliding_attention"],
+        ),
+    }
+    if HAS_NAMED
+    else {}
+)
+_FAMILIES |= _NAMED
+
 REFUSED: dict[str, PreTrainedConfig] = {
     "gpt-1": OpenAIGPTConfig(**_IDS, n_embd=32, n_layer=2, n_head=4),
     "minimax": MiniMaxConfig(**_GROUPED, num_local_experts=2),
@@ -197,7 +349,82 @@ REFUSED: dict[str, PreTrainedConfig] = {
 }
 """Families that store the tokens they have read in states that no rewind reaches."""
 
-FAMILIES = tuple(_FAMILIES)
+UNKNOWN_LAYERS: dict[str, Family] = (
+    {
+        "deepseek-v3.2": _by_type("deepseek_v32", **_INDEXED),
+        "deepseek-v4": _by_type(
+            "deepseek_v4",
+            **{**_SHAPE, **_EXPERTS, "num_key_value_heads": 1},
+            head_dim=16,
+            q_lora_rank=16,
+            n_routed_experts=4,
+            layer_types=["heavily_compressed_attention", "compressed_sparse_attention"],
+            compress_rates={"compressed_sparse_attention": 2, "heavily_compressed_attention": 4},
+            mlp_layer_types=["hash_moe", "moe"],
+            sliding_window=WINDOW,
+            o_groups=2,
+            o_lora_rank=8,
+            hc_mult=2,
+        ),
+        "glm-moe-dsa": _by_type("glm_moe_dsa", **_INDEXED),
+        "minimax-m3": _by_type(
+            "minimax_m3_vl_text",
+            **_GROUPED,
+            head_dim=8,
+            num_experts_per_tok=2,
+            num_local_experts=4,
+            dense_intermediate_size=48,
+            shared_intermediate_size=16,
+            rotary_dim=4,
+            layer_types=["full_attention", "minimax_m3_sparse"],
+            mlp_layer_types=["dense", "sparse"],
+            index_n_heads=2,
+            index_head_dim=8,
+            index_block_size=4,
+            index_topk_blocks=4,
+        ),
+    }
+    if HAS_NAMED
+    else {}
+)
+"""Families whose caches have layers of their own."""
+
+NAMES = {
+    "Qwen3.5, Qwen3.6, Qwen3.8-27B": "qwen3.5",
+    "Qwen3.5-35B-A3B, Qwen3.6-35B-A3B and others with experts": "qwen3.5-moe",
+    "Gemma 3n": "gemma3n",
+    "Gemma 4 E2B, E4B": "gemma4",
+    "Gemma 4 26B-A4B": "gemma4-moe",
+    "Gemma 4 12B": "gemma4-unified",
+    "GLM-4.5, GLM-4.6, GLM-4.7": "glm4-moe",
+    "GLM-4.7-Flash": "glm4-moe-lite",
+    "GLM-5": "glm-moe-dsa",
+    "Kimi K2, K2.5, K2.6": "deepseek-v3",
+    "Kimi Linear": "kimi-linear",
+    "Nemotron-H, Nemotron 3": "nemotron-h",
+    "OLMo 3": "olmo3",
+    "Olmo Hybrid": "olmo-hybrid",
+    "MiniMax-Text-01, M1": "minimax",
+    "MiniMax M2": "minimax-m2",
+    "MiniMax M3": "minimax-m3",
+    "gpt-oss": "gpt-oss",
+    "DeepSeek V3, V3.1, R1": "deepseek-v3",
+    "DeepSeek V3.2": "deepseek-v3.2",
+    "DeepSeek V4": "deepseek-v4",
+    "Qwen3-Next": "qwen3-next",
+    "Llama 4": "llama4",
+    "Ministral 3": "ministral3",
+    "Mistral Small 4": "mistral4",
+    "Granite 4": "granite4",
+    "LFM2": "lfm2",
+    "LFM2-8B-A1B": "lfm2-moe",
+    "LFM3": "lfm3",
+}
+"""Names of models, and the families that they are of."""
+
+NAMED = tuple(_NAMED)
+FAMILIES = tuple(family for family in _FAMILIES if family not in _NAMED)
+"""Families of every kind; those of `NAMED` are of the same kinds."""
 WINDOWED = frozenset({"mistral", "gemma3", "gpt-neo", "gpt-oss", "llama4"})
 RECURRENT = frozenset({"qwen3-next", "mamba", "mamba2", "lfm2", "falcon-h1", "bamba"})
 ENCODER_DECODER = frozenset({"t5", "bart"})
@@ -213,7 +440,7 @@ def build(family: str, *, seed: int = 0, dtype: torch.dtype = torch.float32) -> 
     kind: Any = AutoModelForCausalLM
     if family in ENCODER_DECODER:
         kind = AutoModelForSeq2SeqLM
-    elif family in MULTIMODAL:
+    elif family in MULTIMODAL or family == "mistral4":
         kind = AutoModelForImageTextToText
     model: PreTrainedModel = kind.from_config(_FAMILIES[family].config)
     with torch.no_grad():
@@ -226,8 +453,15 @@ def build(family: str, *, seed: int = 0, dtype: torch.dtype = torch.float32) -> 
 
 def build_refused(family: str) -> PreTrainedModel:
     """A model of a family that is refused."""
-    model: PreTrainedModel = AutoModelForCausalLM.from_config(REFUSED[family])
+    config = REFUSED[family] if family in REFUSED else UNKNOWN_LAYERS[family].config
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(config)
     return model.eval()
+
+
+def model_type(family: str) -> str:
+    """Return the name of a family's code in transformers."""
+    config = REFUSED[family] if family in REFUSED else (_FAMILIES | UNKNOWN_LAYERS)[family].config
+    return str(config.get_text_config(decoder=True).model_type)
 
 
 def prepare(family: str, *prompts: Sequence[int], dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:

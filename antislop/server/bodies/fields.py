@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import from_json
 from starlette.requests import ClientDisconnect, Request
 
@@ -48,7 +48,12 @@ def _read_ids(value: Any) -> Any:
 
 
 def _read_stop(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
+    return ([value] if value else []) if isinstance(value, str) else value
+
+
+def _read_count(value: Any) -> Any:
+    """Return the number of alternatives; false is none, as in chats."""
+    return None if value is False else value
 
 
 def _read_biases(value: Any) -> Any:
@@ -82,6 +87,11 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 class _StrictModel(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_out_nulls(cls, value: Any) -> Any:
+        return {key: item for key, item in value.items() if item is not None} if isinstance(value, dict) else value
 
 
 class StreamOptions(_StrictModel):
@@ -183,7 +193,7 @@ class CompletionBody(GenerationBody):
     prompt: Any = None
     max_tokens: Annotated[int, Field(ge=0, lt=2**31)] | None = None
     echo: bool = False
-    logprobs: Annotated[int, Field(ge=0, le=MAX_ALTERNATIVES)] | None = None
+    logprobs: Annotated[Annotated[int, Field(ge=0, le=MAX_ALTERNATIVES)] | None, BeforeValidator(_read_count)] = None
     add_bos_token: bool = True
 
 

@@ -29,9 +29,8 @@ ALIASES = {
 HARMLESS = {
     "user",
     "metadata",
-    "store",
-    "service_tier",
     "safety_identifier",
+    "prediction",
     "prompt_cache_key",
     "prompt_cache_options",
     "prompt_cache_retention",
@@ -52,7 +51,7 @@ HARMLESS = {
     "skip_special_tokens",
     "spaces_between_special_tokens",
 }
-"""Fields that don't change the text: names of users and clients, and internals of other servers."""
+"""Fields that don't change the text: names of users and clients, hints about speed, and internals of other servers."""
 
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "suffix": ("",),
@@ -63,7 +62,9 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "functions": ([],),
     "function_call": ("none", "auto"),
     "parallel_tool_calls": (True, False),
-    "modalities": (["text"],),
+    "modalities": (["text"], []),
+    "moderation": (),
+    "web_search_options": (),
     "reasoning_effort": ("none",),
     "verbosity": ("medium",),
     "min_tokens": (0,),
@@ -121,6 +122,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 """Fields that are not supported, with the values that switch them off."""
 
 DEPENDENT = {
+    "audio": "modalities",
     "mirostat_tau": "mirostat_mode",
     "mirostat_eta": "mirostat_mode",
     "dynatemp_low": "dynamic_temperature",
@@ -148,8 +150,10 @@ IGNORED = {
     "repeat_last_n": (0, -1),
     "rep_pen_slope": (0, 1),
     "n_probs": (0,),
+    "store": (False,),
+    "service_tier": ("auto", "default"),
 }
-"""Fields that clients always send and that are ignored, with the values for which that makes no difference; a header of
+"""Fields that many clients send and that are ignored, with the values for which that makes no difference; a header of
 the answer names those with other values."""
 
 

@@ -17,8 +17,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from antislop.errors import InputError
-from antislop.server.backend import BackendError, GenerationRequest
+from antislop.server.backend import GenerationRequest
 from antislop.server.bodies.fields import GenerationBody
 from antislop.server.chunk_maker import AnswerChunk, FinishReason, SettledToken, WithdrawnText
 from antislop.server.request_errors import RequestError, shorten, translate, translate_errors
@@ -196,7 +195,7 @@ class AnswerResponder:
                 yield encode_event(self.writer.write_part(number, chunk) | more)
             if has_usage:
                 yield encode_event(self.writer.write_usage(self._count(running, requests)))
-        except (InputError, BackendError) as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, the client gets it as an event
             yield encode_event(translate(error).content)
         yield b"data: [DONE]\n\n"
 

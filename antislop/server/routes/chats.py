@@ -34,7 +34,7 @@ router = APIRouter()
 async def chat(request: Request) -> Response:
     service, has_trace = service_of(request), wants_trace(request)
     body, ignored = read_body(ChatBody, await read_object(request))
-    if body.top_logprobs is not None and not body.logprobs:
+    if body.top_logprobs and not body.logprobs:
         raise RequestError(400, "top_logprobs needs logprobs: true", param="top_logprobs")
     prompt = await _read_chat(service, body.messages)
     alternatives = (body.top_logprobs or 0) if body.logprobs else None

@@ -78,6 +78,12 @@ async def name_model(request: Request) -> dict[str, str]:
     return {"result": service_of(request).backend.name}
 
 
+@router.get("/version")
+async def tell_version() -> dict[str, str]:
+    """Answer as vLLM does."""
+    return {"version": __version__}
+
+
 @router.get("/api/extra/version")
 async def name_server() -> dict[str, str]:
     """Name this server and its version, where KoboldCpp has its own."""
