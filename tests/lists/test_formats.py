@@ -65,7 +65,11 @@ READ: dict[str, Case] = {
     "text with wildcards": Case(
         "a * of emotion*\tgap=2 weight=0.5\nf*ck\n", "text", [Ban.wildcard("a * of emotion*", gap=2, weight=0.5), WILD]
     ),
-    "text with stars": Case('\\*sighs\\*\n"\\\\*"\n\\o/\n', "text", [STARS, Ban(Phrase("*")), Ban(Phrase("\\o/"))]),
+    "text with stars": Case(
+        '\\*sighs\\*\n"\\\\*"\n\\o/\n* * *\n',
+        "text",
+        [STARS, Ban(Phrase("*")), Ban(Phrase("\\o/")), Ban(Phrase("* * *"))],
+    ),
     "text anywhere with wildcards": Case("f*ck\neyes\n", "text", [WILD, *anywhere("eyes")], {"edges": "anywhere"}),
     "phrases with wildcards": Case('["f*ck", ["f*ck"], "\\\\*sighs\\\\*"]', "phrases", [WILD, WILD, STARS]),
     "phrases that say they are": Case(
@@ -355,7 +359,6 @@ REFUSED: dict[str, Refused] = {
     "a number among words": Refused('[["a", "b"],\n["c", 1]]', 2, "a ban is a phrase", {"format": "ngrams"}),
     "a wildcard that is a gap": Refused("- a\n- '* of'\n", 2, "begins or ends with a gap"),
     "a bullet": Refused("a\n* b\n", 2, r"'* b' begins or ends with a gap: leave out the * there, or write \* for the"),
-    "a ruler": Refused("a\n* * *\n", 2, r"'* * *' contains no word: name one, with a letter or digit, or write \* for"),
     "a wildcard with edges": Refused("a\nb* c\tedges=anywhere\n", 2, "the wildcard 'b* c' has no option edges"),
     "a preset without bans": Refused(
         '{"temp": 1, "banned_tokens": ""}',

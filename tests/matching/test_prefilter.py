@@ -27,7 +27,7 @@ NASTY = (
     "a", "b", "A", "ab", "a b", " ", "  ", "\n", "\u00a0", "\u3000", ".", ". ", "…", "!", "。", "’", "'", "n't", "—",
     "ß", "ss", "é", "e\u0301", "\u0301", "\u0328", "\u0345", "ι", "ΐ", "ŉ", "ﬁ", "İ", "\u200b", "\u00ad", "\ufe0f",
     "ـ", "\0", "\ud83d", "🙂", "的", "の", "ｶ\uff9e", "\u0e33", "\u0e31", "กำ", "한", "\u1112\u1161", "7", "`", '"',
-    "the", "could", "couldn't", "<t>", "</t>", "not", "*",
+    "-", "- ", "“", "*\u0338", "the", "could", "couldn't", "<t>", "</t>", "not", "*",
 )  # fmt: skip
 PLAIN = ("a", "b", "A", "ab", "a b", " ", "  ", "\n", ".", "!", "'", "-", "7", "the", "could", "_")
 places = st.lists(st.integers(0, 60), max_size=6)
@@ -83,6 +83,7 @@ def searches(draw: st.DrawFn) -> tuple[list[Ban], list[str]]:
 @example(search=([Ban("x \u0345y")], ["x \u0345", " y"]))
 @example(search=([Ban("c", edges="anywhere"), Ban("bc")], ["ab", "c "]))
 @example(search=([Ban(".", at_most=1)], ["…"]))
+@example(search=([Ban("* -"), Ban("…")], ["*  - *\n- - — ...", "* - …"]))
 @example(search=([Ban.words(["a", "b"], skip_stop_words=True)], ["a the", "\u0301 b a. the b"]))
 def test_the_prefilter_finds_what_the_exact_search_finds(waiting: int, search: tuple[list[Ban], list[str]]) -> None:
     bans, pieces = search
