@@ -509,6 +509,8 @@ def test_phrases_are_added_to_the_list_of_any_source() -> None:
     assert len(find("--no-bans", "--ban", "cat", "--constructions")) == 2  # "not a cat, but a mouse" holds a cat
     looping = invoke("scan", "-", "--no-bans", "--loops", stdin="He ran to the door. " * 3)
     assert looping.stdout == "<stdin>:1:21: a passage 3 times in a row\n"
+    dashed = invoke("scan", "-", "--no-bans", "--no-dashes", stdin="A well-known cat—and a mouse - ran.")
+    assert [line.split(": ")[0] for line in dashed.stdout.splitlines()] == ["<stdin>:1:17", "<stdin>:1:29"]
     assert_refused(invoke("scan", "-", "--no-bans"), "--no-bans leaves nothing to search for")
     assert_refused(invoke("scan", "-", "--no-bans", "--bans", "list.txt"), "exclude each other")
 
