@@ -213,8 +213,17 @@ TEMPERATURE = 1.0
 MIN_P = 0.05
 _MIN_P_HELP = "Keep tokens at least p times as likely as the likeliest; 0 is off."
 _REPETITION_PENALTY_HELP = "Above 1, repeat less."
+
+
+def _refuse_empty(stops: list[str] | None) -> list[str] | None:
+    if stops and "" in stops:
+        raise InputError("--stop is empty, and would end each text after one token: name a string, or leave it out")
+    return stops
+
+
 StopOption = Annotated[
-    list[str] | None, typer.Option("--stop", metavar="STRING", help="Stop after this string. Repeatable.")
+    list[str] | None,
+    typer.Option("--stop", metavar="STRING", callback=_refuse_empty, help="Stop after this string. Repeatable."),
 ]
 ForceOption = Annotated[
     bool, typer.Option("--force", help="Resume even if the model, list, settings or prompts have changed.")

@@ -305,6 +305,7 @@ REFUSED = {
     "a trace of another format": (["--trace", "x.html.gz"], ["x.html.gz: .html.gz is not what", "ends in .jsonl"]),
     "two grammars": (["--json-schema", "a.json", "--grammar", "b.lark"], ["exclude each other"]),
     "a grammar of an unknown kind": (["--grammar", "a.txt"], ["a.txt: a grammar in a file .lark, .gbnf or .ebnf"]),
+    "an empty stop string": (["--stop", ".", "--stop", ""], ["--stop is empty", "name a string, or leave it out"]),
     "an option that does not exist": (["--colour"], ["--colour"]),
 }
 

@@ -147,7 +147,7 @@ def test_a_list_with_a_bad_entry_is_refused(entries: Any) -> None:
 def test_a_list_keeps_order_and_duplicates() -> None:
     bans = BanList(iter(["b", Ban("a", weight=0.5), "b", "c"]), source="here")
     assert list(bans) == [Ban("b"), Ban("a", weight=0.5), Ban("b"), Ban("c")]
-    assert (len(bans), bans[1], bans[-1], Ban("c") in bans, "c" in bans) == (
+    assert (len(bans), bans[1], bans[-1], Ban("c") in bans, "d" in bans) == (
         4,
         Ban("a", weight=0.5),
         bans[3],
