@@ -31,6 +31,7 @@ WRITTEN: dict[str, tuple[Ban, str]] = {
     "a weight": (Ban("tapestry", weight=0.25), "tapestry\tweight=0.25"),
     "a tiny weight": (Ban("tapestry", weight=1e-9), "tapestry\tweight=1e-09"),
     "a regex": (Ban.regex(r"\bnot just\b", max_span=80), "\\bnot just\\b\tregex max_span=80"),
+    "a phrase that begins like a kind": (Ban("regex:a"), '"regex:a"'),
     "a wildcard": (Ban.wildcard("a * of emotion*"), "a * of emotion*\twildcard"),
     "a star that is no wildcard": (Ban(r"\*sighs\*"), r"\*sighs\*"),
     "a star after backslashes": (Ban(Phrase(r"a\\* \*", edges="anywhere")), r"a\\\\\* \\\*" + "\tedges=anywhere"),

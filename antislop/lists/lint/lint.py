@@ -16,9 +16,12 @@ from antislop.lists.lint.speller import Speller, VocabularySurfaces
 from antislop.matching.automaton import Automaton
 from antislop.matching.bans import Ban
 from antislop.matching.folding import BOUNDARY, Folding, fold_phrase
+from antislop.matching.patterns.kinds import KINDS
 from antislop.matching.patterns.pattern import FILLER, Pattern, TextSearch
 
-FindingKind = Literal["duplicate", "contained", "short", "common", "joined", "untypable", "case", "slow", "loop"]
+FindingKind = Literal[
+    "duplicate", "contained", "short", "common", "joined", "kind", "untypable", "case", "slow", "loop"
+]
 
 COMMON_ZIPF = 4.5
 """Zipf frequency (log10 of occurrences in a billion words) from which a word is common: 32 in a million."""
@@ -33,6 +36,9 @@ LIGHT_WEIGHT = 0.1
 
 _WORDS = regex.compile(r"(?<!\w)[^\W\d_]+(?:['’][^\W\d_]+)*(?!\w)")
 _TWO_ENTRIES = regex.compile(r"""["'“”]\s*,\s*["'“”]""")
+_KIND = regex.compile(
+    rf"(?i)(?:{'|'.join(KINDS)}|re|regexp?|pattern|glob|token)\s?:\s*\S|/.*[^\w\s].*/[a-z]*$|r(['\"]).*\1$|\(\?[a-z:=!<]"
+)
 _LONGER = "write a longer phrase, or give it a weight such as 0.3"
 
 
@@ -70,7 +76,7 @@ def lint(
     >>> [(finding.fault, finding.fix) for finding in lint([Ban("a testament to"), Ban("testament")])]
     [("'a testament to' contains 'testament', which forbids it already", 'leave it out')]
     """
-    checks = [find_duplicates(bans), find_contained(bans), find_faults(bans)]
+    checks = [find_duplicates(bans), find_contained(bans), find_faults(bans), find_named_kinds(bans)]
     if frequencies is not None:
         checks += [find_common(bans, frequencies), find_joined(bans, frequencies)]
     if vocabulary is not None:
@@ -221,6 +227,15 @@ def find_faults(bans: Sequence[Ban]) -> Findings:
         for kind, clause, fix in ban.pattern.find_faults():
             if ban.weight < LIGHT_WEIGHT or kind not in ("short", "common"):
                 yield Finding(ban, index, kind, f"{describe(ban)} {clause}", fix)
+
+
+def find_named_kinds(bans: Sequence[Ban]) -> Findings:
+    """Yield the phrases that look like a pattern of another kind, in a notation that their format does not have."""
+    for index, ban in enumerate(bans):
+        if ban.pattern.is_literal and _KIND.match(ban.text):
+            fault = f"{describe(ban)} looks like another kind of ban, and forbids these characters"
+            fix = "name the kind as the format does: after a tab in text, as kind in JSON and CSV, by a tag in YAML"
+            yield Finding(ban, index, "kind", fault, fix)
 
 
 def find_common(bans: Sequence[Ban], frequencies: Mapping[str, float]) -> Findings:
