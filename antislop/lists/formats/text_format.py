@@ -111,9 +111,10 @@ def read_ban(line: str, *, edges: Edges = "word") -> Ban:
     text = text.strip()
     if _names_kind(text):
         kind, _, pattern = text.partition(":")
+        flag = "regex" if kind == "re" else kind
         raise BanError(
-            f"{text[:80]!r} names a kind in front: write {pattern[:80]}<tab>{'regex' if kind == 're' else kind}, or put "
-            "a phrase that begins like this in double quotes"
+            f"{text[:80]!r} names a kind in front: write {pattern[:80]}<tab>{flag}, or put a phrase that begins like "
+            "this in double quotes"
         )
     options = _read_flags(flags, line)
     return make_ban(_unquote(text), kind=options.pop("kind", None), options=options, edges=edges)
