@@ -16,7 +16,7 @@ from antislop.datasets.samples import measure_slop
 from antislop.errors import BanError
 from antislop.evaluation.outputs import Output
 from antislop.evaluation.rows import tally_outputs
-from antislop.lists.ban_list import BanList
+from antislop.lists.ban_list import BanList, combine_bans
 from antislop.lists.bundled import constructions, default_bans
 from antislop.matching.bans import Ban, Match, distinct, drop_overlaps
 from antislop.matching.patterns.pattern import has_wildcard, read_stars, write_stars
@@ -202,6 +202,7 @@ def test_dashes_and_quotes_of_other_kinds_are_other_bans_unless_a_word_is_with_t
     bans = [Ban("—"), Ban("–"), Ban("-"), Ban(" -"), Ban("“"), Ban('"'), Ban("…"), Ban("...")]
     assert distinct(bans) == bans
     assert len(distinct([Ban("a — b"), Ban("a - b")])) == 1
+    assert combine_bans(BanList([]), strings=["—"]).find("a well-known—") == [(Ban("—", edges="anywhere"), 12, 13)]
     assert BanList(["—"]).diff(BanList(["-"])) == ((Ban("-"),), (Ban("—"),), ())
     assert list(BanList(["—"]) | BanList([Ban("—", weight=0.5), "-"])) == [Ban("—"), Ban("-")]
 

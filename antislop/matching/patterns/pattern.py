@@ -29,6 +29,7 @@ MAX_SHOWN = 80
 """Characters of a pattern that a message shows."""
 
 _LETTER = re.compile("[0-9A-Za-z]")  # most phrases contain one and need no folding
+_WORD = re.compile(r"[^\W_]")
 _STAR = re.compile(r"(\\*)\*")
 
 
@@ -261,7 +262,7 @@ def check_text(text: object) -> None:
 
 def has_word(text: str) -> bool:
     """Return whether a text contains a letter or digit."""
-    return _LETTER.search(text) is not None or BOUNDARY in fold_phrase(text)
+    return _WORD.search(text) is not None
 
 
 def is_visible(text: str) -> bool:
