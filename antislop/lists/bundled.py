@@ -78,10 +78,10 @@ def constructions(*names: str) -> BanList:
 
 
 _GAP = r"(?:\b|[^\s\w|>–-])[^\S\n]{1,3}"  # not at a line's start, where an item begins, nor in an empty cell
-_ENDS = r"(?![^\S\n]{0,2}(?:\||(?:\p{Sc}|\p{Lu}\p{L}{2,8} )?\d))"  # not before a number or the end of a cell
+_NOT_BEFORE = r"(?![^\S\n]{0,2}(?:\||(?:\p{Sc}|\p{Lu}\p{L}{2,8} )?\d))"  # a number, or the end of a cell
 _DASHES = (
-    rf"""(?#en dash){_GAP}[–‒]{_ENDS}|\b[–‒](?=[\s.,;:?!"”’]|\Z){_ENDS}""",
-    rf"""(?#spaced hyphen or --){_GAP}(?:[-‐‑]|--|---)(?=\s|\Z){_ENDS}|(?:\b|[.,;?…)”’]["'”’]?)---?(?![->|\d])""",
+    rf"""(?#en dash){_GAP}[–‒]{_NOT_BEFORE}|\b[–‒](?=[\s.,;:?!"”’]|\Z){_NOT_BEFORE}""",
+    rf"""(?#spaced hyphen or --){_GAP}(?:[-‐‑]|--|---)(?=\s|\Z){_NOT_BEFORE}|(?:\b|[.,;?…)”’]["'”’]?)---?(?![->|\d])""",
 )
 
 
