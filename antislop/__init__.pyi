@@ -4,6 +4,7 @@ from .hf.pretrained import tiny_model as tiny_model
 from .lists.ban_list import BanList as BanList
 from .lists.bundled import (
     constructions as constructions,
+    dashes as dashes,
     default_bans as default_bans,
     held_out_bans as held_out_bans,
     loops as loops,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count, repeat
-from typing import Any, Literal, NamedTuple, overload
+from typing import Any, Literal, NamedTuple, NoReturn, overload
 
 import torch
 from torch import Tensor
@@ -29,7 +29,7 @@ from antislop.hf.run import CallOutput, ConcessionWarner, EventStream, ReportedO
 from antislop.interpret.activations import ActivationCache, NamesFilter
 from antislop.interpret.forward_result import ForwardResult, refuse_tensors
 from antislop.interpret.kept_text import CacheRequest, complete_and_read, request_cache
-from antislop.lists.ban_list import Bans, combine_bans, read_bans
+from antislop.lists.ban_list import BanList, Bans, combine_bans, read_bans
 from antislop.trace.completions import Completion, check_prompts, pair, refuse_one_list
 from antislop.trace.recording import EVENTS, Recording, RecordLevel
 from antislop.trace.text_pieces import stream_text
@@ -97,7 +97,7 @@ class AntiSlop:
         self.make_policy()  # refuses values before the bans are compiled
         if bans is None and not (banned_strings or banned_regex):
             raise BanError("nothing is banned: give a list, banned_strings or banned_regex, or [] to ban nothing")
-        self.bans = combine_bans(
+        self._bans = combine_bans(
             read_bans([] if bans is None else bans), strings=banned_strings, patterns=banned_regex, exempt=exempt
         )
         self.exempt_prompt = exempt_prompt
@@ -107,6 +107,17 @@ class AntiSlop:
             self.bans, tokenizer, exempt=exempt, prompt_lookback=prompt_lookback, exempt_prompt=exempt_prompt
         )
         self.warn = ConcessionWarner()
+
+    @property
+    def bans(self) -> BanList:
+        """The bans, which are compiled once."""
+        return self._bans
+
+    @bans.setter
+    def bans(self, bans: Bans) -> NoReturn:  # noqa: ARG002
+        raise AttributeError(
+            "a sampler's bans are compiled once: make another one for others, AntiSlop(tokenizer, bans)"
+        )
 
     def __repr__(self) -> str:
         options = f", method={self.method!r}, on_exhausted={self.on_exhausted!r}>"
@@ -133,7 +144,7 @@ class AntiSlop:
         if return_cache:
             raise InputError("generate() can't return a cache for a custom_generate: call sampler.generate(model, …)")
         call = Call.from_generate(model, input_ids, **prepared)
-        if stop_strings:
+        if stop_strings or stop_strings == "":
             criteria = add_stop_strings(call.stopping_criteria, stop_strings, self.compiled.tokenizer)
             call = replace(call, stopping_criteria=criteria)
         return self._complete(self._prepare_run(call))[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 import antislop
-from antislop.cli.main import app
+from antislop.cli.main import COMMANDS, app, load_command
 from antislop.lists.ban_list import BanList
 from antislop.lists.formats.formats import FORMATS
 from antislop.matching.patterns.kinds import KINDS
@@ -114,6 +115,32 @@ def test_the_example_of_a_trace_is_one(tmp_path: Path) -> None:
     facts = antislop.AntiSlop(tokenizer, []).forward_pass(model, "a", max_new_tokens=1).trace.about
     assert trace.about.keys() == facts.keys()
     assert trace.about["sampler"].keys() == facts["sampler"].keys()
+
+
+OF_OTHER_PROGRAMS = {"--logprobs-mode", "--enable-deterministic-inference", "--distributed-executor-backend"}
+
+
+@cache
+def list_options(command: str) -> set[str]:
+    return {option for parameter in load_command(command).params for option in parameter.opts}
+
+
+def find_unknown_options(span: str) -> list[str]:
+    """Return the options in a piece of code that its command, or without one any command, does not have."""
+    words = span.removeprefix("antislop ").split()
+    commands = words[:1] if words[:1] and words[0] in COMMANDS else list(COMMANDS)
+    known = set().union(
+        {"--help", "--version", "--install-completion"}, OF_OTHER_PROGRAMS, *map(list_options, commands)
+    )
+    return [option for option in re.findall(r"(?<!\S)--?[a-z][\w-]*", " ".join(words)) if option not in known]
+
+
+@pytest.mark.parametrize("page", [README, *PAGES], ids=name)
+def test_every_option_in_the_text_of_a_page_exists(page: Path) -> None:
+    prose = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    spans = [" ".join(span.split()) for span in re.findall(r"`([^`]*)`", prose)]
+    ours = [span for span in spans if not re.match(r"(python|llm|lm_eval|git|pip) ", span)]
+    assert {span: unknown for span in ours if (unknown := find_unknown_options(span))} == {}
 
 
 def slug(heading: str) -> str:

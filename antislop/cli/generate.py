@@ -170,7 +170,8 @@ def generate(
 def _check_together(text: ContinuationOptions, bans: BanOptions, output: ShowOptions) -> None:
     if text.system is not None and not text.chat:
         raise InputError("--system is a message of a chat: add --chat, or put it into the prompt")
-    if bans.no_bans and not (bans.ban or bans.bans or bans.constructions or bans.loops) and output.compare:
+    has_bans = bans.ban or bans.bans or bans.constructions or bans.loops or bans.no_dashes
+    if bans.no_bans and not has_bans and output.compare:
         raise InputError("--compare with --no-bans has nothing to compare: leave one of them out, or add --ban PHRASE")
     if text.prompt == "-" and Path("-") in (bans.bans or []):
         raise InputError(

@@ -19,7 +19,7 @@ from antislop.cli.terminal import TableFormat, as_input_error, console, read_pie
 from antislop.display import make_visible, quote_formula
 from antislop.errors import InputError
 from antislop.lists.ban_list import BanList
-from antislop.lists.bundled import loops
+from antislop.lists.bundled import dashes, loops
 from antislop.records.texts import AnyText, LongText, cut, open_texts
 
 if TYPE_CHECKING:
@@ -77,6 +77,9 @@ class ScaleOptions:
         list[Path] | None, typer.Option(metavar="LIST", help="Also count the hits of this list of bans. Repeatable.")
     ] = None
     loops: Annotated[bool, typer.Option("--loops", help="Also count passages written 3 times in a row.")] = False
+    no_dashes: Annotated[
+        bool, typer.Option("--no-dashes", help="Also count the dashes that other commands ban by this option.")
+    ] = False
     lenient: LenientOption = False
     words: Annotated[
         Path | None, typer.Option(metavar="LIST", help="A JSON list of slop words.", show_default="the bundled one")
@@ -122,6 +125,8 @@ def measure(
     lists = _load_lists(scales.bans or [], lenient=scales.lenient)
     if scales.loops:
         lists["loops"] = loops()
+    if scales.no_dashes:
+        lists["dashes"] = dashes()
     tallies = _tally(_read_groups(files, grouping), scale, lists)
     if not tallies:
         raise InputError(f"there are no texts in {', '.join(files)}: pass files that contain some")

@@ -16,7 +16,7 @@ from antislop.display import describe_count
 from antislop.errors import InputError
 from antislop.hf.pretrained import ModelSpec
 from antislop.lists.ban_list import BanList
-from antislop.lists.bundled import constructions, default_bans, loops
+from antislop.lists.bundled import constructions, dashes, default_bans, loops
 from antislop.matching.folding import Edges
 
 if TYPE_CHECKING:
@@ -107,6 +107,9 @@ class BanOptions:
     loops: Annotated[
         bool, ban_option("--loops", help="Ban passages written 3 times in a row as well, whatever they say.")
     ] = False
+    no_dashes: Annotated[
+        bool, ban_option("--no-dashes", help="Ban dashes as well: —, –, -- and a hyphen with spaces, as between words.")
+    ] = False
     lenient: LenientOption = False
 
 
@@ -123,6 +126,8 @@ def collect_bans(options: BanOptions) -> BanList:
         lists, names = [*lists, constructions()], [*names, "the bundled constructions"]
     if options.loops:
         lists, names = [*lists, loops()], [*names, "loops"]
+    if options.no_dashes:
+        lists, names = [*lists, dashes()], [*names, "dashes"]
     if phrases:
         lists = [*lists, BanList(phrases)]
         names = [*names, f"{describe_count(len(phrases), 'phrase')} of the command line"]
@@ -208,8 +213,17 @@ TEMPERATURE = 1.0
 MIN_P = 0.05
 _MIN_P_HELP = "Keep tokens at least p times as likely as the likeliest; 0 is off."
 _REPETITION_PENALTY_HELP = "Above 1, repeat less."
+
+
+def _refuse_empty(stops: list[str] | None) -> list[str] | None:
+    if stops and "" in stops:
+        raise InputError("--stop is empty, and would end each text after one token: name a string, or leave it out")
+    return stops
+
+
 StopOption = Annotated[
-    list[str] | None, typer.Option("--stop", metavar="STRING", help="Stop after this string. Repeatable.")
+    list[str] | None,
+    typer.Option("--stop", metavar="STRING", callback=_refuse_empty, help="Stop after this string. Repeatable."),
 ]
 ForceOption = Annotated[
     bool, typer.Option("--force", help="Resume even if the model, list, settings or prompts have changed.")

@@ -261,7 +261,7 @@ def _begins(token: int, correction: Correction, decoder: Decoder) -> bool:
 
 
 def _fold(text: str, ban: Ban) -> str:
-    return fold(text, case_sensitive=ban.pattern.case_sensitive, final=True).symbols.replace(BOUNDARY, "")
+    return fold(text, folding=ban.pattern.folding, final=True).symbols.replace(BOUNDARY, "")
 
 
 def drop_duplicates(rows: Iterable[Record]) -> list[Record]:

@@ -25,7 +25,7 @@ from transformers import (
     TopPLogitsWarper,
     TypicalLogitsWarper,
 )
-from transformers.generation import EosTokenCriteria, StopStringCriteria
+from transformers.generation import EosTokenCriteria
 
 from antislop.decoding.policy import Method, Policy, seed_of
 from antislop.decoding.row import RowSpec
@@ -38,7 +38,7 @@ from antislop.endpoint.sampling import Sampling
 from antislop.endpoint.streamed_text import EndpointText, Traffic
 from antislop.endpoint.streams import ServerFeatures
 from antislop.errors import InputError
-from antislop.hf.calls import PromptInput, encode
+from antislop.hf.calls import PromptInput, add_stop_strings, encode
 from antislop.hf.compiled_bans import CompiledBans, CompiledLists
 from antislop.lists.ban_list import Bans
 from antislop.processors.settings import Settings
@@ -112,8 +112,8 @@ class EndpointSettings:
     def make_criteria(self, tokenizer: PreTrainedTokenizerBase, end_tokens: Sequence[int]) -> StoppingCriteriaList:
         """Return what ends a text: end tokens, stop strings and the caller's criteria."""
         criteria: list[StoppingCriteria] = [EosTokenCriteria(eos_token_id=list(end_tokens))] if end_tokens else []
-        if self.stop_strings:
-            criteria.append(StopStringCriteria(tokenizer=tokenizer, stop_strings=self.stop_strings))
+        if self.stop_strings or self.stop_strings == "":
+            criteria = add_stop_strings(criteria, self.stop_strings, tokenizer)
         return StoppingCriteriaList([*criteria, *self.stopping_criteria])
 
 

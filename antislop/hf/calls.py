@@ -256,6 +256,12 @@ def encode(prompt: PromptInput, tokenizer: PreTrainedTokenizerBase, device: torc
 def add_stop_strings(
     criteria: Iterable[Any], stop_strings: str | list[str], tokenizer: PreTrainedTokenizerBase
 ) -> StoppingCriteriaList:
+    """Add a criterion. Raises `InputError` for an empty string, which would end each text after one token."""
+    strings = [stop_strings] if isinstance(stop_strings, str) else stop_strings
+    if not isinstance(strings, (list, tuple)) or not all(isinstance(each, str) and each for each in strings):
+        raise InputError(
+            f"stop_strings is {stop_strings!r}; strings that are not empty were expected: write ['…'], or leave it out"
+        )
     return StoppingCriteriaList([*criteria, StopStringCriteria(tokenizer=tokenizer, stop_strings=stop_strings)])
 
 
@@ -264,8 +270,10 @@ def _move_stop_strings(
 ) -> dict[str, Any]:
     """Make stop strings a criterion: `generate` would need the tokenizer, which it never hands to a callable."""
     config = kwargs.get("generation_config")
-    stop_strings = kwargs.pop("stop_strings", None) or (config or model.generation_config).stop_strings
-    if not stop_strings:
+    stop_strings = kwargs.pop("stop_strings", None)
+    if not stop_strings and stop_strings != "":
+        stop_strings = (config or model.generation_config).stop_strings
+    if not stop_strings and stop_strings != "":
         return kwargs
     kwargs["stopping_criteria"] = add_stop_strings(kwargs.get("stopping_criteria") or [], stop_strings, tokenizer)
     if config is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import textwrap
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -56,6 +56,9 @@ class Diff(NamedTuple):
 class BanList(Sequence[Ban]):
     r"""A sequence of bans, checked when it is made. Bans that compare as equal count once, with the smallest weight.
 
+    Another list, phrases and bans are added by `|` or `+` and removed by `-`, from either side; a phrase or a ban is
+    `in` the list if it compares as equal to one of its bans, whatever their weights.
+
     entries: phrases and `Ban`s, in any mixture; a `*` in a phrase is a wildcard, as in `Ban`.
     source: their origin, for messages and reports.
     license: under which they may be passed on, if known.
@@ -66,7 +69,9 @@ class BanList(Sequence[Ban]):
     lines: the line of each ban, from 1.
     refused: entries that were left out.
 
-    >>> bans = BanList(["a testament to", Ban("cat", edges="anywhere")])
+    >>> bans = BanList(["a testament to"]) | [Ban("cat", edges="anywhere")]
+    >>> "A  Testament to" in bans, bans - ["a testament to"] == BanList([Ban("cat", edges="anywhere")])
+    (True, True)
     >>> [(match.ban.text, match.start, match.end) for match in bans.find("A  TESTAMENT\nto bobcats")]
     [('a testament to', 0, 15), ('cat', 19, 22)]
     """
@@ -188,15 +193,27 @@ class BanList(Sequence[Ban]):
             hub.upload(Path(folder), repo, private=private)
         return f"hf://{repo}/{hub.LIST}"
 
-    def __or__(self, other: BanList) -> BanList:
+    def __or__(self, other: Iterable[str | Ban]) -> BanList:
         """Return the bans of both, in order, equal ones once with the smallest weight."""
-        if not isinstance(other, BanList):
-            return NotImplemented
+        added = other if isinstance(other, BanList) else BanList(other)
         return BanList(
-            distinct([*self, *other]),
-            source=_join_names(self.source, other.source),
-            license=_join_names(self.license, other.license),
+            distinct([*self, *added]),
+            source=_join_names(self.source, added.source),
+            license=_join_names(self.license, added.license),
         )
+
+    def __ror__(self, other: Iterable[str | Ban]) -> BanList:
+        return BanList(other) | self
+
+    __add__, __radd__ = __or__, __ror__
+
+    def __sub__(self, other: Iterable[str | Ban]) -> BanList:
+        """Return the bans that are not in another list, whatever their weights."""
+        removed = other if isinstance(other, BanList) else BanList(other)
+        return self.filter(lambda ban: ban not in removed)
+
+    def __rsub__(self, other: Iterable[str | Ban]) -> BanList:
+        return BanList(other) - self
 
     def top(self, n: int) -> BanList:
         """Return the n bans with the largest counts, largest first; bans without a count come last, in order.
@@ -256,6 +273,11 @@ class BanList(Sequence[Ban]):
     def __getitem__(self, index: int | slice) -> Ban | BanList:
         return self._bans[index] if isinstance(index, int) else self._with(self._bans[index])
 
+    def __contains__(self, entry: object) -> bool:
+        if not isinstance(entry, (str, Ban)):
+            raise TypeError(f"a list of bans contains phrases and bans, not {entry!r}: write 'a phrase' in bans")
+        return (entry if isinstance(entry, Ban) else Ban(entry)).key in self._keys
+
     def __len__(self) -> int:
         return len(self._bans)
 
@@ -290,7 +312,7 @@ class BanList(Sequence[Ban]):
 
     def __getstate__(self) -> dict[str, Any]:
         # What is compiled changes as texts are read.
-        return {name: value for name, value in vars(self).items() if name not in ("_matcher", "_distinct")}
+        return {name: value for name, value in vars(self).items() if name not in ("_matcher", "_distinct", "_keys")}
 
     def find(self, text: str) -> list[Match]:
         """Return every occurrence of every ban in a text, in order; they may overlap."""
@@ -334,6 +356,10 @@ class BanList(Sequence[Ban]):
     @cached_property
     def _distinct(self) -> list[Ban]:
         return distinct(self._bans)
+
+    @cached_property
+    def _keys(self) -> frozenset[Hashable]:
+        return frozenset(ban.key for ban in self._bans)
 
 
 Bans: TypeAlias = BanList | Iterable[str | Ban] | os.PathLike[str] | str

@@ -10,6 +10,7 @@ from antislop.errors import BanError
 from antislop.files import read_json
 from antislop.lists.ban_list import BanList
 from antislop.matching.bans import Ban
+from antislop.matching.scopes import Scope
 
 
 @cache
@@ -74,6 +75,28 @@ def constructions(*names: str) -> BanList:
         if name not in bans:
             raise BanError(f"there is no construction {name!r}; there are {', '.join(bans)}")
     return BanList([bans[name] for name in names or bans], source="the bundled constructions")
+
+
+_GAP = r"(?:\b|[^\s\w|>–-])[^\S\n]{1,3}"  # not at a line's start, where an item begins, nor in an empty cell
+_NOT_BEFORE = r"(?![^\S\n]{0,2}(?:\||(?:\p{Sc}|\p{Lu}\p{L}{2,8} )?\d))"  # a number, or the end of a cell
+_DASHES = (
+    rf"""(?#en dash){_GAP}[–‒]{_NOT_BEFORE}|\b[–‒](?=[\s.,;:?!"”’]|\Z){_NOT_BEFORE}""",
+    rf"""(?#spaced hyphen or --){_GAP}(?:[-‐‑]|--|---)(?=\s|\Z){_NOT_BEFORE}|(?:\b|[.,;?…)”’]["'”’]?)---?(?![->|\d])""",
+)
+
+
+def dashes() -> BanList:
+    """Return bans of dashes between words: —, – and -- with or without spaces, and a hyphen with spaces.
+
+    Left alone are hyphens within words, an en dash that joins two words, lists, rules and tables in Markdown, options
+    such as --help, fenced code, and what is before a number: ranges, dates, phone numbers, negative numbers. Em dashes
+    are found everywhere.
+
+    >>> [match[1:] for match in dashes().find("A well-known fact - from 1990–1995 - was lost — for good.")]
+    [(16, 18), (33, 35), (45, 46)]
+    """
+    bans = [*map(Ban, "—―⸺⸻"), *(Ban.regex(text, max_span=40, scopes=[Scope("outside", "code")]) for text in _DASHES)]
+    return BanList(bans, source="dashes")
 
 
 def loops() -> BanList:

@@ -27,7 +27,8 @@ class Ban:
         letters and digits touch it ("cat" in "category").
 
     White space of any kind and length compares as one space; quotes, dashes and canonically equivalent characters
-    compare as equal. Raises `BanError` for a phrase without a visible character and for values out of range.
+    compare as equal. A phrase without a letter or digit, such as "—", compares as it is written. Raises `BanError` for
+    a phrase without a visible character and for values out of range.
 
     >>> Ban("tapestry", weight=0.25)
     Ban('tapestry', weight=0.25)

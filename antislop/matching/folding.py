@@ -1,8 +1,9 @@
 """Fold text so that spellings that read the same compare as equal.
 
 This is the Unicode canonical caseless match (D145, https://www.unicode.org/versions/Unicode16.0.0/core-spec/chapter-3/)
-with the replacements below; the edges of words become symbols. A text may come in any pieces: a `Context` carries what
-the next one depends on.
+with the replacements below; the edges of words become symbols. What is compared as it is written keeps all but its
+canonical decomposition and invisible characters. A text may come in any pieces: a `Context` carries what the next one
+depends on.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ import re
 import unicodedata
 from collections.abc import Iterator
 from itertools import accumulate
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import regex
 
 Edges = Literal["word", "anywhere"]
+Folding = Literal["caseless", "cased", "written"]
+"""Without the case of letters, with it, or as it is written: with every kind of dash, quote and white space, too."""
 
 BOUNDARY = "\0"  # at both ends of a word, which is a run of letters and digits
 SENTENCE_ENDS = frozenset(".!?。！？｡؟۔।॥།။។։።")
@@ -72,8 +75,8 @@ IN_WORD = Context(_WORD)
 
 
 class _FoldingTable(dict[str, tuple[_Piece, ...]]):
-    def __init__(self, *, case_sensitive: bool) -> None:
-        self.case_sensitive = case_sensitive
+    def __init__(self, folding: Folding) -> None:
+        self.folding = folding
 
     def __missing__(self, char: str) -> tuple[_Piece, ...]:
         parts = "" if _INVISIBLE.match(char) else unicodedata.normalize("NFD", char)
@@ -81,9 +84,11 @@ class _FoldingTable(dict[str, tuple[_Piece, ...]]):
         return pieces
 
     def _pieces(self, char: str) -> Iterator[_Piece]:
-        symbols = char if self.case_sensitive else unicodedata.normalize("NFD", char.casefold())
+        symbols = unicodedata.normalize("NFD", char.casefold()) if self.folding == "caseless" else char
         order = unicodedata.combining(char)
-        if order:
+        if self.folding == "written":
+            yield _Piece(symbols.replace(BOUNDARY, "\ufffd"), _MARK if order else _OTHER, order)
+        elif order:
             yield _Piece(symbols, _MARK, order)
         elif char.isspace():
             yield _Piece(" ", _SPACE, 0)
@@ -95,16 +100,16 @@ class _FoldingTable(dict[str, tuple[_Piece, ...]]):
                 yield _Piece(symbol, kind, 0)
 
 
-_TABLES = {case_sensitive: _FoldingTable(case_sensitive=case_sensitive) for case_sensitive in (False, True)}
+_TABLES = {folding: _FoldingTable(folding) for folding in get_args(Folding)}
 
 
-def fold(text: str, *, context: Context = START, case_sensitive: bool = False, final: bool = False) -> Folded:
+def fold(text: str, *, context: Context = START, folding: Folding = "caseless", final: bool = False) -> Folded:
     """Fold one piece of a text; `final` also emits the marks that wait for another character.
 
     >>> fold("A  Testament", final=True).symbols.replace(BOUNDARY, "|")
     '|a| |testament|'
     """
-    table = _TABLES[case_sensitive]
+    table = _TABLES[folding]
     symbols: list[str] = []
     origins: list[int] = []
     last, marks = context.last, [(order, mark, -back) for order, mark, back in context.marks]
@@ -145,15 +150,15 @@ def fold(text: str, *, context: Context = START, case_sensitive: bool = False, f
     return Folded("".join(symbols), origins, Context(last, waiting))
 
 
-def fold_word(text: str, *, last: int, case_sensitive: bool = False) -> str | None:
-    """Return the symbols of a word of ASCII, with or without a space before it, as `fold` does; None for other texts.
+def fold_word(text: str, *, last: int, folding: Folding = "caseless") -> str | None:
+    """Return the symbols of a word of ASCII, with or without a space before it, as `fold` does; None for all else.
 
     Most tokens are such words, and this is several times as fast. last: of the context.
     """
     word = text.removeprefix(" ")
-    if not (word.isascii() and word.isalnum()):
+    if folding == "written" or not (word.isascii() and word.isalnum()):
         return None
-    if not case_sensitive:
+    if folding == "caseless":
         word = word.lower()
     edge = BOUNDARY if last in _WORDS else ""
     if len(word) < len(text):
@@ -169,7 +174,7 @@ def find_words(text: str, *, is_in_word: bool) -> tuple[list[int], bool]:
     """
     begins = []
     for index, char in enumerate(text):
-        for _, kind, _ in _TABLES[False][char]:
+        for _, kind, _ in _TABLES["caseless"][char]:
             if kind == _SINGLE or (kind == _WORD and not is_in_word):
                 begins.append(index)
             if kind not in (_ATTACHED, _MARK):
@@ -177,11 +182,11 @@ def find_words(text: str, *, is_in_word: bool) -> tuple[list[int], bool]:
     return begins, is_in_word
 
 
-def fold_phrase(phrase: str, *, case_sensitive: bool = False, edges: Edges = "word") -> str:
+def fold_phrase(phrase: str, *, folding: Folding = "caseless", edges: Edges = "word") -> str:
     """Fold a phrase into the symbols that a text with it contains."""
-    if phrase.isascii():
-        cased = (phrase if case_sensitive else phrase.lower()).translate(_ALIKE)
+    if phrase.isascii() and folding != "written":
+        cased = (phrase.lower() if folding == "caseless" else phrase).translate(_ALIKE)
         symbols = _ASCII_EDGE.sub(BOUNDARY, _WHITE.sub(" ", cased))
     else:
-        symbols = fold(phrase, case_sensitive=case_sensitive, final=True).symbols
+        symbols = fold(phrase, folding=folding, final=True).symbols
     return symbols if edges == "word" else symbols.strip(BOUNDARY)

@@ -111,7 +111,7 @@ _REDUCTION = _Reduction()
 
 def find_literal(pattern: Pattern) -> bytes:
     """Return the longest bytes that every reduced occurrence contains; empty if none are known."""
-    symbols = pattern.find_symbols(case_sensitive=False) or ""
+    symbols = pattern.find_symbols("caseless") or ""
     parts = [symbols] if pattern.is_literal else symbols.split(FILLER)
     return max((_reduce_symbols(part.replace(BOUNDARY, "")) for part in parts), key=len)
 
@@ -243,8 +243,8 @@ class Prefilter(TextSearch[PrefilterState]):
 
 def _find_plain_symbols(pattern: Pattern, literal: bytes) -> str:
     """Return the symbols of a phrase whose literal alone decides in ASCII, else nothing."""
-    symbols = pattern.find_symbols(case_sensitive=False) or ""
-    if not pattern.is_literal or pattern.case_sensitive or _END in literal:
+    symbols = pattern.find_symbols("caseless") or ""
+    if not pattern.is_literal or pattern.folding != "caseless" or _END in literal:
         return ""
     return symbols if symbols.replace(BOUNDARY, "").encode(errors="replace") == literal else ""
 

@@ -305,6 +305,7 @@ REFUSED = {
     "a trace of another format": (["--trace", "x.html.gz"], ["x.html.gz: .html.gz is not what", "ends in .jsonl"]),
     "two grammars": (["--json-schema", "a.json", "--grammar", "b.lark"], ["exclude each other"]),
     "a grammar of an unknown kind": (["--grammar", "a.txt"], ["a.txt: a grammar in a file .lark, .gbnf or .ebnf"]),
+    "an empty stop string": (["--stop", ".", "--stop", ""], ["--stop is empty", "name a string, or leave it out"]),
     "an option that does not exist": (["--colour"], ["--colour"]),
 }
 
@@ -509,6 +510,8 @@ def test_phrases_are_added_to_the_list_of_any_source() -> None:
     assert len(find("--no-bans", "--ban", "cat", "--constructions")) == 2  # "not a cat, but a mouse" holds a cat
     looping = invoke("scan", "-", "--no-bans", "--loops", stdin="He ran to the door. " * 3)
     assert looping.stdout == "<stdin>:1:21: a passage 3 times in a row\n"
+    dashed = invoke("scan", "-", "--no-bans", "--no-dashes", stdin="A well-known cat—and a mouse - ran.")
+    assert [line.split(": ")[0] for line in dashed.stdout.splitlines()] == ["<stdin>:1:17", "<stdin>:1:29"]
     assert_refused(invoke("scan", "-", "--no-bans"), "--no-bans leaves nothing to search for")
     assert_refused(invoke("scan", "-", "--no-bans", "--bans", "list.txt"), "exclude each other")
 

@@ -103,10 +103,11 @@ def test_hits_of_lists_are_counted_and_one_that_never_occurs_is_named() -> None:
     assert "list.txt: nothing" not in result.stderr
 
 
-def test_loops_are_counted_if_asked_for() -> None:
-    Path("loop.txt").write_text("He ran to the door. " * 3, encoding="utf-8")
-    metrics = json.loads(invoke("loop.txt", "--loops", "--format", "json").stdout)["groups"][0]["metrics"]
-    assert metrics["loops"]["value"] == 1000 / 15
+def test_loops_and_dashes_are_counted_if_asked_for() -> None:
+    Path("loop.txt").write_text("He ran – to the door. " * 3, encoding="utf-8")
+    result = invoke("loop.txt", "--loops", "--no-dashes", "--format", "json")
+    metrics = json.loads(result.stdout)["groups"][0]["metrics"]
+    assert (metrics["loops"]["value"], metrics["dashes"]["value"]) == (1000 / 15, 3000 / 15)
 
 
 def test_lists_of_the_user_replace_the_bundled_ones() -> None:

@@ -178,6 +178,7 @@ def test_settings_that_no_method_can_follow_are_refused(serve: Serve) -> None:
     for sentence, arguments in {
         "temperature is 0": {"max_new_tokens": 5, "temperature": 0},
         "max_new_tokens is 0": {"max_new_tokens": 0},
+        "stop_strings is ": {"max_new_tokens": 5, "stop_strings": [""]},
         "batch_size is 0": {"max_new_tokens": 5, "batch_size": 0},
         "both seed and seeds": {"max_new_tokens": 5, "seed": 1, "seeds": [1]},
     }.items():

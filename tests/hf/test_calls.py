@@ -22,7 +22,7 @@ from transformers import (
     set_seed,
 )
 
-from antislop import AntiSlop, Ban, BanError
+from antislop import AntiSlop, Ban, BanError, BanList
 from antislop.hf.calls import prepare_call
 from antislop.trace.events import Settled
 from tests.support.models import build_model, build_spaced_tokenizer, build_tokenizer
@@ -274,6 +274,28 @@ def test_stop_strings_reach_the_sampler_through_generate_and_a_pipeline(llama: P
     )
     alone = seeded(lambda: SAMPLER.generate(llama, TEXT, stop_strings="d", **settings))
     assert done["generated_text"] == TOKENIZER.decode(alone[0, IDS.shape[1] :], skip_special_tokens=True)
+
+
+@pytest.mark.parametrize("stops", ["", [""], ["d", ""], [5], 5])
+@pytest.mark.parametrize("way", ["generate", "custom_generate", "stream", "generate_many", "config"])
+def test_stop_strings_that_end_each_text_at_once_are_refused(way: str, stops: Any, llama: PreTrainedModel) -> None:
+    calls: dict[str, Callable[[], Any]] = {
+        "generate": lambda: SAMPLER.generate(llama, TEXT, stop_strings=stops, **SETTINGS),
+        "custom_generate": lambda: llama.generate(IDS, custom_generate=SAMPLER, stop_strings=stops, **SETTINGS),
+        "stream": lambda: next(SAMPLER.stream(llama, TEXT, stop_strings=stops, **SETTINGS)),
+        "generate_many": lambda: next(SAMPLER.generate_many(llama, [TEXT], stop_strings=stops, **SETTINGS)),
+        "config": lambda: SAMPLER.generate(
+            llama, TEXT, generation_config=GenerationConfig(stop_strings=stops, **SETTINGS)
+        ),
+    }
+    with refusing(llama, r"^stop_strings is .*; strings that are not empty were expected: write \['…'\], or leave it"):
+        calls[way]()
+
+
+def test_the_bans_of_a_sampler_can_not_be_replaced() -> None:
+    with pytest.raises(AttributeError, match=r"are compiled once: make another one for others, AntiSlop\(tokenizer,"):
+        SAMPLER.bans = BanList([])
+    assert f"{len(SAMPLER.bans)} bans" in repr(SAMPLER)
 
 
 @pytest.mark.parametrize("bans", ["", "  ", "no such file.txt", "x" * 5000, b"", False, 5, {}, {"ad": 0.5}])

@@ -65,7 +65,14 @@ READ: dict[str, Case] = {
     "text with wildcards": Case(
         "a * of emotion*\tgap=2 weight=0.5\nf*ck\n", "text", [Ban.wildcard("a * of emotion*", gap=2, weight=0.5), WILD]
     ),
-    "text with stars": Case('\\*sighs\\*\n"\\\\*"\n\\o/\n', "text", [STARS, Ban(Phrase("*")), Ban(Phrase("\\o/"))]),
+    "text with words before a colon": Case(
+        'words: a b\n"regex:a"\nhttp://a\n', "text", [Ban("words: a b"), Ban("regex:a"), Ban("http://a")]
+    ),
+    "text with stars": Case(
+        '\\*sighs\\*\n"\\\\*"\n\\o/\n* * *\n',
+        "text",
+        [STARS, Ban(Phrase("*")), Ban(Phrase("\\o/")), Ban(Phrase("* * *"))],
+    ),
     "text anywhere with wildcards": Case("f*ck\neyes\n", "text", [WILD, *anywhere("eyes")], {"edges": "anywhere"}),
     "phrases with wildcards": Case('["f*ck", ["f*ck"], "\\\\*sighs\\\\*"]', "phrases", [WILD, WILD, STARS]),
     "phrases that say they are": Case(
@@ -351,11 +358,15 @@ REFUSED: dict[str, Refused] = {
         json.dumps(["(" * 4000 + "a" + ")" * 4000]), 1, "too complicated", {"format": "regexes"}
     ),
     "a newer version": Refused("# antislop 2\na\n", 1, "this list is of version 2, and up to 1 is supported"),
+    "a regex with its kind in front": Refused(
+        "a\nregex:(abc\n", 2, "'regex:(abc' names a kind in front: write (abc<tab>regex, or put a phrase that begins"
+    ),
+    "a regex with a short kind in front": Refused("# antislop 1\nre:a|b\n", 2, "write a|b<tab>regex, or put a phrase"),
+    "words with their kind in front": Refused("words:a b\tgap=2\n", 1, "write a b<tab>words, or put a phrase"),
     "a count that is none": Refused('[["a", 3],\n["b", 2.5]]', 2, "count of 'b' is 2.5", {"format": "counts"}),
     "a number among words": Refused('[["a", "b"],\n["c", 1]]', 2, "a ban is a phrase", {"format": "ngrams"}),
     "a wildcard that is a gap": Refused("- a\n- '* of'\n", 2, "begins or ends with a gap"),
     "a bullet": Refused("a\n* b\n", 2, r"'* b' begins or ends with a gap: leave out the * there, or write \* for the"),
-    "a ruler": Refused("a\n* * *\n", 2, r"'* * *' contains no word: name one, with a letter or digit, or write \* for"),
     "a wildcard with edges": Refused("a\nb* c\tedges=anywhere\n", 2, "the wildcard 'b* c' has no option edges"),
     "a preset without bans": Refused(
         '{"temp": 1, "banned_tokens": ""}',

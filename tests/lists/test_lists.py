@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import math
+import operator
 import stat
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ WRITTEN: dict[str, tuple[Ban, str]] = {
     "a weight": (Ban("tapestry", weight=0.25), "tapestry\tweight=0.25"),
     "a tiny weight": (Ban("tapestry", weight=1e-9), "tapestry\tweight=1e-09"),
     "a regex": (Ban.regex(r"\bnot just\b", max_span=80), "\\bnot just\\b\tregex max_span=80"),
+    "a phrase that begins like a kind": (Ban("regex:a"), '"regex:a"'),
     "a wildcard": (Ban.wildcard("a * of emotion*"), "a * of emotion*\twildcard"),
     "a star that is no wildcard": (Ban(r"\*sighs\*"), r"\*sighs\*"),
     "a star after backslashes": (Ban(Phrase(r"a\\* \*", edges="anywhere")), r"a\\\\\* \\\*" + "\tedges=anywhere"),
@@ -271,8 +273,33 @@ def test_a_union_contains_equal_bans_once_with_the_smallest_weight_in_order() ->
     assert (both.source, both.license) == ("x, y", "MIT")
     assert ((left | BanList([])).source, (BanList([]) | BanList([])).source) == ("x", None)
     assert (left | left) == BanList(distinct(left))
-    with pytest.raises(TypeError):
-        left | ["a"]  # type: ignore[operator]
+
+
+def test_phrases_and_bans_are_added_to_a_list_and_removed_from_it_on_either_side() -> None:
+    bans = BanList([Ban("b", weight=0.5), "a"], source="x")
+    assert bans | ["c"] == operator.add(bans, ("c",)) == BanList([*bans, "c"])
+    assert ["c"] | bans == operator.add(["c"], bans) == BanList(["c", *bans])
+    assert (bans | {Ban("B", weight=0.2)}, (bans | ["c"]).source) == (BanList([Ban("B", weight=0.2), "a"]), "x")
+    assert (bans - ["B", "z"], (bans - ["B"]).source) == (BanList(["a"]), "x")
+    assert ["a", "c"] - bans == BanList(["c"])
+    assert bans - (ban for ban in bans) == BanList([])
+    for other in ("c", b"c", {"c": 0.5}, 5, None, [5]):
+        for operate in (operator.or_, operator.add, operator.sub):
+            for pair in ((bans, other), (other, bans)):
+                with pytest.raises(BanError, match=r"^a (list of bans was expected|ban is a phrase)"):
+                    operate(*pair)
+
+
+def test_a_phrase_or_a_ban_is_in_a_list_if_it_compares_as_equal_to_one_of_its_bans() -> None:
+    bans = BanList([Ban("it’s a testament", weight=0.5), "—", Ban("sparkl", edges="anywhere"), "a * of"])
+    for entry in ("It's  a Testament", Ban("it's a testament"), "—", Ban("Sparkl", edges="anywhere"), Ban("A * of")):
+        assert entry in bans
+    for entry in ("testament", "-", "sparkl", Ban("—", at_most=1), r"a \* of"):
+        assert entry not in bans
+    assert "a testament to" in default_bans()
+    for entry in (5, None, ["—"], b"x"):
+        with pytest.raises(TypeError, match=r"^a list of bans contains phrases and bans, not .*: write 'a phrase' in"):
+            entry in bans  # noqa: B015 - it raises
 
 
 def test_top_sorts_by_count_and_puts_bans_without_a_count_last_in_order() -> None:

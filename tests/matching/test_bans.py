@@ -16,7 +16,7 @@ from antislop.datasets.samples import measure_slop
 from antislop.errors import BanError
 from antislop.evaluation.outputs import Output
 from antislop.evaluation.rows import tally_outputs
-from antislop.lists.ban_list import BanList
+from antislop.lists.ban_list import BanList, combine_bans
 from antislop.lists.bundled import constructions, default_bans
 from antislop.matching.bans import Ban, Match, distinct, drop_overlaps
 from antislop.matching.patterns.pattern import has_wildcard, read_stars, write_stars
@@ -147,7 +147,7 @@ def test_a_list_with_a_bad_entry_is_refused(entries: Any) -> None:
 def test_a_list_keeps_order_and_duplicates() -> None:
     bans = BanList(iter(["b", Ban("a", weight=0.5), "b", "c"]), source="here")
     assert list(bans) == [Ban("b"), Ban("a", weight=0.5), Ban("b"), Ban("c")]
-    assert (len(bans), bans[1], bans[-1], Ban("c") in bans, "c" in bans) == (
+    assert (len(bans), bans[1], bans[-1], Ban("c") in bans, "d" in bans) == (
         4,
         Ban("a", weight=0.5),
         bans[3],
@@ -198,8 +198,22 @@ def test_bans_that_are_compared_differently_are_not_duplicates() -> None:
     assert distinct(bans) == bans
 
 
+def test_dashes_and_quotes_of_other_kinds_are_other_bans_unless_a_word_is_with_them() -> None:
+    bans = [Ban("—"), Ban("–"), Ban("-"), Ban(" -"), Ban("“"), Ban('"'), Ban("…"), Ban("...")]
+    assert distinct(bans) == bans
+    assert len(distinct([Ban("a — b"), Ban("a - b")])) == 1
+    assert combine_bans(BanList([]), strings=["—"]).find("a well-known—") == [(Ban("—", edges="anywhere"), 12, 13)]
+    assert BanList(["—"]).diff(BanList(["-"])) == ((Ban("-"),), (Ban("—"),), ())
+    assert list(BanList(["—"]) | BanList([Ban("—", weight=0.5), "-"])) == [Ban("—"), Ban("-")]
+
+
+def test_a_phrase_of_stars_alone_is_no_wildcard() -> None:
+    assert Ban("* * *") == Ban(Phrase("* * *"))
+    assert BanList(["***", "*"]).find("so\n\n***")[1:3] == [(Ban("***"), 4, 7), (Ban("*"), 5, 6)]
+
+
 def test_edges_make_no_difference_to_a_phrase_without_letters_at_its_ends() -> None:
-    assert distinct([Ban("[…]"), Ban("[...]", edges="anywhere", weight=0.5)]) == [Ban("[…]")]
+    assert distinct([Ban("[…]"), Ban("[…]", edges="anywhere", weight=0.5)]) == [Ban("[…]")]
 
 
 # Finding
@@ -240,6 +254,15 @@ FOUND = {
     "an edge that is no letter": ("cat[", "cat[x", ["cat["]),
     "overlapping itself": ("ha ha", "ha ha ha", ["ha ha", "ha ha"]),
     "emoji": ("👩\u200d🚀", "a 👩🚀!", ["👩🚀"]),
+    "a dash as it is written": ("—", "well-known — 1990–1995\n- item ―", ["—"]),
+    "a hyphen as it is written": ("-", "a—b – c‑d − e-f", ["-"]),
+    "a quote as it is written": ('"', '“so”, "so"', ['"', '"']),
+    "an ellipsis as it is written": ("…", "so... well…", ["…"]),
+    "white space as it is written": (" - ", "a - b\n- c\u00a0- d  - e", [" - ", " - "]),
+    "a ruler as it is written": (r"\*\*\*", "* * *\n\n***", ["***"]),
+    "an emoji with a variation selector": ("❤\ufe0f", "❤ ❤\ufe0f", ["❤", "❤"]),
+    "a sign composed or not": ("≠", "≠ =\u0338 =", ["≠", "=\u0338"]),
+    "a letter makes all fold": ("a –", "A - a\n—", ["A -", "a\n—"]),
 }
 
 
@@ -272,6 +295,21 @@ def test_a_list_of_8000_finds_each_of_its_bans() -> None:
     phrases = [f"entry {number} of {number % 7}" for number in range(8000)]
     text = ". ".join(phrases)
     assert [match.ban.text for match in BanList(phrases).find(text)] == phrases
+
+
+SIGNS = "-–—'’\"“*….  \n\u00a0"
+
+
+@given(
+    bans=st.lists(
+        st.builds(Ban, st.text(SIGNS, min_size=1, max_size=3).filter(str.strip).map(write_stars)), max_size=4
+    ),
+    text=st.lists(st.sampled_from(["a", "B1", "... ", *SIGNS]), max_size=20).map("".join),
+)
+@example(bans=[Ban(" -")], text="a\u00a0-  - -")
+def test_a_phrase_without_letters_and_digits_occurs_where_its_characters_do(bans: list[Ban], text: str) -> None:
+    expected = {Match(ban, *span) for ban in distinct(bans) for span in occurrences(text, ban)}
+    assert set(BanList(bans).find(text)) == expected
 
 
 @given(text=st.text(), phrase=st.text(min_size=1))

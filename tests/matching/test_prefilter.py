@@ -30,6 +30,7 @@ NASTY = (
     "the", "could", "couldn't", "<t>", "</t>", "not", "*",
 )  # fmt: skip
 PLAIN = ("a", "b", "A", "ab", "a b", " ", "  ", "\n", ".", "!", "'", "-", "7", "the", "could", "_")
+SIGNS = ("-", "–", "—", " ", "  ", "\n", "*", '"', "“", ".", "…", "...", "≠", "=\u0338", "\u200b", "🙂", "a")
 places = st.lists(st.integers(0, 60), max_size=6)
 
 
@@ -64,7 +65,7 @@ def lists(phrases: st.SearchStrategy[str]) -> st.SearchStrategy[list[Ban]]:
 @st.composite
 def searches(draw: st.DrawFn) -> tuple[list[Ban], list[str]]:
     """Return bans, and the pieces of a text in which they are likely to occur."""
-    letters = draw(st.sampled_from([NASTY, PLAIN]))
+    letters = draw(st.sampled_from([NASTY, PLAIN, SIGNS]))
     bans = draw(lists(st.lists(st.sampled_from(letters), min_size=1, max_size=4).map("".join)))
     written = [ban.text.replace("*", "a") for ban in bans if ban.pattern.is_legible]
     chunks = st.sampled_from((*letters, *written * (1 + len(letters) // max(1, len(written)))))
@@ -83,6 +84,7 @@ def searches(draw: st.DrawFn) -> tuple[list[Ban], list[str]]:
 @example(search=([Ban("x \u0345y")], ["x \u0345", " y"]))
 @example(search=([Ban("c", edges="anywhere"), Ban("bc")], ["ab", "c "]))
 @example(search=([Ban(".", at_most=1)], ["…"]))
+@example(search=([Ban("* -"), Ban("…")], ["*  - *\n- - — ...", "* - …"]))
 @example(search=([Ban.words(["a", "b"], skip_stop_words=True)], ["a the", "\u0301 b a. the b"]))
 def test_the_prefilter_finds_what_the_exact_search_finds(waiting: int, search: tuple[list[Ban], list[str]]) -> None:
     bans, pieces = search

@@ -334,6 +334,7 @@ def some_bans_of(text: str, places: Sequence[tuple[int, int]]) -> Iterator[Ban]:
 )
 @example(raw="e\u0301 x".encode(), places=[1, 2, 3], slices=[(0, 1), (1, 1), (1, 2)])
 @example(raw=b"\xf0\x9f\xf0\x9f\x9a\x80", places=[1, 2, 3, 4, 5], slices=[(0, 1), (0, 2), (1, 1)])
+@example(raw="a -— ‘x’\n- 1–2".encode(), places=list(range(1, 22)), slices=[(1, 2), (3, 1), (1, 1), (8, 2), (5, 1)])
 @example(raw="a\u0301\u0323\u0301b".encode(), places=list(range(1, 8)), slices=[(0, 1), (0, 4), (1, 2), (2, 1), (3, 2)])
 def test_violations_do_not_depend_on_how_a_text_is_cut(
     raw: bytes, places: list[int], slices: list[tuple[int, int]]

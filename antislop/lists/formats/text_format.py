@@ -108,12 +108,26 @@ def read_ban(line: str, *, edges: Edges = "word") -> Ban:
     Ban.wildcard('a * of emotion*', weight=0.5, gap=2)
     """
     text, _, flags = line.partition("\t")
+    text = text.strip()
+    if _names_kind(text):
+        kind, _, pattern = text.partition(":")
+        flag = "regex" if kind == "re" else kind
+        raise BanError(
+            f"{text[:80]!r} names a kind in front: write {pattern[:80]}<tab>{flag}, or put a phrase that begins like "
+            "this in double quotes"
+        )
     options = _read_flags(flags, line)
-    return make_ban(_unquote(text.strip()), kind=options.pop("kind", None), options=options, edges=edges)
+    return make_ban(_unquote(text), kind=options.pop("kind", None), options=options, edges=edges)
+
+
+def _names_kind(text: str) -> bool:
+    """Return whether a line begins as `regex:…`, as nobody would begin a phrase."""
+    name, colon, rest = text.partition(":")
+    return bool(colon and rest[:1].strip()) and name in {*KINDS, "re"} - {Phrase.kind}
 
 
 def _quote(text: str) -> str:
-    if text and text == text.strip() and text.isprintable() and text[0] not in '#"':
+    if text and text == text.strip() and text.isprintable() and text[0] not in '#"' and not _names_kind(text):
         return text
     return _to_json(text)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast, get_args
 from warnings import catch_warnings, simplefilter
 
 import regex
@@ -15,10 +15,13 @@ from antislop.lists.frequencies import find_zipf
 from antislop.lists.lint.speller import Speller, VocabularySurfaces
 from antislop.matching.automaton import Automaton
 from antislop.matching.bans import Ban
-from antislop.matching.folding import BOUNDARY, fold_phrase
+from antislop.matching.folding import BOUNDARY, Folding, fold_phrase
+from antislop.matching.patterns.kinds import KINDS
 from antislop.matching.patterns.pattern import FILLER, Pattern, TextSearch
 
-FindingKind = Literal["duplicate", "contained", "short", "common", "joined", "untypable", "case", "slow", "loop"]
+FindingKind = Literal[
+    "duplicate", "contained", "short", "common", "joined", "kind", "untypable", "case", "slow", "loop"
+]
 
 COMMON_ZIPF = 4.5
 """Zipf frequency (log10 of occurrences in a billion words) from which a word is common: 32 in a million."""
@@ -33,6 +36,9 @@ LIGHT_WEIGHT = 0.1
 
 _WORDS = regex.compile(r"(?<!\w)[^\W\d_]+(?:['’][^\W\d_]+)*(?!\w)")
 _TWO_ENTRIES = regex.compile(r"""["'“”]\s*,\s*["'“”]""")
+_KIND = regex.compile(
+    rf"(?i)(?:{'|'.join(KINDS)}|re|regexp?|pattern|glob|token)\s?:\s*\S|/.*[^\w\s].*/[a-z]*$|r(['\"]).*\1$|\(\?[a-z:=!<]"
+)
 _LONGER = "write a longer phrase, or give it a weight such as 0.3"
 
 
@@ -70,7 +76,7 @@ def lint(
     >>> [(finding.fault, finding.fix) for finding in lint([Ban("a testament to"), Ban("testament")])]
     [("'a testament to' contains 'testament', which forbids it already", 'leave it out')]
     """
-    checks = [find_duplicates(bans), find_contained(bans), find_faults(bans)]
+    checks = [find_duplicates(bans), find_contained(bans), find_faults(bans), find_named_kinds(bans)]
     if frequencies is not None:
         checks += [find_common(bans, frequencies), find_joined(bans, frequencies)]
     if vocabulary is not None:
@@ -149,18 +155,18 @@ def _leads_to(index: int, other: int, containers: Mapping[int, tuple[int, str]])
 
 def _find_literals_within(bans: Sequence[Ban]) -> Iterator[tuple[int, int]]:
     """Yield (entry, phrase within it), by their folded symbols, which include the edges of words."""
-    for case_sensitive in (False, True):
+    for folding in get_args(Folding):
         literals = {
-            index: ban.pattern.find_symbols(case_sensitive=case_sensitive) or ""
+            index: ban.pattern.find_symbols(folding) or ""
             for index, ban in enumerate(bans)
-            if ban.pattern.is_literal and ban.pattern.case_sensitive is case_sensitive and always_forbids(ban)
+            if ban.pattern.is_literal and ban.pattern.folding == folding and always_forbids(ban)
         }
         numbers, automaton = list(literals), Automaton(list(literals.values()))
         for index, ban in enumerate(bans):
-            if case_sensitive and not ban.pattern.case_sensitive:
+            if folding not in ("caseless", ban.pattern.folding):
                 continue
             node = automaton.root
-            for symbol in ban.pattern.find_symbols(case_sensitive=case_sensitive) or "":
+            for symbol in ban.pattern.find_symbols(folding) or "":
                 node = node[symbol]
                 yield from ((index, numbers[match]) for match, _ in node.matches if numbers[match] != index)
 
@@ -221,6 +227,15 @@ def find_faults(bans: Sequence[Ban]) -> Findings:
         for kind, clause, fix in ban.pattern.find_faults():
             if ban.weight < LIGHT_WEIGHT or kind not in ("short", "common"):
                 yield Finding(ban, index, kind, f"{describe(ban)} {clause}", fix)
+
+
+def find_named_kinds(bans: Sequence[Ban]) -> Findings:
+    """Yield the phrases that look like a pattern of another kind, in a notation that their format does not have."""
+    for index, ban in enumerate(bans):
+        if ban.pattern.is_literal and _KIND.match(ban.text):
+            fault = f"{describe(ban)} looks like another kind of ban, and forbids these characters"
+            fix = "name the kind as the format does: after a tab in text, as kind in JSON and CSV, by a tag in YAML"
+            yield Finding(ban, index, "kind", fault, fix)
 
 
 def find_common(bans: Sequence[Ban], frequencies: Mapping[str, float]) -> Findings:
@@ -313,32 +328,32 @@ def _rank(word: str, frequencies: Mapping[str, float]) -> float:
 
 def find_untypable(bans: Sequence[Ban], vocabulary: VocabularySurfaces) -> Findings:
     """Yield the entries that no sequence of tokens writes, in their case or at all."""
-    spellers = {case_sensitive: Speller(vocabulary, case_sensitive=case_sensitive) for case_sensitive in (False, True)}
+    spellers: dict[Folding, Speller] = {folding: Speller(vocabulary, folding) for folding in get_args(Folding)}
     for index, ban in enumerate(bans):
         if beyond := [i for i in ban.pattern.token_ids if i >= len(vocabulary.surfaces)]:
             fault = f"{describe(ban)} contain {beyond[0]}, and the vocabulary ends at {len(vocabulary.surfaces) - 1}"
             yield Finding(ban, index, "untypable", fault, "leave it out, or write it as text")
-        case_sensitive = ban.pattern.case_sensitive
-        if _is_written(ban, spellers[case_sensitive], case_sensitive=case_sensitive):
+        folding = ban.pattern.folding
+        if _is_written(ban, spellers[folding], folding):
             continue
-        if case_sensitive and _is_written(ban, spellers[False], case_sensitive=False):
+        if folding == "cased" and _is_written(ban, spellers["caseless"], "caseless"):
             fault = f"{describe(ban)} compares letters as they are, and the model does not write them in this case"
             yield Finding(ban, index, "case", fault, "leave out case_sensitive")
             continue
-        shown = ", ".join(_find_missing(ban, spellers[case_sensitive]))
+        shown = ", ".join(_find_missing(ban, spellers[folding]))
         why = f"no token of the model contains {shown}" if shown else "no sequence of the model's tokens makes it"
         yield Finding(ban, index, "untypable", f"{describe(ban)} can't be written: {why}", "leave it out")
 
 
 def _find_missing(ban: Ban, speller: Speller) -> Iterator[str]:
-    symbols = ban.pattern.find_symbols(case_sensitive=ban.pattern.case_sensitive) or ""
+    symbols = ban.pattern.find_symbols(ban.pattern.folding) or ""
     for character in dict.fromkeys(ban.text):
-        folded = fold_phrase(character, case_sensitive=ban.pattern.case_sensitive)
+        folded = fold_phrase(character, folding=ban.pattern.folding)
         if folded.strip(BOUNDARY) in symbols and speller.find_missing(folded):
             yield character
 
 
-def _is_written(ban: Ban, speller: Speller, *, case_sensitive: bool) -> bool:
+def _is_written(ban: Ban, speller: Speller, folding: Folding) -> bool:
     """Return whether the symbols of a ban, if any are known, can be written."""
-    symbols = ban.pattern.find_symbols(case_sensitive=case_sensitive) or ""
+    symbols = ban.pattern.find_symbols(folding) or ""
     return all(speller.can_write(part) for part in symbols.split(FILLER))

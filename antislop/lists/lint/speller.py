@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Protocol
 
-from antislop.matching.folding import BOUNDARY, fold_phrase
+from antislop.matching.folding import BOUNDARY, Folding, fold_phrase
 
 _UTF8 = (*range(0xC0), *range(0xC2, 0xF5))
 
@@ -25,14 +25,14 @@ class Speller:
 
     >>> class Two:
     ...     surfaces = (b" cat", b"s")
-    >>> speller = Speller(Two(), case_sensitive=False)
+    >>> speller = Speller(Two(), "caseless")
     >>> speller.can_write("cats"), speller.can_write("scat"), speller.find_missing("scar")
     (True, False, ['r'])
     """
 
-    def __init__(self, vocabulary: VocabularySurfaces, *, case_sensitive: bool) -> None:
+    def __init__(self, vocabulary: VocabularySurfaces, folding: Folding) -> None:
         self._surfaces = {surface for surface in vocabulary.surfaces if surface}
-        self._case_sensitive = case_sensitive
+        self._folding = folding
 
     def can_write(self, symbols: str) -> bool:
         """Return whether the symbols of a phrase occur in a text of surfaces."""
@@ -64,7 +64,7 @@ class Speller:
     @cached_property
     def _pieces(self) -> frozenset[str]:
         texts = (surface.decode() for surface in self._surfaces)
-        folded = (fold_phrase(text, case_sensitive=self._case_sensitive, edges="anywhere") for text in texts)
+        folded = (fold_phrase(text, folding=self._folding, edges="anywhere") for text in texts)
         return frozenset(symbols.replace(BOUNDARY, "") for symbols in folded)
 
     @cached_property

@@ -10,10 +10,10 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import Field, fields, replace
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, get_args
 
 from antislop.errors import BanError
-from antislop.matching.folding import BOUNDARY, fold_phrase
+from antislop.matching.folding import BOUNDARY, Folding, fold_phrase
 
 P = TypeVar("P", bound="Pattern")
 S = TypeVar("S")
@@ -29,6 +29,7 @@ MAX_SHOWN = 80
 """Characters of a pattern that a message shows."""
 
 _LETTER = re.compile("[0-9A-Za-z]")  # most phrases contain one and need no folding
+_WORD = re.compile(r"[^\W_]")
 _STAR = re.compile(r"(\\*)\*")
 
 
@@ -91,6 +92,11 @@ class Pattern:
         return False
 
     @property
+    def folding(self) -> Folding:
+        """How it compares with a text."""
+        return "cased" if self.case_sensitive else "caseless"
+
+    @property
     def token_ids(self) -> tuple[int, ...]:
         """The token ids that are forbidden whatever their text."""
         return ()
@@ -100,7 +106,7 @@ class Pattern:
         """A value that two patterns share if they match the same texts."""
         return self
 
-    def find_symbols(self, *, case_sensitive: bool) -> str | None:  # noqa: ARG002
+    def find_symbols(self, folding: Folding) -> str | None:  # noqa: ARG002
         """Return folded symbols that every occurrence contains, with `FILLER` for what varies; None if unknown."""
         return None
 
@@ -114,7 +120,8 @@ class Pattern:
     @property
     def diff_key(self) -> Hashable:
         """A value that two patterns share if only their options differ, for `BanList.diff`."""
-        return self.kind, fold_phrase(self.text, edges="anywhere").strip()
+        folding: Folding = "written" if self.folding == "written" else "caseless"
+        return self.kind, fold_phrase(self.text, folding=folding, edges="anywhere").strip()
 
     @property
     def compiled_size(self) -> int:
@@ -124,7 +131,7 @@ class Pattern:
     @property
     def is_legible(self) -> bool:
         """Whether `text` can be quoted to a reader as something not to write."""
-        return self.find_symbols(case_sensitive=False) is not None
+        return self.find_symbols("caseless") is not None
 
     def describe(self) -> str:
         """Return the pattern as a sentence names it, truncated."""
@@ -236,11 +243,11 @@ class TextSearch(ABC, Generic[S]):
 
 
 def make_tracks(patterns: Sequence[Any], make: Callable[..., T]) -> list[T]:
-    """Return up to two tracks: of the patterns that compare letters as they are, and of all others."""
-    numbers: dict[bool, list[int]] = {False: [], True: []}
+    """Return a track for each folding that patterns have."""
+    numbers: dict[Folding, list[int]] = {folding: [] for folding in get_args(Folding)}
     for number, pattern in enumerate(patterns):
-        numbers[pattern.case_sensitive].append(number)
-    return [make(patterns, ids, case_sensitive=case) for case, ids in numbers.items() if ids]
+        numbers[pattern.folding].append(number)
+    return [make(patterns, ids, folding) for folding, ids in numbers.items() if ids]
 
 
 # -- checks and the notation of phrases -------------------------------------------------------------------------------
@@ -251,6 +258,11 @@ def check_text(text: object) -> None:
         raise BanError(f"a ban is a phrase (str), not {text!r}: write Ban('…') or leave it out")
     if not is_visible(text):
         raise BanError(f"the ban {text!r} contains no visible character and would match everywhere: leave it out")
+
+
+def has_word(text: str) -> bool:
+    """Return whether a text contains a letter or digit."""
+    return _WORD.search(text) is not None
 
 
 def is_visible(text: str) -> bool:

@@ -18,6 +18,7 @@ from antislop.matching.folding import (
     START,
     Context,
     Edges,
+    Folding,
     find_words,
     fold,
     fold_phrase,
@@ -32,6 +33,7 @@ from antislop.matching.patterns.pattern import (
     check_switch,
     check_text,
     has_wildcard,
+    has_word,
     make_tracks,
     read_stars,
     write_stars,
@@ -40,7 +42,13 @@ from antislop.matching.patterns.pattern import (
 SHORT_PIECE = 40
 """Characters of the longest piece whose folding is remembered: the same tokens recur."""
 _FEW_LETTERS = 2
-_MARKS = {"-": "every dash, the hyphen of “well-known” too", "'": "every apostrophe", '"': "every double quote"}
+_MARKS = {
+    "-": "every hyphen, that of “well-known” too",
+    "–": "every en dash, that of “1990–1995” too",
+    "'": "every straight apostrophe, that of “don't” too",
+    "’": "every curly apostrophe, that of “don’t” too",
+    '"': "every straight double quote",
+}
 _SYMBOL = re.compile(f"[^{BOUNDARY}]")
 
 
@@ -62,12 +70,12 @@ class _FoldedPiece(NamedTuple):
     origins: Sequence[int] | None = None
 
 
-def _fold_piece(piece: str, context: Context, case_sensitive: bool, final: bool) -> _FoldedPiece:
+def _fold_piece(piece: str, context: Context, folding: Folding, final: bool) -> _FoldedPiece:
     if not (final or context.marks):
-        word = fold_word(piece, last=context.last, case_sensitive=case_sensitive)
+        word = fold_word(piece, last=context.last, folding=folding)
         if word is not None:
             return _FoldedPiece(word, IN_WORD)
-    symbols, origins, after = fold(piece, context=context, case_sensitive=case_sensitive, final=final)
+    symbols, origins, after = fold(piece, context=context, folding=folding, final=final)
     size = len(piece)
     is_regular = not context.marks and len(symbols) - symbols.count(BOUNDARY) == size == len({size, *origins}) - 1
     return _FoldedPiece(symbols, after, None if is_regular else origins)
@@ -85,16 +93,16 @@ def _find_regular_origins(symbols: str) -> list[int]:
 
 
 class _PhraseTrack:
-    def __init__(self, phrases: Sequence[Phrase], ids: Sequence[int], *, case_sensitive: bool) -> None:
-        self.case_sensitive = case_sensitive
-        symbols = [phrases[i].find_symbols(case_sensitive=case_sensitive) for i in ids]
+    def __init__(self, phrases: Sequence[Phrase], ids: Sequence[int], folding: Folding) -> None:
+        self.folding = folding
+        symbols = [phrases[i].find_symbols(folding) for i in ids]
         self.automaton = Automaton(symbols, placeless=BOUNDARY)
         self.ids = ids
 
     def read(self, before: PhraseState, piece: str, final: bool) -> tuple[PhraseState, tuple[PatternMatch, ...]]:
         context, node, gaps = before
         fold_piece = _fold_again if len(piece) < SHORT_PIECE else _fold_piece
-        folded = symbols, context, origins = fold_piece(piece, context, self.case_sensitive, final)
+        folded = symbols, context, origins = fold_piece(piece, context, self.folding, final)
         for symbol in symbols:
             node = node[symbol]
             if node.matches:
@@ -175,7 +183,7 @@ class PhraseSearch(TextSearch[PhraseStates]):
 class Phrase(Pattern):
     """A phrase; white space, quotes, dashes and canonically equivalent characters compare as in `folding`.
 
-    text: compared as it is, a `*` too.
+    text: with every `*` as the character. Without a letter or digit, it compares as it is written.
     case_sensitive: compare letters as they are.
     edges: "word" if the phrase must not touch other letters or digits.
     """
@@ -200,11 +208,16 @@ class Phrase(Pattern):
         return repr(write_stars(self.text))
 
     @property
-    def key(self) -> Hashable:
-        return self.find_symbols(case_sensitive=self.case_sensitive), self.case_sensitive
+    def folding(self) -> Folding:
+        # A dash, a quote or an emoji is meant as it is: "—" is not the hyphen of "well-known".
+        return "written" if not has_word(self.text) else "cased" if self.case_sensitive else "caseless"
 
-    def find_symbols(self, *, case_sensitive: bool) -> str:
-        return fold_phrase(self.text, case_sensitive=case_sensitive, edges=self.edges)
+    @property
+    def key(self) -> Hashable:
+        return self.find_symbols(self.folding), self.folding
+
+    def find_symbols(self, folding: Folding) -> str:
+        return fold_phrase(self.text, folding=folding, edges=self.edges)
 
     def find_samples(self, *, widest_gap: int) -> list[str]:  # noqa: ARG002
         return [self.text] if self.edges == "word" else []
@@ -212,6 +225,8 @@ class Phrase(Pattern):
     def list_spellings(self) -> list[str]:
         if self.edges != "word":
             return []
+        if self.folding == "written":
+            return [self.text]
         text = self.text
         curly = text.replace("'", "’").replace('"', "”")
         spellings = [text, curly, text.replace("’", "'"), text.replace(" ", "\n")]
@@ -221,25 +236,27 @@ class Phrase(Pattern):
 
     def find_faults(self) -> Iterator[Fault]:
         symbols = fold_phrase(self.text).replace(BOUNDARY, "")
-        letters, mark = symbols.replace(" ", ""), symbols.strip(" ")
+        letters, mark = symbols.replace(" ", ""), self.text.strip()
         if len(letters) <= _FEW_LETTERS and letters.isalnum() and find_words(letters, is_in_word=False)[1]:
             count = "one letter" if len(letters) == 1 else f"{len(letters)} letters"
             where = "occurs inside many words" if self.edges == "anywhere" else "means many things"
             yield Fault("short", f"has only {count} and {where}", "write the longer phrase it is from")
         elif mark in _MARKS:
-            fix = f"write it as a regex, {self.text.strip()}, which compares characters as they are"
+            fix = "use antislop.dashes() or --no-dashes" if mark in "-–" else "write a longer phrase"
             yield Fault("common", f"hits {_MARKS[mark]}", fix)
 
 
 def read_phrase(text: Any) -> tuple[type[Pattern], Any]:
     r"""Return the kind and the text of a phrase as people write it: a wildcard with a `*`, where `\*` is the character.
 
+    So it is, too, in a phrase without a letter or digit.
+
     >>> read_phrase(r"\*sighs\*")
     (<class 'antislop.matching.patterns.phrase.Phrase'>, '*sighs*')
     """
     if not isinstance(text, str) or "*" not in text:
         return Phrase, text
-    if not has_wildcard(text):
+    if not (has_wildcard(text) and has_word(text)):
         return Phrase, read_stars(text)
     from antislop.matching.patterns.words import Wildcard  # most lists have none
 

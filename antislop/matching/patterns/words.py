@@ -17,7 +17,7 @@ import regex
 from antislop.data import FOLDER
 from antislop.errors import BanError
 from antislop.files import read_text
-from antislop.matching.folding import BOUNDARY, SENTENCE_ENDS, START, Context, fold, fold_phrase
+from antislop.matching.folding import BOUNDARY, SENTENCE_ENDS, START, Context, Folding, fold, fold_phrase
 from antislop.matching.patterns.pattern import (
     FILLER,
     WILDCARD_GAP,
@@ -52,7 +52,7 @@ class Item(NamedTuple):
     max_gap: int = 0
 
 
-def split_words(text: str, *, gap: int, has_stars: bool, case_sensitive: bool = False) -> list[Item]:
+def split_words(text: str, *, gap: int, has_stars: bool, folding: Folding = "caseless") -> list[Item]:
     """Return the items of a sequence that is written as words with spaces between.
 
     gap: how many other words may come between two of them.
@@ -68,7 +68,7 @@ def split_words(text: str, *, gap: int, has_stars: bool, case_sensitive: bool = 
         if has_stars and part == FILLER:
             min_gap, max_gap = min_gap + 1, max_gap + gap
             continue
-        words = _split_part(part, case_sensitive=case_sensitive)
+        words = _split_part(part, folding)
         if words:
             items += [Item(words[0], min_gap, max_gap), *map(Item, words[1:])]
             min_gap, max_gap = 0, default_gap
@@ -80,8 +80,8 @@ def split_words(text: str, *, gap: int, has_stars: bool, case_sensitive: bool = 
     return [items[0]._replace(max_gap=0), *items[1:]]
 
 
-def _split_part(part: str, *, case_sensitive: bool) -> list[str]:
-    symbols = fold_phrase(part, case_sensitive=case_sensitive)
+def _split_part(part: str, folding: Folding) -> list[str]:
+    symbols = fold_phrase(part, folding=folding)
     return [word.replace(FILLER, "*") for word in _WORD.findall(symbols)]
 
 
@@ -109,10 +109,10 @@ class SequenceState(NamedTuple):
 
 
 class _WordTrack:
-    def __init__(self, sequences: Sequence[WordSequence], ids: Sequence[int], *, case_sensitive: bool) -> None:
+    def __init__(self, sequences: Sequence[WordSequence], ids: Sequence[int], folding: Folding) -> None:
         self._sequences = {number: sequences[number].items for number in ids}
         self._skipping = frozenset(number for number in ids if sequences[number].skip_stop_words)
-        self._case_sensitive = case_sensitive
+        self._folding = folding
         self._beginning: dict[str, list[int]] = {}
         self._prefixes: set[str] = {""}
         self._globs: dict[str, list[str]] = {}
@@ -133,7 +133,7 @@ class _WordTrack:
             self._prefixes.add(form)
 
     def read(self, state: SequenceState, piece: str, *, final: bool) -> tuple[SequenceState, PieceResult]:
-        folded = fold(piece, context=state.context, case_sensitive=self._case_sensitive, final=final)
+        folded = fold(piece, context=state.context, folding=self._folding, final=final)
         # Within the piece, places are indices into it, negative for characters before it.
         word, start, end, joint = state.word, -state.start_back, -state.end_back, state.joint
         partials = {partial._replace(start_back=-partial.start_back) for partial in state.partials}
@@ -240,7 +240,7 @@ class WordSequence(Pattern):
         check_text(self.text)
         check_switch("case_sensitive", self.text, self.case_sensitive)
         check_number("gap", self.text, self.gap)
-        items = split_words(self.text, gap=self.gap, has_stars=self.has_stars, case_sensitive=self.case_sensitive)
+        items = split_words(self.text, gap=self.gap, has_stars=self.has_stars, folding=self.folding)
         object.__setattr__(self, "items", tuple(items))
 
     @property
@@ -255,8 +255,8 @@ class WordSequence(Pattern):
     def key(self) -> Hashable:
         return WordSequence, self.items, self.skip_stop_words, self.case_sensitive
 
-    def find_symbols(self, *, case_sensitive: bool) -> str:
-        items = split_words(self.text, gap=self.gap, has_stars=self.has_stars, case_sensitive=case_sensitive)
+    def find_symbols(self, folding: Folding) -> str:
+        items = split_words(self.text, gap=self.gap, has_stars=self.has_stars, folding=folding)
         words = (item.word.replace("*", FILLER) for item in items)
         return FILLER.join(f"{BOUNDARY}{word}{BOUNDARY}" for word in words)
 
