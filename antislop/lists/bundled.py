@@ -93,7 +93,7 @@ def dashes() -> BanList:
     are found everywhere.
 
     >>> [match[1:] for match in dashes().find("A well-known fact - from 1990–1995 - was lost — for good.")]
-    [(16, 18), (33, 35), (45, 46)]
+    [(17, 19), (34, 36), (46, 47)]
     """
     bans = [*map(Ban, "—―⸺⸻"), *(Ban.regex(text, max_span=40, scopes=[Scope("outside", "code")]) for text in _DASHES)]
     return BanList(bans, source="dashes")

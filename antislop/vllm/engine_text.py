@@ -161,8 +161,8 @@ class EngineText:
             enough = 0 if self._truncates else table.mass_left() / 2
             if table.unknown > enough:
                 return MORE * len(table.known)
-        below = (self._count_lacking(child) for token, child in node.children.items() if table.left(token) > 0)
-        return max(below, default=0)
+        reached = (child for token, child in node.children.items() if table.knows(token) and table.left(token) > 0)
+        return max(map(self._count_lacking, reached), default=0)
 
     def choose(self) -> Allowed | None:
         """Return from which tokens the engine is to draw the next one; None for any. Call it once for each draw."""

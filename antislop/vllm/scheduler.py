@@ -379,8 +379,11 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
         logprobs, params = self._output.logprobs, request.sampling_params
         if logprobs is None or params is None or params.num_logprobs is None:
             return [None] * count
-        rows = logprobs.slice_request(self._output.req_id_to_index[request.request_id], count)
-        return [type(rows)(*(part[i : i + 1] for part in rows[:3])) for i in range(count)]
+        tokens, shares, ranks = logprobs.slice_request(self._output.req_id_to_index[request.request_id], count)[:3]
+        # Other requests of the step may have asked for more: what a text is told must not depend on them.
+        width = None if params.num_logprobs == ALL else 1 + params.num_logprobs
+        rows = zip(tokens[:, :width], shares[:, :width], ranks, strict=True)
+        return [type(logprobs)(*(part[None] for part in row)) for row in rows]
 
     def _draws_next(self, request: Request, count: int) -> bool:
         """Report whether a step that reads `count` tokens of a request draws the next one, after all that are known."""
