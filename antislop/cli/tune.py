@@ -217,7 +217,8 @@ class _Run:
         if self.loss is LossChoice.FTPO:
             from antislop.tuning.rows import load_pairs
 
-            return load_pairs(pairs, tokenizer, **taken, **asdict(self.balance))
+            size = model.config.get_text_config().vocab_size
+            return load_pairs(pairs, tokenizer, vocab_size=size, **taken, **asdict(self.balance))
         from datasets import disable_progress_bars
 
         from antislop.tuning.dpo import load_text_pairs

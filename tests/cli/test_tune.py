@@ -139,6 +139,14 @@ def test_every_option_reaches_the_run(tmp_path: Path) -> None:
     assert {name: noted[names.get(name, name)] for name in given} == given
 
 
+def test_ids_beyond_the_model_are_named_with_their_line(pairs: Path) -> None:
+    lines = pairs.read_text(encoding="utf-8").split("\n")
+    pairs.write_text("\n".join([lines[0], lines[1].replace("264", "4096"), *lines[2:]]), encoding="utf-8")
+    result = run(*FEW)
+    assert result.exit_code == 2
+    assert "pairs.jsonl:2: the pair has the id 4,096, and the model has 4,096 tokens" in result.stderr
+
+
 def test_a_folder_with_other_files_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "tuned").mkdir()
     (tmp_path / "tuned" / "mine.txt").write_text("mine", encoding="utf-8")
