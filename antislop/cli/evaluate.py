@@ -16,7 +16,7 @@ import typer
 from antislop import __version__
 from antislop.cli.job import Job, make_spec, shorten_fingerprint
 from antislop.cli.options import BanOptions, ForceOption, GenerationOptions, ModelOptions, PromptOptions, collect_bans
-from antislop.cli.terminal import as_input_error, check_suffix, console, refuse_stdin, say, writing
+from antislop.cli.terminal import as_input_error, check_folder, console, refuse_stdin, say, writing
 from antislop.data import FOLDER
 from antislop.datasets.samples import Arm
 from antislop.display import list_versions
@@ -90,7 +90,7 @@ def evaluate(
     began = datetime.now(timezone.utc)
     _require_packages()
     refuse_stdin(source.prompts or "")
-    _check_folder(out)
+    check_folder(out, "the report")
     made_from = collect_bans(bans)
     if not made_from:
         raise InputError("--no-bans leaves nothing to measure: leave it out, or add --ban PHRASE")
@@ -112,15 +112,6 @@ def evaluate(
     evaluation = _evaluate(texts.outputs, made_from, held_out_list, seed=generation.seed)
     _save(out, evaluation, _describe_conditions(texts, made_from, held_out_list, seed=generation.seed, began=began))
     return 0
-
-
-def _check_folder(out: Path) -> None:
-    if str(out) == "-":
-        raise InputError("-: a report is a folder of files: pass -o FOLDER")
-    if not out.is_dir():
-        check_suffix(out, advice="pass the name of a folder, in which the report is report.html")
-    if out.exists() and not out.is_dir():
-        raise InputError(f"{out}: is a file, and the report needs a folder: choose another path")
 
 
 def _describe_conditions(

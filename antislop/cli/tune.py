@@ -16,7 +16,7 @@ import typer
 
 from antislop.cli.options import BanOptions, ModelOptions, collect_bans
 from antislop.cli.progress import ProgressBar, stop_at_interrupt
-from antislop.cli.terminal import as_input_error, console, say
+from antislop.cli.terminal import as_input_error, check_folder, console, say, writing
 from antislop.cli.tune_auto import AutoOptions, list_options, run_stages
 from antislop.display import describe_count
 from antislop.errors import DISTRIBUTION, InputError
@@ -121,12 +121,11 @@ def tune(
     auto.check(pairs, force=force)
     run = _Run(loss, model, bans, training, balance, weights, dpo)
     run.check()
+    check_folder(out, "the model")
     if pairs is None:
         return run_stages(auto, out, model=model, bans=bans, tuning=run.arguments, is_dpo=loss is LossChoice.DPO)
     if not pairs.is_file():
         raise InputError(f"{pairs}: is not a file: make pairs with antislop dataset --pairs FILE")
-    if out.exists() and not out.is_dir():
-        raise InputError(f"{out}: is a file, and the model needs a folder: choose another path")
     was_finished = not force and _import_tuning().read_result(out) is not None
     result = run.tune(pairs, out, force=force)
     if result is None:
@@ -197,7 +196,7 @@ class _Run:
             loaded, tokenizer = load_model(self._base)
             rows = self._load_rows(pairs, loaded, tokenizer)
             say(describe_count(len(rows), "row"))
-            with _watching() as (note, is_stopped):
+            with writing(out, advice="choose another folder"), _watching() as (note, is_stopped):
                 result: TuneResult | None = _import_tuning().tune(
                     loaded, tokenizer, rows, out, spec=spec, note=note, is_stopped=is_stopped, **settings
                 )

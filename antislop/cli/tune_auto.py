@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from antislop.cli.options import BanOptions, DtypeChoice, ModelOptions
-from antislop.cli.terminal import say, warn
+from antislop.cli.terminal import say, warn, writing
 from antislop.data import FOLDER
 from antislop.errors import InputError
 from antislop.files import read_json, read_text, replace_text
@@ -149,10 +149,11 @@ def _open_folder(out: Path, arguments: list[str], halves: Mapping[str, list[Prom
             raise InputError(f"{out}: was begun with {shlex.join(before)}: repeat these, or choose another folder")
         if any(read_text(out / name) != text for name, text in texts.items()):
             raise InputError(f"{out}: was begun with other prompts: choose another folder")
-    out.mkdir(parents=True, exist_ok=True)
-    for name, text in texts.items():
-        replace_text(out / name, text)
-    replace_text(path, json.dumps({"arguments": arguments}, indent=1) + "\n")
+    with writing(out, advice="choose another folder"):
+        out.mkdir(parents=True, exist_ok=True)
+        for name, text in texts.items():
+            replace_text(out / name, text)
+        replace_text(path, json.dumps({"arguments": arguments}, indent=1) + "\n")
 
 
 def _describe(prompt: Prompt) -> dict[str, Any]:

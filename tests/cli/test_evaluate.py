@@ -295,6 +295,8 @@ def test_unusable_input_is_refused_in_a_sentence() -> None:
     assert_refused(run("--prompts", "empty.jsonl"), "empty.jsonl")
     assert_refused(run("--prompts", "p.txt", "--n", "2", "--temperature", "0"), "leave out --n")
     assert_refused(run("--prompts", "p.txt", out="file"), "the report needs a folder")
+    assert_refused(run("--prompts", "p.txt", out="file/report"), "file: is a file, and the report needs a folder")
+    assert_refused(run("--prompts", "p.txt", out="-"), "-: the report is a folder of files: pass -o FOLDER")
     assert_refused(run("--prompts", "p.txt", "--held-out", "missing.txt"), "missing.txt")
 
 

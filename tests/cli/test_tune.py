@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -137,6 +138,53 @@ def test_every_option_reaches_the_run(tmp_path: Path) -> None:
     noted = json.loads((tmp_path / "tuned" / "tuning.json").read_text(encoding="utf-8"))["settings"]
     names = {"lr": "rate", "unfrozen": "layers", "lora_r": "rank"}
     assert {name: noted[names.get(name, name)] for name in given} == given
+
+
+def refuse_writing(path: object, mode: int) -> bool:
+    """Answer for a file system that can only be read: to root, every other place can be written."""
+    return not mode & os.W_OK
+
+
+@pytest.mark.parametrize("way", ["pairs.jsonl", "--auto"])
+@pytest.mark.parametrize(
+    ("out", "sentence"),
+    [
+        ("file/tuned", "file: is a file, and the model needs a folder: choose another path"),
+        ("file", "file: is a file, and the model needs a folder: choose another path"),
+        ("x" * 300, "x: can't be written (File name too long): choose a shorter name"),
+        ("-", "-: the model is a folder of files: pass -o FOLDER"),
+        ("tuned.json", "tuned.json: .json is not what this option writes: pass the name of a folder"),
+        ("new/tuned", "new/tuned: can't be written (. is read-only): choose a folder of yours"),
+    ],
+)
+def test_an_output_that_can_not_be_written_is_refused_before_any_work(
+    way: str, out: str, sentence: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("mine", encoding="utf-8")
+    make_prompts(24)
+    before = sorted(tmp_path.rglob("*"))
+    monkeypatch.setattr("antislop.cli.tune.load_model", lambda _: pytest.fail("a model was loaded"))
+    monkeypatch.setattr("antislop.cli.host.load_model", lambda _: pytest.fail("a model was loaded"))
+    if "new" in out:
+        monkeypatch.setattr(os, "access", refuse_writing)
+    options = ["--auto", "--prompts", "prompts.jsonl"] if way == "--auto" else [way]
+    result = CliRunner().invoke(app, ["tune", *options, "-o", out, *FEW])
+    assert result.exit_code == 2 and sentence in result.stderr and result.stderr.count("\n") == 1, result.stderr
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("way", ["pairs.jsonl", "--auto"])
+def test_a_folder_that_can_not_be_made_is_reported_in_a_sentence(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_prompts(24)
+
+    def refuse(path: Path, *_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    options = ["--auto", "--prompts", "prompts.jsonl"] if way == "--auto" else [way]
+    result = CliRunner().invoke(app, ["tune", *options, "-o", "tuned", *FEW])
+    assert result.exit_code == 2
+    assert "tuned: can't be written (Permission denied): choose a folder of yours" in result.stderr
 
 
 def test_ids_beyond_the_model_are_named_with_their_line(pairs: Path) -> None:
