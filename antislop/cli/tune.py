@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from antislop.cli.job import count_records
 from antislop.cli.options import BanOptions, ModelOptions, collect_bans
 from antislop.cli.progress import ProgressBar, stop_at_interrupt
 from antislop.cli.terminal import as_input_error, check_folder, console, say, writing
@@ -195,7 +196,8 @@ class _Run:
             spec = self.spec
             loaded, tokenizer = load_model(self._base)
             rows = self._load_rows(pairs, loaded, tokenizer)
-            say(describe_count(len(rows), "row"))
+            total = count_records(str(pairs)) or len(rows)
+            say(f"{describe_count(len(rows), 'row')} of {total:,} in {pairs}")
             with writing(out, advice="choose another folder"), _watching() as (note, is_stopped):
                 result: TuneResult | None = _import_tuning().tune(
                     loaded, tokenizer, rows, out, spec=spec, note=note, is_stopped=is_stopped, **settings

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -87,13 +88,13 @@ def test_passages_that_repeat_are_trained_against(pairs: Path) -> None:
     command = ["dataset", "prompts.jsonl", "-o", "run.jsonl", *loops, "--temperature", "0.3", "--n", "2"]
     made = CliRunner().invoke(app, [*command, "--pairs", "pairs.jsonl", "--pairs-format", "tokens"])
     assert made.exit_code == 0, made.stderr
-    result = run(*FEW, *loops, "--min-chosen", "1")
+    result = run(*FEW, *loops, "--min-chosen", "1", "--batch-size", "2")
     assert result.exit_code == 0 and "the chosen side wins in" in result.stderr
 
 
 def test_what_it_says(tmp_path: Path) -> None:
     result = run(*FEW)
-    assert "24 rows" in result.stderr and "3 steps; the chosen side wins in" in result.stderr
+    assert "24 rows of 24 in pairs.jsonl" in result.stderr and "3 steps; the chosen side wins in" in result.stderr
     assert "banned phrases per 1,000 words, in a few samples: " in result.stderr
     card = (tmp_path / "tuned" / "README.md").read_text(encoding="utf-8")
     assert "library_name: peft" in card and "| rank | 4 |" in card and "24 places" in card
@@ -264,10 +265,54 @@ def test_the_stages_take_the_options_of_the_command() -> None:
     assert lines[6].endswith("--model some/model --revision v1")
 
 
+def run_auto(*arguments: str) -> Result:
+    return CliRunner().invoke(app, [*AUTO, "--prompts", "prompts.jsonl", *arguments])
+
+
+def test_too_few_prompts_are_refused_before_a_text_is_written() -> None:
+    make_prompts(3)
+    lines = Path("prompts.jsonl").read_text(encoding="utf-8")
+    Path("prompts.jsonl").write_text(lines + lines, encoding="utf-8")
+    result = run_auto()
+    assert result.exit_code == 2 and not Path("all").exists()
+    assert "prompts.jsonl: has 3 different prompts, and --auto needs 4 or more: " in result.stderr
+
+
+def test_too_few_bans_and_rows_are_refused_once_they_are_known() -> None:
+    """Each sentence names what was found and what is needed; a resumed command makes nothing in vain."""
+    make_prompts(4)
+    few = ("--n", "1", "--max-new-tokens", "40")
+    result = run_auto(*few)
+    assert "4 prompts, half of them to measure with: intervals of the report are rough below 20 of" in result.stderr
+    assert result.exit_code == 2 and "== 3 of 10" in result.stderr and "== 4 of 10" not in result.stderr
+    assert "all/bans.txt: the list has 0 bans, and 3 or more are needed" in result.stderr
+    bans = Path("all/bans.txt")
+    bans.write_text("the\na\n", encoding="utf-8")
+    result = run_auto(*few)
+    assert result.exit_code == 2 and "the list has 2 bans, and 3 or more" in result.stderr
+    assert "more prompts, a larger --n or --max-new-tokens, or a list of your own (--bans)" in result.stderr
+    bans.write_text("the\na\nwas\n", encoding="utf-8")
+    result = run_auto(*few)
+    assert result.exit_code == 2 and "== 5 of 10" in result.stderr and "== 6 of 10" not in result.stderr
+    assert re.search(r"antislop: \d+ rows? to train on, and the 16 of one step are needed: make", result.stderr)
+    assert not Path("all/model").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--batch-size", "25"), "24 rows to train on, and the 25 of one step are needed: make pairs of more prompts"),
+        (("--max-rows", "4"), "4 rows to train on, and the 16 of one step are needed"),
+        (("--batch-size", "24", "--epochs", "1"), "training on 24 rows has 1 step, and 2 or more are needed"),
+        (("--batch-size", "8", "--epochs", "0.4"), "training on 24 rows has 1 step, and 2 or more are needed"),
+    ],
+)
+def test_rows_for_fewer_than_two_whole_steps_are_refused(options: tuple[str, ...], sentence: str) -> None:
+    result = run("--lora-r", "4", *options)
+    assert result.exit_code == 2 and sentence in result.stderr and not Path("tuned").exists()
+
+
 def test_half_of_the_prompts_are_held_out() -> None:
-    make_prompts(1)
-    result = CliRunner().invoke(app, [*AUTO, "--prompts", "prompts.jsonl"])
-    assert result.exit_code == 2 and "prompts.jsonl: has 1 prompts: --auto needs 2 or more" in result.stderr
     make_prompts(5)
     lines = Path("prompts.jsonl").read_text(encoding="utf-8")
     Path("prompts.jsonl").write_text(lines + lines, encoding="utf-8")
