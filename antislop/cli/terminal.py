@@ -11,7 +11,7 @@ import re
 import shlex
 import sys
 from codecs import getincrementaldecoder
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from enum import Enum
 from functools import partial
@@ -171,6 +171,15 @@ def refuse_stdin(source: str) -> None:
     """Refuse "-" as the source of prompts, whose format depends on the name of a file."""
     if source == "-":
         raise InputError("-: prompts can't come from standard input: save them to a .jsonl or .txt file, and pass that")
+
+
+def refuse_repeats(paths: Iterable[str | Path]) -> None:
+    """Refuse a file that is named twice, whose texts would count twice."""
+    seen = set[Path]()
+    for path in paths:
+        if (place := Path(path).resolve()) in seen:
+            raise InputError(f"{path}: is named twice: leave one out")
+        seen.add(place)
 
 
 def check_writable(path: Path, *, or_stdout: bool = False) -> None:

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from antislop.cli.job import count_records
-from antislop.cli.options import BanOptions, ModelOptions, collect_bans
+from antislop.cli.options import BanOptions, ModelOptions, collect_bans, list_options
 from antislop.cli.progress import ProgressBar, stop_at_interrupt
-from antislop.cli.terminal import as_input_error, check_folder, console, say, writing
-from antislop.cli.tune_auto import AutoOptions, list_options, run_stages
+from antislop.cli.terminal import as_input_error, check_folder, console, say, warn, writing
+from antislop.cli.tune_auto import AutoOptions, run_stages
 from antislop.display import describe_count
 from antislop.errors import DISTRIBUTION, InputError
 from antislop.hf.pretrained import ModelSpec, load_model
@@ -87,7 +87,7 @@ class TrainingOptions:
     batch_size: Annotated[int, typer.Option(min=1, help="Rows of a step.")] = 16
     max_rows: Annotated[int | None, typer.Option(min=1, metavar="N", help="Train on N rows, chosen at random.")] = None
     merge: Annotated[bool, typer.Option("--merge", help="Write whole weights instead of an adapter.")] = False
-    seed: Annotated[int, typer.Option(help="Of the order of the rows, and of the adapter.")] = 0
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of the order of the rows, and of the adapter.")] = 0
 
 
 def tune(
@@ -123,6 +123,8 @@ def tune(
     run = _Run(loss, model, bans, training, balance, weights, dpo)
     run.check()
     check_folder(out, "the model")
+    if model.model is not None and Path(model.model).resolve() == out.resolve():
+        raise InputError(f"{out}: is the folder of the model that is tuned: choose another one")
     if pairs is None:
         return run_stages(auto, out, model=model, bans=bans, tuning=run.arguments, is_dpo=loss is LossChoice.DPO)
     if not pairs.is_file():
@@ -134,7 +136,9 @@ def tune(
         return 130
     if was_finished:
         say(f"{out}: was finished before; --force trains again")
-    say(f"{result.steps:,} steps; the chosen side wins in {result.win:.0%}")
+    say(f"{describe_count(result.steps, 'step')}; the chosen side wins in {result.win:.0%}")
+    if result.steps == 1:  # which warms up, with a rate of 0
+        warn("training ended before it changed the model: raise --stop-at-win")
     if result.before is not None:
         say(f"banned phrases per 1,000 words, in a few samples: {result.before:.1f} before, {result.after:.1f} after")
     say(f"{out}: the {'model' if training.full or training.merge else 'adapter'}, its card and its curves")
@@ -164,6 +168,7 @@ class _Run:
             raise InputError(f"{used[0]} has no effect with --loss {self.loss.value}: leave it out")
         if self.balance.min_chosen > self.balance.max_chosen:
             raise InputError("--min-chosen is larger than --max-chosen: no row can have as many tokens")
+        _import_tuning("matplotlib", *(("datasets", "trl") if self.loss is LossChoice.DPO else ()))
         _ = self.spec  # refuses values that are out of range
 
     @property
@@ -188,7 +193,8 @@ class _Run:
 
     def tune(self, pairs: Path, out: Path, *, force: bool) -> TuneResult | None:
         """Train on pairs; None if the user stopped it."""
-        banned = collect_bans(self.bans)
+        if not (banned := collect_bans(self.bans)):
+            raise InputError("--no-bans leaves nothing to count in the texts: leave it out, or add --ban PHRASE")
         balanced = asdict(self.balance) if self.loss is LossChoice.FTPO else {}
         made_with = {"pairs": str(pairs), **self.model.spec.content, "max_rows": self.training.max_rows, **balanced}
         settings = {"bans": banned, "made_with": made_with, "force": force}
@@ -228,8 +234,11 @@ class _Run:
         return load_text_pairs(pairs, tokenizer, **taken)
 
 
-def _import_tuning() -> ModuleType:
+def _import_tuning(*others: str) -> ModuleType:
+    """Import the code of this command. others: packages that are imported later, after much work."""
     try:
+        for name in others:
+            import_module(name)
         return import_module("antislop.tuning.tuning")
     except ImportError as error:
         raise InputError(f"tuning needs more packages ({error}): pip install '{DISTRIBUTION}[tune]'") from error

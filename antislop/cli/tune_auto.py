@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from enum import Enum
+from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import typer
 
+from antislop.cli.evaluate import require_packages
 from antislop.cli.measure import MIN_SAMPLE
-from antislop.cli.options import BanOptions, DtypeChoice, ModelOptions
+from antislop.cli.options import BanOptions, DtypeChoice, ModelOptions, collect_bans, list_options
+from antislop.cli.profile import using_profiles
 from antislop.cli.terminal import say, warn, writing
 from antislop.data import FOLDER
 from antislop.display import describe_count
@@ -86,6 +88,12 @@ def run_stages(
 
     if Path("-") in (bans.bans or []):
         raise InputError("--bans -: standard input can be read once, and --auto reads the list several times")
+    require_packages()
+    if _makes_list(bans):
+        with using_profiles():
+            import_module("wordfreq")
+    elif not collect_bans(bans):
+        raise InputError("--no-bans leaves nothing to ban: leave it out, or add --ban PHRASE")
     halves = split_prompts(str(options.prompts), model)
     _open_folder(out, [*list_options(options), *list_options(model), *list_options(bans), *tuning], halves)
     stages = [*list_stages(options, out, model=model, bans=bans, tuning=tuning, is_dpo=is_dpo)]
@@ -103,6 +111,10 @@ def run_stages(
     return 0
 
 
+def _makes_list(bans: BanOptions) -> bool:
+    return bans == BanOptions(lenient=bans.lenient)
+
+
 def list_stages(
     options: AutoOptions, out: Path, *, model: ModelOptions, bans: BanOptions, tuning: Sequence[str], is_dpo: bool
 ) -> Iterator[Stage]:
@@ -110,7 +122,7 @@ def list_stages(
     base, texts = list_options(model), ["--n", options.n, "--max-new-tokens", options.max_new_tokens]
     made_from, held_out, tuned = out / MADE_FROM, out / HELD_OUT, out / "model"
     banned = list_options(bans)
-    if bans == BanOptions(lenient=bans.lenient):
+    if _makes_list(bans):
         yield Stage(["dataset", made_from, "-o", out / "plain.jsonl", "--arms", "plain", *texts, *base])
         yield Stage(["profile", out / "plain.jsonl", "-o", out / "profile.json"], out / "profile.json")
         yield Stage(["bans-from", out / "profile.json", "-o", out / BANS], out / BANS)
@@ -185,16 +197,3 @@ def _open_folder(out: Path, arguments: list[str], halves: Mapping[str, list[Prom
 def _describe(prompt: Prompt) -> dict[str, Any]:
     asked = {"prompt": prompt.text} if prompt.messages is None else {"messages": prompt.messages}
     return {"id": prompt.key, **asked}
-
-
-def list_options(options: Any) -> list[str]:
-    """Return the arguments of the command line that set a dataclass of options: those that differ from the defaults."""
-    arguments = []
-    for field in fields(options):
-        value = getattr(options, field.name)
-        if value != field.default:
-            name = f"--{field.name.replace('_', '-')}"
-            values = value if isinstance(value, list) else [value]
-            texts = (str(value.value if isinstance(value, Enum) else value) for value in values)
-            arguments += [name] if value is True else [part for text in texts for part in (name, text)]
-    return arguments

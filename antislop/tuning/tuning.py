@@ -94,9 +94,11 @@ class TuneSpec:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "margin", "temperature"):
-            if not getattr(self, name) > 0:
-                raise InputError(f"{name} is {getattr(self, name)!r}: a number above 0 was expected")
+        for name, value in asdict(self).items():
+            if name in ("epochs", "rate", "margin", "temperature") and value is not None and not value > 0:
+                raise InputError(f"{name} is {value!r}: a number above 0 was expected")
+            if value == inf and name != "stop_at_win":
+                raise InputError(f"{name} is {value!r}: a finite number was expected")
 
     @property
     def metric(self) -> str:

@@ -109,6 +109,13 @@ def test_what_it_says(tmp_path: Path) -> None:
         (("--device-map", "auto"), "a tuned one has to be on one device: pass --device"),
         (("--margin", "0"), "margin is 0.0: a number above 0 was expected"),
         (("--epochs", "0"), "epochs is 0.0: a number above 0 was expected"),
+        (("--epochs", "inf"), "epochs is inf: a finite number was expected"),
+        (("--margin", "inf"), "margin is inf: a finite number was expected"),
+        (("--rest-weight", "inf"), "rest_weight is inf: a finite number was expected"),
+        (("--lr", "0"), "rate is 0.0: a number above 0 was expected"),
+        (("--lr", "inf"), "rate is inf: a finite number was expected"),
+        (("--seed", "-1"), "Invalid value for '--seed'"),
+        (("--no-bans",), "--no-bans leaves nothing to count in the texts: leave it out, or add --ban PHRASE"),
         (("--min-chosen", "9"), "--min-chosen is larger than --max-chosen"),
         (("--beta", "1"), "--beta has no effect with --loss ftpo: leave it out"),
         (("--loss", "dpo", "--min-chosen", "3"), "--min-chosen has no effect with --loss dpo: leave it out"),
@@ -121,6 +128,55 @@ def test_options_that_do_not_fit_are_refused(arguments: tuple[str, ...], sentenc
     result = run(*arguments)
     assert result.exit_code == 2
     assert sentence in " ".join(result.stderr.split())
+
+
+def test_a_missing_package_is_named_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    for package, options in (("matplotlib", ()), ("trl", ("--loss", "dpo")), ("datasets", ("--loss", "dpo"))):
+        with monkeypatch.context() as patch:
+            patch.setitem(sys.modules, package, None)
+            result = run(*options)
+        assert result.exit_code == 2
+        assert f"tuning needs more packages (import of {package} halted" in result.stderr, result.stderr
+        assert "pip install 'antislop-lm[tune]'" in result.stderr
+
+
+@pytest.mark.parametrize("package", ["jinja2", "matplotlib", "wordfreq"])
+def test_a_package_that_a_later_command_lacks_is_named_before_the_first(
+    package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_prompts(4)
+    monkeypatch.setitem(sys.modules, package, None)
+    result = run_auto()
+    assert result.exit_code == 2 and "pip install 'antislop-lm[" in result.stderr and not Path("all").exists()
+
+
+def test_the_model_that_is_read_is_not_overwritten() -> None:
+    assert run(*FEW[2:], "--full").exit_code == 0
+    before = {path: path.read_bytes() for path in Path("tuned").iterdir()}
+    for force in ((), ("--force",)):
+        result = run(*FEW[2:], "--full", "--model", "./tuned", *force)
+        assert result.exit_code == 2
+        assert "tuned: is the folder of the model that is tuned: choose another one" in result.stderr
+    assert {path: path.read_bytes() for path in Path("tuned").iterdir()} == before
+
+
+def test_a_run_that_ends_before_it_learned_says_so() -> None:
+    """The first step warms up, with a rate of 0."""
+    result = run(*FEW, "--stop-at-win", "0.01")
+    assert result.exit_code == 0 and "1 step; the chosen side wins in" in result.stderr
+    assert "antislop: training ended before it changed the model: raise --stop-at-win" in " ".join(
+        result.stderr.split()
+    )
+
+
+def test_a_list_that_can_not_be_read_begins_no_folder() -> None:
+    make_prompts(4)
+    for options, sentence in (
+        (("--bans", "missing.txt"), "missing.txt: can't be read"),
+        (("--no-bans",), "--no-bans leaves nothing to ban: leave it out, or add --ban PHRASE"),
+    ):
+        result = run_auto(*options)
+        assert result.exit_code == 2 and sentence in result.stderr and not Path("all").exists(), result.stderr
 
 
 def test_every_option_reaches_the_run(tmp_path: Path) -> None:
