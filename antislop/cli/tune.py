@@ -136,13 +136,17 @@ def tune(
         return 130
     if was_finished:
         say(f"{out}: was finished before; --force trains again")
+    _report(result)
+    say(f"{out}: the {'model' if training.full or training.merge else 'adapter'}, its card and its curves")
+    return 0
+
+
+def _report(result: TuneResult) -> None:
     say(f"{describe_count(result.steps, 'step')}; the chosen side wins in {result.win:.0%}")
     if result.steps == 1:  # which warms up, with a rate of 0
         warn("training ended before it changed the model: raise --stop-at-win")
     if result.before is not None:
         say(f"banned phrases per 1,000 words, in a few samples: {result.before:.1f} before, {result.after:.1f} after")
-    say(f"{out}: the {'model' if training.full or training.merge else 'adapter'}, its card and its curves")
-    return 0
 
 
 @dataclass(frozen=True)
