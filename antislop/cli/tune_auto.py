@@ -102,10 +102,10 @@ def run_stages(
         is_done = made is not None and made.exists()
         say(f"== {number} of {len(stages)}{' (done before)' if is_done else ''}: {shlex.join(['antislop', *line])}")
         status = 0 if is_done else int(app(line, standalone_mode=False) or 0)
-        if made is not None and made.name == BANS:
-            _check_bans(made)
         if status == INTERRUPTED:
             say("stopped: run the same command again to resume")
+        elif made is not None and made.name == BANS:
+            _check_bans(made)
         if status > FAILED_RECORDS:
             return status
     return 0

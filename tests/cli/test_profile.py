@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -254,6 +255,13 @@ def test_profile_refuses(case: str) -> None:
     arguments, sentence = REFUSED[case]
     assert sentence in refusal("profile", *arguments)
     assert {path: path.read_bytes() for path in Path().rglob("*.*") if path.is_file()} == before
+
+
+def test_a_read_only_place_is_refused_before_texts_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda _, mode: mode != os.W_OK)
+    assert "p.json: can't be written (. is read-only): choose a folder of yours" in refusal(
+        "profile", "sloppy.jsonl", "-o", "p.json"
+    )
 
 
 NO_LIST = {
