@@ -187,6 +187,8 @@ def _open_folder(out: Path, arguments: list[str], halves: Mapping[str, list[Prom
             raise InputError(f"{out}: was begun with {shlex.join(before)}: repeat these, or choose another folder")
         if any(read_text(out / name) != text for name, text in texts.items()):
             raise InputError(f"{out}: was begun with other prompts: choose another folder")
+    elif out.exists() and any(out.iterdir()):
+        raise InputError(f"{out}: has other files: choose a new folder")
     with writing(out, advice="choose another folder"):
         out.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():

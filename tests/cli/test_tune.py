@@ -140,6 +140,16 @@ def test_a_missing_package_is_named_before_training(monkeypatch: pytest.MonkeyPa
         assert "pip install 'antislop-lm[tune]'" in result.stderr
 
 
+def test_auto_writes_into_no_folder_of_others() -> None:
+    make_prompts(4)
+    Path("all").mkdir()
+    Path("prompts.jsonl").rename("all/held-out.jsonl")
+    before = Path("all/held-out.jsonl").read_bytes()
+    result = CliRunner().invoke(app, [*AUTO, "--prompts", "all/held-out.jsonl", "--n", "1", "--max-new-tokens", "9"])
+    assert result.exit_code == 2 and "all: has other files: choose a new folder" in result.stderr
+    assert Path("all/held-out.jsonl").read_bytes() == before
+
+
 @pytest.mark.parametrize("package", ["jinja2", "matplotlib", "wordfreq"])
 def test_a_package_that_a_later_command_lacks_is_named_before_the_first(
     package: str, monkeypatch: pytest.MonkeyPatch
