@@ -45,8 +45,9 @@ class EntryOptions:
     max_zipf: Annotated[
         float | None,
         typer.Option(
+            min=0,
             help="Keep single words only if their Zipf frequency in English is below this: the log10 of "
-            "occurrences per billion words."
+            "occurrences per billion words.",
         ),
     ] = None
     min_prompts: Annotated[

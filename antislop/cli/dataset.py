@@ -131,9 +131,10 @@ class _Target:
             )
         _check_paths(source, self.out, [self.records] if self.pairs is None else [self.records, self.pairs])
         if export.is_wanted:
-            from antislop.datasets.hub import check_folder
+            from antislop.datasets.hub import check_folder, check_repo
 
             check_folder(self.out)
+            check_repo(export.push_to_hub)
 
 
 def dataset(

@@ -6,7 +6,7 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
@@ -15,8 +15,16 @@ import typer
 
 from antislop import __version__
 from antislop.cli.job import Job, make_spec, shorten_fingerprint
-from antislop.cli.options import BanOptions, ForceOption, GenerationOptions, ModelOptions, PromptOptions, collect_bans
-from antislop.cli.terminal import as_input_error, check_suffix, console, refuse_stdin, say, writing
+from antislop.cli.options import (
+    BanOptions,
+    ForceOption,
+    GenerationOptions,
+    ModelOptions,
+    PromptOptions,
+    collect_bans,
+    list_options,
+)
+from antislop.cli.terminal import as_input_error, check_folder, console, refuse_stdin, say, writing
 from antislop.data import FOLDER
 from antislop.datasets.samples import Arm
 from antislop.display import list_versions
@@ -88,17 +96,19 @@ def evaluate(
     resume after an interruption, run the same command again.
     """
     began = datetime.now(timezone.utc)
-    _require_packages()
+    require_packages()
     refuse_stdin(source.prompts or "")
-    _check_folder(out)
+    check_folder(out, "the report")
     made_from = collect_bans(bans)
     if not made_from:
         raise InputError("--no-bans leaves nothing to measure: leave it out, or add --ban PHRASE")
     held_out_list = _load_held_out(held_out, bans)
     spec = model.spec
     generation.check()
+    if generation.seed < 0:
+        raise InputError(f"--seed is {generation.seed}: the report resamples by it, so 0 or more was expected")
     if source.outputs:
-        _check_outputs(source, generation)
+        _check_outputs(source, prompts, generation, force=force)
         texts: _Texts | None = _read_outputs(source.outputs, prompts, model=spec)
     else:
         generation.check_samples()
@@ -112,15 +122,6 @@ def evaluate(
     evaluation = _evaluate(texts.outputs, made_from, held_out_list, seed=generation.seed)
     _save(out, evaluation, _describe_conditions(texts, made_from, held_out_list, seed=generation.seed, began=began))
     return 0
-
-
-def _check_folder(out: Path) -> None:
-    if str(out) == "-":
-        raise InputError("-: a report is a folder of files: pass -o FOLDER")
-    if not out.is_dir():
-        check_suffix(out, advice="pass the name of a folder, in which the report is report.html")
-    if out.exists() and not out.is_dir():
-        raise InputError(f"{out}: is a file, and the report needs a folder: choose another path")
 
 
 def _describe_conditions(
@@ -139,7 +140,8 @@ def _describe_conditions(
     }
 
 
-def _require_packages() -> None:
+def require_packages() -> None:
+    """Raise `InputError` without the packages of antislop-lm[eval]."""
     try:
         import jinja2  # noqa: F401
         import matplotlib  # noqa: F401
@@ -242,11 +244,14 @@ def _note(records: Sequence[Record], *, failed: int) -> list[str]:
 # -- texts of files ---------------------------------------------------------------------------------------------------
 
 
-def _check_outputs(source: SourceOptions, generation: GenerationOptions) -> None:
-    options = {"--prompts": source.prompts is not None, "--n": generation.n != 1, "--arms": source.arms != DEFAULT_ARMS}
-    for name, is_used in options.items():
-        if is_used:
-            raise InputError(f"{name} has no effect with --outputs, whose texts exist already: leave one of them out")
+def _check_outputs(
+    source: SourceOptions, prompts: PromptOptions, generation: GenerationOptions, *, force: bool
+) -> None:
+    groups = replace(source, outputs=None), replace(prompts, column=None, split="train", limit=None)
+    used = [part for group in (*groups, replace(generation, seed=0)) for part in list_options(group)]
+    if used or force:
+        name = used[0] if used else "--force"
+        raise InputError(f"{name} has no effect with --outputs, whose texts exist already: leave one of them out")
 
 
 def _read_outputs(sources: Sequence[str], prompts: PromptOptions, *, model: ModelSpec) -> _Texts:
@@ -256,7 +261,8 @@ def _read_outputs(sources: Sequence[str], prompts: PromptOptions, *, model: Mode
     for source in sources:
         arm, sign, path = source.partition("=")
         if not sign or not arm or not path:
-            raise InputError(f"--outputs {source}: an arm and a file were expected: write plain={source}")
+            file = path or ("FILE" if sign else source)
+            raise InputError(f"--outputs {source}: an arm and a file were expected: write plain={file}")
         if arm in outputs:
             raise InputError(
                 f"--outputs names the arm {arm} twice: use a different name per file, and plain for texts without bans"

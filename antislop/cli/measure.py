@@ -15,7 +15,16 @@ from rich.table import Table
 
 from antislop.cli.options import ColumnOption, LenientOption, PromptColumnOption, load_bans
 from antislop.cli.progress import ProgressBar
-from antislop.cli.terminal import TableFormat, as_input_error, console, read_pieces, warn, write, write_json
+from antislop.cli.terminal import (
+    TableFormat,
+    as_input_error,
+    console,
+    read_pieces,
+    refuse_repeats,
+    warn,
+    write,
+    write_json,
+)
 from antislop.display import make_visible, quote_formula
 from antislop.errors import InputError
 from antislop.lists.ban_list import BanList
@@ -95,6 +104,14 @@ class IntervalOptions:
     level: Annotated[float, typer.Option(min=0.5, max=0.999, help="The level of the intervals.")] = 0.95
     seed: Annotated[int, typer.Option(min=0, help="Draws the resamples, and the texts of self-BLEU.")] = 0
 
+    def check(self) -> None:
+        """Refuse resamples so few that none of them is expected outside of an interval."""
+        if 0 < self.resamples < (needed := round(1 / (1 - self.level))):
+            raise InputError(
+                f"--resamples {self.resamples} is too few for the level {self.level:g}: pass {needed:,} or more, or 0 "
+                "for no intervals"
+            )
+
 
 def measure(
     files: Annotated[
@@ -121,6 +138,8 @@ def measure(
     """
     from antislop.metrics.human_distance import load_human
 
+    refuse_repeats(files)
+    intervals.check()
     scale = _read_scale(scales.words, scales.trigrams)
     lists = _load_lists(scales.bans or [], lenient=scales.lenient)
     if scales.loops:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import Enum
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -340,5 +341,20 @@ class SamplingOptions:
 
 
 def _check_repetition_penalty(penalty: float | None) -> None:
-    if penalty is not None and penalty <= 0:
-        raise InputError(f"the repetition penalty is {penalty}, but must be above 0: 1 is none, 1.1 is common")
+    if penalty is not None and not 0 < penalty < inf:
+        raise InputError(
+            f"the repetition penalty is {penalty}, but must be above 0 and finite: 1 is none, 1.1 is common"
+        )
+
+
+def list_options(options: Any) -> list[str]:
+    """Return the arguments of the command line that set a dataclass of options: those that differ from the defaults."""
+    arguments = []
+    for field in fields(options):
+        value = getattr(options, field.name)
+        if value != field.default:
+            name = f"--{field.name.replace('_', '-')}"
+            values = value if isinstance(value, list) else [value]
+            texts = (str(value.value if isinstance(value, Enum) else value) for value in values)
+            arguments += [name] if value is True else [part for text in texts for part in (name, text)]
+    return arguments

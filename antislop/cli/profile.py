@@ -24,6 +24,7 @@ from antislop.cli.terminal import (
     check_writable,
     console,
     describe_command,
+    refuse_repeats,
     warn,
     write,
     write_json,
@@ -149,6 +150,7 @@ def profile(
         if human.as_baseline:
             if human.baseline or human.also_human:
                 raise InputError("--as-baseline compares TEXTS with nothing: leave out --baseline and --also-human")
+            _check_paths(texts, out)
             return _make_baseline(texts, _Reader(reading), out, limits)
         return _make_profile(texts, out, human, reading, limits)
 
@@ -161,6 +163,7 @@ def _make_profile(
     from antislop.profiles.profiles import make_profile
 
     _check_distinct(texts, human.baseline or [])
+    _check_paths(texts, out, human=[*(human.baseline or []), *(human.also_human or [])])
     modern = find_spec("wordfreq") is not None
     min_count, memory = limits.min_count or PROFILE_MIN_COUNT, limits.memory
     baseline = _load_baseline(human.baseline or [HUMAN], reading.column, min_count=BASELINE_MIN_COUNT, memory=memory)
@@ -242,6 +245,17 @@ def _check_distinct(texts: Sequence[Path], baseline: Sequence[Path]) -> None:
     for path in texts:
         if path in baseline:
             raise InputError(f"{path}: is in both TEXTS and --baseline: texts can't be compared with themselves")
+
+
+def _check_paths(texts: Sequence[Path], out: Path, *, human: Sequence[Path] = ()) -> None:
+    """Refuse texts that are named twice, and an output that would overwrite what is read, or be read as texts."""
+    refuse_repeats(texts)
+    is_page, place = out.name.lower().removesuffix(".gz").endswith(PAGES), out.resolve()
+    for path in (*texts, *human):
+        if path.resolve() == place:
+            raise InputError(f"{out}: is read, and would be overwritten: choose another file")
+        if path.is_dir() and place.is_relative_to(path.resolve()) and not is_page:
+            raise InputError(f"{out}: would be read as texts from the folder {path}: choose another place")
 
 
 def _list_names(paths: Sequence[Path] | None) -> str:

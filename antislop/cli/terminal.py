@@ -6,11 +6,12 @@ Data goes to standard output, everything else to standard error.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import sys
 from codecs import getincrementaldecoder
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from enum import Enum
 from functools import partial
@@ -172,6 +173,15 @@ def refuse_stdin(source: str) -> None:
         raise InputError("-: prompts can't come from standard input: save them to a .jsonl or .txt file, and pass that")
 
 
+def refuse_repeats(paths: Iterable[str | Path]) -> None:
+    """Refuse a file that is named twice, whose texts would count twice."""
+    seen = set[Path]()
+    for path in paths:
+        if (place := Path(path).resolve()) in seen:
+            raise InputError(f"{path}: is named twice: leave one out")
+        seen.add(place)
+
+
 def check_writable(path: Path, *, or_stdout: bool = False) -> None:
     """Refuse a path that can't be written; "-" is allowed if `or_stdout`."""
     if str(path) == "-":
@@ -181,6 +191,26 @@ def check_writable(path: Path, *, or_stdout: bool = False) -> None:
     if path.is_dir() or not path.parent.is_dir():
         reason = "it is a folder" if path.is_dir() else f"{path.parent} is not a folder"
         raise InputError(f"{path}: can't be written ({reason}): pass the path of a file")
+    _check_access(path, path if path.exists() else path.parent)
+
+
+def check_folder(path: Path, content: str) -> None:
+    """Refuse a path where no folder can be made, or a folder that can't be written. content: what it is for."""
+    if str(path) == "-":
+        raise InputError(f"-: {content} is a folder of files: pass -o FOLDER")
+    with writing(path, advice="choose another folder"):
+        place = next(place for place in (path, *path.parents) if place.exists())
+    if not place.is_dir():
+        raise InputError(f"{place}: is a file, and {content} needs a folder: choose another path")
+    if place != path:
+        check_suffix(path, advice=f"pass the name of a folder for {content}")
+    _check_access(path, place)
+
+
+def _check_access(path: Path, place: Path) -> None:
+    if not os.access(place, os.W_OK):
+        reason = "it is read-only" if place == path else f"{place} is read-only"
+        raise InputError(f"{path}: can't be written ({reason}): choose a folder of yours")
 
 
 def check_suffix(path: Path, *suffixes: str, advice: str | None = None) -> None:
@@ -192,12 +222,12 @@ def check_suffix(path: Path, *suffixes: str, advice: str | None = None) -> None:
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
+def writing(path: Path, *, advice: str = "pass the path of a file") -> Iterator[None]:
     """Turn an `OSError` while a file is written into an `InputError`."""
     try:
         yield
     except OSError as error:
-        raise InputError(f"{path}: {files.explain_write(error, advice='pass the path of a file')}") from error
+        raise InputError(f"{path}: {files.explain_write(error, advice=advice)}") from error
 
 
 @contextmanager

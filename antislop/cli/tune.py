@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from antislop.cli.options import BanOptions, ModelOptions, collect_bans
+from antislop.cli.job import count_records
+from antislop.cli.options import BanOptions, ModelOptions, collect_bans, list_options
 from antislop.cli.progress import ProgressBar, stop_at_interrupt
-from antislop.cli.terminal import as_input_error, console, say
-from antislop.cli.tune_auto import AutoOptions, list_options, run_stages
+from antislop.cli.terminal import as_input_error, check_folder, console, say, warn, writing
+from antislop.cli.tune_auto import AutoOptions, run_stages
 from antislop.display import describe_count
 from antislop.errors import DISTRIBUTION, InputError
 from antislop.hf.pretrained import ModelSpec, load_model
@@ -86,7 +87,7 @@ class TrainingOptions:
     batch_size: Annotated[int, typer.Option(min=1, help="Rows of a step.")] = 16
     max_rows: Annotated[int | None, typer.Option(min=1, metavar="N", help="Train on N rows, chosen at random.")] = None
     merge: Annotated[bool, typer.Option("--merge", help="Write whole weights instead of an adapter.")] = False
-    seed: Annotated[int, typer.Option(help="Of the order of the rows, and of the adapter.")] = 0
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of the order of the rows, and of the adapter.")] = 0
 
 
 def tune(
@@ -121,12 +122,13 @@ def tune(
     auto.check(pairs, force=force)
     run = _Run(loss, model, bans, training, balance, weights, dpo)
     run.check()
+    check_folder(out, "the model")
+    if model.model is not None and Path(model.model).resolve() == out.resolve():
+        raise InputError(f"{out}: is the folder of the model that is tuned: choose another one")
     if pairs is None:
         return run_stages(auto, out, model=model, bans=bans, tuning=run.arguments, is_dpo=loss is LossChoice.DPO)
     if not pairs.is_file():
         raise InputError(f"{pairs}: is not a file: make pairs with antislop dataset --pairs FILE")
-    if out.exists() and not out.is_dir():
-        raise InputError(f"{out}: is a file, and the model needs a folder: choose another path")
     was_finished = not force and _import_tuning().read_result(out) is not None
     result = run.tune(pairs, out, force=force)
     if result is None:
@@ -134,11 +136,17 @@ def tune(
         return 130
     if was_finished:
         say(f"{out}: was finished before; --force trains again")
-    say(f"{result.steps:,} steps; the chosen side wins in {result.win:.0%}")
-    if result.before is not None:
-        say(f"banned phrases per 1,000 words, in a few samples: {result.before:.1f} before, {result.after:.1f} after")
+    _report(result)
     say(f"{out}: the {'model' if training.full or training.merge else 'adapter'}, its card and its curves")
     return 0
+
+
+def _report(result: TuneResult) -> None:
+    say(f"{describe_count(result.steps, 'step')}; the chosen side wins in {result.win:.0%}")
+    if result.steps == 1:  # which warms up, with a rate of 0
+        warn("training ended before it changed the model: raise --stop-at-win")
+    if result.before is not None:
+        say(f"banned phrases per 1,000 words, in a few samples: {result.before:.1f} before, {result.after:.1f} after")
 
 
 @dataclass(frozen=True)
@@ -164,6 +172,7 @@ class _Run:
             raise InputError(f"{used[0]} has no effect with --loss {self.loss.value}: leave it out")
         if self.balance.min_chosen > self.balance.max_chosen:
             raise InputError("--min-chosen is larger than --max-chosen: no row can have as many tokens")
+        _import_tuning("matplotlib", *(("datasets", "trl") if self.loss is LossChoice.DPO else ()))
         _ = self.spec  # refuses values that are out of range
 
     @property
@@ -188,7 +197,8 @@ class _Run:
 
     def tune(self, pairs: Path, out: Path, *, force: bool) -> TuneResult | None:
         """Train on pairs; None if the user stopped it."""
-        banned = collect_bans(self.bans)
+        if not (banned := collect_bans(self.bans)):
+            raise InputError("--no-bans leaves nothing to count in the texts: leave it out, or add --ban PHRASE")
         balanced = asdict(self.balance) if self.loss is LossChoice.FTPO else {}
         made_with = {"pairs": str(pairs), **self.model.spec.content, "max_rows": self.training.max_rows, **balanced}
         settings = {"bans": banned, "made_with": made_with, "force": force}
@@ -196,8 +206,9 @@ class _Run:
             spec = self.spec
             loaded, tokenizer = load_model(self._base)
             rows = self._load_rows(pairs, loaded, tokenizer)
-            say(describe_count(len(rows), "row"))
-            with _watching() as (note, is_stopped):
+            total = count_records(str(pairs)) or len(rows)
+            say(f"{describe_count(len(rows), 'row')} of {total:,} in {pairs}")
+            with writing(out, advice="choose another folder"), _watching() as (note, is_stopped):
                 result: TuneResult | None = _import_tuning().tune(
                     loaded, tokenizer, rows, out, spec=spec, note=note, is_stopped=is_stopped, **settings
                 )
@@ -217,7 +228,8 @@ class _Run:
         if self.loss is LossChoice.FTPO:
             from antislop.tuning.rows import load_pairs
 
-            return load_pairs(pairs, tokenizer, **taken, **asdict(self.balance))
+            size = model.config.get_text_config().vocab_size
+            return load_pairs(pairs, tokenizer, vocab_size=size, **taken, **asdict(self.balance))
         from datasets import disable_progress_bars
 
         from antislop.tuning.dpo import load_text_pairs
@@ -226,8 +238,11 @@ class _Run:
         return load_text_pairs(pairs, tokenizer, **taken)
 
 
-def _import_tuning() -> ModuleType:
+def _import_tuning(*others: str) -> ModuleType:
+    """Import the code of this command. others: packages that are imported later, after much work."""
     try:
+        for name in others:
+            import_module(name)
         return import_module("antislop.tuning.tuning")
     except ImportError as error:
         raise InputError(f"tuning needs more packages ({error}): pip install '{DISTRIBUTION}[tune]'") from error

@@ -5,24 +5,33 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from enum import Enum
+from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from antislop.cli.options import BanOptions, DtypeChoice, ModelOptions
-from antislop.cli.terminal import say, warn
+from antislop.cli.evaluate import require_packages
+from antislop.cli.measure import MIN_SAMPLE
+from antislop.cli.options import BanOptions, DtypeChoice, ModelOptions, collect_bans, list_options
+from antislop.cli.profile import using_profiles
+from antislop.cli.terminal import say, warn, writing
 from antislop.data import FOLDER
+from antislop.display import describe_count
 from antislop.errors import InputError
 from antislop.files import read_json, read_text, replace_text
 from antislop.hf.pretrained import load_tokenizer
+from antislop.lists.ban_list import BanList
 from antislop.records.prompts import Prompt, read_prompts
 
 PANEL = "From prompts, with --auto"
 TINY = FOLDER / "tiny"
-MADE_FROM, HELD_OUT, SETTINGS = "made-from.jsonl", "held-out.jsonl", "auto.json"
+MADE_FROM, HELD_OUT, SETTINGS, BANS = "made-from.jsonl", "held-out.jsonl", "auto.json", "bans.txt"
+MIN_PROMPTS = 4
+"""Two in each half: a phrase enters the list if it comes from two prompts, and an interval needs two."""
+MIN_BANS = 3
+"""With fewer tokens to reject, no share of one can be limited (`balance`), and it is avoided everywhere."""
 FAILED_RECORDS, INTERRUPTED = 1, 130
 """Exit statuses. After the first, of a dataset with failed records, the next command uses the records that exist."""
 
@@ -79,6 +88,12 @@ def run_stages(
 
     if Path("-") in (bans.bans or []):
         raise InputError("--bans -: standard input can be read once, and --auto reads the list several times")
+    require_packages()
+    if _makes_list(bans):
+        with using_profiles():
+            import_module("wordfreq")
+    elif not collect_bans(bans):
+        raise InputError("--no-bans leaves nothing to ban: leave it out, or add --ban PHRASE")
     halves = split_prompts(str(options.prompts), model)
     _open_folder(out, [*list_options(options), *list_options(model), *list_options(bans), *tuning], halves)
     stages = [*list_stages(options, out, model=model, bans=bans, tuning=tuning, is_dpo=is_dpo)]
@@ -86,14 +101,18 @@ def run_stages(
         line = [str(argument) for argument in arguments]
         is_done = made is not None and made.exists()
         say(f"== {number} of {len(stages)}{' (done before)' if is_done else ''}: {shlex.join(['antislop', *line])}")
-        if is_done:
-            continue
-        status = int(app(line, standalone_mode=False) or 0)
+        status = 0 if is_done else int(app(line, standalone_mode=False) or 0)
         if status == INTERRUPTED:
             say("stopped: run the same command again to resume")
+        elif made is not None and made.name == BANS:
+            _check_bans(made)
         if status > FAILED_RECORDS:
             return status
     return 0
+
+
+def _makes_list(bans: BanOptions) -> bool:
+    return bans == BanOptions(lenient=bans.lenient)
 
 
 def list_stages(
@@ -103,11 +122,11 @@ def list_stages(
     base, texts = list_options(model), ["--n", options.n, "--max-new-tokens", options.max_new_tokens]
     made_from, held_out, tuned = out / MADE_FROM, out / HELD_OUT, out / "model"
     banned = list_options(bans)
-    if bans == BanOptions(lenient=bans.lenient):
+    if _makes_list(bans):
         yield Stage(["dataset", made_from, "-o", out / "plain.jsonl", "--arms", "plain", *texts, *base])
         yield Stage(["profile", out / "plain.jsonl", "-o", out / "profile.json"], out / "profile.json")
-        yield Stage(["bans-from", out / "profile.json", "-o", out / "bans.txt"], out / "bans.txt")
-        banned += ["--bans", str(out / "bans.txt")]
+        yield Stage(["bans-from", out / "profile.json", "-o", out / BANS], out / BANS)
+        banned += ["--bans", str(out / BANS)]
     pairs = ["--pairs", str(out / "pairs.jsonl"), *([] if is_dpo else ["--pairs-format", "tokens"])]
     yield Stage(["dataset", made_from, "-o", out / "banned.jsonl", *pairs, *banned, *texts, *base])
     yield Stage(["tune", out / "pairs.jsonl", "-o", tuned, *tuning, *banned, *base], tuned / "README.md")
@@ -132,9 +151,28 @@ def split_prompts(source: str, model: ModelOptions) -> dict[str, list[Prompt]]:
     for error in (prompt.error for prompt in prompts if prompt.error is not None):
         warn(error)
     usable = [*{prompt.text: prompt for prompt in reversed(prompts) if prompt.error is None}.values()][::-1]
-    if len(usable) < 2:
-        raise InputError(f"{source}: has {len(usable)} prompts: --auto needs 2 or more, half of them to measure with")
+    if len(usable) < MIN_PROMPTS:
+        raise InputError(
+            f"{source}: has {describe_count(len(usable), 'different prompt')}, and --auto needs {MIN_PROMPTS} or more: "
+            "two to make the list and the pairs of, and two to measure with"
+        )
+    if len(usable) < 2 * MIN_SAMPLE:
+        warn(
+            f"{source}: has {len(usable)} prompts, half of them to measure with: intervals of the report are rough "
+            f"below {MIN_SAMPLE} of these, so pass {2 * MIN_SAMPLE} prompts or more"
+        )
     return {MADE_FROM: usable[::2], HELD_OUT: usable[1::2]}
+
+
+def _check_bans(path: Path) -> None:
+    """Raise `InputError` unless the list that was made has enough bans to train against."""
+    count = len(BanList.load(path)) if path.exists() else 0
+    if count < MIN_BANS:
+        raise InputError(
+            f"{path}: the list has {describe_count(count, 'ban')}, and {MIN_BANS} or more are needed, or training "
+            "teaches to avoid one token everywhere: begin in another folder with more prompts, a larger --n or "
+            "--max-new-tokens, or a list of your own (--bans)"
+        )
 
 
 def _open_folder(out: Path, arguments: list[str], halves: Mapping[str, list[Prompt]]) -> None:
@@ -149,25 +187,15 @@ def _open_folder(out: Path, arguments: list[str], halves: Mapping[str, list[Prom
             raise InputError(f"{out}: was begun with {shlex.join(before)}: repeat these, or choose another folder")
         if any(read_text(out / name) != text for name, text in texts.items()):
             raise InputError(f"{out}: was begun with other prompts: choose another folder")
-    out.mkdir(parents=True, exist_ok=True)
-    for name, text in texts.items():
-        replace_text(out / name, text)
-    replace_text(path, json.dumps({"arguments": arguments}, indent=1) + "\n")
+    elif out.exists() and any(out.iterdir()):
+        raise InputError(f"{out}: has other files: choose a new folder")
+    with writing(out, advice="choose another folder"):
+        out.mkdir(parents=True, exist_ok=True)
+        for name, text in texts.items():
+            replace_text(out / name, text)
+        replace_text(path, json.dumps({"arguments": arguments}, indent=1) + "\n")
 
 
 def _describe(prompt: Prompt) -> dict[str, Any]:
     asked = {"prompt": prompt.text} if prompt.messages is None else {"messages": prompt.messages}
     return {"id": prompt.key, **asked}
-
-
-def list_options(options: Any) -> list[str]:
-    """Return the arguments of the command line that set a dataclass of options: those that differ from the defaults."""
-    arguments = []
-    for field in fields(options):
-        value = getattr(options, field.name)
-        if value != field.default:
-            name = f"--{field.name.replace('_', '-')}"
-            values = value if isinstance(value, list) else [value]
-            texts = (str(value.value if isinstance(value, Enum) else value) for value in values)
-            arguments += [name] if value is True else [part for text in texts for part in (name, text)]
-    return arguments

@@ -14,6 +14,9 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # not in its __all__
+
 from antislop import __version__
 from antislop.datasets.samples import measure_slop
 from antislop.errors import DISTRIBUTION, InputError
@@ -163,6 +166,15 @@ def check_folder(folder: Path) -> None:
         strangers.append(card)
     if strangers:
         raise InputError(f"{strangers[0]}: was not written by this command: move it, or choose another folder")
+
+
+def check_repo(repo: str | None) -> None:
+    """Raise `InputError` for a name that no repository of the hub can have."""
+    try:
+        if repo is not None:
+            validate_repo_id(repo)
+    except HFValidationError:
+        raise InputError(f"--push-to-hub {repo!r}: a name such as me/stories was expected: correct it") from None
 
 
 def _read_own(folder: Path) -> set[str]:

@@ -24,6 +24,9 @@ LOOKBACK = 200
 MIN_SHARE = 0.01
 """Smallest probability of an alternative in a final-token row."""
 
+CHOSEN = ("multi_chosen_decoded", "chosen_ids", "chosen_shares")
+"""The columns of a final-token row that list its alternatives."""
+
 PairFormat = Literal["dpo", "tokens"]
 PairCount = Literal[
     "kept_unfinished",
@@ -292,8 +295,7 @@ def cap_per_token(rows: Sequence[Record], *, limit: int, seed: int = 0) -> list[
 
 
 def _choose(row: Record, places: Sequence[int]) -> Record:
-    lists = ("multi_chosen_decoded", "chosen_ids", "chosen_shares")
-    return {**row, **{name: [row[name][i] for i in places] for name in lists}}
+    return {**row, **{name: [row[name][i] for i in places] for name in CHOSEN}}
 
 
 def _keep(rows: Sequence[Record], key: Callable[[Record], Any], *, limit: int, seed: int) -> list[Record]:
@@ -309,4 +311,6 @@ def _keep(rows: Sequence[Record], key: Callable[[Record], Any], *, limit: int, s
 
 def _rank(row: Record, seed: int) -> bytes:
     """Return a random number of a row, independent of its place: a resumed run writes rows in another order."""
-    return hashlib.blake2b(f"{seed}{json.dumps(row, sort_keys=True)}".encode(), digest_size=8).digest()
+    # Without the alternatives: the last digits of their shares, and so the list, depend on the batch of the text.
+    named = {name: value for name, value in row.items() if name not in CHOSEN}
+    return hashlib.blake2b(f"{seed}{json.dumps(named, sort_keys=True)}".encode(), digest_size=8).digest()

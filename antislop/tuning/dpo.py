@@ -33,13 +33,15 @@ def load_text_pairs(
 ) -> list[TextPair]:
     """Read the pairs that `antislop dataset --pairs` writes; `max_length` and `max_rows` as in `load_pairs`.
 
-    Raises `InputError` for a file without such pairs, and for texts that are too long.
+    Raises `InputError` for a file without such pairs, for texts that are too long, and for a pair of equal texts.
     """
     path, pairs = Path(path), list[TextPair]()
     for place, record in read_pairs(path):
         if missing := [name for name in TextPair._fields if not isinstance(record.get(name), str)]:
             raise InputError(f"{place}: the pair has no {missing[0]}: make pairs with antislop dataset --pairs")
         pair = TextPair(*(record[name] for name in TextPair._fields))
+        if pair.chosen == pair.rejected:
+            raise InputError(f"{place}: chosen and rejected are the same text: leave out the pair")
         length = max(len(tokenizer(pair.prompt + side)["input_ids"]) for side in pair[1:]) + 1  # the end of the text
         if max_length is not None and length > max_length:
             raise InputError(

@@ -48,11 +48,15 @@ def ftpo_loss(
     target_slack: in logits; 0 or more.
 
     A chosen token whose lead is the margin or more has no weight, so a row whose tokens all have that lead is left
-    alone. The weights carry no gradient.
+    alone. The weights carry no gradient. A token to which both models give the logit of minus infinity takes no part:
+    the loss is that of a vocabulary without this token, and a rejected one is behind all others.
     """
     dtype = torch.promote_types(logits.dtype, torch.float32)
-    logits, reference = logits.to(dtype), reference.to(dtype)
+    is_written = ~(logits.isneginf() & reference.isneginf())
+    logits, reference = (part.to(dtype).masked_fill(~is_written, 0) for part in (logits, reference))
+    chosen_mask = chosen_mask & is_written.gather(1, chosen)
     lead = logits.gather(1, chosen) - logits.gather(1, rejected[:, None])
+    lead = lead.masked_fill(~is_written.gather(1, rejected[:, None]), torch.inf)
     weights = ((margin - lead) / margin).clamp(0, 1).detach() * chosen_mask
     missing = (weights * softplus((margin - lead) / temperature)).sum(1)
     preference = missing / weights.sum(1).clamp_min(torch.finfo(weights.dtype).tiny)
@@ -61,12 +65,12 @@ def ftpo_loss(
     is_target = torch.zeros_like(logits, dtype=torch.bool).scatter(1, targets, value=True)
     is_target = is_target.scatter(1, rejected[:, None], value=True)
     drift = logits - reference
-    target = _mean_where(is_target, (drift.abs() - target_slack).clamp_min(0).square())
-    rest = _mean_where(~is_target, drift.square())
+    target = _mean_where(is_target & is_written, (drift.abs() - target_slack).clamp_min(0).square())
+    rest = _mean_where(~is_target & is_written, drift.square())
 
     means = preference.mean(), target.mean(), rest.mean()
     total = means[0] + target_weight * means[1] + rest_weight * means[2]
-    return FTPOLoss(total, *means, ((lead > 0) & chosen_mask).sum() / chosen_mask.sum())
+    return FTPOLoss(total, *means, ((lead > 0) & chosen_mask).sum() / chosen_mask.sum().clamp_min(1))
 
 
 def _mean_where(mask: Tensor, values: Tensor) -> Tensor:

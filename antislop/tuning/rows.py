@@ -35,6 +35,7 @@ def load_pairs(
     min_chosen: int = 2,
     max_chosen: int = 8,
     max_length: int | None = None,
+    vocab_size: int | None = None,
     balance_chosen: float = 0.2,
     balance_rejected: float = 0.8,
     max_rows: int | None = None,
@@ -44,19 +45,20 @@ def load_pairs(
 
     min_chosen, max_chosen: a row with fewer chosen tokens is left out; of more, the likeliest are taken.
     max_length: of a context, in tokens.
+    vocab_size: the number of the model's tokens; by default, that of the tokenizer.
     balance_chosen, balance_rejected: the largest share of all chosen and of all rejected tokens that one token may
         have; where only few tokens occur, each may have twice an equal share.
     max_rows: how many rows are taken, at random.
 
-    Raises `InputError` for a file without such rows, rows of another tokenizer, contexts that are too long, and if no
-    row is left.
+    Raises `InputError` for a file without such rows, rows of another tokenizer, ids that the model lacks, a rejected
+    token among the chosen ones, contexts that are too long, and if no row is left.
     """
     if min_chosen > max_chosen:
         raise InputError(f"min_chosen is {min_chosen}, and max_chosen is {max_chosen}: no row can have as many tokens")
     path, rows, few = Path(path), list[FTPORow](), 0
-    fingerprint = fingerprint_tokenizer(tokenizer)
+    fingerprint, size = fingerprint_tokenizer(tokenizer), vocab_size or max(tokenizer.get_vocab().values()) + 1
     for place, record in read_pairs(path):
-        row = _read_row(record, fingerprint, place=place)
+        row = _read_row(record, fingerprint, vocab_size=size, place=place)
         if max_length is not None and len(row.context) > max_length:
             raise InputError(
                 f"{place}: the context has {len(row.context):,} tokens, and the model reads {max_length:,}: make the "
@@ -87,7 +89,7 @@ def read_pairs(path: Path) -> Iterator[tuple[str, Record]]:
         raise InputError(f"{path}: the file has no pairs: make some with antislop dataset --pairs FILE")
 
 
-def _read_row(record: Record, fingerprint: str, *, place: str) -> FTPORow:
+def _read_row(record: Record, fingerprint: str, *, vocab_size: int, place: str) -> FTPORow:
     if missing := [name for name in COLUMNS if name not in record]:
         raise InputError(
             f"{place}: the pair has no {missing[0]}: make pairs with antislop dataset --pairs-format tokens"
@@ -102,7 +104,22 @@ def _read_row(record: Record, fingerprint: str, *, place: str) -> FTPORow:
         raise InputError(f"{place}: the pair has other values than ids: make it with antislop dataset --pairs")
     if not context:
         raise InputError(f"{place}: the context is empty: the model needs a token to begin after")
-    return FTPORow(tuple(context), rejected, tuple(chosen))
+    row = FTPORow(tuple(context), rejected, tuple(chosen))
+    _check_ids(row, vocab_size, place=place)
+    return row
+
+
+def _check_ids(row: FTPORow, vocab_size: int, *, place: str) -> None:
+    if wrong := [i for i in (*row.context, row.rejected, *row.chosen) if not 0 <= i < vocab_size]:
+        raise InputError(
+            f"{place}: the pair has the id {wrong[0]:,}, and the model has {vocab_size:,} tokens: make pairs with this "
+            "model"
+        )
+    # antislop writes neither of these, so the file was changed: which of the two was meant, nobody here can know.
+    if row.rejected in row.chosen:
+        raise InputError(f"{place}: the rejected id {row.rejected} is among the chosen ones: leave out the pair")
+    if again := [i for i, count in Counter(row.chosen).items() if count > 1]:
+        raise InputError(f"{place}: the chosen id {again[0]} comes twice: leave out one of them")
 
 
 def balance(

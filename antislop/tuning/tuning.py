@@ -30,6 +30,7 @@ from transformers import (
 )
 
 from antislop import __version__
+from antislop.display import describe_count
 from antislop.errors import InputError
 from antislop.files import read_json, replace_text
 from antislop.lists.ban_list import BanList
@@ -93,9 +94,11 @@ class TuneSpec:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "margin", "temperature"):
-            if not getattr(self, name) > 0:
-                raise InputError(f"{name} is {getattr(self, name)!r}: a number above 0 was expected")
+        for name, value in asdict(self).items():
+            if name in ("epochs", "rate", "margin", "temperature") and value is not None and not value > 0:
+                raise InputError(f"{name} is {value!r}: a number above 0 was expected")
+            if value == inf and name != "stop_at_win":
+                raise InputError(f"{name} is {value!r}: a finite number was expected")
 
     @property
     def metric(self) -> str:
@@ -141,6 +144,7 @@ def tune(
     In the folder of a finished run with the same settings, the result is read and nothing is trained.
     """
     _check_model(model, spec)
+    _check_rows(len(rows), spec)
     spec = replace(spec, rate=find_rate(model, spec.loss)) if spec.rate is None else spec
     settings = {**_list_settings(spec, rows, bans), **made_with}
     if (done := _open_folder(out, settings, force=force)) is not None:
@@ -187,6 +191,26 @@ def _check_model(model: PreTrainedModel, spec: TuneSpec) -> None:
         raise InputError("the model has an adapter already: merge it into the weights first (merge_and_unload)")
     if spec.rank is None and model.dtype in (torch.float16, torch.bfloat16):
         raise InputError(f"weights of {model.dtype} are too coarse for small steps: load the model in float32")
+
+
+def _check_rows(rows: int, spec: TuneSpec) -> None:
+    """Raise `InputError` for too few rows to learn from: less than one batch, or a single step."""
+    if rows < spec.batch_size:
+        raise InputError(
+            f"{describe_count(rows, 'row')} to train on, and the {spec.batch_size:,} of one step are needed: make "
+            "pairs of more prompts, with a larger --n, or of a longer list; --batch-size "
+            f"{max(1, rows // 2)} trains on so few"
+        )
+    if _count_steps(rows, spec) < 2:
+        epochs = 2 / ceil(rows / spec.batch_size)
+        raise InputError(
+            f"training on {describe_count(rows, 'row')} has 1 step, and 2 or more are needed, since the first one only "
+            f"warms up: raise --epochs to {epochs:g}, or make more pairs"
+        )
+
+
+def _count_steps(rows: int, spec: TuneSpec) -> int:
+    return max(1, round(spec.epochs * ceil(rows / spec.batch_size)))
 
 
 def _make_trainer(
@@ -282,9 +306,8 @@ def _find_checkpoint(folder: Path, spec: TuneSpec, *, steps: int) -> str | None:
 
 def _list_arguments(spec: TuneSpec, folder: Path, model: PreTrainedModel, *, rows: int) -> dict[str, Any]:
     """Return the arguments of any trainer."""
-    epoch = ceil(rows / spec.batch_size)
-    steps = max(1, round(spec.epochs * epoch))
-    every = min(max(1, epoch // LOGS), steps)
+    steps = _count_steps(rows, spec)
+    every = min(max(1, ceil(rows / spec.batch_size) // LOGS), steps)
     return {
         "output_dir": str(folder),
         "learning_rate": spec.rate,

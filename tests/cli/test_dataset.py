@@ -399,6 +399,9 @@ def test_pairs_of_texts_under_a_grammar_are_positions(structured: list[str]) -> 
         (["-o", "o.jsonl.gz"], "o.jsonl.gz: .jsonl.gz is not what this option writes: pass -o FOLDER"),
         (["--n", "2", "--temperature", "0"], "all 2 responses to a prompt are the same"),
         (["--repetition-penalty", "0"], "must be above 0"),
+        (["--repetition-penalty", "nan"], "the repetition penalty is nan, but must be above 0"),
+        (["--repetition-penalty", "inf"], "the repetition penalty is inf, but must be above 0 and finite"),
+        (["-o", "new", "--push-to-hub", "not a name"], "--push-to-hub 'not a name': a name such as me/stories was exp"),
         (["--arms", "none"], "--arms"),
         (["--device", "cpu", "--device-map", "auto"], "exclude each other"),
         (["--engine", "openai", "--base-url", "http://127.0.0.1:9/v1", "--dtype", "float16"], "--dtype has no effect"),
@@ -505,6 +508,19 @@ def test_a_stopped_and_resumed_run_makes_the_same_pairs(monkeypatch: pytest.Monk
     assert_made(make(*asked, "--pairs", "pairs.jsonl"), "resuming")
     assert len(read("whole.jsonl")) > 3
     assert sorted(map(json.dumps, read("pairs.jsonl"))) == sorted(map(json.dumps, read("whole.jsonl")))
+
+
+def test_a_stopped_and_resumed_run_keeps_the_same_rows_of_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Probabilities of a text in another batch have other last digits, and decide nothing."""
+    asked = ("--n", "4", "--pairs-per-ban", "9", "--pairs-format", "tokens", *LONGER)
+    make(*asked, "--pairs", "whole.jsonl", out="whole.records.jsonl")
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "append", at_record(2, interrupt))
+        assert make(*asked, "--pairs", "pairs.jsonl").exit_code == 130
+    assert_made(make(*asked, "--pairs", "pairs.jsonl"), "resuming")
+    names = ("key", "sample", "context_ids", "rejected_id", "ban", "chosen_ids")
+    whole, resumed = (sorted([row[name] for name in names] for row in read(f)) for f in ("whole.jsonl", "pairs.jsonl"))
+    assert len(whole) == 36 and resumed == whole
 
 
 def test_at_most_pairs_per_ban_pairs_of_each_ban_are_kept() -> None:

@@ -143,6 +143,9 @@ def test_unmeasurable_input_is_refused_in_one_sentence() -> None:
     assert_refused(invoke("a.jsonl", "--by", "model"), "a.jsonl:1", "no column 'model'; there are arm, response")
     assert_refused(invoke("a.jsonl", "--words", "w.json"), "w.json: contains no list of texts")
     assert_refused(invoke("a.jsonl", "--bans", "nowhere.txt"), "nowhere.txt")
+    assert_refused(invoke("a.jsonl", "b.jsonl", "./a.jsonl"), "a.jsonl: is named twice: leave one out")
+    assert_refused(invoke("a.jsonl", "--resamples", "1"), "--resamples 1 is too few for the level 0.95: pass 20 or")
+    assert_refused(invoke("a.jsonl", "--resamples", "99", "--level", "0.99"), "pass 100 or more, or 0")
 
 
 def test_texts_without_words_are_undefined_and_not_0() -> None:

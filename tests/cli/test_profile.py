@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -227,6 +228,18 @@ REFUSED = {
         ["plain.jsonl", "--as-baseline", "--baseline", "a.json", "-o", "b.json"],
         "leave out --baseline",
     ),
+    "a text twice": (["plain.jsonl", "./plain.jsonl", "-o", "p.json"], "plain.jsonl: is named twice: leave one out"),
+    "the texts as output": (["mine.json", "-o", "./mine.json"], "mine.json: is read, and would be overwritten"),
+    "the human texts as output": (
+        ["plain.jsonl", "--also-human", "mine.json", "-o", "mine.json"],
+        "mine.json: is read, and would be overwritten: choose another file",
+    ),
+    "the baseline as output": (["plain.jsonl", "--baseline", "mine.json", "-o", "mine.json"], "would be overwritten"),
+    "texts as a baseline over themselves": (["mine.json", "--as-baseline", "-o", "mine.json"], "would be overwritten"),
+    "an output among the texts": (
+        ["sub", "-o", "sub/p.json"],
+        "sub/p.json: would be read as texts from the folder sub",
+    ),
     "three to compare": (["x.txt", "--compare", "a", "b"], "--compare takes two files, and x.txt is a third"),
 }
 
@@ -235,8 +248,20 @@ REFUSED = {
 def test_profile_refuses(case: str) -> None:
     Path("empty.txt").write_text(" \n", encoding="utf-8")
     Path("list.json").write_text('["delve"]', encoding="utf-8")
+    Path("mine.json").write_text(json.dumps([{"response": PLAIN}] * 9), encoding="utf-8")
+    Path("sub").mkdir()
+    Path("sub/a.txt").write_text(PLAIN, encoding="utf-8")
+    before = {path: path.read_bytes() for path in Path().rglob("*.*") if path.is_file()}
     arguments, sentence = REFUSED[case]
     assert sentence in refusal("profile", *arguments)
+    assert {path: path.read_bytes() for path in Path().rglob("*.*") if path.is_file()} == before
+
+
+def test_a_read_only_place_is_refused_before_texts_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda _, mode: mode != os.W_OK)
+    assert "p.json: can't be written (. is read-only): choose a folder of yours" in refusal(
+        "profile", "sloppy.jsonl", "-o", "p.json"
+    )
 
 
 NO_LIST = {
@@ -244,6 +269,7 @@ NO_LIST = {
     "no file": (["nowhere.json"], "nowhere.json: can't be read"),
     "no kind": (["profile.json", "--kinds", "word,nouns"], "'nouns' is not a valid kind of entry"),
     "nothing left": (["profile.json", "--min-ratio", "1e12"], "entries is left"),
+    "no frequency": (["profile.json", "--max-zipf", "nan"], "Invalid value for '--max-zipf'"),
     "names twice": (["profile.json", "--names-only", "--names", "words"], "--names words and --names-only: pass one"),
     "nothing in it": (["nothing.json"], "the profile has no entries: make it of more texts"),
     "names and none": (["profile.json", "--no-names", "--names-only"], "leave nothing"),

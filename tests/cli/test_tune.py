@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -86,13 +88,13 @@ def test_passages_that_repeat_are_trained_against(pairs: Path) -> None:
     command = ["dataset", "prompts.jsonl", "-o", "run.jsonl", *loops, "--temperature", "0.3", "--n", "2"]
     made = CliRunner().invoke(app, [*command, "--pairs", "pairs.jsonl", "--pairs-format", "tokens"])
     assert made.exit_code == 0, made.stderr
-    result = run(*FEW, *loops, "--min-chosen", "1")
+    result = run(*FEW, *loops, "--min-chosen", "1", "--batch-size", "2")
     assert result.exit_code == 0 and "the chosen side wins in" in result.stderr
 
 
 def test_what_it_says(tmp_path: Path) -> None:
     result = run(*FEW)
-    assert "24 rows" in result.stderr and "3 steps; the chosen side wins in" in result.stderr
+    assert "24 rows of 24 in pairs.jsonl" in result.stderr and "3 steps; the chosen side wins in" in result.stderr
     assert "banned phrases per 1,000 words, in a few samples: " in result.stderr
     card = (tmp_path / "tuned" / "README.md").read_text(encoding="utf-8")
     assert "library_name: peft" in card and "| rank | 4 |" in card and "24 places" in card
@@ -107,6 +109,13 @@ def test_what_it_says(tmp_path: Path) -> None:
         (("--device-map", "auto"), "a tuned one has to be on one device: pass --device"),
         (("--margin", "0"), "margin is 0.0: a number above 0 was expected"),
         (("--epochs", "0"), "epochs is 0.0: a number above 0 was expected"),
+        (("--epochs", "inf"), "epochs is inf: a finite number was expected"),
+        (("--margin", "inf"), "margin is inf: a finite number was expected"),
+        (("--rest-weight", "inf"), "rest_weight is inf: a finite number was expected"),
+        (("--lr", "0"), "rate is 0.0: a number above 0 was expected"),
+        (("--lr", "inf"), "rate is inf: a finite number was expected"),
+        (("--seed", "-1"), "Invalid value for '--seed'"),
+        (("--no-bans",), "--no-bans leaves nothing to count in the texts: leave it out, or add --ban PHRASE"),
         (("--min-chosen", "9"), "--min-chosen is larger than --max-chosen"),
         (("--beta", "1"), "--beta has no effect with --loss ftpo: leave it out"),
         (("--loss", "dpo", "--min-chosen", "3"), "--min-chosen has no effect with --loss dpo: leave it out"),
@@ -119,6 +128,65 @@ def test_options_that_do_not_fit_are_refused(arguments: tuple[str, ...], sentenc
     result = run(*arguments)
     assert result.exit_code == 2
     assert sentence in " ".join(result.stderr.split())
+
+
+def test_a_missing_package_is_named_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    for package, options in (("matplotlib", ()), ("trl", ("--loss", "dpo")), ("datasets", ("--loss", "dpo"))):
+        with monkeypatch.context() as patch:
+            patch.setitem(sys.modules, package, None)
+            result = run(*options)
+        assert result.exit_code == 2
+        assert f"tuning needs more packages (import of {package} halted" in result.stderr, result.stderr
+        assert "pip install 'antislop-lm[tune]'" in result.stderr
+
+
+def test_auto_writes_into_no_folder_of_others() -> None:
+    make_prompts(4)
+    Path("all").mkdir()
+    Path("prompts.jsonl").rename("all/held-out.jsonl")
+    before = Path("all/held-out.jsonl").read_bytes()
+    result = CliRunner().invoke(app, [*AUTO, "--prompts", "all/held-out.jsonl", "--n", "1", "--max-new-tokens", "9"])
+    assert result.exit_code == 2 and "all: has other files: choose a new folder" in result.stderr
+    assert Path("all/held-out.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize("package", ["jinja2", "matplotlib", "wordfreq"])
+def test_a_package_that_a_later_command_lacks_is_named_before_the_first(
+    package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_prompts(4)
+    monkeypatch.setitem(sys.modules, package, None)
+    result = run_auto()
+    assert result.exit_code == 2 and "pip install 'antislop-lm[" in result.stderr and not Path("all").exists()
+
+
+def test_the_model_that_is_read_is_not_overwritten() -> None:
+    assert run(*FEW[2:], "--full").exit_code == 0
+    before = {path: path.read_bytes() for path in Path("tuned").iterdir()}
+    for force in ((), ("--force",)):
+        result = run(*FEW[2:], "--full", "--model", "./tuned", *force)
+        assert result.exit_code == 2
+        assert "tuned: is the folder of the model that is tuned: choose another one" in result.stderr
+    assert {path: path.read_bytes() for path in Path("tuned").iterdir()} == before
+
+
+def test_a_run_that_ends_before_it_learned_says_so() -> None:
+    """The first step warms up, with a rate of 0."""
+    result = run(*FEW, "--stop-at-win", "0.01")
+    assert result.exit_code == 0 and "1 step; the chosen side wins in" in result.stderr
+    assert "antislop: training ended before it changed the model: raise --stop-at-win" in " ".join(
+        result.stderr.split()
+    )
+
+
+def test_a_list_that_can_not_be_read_begins_no_folder() -> None:
+    make_prompts(4)
+    for options, sentence in (
+        (("--bans", "missing.txt"), "missing.txt: can't be read"),
+        (("--no-bans",), "--no-bans leaves nothing to ban: leave it out, or add --ban PHRASE"),
+    ):
+        result = run_auto(*options)
+        assert result.exit_code == 2 and sentence in result.stderr and not Path("all").exists(), result.stderr
 
 
 def test_every_option_reaches_the_run(tmp_path: Path) -> None:
@@ -137,6 +205,61 @@ def test_every_option_reaches_the_run(tmp_path: Path) -> None:
     noted = json.loads((tmp_path / "tuned" / "tuning.json").read_text(encoding="utf-8"))["settings"]
     names = {"lr": "rate", "unfrozen": "layers", "lora_r": "rank"}
     assert {name: noted[names.get(name, name)] for name in given} == given
+
+
+def refuse_writing(path: object, mode: int) -> bool:
+    """Answer for a file system that can only be read: to root, every other place can be written."""
+    return not mode & os.W_OK
+
+
+@pytest.mark.parametrize("way", ["pairs.jsonl", "--auto"])
+@pytest.mark.parametrize(
+    ("out", "sentence"),
+    [
+        ("file/tuned", "file: is a file, and the model needs a folder: choose another path"),
+        ("file", "file: is a file, and the model needs a folder: choose another path"),
+        ("x" * 300, "x: can't be written (File name too long): choose a shorter name"),
+        ("-", "-: the model is a folder of files: pass -o FOLDER"),
+        ("tuned.json", "tuned.json: .json is not what this option writes: pass the name of a folder"),
+        ("new/tuned", "new/tuned: can't be written (. is read-only): choose a folder of yours"),
+    ],
+)
+def test_an_output_that_can_not_be_written_is_refused_before_any_work(
+    way: str, out: str, sentence: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("mine", encoding="utf-8")
+    make_prompts(24)
+    before = sorted(tmp_path.rglob("*"))
+    monkeypatch.setattr("antislop.cli.tune.load_model", lambda _: pytest.fail("a model was loaded"))
+    monkeypatch.setattr("antislop.cli.host.load_model", lambda _: pytest.fail("a model was loaded"))
+    if "new" in out:
+        monkeypatch.setattr(os, "access", refuse_writing)
+    options = ["--auto", "--prompts", "prompts.jsonl"] if way == "--auto" else [way]
+    result = CliRunner().invoke(app, ["tune", *options, "-o", out, *FEW])
+    assert result.exit_code == 2 and sentence in result.stderr and result.stderr.count("\n") == 1, result.stderr
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("way", ["pairs.jsonl", "--auto"])
+def test_a_folder_that_can_not_be_made_is_reported_in_a_sentence(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_prompts(24)
+
+    def refuse(path: Path, *_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    options = ["--auto", "--prompts", "prompts.jsonl"] if way == "--auto" else [way]
+    result = CliRunner().invoke(app, ["tune", *options, "-o", "tuned", *FEW])
+    assert result.exit_code == 2
+    assert "tuned: can't be written (Permission denied): choose a folder of yours" in result.stderr
+
+
+def test_ids_beyond_the_model_are_named_with_their_line(pairs: Path) -> None:
+    lines = pairs.read_text(encoding="utf-8").split("\n")
+    pairs.write_text("\n".join([lines[0], lines[1].replace("264", "4096"), *lines[2:]]), encoding="utf-8")
+    result = run(*FEW)
+    assert result.exit_code == 2
+    assert "pairs.jsonl:2: the pair has the id 4,096, and the model has 4,096 tokens" in result.stderr
 
 
 def test_a_folder_with_other_files_is_left_alone(tmp_path: Path) -> None:
@@ -208,10 +331,54 @@ def test_the_stages_take_the_options_of_the_command() -> None:
     assert lines[6].endswith("--model some/model --revision v1")
 
 
+def run_auto(*arguments: str) -> Result:
+    return CliRunner().invoke(app, [*AUTO, "--prompts", "prompts.jsonl", *arguments])
+
+
+def test_too_few_prompts_are_refused_before_a_text_is_written() -> None:
+    make_prompts(3)
+    lines = Path("prompts.jsonl").read_text(encoding="utf-8")
+    Path("prompts.jsonl").write_text(lines + lines, encoding="utf-8")
+    result = run_auto()
+    assert result.exit_code == 2 and not Path("all").exists()
+    assert "prompts.jsonl: has 3 different prompts, and --auto needs 4 or more: " in result.stderr
+
+
+def test_too_few_bans_and_rows_are_refused_once_they_are_known() -> None:
+    """Each sentence names what was found and what is needed; a resumed command makes nothing in vain."""
+    make_prompts(4)
+    few = ("--n", "1", "--max-new-tokens", "40")
+    result = run_auto(*few)
+    assert "4 prompts, half of them to measure with: intervals of the report are rough below 20 of" in result.stderr
+    assert result.exit_code == 2 and "== 3 of 10" in result.stderr and "== 4 of 10" not in result.stderr
+    assert "all/bans.txt: the list has 0 bans, and 3 or more are needed" in result.stderr
+    bans = Path("all/bans.txt")
+    bans.write_text("the\na\n", encoding="utf-8")
+    result = run_auto(*few)
+    assert result.exit_code == 2 and "the list has 2 bans, and 3 or more" in result.stderr
+    assert "more prompts, a larger --n or --max-new-tokens, or a list of your own (--bans)" in result.stderr
+    bans.write_text("the\na\nwas\n", encoding="utf-8")
+    result = run_auto(*few)
+    assert result.exit_code == 2 and "== 5 of 10" in result.stderr and "== 6 of 10" not in result.stderr
+    assert re.search(r"antislop: \d+ rows? to train on, and the 16 of one step are needed: make", result.stderr)
+    assert not Path("all/model").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--batch-size", "25"), "24 rows to train on, and the 25 of one step are needed: make pairs of more prompts"),
+        (("--max-rows", "4"), "4 rows to train on, and the 16 of one step are needed"),
+        (("--batch-size", "24", "--epochs", "1"), "training on 24 rows has 1 step, and 2 or more are needed"),
+        (("--batch-size", "8", "--epochs", "0.4"), "training on 24 rows has 1 step, and 2 or more are needed"),
+    ],
+)
+def test_rows_for_fewer_than_two_whole_steps_are_refused(options: tuple[str, ...], sentence: str) -> None:
+    result = run("--lora-r", "4", *options)
+    assert result.exit_code == 2 and sentence in result.stderr and not Path("tuned").exists()
+
+
 def test_half_of_the_prompts_are_held_out() -> None:
-    make_prompts(1)
-    result = CliRunner().invoke(app, [*AUTO, "--prompts", "prompts.jsonl"])
-    assert result.exit_code == 2 and "prompts.jsonl: has 1 prompts: --auto needs 2 or more" in result.stderr
     make_prompts(5)
     lines = Path("prompts.jsonl").read_text(encoding="utf-8")
     Path("prompts.jsonl").write_text(lines + lines, encoding="utf-8")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import exp, log1p
+from math import exp, inf, log1p
 from typing import Any
 
 import pytest
@@ -21,15 +21,17 @@ def loop(
     """Return the total and the weights of all rows. weights: constants in place of those."""
     total, used = 0.0, []
     for n in range(len(y)):
+        written = {i for i in range(y.shape[1]) if max(y[n, i], ref[n, i]) > -inf}
         r, c = int(rejected[n]), [int(token) for token, counts in zip(chosen[n], mask[n], strict=True) if counts]
-        short = [o["margin"] - float(y[n, i] - y[n, r]) for i in c]
+        c = [i for i in c if i in written]
+        short = [o["margin"] - (float(y[n, i] - y[n, r]) if r in written else inf) for i in c]
         used.append([min(1.0, max(0.0, gap / o["margin"])) for gap in short] if weights is None else weights[n])
         soft = [log1p(exp(gap / o["temperature"])) for gap in short]
         weight = sum(used[n])
         preference = sum(w * s for w, s in zip(used[n], soft, strict=True)) / weight if weight else 0.0
-        drift = [float(a - b) for a, b in zip(y[n], ref[n], strict=True)]
-        targets, rest = {*c, r}, {*range(len(drift))} - {*c, r}
-        target = sum(max(abs(drift[i]) - o["target_slack"], 0) ** 2 for i in targets) / len(targets)
+        drift = {i: float(y[n, i] - ref[n, i]) for i in written}
+        targets, rest = {*c, r} & written, written - {*c, r}
+        target = sum(max(abs(drift[i]) - o["target_slack"], 0) ** 2 for i in targets) / max(1, len(targets))
         others = sum(drift[i] ** 2 for i in rest) / max(1, len(rest))
         total += preference + o["target_weight"] * target + o["rest_weight"] * others
     return total / len(y), used
@@ -43,14 +45,11 @@ def draw(seed: int, *, rows: int = 3, vocab: int = 9, most: int = 4) -> tuple[Te
     return y, ref, tokens[:, 0], tokens[:, 1:], mask
 
 
-@given(strategies.integers(0, 10**6), strategies.sampled_from([0.5, 1.0, 3.0]))
-@settings(max_examples=50, deadline=None)
-def test_the_loss_and_its_gradient_are_those_of_a_loop(seed: int, scale: float) -> None:
-    y, *others = draw(seed)
-    options = {name: value * scale for name, value in OPTIONS.items()}
+def check(y: Tensor, *others: Tensor, **options: float) -> None:
+    """Compare the loss and its gradient at some places with those of the loop."""
     y.requires_grad_()
-    loss = ftpo_loss(y, *others, **options).total
-    expected, weights = loop(y.detach(), *others, **options)  # type: ignore[misc]
+    loss = ftpo_loss(y, *others, **options).total  # type: ignore[arg-type]
+    expected, weights = loop(y.detach(), *others, **options)  # type: ignore[misc, arg-type]
     assert loss.item() == pytest.approx(expected, abs=1e-6)
     loss.backward()
     for place in [(0, 0), (1, 3), (2, int(others[1][2])), (0, int(others[2][0, 0]))]:
@@ -58,8 +57,29 @@ def test_the_loss_and_its_gradient_are_those_of_a_loop(seed: int, scale: float) 
         for step in (1e-5, -1e-5):
             other = y.detach().clone()
             other[place] += step
-            moved.append(loop(other, *others, weights=weights, **options)[0])  # type: ignore[misc]
+            moved.append(loop(other, *others, weights=weights, **options)[0])  # type: ignore[misc, arg-type]
         assert float(y.grad[place]) == pytest.approx((moved[0] - moved[1]) / 2e-5, abs=1e-5), "weights are constants"
+
+
+@given(strategies.integers(0, 10**6), strategies.sampled_from([0.5, 1.0, 3.0]))
+@settings(max_examples=50, deadline=None)
+def test_the_loss_and_its_gradient_are_those_of_a_loop(seed: int, scale: float) -> None:
+    check(*draw(seed), **{name: value * scale for name, value in OPTIONS.items()})
+
+
+@given(strategies.integers(0, 10**6), strategies.sampled_from([0.1, 0.4, 0.8]))
+@settings(max_examples=50, deadline=None)
+def test_tokens_that_neither_model_writes_take_no_part(seed: int, share: float) -> None:
+    y, ref, *others = draw(seed)
+    for logits in (y, ref):
+        logits[torch.rand(y.shape, generator=torch.Generator().manual_seed(seed)) < share] = -inf
+    check(y, ref, *others, **OPTIONS)
+
+
+def test_tokens_that_neither_model_writes_change_nothing_for_the_others() -> None:
+    y, ref, *others = draw(3)
+    wide = [torch.cat([logits, torch.full((3, 5), -inf)], dim=1) for logits in (y, ref)]
+    assert ftpo_loss(*wide, *others) == ftpo_loss(y, ref, *others)  # type: ignore[call-arg]
 
 
 def met(gap: float) -> tuple[Tensor, FTPOLoss]:

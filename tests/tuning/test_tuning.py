@@ -218,6 +218,20 @@ def test_a_loss_that_is_not_a_number_ends_the_run(tmp_path: Path) -> None:
         train(tmp_path / "out", replace(SPEC, rate=1e30))
 
 
+def test_a_token_that_the_model_never_writes_does_not_end_the_run(tuned: Any, tmp_path: Path) -> None:
+    """Some models give the padding of their vocabulary the logit of minus infinity."""
+    forward = LlamaForCausalLM.forward
+
+    def mask(self: LlamaForCausalLM, *args: Any, **kwargs: Any) -> Any:
+        output = forward(self, *args, **kwargs)
+        output.logits[..., START] = -torch.inf
+        return output
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LlamaForCausalLM, "forward", mask)
+        assert differ(train(tmp_path / "out"), tuned["ftpo"]) < 0.2
+
+
 def test_a_folder_of_other_bans_is_refused(tmp_path: Path) -> None:
     train(tmp_path / "out")
     with pytest.raises(InputError, match="was begun with bans_sha256="):
@@ -335,16 +349,28 @@ def test_no_token_has_more_than_its_share(chosen: float, rejected: float, tmp_pa
     ("changes", "sentence"),
     [
         ({"tokenizer": "abc"}, r"p.jsonl:1: the pair belongs to the tokenizer abc, and the model has \w+: make"),
-        ({"chosen_ids": [3]}, r"p.jsonl: no row has 2 chosen tokens \(24 have fewer\): make more pairs"),
+        ({"rejected_id": 2, "chosen_ids": [3]}, r"p.jsonl: no row has 2 chosen tokens \(24 have fewer\): make"),
         ({"context_ids": [3] * 600}, r"p.jsonl:1: the context has 600 tokens, and the model reads 512"),
         ({"context_ids": None}, r"p.jsonl:1: the pair has other values than ids: make it with antislop dataset"),
         ({"context_ids": []}, r"p.jsonl:1: the context is empty"),
+        ({"context_ids": [3, 16]}, r"p.jsonl:1: the pair has the id 16, and the model has 16 tokens: make pairs with"),
+        ({"rejected_id": 1_234_567}, r"p.jsonl:1: the pair has the id 1,234,567, and the model has 16 tokens"),
+        ({"chosen_ids": [3, -1]}, r"p.jsonl:1: the pair has the id -1, and the model has 16 tokens"),
+        ({"rejected_id": 3, "chosen_ids": [2, 3]}, r"p.jsonl:1: the rejected id 3 is among the chosen ones: leave out"),
+        ({"rejected_id": 4, "chosen_ids": [3, 2, 3]}, r"p.jsonl:1: the chosen id 3 comes twice: leave out one"),
     ],
 )
 def test_pairs_that_can_not_be_used_are_named(changes: dict[str, Any], sentence: str, tmp_path: Path) -> None:
     path = write_pairs(tmp_path / "p.jsonl", make_rows(), **changes)
     with pytest.raises(InputError, match=sentence):
         load_pairs(path, build_tokenizer(), max_length=512)
+
+
+def test_ids_that_the_model_reads_may_be_beyond_the_tokenizer(tmp_path: Path) -> None:
+    path = write_pairs(tmp_path / "p.jsonl", make_rows(), context_ids=[3, 17])
+    assert len(load_pairs(path, build_tokenizer(), vocab_size=18)) > 20
+    with pytest.raises(InputError, match="the pair has the id 17, and the model has 17 tokens"):
+        load_pairs(path, build_tokenizer(), vocab_size=17)
 
 
 def test_other_files_are_refused(tmp_path: Path) -> None:
@@ -375,3 +401,6 @@ def test_pairs_of_texts_are_read_as_they_were_written(tmp_path: Path) -> None:
     (tmp_path / "empty.jsonl").write_text("", encoding="utf-8")
     with pytest.raises(InputError, match="the file has no pairs: make some"):
         load_text_pairs(tmp_path / "empty.jsonl", build_tokenizer())
+    path.write_text(json.dumps({"prompt": "a", "chosen": "b.", "rejected": "b."}) + "\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r"pairs.jsonl:1: chosen and rejected are the same text: leave out the pair"):
+        load_text_pairs(path, build_tokenizer())
