@@ -29,6 +29,7 @@ from tests.support.batches import (
     LIKELY_TO_END,
     NEVER,
     NO_END,
+    PAD_ID,
     PROMPTS,
     TOKENIZER,
     counting,
@@ -92,7 +93,7 @@ def test_half_precision_batches_equal_generate_too(dtype: torch.dtype) -> None:
     )
 
 
-def test_logits_and_scores_equal_those_of_generate_until_a_row_ends(model: PreTrainedModel) -> None:
+def test_logits_and_scores_equal_those_of_generate_also_after_a_row_ends(model: PreTrainedModel) -> None:
     settings = {"return_dict_in_generate": True, "output_logits": True, "output_scores": True, "top_k": 9}
     settings |= {**LIKELY_TO_END, "do_sample": True}
     theirs, ours = generate(model, **settings), sample(NEVER, model, **settings)
@@ -104,7 +105,22 @@ def test_logits_and_scores_equal_those_of_generate_until_a_row_ends(model: PreTr
         for row, length in enumerate(lengths):
             for step, (our, their) in enumerate(zip(ours[name], theirs[name], strict=True)):
                 assert our.dtype == torch.float32
-                assert torch.equal(our[row], their[row]) if step < length else not our[row].any()
+                assert torch.equal(our[row], their[row]), (name, row, step, length)
+
+
+@torch.no_grad()
+def test_with_bans_logits_after_a_rows_end_are_those_of_pad_tokens_or_0(model: PreTrainedModel) -> None:
+    found = set[bool]()
+    for seed in range(6):
+        out = sample(COMMON, model, seed=seed, do_sample=True, **LIKELY_TO_END)
+        for row, (prompt, text) in enumerate(zip(PROMPTS, texts_of(out.sequences), strict=True)):
+            after = [step[row] for step in out.logits[len(text) :]]
+            ids = torch.tensor([[*prompt, *text, *[PAD_ID] * len(after)]])
+            expected = model(ids).logits[0, len(prompt) + len(text) - 1 : -1]
+            for logits, own in zip(after, expected, strict=True):
+                found.add(bool(logits.any()))
+                assert not logits.any() or torch.allclose(logits, own, atol=1e-4)
+    assert found == {True, False}
 
 
 def test_several_texts_of_a_prompt_equal_those_of_generate_and_the_prompt_is_read_once(model: PreTrainedModel) -> None:
