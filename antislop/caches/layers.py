@@ -120,9 +120,16 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
         """Move the columns start..stop of a row to the right, over others."""
         if self._keys is None:
             return
+        if by > stop - start:
+            self.clear(row, stop, start + by)
         start, stop = max(start - self.base, 0), stop - self.base
         for states in (self._keys, self._values):
             states[row, :, start + by : stop + by] = states[row, :, start:stop].clone()  # type: ignore[index]
+
+    def clear(self, row: int, start: int, stop: int) -> None:
+        """Forget the columns start..stop of a row, in which a forward pass may have left NaN; see `_allocate`."""
+        for states in (self._keys, self._values) if self._keys is not None else ():
+            states[row, :, max(start - self.base, 0) : max(stop - self.base, 0)] = 0  # type: ignore[index]
 
     def drop(self, count: int) -> None:
         """Forget the first `count` columns of all rows; the end has been moved already."""
@@ -162,6 +169,7 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
             self._keys, self._values = _insert(self._keys, lacking), _insert(self._values, lacking)
             self.base -= lacking
         here, there = first - self.base, start - other.base
+        self.clear(row, 0, first)
         self._keys[row, :, here : here + stop - start] = other._keys[source, :, there : there + stop - start]
         self._values[row, :, here : here + stop - start] = other._values[source, :, there : there + stop - start]
 
@@ -341,6 +349,10 @@ class StaticStore:
         for states in self._states():
             states[row, :, start + by : stop + by] = states[row, :, start:stop].clone()
 
+    def clear(self, row: int, start: int, stop: int) -> None:
+        for states in self._states():
+            states[row, :, start:stop] = 0
+
     @contextmanager
     def narrowed(self, row: int) -> Iterator[None]:
         layer, all_rows = self.layer, (self.layer.keys, self.layer.values)
@@ -376,7 +388,7 @@ def without_window(layer: StaticLayer, room: int) -> StaticLayer:
 
 
 def _allocate(states: Tensor, room: int) -> Tensor:
-    # Zeros: columns that are masked are multiplied by 0, and must not be NaN.
+    # Zeros: columns that are masked are multiplied by 0, and must not be NaN. Rows that change keep to that by `clear`.
     memory = states.new_zeros((*states.shape[:2], room, states.shape[3]))
     memory[:, :, : states.shape[2]] = states
     return memory

@@ -6,6 +6,7 @@ a violation costs about one pass instead of one for each of its tokens.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary, ref
@@ -132,6 +133,8 @@ class ModelDrafter:
         chosen = probs.gather(1, drawn[:, None])[:, 0]
         going, ends = [], self._model.eos_token_id
         for guess, token, p, row_probs in zip(guesses, drawn.tolist(), chosen.tolist(), probs, strict=True):
+            if math.isnan(p):  # the draft ends before it
+                continue
             guess.tokens.append(token)
             guess.proposals.append(row_probs)
             if self.is_sure(guess.row, p) and len(guess.tokens) < guess.limit and token not in ends:
@@ -156,7 +159,8 @@ class _Guess:
 
 
 def _draw(guesses: Sequence[_Guess], scores: Tensor, probs: Tensor) -> Tensor:
-    """Draw a token for each guess, [guesses], from scores and probabilities [guesses, vocab]."""
+    """Draw a token for each guess, [guesses], from scores and probabilities [guesses, vocab]; any token from NaN."""
+    probs = probs.nan_to_num(nan=1.0)  # torch would refuse all rows because of one
     sampled = [number for number, guess in enumerate(guesses) if guess.row.spec.policy.do_sample]
     shared = [number for number in sampled if guesses[number].generator is None]
     if len(shared) == len(guesses):

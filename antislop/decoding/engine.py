@@ -160,6 +160,11 @@ class BatchEngine:
         self._held += [_HeldRow() for _ in range(len(self._held), len(self._cache.lengths))]
 
     @property
+    def is_ragged(self) -> bool:
+        """Whether a row was rewound or replaced, so that finished rows are no longer those of `generate`."""
+        return self._is_ragged
+
+    @property
     def can_select(self) -> bool:
         return isinstance(self._cache, SharingCache)
 
@@ -202,9 +207,12 @@ class BatchEngine:
         return ForwardPass(copy_logits(logits[:, -1:], like=rows[0]), fed[: len(rows)], [0] * len(rows), logits.dtype)
 
     def _query(self, place: int, row: Row) -> list[int]:
+        fed = self._held[place].fed
+        if row.is_finished and not self._is_ragged and len(fed) == len(row.tokens) - 1:
+            fed.append(row.tokens[-1])  # as in `generate`, whose logits after a row's end follow its end token
+            return row.tokens[-1:]
         if row.is_finished:
             return self._query_nothing(place)
-        fed = self._held[place].fed
         query = row.tokens[len(fed) :]
         if row.is_waiting and not query:
             query = [self._filler]

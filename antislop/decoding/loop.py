@@ -93,6 +93,8 @@ def _advance(sources: Sequence[Source], forward_pass: ForwardPass) -> tuple[Step
             row.unchanged = len(row.tokens)
             places.append(place)
             rows.append(row)
+        elif row.is_finished and row.kept is not None:
+            row.after_end.append(last[place : place + 1])
     logits = forward_pass.logits if len(places) == len(sources) else select(forward_pass.logits, places)
     if any(row.draft.proposed for row in rows):
         batches.append(fill_paths(rows, logits, dtype=forward_pass.dtype))

@@ -170,6 +170,7 @@ class Row:
         self.end: int | None = None
         self.history: CallbackMemory | None = None
         self.kept: list[tuple[Tensor, Tensor]] | None = [] if spec.keep_scores else None
+        self.after_end: list[Tensor] = []  # logits, if scores are kept
 
     @property
     def node(self) -> Node:

@@ -8,6 +8,7 @@ a server has drawn.
 from __future__ import annotations
 
 import weakref
+from dataclasses import replace
 from typing import Literal, TypeAlias
 
 import torch
@@ -207,7 +208,8 @@ class LogitsSource(Source):
             self._walk()
             return
         row, draft, before, length = self.row, self.row.draft.tokens, len(self.row.events), len(self.row.tokens)
-        self._walk()
+        if not self._forgoes_drafts():
+            self._walk()
         accepted = 0
         for event in row.events[before:]:
             if isinstance(event, Rewound):
@@ -222,6 +224,15 @@ class LogitsSource(Source):
         if row.history is not None and accepted < len(draft):
             row.history.rewind(row, min(length + accepted, len(row.tokens)))
         row.events.append(Drafted(len(draft), accepted))
+
+    def _forgoes_drafts(self) -> bool:
+        """Have the model read the text alone if it gave no probabilities beside a draft, which may be the reason."""
+        row, table = self.row, find_dense(self.row.node)
+        if not row.draft.tokens or table is None or not table.is_broken(do_sample=row.spec.policy.do_sample):
+            return False
+        row.spec = replace(row.spec, drafter=None)
+        row.node.replace_table(None)
+        return True
 
     def _walk(self) -> None:
         row = self.row

@@ -239,13 +239,18 @@ class Run:
                 self._past = self.cache.cache
 
     def _steps(self, index: int) -> tuple[Tensor, ...]:
-        """Return logits (0) or scores (1) of each step, [rows, vocab]; 0 after a row's end."""
-        kept = [row.kept or [] for row in self.rows]
-        blank = torch.zeros_like(kept[0][0][index])
+        """Return logits (0) or scores (1) of each step, [rows, vocab].
+
+        After a row's end they are those of the pad tokens that it is fed, as in `generate`; 0 if a row was cut.
+        """
+        kept = [[step[index] for step in row.kept or []] for row in self.rows]
         steps = max(map(len, kept))
-        return tuple(
-            torch.cat([row[step][index] if step < len(row) else blank for row in kept]) for step in range(steps)
-        )
+        for row, own in zip(self.rows, kept, strict=True):
+            is_other = self.engine.is_ragged or row.history is not None or self._excess.get(row.number)
+            for logits in () if is_other else row.after_end[: steps - len(own)]:
+                own.append(row.spec.settings.process([row], [len(own)], logits) if index else logits)
+            own += [torch.zeros_like(own[0])] * (steps - len(own))
+        return tuple(map(torch.cat, zip(*kept, strict=True)))
 
 
 _USUAL = {Forwarded, Drawn, Settled}  # what happens in most steps of most rows

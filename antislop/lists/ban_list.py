@@ -315,7 +315,10 @@ class BanList(Sequence[Ban]):
         return {name: value for name, value in vars(self).items() if name not in ("_matcher", "_distinct", "_keys")}
 
     def find(self, text: str) -> list[Match]:
-        """Return every occurrence of every ban in a text, in order; they may overlap."""
+        """Return every occurrence of every ban in a text, by start, end and the ban's place in the list.
+
+        They may overlap.
+        """
         return [match for step in self.search([text]) for match in step.matches]
 
     def search(self, pieces: Iterable[str]) -> Iterator[SearchStep]:
@@ -329,7 +332,7 @@ class BanList(Sequence[Ban]):
         matcher, size = self._matcher, 0
         matcher.begin()
         phrases, others = matcher.phrases.start, matcher.start
-        pending: set[Match] = set()
+        pending: set[tuple[int, int, int]] = set()  # start, end, and the number of the ban
         for piece, is_last in _cut_pieces(pieces):
             phrases, others, result = matcher.read(phrases, others, piece, final=is_last)
             if timed_out := matcher.timed_out:
@@ -338,14 +341,11 @@ class BanList(Sequence[Ban]):
                     "simplify it, or search shorter texts"
                 )
             size += len(piece)
-            pending |= {
-                Match(self._distinct[match.pattern], size - match.start_back, size - match.end_back + 1)
-                for match in result.matches
-            }
+            pending |= {(size - match.start_back, size - match.end_back + 1, match.pattern) for match in result.matches}
             settled = size if is_last else size - max(result.open, default=0)
-            decided = {match for match in pending if match.start < settled}
+            decided = {match for match in pending if match[0] < settled}
             pending -= decided
-            yield SearchStep(sorted(decided, key=lambda match: (match.start, match.end, match.ban.text)), settled)
+            yield SearchStep([Match(self._distinct[ban], *span) for *span, ban in sorted(decided)], settled)
 
     @cached_property
     def _matcher(self) -> TextMatcher:

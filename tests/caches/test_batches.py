@@ -29,6 +29,7 @@ from tests.support.batches import (
     LIKELY_TO_END,
     NEVER,
     NO_END,
+    PAD_ID,
     PROMPTS,
     TOKENIZER,
     counting,
@@ -92,7 +93,7 @@ def test_half_precision_batches_equal_generate_too(dtype: torch.dtype) -> None:
     )
 
 
-def test_logits_and_scores_equal_those_of_generate_until_a_row_ends(model: PreTrainedModel) -> None:
+def test_logits_and_scores_equal_those_of_generate_also_after_a_row_ends(model: PreTrainedModel) -> None:
     settings = {"return_dict_in_generate": True, "output_logits": True, "output_scores": True, "top_k": 9}
     settings |= {**LIKELY_TO_END, "do_sample": True}
     theirs, ours = generate(model, **settings), sample(NEVER, model, **settings)
@@ -104,7 +105,22 @@ def test_logits_and_scores_equal_those_of_generate_until_a_row_ends(model: PreTr
         for row, length in enumerate(lengths):
             for step, (our, their) in enumerate(zip(ours[name], theirs[name], strict=True)):
                 assert our.dtype == torch.float32
-                assert torch.equal(our[row], their[row]) if step < length else not our[row].any()
+                assert torch.equal(our[row], their[row]), (name, row, step, length)
+
+
+@torch.no_grad()
+def test_with_bans_logits_after_a_rows_end_are_those_of_pad_tokens_or_0(model: PreTrainedModel) -> None:
+    found = set[bool]()
+    for seed in range(6):
+        out = sample(COMMON, model, seed=seed, do_sample=True, **LIKELY_TO_END)
+        for row, (prompt, text) in enumerate(zip(PROMPTS, texts_of(out.sequences), strict=True)):
+            after = [step[row] for step in out.logits[len(text) :]]
+            ids = torch.tensor([[*prompt, *text, *[PAD_ID] * len(after)]])
+            expected = model(ids).logits[0, len(prompt) + len(text) - 1 : -1]
+            for logits, own in zip(after, expected, strict=True):
+                found.add(bool(logits.any()))
+                assert not logits.any() or torch.allclose(logits, own, atol=1e-4)
+    assert found == {True, False}
 
 
 def test_several_texts_of_a_prompt_equal_those_of_generate_and_the_prompt_is_read_once(model: PreTrainedModel) -> None:
@@ -354,22 +370,23 @@ def test_a_prompt_without_probabilities_fails_alone(
     assert {seeds[c.number]: c.tokens for c in done if c.error is None} == texts
 
 
-@pytest.mark.parametrize("options", [{}, {"draft_bans": True}])
-def test_a_text_that_loses_its_probabilities_half_way_fails_alone(
-    llama: PreTrainedModel, options: dict[str, Any]
-) -> None:
-    sampler, prompts = AntiSlop(TOKENIZER, COMMON, **options), unequal_prompts(6)
-    complete_texts = {
-        completion.number: completion for completion in sampler.generate_many(llama, prompts, batch_size=3, **MANY)
-    }
-    bad = next(token for token in complete_texts[0].tokens[2:] if all(token not in prompt for prompt in prompts))
-    with poisoned(llama, bad):
-        done = list(sampler.generate_many(llama, prompts, batch_size=3, **MANY))
+@pytest.mark.parametrize("drafts", ["none", "bans", "assistant"])
+def test_a_text_that_loses_its_probabilities_half_way_fails_alone(llama: PreTrainedModel, drafts: str) -> None:
+    """An assistant loses its own by the same token, which ended all texts, and so did a draft with that token."""
+    sampler, prompts = AntiSlop(TOKENIZER, COMMON, draft_bans=drafts == "bans"), unequal_prompts(6)
+    assistant = build_model("llama", seed=1)
+    settings = {**MANY, "batch_size": 3, **({"assistant_model": assistant} if drafts == "assistant" else {})}
+    complete_texts = {completion.number: completion for completion in sampler.generate_many(llama, prompts, **settings)}
+    usable = {*range(2, VOCABULARY)}.difference(*prompts)  # token 0 fills rows
+    written = [token for text in complete_texts.values() for token in text.tokens]
+    bad = max(usable, key=written.count)
+    with poisoned(llama, bad), poisoned(assistant, bad):
+        done = list(sampler.generate_many(llama, prompts, **settings))
     failed = [completion for completion in done if completion.error is not None]
     assert 0 < len(failed) < len(done) == 6
     assert all(bad in completion.tokens for completion in failed)
     for completion in done:
-        if completion.error is None:
+        if completion.error is None and drafts != "assistant":  # drafts use up random numbers
             assert completion.tokens == complete_texts[completion.number].tokens
 
 

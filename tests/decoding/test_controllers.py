@@ -12,14 +12,20 @@ import pytest
 import torch
 
 from antislop import Ban
-from antislop.control import Branch, Capabilities, Splice, Step, TokenSet
+from antislop.control import Branch, Capabilities, Controller, Splice, Step, TokenSet
 from antislop.decoding.loop import decode
 from antislop.decoding.policy import Policy
 from antislop.decoding.row import Row
 from antislop.decoding.scheduler import Scheduler
 from antislop.matching.token_matcher import Matcher
 from antislop.trace.events import Conceded
-from tests.support.controllers import Interpreter, RandomController, TextController, controlled_distribution
+from tests.support.controllers import (
+    CuttingController,
+    Interpreter,
+    RandomController,
+    TextController,
+    controlled_distribution,
+)
 from tests.support.depth import DEPTH, sample_size
 from tests.support.statistics import p_value
 from tests.support.toys import Markov, Words, spec_of
@@ -60,15 +66,31 @@ def test_a_sampled_text_is_that_of_rejection_sampling_under_the_controller(seed:
     except np.linalg.LinAlgError:
         pytest.skip("the controller forces what is banned, or never ends")
     torch.manual_seed(seed)
-    policy = replace(POLICY, do_sample=True)
-    matcher = Matcher(bans, WORDS)
-    drawn = Counter[tuple[int, ...]]()
-    for _ in range(sample_size(1000)):
+    drawn = draw_texts(sample_size(1000), model, Matcher(bans, WORDS), controller)
+    assert p_value(drawn, expected) > 1e-4
+
+
+@pytest.mark.parametrize(("seed", "count"), [(11, 1000), (37, 1000), pytest.param(11, 20_000, marks=pytest.mark.slow)])
+def test_a_ban_that_begins_where_a_cut_led_is_drawn_again_by_the_mask_of_the_cut(seed: int, count: int) -> None:
+    """As rejection sampling does, which rejects a draw by that mask and repeats it; the controller is not asked."""
+    choice = random.Random(seed)
+    bans = [
+        Ban("".join(choice.choices("abcd", k=n)), edges="anywhere", weight=w) for n, w in ((2, 0), (2, 0), (3, 0.4))
+    ]
+    model, controller = Markov(len(LETTERS) - 1, seed=seed, length=4), CuttingController(seed, len(LETTERS) - 1)
+    torch.manual_seed(seed)
+    drawn = draw_texts(sample_size(count), model, Matcher(bans, LETTERS), controller)
+    assert p_value(drawn, controlled_distribution(model, LETTERS, bans, controller)) > 1e-4
+
+
+def draw_texts(count: int, model: Markov, matcher: Matcher, controller: Controller) -> Counter[tuple[int, ...]]:
+    policy, drawn = replace(POLICY, do_sample=True), Counter[tuple[int, ...]]()
+    for _ in range(count):
         row = Row(spec_of(model, matcher, policy=policy, lookback=False, controller=controller))
         events = [event for _, event in decode(Scheduler(rows=[row]), model)]
         assert not any(isinstance(event, Conceded) for event in events)
         drawn[tuple(row.tokens)] += 1
-    assert p_value(drawn, expected) > 1e-4
+    return drawn
 
 
 A, B, C, D, E = range(5)
@@ -115,13 +137,7 @@ def test_a_ban_in_forced_tokens_rewinds_to_its_start_or_to_the_choice_before_if_
         pytest.skip("both choices lead to it")
     bans, controller = [Ban(phrase, edges="anywhere", weight=weight)], Runs(kind)
     model = Markov(len(LETTERS), length=5)
-    matcher, policy = Matcher(bans, LETTERS), replace(POLICY, do_sample=True)
+    matcher = Matcher(bans, LETTERS)
     expected = controlled_distribution(model, LETTERS, bans, controller)
     torch.manual_seed(0)
-    drawn = Counter[tuple[int, ...]]()
-    for _ in range(sample_size(300)):
-        row = Row(spec_of(model, matcher, policy=policy, lookback=False, controller=controller))
-        events = [event for _, event in decode(Scheduler(rows=[row]), model)]
-        assert not any(isinstance(event, Conceded) for event in events)
-        drawn[tuple(row.tokens)] += 1
-    assert p_value(drawn, expected) > 1e-4
+    assert p_value(draw_texts(sample_size(300), model, matcher, controller), expected) > 1e-4

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -217,6 +218,20 @@ def test_edges_make_no_difference_to_a_phrase_without_letters_at_its_ends() -> N
 
 
 # Finding
+
+
+def test_bans_that_match_the_same_span_are_found_in_the_order_of_the_list() -> None:
+    """They came out of a set, whose order is another one in each process."""
+    bans = [
+        Ban("cat", case_sensitive=True),
+        Ban.wildcard("c*t"),
+        Ban("Cat"),
+        Ban.regex("[c]at"),
+        Ban("cat", edges="anywhere"),
+    ]
+    for order in permutations(bans):
+        assert [match.ban for match in BanList(order).find("a cat")] == list(order)
+
 
 ascii_bans = st.builds(
     Ban,

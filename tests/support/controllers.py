@@ -109,6 +109,17 @@ class TextController:
         return Branch(sample_mask=TokenSet.all())
 
 
+class CuttingController(TextController):
+    """Removes tokens after some texts, and samples one of two there, whatever it answers for the shorter text."""
+
+    def mid_process(self, step: Step) -> list[Branch]:
+        choice = random.Random(f"{self._seed} {step.tokens}")
+        if step.is_done or len(step.tokens) < 2 or choice.random() > 0.4:
+            return [Branch(sample_mask=TokenSet.all())]
+        mask = TokenSet(choice.sample(range(self._size), 2))
+        return [Branch(choice.randrange(1, len(step.tokens) + 1), sample_mask=mask)]
+
+
 Rest = tuple[int, ...] | int | None
 """What follows without asking the controller: forced tokens, or the branch of this number, after its cut."""
 
