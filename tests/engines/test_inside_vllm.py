@@ -279,6 +279,7 @@ def server(vllm_python: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     """The address of `vllm serve` with a list of its own."""
     options = ["--scheduler-cls", "antislop.vllm.BanningScheduler", "--logits-processors", "antislop.vllm:CheckBans"]
     options += ["--additional-config", json.dumps({"antislop": {"bans": ["the", "was"]}}), *DRAWN_LOGPROBS]
+    options += ["--chat-template", "{{ messages[0].content }}"]
     log = tmp_path_factory.mktemp("vllm") / "log.txt"
     with serve_vllm(vllm_python, TINY, log, *options) as process:
         yield process.url
@@ -390,7 +391,7 @@ ROUTES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "/v1/completions": ("CompletionRequest", {"prompt": "The old house"}, {"echo": {"logprobs": 2}}),
     "/v1/chat/completions": (
         "ChatCompletionRequest",
-        {"messages": [{"role": "user", "content": "The old house"}], "chat_template": "{{ messages[0].content }}"},
+        {"messages": [{"role": "user", "content": "The old house"}]},
         {"top_logprobs": {"logprobs": True}, "logprobs": {"logprobs": True}},
     ),
 }
@@ -434,7 +435,7 @@ def test_each_field_of_a_request_is_honored_under_bans_or_refused(route: str, st
 
 
 def test_a_concession_is_seen_in_a_stream(server: str) -> None:
-    everything = json.dumps({"bans": [{"text": ".", "kind": "regex", "edges": "anywhere"}]})
+    everything = json.dumps({"bans": [{"text": ".", "kind": "regex"}]})
     body = {"prompt": "The old house", "max_tokens": 5, "stream": True, "vllm_xargs": {"antislop": everything}}
     _, text = post(server, "/v1/completions", **body)
     assert '"stop_reason":"antislop: 5 conceded"' in text
