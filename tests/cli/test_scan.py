@@ -84,7 +84,7 @@ def find_at_once(bans: BanList, text: str) -> set[Match]:
 
 
 def place_naively(bans: BanList, text: str) -> list[Occurrence]:
-    matches = sorted(find_at_once(bans, text), key=lambda match: (match.start, match.end, match.ban.text))
+    matches = sorted(find_at_once(bans, text), key=lambda match: (match.start, match.end, bans.index(match.ban)))
     return [
         Occurrence(
             "f",
