@@ -193,10 +193,6 @@ class TransformersCache:
             )
         if 0 < length < before and self.is_recurrent:
             length = self._snapshots.restore(row, length, self.layers)
-        is_filler = before == 1 and row in self._emptied  # which finished rows are fed in each step
-        if not is_filler and (length == 0 or self.is_static):
-            for store in self._borrowed.stores:
-                store.clear(row, self._starts[row] + length, self._starts[row] + before)
         self._lengths[row], self._is_aligned = length, False
         if length == 0:
             self._empty(row)

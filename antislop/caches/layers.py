@@ -349,10 +349,6 @@ class StaticStore:
         for states in self._states():
             states[row, :, start + by : stop + by] = states[row, :, start:stop].clone()
 
-    def clear(self, row: int, start: int, stop: int) -> None:
-        for states in self._states():
-            states[row, :, start:stop] = 0
-
     @contextmanager
     def narrowed(self, row: int) -> Iterator[None]:
         layer, all_rows = self.layer, (self.layer.keys, self.layer.values)
