@@ -19,7 +19,7 @@ from antislop import BanList
 from antislop.decoding.policy import Policy
 from antislop.decoding.row import RowSpec
 from antislop.hf.compiled_bans import CompiledBans
-from antislop.vllm.engine_text import EngineText, NoSettings
+from antislop.vllm.engine_text import EngineRules, EngineText
 from eval.speed.cases import Bench
 from eval.speed.measuring import Result, Skipped, timed
 from tests.support.vllm_offline import run_job
@@ -88,7 +88,7 @@ def time_judge(bench: Bench) -> Result:
         matcher=bans.matcher,
         state=bans.matcher.start(),
         policy=Policy(True, "exact", "concede"),
-        settings=NoSettings(),
+        settings=EngineRules(),
         max_new_tokens=bench.subject.positions,
     )
     count = sum(map(len, texts))
