@@ -30,8 +30,8 @@ ROUNDING = 1e-5
 class SparseTable:
     """The distribution at a node, as far as the server sent it.
 
-    is_told: whether that includes the likeliest tokens, beside the one that was drawn.
-    is_whole: whether there are no unknown tokens, whatever is missing in the sum of the known.
+    is_told: whether the server sent the likeliest tokens, and not only the one that was drawn.
+    is_whole: whether all tokens are known; the rest of their sum to 1 is then rounding.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class SparseTable:
         self._known.setdefault(token, probability)
 
     def tell(self, likeliest: Sequence[tuple[int, float]]) -> None:
-        """Store the probabilities of the likeliest tokens; one of 0 means that there are no others."""
+        """Store the probabilities of the likeliest tokens. If one of them is 0, all other tokens have 0, too."""
         for token, probability in likeliest:
             if probability > 0:
                 self.note(token, probability)
@@ -58,7 +58,7 @@ class SparseTable:
         return 0.0 if self.is_whole or unknown < ROUNDING else unknown
 
     def draw(self, number: float) -> int | None:
-        """Return a known token, drawn from all that is left by a number in [0, 1); None for an unknown token."""
+        """Draw from what is left by a number in [0, 1). Return None if an unknown token is to be drawn."""
         rest, drawn = number * self.mass_left(), None
         for token in self._known:
             if (left := self.left(token)) > 0:
