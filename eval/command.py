@@ -45,6 +45,7 @@ class Work:
     setting: "full", "quick" or "smallest".
     models: names for `measuring.load`.
     clock: one of `measuring.CLOCKS`.
+    dtype: of the weights of all models but the bundled one.
     """
 
     setting: str
@@ -52,6 +53,7 @@ class Work:
     out: Path
     models: Sequence[str]
     clock: str
+    dtype: str
     progress: Progress
 
     def begin(self, what: str, total: int) -> Callable[[], None]:
@@ -63,7 +65,7 @@ class Work:
         """Yield the models that exist, for texts of `tokens` tokens; add a note with the reason for each other one."""
         for name in self.models:
             try:
-                subject = measuring.load(name, tokens)
+                subject = measuring.load(name, tokens, dtype=getattr(torch, self.dtype))
             except measuring.Skipped as reason:
                 notes.append(f"Skipped: {reason}")
             else:
@@ -95,8 +97,8 @@ def answer_question(
     gc.freeze()  # clearing the heap before each timed text then takes no 0.2 s, most of which are libraries
     try:
         with Progress(*columns, console=log) as progress:
-            out = asked.out or FOLDERS[asked.setting]
-            answered = answer(Work(asked.setting, asked.seed, out, asked.model, asked.clock, progress))
+            out = asked.out or find_folder(asked)
+            answered = answer(Work(asked.setting, asked.seed, out, asked.model, asked.clock, asked.dtype, progress))
     except KeyboardInterrupt:
         log.print("Stopped; nothing was written.")
         return INTERRUPTED
@@ -124,7 +126,9 @@ def parse_arguments(name: str, about: str | None, arguments: Sequence[str] | Non
         help="a few seconds: shows that the command runs",
     )
     parser.add_argument("--seed", type=int, default=1, help="seed of all random numbers (default: 1)")
-    parser.add_argument("--out", type=Path, help="folder of the tables (default: eval/results, by setting)")
+    parser.add_argument(
+        "--out", type=Path, help="folder of the tables (default: eval/results, by setting; a single model has its own)"
+    )
     parser.add_argument(
         "--model",
         nargs="+",
@@ -137,8 +141,20 @@ def parse_arguments(name: str, about: str | None, arguments: Sequence[str] | Non
         default="wall",
         help="cpu counts the process's own time, which varies less on a busy machine; report wall time",
     )
+    parser.add_argument(
+        "--dtype",
+        choices=["float32", "bfloat16"],
+        default="float32",
+        help="of the weights of all models but the bundled one (default: float32)",
+    )
     parser.set_defaults(setting="full")
     return parser.parse_args(arguments)
+
+
+def find_folder(asked: argparse.Namespace) -> Path:
+    """Return the folder of the tables, which is one of its own if a single model was asked for."""
+    folder = FOLDERS[asked.setting]
+    return folder / Path(asked.model[0]).name if len(asked.model) == 1 else folder
 
 
 def spell_command(name: str, asked: argparse.Namespace) -> str:
@@ -146,4 +162,5 @@ def spell_command(name: str, asked: argparse.Namespace) -> str:
     size = "" if asked.setting == "full" else f" --{asked.setting}"
     models = "" if asked.model == ["tiny", "stories3M"] or name == "exactness" else f" --model {' '.join(asked.model)}"
     clock = "" if asked.clock == "wall" else f" --clock {asked.clock}"
-    return f"python -m eval.{name}{size} --seed {asked.seed}{models}{clock}"
+    dtype = "" if asked.dtype == "float32" else f" --dtype {asked.dtype}"
+    return f"python -m eval.{name}{size} --seed {asked.seed}{models}{clock}{dtype}"

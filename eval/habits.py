@@ -5,8 +5,29 @@ The texts continue 160 beginnings of stories and 160 assignments, each a combina
 
 from __future__ import annotations
 
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import antislop
+from antislop import BanList
+from antislop.profiles.profiles import Entry, Profile
+from antislop.records.texts import read_texts
+from eval import ROOT, gemma
+from eval.command import Work, answer_question
+from eval.passages import read_novels
+from eval.qualities import count_leaks, count_words
+from eval.reporting import Answer, Cell, Table
+from eval.speed.measuring import Subject
+from eval.tuning import run
+from tests.support.llama_cpp import serve_llama_cpp
+
+SHOWN = 30  # entries of the list
+SLOTS, CONTEXT = 16, 1024  # texts at once, and their positions
 STARTS = (
     "The old house at the edge of {0} had been empty for years, until",
     "Nobody in {0} talked about the winter when",
@@ -47,3 +68,118 @@ def list_openings() -> list[str]:
     """Return the beginnings of stories, then the assignments."""
     parts = ((STARTS, PLACES), (ASSIGNMENTS, TOPICS))
     return [form.format(topic) for forms, topics in parts for form, topic in product(forms, topics)]
+
+
+class Size(NamedTuple):
+    """The number of openings, the most tokens of a text, and what an entry of the list must have at least.
+
+    prompts: from which it comes.
+    ratio: to what people write.
+    """
+
+    openings: int
+    tokens: int
+    prompts: int = 8
+    ratio: float = 10.0
+
+
+SIZES = {"full": Size(320, 500), "quick": Size(40, 200, prompts=4), "smallest": Size(16, 60, prompts=2, ratio=1.0)}
+QUESTION = "Which words and phrases does a model write much more often than people do, and what do lists find of them?"
+ENTRIES = ("entry", "occurrences", "per million words", "people, per million", "times as often, at least", "prompts")
+LISTS = ("list", "entries", "hits per 1,000 words", "hits per 1,000 words of novels", "entries in the model's own list")
+NOTES = (
+    "The texts continue openings that combine beginnings with places, and assignments with topics. What an opening "
+    "contains is left out of the list, and so is what comes from few openings.",
+    "Times as often: the lower end of the 95 % interval. A dash: it occurs nowhere in the novels.",
+    "min-p 0.02, temperature 1. Gemma's texts are written by llama.cpp from the package's own file (Q4_K_M), others by "
+    "transformers.",
+)
+LIMITS = (
+    "People are novels before 1930, and frequencies of modern words: what is modern, or belongs to the web, counts as "
+    "overused too. A base model continues web text, and has other habits than a chat model has."
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    return answer_question("habits", __doc__, answer, arguments)
+
+
+def answer(work: Work) -> Answer:
+    size, notes = SIZES[work.setting], list(NOTES)
+    tables: list[Table] = []
+    verdicts: list[str] = []
+    for subject in work.load_models(size.tokens, notes):
+        folder = ROOT / "build" / "habits" / f"{subject.name}-{work.setting}"
+        texts = write_texts(subject, size, folder, work.seed)
+        bans, entries = make_list(folder, size, work.out / f"bans-{subject.name}.txt")
+        tables += [
+            Table(f"{subject.name}: what it overuses", ENTRIES, [describe(entry) for entry in entries[:SHOWN]]),
+            Table(f"{subject.name}: lists", LISTS, list(compare_lists(bans, texts))),
+        ]
+        verdicts.append(f"{subject.name}: {len(texts)} texts, {count_words(texts):,} words, {len(bans)} entries.")
+    settings = dict(zip(("openings", "tokens at most", "prompts at least", "ratio at least"), size, strict=True))
+    return Answer("habits", QUESTION, tables, verdicts, LIMITS, notes, settings)
+
+
+def write_texts(subject: Subject, size: Size, folder: Path, seed: int) -> list[str]:
+    """Let the model write; go on where an earlier run was interrupted."""
+    folder.mkdir(parents=True, exist_ok=True)
+    openings = list_openings()[:: len(list_openings()) // size.openings]
+    prompts, records = folder / "prompts.jsonl", folder / "run.jsonl"
+    prompts.write_text("".join(json.dumps({"prompt": each}) + "\n" for each in openings), encoding="utf-8")
+    with choose_engine(subject) as engine:
+        length = ("--max-new-tokens", size.tokens, "--min-p", 0.02, "--seed", seed, "--batch-size", SLOTS)
+        run("dataset", prompts, "-o", records, "--arms", "plain", "--no-bans", *length, *engine)
+    return [text.text for text in read_texts([records])]
+
+
+@contextmanager
+def choose_engine(subject: Subject) -> Iterator[Sequence[object]]:
+    """Yield the options of `antislop dataset` for a model; llama.cpp writes Gemma's texts in half the time."""
+    folder = subject.model.name_or_path
+    if subject.name != gemma.NAME:
+        yield ("--model", folder)
+        return
+    with serve_llama_cpp(gemma.assemble_gguf(), slots=SLOTS, context=CONTEXT) as process:
+        yield ("--engine", "openai", "--base-url", f"{process.url}/v1", "--model", subject.name, "--tokenizer", folder)
+
+
+def make_list(folder: Path, size: Size, path: Path) -> tuple[BanList, list[Entry]]:
+    """Make a list of what the texts overuse; return the list, and its entries in the profile."""
+    run("profile", folder / "run.jsonl", "-o", folder / "profile.json")
+    run(
+        "bans-from",
+        folder / "profile.json",
+        "-o",
+        folder / "bans.txt",
+        "--min-prompts",
+        size.prompts,
+        "--min-ratio",
+        size.ratio,
+    )
+    openings = list_openings()
+    listed = BanList.load(folder / "bans.txt")
+    bans = listed.filter(lambda ban: not any(map(BanList([ban]).find, openings)))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    bans.save(path)
+    profile = Profile.load(folder / "profile.json")
+    known = {entry.text: entry for entry in profile.entries if entry.kind in ("word", "phrase")}
+    return bans, [known[ban.text] for ban in bans if ban.text in known]
+
+
+def describe(entry: Entry) -> list[Cell]:
+    return [entry.text, entry.count, entry.per_million, entry.human_per_million, entry.low, entry.prompts]
+
+
+def compare_lists(own: BanList, texts: Sequence[str]) -> Iterator[list[Any]]:
+    """Yield a row for each list: what it finds in the model's texts, and in novels."""
+    novels = read_novels()
+    lists = {"the model's own": own, "bundled": antislop.default_bans(), "bundled, held out": antislop.held_out_bans()}
+    lists |= {"constructions": antislop.constructions(), "loops": antislop.loops()}
+    for name, bans in lists.items():
+        hits = [1000 * count_leaks(bans, each) / count_words(each) if each else None for each in (texts, novels)]
+        yield [name, len(bans), *hits, len(own) - len(own - bans)]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

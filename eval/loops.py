@@ -12,7 +12,6 @@ import argparse
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,7 +22,8 @@ from antislop import AntiSlop, Ban, BanList
 from antislop.data import FOLDER
 from antislop.files import read_text
 from antislop.trace.report import Report
-from eval.speed.measuring import ASSETS, Skipped, Subject, load
+from eval.passages import read_novels
+from eval.speed.measuring import Skipped, Subject, load
 
 REPETITION = r"(?s)\b(\w.{13,90}?)\1\1"
 """What a regex can say of a loop in the time that it is given."""
@@ -121,14 +121,11 @@ def _complete(sampler: AntiSlop, model: Any, ids: torch.Tensor, tokens: int) -> 
 
 
 def _read_novels() -> list[str]:
-    files = sorted(Path(ASSETS / "human").rglob("*.txt.gz"))
-    if not files:
+    novels = read_novels()
+    if not novels:
         return ["novels: ../shared/assets/human is not beside this repository, so they are not read."]
-    words = hits = 0
-    for file in files:
-        text = read_text(file)
-        words += len(text.split())
-        hits += len(antislop.loops().find(text))
+    words = sum(len(text.split()) for text in novels)
+    hits = sum(len(antislop.loops().find(text)) for text in novels)
     return [f"novels: {hits} hits in {words:,} words, {hits / words * 100_000:.2f} in 100,000"]
 
 

@@ -1,10 +1,12 @@
-"""Cut books into passages, over which human values of the metrics spread."""
+"""Novels of the shared assets, and passages, over which human values of the metrics spread."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from antislop.files import read_text
 from antislop.metrics.segmentation import extract_paragraphs, extract_words
+from eval.speed.measuring import ASSETS
 
 PASSAGE = 500
 """Minimum number of words of a passage, which ends with a paragraph."""
@@ -24,3 +26,8 @@ def cut_passages(text: str, *, words: int = PASSAGE) -> Iterator[str]:
         if length >= words:
             yield "\n\n".join(passage)
             passage, length = [], 0
+
+
+def read_novels() -> list[str]:
+    """Return whole novels, a text each; none if the shared assets are not beside this repository."""
+    return [read_text(file) for file in sorted((ASSETS / "human").rglob("*.txt.gz"))]

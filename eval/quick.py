@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from eval import comparison, cost, exactness, fidelity, suppression
+from eval import comparison, cost, exactness, fidelity, habits, suppression
 
-QUESTIONS = (exactness.main, fidelity.main, cost.main, suppression.main, comparison.main)
+QUESTIONS = (exactness.main, fidelity.main, cost.main, suppression.main, comparison.main, habits.main)
 
 
 def main() -> int:
