@@ -1,4 +1,4 @@
-"""Five questions about the sampler, with one command each, and its speed in `eval.speed`."""
+"""Seven questions about the sampler, with one command each, and its speed in `eval.speed`."""
 
 from pathlib import Path
 
