@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import NamedTuple
 
 from antislop import BanList
 from eval import qualities
 from eval.command import Work, answer_question
-from eval.contests import EXACT, GENERATE, RIVAL, Contest, hold_contest
+from eval.contests import BAD_WORDS, EXACT, GENERATE, RIVAL, TOKEN, Contest, hold_contest
 from eval.phrase_lists import STUDIED, list_phrases
 from eval.qualities import estimate, mean_difference
-from eval.reporting import Answer, Cell, Table
+from eval.reporting import Answer, Cell, Table, show
 from eval.speed import measuring
 from eval.suppression import NAMES, describe_speed
 from eval.writers import Task, draw_prompts, write_plain
@@ -33,6 +35,14 @@ SIZES = {
     "quick": Size(2, 4, 60, 500, 10),
     "smallest": Size(1, 2, 12, 20, 10),
 }
+LARGE_SIZES = {"full": Size(3, 6, 60, 500, 60), "quick": Size(1, 4, 40, 500, 60), "smallest": Size(1, 2, 4, 20, 60)}
+BARS = {
+    GENERATE: ("without bans", "tab:gray"),
+    BAD_WORDS: ("bad_words_ids", "tab:orange"),
+    TOKEN: ("first-token rule", "tab:olive"),
+    EXACT: ("antislop", "tab:blue"),
+}
+"""What a contestant is called in the picture, and its color."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -40,18 +50,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def answer(work: Work) -> Answer:
-    size = SIZES[work.setting]
     tables: list[Table] = []
     notes = list(NOTES)
     verdicts: list[str] = []
-    for subject in work.load_models(size.tokens, notes):
+    settings = {}
+    for subject in work.load_models(0, notes):
+        size = (LARGE_SIZES if subject.is_large else SIZES)[work.setting]
+        subject = replace(subject, tokens=size.tokens)
         contest, bans = race_all(subject, size, work)
         rows = tabulate(subject, bans, contest, work.seed)
         tables.append(Table(f"{subject.name}, {len(bans):,} phrases", COLUMNS, rows))
         verdicts.append(judge(subject.name, rows))
         notes += [f"{subject.name}: {why}" for why in contest.left_out.values()]
-    settings = work.describe_race(size)
-    return Answer("comparison", QUESTION, tables, verdicts, LIMITS, list(dict.fromkeys(notes)), settings)
+        settings |= {f"{subject.name}, {key}": value for key, value in work.describe_race(size).items()}
+    work.out.mkdir(parents=True, exist_ok=True)
+    draw_plot(tables, work.out / "comparison.svg")
+    notes = list(dict.fromkeys(notes))
+    return Answer("comparison", QUESTION, tables, verdicts, LIMITS, notes, settings, "comparison.svg")
 
 
 QUESTION = "How do the available samplers compare on the same model, prompts and list?"
@@ -134,6 +149,32 @@ def judge(model: str, rows: Sequence[Sequence[Cell]]) -> str:
         f"{model}: antislop leaks {ours[1]:.3g} and {RIVAL} {theirs[1]:.3g} per 1,000 words; antislop is "
         f"{ours[2] / theirs[2]:.3g} times as fast."
     )
+
+
+def draw_plot(tables: Sequence[Table], path: Path) -> None:
+    """Draw phrases and speed of each sampler under the last table's model, as bars."""
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    mpl.rcParams["svg.hashsalt"] = "antislop"  # the same figures, the same file
+    import matplotlib.pyplot as plt
+
+    if not tables:
+        return
+    rows = {row[0]: row for row in tables[-1].rows}
+    names = [name for name in reversed(BARS) if rows[name][1] is not None]
+    figure, panels = plt.subplots(1, 2, figsize=(8, 2.2), sharey=True, layout="constrained")
+    for panel, column, title in zip(panels, (1, 3), ("banned phrases per 1,000 words", "speed"), strict=True):
+        values = [show(rows[name][column]).split(" ")[0] for name in names]
+        lengths = [float(value.rstrip("×")) for value in values]
+        bars = panel.barh([BARS[name][0] for name in names], lengths, color=[BARS[name][1] for name in names])
+        panel.bar_label(bars, values, padding=3)
+        panel.set_title(f"{title}, {tables[-1].title}" if column == 1 else f"{title} against generate", fontsize=9)
+        panel.margins(x=0.15)
+        panel.spines[["top", "right", "bottom"]].set_visible(False)
+        panel.tick_params(bottom=False, labelbottom=False, left=False)
+    figure.savefig(path, metadata={"Date": None})
+    plt.close(figure)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,6 @@ from eval.writers import Task, draw_prompts, write_plain
 BATCHED = 8  # rows up to which all rounds are run; batches with more rows run fewer
 TRIES = 3  # to make a list that is violated as often as is asked for
 GOAL = 0.95  # of generate's speed, with tiny models
-LARGE = 100_000_000  # parameters of a model whose steps take longer than the sampler's Python
 FREE = 0.99  # of generate's speed with large models, where a list hardly matches
 DENSE = {10: (0.96, 0.93), 30: (0.90, 0.85)}  # the same by violations per 1,000 tokens: with one row, with more
 NEVER = "never violated"
@@ -83,7 +82,7 @@ def answer(work: Work) -> Answer:
     notes = list(NOTES)
     sizes = {}
     for subject in work.load_models(0, notes):
-        size = (LARGE_SIZES if is_large(subject) else SIZES)[work.setting]
+        size = (LARGE_SIZES if subject.is_large else SIZES)[work.setting]
         points[subject.name] = measure_model(replace(subject, tokens=size.tokens), size, work)
         sizes[subject.name] = size
     work.out.mkdir(parents=True, exist_ok=True)
@@ -127,10 +126,6 @@ LIMITS = (
 )
 
 
-def is_large(subject: measuring.Subject) -> bool:
-    return bool(subject.model.num_parameters() > LARGE)
-
-
 def measure_model(subject: measuring.Subject, size: Size, work: Work) -> list[Point]:
     """Race all lists against `generate`, with one text at a time and in batches."""
     lists = make_lists(subject, size, work)
@@ -147,7 +142,7 @@ def measure_model(subject: measuring.Subject, size: Size, work: Work) -> list[Po
         laps = race.run({name: tell(write, advance) for name, write in contestants.items()})
         noise = Listed("generate against itself", 0, BanList([]))
         for number, each in [("again", noise), *((str(number), each) for number, each in enumerate(lists))]:
-            goal = find_goal(each, rows, large=is_large(subject)) if each is not noise else None
+            goal = find_goal(each, rows, large=subject.is_large) if each is not noise else None
             points.append(make_point(each, rows, goal, laps[number], laps["generate"]))
     return points
 

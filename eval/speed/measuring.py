@@ -35,6 +35,7 @@ from eval import gemma
 ASSETS = Path(__file__).resolve().parents[3] / "shared" / "assets"
 PROMPTS = ("One day", "She", "The old man", "In the morning")
 RANDOM = "random55M"
+LARGE = 100_000_000  # parameters
 NEVER = -200.0  # a logit whose probability is 0 in float32
 CLOCKS: Mapping[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
 
@@ -83,6 +84,11 @@ class Subject:
     def positions(self) -> int:
         """The number of tokens that the model can read, including the prompt."""
         return int(self.model.config.max_position_embeddings)
+
+    @property
+    def is_large(self) -> bool:
+        """Whether the model has so many parameters that its own steps take nearly all the time, and texts are slow."""
+        return bool(self.model.num_parameters() > LARGE)
 
     @property
     def end(self) -> int:
