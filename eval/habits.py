@@ -79,11 +79,11 @@ class Size(NamedTuple):
 
     openings: int
     tokens: int
-    prompts: int = 8
-    ratio: float = 10.0
+    prompts: int = 4
+    ratio: float = 3.0
 
 
-SIZES = {"full": Size(320, 500), "quick": Size(40, 200, prompts=4), "smallest": Size(16, 60, prompts=2, ratio=1.0)}
+SIZES = {"full": Size(320, 500), "quick": Size(40, 200), "smallest": Size(16, 60, prompts=2, ratio=1.0)}
 QUESTION = "Which words and phrases does a model write much more often than people do, and what do lists find of them?"
 ENTRIES = ("entry", "occurrences", "per million words", "people, per million", "times as often, at least", "prompts")
 LISTS = ("list", "entries", "hits per 1,000 words", "hits per 1,000 words of novels", "entries in the model's own list")
