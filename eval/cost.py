@@ -133,7 +133,7 @@ def measure_model(subject: measuring.Subject, size: Size, work: Work) -> list[Po
     points = []
     for rows in size.rows:
         rounds, texts = (size.rounds, size.texts) if rows == 1 else (max(1, size.rounds * BATCHED // rows), 1)
-        race = measuring.Race(min(rounds, size.rounds), texts, work.clock, warm_up=2 if rows == 1 else 1)
+        race = measuring.Race(min(rounds, size.rounds), texts, work.clock, warm_up=1)
         contestants = {"generate": write_rows(subject, rows), "again": write_rows(subject, rows)}
         contestants |= {str(number): write_rows(subject, rows, sampler) for number, sampler in enumerate(samplers)}
         advance = work.begin(

@@ -14,7 +14,7 @@ from pathlib import Path
 from antislop import BanList
 
 PUBLISHED = "lists/antislop_sampler_slop_phrase_prob_adjustments_full_list.json.gz"
-WORD = re.compile(r"[A-Za-z']+")
+WORD = re.compile(r"[A-Za-z'\u2019]+")
 CLAUSE_END = re.compile(r'[.,;:!?"\n]+|<[^>]*>')  # or a special token
 
 
@@ -47,7 +47,8 @@ def invent(count: int, words: Sequence[str], *, absent_from: Sequence[str]) -> l
 def rank_frequent(texts: Iterable[str], *, most: int) -> list[tuple[str, int]]:
     """Return phrases of one to four words with their counts: lengths in turn, the most frequent first.
 
-    Phrases with more than `most` occurrences are left out, so that a rate can be approached in small steps.
+    Phrases with more than `most` occurrences are left out, so that a rate can be approached in small steps; so are
+    single letters, such as parts of markup, beside which a model may have nothing else to write.
     """
     counts: dict[int, Counter[str]] = {length: Counter() for length in (1, 2, 3, 4)}
     for text in texts:
@@ -55,7 +56,10 @@ def rank_frequent(texts: Iterable[str], *, most: int) -> list[tuple[str, int]]:
             words = WORD.findall(clause)
             for length, counter in counts.items():
                 counter.update(" ".join(words[i : i + length]) for i in range(len(words) - length + 1))
-    ranked = [[pair for pair in counter.most_common() if 2 <= pair[1] <= most] for counter in counts.values()]
+    ranked = [
+        [pair for pair in counter.most_common() if 2 <= pair[1] <= most and len(pair[0]) > 1]
+        for counter in counts.values()
+    ]
     return [pair for group in zip_longest(*ranked) for pair in group if pair]
 
 
