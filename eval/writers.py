@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from antislop import AntiSlop
-from antislop.decoding.policy import Method
+from antislop.decoding.policy import MAX_REWINDS, Method
 from antislop.hf.vocabulary import Vocabulary
 from eval.naive import Phrases, write_naively
 from eval.speed import measuring
@@ -21,11 +21,15 @@ FIRST_SEED = 10_000
 
 @dataclass(frozen=True)
 class Written:
-    """Texts [prompts], in the prompts' order. violations, conceded: None if a writer can't count them."""
+    """Texts [prompts], in the prompts' order. violations, conceded: None if a writer can't count them.
+
+    passes: forward passes of each text; empty if a writer doesn't count them.
+    """
 
     texts: list[list[int]]
     violations: int | None = None
     conceded: int | None = None
+    passes: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,9 @@ def write_plain(task: Task, *, rows: int = ROWS, **settings: Any) -> Written:
     return Written(texts)
 
 
-def write_banned(task: Task, phrases: Sequence[str], method: Method = "exact", **more: Any) -> Written:
+def write_banned(
+    task: Task, phrases: Sequence[str], method: Method = "exact", *, max_rewinds: int = MAX_REWINDS, **more: Any
+) -> Written:
     """Write with `generate_many`. Phrases that begin in the prompt don't count, as for the oracle.
 
     more: further arguments of `generate`.
@@ -83,7 +89,9 @@ def write_banned(task: Task, phrases: Sequence[str], method: Method = "exact", *
     Without phrases it draws as `generate` does. The sampler with phrases and the oracle use the same random numbers, so
     all texts are the same up to the first violation.
     """
-    sampler = AntiSlop(task.subject.tokenizer, list(phrases), method=method, prompt_lookback=False)
+    sampler = AntiSlop(
+        task.subject.tokenizer, list(phrases), method=method, max_rewinds=max_rewinds, prompt_lookback=False
+    )
     settings = task.subject.settings()
     del settings["return_dict_in_generate"]
     done = {}
@@ -96,7 +104,8 @@ def write_banned(task: Task, phrases: Sequence[str], method: Method = "exact", *
     ordered = [done[number] for number in range(len(prompts))]
     reports = [text.report for text in ordered]
     conceded = sum(report.conceded for report in reports)
-    return Written([text.tokens for text in ordered], sum(report.violations for report in reports), conceded)
+    violations, passes = sum(report.violations for report in reports), [report.forward_passes for report in reports]
+    return Written([text.tokens for text in ordered], violations, conceded, passes)
 
 
 def write_oracle(task: Task, phrases: Sequence[str]) -> Written:

@@ -16,7 +16,7 @@ from hypothesis import given, strategies as st
 
 import antislop
 from antislop.trace.report import Report
-from tests.support.oracles import first_token_text, rejection_distribution
+from tests.support.oracles import conditioned_distribution, first_token_text, rejection_distribution
 
 QUESTIONS = ("exactness", "fidelity", "cost", "suppression", "comparison", "tuning")
 
@@ -102,6 +102,35 @@ def test_a_sequence_of_words_is_repeated_if_it_occurs_earlier(words: list[str]) 
     starts = range(len(words) - 3)
     repeated = [start for start in starts if any(words[start : start + 4] == words[i : i + 4] for i in range(start))]
     assert load("loops").measure_repetition(" ".join(words)) == pytest.approx(len(repeated) / max(1, len(starts)))
+
+
+def test_the_published_figures_of_constrained_decoding_are_reproduced() -> None:
+    exactness = load("exactness")
+    for case, figures in exactness.APRAD:
+        ideal = conditioned_distribution(case.model(1), case.words, case.bans)
+        masked = exactness.solve(case.model(1, [exactness.constrain(ideal)]))
+        assert exactness.divergence(ideal, ideal) == 0
+        assert exactness.divergence(masked, ideal) == pytest.approx(figures["constrained"][0], abs=0.005)
+        assert exactness.divergence(exactness.solve(case.model(1)), ideal) == math.inf
+
+
+def test_a_position_is_asked_once_per_text() -> None:
+    """If one text of the 27 is allowed, all that is left to ask are the positions of a tree of three levels."""
+    exactness = load("exactness")
+    case = exactness.allow("one", lambda text: text == "CCC")
+    model = case.model(1)
+    assert exactness.draw(model, case, "text", 20, 1) == {(2, 2, 2): 1}
+    assert 20 * 3 < len(model.fed) <= 20 * (1 + 3 + 9)
+
+
+def test_a_text_is_read_until_a_ban_is_certain() -> None:
+    exactness, subject = load("exactness"), load("speed.measuring").load("tiny", 10)
+    tokens = subject.tokenizer(" He was so glad to be home.", add_special_tokens=False)["input_ids"]
+    assert exactness.count_read(subject, tokens, antislop.BanList(["sad"])) is None
+    read = exactness.count_read(subject, tokens, antislop.BanList(["so", "home"]))
+    assert subject.tokenizer.decode(tokens[: read - 1]).strip() == "He was so"
+    assert exactness.count_read(subject, tokens[:3], antislop.BanList(["so"])) == 3
+    assert exactness.rank(["home", "glad"], ["He was glad.", "Glad, at home", "No"]) == [1, 0, 2]
 
 
 def test_bad_words_ids_let_another_tokenization_pass() -> None:

@@ -50,7 +50,10 @@ class Bytes(Words):
 
 @dataclass
 class Markov:
-    """A model whose next token depends on the last two, with logits drawn once from a seed."""
+    """A model whose next token depends on the last two, with logits drawn once from a seed.
+
+    fed: the tokens of each row in each pass, 0 for the token after a prompt.
+    """
 
     size: int
     seed: int = 0
@@ -81,7 +84,9 @@ class Markov:
             draft = len(row.draft.tokens)
             for step in range(draft + 1):
                 own[step - draft - 1] = self.logits(row.ids_up_to(len(row.tokens) + step))[0]
-        return ForwardPass(logits, [len(row.tokens) - row.unchanged for row in rows], [0] * len(rows))
+        counts = [len(row.tokens) - row.unchanged for row in rows]
+        self.fed += counts
+        return ForwardPass(logits, counts, [0] * len(rows))
 
     def read(self, rows: Sequence[Row], *, in_parts: bool) -> PromptPass:
         return PromptPass([row.prompt_length for row in rows], [True] * len(rows))
