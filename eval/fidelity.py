@@ -78,7 +78,7 @@ class Point(NamedTuple):
     excess: Interval
 
 
-LINES = {  # what a method is called in the picture, its color and its dashes; those left out are others' doubles, or leak
+LINES = {  # what a method is called in the picture, its color and its dashes; not all, so that it stays readable
     "bad_words_ids": ("bad_words_ids (lets some through)", "tab:gray", "-"),
     "masking": ("masking the completing token", "tab:red", "-"),
     "token": ("first-token rule", "tab:orange", "-"),
@@ -186,7 +186,8 @@ def measure_model(subject: measuring.Subject, size: Size, work: Work) -> tuple[T
             points.append(Point(count, name, excess))
         named = instruct(task, phrases[:count])[1]
         verdicts.append(
-            f"{subject.name}, {count:,} phrases: {judge(measured, plain, work.seed)}; prompt-only names {named:,} of them"
+            f"{subject.name}, {count:,} phrases: {judge(measured, plain, work.seed)}; "
+            f"prompt-only names {named:,} of them"
         )
     return Table(subject.name, COLUMNS, rows), verdicts, points
 
