@@ -6,10 +6,10 @@ import argparse
 import gc
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 import transformers
@@ -25,6 +25,7 @@ FOLDERS = {"full": ROOT / "eval/results", "quick": ROOT / "eval/results/quick", 
 INTERRUPTED = 130
 
 log = Console(stderr=True)
+Size = TypeVar("Size")
 
 
 class Laps(Protocol):
@@ -55,6 +56,11 @@ class Work:
     clock: str
     dtype: str
     progress: Progress
+
+    def choose(self, sizes: Mapping[str, Size]) -> Size:
+        """Return the size of the setting; in full, the size under the model's name if there is one."""
+        name = self.models[0] if self.setting == "full" and len(self.models) == 1 else self.setting
+        return sizes.get(name, sizes[self.setting])
 
     def begin(self, what: str, total: int) -> Callable[[], None]:
         """Start a progress bar; return a function that advances it by one."""

@@ -13,33 +13,52 @@ from pathlib import Path
 from typing import NamedTuple
 
 from antislop import BanList
-from eval import qualities
+from eval import gemma, qualities
 from eval.command import Work, answer_question
 from eval.phrase_lists import RATE, STUDIED, list_phrases
 from eval.qualities import Interval, Surprise, estimate, excess_ratio, mean_difference
 from eval.reporting import Answer, Cell, Table
 from eval.speed import measuring
-from eval.writers import Task, Written, draw_prompts, write_bad_words, write_banned, write_oracle, write_plain
+from eval.writers import (
+    BIAS,
+    ROOM,
+    Task,
+    Written,
+    draw_prompts,
+    instruct,
+    write_bad_words,
+    write_banned,
+    write_biased,
+    write_instructed,
+    write_masked,
+    write_oracle,
+    write_plain,
+)
 
 
 class Size(NamedTuple):
-    """The number of texts, their length in tokens, and the lengths of the lists."""
+    """The number of texts, their length in tokens, the lengths of the lists, and the texts that the lists are from."""
 
     texts: int
     tokens: int
     lists: tuple[int, ...]
+    studied: int = STUDIED
 
 
 SIZES = {
     "full": Size(400, 150, (20, 200, 2000, 8000)),
     "quick": Size(48, 60, (20, 2000)),
     "smallest": Size(4, 12, (20,)),
+    gemma.NAME: Size(96, 60, (500,), studied=128),
 }
 METHODS: Mapping[str, Callable[[Task, Sequence[str]], Written]] = {
     "exact": write_banned,
     "oracle": write_oracle,
     "token": lambda task, phrases: write_banned(task, phrases, "token"),
     "bad_words_ids": write_bad_words,
+    "sequence_bias": write_biased,
+    "masking": write_masked,
+    "prompt-only": write_instructed,
 }
 
 
@@ -59,8 +78,9 @@ class Point(NamedTuple):
     excess: Interval
 
 
-LINES = {  # what a method is called in the picture, its color and its dashes
+LINES = {  # what a method is called in the picture, its color and its dashes; not all, so that it stays readable
     "bad_words_ids": ("bad_words_ids (lets some through)", "tab:gray", "-"),
+    "masking": ("masking the completing token", "tab:red", "-"),
     "token": ("first-token rule", "tab:orange", "-"),
     "exact": ("antislop", "tab:blue", "-"),
     "oracle": ("rejection sampling, the oracle", "black", ":"),
@@ -72,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def answer(work: Work) -> Answer:
-    size = SIZES[work.setting]
+    size = work.choose(SIZES)
     tables: list[Table] = []
     verdicts: list[str] = []
     points: dict[str, list[Point]] = {}
@@ -112,12 +132,21 @@ NOTES = (
     f"The lists: 20 phrases that occur up to about {RATE} times in 1,000 tokens of plain text, then phrases that are "
     "rare in it; each shorter list is the beginning of a longer one. All are n-grams of two to four words that the "
     "model writes itself, in texts from other seeds.",
-    "Leaks are counted in the finished text, in any case and tokenization, by the same rule for all. bad_words_ids got "
-    "each phrase in lower case and capitalized, with and without a space before.",
+    "Leaks are counted in the finished text, in any case and tokenization, by the same rule for all. bad_words_ids and "
+    f"sequence_bias (a logit bias of {BIAS:g}) got each phrase in lower case and capitalized, with and without a space "
+    "before; both are the same code of transformers, so the same random numbers give nearly the same texts.",
+    "masking forbids each token that would write the last letter of a phrase, in the decoded text and so in any "
+    "tokenization, as NCO (arXiv 2605.10065) and most logits processors do; it is written for this comparison. "
+    "It forbids a token that ends with a phrase even if the next token would go on with the word. bad_words_ids, "
+    "sequence_bias and masking also forbid a phrase that begins in the prompt, since a processor can't tell.",
+    "prompt-only is plain sampling after the instruction not to use the phrases, as many as fit into "
+    f"{ROOM} tokens with the prompt; its texts are read given the prompt alone. A base model obeys no instruction, and "
+    "naming a phrase makes it likelier.",
     "distinct-n and shared 4-grams (the share of 4-grams that another text of the method contains, as in "
     "self-BLEU) are computed over all texts of a method, with the same number of tokens for each method.",
-    "The sampler with an empty list writes plain and bad_words_ids; it draws as generate does. So all methods "
-    "share their random numbers, and a text is the same under each of them up to its first violation.",
+    "The sampler with an empty list writes plain, bad_words_ids, sequence_bias, masking and prompt-only; it draws as "
+    "generate does. So all methods share their random numbers, and a text is the same under each of them, except "
+    "prompt-only, up to its first violation.",
     "If a phrase is a single token of the model, the first-token rule is exact: so the difference between the two "
     "methods is smaller for lists of single words, such as antislop-sampler's largest, than for phrases.",
     "Each interval excludes the true value 1 time in 20 by chance, so one of many goals may be missed by chance, too.",
@@ -125,8 +154,8 @@ NOTES = (
     "ends early: end tokens are treated like other tokens.",
 )
 LIMITS = (
-    "Two tiny models were sampled at temperature 1 without truncation, where the texts of the bundled one make "
-    "little sense: with min-p or a large model, violations and the cost of avoiding them differ. NLL under the "
+    "Small models were sampled at temperature 1 without truncation, where their texts make little sense: with min-p "
+    "or a large model, violations and the cost of avoiding them differ. NLL under the "
     "model that wrote a text measures how natural the text is to that model, not to a reader, and lower is not "
     "better: a method that repeats itself would have a low NLL. The oracle's figure is an estimate too. The lists "
     "are made so that violations are frequent; with rarer violations all differences shrink."
@@ -137,9 +166,9 @@ def measure_model(subject: measuring.Subject, size: Size, work: Work) -> tuple[T
     """Return the table of a model, its verdicts on the goal, and the points of its picture."""
     runs = 1 + len(size.lists) * len(METHODS)
     advance = work.begin(subject.name, runs * size.texts)
-    prompts = draw_prompts(subject, max(size.texts, STUDIED), work.seed)
+    prompts = draw_prompts(subject, max(size.texts, size.studied), work.seed)
     task = Task(subject, prompts[: size.texts], work.seed, advance)
-    studied = Task(subject, prompts[:STUDIED], work.seed + 1, lambda: None)
+    studied = Task(subject, prompts[: size.studied], work.seed + 1, lambda: None)
     phrases = list_phrases(subject, qualities.decode(subject, write_plain(studied).texts), max(size.lists))
     plain = read(task, Written(write_banned(task, ()).texts))
     level = estimate(mean_difference, plain.surprise.nll, 0 * plain.surprise.nll, seed=work.seed)
@@ -155,7 +184,11 @@ def measure_model(subject: measuring.Subject, size: Size, work: Work) -> tuple[T
             excess = estimate(mean_difference, own.surprise.nll, plain.surprise.nll, seed=work.seed)
             rows.append(describe(f"{count:,}", name, own, str(excess), bans, work.seed))
             points.append(Point(count, name, excess))
-        verdicts.append(f"{subject.name}, {count:,} phrases: {judge(measured, plain, work.seed)}")
+        named = instruct(task, phrases[:count])[1]
+        verdicts.append(
+            f"{subject.name}, {count:,} phrases: {judge(measured, plain, work.seed)}; "
+            f"prompt-only names {named:,} of them"
+        )
     return Table(subject.name, COLUMNS, rows), verdicts, points
 
 
@@ -213,7 +246,7 @@ def draw_plot(points: Mapping[str, Sequence[Point]], path: Path) -> None:
         for method, (label, color, dashes) in LINES.items():
             excesses = [point.excess for point in own if point.method == method]
             spread = [[e.value - e.low for e in excesses], [e.high - e.value for e in excesses]]
-            places = [place + 0.06 * (list(LINES).index(method) - 1.5) for place in range(len(excesses))]
+            places = [place + 0.06 * (list(LINES).index(method) - 2) for place in range(len(excesses))]
             panel.errorbar(
                 places, [e.value for e in excesses], yerr=spread, label=label, color=color, linestyle=dashes,
                 marker="o", markersize=4, capsize=2,
@@ -225,8 +258,8 @@ def draw_plot(points: Mapping[str, Sequence[Point]], path: Path) -> None:
     panels[0][0].set_ylabel("extra nats per token, 95 % intervals")
     panels[0][0].set_ylim(0, None)
     handles, labels = panels[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="lower center", ncols=4, frameon=False)
-    figure.tight_layout(rect=(0, 0.08, 1, 1))
+    figure.legend(handles, labels, loc="lower center", ncols=3, frameon=False)
+    figure.tight_layout(rect=(0, 0.13, 1, 1))
     figure.savefig(path, metadata={"Date": None})
     plt.close(figure)
 

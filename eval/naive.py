@@ -6,7 +6,7 @@ of letters, apostrophes and single spaces.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -68,35 +68,67 @@ def fold(text: str) -> tuple[str, list[int]]:
     return "".join(folded), places
 
 
+class Row:
+    """A text that is being written.
+
+    slots: places in the shared cache of the tokens before the next one, from the prompt's last token on.
+    """
+
+    def __init__(self, prompt: Sequence[int], seed: int) -> None:
+        self.prompt = list(prompt)
+        self.generator = torch.Generator().manual_seed(seed)
+        self.kept: list[int] = []
+        self.lengths = [0]
+        self.slots: list[int] = []
+        self.violations = self.conceded = self._here = 0
+
+    def draw(self, logits: torch.Tensor, phrases: Phrases, decode: Callable[[list[int]], str], *, tokens: int) -> int:
+        """Draw a token; on a violation cut back to its start. Return how many slots stay."""
+        self.kept.append(int(torch.multinomial(torch.softmax(logits.float(), dim=-1), 1, generator=self.generator)))
+        text = decode(self.kept)
+        start = phrases.find(text, since=self.lengths[-1], is_final=len(self.kept) == tokens)
+        self.lengths.append(len(text))
+        self.violations += start is not None
+        if start is None or self._here >= PATIENCE:
+            self.conceded += start is not None
+            self._here = 0 if start is None else self._here
+            return len(self.slots)
+        self._here += 1
+        first = next(i for i, end in enumerate(self.lengths[1:]) if end > start)
+        del self.kept[first:], self.lengths[first + 1 :]
+        return first  # the token before the violation is read again, in a new slot
+
+
 @torch.no_grad()
 def write_naively(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    prompt: Sequence[int],
+    prompts: Sequence[Sequence[int]],
     phrases: Phrases,
     *,
     tokens: int,
-    seed: int,
-) -> Naive:
-    """Write `tokens` tokens at temperature 1 from the whole vocabulary. Phrases starting in the prompt don't count."""
-    generator = torch.Generator().manual_seed(seed)
+    seeds: Iterable[int],
+) -> list[Naive]:
+    """Write `tokens` tokens at temperature 1 from the whole vocabulary. Phrases starting in the prompt don't count.
+
+    Nothing is cut out of the cache that the texts share: what was withdrawn is masked, and its slot stays empty. So a
+    sliding window must be longer than all that is drawn.
+    """
+    rows = [Row(prompt, seed) for prompt, seed in zip(prompts, seeds, strict=True)]
+    width = max(map(len, prompts))
+    fed = torch.tensor([[0] * (width - len(row.prompt)) + row.prompt for row in rows])
+    mask = torch.tensor([[0] * (width - len(row.prompt)) + [1] * len(row.prompt) for row in rows])
+    places = (mask.cumsum(dim=1) - 1).clamp(min=0)
     cache = DynamicCache()
-    fed, kept, lengths = list(prompt), list[int](), [0]
-    violations, conceded, here = 0, 0, 0
-    while len(kept) < tokens:
-        logits = model(torch.tensor([fed]), past_key_values=cache, use_cache=True).logits[0, -1]
-        kept.append(int(torch.multinomial(torch.softmax(logits.float(), dim=-1), 1, generator=generator)))
-        text = tokenizer.decode(kept)
-        start = phrases.find(text, since=lengths[-1], is_final=len(kept) == tokens)
-        lengths.append(len(text))
-        violations += start is not None
-        if start is not None and here < PATIENCE:
-            here += 1
-            first = next(i for i, end in enumerate(lengths[1:]) if end > start)
-            del kept[first:], lengths[first + 1 :]
-            cache.crop(-(cache.get_seq_length() - (len(prompt) + first - 1)))
-        else:
-            conceded += start is not None
-            here = 0 if start is None else here
-        fed = [[*prompt, *kept][-1]]
-    return Naive(kept, violations, conceded)
+    while any(len(row.kept) < tokens for row in rows):
+        output = model(fed, attention_mask=mask, position_ids=places, past_key_values=cache, logits_to_keep=1)
+        for number, row in enumerate(rows):
+            row.slots.append(mask.shape[1] - 1)
+            if len(row.kept) < tokens:
+                stay = row.draw(output.logits[number, -1], phrases, tokenizer.decode, tokens=tokens)
+                mask[number, row.slots[stay:]] = 0
+                del row.slots[stay:]
+        fed = torch.tensor([[[*row.prompt, *row.kept][-1]] for row in rows])
+        places = torch.tensor([[len(row.prompt) + len(row.kept) - 1] for row in rows])
+        mask = torch.cat([mask, torch.ones_like(fed)], dim=1)
+    return [Naive(row.kept, row.violations, row.conceded) for row in rows]

@@ -16,7 +16,7 @@ from antislop import BanList
 from antislop.metrics.segmentation import extract_words
 from eval.speed import measuring
 
-ROWS = 16  # texts that are read at once
+ROWS = 8  # texts that are read at once
 RESAMPLES = 2000
 
 Tokens = Sequence[int]
@@ -55,10 +55,10 @@ def read_surprise(subject: measuring.Subject, prompts: Sequence[Tokens], texts: 
         rows = [[*prompts[i], *texts[i]] for i in range(first, min(first + ROWS, len(texts)))]
         longest = max(map(len, rows))
         ids = torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows])  # on the right: nobody looks there
-        logs = torch.log_softmax(subject.model(ids).logits.float(), dim=-1)
+        logits = subject.model(ids).logits
         for place, row in enumerate(rows):
             start = len(prompts[first + place])
-            own = logs[place, start - 1 : len(row) - 1]
+            own = torch.log_softmax(logits[place, start - 1 : len(row) - 1].float(), dim=-1)
             nll[first + place] = -own.gather(1, torch.tensor(row[start:])[:, None]).mean()
             entropy[first + place] = -(own.exp() * own).sum(dim=-1).mean()
     return Surprise(nll, entropy)

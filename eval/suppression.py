@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from antislop import BanList
-from eval import qualities
+from eval import gemma, qualities
 from eval.command import Work, answer_question
 from eval.contests import BAD_WORDS, EXACT, GENERATE, RIVAL, TOKEN, Contest, hold_contest
 from eval.phrase_lists import STUDIED, list_phrases
@@ -33,6 +33,7 @@ SIZES = {
     "full": Size(3, 4, 150, (20, 200, 1000, 2000, 8000, 100_000), 15),
     "quick": Size(2, 2, 60, (20, 2000, 8000), 2),
     "smallest": Size(1, 1, 12, (20,), 10),
+    gemma.NAME: Size(1, 8, 60, (500, 8000, 100_000), 30),
 }
 
 
@@ -42,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def answer(work: Work) -> Answer:
     """Measure all lists with all models that are there."""
-    size = SIZES[work.setting]
+    size = work.choose(SIZES)
     tables: list[Table] = []
     notes = list(NOTES)
     verdicts: list[str] = []

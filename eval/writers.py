@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import islice, takewhile
 from typing import Any
 
 import torch
+from transformers import LogitsProcessor
 
-from antislop import AntiSlop
+from antislop import AntiSlop, BanList
+from antislop.datasets.prompt_only import AvoidanceInstruction
 from antislop.decoding.policy import MAX_REWINDS, Method
 from antislop.hf.vocabulary import Vocabulary
-from eval.naive import Phrases, write_naively
+from antislop.records.prompts import Prompt
+from eval.naive import Naive, Phrases, fold, write_naively
 from eval.speed import measuring
 
 OPENING = 8  # tokens of a prompt, at least
 ROWS = 32  # texts that are written at once
 FIRST_SEED = 10_000
+BIAS = -100.0  # what a logit bias of the servers may be at least
+ROOM = 300  # tokens of a prompt with the instruction to avoid phrases
 
 
 @dataclass(frozen=True)
@@ -109,12 +117,16 @@ def write_banned(
 
 
 def write_oracle(task: Task, phrases: Sequence[str]) -> Written:
-    """Write by rejection sampling with replacement, text by text."""
+    """Write by rejection sampling with replacement."""
     banned, model, tokenizer = Phrases(phrases), task.subject.model, task.subject.tokenizer
-    found = []
-    for prompt, seed in zip(task.prompts, task.seeds(), strict=True):
-        found.append(write_naively(model, tokenizer, prompt, banned, tokens=task.subject.tokens, seed=seed))
-        task.advance()
+    found, seeds = list[Naive](), task.seeds()
+    for first in range(0, len(task.prompts), ROWS):
+        prompts = task.prompts[first : first + ROWS]
+        found += write_naively(
+            model, tokenizer, prompts, banned, tokens=task.subject.tokens, seeds=islice(seeds, len(prompts))
+        )
+        for _ in prompts:
+            task.advance()
     violations, conceded = (sum(getattr(each, name) for each in found) for name in ("violations", "conceded"))
     return Written([each.tokens for each in found], violations, conceded)
 
@@ -122,6 +134,78 @@ def write_oracle(task: Task, phrases: Sequence[str]) -> Written:
 def write_bad_words(task: Task, phrases: Sequence[str]) -> Written:
     """Write with transformers' `bad_words_ids`, by a sampler that bans nothing itself."""
     return Written(write_banned(task, (), bad_words_ids=spell(task.subject, phrases)).texts)
+
+
+def write_biased(task: Task, phrases: Sequence[str]) -> Written:
+    """Write with transformers' `sequence_bias`, a logit bias, by a sampler that bans nothing itself."""
+    biases = [[tokens, BIAS] for tokens in spell(task.subject, phrases)]
+    return Written(write_banned(task, (), sequence_bias=biases).texts)
+
+
+def write_masked(task: Task, phrases: Sequence[str]) -> Written:
+    """Write with `MaskCompletingTokens`, by a sampler that bans nothing itself."""
+    return Written(write_banned(task, (), logits_processor=[MaskCompletingTokens(task.subject, phrases)]).texts)
+
+
+def write_instructed(task: Task, phrases: Sequence[str]) -> Written:
+    """Write without bans after prompts that begin with the instruction to avoid the phrases, as many as fit."""
+    prompts, _ = instruct(task, phrases)
+    return Written(write_banned(replace(task, prompts=prompts), ()).texts)
+
+
+def instruct(task: Task, phrases: Sequence[str]) -> tuple[list[list[int]], int]:
+    """Return the prompts with the instruction to avoid phrases, and how many phrases each names at least."""
+    tokenizer: Any = task.subject.tokenizer
+    avoid, room = AvoidanceInstruction(BanList(phrases), tokenizer), min(ROOM, task.subject.positions // 2)
+    texts = [tokenizer.decode(prompt, skip_special_tokens=True) for prompt in task.prompts]
+    told = [avoid.add_to(Prompt("", text, None, {}), room=room) for text in texts]
+    return [tokenizer(prompt.text)["input_ids"] for prompt, _ in told], min(count for _, count in told)
+
+
+class MaskCompletingTokens(LogitsProcessor):
+    """Masks each token that would write the last letter of a banned phrase, in any tokenization.
+
+    As in NCO (arXiv 2605.10065) the phrase's beginning stays in the text. A token that writes more letters of the same
+    word is not masked. Like all processors it reads the prompt, too.
+    """
+
+    def __init__(self, subject: measuring.Subject, phrases: Sequence[str]) -> None:
+        self.phrases, self._longest = sorted(phrases), max(map(len, phrases))
+        self.vocabulary = Vocabulary.of(subject.tokenizer)
+        surfaces = enumerate(self.vocabulary.surfaces[: int(subject.model.config.vocab_size)])
+        self._tokens = sorted((fold(surface.decode(errors="replace"))[0], token) for token, surface in surfaces)
+        banned = set(phrases)
+        self._within = [token for surface, token in self._tokens if _holds_later(surface, banned)]
+        self.find_endings = cache(self._find_endings)
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        scores = scores.clone()
+        for row, tokens in enumerate(input_ids[:, -self._longest :].tolist()):
+            text = fold(self.vocabulary.join(tokens).decode(errors="replace"))[0]
+            begun = [text[i:] for i in range(len(text) + 1) if not text[max(0, i - 1) : i].isalnum()]
+            masked = [*self._within, *(token for start in begun for token in self.find_endings(start))]
+            scores[row, masked] = -torch.inf
+        return scores
+
+    def _find_endings(self, start: str) -> list[int]:
+        """Return the tokens that write the rest of the phrases that begin so."""
+        phrases = self.phrases[bisect_left(self.phrases, start) :]
+        rests = [phrase[len(start) :] for phrase in takewhile(lambda phrase: phrase.startswith(start), phrases)]
+        spaced = [" " + rest for rest in rests if start.endswith(" ")]  # more white space counts as one space
+        return [token for rest in (*rests, *spaced) if rest for token in self._find_tokens(rest)]
+
+    def _find_tokens(self, rest: str) -> list[int]:
+        """Return the tokens that begin with the rest of a phrase, unless its last word goes on in them."""
+        after = (self._tokens[i] for i in range(bisect_left(self._tokens, (rest, 0)), len(self._tokens)))
+        begin = takewhile(lambda pair: pair[0].startswith(rest), after)
+        return [token for surface, token in begin if not surface[len(rest) :][:1].isalnum()]
+
+
+def _holds_later(surface: str, phrases: Collection[str]) -> bool:
+    """Return whether a token contains a phrase that begins behind a character that is no letter."""
+    size = len(surface)
+    edges = [i for i in range(1, size + 1) if i == size or not surface[i - 1 : i + 1].isalnum()]
+    return any(surface[start:end] in phrases for start in edges for end in edges if end > start)
 
 
 def spell(subject: measuring.Subject, phrases: Sequence[str]) -> list[list[int]]:

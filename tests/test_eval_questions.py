@@ -7,12 +7,14 @@ import json
 import math
 import re
 from collections import Counter
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import assume, given, settings, strategies as st
+from transformers import AutoModelForCausalLM, Gemma3TextConfig
 
 import antislop
 from antislop.trace.report import Report
@@ -161,9 +163,74 @@ def test_the_naive_oracle_sees_a_phrase_when_its_end_is_decided(cut: int) -> Non
 def test_the_naive_oracle_writes_none_of_its_phrases_and_the_wanted_number_of_tokens() -> None:
     naive, (model, tokenizer) = load("naive"), antislop.tiny_model()
     banned = ["the", "a", "of", "and his"]
-    written = naive.write_naively(model, tokenizer, [0], naive.Phrases(banned), tokens=60, seed=1)
-    assert len(written.tokens) == 60 and written.violations and not written.conceded
-    assert not list(antislop.BanList(banned).find(tokenizer.decode(written.tokens)))
+    phrases = naive.Phrases(banned)
+    for written in naive.write_naively(model, tokenizer, [[0], [0, 5, 6]], phrases, tokens=60, seeds=[1, 2]):
+        assert len(written.tokens) == 60 and written.violations and not written.conceded
+        assert not list(antislop.BanList(banned).find(tokenizer.decode(written.tokens)))
+
+
+@pytest.mark.parametrize("name", ["tiny", "gemma3"])
+def test_the_naive_oracle_reads_each_token_as_if_nothing_had_been_withdrawn(name: str) -> None:
+    """Its next token is that of a fresh forward pass over the prompt and the kept text, at each place."""
+    import torch
+
+    naive, (model, tokenizer) = load("naive"), antislop.tiny_model()
+    if name == "gemma3":  # with a sliding window
+        config = Gemma3TextConfig(
+            vocab_size=len(tokenizer),
+            hidden_size=32,
+            intermediate_size=48,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            head_dim=8,
+            num_hidden_layers=2,
+            layer_types=["sliding_attention", "full_attention"],
+        )
+        model = AutoModelForCausalLM.from_config(config).eval()
+    seen: list[torch.Tensor] = []
+    rows: list[Any] = []
+    draw = naive.Row.draw
+
+    def follow(row: Any, logits: torch.Tensor, *rest: Any, **more: Any) -> int:
+        fresh = model(torch.tensor([[*row.prompt, *row.kept]])).logits[0, -1]
+        seen.append((fresh - logits).abs().max())
+        rows.append(row)
+        return int(draw(row, logits, *rest, **more))
+
+    with torch.no_grad(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(naive.Row, "draw", follow)
+        words = {tokenizer.decode([token]).strip().lower() for token in range(0, len(tokenizer), 4)}
+        phrases = naive.Phrases([word for word in words if re.fullmatch("[a-z]+", word)])
+        naive.write_naively(model, tokenizer, [[0], [0, 5, 6]], phrases, tokens=30, seeds=[1, 2])
+    assert sum(row.violations for row in dict.fromkeys(rows)) and max(seen) < 1e-4
+
+
+WORDS = ("the old", "he", "he said", "the", "that the", "in")
+
+
+@cache
+def make_mask(phrases: tuple[str, ...]) -> Any:
+    writers, measuring = load("writers"), load("speed.measuring")
+    return writers.MaskCompletingTokens(measuring.load("tiny", 10), phrases)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    phrases=st.lists(st.sampled_from(WORDS), min_size=1, max_size=4, unique=True),
+    text=st.text("theoldsaidn ' .\n", max_size=12),
+)
+def test_the_masked_tokens_are_those_that_write_a_phrases_last_letter(phrases: list[str], text: str) -> None:
+    import torch
+
+    banned, (_, tokenizer) = load("naive").Phrases(phrases), antislop.tiny_model()
+    assume(banned.find(text, since=0, is_final=True) is None)
+    mask = make_mask(tuple(sorted(phrases)))
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    assume(mask.vocabulary.join(ids).decode() == text)
+    scores = mask(torch.tensor([ids], dtype=torch.long).view(1, -1), torch.zeros(1, len(tokenizer)))[0]
+    surfaces = [mask.vocabulary.surface(token).decode(errors="replace") for token in range(len(tokenizer))]
+    expected = [banned.find(text + surface, since=len(text), is_final=True) is not None for surface in surfaces]
+    assert (scores == -torch.inf).tolist() == expected
 
 
 def test_without_phrases_all_writers_write_the_same() -> None:
