@@ -6,6 +6,7 @@ import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -177,14 +178,7 @@ def choose_violated(subject: measuring.Subject, studied: Sequence[str], rate: in
 
 def write_rows(subject: measuring.Subject, rows: int, sampler: AntiSlop | None = None) -> measuring.Contestant:
     """Return a contestant that continues the prompts in a batch; with one row, each seed continues its own prompt."""
-
-    def write(seed: int) -> measuring.Written:
-        prompts = [subject.prompt(seed + row) for row in range(rows)]
-        padded = subject.tokenizer(prompts, return_tensors="pt", padding=True, padding_side="left")
-        ids, mask = padded["input_ids"], padded["attention_mask"]
-        return subject.write_rows(ids, seed=seed, sampler=sampler, attention_mask=mask)
-
-    return write
+    return partial(subject.write_batch, rows=rows, sampler=sampler)
 
 
 def find_goal(each: Listed, rows: int, *, large: bool) -> float | None:

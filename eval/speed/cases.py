@@ -39,6 +39,8 @@ RIVAL_SHORT = 50  # tokens per text where the list is long: the rival's time per
 COMPILED = 100_000
 START = 16  # tokens of a prompt for a static cache
 STUDIED = 24  # texts whose phrases are counted
+FREQUENT = 5  # occurrences in short texts that don't rule a phrase out
+SERVED = 1000, 48  # the first seed and the number of the texts that a list for a server is chosen with
 POOLED = 1024  # tokens of the texts that prompts are cut from
 FEW = 3  # rounds at the most where one takes minutes
 
@@ -68,6 +70,10 @@ class Bench:
         if self.subject.is_random:
             texts = draw_ids(self.subject, STUDIED, self.studied_tokens).tolist()
             return [str(self.subject.tokenizer.decode(ids)) for ids in texts]
+        if self.subject.is_large:
+            written = self.subject.write_batch(100, rows=STUDIED).tokens
+            rows = torch.tensor(written).view(STUDIED, -1).tolist()
+            return [self.subject.read(seed, tokens) for seed, tokens in enumerate(rows, start=100)]
         return self._write(range(100, 100 + STUDIED))
 
     @cached_property
@@ -105,6 +111,17 @@ class Bench:
         """For each rate of `RATES`, phrases that the sampler withdraws about that often in the timed texts."""
         return {rate: self.calibrate(aim, self.contestant, self.race.seeds) for rate, aim, _ in RATES}
 
+    def calibrate_served(self, rate: float) -> list[str]:
+        """Choose phrases that a server's texts violate about that often; large models try them in one batch."""
+        first, count = SERVED
+        if not self.subject.is_large:
+            return self.calibrate(rate, self.contestant, range(first, first + count), tries=3)
+
+        def contestant(phrases: Sequence[str]) -> Contestant:
+            return functools.partial(self.subject.write_batch, rows=count, sampler=self.sampler(phrases))
+
+        return self.calibrate(rate, contestant, [first], tries=3)
+
     def calibrate(
         self,
         rate: float,
@@ -118,7 +135,7 @@ class Bench:
 
         contestant: returns a contestant for a list. words: the minimum per phrase.
         """
-        ranked = rank_frequent(self.studied, most=max(2, self.studied_tokens * STUDIED // 500))
+        ranked = rank_frequent(self.studied, most=max(FREQUENT, self.studied_tokens * STUDIED // 500))
         ranked = [(phrase, count) for phrase, count in ranked if len(phrase.split()) >= words]
         aim, tried = rate, []
         for _ in range(tries):
@@ -131,7 +148,7 @@ class Bench:
         return min(tried)[1]
 
     def _write(self, seeds: Iterable[int]) -> list[str]:
-        return [self.subject.read(seed, self.subject.write(seed)) for seed in seeds]
+        return [self.subject.read(seed, self.subject.write(seed).tokens) for seed in seeds]
 
 
 def draw_ids(subject: Subject, rows: int, tokens: int) -> Tensor:

@@ -9,12 +9,13 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 from urllib.request import urlopen
 
 from antislop.endpoint import Endpoint, EndpointSampler
+from eval import gemma
 from eval.speed.cases import Bench
 from eval.speed.measuring import Result, Skipped, Subject, stretch
 from eval.speed.plain_streams import Engine, count_written, read_texts
@@ -25,9 +26,9 @@ from tests.support.vllm_server import PYTHON, serve_vllm
 
 STREAMS = 8
 TEXTS = 96  # per round and contestant: at the end of a round fewer than `STREAMS` are left
+LARGE_TEXTS = 16  # of a large model
 WARM_UP = 2  # rounds: vLLM compiles a function for each number of texts, a matrix product for each number of tokens
 RATE = 30  # violations per 1,000 kept tokens
-CALIBRATED = range(1000, 1048)  # seeds of the texts that the list is chosen with
 LISTED = 500  # phrases of the list that never matches
 NO_MATCH_GOAL = 0.95
 GOALS: Mapping[Engine, Mapping[str, float]] = {
@@ -150,7 +151,8 @@ def measure_endpoints(bench: Bench) -> Iterator[Result]:
     """Compare two lists on each server with the server's own streams."""
     if bench.subject.is_random:
         raise Skipped("endpoints is for models that write text, so it is not measured.")
-    for setup in SETUPS:
+    large = [setup._replace(texts=LARGE_TEXTS) for setup in SETUPS if setup.stretched == 1]
+    for setup in large if bench.subject.is_large else SETUPS:
         with serve(bench.subject, setup) as process:
             yield from compare_with_plain(bench, Served(bench.subject, setup, process))
 
@@ -161,8 +163,7 @@ def serve(subject: Subject, setup: Setup) -> Iterator[ServingProcess]:
     model = stretch(subject.model, setup.stretched) if setup.stretched > 1 else subject.model
     with tempfile.TemporaryDirectory() as folder:
         if setup.engine == "llama.cpp":
-            path = Path(folder) / "model.gguf"
-            write_gguf(model, subject.tokenizer, path)
+            path = find_gguf(subject, Path(folder))
             with serve_llama_cpp(path, slots=STREAMS) as process:
                 yield process
             return
@@ -170,16 +171,27 @@ def serve(subject: Subject, setup: Setup) -> Iterator[ServingProcess]:
         if not python:
             raise Skipped(f"endpoints: {PYTHON} names no Python with vLLM, so vLLM is not measured.")
         model.generation_config = subject.model.generation_config
-        model.save_pretrained(folder)
-        subject.tokenizer.save_pretrained(folder)
-        with serve_vllm(python, Path(folder), Path(folder) / "log.txt", slots=STREAMS) as process:
+        source = replace(subject, model=model).save(Path(folder))
+        dtype = ("--dtype", "bfloat16") if subject.is_large else ()
+        with serve_vllm(python, source, Path(folder) / "log.txt", *dtype, slots=STREAMS) as process:
             yield process
+
+
+def find_gguf(subject: Subject, folder: Path) -> Path:
+    """Return a model's file for llama.cpp: a large model's own, or one that is written into this folder."""
+    if subject.is_large and subject.name != gemma.NAME:
+        raise Skipped(f"endpoints: no GGUF file of {subject.name} is known, so llama.cpp is not measured.")
+    if subject.name == gemma.NAME:
+        return gemma.assemble_gguf()
+    path = folder / "model.gguf"
+    write_gguf(subject.model, subject.tokenizer, path)
+    return path
 
 
 def compare_with_plain(bench: Bench, served: Served) -> Iterator[Result]:
     """Let the contestants write in turn in each round, another one first each time."""
     contestants = {"alone": served.read_plainly}
-    frequent = bench.calibrate(RATE, bench.contestant, CALIBRATED, tries=3)
+    frequent = bench.calibrate_served(RATE)
     for name, phrases in (("no match", bench.absent[:LISTED]), ("violations", frequent)):
         contestants[name] = functools.partial(served.sample, make_sampler(bench, served, phrases))
     runs: dict[str, list[Run]] = {name: [] for name in contestants}

@@ -26,10 +26,10 @@ from tests.support.vllm_offline import run_job
 from tests.support.vllm_server import PYTHON
 
 PLACES, TEXTS = 16, 160  # many, so that the time in which the last texts end says little
+LARGE_TEXTS = 16  # of a large model, all at once
 WARM_UP = 2
 LISTED = 818
 RATE = 14  # violations per 1,000 kept tokens of `AntiSlop`: about 30 rewinds if all is drawn again
-CALIBRATED = range(1000, 1048)  # seeds of the texts that the list is chosen with
 GOALS = {"again": (None, None), "no bans": (0.98, 1.02), "no match": (0.95, 1.08), "violations": (0.90, 1.15)}
 """Kept tokens per second, and CPU time per kept token, relative to vLLM alone; "again" is a second one, for noise."""
 JUDGED_GOAL = 2.0
@@ -52,14 +52,15 @@ def measure_inside(bench: Bench) -> Iterator[Result]:
     python = os.environ.get(PYTHON)
     if not python:
         raise Skipped(f"inside: {PYTHON} names no Python with vLLM, so vLLM is not measured.")
-    frequent = bench.calibrate(RATE, bench.contestant, CALIBRATED, tries=3)
+    frequent = bench.calibrate_served(RATE)
     lists = {"alone": None, "again": None, "no bans": [], "no match": bench.absent[:LISTED]}
     lists["violations"] = frequent + bench.absent[: LISTED - len(frequent)]
     with tempfile.TemporaryDirectory() as folder:
-        bench.subject.model.save_pretrained(folder)
-        bench.subject.tokenizer.save_pretrained(folder)
-        prompts = [bench.subject.tokenizer(bench.subject.prompt(number))["input_ids"] for number in range(TEXTS)]
-        job = {"model": folder, "prompts": prompts, "tokens": bench.subject.tokens, "lists": lists}
+        subject = bench.subject
+        texts, dtype = (LARGE_TEXTS, "bfloat16") if subject.is_large else (TEXTS, "float32")
+        prompts = [subject.tokenizer(subject.prompt(number))["input_ids"] for number in range(texts)]
+        job = {"model": subject.save(Path(folder)), "dtype": dtype, "prompts": prompts}
+        job |= {"tokens": subject.tokens, "lists": lists}
         job["rounds"] = bench.race.rounds + WARM_UP
         found = run_job(python, Path(folder), job, module=__name__)
     runs = {name: [Run(*lap) for lap in laps[WARM_UP:]] for name, laps in found.items()}
@@ -113,7 +114,7 @@ def run(job: dict[str, Any]) -> dict[str, list[Run]]:
 
     from antislop.vllm import banning
 
-    options = {"dtype": "float32", "enforce_eager": True, "max_model_len": 512, "block_size": 32}
+    options = {"dtype": job["dtype"], "enforce_eager": True, "max_model_len": 512, "block_size": 32}
     options |= {"model": job["model"], "max_num_seqs": PLACES}
     alone, banned, again = LLM(**options), LLM(**options, **banning()), LLM(**options)
     engines = {"alone": alone, "again": again}

@@ -125,6 +125,13 @@ class Subject:
             return Written(tokens, forward_passes=len(tokens))
         return Written(tokens, report.forward_passes, report.violations, report.matcher_seconds, report.accepted_tokens)
 
+    def write_batch(self, seed: int, *, rows: int, sampler: AntiSlop | None = None) -> Written:
+        """Write a text for the prompts of as many seeds, all in one batch."""
+        prompts = [self.prompt(seed + row) for row in range(rows)]
+        padded = self.tokenizer(prompts, return_tensors="pt", padding=True, padding_side="left")
+        mask = padded["attention_mask"].to(self.model.device)
+        return self.write_rows(padded["input_ids"], seed=seed, sampler=sampler, attention_mask=mask)
+
     def settings(self) -> dict[str, Any]:
         """Return the common arguments of `generate`: no processor, and a fixed number of tokens."""
         return {
@@ -159,10 +166,18 @@ class Subject:
 
         return followed
 
-    def read(self, seed: int, written: Written) -> str:
+    def read(self, seed: int, tokens: Sequence[int]) -> str:
         """Return the prompt and the text, including special tokens."""
         ids = self.tokenizer(self.prompt(seed))["input_ids"]
-        return str(self.tokenizer.decode([*ids, *written.tokens]))
+        return str(self.tokenizer.decode([*ids, *tokens]))
+
+    def save(self, folder: Path) -> str:
+        """Return what another process loads the model by: this folder, or what a large model was loaded by itself."""
+        if self.is_large:
+            return str(self.model.name_or_path)
+        self.model.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+        return str(folder)
 
 
 def load(name: str, tokens: int, *, dtype: torch.dtype = torch.float32) -> Subject:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import tarfile
 from collections.abc import Callable, Iterator
@@ -257,6 +258,15 @@ def test_invalid_bytes_decode_as_by_a_byte_level_tokenizer() -> None:
     reference = byte_level()
     for tokens in random_tokens(reference, seed=3):
         check_join(reference, tokens)
+
+
+def test_what_is_parsed_of_a_tokenizer_does_not_grow_with_its_vocabulary(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parsing all of a vocabulary of 262,144 tokens, with its merges, took most of the time of making a sampler."""
+    _, tokenizer = antislop.tiny_model()
+    parsed = list[str | bytes]()
+    monkeypatch.setattr(json, "loads", lambda text, loads=json.loads: parsed.append(text) or loads(text))
+    Vocabulary.of(tokenizer)
+    assert parsed and max(map(len, parsed)) < 1000 < len(tokenizer)
 
 
 def test_added_tokens_that_are_not_special_have_a_surface() -> None:

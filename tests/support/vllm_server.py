@@ -26,7 +26,7 @@ SMALL_BLOCKS = ("--block-size", "32")
 
 
 @contextmanager
-def serve_vllm(python: str, model: Path, log: Path, *options: str, slots: int = 8) -> Iterator[ServingProcess]:
+def serve_vllm(python: str, model: Path | str, log: Path, *options: str, slots: int = 8) -> Iterator[ServingProcess]:
     """Serve a folder of a model with 512 positions on a free port. log: a file for all that vLLM writes."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
