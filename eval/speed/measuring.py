@@ -181,11 +181,7 @@ class Subject:
 
 
 def load(name: str, tokens: int, *, dtype: torch.dtype = torch.float32) -> Subject:
-    """Load a model by its name; raise `Skipped` if it does not exist here.
-
-    name: "tiny", "random55M", "gemma-3-270m", a folder of the shared assets' models, or what
-    `AutoModelForCausalLM.from_pretrained` takes: any folder, or the id of a causal model on the hub.
-    """
+    """Load a model by its name, as eval/README.md lists them; raise `Skipped` if it does not exist here."""
     if name == RANDOM:
         return _invent_model(tokens)
     if name == "tiny":
