@@ -82,7 +82,7 @@ def test_loops_are_counted_with_bans_and_without(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     loops, (_, tokenizer) = load("loops"), antislop.tiny_model()
-    monkeypatch.setattr(loops, "ASSETS", tmp_path)
+    monkeypatch.setattr(load("passages"), "ASSETS", tmp_path)
     monkeypatch.setattr(loops, "STEPS", ("tiny",))
     looping = " He was so glad to be home, and slept." * 6
 
