@@ -86,7 +86,7 @@ def plot(rows: Sequence[Row], path: Path) -> None:
     for row in rows:
         kind, figure = KINDS.get(row["benchmark"], ("", ""))
         if figure in row:
-            points.setdefault(row["model"], []).append(Point(kind, row[figure], row["values"], []))
+            points.setdefault(row["model"], []).append(Point(kind, row[figure], 1, row["values"], None, []))
     draw_plot(points, path)
 
 
