@@ -109,6 +109,17 @@ def test_the_command_for_a_gpu_runs_dry(tmp_path: Path, capsys: pytest.CaptureFi
     assert (tmp_path / "gpu.md").read_text(encoding="utf-8") == capsys.readouterr().out
 
 
+@pytest.mark.slow
+def test_another_model_takes_the_place_of_the_invented_one_on_a_gpu(tmp_path: Path) -> None:
+    gpu = load("gpu")
+    assert gpu.main(["--dry", "--out", str(tmp_path), "--model", "tiny"]) == 0
+    run = json.loads((tmp_path / "gpu.json").read_text(encoding="utf-8"))
+    assert run["left_out"] == []
+    assert {(row["model"], row["benchmark"]) for row in run["results"]} == {
+        ("tiny", name) for _, name, _, _ in gpu.PARTS
+    }
+
+
 def test_the_command_for_a_gpu_names_what_its_time_does_not_allow(tmp_path: Path) -> None:
     gpu = load("gpu")
     assert gpu.main(["--dry", "--minutes", "0", "--out", str(tmp_path)]) == 0
@@ -135,6 +146,16 @@ def test_the_page_is_filled_from_a_run() -> None:
     assert "| often | ≥ 0.9 | 0.550× (0.5 … 0.6) **missed** | 0.950× |" in filled
     assert "old" not in filled and "Not part of this run." in filled
     assert filled.count("<!-- end -->") == 3 and page.fill(filled, run) == filled
+
+
+def test_the_plot_of_the_page_is_drawn_from_a_run(tmp_path: Path) -> None:
+    rows = [
+        {"model": "tiny", "benchmark": "no violation", "phrases": 500, "values": [0.9, 1.0]},
+        {"model": "tiny", "benchmark": "violations", "violations_per_1000": 30, "values": [0.8]},
+        {"model": "tiny", "benchmark": "memory", "values": [1.0]},
+    ]
+    load("page").plot(rows, tmp_path / "speed.svg")
+    assert (tmp_path / "speed.svg").read_text(encoding="utf-8").count("tiny") == 1
 
 
 @pytest.mark.slow

@@ -1,10 +1,11 @@
 """Measure everything that needs a GPU, in ten minutes and without a network: a table with goals, and its JSON.
 
-    python -m eval.speed.gpu [--minutes 10] [--out eval/results]
+    python -m eval.speed.gpu [--minutes 10] [--out eval/results] [--model NAME_OR_PATH]
     python -m eval.speed.gpu --dry                            # tiny shapes on the CPU: whether it runs
 
 Two models write English: the bundled one, and a bfloat16 one of the shape of Llama 3.2 1B with a vocabulary of 151,936
-tokens, made by `build_llama`. What is not measured when the share of time of its part is over is left out, and named.
+tokens, made by `build_llama`, for which --model takes any causal model instead. What is not measured when the share of
+time of its part is over is left out, and named.
 """
 
 from __future__ import annotations
@@ -33,11 +34,12 @@ from eval import ROOT
 from eval.reporting import Table, describe_conditions, find_commit, render_table
 from eval.speed.batches import measure_in_flight
 from eval.speed.cases import STUDIED, Bench
-from eval.speed.measuring import ASSETS, Contestant, Race, Result, Subject, Written, build_llama, compare, figures
+from eval.speed.measuring import ASSETS, Contestant, Race, Result, Subject, Written, build_llama, compare, figures, load
 from eval.speed.phrases import collect_words, invent
 
 START, POOLED, POOL_ROWS = 16, 1024, 32  # tokens of a prompt; tokens and rows of the text that prompts are cut from
 LISTED, RATE = 500, 30  # phrases, and violations per 1,000 kept tokens
+SHAPE = "1.2B"  # the model that another can stand in for
 EAGER, COMPILED = (0.99, 0.93), (0.97, 0.93)  # of generate's speed, without violations and at `RATE`
 MEMORY = {1: 8.0, 16: 40.0, 64: 150.0}  # rows: megabytes above generate
 WAITS, REWIND_WAITS = 1.0, 4.0  # per step and per rewind
@@ -227,12 +229,12 @@ def count_graphs() -> int:
 
 Part = Callable[[Ready, float], Iterator[Result]]
 PARTS: Sequence[tuple[str, str, Part, float]] = (
-    ("1.2B", "eager", measure_rows, 0.33),
-    ("1.2B", "memory", measure_memory, 0.08),
-    ("1.2B", "waits", measure_waits, 0.05),
-    ("1.2B", "compiled", partial(measure_rows, static=True), 0.23),
+    (SHAPE, "eager", measure_rows, 0.33),
+    (SHAPE, "memory", measure_memory, 0.08),
+    (SHAPE, "waits", measure_waits, 0.05),
+    (SHAPE, "compiled", partial(measure_rows, static=True), 0.23),
     ("tiny", "eager", measure_rows, 0.09),
-    ("1.2B", "in flight", lambda ready, until: measure_in_flight(ready.until(until)), 0.12),
+    (SHAPE, "in flight", lambda ready, until: measure_in_flight(ready.until(until)), 0.12),
 )
 """Model, name, what measures it, and its share of the time. A tenth is left for last rounds, which may take longer."""
 
@@ -242,6 +244,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--out", type=Path, help="a folder for gpu.json and gpu.md; eval/results unless --dry")
+    parser.add_argument(
+        "--model", default=SHAPE, help=f"any causal model's folder or id, in place of the {SHAPE} shape"
+    )
     parser.add_argument("--dry", action="store_true", help="tiny shapes on the CPU, to see whether it runs")
     asked = parser.parse_args(arguments)
     if not (asked.dry or torch.cuda.is_available()):
@@ -252,7 +257,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     results: list[Result] = []
     left_out: list[str] = []
     readies: dict[str, Ready] = {}
-    for model, name, measure, share in PARTS:
+    for place, name, measure, share in PARTS:
+        model = asked.model if place == SHAPE else place
         spent += share
         until = began + spent * seconds
         print(f"{time.monotonic() - began:5.0f} s  {model}: {name}", file=sys.stderr)
@@ -276,6 +282,9 @@ def load_subject(name: str, scale: Scale, device: str) -> Subject:
     if name == "tiny":
         model, tokenizer = antislop.tiny_model()
         return Subject(name, model.to(device), tokenizer, scale.tokens)
+    if name != SHAPE:
+        subject = load(name, scale.tokens, dtype=scale.dtype)
+        return replace(subject, model=subject.model.to(device))
     model, tokenizer = build_llama(scale.shape, vocab=scale.vocab, dtype=scale.dtype, device=device)
     return Subject(name, model, tokenizer, scale.tokens)
 
