@@ -7,7 +7,7 @@ import gc
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -25,18 +25,17 @@ FOLDERS = {"full": ROOT / "eval/results", "quick": ROOT / "eval/results/quick", 
 INTERRUPTED = 130
 
 log = Console(stderr=True)
-Size = TypeVar("Size")
 
 
-class Laps(Protocol):
-    """The size of a race: the number of rounds, the texts per round, and the tokens per text."""
+class Sized(Protocol):
+    """The size of a question: a NamedTuple with the tokens of a text, and whatever else the question needs."""
 
-    @property
-    def rounds(self) -> int: ...
-    @property
-    def texts(self) -> int: ...
     @property
     def tokens(self) -> int: ...
+    def _asdict(self) -> dict[str, Any]: ...
+
+
+Size = TypeVar("Size", bound=Sized)
 
 
 @dataclass(frozen=True)
@@ -57,34 +56,31 @@ class Work:
     dtype: str
     progress: Progress
 
-    def choose(self, sizes: Mapping[str, Size]) -> Size:
-        """Return the size of the setting; in full, the size under the model's name if there is one."""
-        name = self.models[0] if self.setting == "full" and len(self.models) == 1 else self.setting
-        return sizes.get(name, sizes[self.setting])
-
     def begin(self, what: str, total: int) -> Callable[[], None]:
         """Start a progress bar; return a function that advances it by one."""
         bar = self.progress.add_task(what, total=total)
         return lambda: self.progress.advance(bar)
 
-    def load_models(self, tokens: int, notes: list[str]) -> Iterator[measuring.Subject]:
-        """Yield the models that exist, for texts of `tokens` tokens; add a note with the reason for each other one."""
+    def load_models(self, sizes: Mapping[str, Size], notes: list[str]) -> Iterator[tuple[measuring.Subject, Size]]:
+        """Yield the models that exist, each with its size; add a note with the reason for each other one.
+
+        sizes: by setting. A large model has the one under "large, SETTING", if there is one.
+        """
         for name in self.models:
             try:
-                subject = measuring.load(name, tokens, dtype=getattr(torch, self.dtype))
+                subject = measuring.load(name, sizes[self.setting].tokens, dtype=getattr(torch, self.dtype))
             except measuring.Skipped as reason:
                 notes.append(f"Skipped: {reason}")
-            else:
-                yield subject
+                continue
+            size = sizes[self.setting]
+            if subject.is_large:
+                size = sizes.get(f"large, {self.setting}", size)
+            yield replace(subject, tokens=size.tokens), size
 
-    def describe_race(self, size: Laps) -> dict[str, Any]:
-        """Return the settings that the timings of a race depend on."""
-        return {
-            "clock": self.clock,
-            "rounds": size.rounds,
-            "texts per round": size.texts,
-            "tokens per text": size.tokens,
-        }
+
+def describe_size(subject: measuring.Subject, size: Sized) -> dict[str, Any]:
+    """Return the settings that the figures of a model depend on."""
+    return {f"{subject.name}, {name}": value for name, value in size._asdict().items()}
 
 
 def answer_question(

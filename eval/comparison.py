@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from antislop import BanList
 from eval import qualities
-from eval.command import Work, answer_question
+from eval.command import Work, answer_question, describe_size
 from eval.contests import BAD_WORDS, EXACT, GENERATE, RIVAL, TOKEN, Contest, hold_contest
 from eval.phrase_lists import STUDIED, list_phrases
 from eval.qualities import estimate, mean_difference
@@ -34,8 +33,10 @@ SIZES = {
     "full": Size(3, 10, 150, 500, 60),
     "quick": Size(2, 4, 60, 500, 10),
     "smallest": Size(1, 2, 12, 20, 10),
+    "large, full": Size(3, 6, 60, 500, 60),
+    "large, quick": Size(1, 4, 40, 500, 60),
+    "large, smallest": Size(1, 2, 4, 20, 60),
 }
-LARGE_SIZES = {"full": Size(3, 6, 60, 500, 60), "quick": Size(1, 4, 40, 500, 60), "smallest": Size(1, 2, 4, 20, 60)}
 BARS = {
     GENERATE: ("without bans", "tab:gray"),
     BAD_WORDS: ("bad_words_ids", "tab:orange"),
@@ -53,16 +54,14 @@ def answer(work: Work) -> Answer:
     tables: list[Table] = []
     notes = list(NOTES)
     verdicts: list[str] = []
-    settings = {}
-    for subject in work.load_models(0, notes):
-        size = (LARGE_SIZES if subject.is_large else SIZES)[work.setting]
-        subject = replace(subject, tokens=size.tokens)
+    settings: dict[str, Any] = {"clock": work.clock}
+    for subject, size in work.load_models(SIZES, notes):
         contest, bans = race_all(subject, size, work)
         rows = tabulate(subject, bans, contest, work.seed)
         tables.append(Table(f"{subject.name}, {len(bans):,} phrases", COLUMNS, rows))
         verdicts.append(judge(subject.name, rows))
         notes += [f"{subject.name}: {why}" for why in contest.left_out.values()]
-        settings |= {f"{subject.name}, {key}": value for key, value in work.describe_race(size).items()}
+        settings |= describe_size(subject, size)
     work.out.mkdir(parents=True, exist_ok=True)
     draw_plot(tables, work.out / "comparison.svg")
     notes = list(dict.fromkeys(notes))

@@ -5,15 +5,14 @@ from __future__ import annotations
 import statistics
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import antislop
 from antislop import AntiSlop, BanList
 from eval import ROOT, qualities
-from eval.command import Work, answer_question
+from eval.command import Work, answer_question, describe_size
 from eval.contests import tell
 from eval.phrase_lists import STUDIED
 from eval.reporting import Answer, Cell, Table
@@ -47,11 +46,9 @@ SIZES = {
     "full": Size(5, 4, 200, (0, 20, 500, 1000, 8000, 100_000), (10, 35, 80)),
     "quick": Size(3, 2, 60, (0, 500, 8000, 100_000), (10, 35, 80)),
     "smallest": Size(1, 1, 12, (0, 20), (35,)),
-}
-LARGE_SIZES = {
-    "full": Size(6, 2, 40, (0, 10_000, 1_000_000), tuple(DENSE), (1, 8, 16)),
-    "quick": Size(3, 1, 40, (0, 10_000), tuple(DENSE), (1, 8)),
-    "smallest": Size(1, 1, 4, (0, 20), (10,)),
+    "large, full": Size(6, 2, 40, (0, 10_000, 1_000_000), tuple(DENSE), (1, 8, 16)),
+    "large, quick": Size(3, 1, 40, (0, 10_000), tuple(DENSE), (1, 8)),
+    "large, smallest": Size(1, 1, 4, (0, 20), (10,)),
 }
 
 
@@ -67,7 +64,10 @@ class Point(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """A list of bans. place: its length, or the violations per 1,000 tokens that it is made for."""
+    """A list of bans.
+
+    place: its length if no text violates it, or the violations per 1,000 tokens that it is chosen for; otherwise 0.
+    """
 
     kind: str
     place: int
@@ -81,17 +81,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def answer(work: Work) -> Answer:
     points: dict[str, list[Point]] = {}
     notes = list(NOTES)
-    sizes = {}
-    for subject in work.load_models(0, notes):
-        size = (LARGE_SIZES if subject.is_large else SIZES)[work.setting]
-        points[subject.name] = measure_model(replace(subject, tokens=size.tokens), size, work)
-        sizes[subject.name] = size
+    settings: dict[str, Any] = {"clock": work.clock}
+    for subject, size in work.load_models(SIZES, notes):
+        points[subject.name] = measure_model(subject, size, work)
+        settings |= describe_size(subject, size)
     work.out.mkdir(parents=True, exist_ok=True)
     draw_plot(points, work.out / "cost.svg")
     tables = [Table(name, COLUMNS, [point.row for point in own]) for name, own in points.items()]
-    settings = {
-        f"{name}, {key}": value for name, size in sizes.items() for key, value in work.describe_race(size).items()
-    }
     return Answer(
         "cost", QUESTION, tables, [judge(*pair) for pair in points.items()], LIMITS, notes, settings, "cost.svg"
     )
@@ -135,8 +131,9 @@ def measure_model(subject: measuring.Subject, size: Size, work: Work) -> list[Po
     for rows in size.rows:
         rounds, texts = (size.rounds, size.texts) if rows == 1 else (max(1, size.rounds * BATCHED // rows), 1)
         race = measuring.Race(min(rounds, size.rounds), texts, work.clock, warm_up=1)
-        contestants = {"generate": write_rows(subject, rows), "again": write_rows(subject, rows)}
-        contestants |= {str(number): write_rows(subject, rows, sampler) for number, sampler in enumerate(samplers)}
+        plain = partial(subject.write_batch, rows=rows)
+        contestants: dict[str, measuring.Contestant] = {"generate": plain, "again": plain}
+        contestants |= {str(number): partial(plain, sampler=sampler) for number, sampler in enumerate(samplers)}
         advance = work.begin(
             f"{subject.name}, {rows} rows", len(contestants) * (race.warm_up + race.rounds * race.texts)
         )
@@ -149,7 +146,7 @@ def measure_model(subject: measuring.Subject, size: Size, work: Work) -> list[Po
 
 
 def make_lists(subject: measuring.Subject, size: Size, work: Work) -> list[Listed]:
-    """Return lists of phrases that the model never writes, lists that it often violates, and lists as they are."""
+    """Return lists that the model never violates, lists that it often violates, the bundled lists, and its own list."""
     prompts = draw_prompts(subject, STUDIED, work.seed)
     texts = write_plain(Task(subject, prompts, work.seed, lambda: None)).texts
     studied = qualities.decode(subject, texts)
@@ -169,20 +166,15 @@ def choose_violated(subject: measuring.Subject, studied: Sequence[str], rate: in
     aim, tried = float(rate), list[tuple[float, list[str]]]()
     for _ in range(TRIES):
         chosen = phrases.choose_frequent(ranked, aim * tokens / 1000)
-        written = write_rows(subject, STUDIED, AntiSlop(subject.tokenizer, chosen))(seed)
+        written = subject.write_batch(seed, rows=STUDIED, sampler=AntiSlop(subject.tokenizer, chosen))
         measured = 1000 * written.violations / len(written.tokens)
         tried.append((abs(measured - rate), chosen))
         aim *= min(2.0, max(0.5, rate / measured)) if measured else 2.0
     return BanList(min(tried)[1])
 
 
-def write_rows(subject: measuring.Subject, rows: int, sampler: AntiSlop | None = None) -> measuring.Contestant:
-    """Return a contestant that continues the prompts in a batch; with one row, each seed continues its own prompt."""
-    return partial(subject.write_batch, rows=rows, sampler=sampler)
-
-
 def find_goal(each: Listed, rows: int, *, large: bool) -> float | None:
-    """Return what the ratio should be at least; None where nothing was promised."""
+    """Return the smallest ratio that meets the goal, or None for a list that has no goal."""
     if not large:
         return GOAL if each.kind in (NEVER, OFTEN) else None
     if each.kind == OFTEN:

@@ -88,14 +88,17 @@ CASES = (
 
 
 class Published(NamedTuple):
-    """A case of AprAD's Table 1, and what stands there of each method: divergence, and model calls per token."""
+    """A case of AprAD's Table 1.
+
+    figures: the divergence and the model calls per token that the paper reports, by method.
+    """
 
     case: Case
     figures: Mapping[str, tuple[float, float]]
 
 
 def allow(name: str, is_allowed: Callable[[str], bool]) -> Case:
-    """Return a case of three letters, of which a text has three; all texts that are not allowed are banned."""
+    """Return a case whose texts are three letters out of three; it bans each text that is not allowed."""
     texts = map("".join, product("ABC", repeat=3))
     bans = [anywhere(text) for text in texts if not is_allowed(text)]
     return Case(name, toys.Words("A", "B", "C"), bans, length=3, sharpness=0.0)
@@ -186,7 +189,7 @@ NOTES = (
     "Neither the processors nor the bans see the prompt: here all of them read the output alone.",
     "AprAD's cases are those of Table 1 of arXiv 2410.01103: a text has three of three letters, and all 27 texts are "
     "equally likely. The ideal is the model conditioned on texts that are not banned; the divergence is KL(method to "
-    "ideal), in nats. constrained masks each token after which no text is possible that is allowed; its divergence is "
+    "ideal), in nats. constrained masks a token if no allowed text can follow it; its divergence is "
     "computed. Drawn and published figures contain the noise of their draws: the ideal's own draws are not at 0.",
     "Each ban is a whole text there, so a violation begins at the first token, and exact equals text. token takes the "
     "first token's probability to 0 at the first violation. If that happens to all first tokens that begin an "
@@ -197,14 +200,14 @@ NOTES = (
     "position. Both explain why text needs fewer calls than ASAp, which has the same distribution. "
     "constrained, as computed here, knows which tokens are dead ends, so it asks each position once.",
     f"Passes per valid text: the bundled model writes {TOKENS} tokens after its beginning-of-text token at temperature "
-    "1; banned are the words that it writes most often, beside function words. The acceptance rate is the share of "
+    "1. The words that it writes most often are banned, except function words. The acceptance rate is the share of "
     f"plain texts without any of them. Rejection writes a text of {TOKENS} tokens to its end, then discards it; or it "
     "stops at the token that completes a ban. Means, with 95 % intervals by bootstrap.",
     "exact solves another problem: it redraws the phrase, not the text before it, so its passes hardly depend on "
     "the acceptance rate. text has the distribution of rejection.",
     "CARS (arXiv 2510.01902) has the distribution of text, and counts the same: forward passes per valid text. It "
-    "keeps what it has learned of a prompt for all samples of this prompt, while text starts anew with each text. "
-    "Its published figures are of grammars on models of billions of parameters, so none of them stands here.",
+    "keeps the rejected beginnings of a prompt for all samples of this prompt; text forgets them with each text. "
+    "Its authors measured grammars on models of billions of parameters, so their figures can't be compared with these.",
 )
 LIMITS = (
     "These are Markov models of 4 tokens that write 4 tokens, sampled at temperature 1. They show the kind of "
@@ -290,7 +293,7 @@ def measure_published(case: Case, draws: int, seed: int) -> tuple[list[list[Cell
 
 
 def measure_passes(work: Work) -> Table:
-    """Return the forward passes for each valid text of the bundled model, over the share of its texts that are."""
+    """Return the bundled model's forward passes per valid text, over the share of its plain texts that are valid."""
     size, subject = SIZES[work.setting], measuring.load("tiny", TOKENS)
     advance = work.begin("passes", 2 * size.plain + 2 * size.texts * len(size.rates))
     prompts = [[int(subject.tokenizer.bos_token_id)]] * size.plain

@@ -10,11 +10,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from antislop import BanList
-from eval import gemma, qualities
-from eval.command import Work, answer_question
+from eval import qualities
+from eval.command import Work, answer_question, describe_size
 from eval.phrase_lists import RATE, STUDIED, list_phrases
 from eval.qualities import Interval, Surprise, estimate, excess_ratio, mean_difference
 from eval.reporting import Answer, Cell, Table
@@ -49,7 +49,7 @@ SIZES = {
     "full": Size(400, 150, (20, 200, 2000, 8000)),
     "quick": Size(48, 60, (20, 2000)),
     "smallest": Size(4, 12, (20,)),
-    gemma.NAME: Size(96, 60, (500,), studied=128),
+    "large, full": Size(96, 60, (500,), studied=128),
 }
 METHODS: Mapping[str, Callable[[Task, Sequence[str]], Written]] = {
     "exact": write_banned,
@@ -92,18 +92,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def answer(work: Work) -> Answer:
-    size = work.choose(SIZES)
     tables: list[Table] = []
     verdicts: list[str] = []
     points: dict[str, list[Point]] = {}
     notes = list(NOTES)
-    for subject in work.load_models(size.tokens, notes):
+    settings: dict[str, Any] = {"temperature": 1.0}
+    for subject, size in work.load_models(SIZES, notes):
+        settings |= describe_size(subject, size)
         table, said, points[subject.name] = measure_model(subject, size, work)
         tables.append(table)
         verdicts += said
     work.out.mkdir(parents=True, exist_ok=True)
     draw_plot(points, work.out / "fidelity.svg")
-    settings = {"texts": size.texts, "tokens per text": size.tokens, "temperature": 1.0}
     return Answer("fidelity", QUESTION, tables, verdicts, LIMITS, notes, settings, "fidelity.svg")
 
 

@@ -1,4 +1,4 @@
-"""What does a model overuse, against people? It writes, `profile` compares, and `bans-from` makes its own list.
+"""What does a model overuse, against people? A profile of its texts is compared with novels, and makes its own list.
 
 The texts continue 160 beginnings of stories and 160 assignments, each a combination of parts that are listed here.
 """
@@ -15,11 +15,13 @@ from typing import Any, NamedTuple
 
 import antislop
 from antislop import BanList
+from antislop.errors import BanError
 from antislop.profiles.profiles import Entry, Profile
+from antislop.profiles.to_bans import Choice, choose_bans
 from antislop.records.texts import read_texts
 from eval import ROOT, gemma
-from eval.command import Work, answer_question
-from eval.passages import read_novels
+from eval.command import Work, answer_question, describe_size
+from eval.passages import cut_passages, read_novels
 from eval.qualities import count_leaks, count_words
 from eval.reporting import Answer, Cell, Table
 from eval.speed.measuring import Subject
@@ -90,7 +92,8 @@ LISTS = ("list", "entries", "hits per 1,000 words", "hits per 1,000 words of nov
 NOTES = (
     "The texts continue openings that combine beginnings with places, and assignments with topics. What an opening "
     "contains is left out of the list, and so is what comes from few openings.",
-    "Times as often: the lower end of the 95 % interval. A dash: it occurs nowhere in the novels.",
+    "Times as often: the lower end of the 95 % interval. People's rate is an upper bound if the novels don't contain "
+    "an entry.",
     "min-p 0.02, temperature 1. Gemma's texts are written by llama.cpp from the package's own file (Q4_K_M), others by "
     "transformers.",
 )
@@ -105,19 +108,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def answer(work: Work) -> Answer:
-    size, notes = SIZES[work.setting], list(NOTES)
+    notes = list(NOTES)
     tables: list[Table] = []
     verdicts: list[str] = []
-    for subject in work.load_models(size.tokens, notes):
+    settings: dict[str, Any] = {}
+    for subject, size in work.load_models(SIZES, notes):
+        settings |= describe_size(subject, size)
         folder = ROOT / "build" / "habits" / f"{subject.name}-{work.setting}"
         texts = write_texts(subject, size, folder, work.seed)
-        bans, entries = make_list(folder, size, work.out / f"bans-{subject.name}.txt")
+        bans, entries = make_list(subject.name, folder, size, work.out / f"bans-{subject.name}.txt")
         tables += [
             Table(f"{subject.name}: what it overuses", ENTRIES, [describe(entry) for entry in entries[:SHOWN]]),
             Table(f"{subject.name}: lists", LISTS, list(compare_lists(bans, texts))),
         ]
         verdicts.append(f"{subject.name}: {len(texts)} texts, {count_words(texts):,} words, {len(bans)} entries.")
-    settings = dict(zip(("openings", "tokens at most", "prompts at least", "ratio at least"), size, strict=True))
     return Answer("habits", QUESTION, tables, verdicts, LIMITS, notes, settings)
 
 
@@ -144,25 +148,20 @@ def choose_engine(subject: Subject) -> Iterator[Sequence[object]]:
         yield ("--engine", "openai", "--base-url", f"{process.url}/v1", "--model", subject.name, "--tokenizer", folder)
 
 
-def make_list(folder: Path, size: Size, path: Path) -> tuple[BanList, list[Entry]]:
-    """Make a list of what the texts overuse; return the list, and its entries in the profile."""
+def make_list(name: str, folder: Path, size: Size, path: Path) -> tuple[BanList, list[Entry]]:
+    """Make a list of what a model overuses; return the list, which may be empty, and its entries in the profile."""
     run("profile", folder / "run.jsonl", "-o", folder / "profile.json")
-    run(
-        "bans-from",
-        folder / "profile.json",
-        "-o",
-        folder / "bans.txt",
-        "--min-prompts",
-        size.prompts,
-        "--min-ratio",
-        size.ratio,
-    )
+    profile = Profile.load(folder / "profile.json")
+    source = f"{name}: {profile.texts:,} texts, {profile.words:,} words, against novels; python -m eval.habits"
+    choice = Choice(min_ratio=size.ratio, min_prompts=size.prompts)
+    try:
+        chosen = choose_bans(profile, choice, source=source).bans
+    except BanError:  # no entry is left
+        chosen = BanList([])
     openings = list_openings()
-    listed = BanList.load(folder / "bans.txt")
-    bans = listed.filter(lambda ban: not any(map(BanList([ban]).find, openings)))
+    bans = chosen.filter(lambda ban: not any(map(BanList([ban]).find, openings)))
     path.parent.mkdir(parents=True, exist_ok=True)
     bans.save(path)
-    profile = Profile.load(folder / "profile.json")
     known = {entry.text: entry for entry in profile.entries if entry.kind in ("word", "phrase")}
     return bans, [known[ban.text] for ban in bans if ban.text in known]
 
@@ -173,7 +172,7 @@ def describe(entry: Entry) -> list[Cell]:
 
 def compare_lists(own: BanList, texts: Sequence[str]) -> Iterator[list[Any]]:
     """Yield a row for each list: what it finds in the model's texts, and in novels."""
-    novels = read_novels()
+    novels = [passage for novel in read_novels() for passage in cut_passages(novel)]  # a regex has its time per text
     lists = {"the model's own": own, "bundled": antislop.default_bans(), "bundled, held out": antislop.held_out_bans()}
     lists |= {"constructions": antislop.constructions(), "loops": antislop.loops()}
     for name, bans in lists.items():

