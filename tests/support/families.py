@@ -7,6 +7,7 @@ tokenizer.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -442,7 +443,8 @@ def build(family: str, *, seed: int = 0, dtype: torch.dtype = torch.float32) -> 
         kind = AutoModelForSeq2SeqLM
     elif family in MULTIMODAL or family == "mistral4":
         kind = AutoModelForImageTextToText
-    model: PreTrainedModel = kind.from_config(_FAMILIES[family].config)
+    # A model keeps the configuration that it is given, and a test may change the configuration of its own model.
+    model: PreTrainedModel = kind.from_config(deepcopy(_FAMILIES[family].config))
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if weight.ndim > 1:
