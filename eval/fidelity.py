@@ -49,7 +49,7 @@ SIZES = {
     "full": Size(400, 150, (20, 200, 2000, 8000)),
     "quick": Size(48, 60, (20, 2000)),
     "smallest": Size(4, 12, (20,)),
-    "large, full": Size(96, 60, (500,), studied=128),
+    "large, full": Size(192, 60, (500,), studied=256),
 }
 METHODS: Mapping[str, Callable[[Task, Sequence[str]], Written]] = {
     "exact": write_banned,
@@ -129,9 +129,9 @@ NOTES = (
     "NLL above entropy: NLL per token minus the entropy of the model's distribution at the same positions. It is "
     "0 for plain in expectation, and varies less between texts; it does not count a cost of positions at which "
     "the model is less sure.",
-    f"The lists: 20 phrases that occur up to about {RATE} times in 1,000 tokens of plain text, then phrases that are "
-    "rare in it; each shorter list is the beginning of a longer one. All are n-grams of two to four words that the "
-    "model writes itself, in texts from other seeds.",
+    f"The lists: frequent phrases that occur up to about {RATE} times in 1,000 tokens of plain text (20, or more of a "
+    "model that repeats itself little), then phrases that are rare in it; each shorter list is the beginning of a "
+    "longer one. All are n-grams of two to four words that the model writes itself, in texts from other seeds.",
     "Leaks are counted in the finished text, in any case and tokenization, by the same rule for all. bad_words_ids and "
     f"sequence_bias (a logit bias of {BIAS:g}) got each phrase in lower case and capitalized, with and without a space "
     "before; both are the same code of transformers, so the same random numbers give nearly the same texts.",
