@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -75,24 +75,25 @@ def fingerprint_grammar(grammar: str) -> str:
 def compile_llguidance(
     grammar: str, tokenizer: PreTrainedTokenizerBase, *, end_tokens: Sequence[int] | None = None
 ) -> CompiledGrammar:
-    return compile_for(grammar, read_vocabulary(tokenizer, end_tokens=end_tokens))
+    """Compile a grammar in llguidance's form."""
+    vocabulary = _read_vocabulary(tokenizer, len(tokenizer), end_tokens and tuple(end_tokens))
+    matcher = _import("llguidance").LLMatcher(vocabulary, grammar, log_level=0)  # or it prints the refusal
+    if refusal := matcher.get_error():
+        raise _describe_error(refusal, "llguidance")
+    return CompiledGrammar([partial(LLGuidanceMatcher, matcher)], vocab_size=vocabulary.vocab_size)
 
 
-def read_vocabulary(tokenizer: PreTrainedTokenizerBase, *, end_tokens: Sequence[int] | None = None) -> Any:
-    """Return a tokenizer's vocabulary for llguidance; takes a second, or 4 with a vocabulary of 262,144."""
+@lru_cache(maxsize=2)
+def _read_vocabulary(tokenizer: PreTrainedTokenizerBase, count: int, end_tokens: Sequence[int] | None) -> Any:
+    """Return a tokenizer's vocabulary for llguidance; takes a second, or 4 with a vocabulary of 262,144.
+
+    count: the number of its tokens, to which a caller may have added some.
+    """
     of_transformers = _import("llguidance.hf")
     try:
         return of_transformers.from_tokenizer(tokenizer, eos_token=end_tokens and list(end_tokens))
     except ValueError as error:
         raise InputError(f"llguidance can't read this tokenizer ({error}): use engine='xgrammar'") from error
-
-
-def compile_for(grammar: str, vocabulary: Any) -> CompiledGrammar:
-    """Compile a grammar in llguidance's form, for a vocabulary of `read_vocabulary`."""
-    matcher = _import("llguidance").LLMatcher(vocabulary, grammar, log_level=0)  # or it prints what `_check` raises
-    if refusal := matcher.get_error():
-        raise _describe_error(refusal, "llguidance")
-    return CompiledGrammar([partial(LLGuidanceMatcher, matcher)], vocab_size=vocabulary.vocab_size)
 
 
 def compile_xgrammar(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from secrets import randbits
 from time import monotonic
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -19,7 +19,7 @@ from antislop.decoding.protocols import LanguageModel
 from antislop.decoding.row import RowSpec
 from antislop.endpoint.sampling import Sampling
 from antislop.errors import InputError, first_line
-from antislop.grammar.compilation import compile_for, read_json_schema, read_vocabulary
+from antislop.grammar.compilation import compile_llguidance, read_json_schema
 from antislop.grammar.grammar import Grammar
 from antislop.hf.calls import Call, prepare_call
 from antislop.hf.model import TransformersModel, device_of
@@ -74,8 +74,7 @@ class RequestPreparer:
         self._timed_out_since: WeakKeyDictionary[Matcher, float] = WeakKeyDictionary()
         self.find_criterion = lru_cache(STOPS_KEPT)(self._make_criterion)
         self.find_grammar = lru_cache(GRAMMARS_KEPT)(self._make_grammar)
-        ends = sorted(TransformersModel(model).eos_token_id) or None
-        self._read_vocabulary = lru_cache(1)(partial(read_vocabulary, tokenizer, end_tokens=ends))
+        self._ends = sorted(TransformersModel(model).eos_token_id) or None
 
     def check(self, request: GenerationRequest) -> None:
         """Raise `InputError` for a request that can't be served. Thread-safe."""
@@ -131,7 +130,7 @@ class RequestPreparer:
     def _make_grammar(self, schema: str) -> RequestGrammar:
         """Compile a JSON schema, which takes up to seconds. Not thread-safe. Raises `InputError`."""
         try:
-            return RequestGrammar(compile_for(read_json_schema(schema), self._read_vocabulary()))
+            return RequestGrammar(compile_llguidance(read_json_schema(schema), self._tokenizer, end_tokens=self._ends))
         except ValueError as error:  # most are `GrammarError`s
             raise InputError(f"the schema can't be followed: {first_line(error)}") from error
 

@@ -404,6 +404,17 @@ def test_other_spaces_than_those_of_json_dumps_are_allowed_if_asked_for(engine: 
         assert grammar.accepts(tokens) == (any_whitespace or text == json.dumps(json.loads(text)))
 
 
+def test_a_second_grammar_does_not_read_the_vocabulary_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    of_transformers = pytest.importorskip("llguidance.hf")
+    grammars = [Grammar.from_json_schema({"const": "a"}, TOKENIZER, end_tokens=[7])]
+    monkeypatch.setattr(of_transformers, "from_tokenizer", lambda *_, **__: pytest.fail("read again"))
+    grammars.append(Grammar.from_json_schema({"const": "b"}, TOKENIZER, end_tokens=[7]))
+    with pytest.raises(pytest.fail.Exception):  # another end token is another vocabulary
+        Grammar.from_json_schema({"const": "b"}, TOKENIZER, end_tokens=[8])
+    texts = [TOKENIZER.encode(text, add_special_tokens=False) for text in ('"a"', '"b"')]
+    assert [[grammar.accepts(text) for text in texts] for grammar in grammars] == [[True, False], [False, True]]
+
+
 def test_other_end_tokens_than_the_tokenizers_end_the_text(engine: str) -> None:
     """After the end of the grammar nothing else is allowed."""
     ends, value = [TOKENIZER.encode("!", add_special_tokens=False)[-1], 7], {"const": "a"}

@@ -155,15 +155,15 @@ def test_a_grammar_that_fails_ends_its_own_text_alone(url: str) -> None:
 
 def test_one_thread_compiles_a_schema_once_and_texts_go_on(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     threads, is_compiling, may_end = [], threading.Event(), threading.Event()
-    compiling = compilation.compile_for
+    compiling = compilation.compile_llguidance
 
-    def compile_slowly(*args: Any) -> Any:
+    def compile_slowly(*args: Any, **options: Any) -> Any:
         threads.append(threading.current_thread().name)
         is_compiling.set()
         assert may_end.wait(60)
-        return compiling(*args)
+        return compiling(*args, **options)
 
-    monkeypatch.setattr("antislop.server.request_preparer.compile_for", compile_slowly)
+    monkeypatch.setattr("antislop.server.request_preparer.compile_llguidance", compile_slowly)
     body = {"prompt": PROMPT, "max_tokens": 200, "n": 4, "response_format": follow(Lamp.model_json_schema())}
 
     async def ask(address: str) -> None:
@@ -183,7 +183,7 @@ def test_one_thread_compiles_a_schema_once_and_texts_go_on(tiny: Tiny, monkeypat
 def test_a_schema_that_takes_too_long_is_refused(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     may_end = threading.Event()
     monkeypatch.setattr("antislop.server.local.GRAMMAR_SECONDS", 0.01)
-    monkeypatch.setattr("antislop.server.request_preparer.compile_for", lambda *_: may_end.wait(60))
+    monkeypatch.setattr("antislop.server.request_preparer.compile_llguidance", lambda *_, **__: may_end.wait(60))
     with run_server(antislop.server.app(*tiny)) as address:
         answer = post(address, response_format=follow({}))
         may_end.set()

@@ -29,7 +29,7 @@ _TEXT = regex.compile(r"a passage \d+ times in a row|")
 MIN_OFFSET = 8
 """Characters into a repetition from which a word may begin the occurrence; a sentence or a line may do so earlier."""
 _STEP = 8  # symbols that are read at once while no loop is near
-_BLOCK = 512  # symbols that a state keeps of its own; the others are shared with earlier states
+_BLOCK = 256  # symbols that a state keeps of its own; the others are shared with earlier states
 _SHORT_PIECE = 40  # characters of the longest piece whose folding is remembered
 _MAX_GAP = 0x10FFFF  # white space of more characters counts as so many
 
