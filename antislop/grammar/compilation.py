@@ -84,7 +84,11 @@ def compile_llguidance(
 
 
 @lru_cache(maxsize=2)
-def _read_vocabulary(tokenizer: PreTrainedTokenizerBase, count: int, end_tokens: Sequence[int] | None) -> Any:
+def _read_vocabulary(
+    tokenizer: PreTrainedTokenizerBase,
+    count: int,  # noqa: ARG001
+    end_tokens: Sequence[int] | None,
+) -> Any:
     """Return a tokenizer's vocabulary for llguidance; takes a second, or 4 with a vocabulary of 262,144.
 
     count: the number of its tokens, to which a caller may have added some.
