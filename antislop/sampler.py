@@ -31,7 +31,7 @@ from antislop.interpret.forward_result import ForwardResult, refuse_tensors
 from antislop.interpret.kept_text import CacheRequest, complete_and_read, request_cache
 from antislop.lists.ban_list import BanList, Bans, combine_bans, read_bans
 from antislop.trace.completions import Completion, check_prompts, pair, refuse_one_list
-from antislop.trace.recording import EVENTS, Recording, RecordLevel
+from antislop.trace.recording import EVENTS, NOTHING, Recording, RecordLevel
 from antislop.trace.text_pieces import stream_text
 
 
@@ -147,7 +147,7 @@ class AntiSlop:
         if stop_strings or stop_strings == "":
             criteria = add_stop_strings(call.stopping_criteria, stop_strings, self.compiled.tokenizer)
             call = replace(call, stopping_criteria=criteria)
-        return self._complete(self._prepare_run(call))[0]
+        return self._complete(self._prepare_run(call, _choose_recording(call)))[0]
 
     @overload
     def generate(
@@ -214,8 +214,11 @@ class AntiSlop:
         and `trace`. An assistant drafts tokens under the same bans. Hidden states and attentions come from one more
         forward pass over the kept text. A model with a `generate` of its own (Whisper) returns the result of that.
         """
-        request = request_cache(model, kwargs, return_cache=return_cache, names_filter=names_filter, device=device)
-        kwargs |= {"controller": controller, "max_forks": max_forks}
+        request: CacheRequest | None = None
+        if return_cache or names_filter is not None or device is not None or kwargs.get("return_dict_in_generate"):
+            request = request_cache(model, kwargs, return_cache=return_cache, names_filter=names_filter, device=device)
+        if controller is not None or max_forks != 1:
+            kwargs |= {"controller": controller, "max_forks": max_forks}
         finished = self._generate(model, inputs, kwargs, Recording(record, record_top_k), streamer, request)
         return finished.returned if finished.cache is None else (finished.returned, finished.cache)
 
@@ -248,11 +251,11 @@ class AntiSlop:
         streamer: BaseStreamer | None = None,
         request: CacheRequest | None = None,
     ) -> _Finished:
-        control = take_control(arguments)
+        control = take_control(arguments) if arguments.keys() & {"controller", "max_forks"} else None
         done: list[tuple[Run, CallOutput, ActivationCache | None]] = []
 
         def write(call: Call) -> CallOutput:
-            run = self._prepare_run(call, recording, control)
+            run = self._prepare_run(call, _choose_recording(call, recording), control)
             output, cache = self._complete(run, streamer, request)
             done.append((run, output, cache))
             return output
@@ -354,7 +357,7 @@ class AntiSlop:
     def _prepare_stream(
         self, model: PreTrainedModel, inputs: CallInput | None, recording: Recording = EVENTS, **kwargs: Any
     ) -> Run:
-        control = take_control(kwargs)
+        control = take_control(kwargs) if kwargs.keys() & {"controller", "max_forks"} else None
         call = prepare_call(model, inputs, kwargs, tokenizer=self.compiled.tokenizer)
         refuse_states(call.requested_states, "stream")
         return self._prepare_run(call, recording, control)
@@ -386,3 +389,14 @@ class AntiSlop:
             mass_floor=self.mass_floor,
             probability_floor=self.probability_floor,
         )
+
+
+def _choose_recording(call: Call, recording: Recording = EVENTS) -> Recording:
+    """Return what a call records: nothing if it returns a tensor, which has no trace."""
+    if call.config.return_dict_in_generate:
+        return recording
+    if recording.has_choices:
+        raise InputError(
+            f"record={recording.level!r} records for a trace, and a tensor has none: pass return_dict_in_generate=True"
+        )
+    return NOTHING

@@ -216,36 +216,30 @@ def check_a_row_that_feeds_no_token_is_refused(subject: Subject) -> None:
 
 
 def check_a_row_that_is_replaced_leaves_the_others_as_they_were(subject: Subject) -> None:
-    """`adopt` takes over tokens and settled length of a shorter or longer row."""
+    """`copy` takes over a shorter or longer row, of which nothing is settled."""
     for prompt in (NEW, [*NEW, *ONE, *NEW]):
         cache, other = subject.read(ONE, TWO, ONE), subject.read(prompt)
-        other.settle(0, 2)
-        cache.adopt(1, other)
+        cache.copy(1, other, source=0, length=len(prompt))
+        cache.settle(1, 2)
         _expect_lengths(cache, [5, len(prompt), 5])
         subject.expect_next(cache, [*ONE, 6], [*prompt, 6], [*ONE, 7])
-        _expect_refusal(partial(cache.rewind, 1, 1), "a rewind to 1 of 2 settled tokens of an adopted row")
+        _expect_refusal(partial(cache.rewind, 1, 1), "a rewind to 1 of 2 settled tokens of a copied row")
 
 
-def check_a_new_cache_adopts_rows_one_by_one(subject: Subject) -> None:
+def check_rows_are_copied_to_a_new_cache_one_by_one(subject: Subject) -> None:
     cache = subject.model.new_cache(2)
     for row, tokens in enumerate((NEW, ONE)):
-        cache.adopt(row, subject.read(tokens))
+        cache.copy(row, subject.read(tokens), source=0, length=len(tokens))
     _expect_lengths(cache, [3, 5])
     subject.expect_next(cache, [*NEW, 6], [*ONE, 6])
 
 
-def check_an_adopted_row_is_the_caches_own(subject: Subject) -> None:
+def check_a_copied_row_is_the_caches_own(subject: Subject) -> None:
     cache, other = subject.read(ONE, TWO), subject.read(NEW)
-    cache.adopt(0, other)
+    cache.copy(0, other, source=0, length=len(NEW))
     subject.forward([[6, 7]], other)
     other.rewind(0, 0)
     subject.expect_next(cache, [*NEW, 6], [*TWO, 6])
-
-
-def check_only_one_row_is_adopted(subject: Subject) -> None:
-    """`ValueError` for a cache of several rows."""
-    cache = subject.read(ONE, TWO)
-    _expect_refusal(lambda: cache.adopt(0, subject.read(ONE, TWO)), "adopting a cache of two rows")
 
 
 def check_states_have_the_shape_of_the_protocol(subject: Subject) -> None:
@@ -335,9 +329,8 @@ CHECKS: tuple[Check, ...] = (
     check_padding_on_the_right_is_refused,
     check_a_row_that_feeds_no_token_is_refused,
     check_a_row_that_is_replaced_leaves_the_others_as_they_were,
-    check_a_new_cache_adopts_rows_one_by_one,
-    check_an_adopted_row_is_the_caches_own,
-    check_only_one_row_is_adopted,
+    check_rows_are_copied_to_a_new_cache_one_by_one,
+    check_a_copied_row_is_the_caches_own,
 )
 """What the sampler relies on."""
 STATE_CHECKS: tuple[Check, ...] = (

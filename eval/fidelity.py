@@ -49,7 +49,7 @@ SIZES = {
     "full": Size(400, 150, (20, 200, 2000, 8000)),
     "quick": Size(48, 60, (20, 2000)),
     "smallest": Size(4, 12, (20,)),
-    "large, full": Size(192, 60, (500,), studied=256),
+    "large, full": Size(128, 60, (500,), studied=256),
 }
 METHODS: Mapping[str, Callable[[Task, Sequence[str]], Written]] = {
     "exact": write_banned,

@@ -8,12 +8,12 @@ import importlib
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from graphlib import TopologicalSorter
 from importlib.util import find_spec
 from pathlib import Path
-from types import FunctionType
+from types import FrameType, FunctionType
 from typing import get_origin
 
 import pytest
@@ -220,6 +220,42 @@ def count_parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     """Count named parameters, without self."""
     arguments = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
     return sum(argument.arg not in ("self", "cls") for argument in arguments)
+
+
+def list_modules_run(function: Callable[[], object]) -> set[str]:
+    """Return the modules of the package in which a function runs during a call, imports left out."""
+    modules: set[str] = set()
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        path = Path(frame.f_code.co_filename)
+        if event == "call" and frame.f_code.co_name != "<module>" and PACKAGE in path.parents:
+            modules.add(path.relative_to(PACKAGE).as_posix())
+
+    sys.setprofile(note)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return modules
+
+
+def test_a_plain_call_runs_in_few_modules() -> None:
+    """What nobody asked for is not even looked at: controllers, chats, assistants, grammars, facts of a trace."""
+    import torch
+
+    model, tokenizer = antislop.tiny_model()
+    inputs = tokenizer("The old house at the edge of the village", return_tensors="pt")
+
+    def write(bans: list[str]) -> set[str]:
+        sampler = antislop.AntiSlop(tokenizer, bans)
+        for _ in range(2):  # what a sampler runs once is not counted
+            torch.manual_seed(0)
+            modules = list_modules_run(lambda: sampler.generate(model, **inputs, do_sample=True, max_new_tokens=12))
+        return modules
+
+    with_violation, without = write(["the", "and"]), write(["xyzzy"])
+    assert {"decoding/ledger.py", "decoding/judge.py"} <= with_violation
+    assert len(with_violation) <= 37 and len(without) <= 36, (sorted(with_violation), sorted(without))
 
 
 def test_modules_are_short() -> None:

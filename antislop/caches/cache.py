@@ -14,7 +14,7 @@ from transformers.cache_utils import Cache
 from antislop.caches.borrowed import BorrowedCache, decoder_part
 from antislop.caches.layers import Columns, GrowingLayer
 from antislop.caches.positions import AttentionMask, Positions
-from antislop.caches.recurrent_states import Snapshots, clear_row, fork_row, put_row, repeat_rows, select_rows
+from antislop.caches.recurrent_states import Snapshots, clear_row, put_row, select_rows
 from antislop.decoding.protocols import KVState, KVStates, RewindableCache
 
 UNUSED_COLUMNS = 64
@@ -162,11 +162,6 @@ class TransformersCache:
         self._mask = AttentionMask(None, rows=self.rows)
         self.positions.restart()
 
-    def repeat(self, times: int) -> None:
-        for layer in self._borrowed.growing:
-            layer.repeat(times)
-        repeat_rows(self.layers, times)
-
     def take_layers(self, other: Cache) -> None:
         self._borrowed.take_layers(other)
 
@@ -207,20 +202,9 @@ class TransformersCache:
         """Remove a token that a row was fed only because others were fed one."""
         self._lengths[row], self._is_aligned = self._lengths[row] - 1, False
 
-    def adopt(self, row: int, other: RewindableCache) -> None:
-        """Replace a row by the only row of another cache of the same model."""
-        if not isinstance(other, TransformersCache) or other.rows != 1:
-            raise ValueError("a cache of one row and of the same kind is expected")
-        if self.is_static:
-            raise ValueError("a row of a static cache can't be replaced: use a dynamic one")
-        if isinstance(self.cache, EncoderDecoderCache):
-            raise ValueError("a row of an encoder-decoder model can't be replaced: its encoder's states stay behind")
-        self.copy(row, other, source=0, length=other.lengths[0])
-        self._settled[row] = other._settled[0]
-
     @property
     def can_share(self) -> bool:
-        return self.can_fork and not self.is_recurrent
+        return self.can_select and not self.is_recurrent
 
     def copyable(self, row: int, length: int) -> int:
         """Return `length`, or 0 if a window has discarded some of these tokens that the next one attends to."""
@@ -230,7 +214,12 @@ class TransformersCache:
 
     def copy(self, row: int, other: RewindableCache, *, source: int, length: int) -> None:
         """Replace a row by the first `length` tokens of a row of another cache, or by all of a recurrent one."""
-        assert isinstance(other, TransformersCache)
+        if not isinstance(other, TransformersCache):
+            raise ValueError(f"a TransformersCache is expected, not a {type(other).__name__}")
+        if self.is_static:
+            raise ValueError("a row of a static cache can't be replaced: use a dynamic one")
+        if isinstance(self.cache, EncoderDecoderCache):
+            raise ValueError("a row of an encoder-decoder model can't be replaced: its encoder's states stay behind")
         self._borrowed.take_over(rows=self.rows)
         if self.columns.end < length:
             self._shift_all(length - self.columns.end)
@@ -247,12 +236,14 @@ class TransformersCache:
         self._mask.copy(row, other._mask, source, self._starts[row])
         self.positions.copy(row, other.positions, source)
 
+    @property
+    def can_select(self) -> bool:
+        return not (self.is_static or isinstance(self.cache, EncoderDecoderCache))
+
     def select(self, rows: Sequence[int]) -> None:
         """Keep these rows, in this order; a row that is listed twice is copied."""
         self._borrowed.take_over(rows=self.rows)
-        for layer in self._borrowed.growing:
-            layer.select(rows)
-        select_rows(self.layers, rows)
+        self.select_states(rows)
         self.positions.select(rows)
         self._snapshots.select(rows)
         self._mask.select(rows)
@@ -262,25 +253,11 @@ class TransformersCache:
         self._emptied = {number for number, row in enumerate(rows) if row in self._emptied}
         self._is_aligned, self._is_forked = False, True
 
-    @property
-    def can_fork(self) -> bool:
-        return not (self.is_static or isinstance(self.cache, EncoderDecoderCache))
-
-    def fork(self, row: int, target: int) -> None:
-        """Copy a row to another one; a `target` behind the last row is added."""
-        if not self.can_fork:
-            raise ValueError("a row of a static cache, or of an encoder-decoder model, can't be copied")
-        self._borrowed.take_over(rows=self.rows)
+    def select_states(self, rows: Sequence[int]) -> None:
+        """Select rows of the layers' states alone: those of a prompt that was read once for several rows."""
         for layer in self._borrowed.growing:
-            layer.fork(row, target)
-        fork_row(self.layers, row, target)
-        self.positions.fork(row, target)
-        self._snapshots.fork(row, target)
-        self._mask.fork(row, target)
-        for numbers in (self._starts, self._lengths, self._settled):
-            numbers[target : target + 1] = [numbers[row]]
-        self._is_aligned, self._is_forked = False, True
-        self._emptied.discard(target)
+            layer.select(rows)
+        select_rows(self.layers, rows)
 
     def _empty(self, row: int) -> None:
         self._settled[row], self._starts[row] = 0, 0

@@ -24,7 +24,6 @@ from transformers.cache_utils import (
 )
 
 from antislop.caches.private import join_layers
-from antislop.caches.recurrent_states import put_copy
 from antislop.errors import InputError
 
 SPARE_COLUMNS = 256
@@ -149,11 +148,6 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
         if self._keys is not None:
             self._keys, self._values = (_insert(s, count) for s in (self._keys, self._values))  # type: ignore[arg-type]
 
-    def repeat(self, times: int) -> None:
-        if self._keys is not None and self._values is not None:
-            self._keys = self._keys.repeat_interleave(times, dim=0)
-            self._values = self._values.repeat_interleave(times, dim=0)
-
     def copy(self, row: int, other: GrowingLayer, source: int, start: int, stop: int, *, rows: int) -> None:
         """Replace one of `rows` rows by the columns start..stop of another layer's; they end where ours do."""
         if other._keys is None or other._values is None:
@@ -176,10 +170,6 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
     def reaches(self, start: int, stop: int) -> bool:  # noqa: ARG002
         """Return whether all is in memory that a query in column `stop` attends to in a row that begins at `start`."""
         return self.base <= start
-
-    def fork(self, row: int, target: int) -> None:
-        if self._keys is not None and self._values is not None:
-            self._keys, self._values = put_copy(self._keys, row, target), put_copy(self._values, row, target)
 
     def select(self, rows: Sequence[int]) -> None:
         if self._keys is not None and self._values is not None:
@@ -391,10 +381,10 @@ def _allocate(states: Tensor, room: int) -> Tensor:
 
 
 def _select(states: Tensor, rows: Sequence[int]) -> Tensor:
-    if any(source < target for target, source in enumerate(rows)):
+    if len(rows) > len(states) or any(source < target and rows[source] != source for target, source in enumerate(rows)):
         return states[rows]
     for target, source in enumerate(rows):  # in place: new memory of this size takes longer than the copy
-        if source > target:
+        if source != target:
             states[target] = states[source]
     return states[: len(rows)]
 

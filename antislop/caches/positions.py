@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from antislop.caches.layers import SPARE_COLUMNS, Columns
-from antislop.caches.recurrent_states import put_copy
 from antislop.devices import send
 
 
@@ -54,15 +53,6 @@ class Positions:
         if other.offsets is not None:
             offset = other.offsets[..., source] if other.offsets.shape[-1] > 1 else other.offsets[..., 0]
             self._set_row(row, offset[..., None])
-
-    def fork(self, row: int, target: int) -> None:
-        before, self._rows = self._rows, max(self._rows, target + 1)
-        if self.offsets is not None and self.offsets.shape[-1] == before > 1:
-            index = [*range(before), *([row] if target == before else [])]
-            offsets = self.offsets[..., index].clone()
-            offsets[..., target] = self.offsets[..., row]
-            self._set_offsets(offsets)
-        self._types = {name: put_copy(types, row, target) for name, types in self._types.items()}
 
     def select(self, rows: Sequence[int]) -> None:
         if self.offsets is not None and self.offsets.shape[-1] == self._rows > 1:
@@ -136,10 +126,6 @@ class AttentionMask:
 
     def select(self, rows: Sequence[int]) -> None:
         self._prompts = [self._prompts[row] for row in rows]
-        self.discard()
-
-    def fork(self, row: int, target: int) -> None:
-        self._prompts[target : target + 1] = [self._prompts[row]]
         self.discard()
 
     def move_row(self, row: int, start: int) -> None:

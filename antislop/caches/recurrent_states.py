@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-import torch
 from torch import Tensor
 from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
@@ -65,23 +64,6 @@ class Snapshots:
     def select(self, rows: Sequence[int]) -> None:
         self._rows = [list(self._rows[row]) for row in rows]
 
-    def fork(self, row: int, target: int) -> None:
-        self._rows[target : target + 1] = [list(self._rows[row])]
-
-
-def put_copy(states: Tensor, row: int, target: int) -> Tensor:
-    """Copy a row of states [rows, …] in place; a `target` behind the last row makes a longer tensor."""
-    if target == states.shape[0]:
-        return torch.cat([states, states[row : row + 1]])
-    states[target] = states[row]
-    return states
-
-
-def fork_row(layers: Sequence[object], row: int, target: int) -> None:
-    for states in _dicts_of(layers):
-        for key, state in states.items():
-            states[key] = None if state is None else put_copy(state, row, target)
-
 
 def select_rows(layers: Sequence[object], rows: Sequence[int]) -> None:
     for states in _dicts_of(layers):
@@ -106,12 +88,6 @@ def put_row(layers: Sequence[object], row: int, others: Sequence[object], source
 def clear_row(layers: Sequence[object], row: int) -> None:
     for state in _states_of(layers):
         state[row] = 0
-
-
-def repeat_rows(layers: Sequence[object], times: int) -> None:
-    for states in _dicts_of(layers):
-        for key, state in states.items():
-            states[key] = None if state is None else state.repeat_interleave(times, dim=0)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from os.path import commonprefix
 from typing import Any, Literal, NamedTuple, Protocol
 
 from antislop.lists.ban_list import BanList
@@ -149,7 +150,7 @@ def draft_dpo(
         context = decoder.decode(context_tokens, after=source.ids)
         withdrawn_text = decoder.decode(withdrawn, after=source.ids)
         # Shorter than `context` if that ends within a character.
-        differ = min(_count_shared(context, final_text), _count_shared(context, withdrawn_text))
+        differ = min(len(commonprefix([context, text])) for text in (final_text, withdrawn_text))  # noqa: RUF071 - no paths
         start = _find_word_edge(context[:differ], [final_text[differ:], withdrawn_text[differ:]])
         end = find_sentence_end(final_text, differ + 1, is_complete=source.is_complete)
         prompt = source.prompt + final_text[:start]
@@ -194,11 +195,6 @@ def _find_word_edge(shared: str, sides: Sequence[str]) -> int:
     return len(shared.rstrip(" "))
 
 
-def _count_shared(text: str, other_text: str) -> int:
-    pairs = enumerate(zip(text, other_text, strict=False))
-    return next((i for i, (a, b) in pairs if a != b), min(len(text), len(other_text)))
-
-
 def _contains(prompt: str, text: str, bans: BanList) -> bool:
     """Return whether a ban occurs in a text; it may begin in the prompt."""
     context = prompt[-LOOKBACK:]
@@ -216,8 +212,8 @@ def make_tokens(
 ) -> Iterator[Record]:
     """Yield final-token rows: a context, the token that began a ban, and its alternatives.
 
-    Leaves out rows without an alternative, and alternatives less likely than `MIN_SHARE`, that begin the withdrawn text
-    in another spelling, that complete one of `bans`, or that were withdrawn at the same place.
+    Leaves out an alternative if it is less likely than `MIN_SHARE`, begins the withdrawn text in another spelling,
+    completes one of `bans`, or was withdrawn at the same place too; and a row without any alternative left.
     """
     all_corrections = list(corrections)
     withdrawn = {(correction.place, correction.rejected[0]) for correction in all_corrections}

@@ -134,9 +134,10 @@ class PairFile:
         replace_lines(path, (line for line, row in lines if row and _owner(row) in journal))
 
     def _check(self, lines: Sequence[tuple[bytes, Record | None]], journal: Journal, *, is_own: bool) -> None:
-        """Refuse lines that are not pairs of the journal's records, or of records that it lost.
+        """Refuse a file with other lines than pairs of this run.
 
-        Unless `is_own`, accept pairs of one lost record: the one being written when the process was killed.
+        If another process wrote the file, pairs of one record may be in it that the journal lacks: the process was
+        killed while it wrote that record.
         """
         is_torn = bool(lines) and lines[-1][1] is None
         rows = [row or {} for _, row in (lines[:-1] if is_torn else lines)]

@@ -3,7 +3,6 @@ from .inferencer import BanningInferencer as BanningInferencer
 from .protocols import (
     PAD as PAD,
     DecodeOutput as DecodeOutput,
-    ForkableCache as ForkableCache,
     Inferencer as Inferencer,
     KVCache as KVCache,
     KVState as KVState,

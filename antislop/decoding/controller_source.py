@@ -22,7 +22,7 @@ from antislop.decoding.drawing import NONE_ALLOWED, NONE_DRAWN, Draws, draw, dra
 from antislop.decoding.judge import in_order
 from antislop.decoding.ledger import Node
 from antislop.decoding.row import Row
-from antislop.decoding.sources import LogitsSource, Outcome, Source, has_choice
+from antislop.decoding.sources import Outcome, Source, has_choice
 from antislop.decoding.tables import CertainTable, DenseTable, LogitsBatch
 from antislop.errors import InputError
 from antislop.matching.token_matcher import State
@@ -80,11 +80,6 @@ def cut(node: Node, branch: Branch, *, depth: int) -> Node:
 def copy_logits(before: Node, landing: Node) -> None:
     if recall(landing).logits is None:
         recall(landing).logits = recall(before).logits
-
-
-def open_source(row: Row) -> Source:
-    controller = row.spec.controller
-    return LogitsSource(row) if controller is None else ControllerSource(row, controller)
 
 
 class ControllerSource(Source):

@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary, ref
 import torch
 from torch import Tensor
 
+from antislop.decoding.engine import HeldRow
 from antislop.decoding.protocols import LanguageModel, RewindableCache, ScoreFunction, fill_left, identity
 from antislop.decoding.row import NO_DRAFT, Draft, Drafter, Row
 from antislop.matching.token_matcher import Matcher
@@ -181,7 +182,7 @@ class BatchReader:
     def __init__(self, model: LanguageModel) -> None:
         self._model = model
         self._seats: list[ref[Row]] = []  # by place in the cache
-        self._held: list[list[int]] = []  # the ids in the cache
+        self._held: list[HeldRow] = []
         self._cache: RewindableCache
 
     def find_unread(self, texts: Mapping[Row, list[int]]) -> dict[Row, list[int]]:
@@ -194,10 +195,10 @@ class BatchReader:
         places = {self._place_of(row): ids for row, ids in queries.items()}
         for place, row in enumerate(self._rows()):
             if row is None:
-                self._held[place].clear()
+                self._held[place] = HeldRow()
                 self._cache.rewind(place, 0)
             # A row that drafts no more is fed a filler, which `find_unread` removes.
-            self._held[place] += places.get(place, FILLER)
+            self._held[place].fed += places.get(place, FILLER)
         unread = [places.get(place, FILLER) for place in range(len(self._held))]
         logits = self._model.forward(fill_left(unread), self._cache)[:, -1].float()
         return logits if list(places) == list(range(len(unread))) else logits[list(places)]
@@ -209,26 +210,23 @@ class BatchReader:
         free = [place for place, row in enumerate(seated) if row is None]
         if len(new) > len(free) or len(free) == len(seated):
             rows = [row for row in seated if row is not None] + new
-            self._seats, self._held = [ref(row) for row in rows], [[] for _ in rows]
+            self._seats, self._held = [ref(row) for row in rows], [HeldRow() for _ in rows]
             self._cache = self._model.new_cache(len(rows))
             return
         for place, row in zip(free, new, strict=False):
-            self._seats[place], self._held[place] = ref(row), texts[row][:-1]
+            read, prompt_length = texts[row][:-1], len(texts[row]) - len(row.tokens)
             cache = self._model.new_cache(1)
-            cache.settle(0, len(texts[row]) - len(row.tokens))
-            self._model.forward(torch.tensor([self._held[place]]), cache)
-            self._cache.adopt(place, cache)
+            cache.settle(0, prompt_length)
+            self._model.forward(torch.tensor([read]), cache)
+            self._cache.copy(place, cache, source=0, length=len(read))
+            self._cache.settle(place, prompt_length)
+            self._seats[place], self._held[place] = ref(row), HeldRow(fed=read)
 
     def _cut_back(self, place: int, row: Row, ids: list[int]) -> list[int]:
         held = self._held[place]
-        kept, padding = count_shared(held, ids[:-1]), self._cache.lengths[place] - len(held)
-        if kept < len(held):
-            kept = max(0, self._cache.rewind(place, padding + kept if kept else 0) - padding)
-            del held[kept:]
-        settled = min(kept, len(ids) - len(row.tokens) + row.settled - 1)
-        if settled > 0:
-            self._cache.settle(place, padding + settled)
-        return ids[kept:]
+        held.base = self._cache.lengths[place] - len(held.fed)  # the padding of a first pass over several texts
+        held.cut_back(self._cache, place, ids, settled=len(ids) - len(row.tokens) + row.settled - 1)
+        return ids[len(held.fed) :]
 
     def _rows(self) -> list[Row | None]:
         """Return the unfinished row at each place."""
@@ -265,23 +263,6 @@ def _refuse_other_vocabulary(row: Row, size: int) -> None:
             f"the drafting model has a vocabulary of {size:,} tokens, and the model one of {expected:,}: pass one with "
             "the same tokens"
         )
-
-
-def first_of(drafters: Sequence[Drafter]) -> Drafter | None:
-    """Return a drafter that uses the first non-empty draft of several drafters; None for none."""
-    if len(drafters) < 2:
-        return drafters[0] if drafters else None
-    return FirstDrafter(drafters)
-
-
-def count_shared(items: Sequence[int], others: Sequence[int]) -> int:
-    """Return the length of the longest start that two sequences share.
-
-    >>> count_shared([5, 6, 7], [5, 6, 8, 9])
-    2
-    """
-    pairs = enumerate(zip(items, others, strict=False))
-    return next((place for place, (item, other) in pairs if item != other), min(len(items), len(others)))
 
 
 def common_start(texts: Sequence[Sequence[int]]) -> list[int]:

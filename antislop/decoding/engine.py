@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from antislop.control.branches import CapabilityError
 from antislop.decoding.prompts import PART, PromptPass, PromptReader, copy_logits
-from antislop.decoding.protocols import ForkableCache, LanguageModel, RewindableCache, SharingCache, fill_left
+from antislop.decoding.protocols import LanguageModel, RewindableCache, SharingCache, count_shared, fill_left
 from antislop.decoding.row import Row
 
 SETTLE_EVERY = 8
@@ -45,45 +45,52 @@ class Engine(Protocol):
     def replace(self, rows: Sequence[Row], places: Sequence[int]) -> ForwardPass:
         """Put new rows, whose prompts are read, at these places, which belonged to finished ones."""
 
-
-@runtime_checkable
-class ForkingEngine(Engine, Protocol):
-    """An engine for controllers that fork."""
-
-    def fork(self, place: int, target: int) -> None:
-        """Copy the row at a place to another one, or to a new one behind the last."""
-
-
-@runtime_checkable
-class SelectingEngine(Engine, Protocol):
-    """An engine whose passes may cost less when most rows are finished."""
-
     @property
     def can_select(self) -> bool:
-        """Whether `select` may be called."""
+        """Whether `select` may be called, without which passes over few unfinished rows cost as much as others."""
 
     def select(self, places: Sequence[int]) -> None:
-        """Keep the rows at these places only, in this order."""
+        """Keep the rows at these places only, in this order; a row that is named twice is copied, for a fork."""
 
 
 @dataclass
-class _HeldRow:
-    """What the cache holds of a row.
+class HeldRow:
+    """What a cache holds of a row, which follows the rewinds of its text.
 
-    base: number of tokens before the generated ones.
-    prompt: these tokens, if the row was read in flight.
-    fed: the generated tokens, its draft included.
+    base: number of tokens before `fed`.
+    fed: the tokens of the text, its draft included.
+    prompt: the tokens before these, if the row was read in flight.
     settled: the length passed to the last `settle` of the cache.
     """
 
     base: int = 0
-    prompt: Sequence[int] = ()
     fed: list[int] = field(default_factory=list)
+    prompt: Sequence[int] = ()
     settled: int = 0
 
     @property
     def text(self) -> list[int]:
         return [*self.prompt, *self.fed] if self.prompt else []
+
+    def cut_back(
+        self, cache: RewindableCache, place: int, tokens: Sequence[int], *, settled: int, unchanged: int = 0
+    ) -> int:
+        """Remove from the cache what is not in a text, and its last token, which is to be read; return how many tokens.
+
+        settled: the length of the text below which no rewind reaches.
+        unchanged: a length up to which the cache is known to hold the text.
+        """
+        limit = max(0, min(len(self.fed), len(tokens) - 1))
+        shared = min(limit, count_shared(self.fed, tokens, start=min(unchanged, limit)))
+        if settled >= self.settled + SETTLE_EVERY:
+            self.settled = min(settled, shared)
+            cache.settle(place, self.base + self.settled)
+        if shared == len(self.fed):
+            return 0
+        kept = max(0, cache.rewind(place, self.base + shared) - self.base)  # a cache of some states may keep nothing
+        cut = len(self.fed) - kept
+        del self.fed[kept:]
+        return cut
 
 
 class BatchEngine:
@@ -109,7 +116,7 @@ class BatchEngine:
         self._filler = filler
         self._grows = grows
         self._prompts = PromptReader(model, part=part)
-        self._held: list[_HeldRow] = []
+        self._held: list[HeldRow] = []
         self._is_ragged = False
 
     @torch.no_grad()
@@ -141,12 +148,9 @@ class BatchEngine:
         prompts = {place: self._prompts.read.pop(rows[place]) for place in places}
         for place, prompt in sorted(prompts.items(), key=lambda item: -len(item[1].tokens)):
             length = len(prompt.tokens)
-            if isinstance(self._cache, SharingCache) and self._cache.can_share:
-                self._cache.copy(place, prompt.cache, source=prompt.row, length=length)
-                self._cache.settle(place, length)
-            else:
-                self._cache.adopt(place, prompt.cache)
-            self._held[place] = _HeldRow(length, prompt.tokens)
+            self._cache.copy(place, prompt.cache, source=prompt.row, length=length)
+            self._cache.settle(place, length)
+            self._held[place] = HeldRow(length, prompt=prompt.tokens)
         self._is_ragged = True
         logits = torch.stack([prompt.logits for prompt in prompts.values()])
         return ForwardPass(logits, [0] * len(places), [0] * len(places))
@@ -157,7 +161,7 @@ class BatchEngine:
         count = len(self._cache.lengths)
         if count < len(rows) and isinstance(self._cache, SharingCache):
             self._cache.select([*range(count), *[0] * (len(rows) - count)])
-        self._held += [_HeldRow() for _ in range(len(self._held), len(self._cache.lengths))]
+        self._held += [HeldRow() for _ in range(len(self._held), len(self._cache.lengths))]
 
     @property
     def is_ragged(self) -> bool:
@@ -166,20 +170,14 @@ class BatchEngine:
 
     @property
     def can_select(self) -> bool:
-        return isinstance(self._cache, SharingCache)
+        return isinstance(self._cache, SharingCache) and self._cache.can_select
 
     @torch.no_grad()
     def select(self, places: Sequence[int]) -> None:
-        assert isinstance(self._cache, SharingCache)
-        self._cache.select(places)
-        self._held = [self._held[place] for place in places]
-
-    @torch.no_grad()
-    def fork(self, place: int, target: int) -> None:
-        if not (isinstance(self._cache, ForkableCache) and self._cache.can_fork):
+        if not (isinstance(self._cache, SharingCache) and self._cache.can_select):
             raise CapabilityError(f"a controller forks, and this {type(self._cache).__name__} can't copy rows")
-        self._cache.fork(place, target)
-        self._held[target : target + 1] = [replace(self._held[place], fed=list(self._held[place].fed))]
+        self._cache.select(places)
+        self._held = [replace(self._held[place], fed=list(self._held[place].fed)) for place in places]
         self._is_ragged = True
 
     @torch.no_grad()
@@ -193,16 +191,15 @@ class BatchEngine:
 
     def excess(self, row: Row) -> int:
         """Return how many tokens of a finished row are in the cache but not in its text."""
-        fed, kept = self._held[row.index].fed, row.tokens[:-1]
-        shared = next((i for i, pair in enumerate(zip(fed, kept, strict=False)) if pair[0] != pair[1]), len(kept))
-        return len(fed) - min(shared, len(fed))
+        fed = self._held[row.index].fed
+        return len(fed) - count_shared(fed, row.tokens[:-1])
 
     def _prefill(self, rows: Sequence[Row]) -> ForwardPass:
         before = self._cache.lengths
         for place, row in enumerate(rows):
             self._cache.settle(place, row.prompt_length)
         logits = self._model.forward(_stack(rows), self._cache)
-        self._held = [_HeldRow(length) for length in self._cache.lengths]
+        self._held = [HeldRow(length) for length in self._cache.lengths]
         fed = [held.base - length for held, length in zip(self._held, before, strict=True)]
         return ForwardPass(copy_logits(logits[:, -1:], like=rows[0]), fed[: len(rows)], [0] * len(rows), logits.dtype)
 
@@ -230,22 +227,9 @@ class BatchEngine:
         return [self._filler]
 
     def _cut_back(self, place: int, row: Row) -> int:
-        """Remove from the cache the tokens not in the text, and its last one, which is to be read; return how many."""
         held = self._held[place]
-        fed, base = held.fed, held.base
-        limit = max(0, min(len(fed), len(row.tokens) - 1))
-        shared = min(row.unchanged, limit)
-        while shared < limit and fed[shared] == row.tokens[shared]:
-            shared += 1
-        if row.settled >= held.settled + SETTLE_EVERY:
-            held.settled = min(row.settled, shared)
-            self._cache.settle(place, base + held.settled)
-        if shared == len(fed):
-            return 0
-        kept = self._cache.rewind(place, base + shared) - base
-        cut = len(fed) - kept
-        del fed[kept:]
-        self._is_ragged = True
+        cut = held.cut_back(self._cache, place, row.tokens, settled=row.settled, unchanged=row.unchanged)
+        self._is_ragged = self._is_ragged or cut > 0
         return cut
 
 

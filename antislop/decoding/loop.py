@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Sequence
 from typing import TypeAlias
 
-from antislop.control.branches import CapabilityError
 from antislop.decoding.drawing import draw_together, fill_paths, select
-from antislop.decoding.engine import Engine, ForkingEngine, ForwardPass, SelectingEngine
+from antislop.decoding.engine import Engine, ForwardPass
 from antislop.decoding.lockstep import advance_together
 from antislop.decoding.row import CallbackMemory, Drafter, Row
 from antislop.decoding.scheduler import Scheduler
@@ -50,7 +49,7 @@ def _admit(scheduler: Scheduler, engine: Engine, batches: list[LogitsBatch]) -> 
         yield from _read(scheduler, engine, batches, in_parts=in_parts)
         if in_parts:
             break
-    if scheduler.has_gaps and isinstance(engine, SelectingEngine) and engine.can_select:
+    if scheduler.has_gaps and engine.can_select:
         engine.select(scheduler.close_gaps())
     return scheduler.is_writing
 
@@ -122,10 +121,8 @@ def _place_copies(scheduler: Scheduler, engine: Engine) -> Iterator[Step]:
             copies, source.copies = source.copies, []
             for copy in copies:
                 scheduler.place_copy(copy, of=source.row)
-            if not isinstance(engine, ForkingEngine):
-                raise CapabilityError(f"a controller forks, and a {type(engine).__name__} can't copy rows")
-            for copy in copies:
-                engine.fork(source.row.index, copy.row.index)
+            copied = {copy.row.index for copy in copies}
+            engine.select([source.row.index if i in copied else i for i in range(len(scheduler.rows))])
             for each in (source, *copies):
                 each.walk()
             yield _release([source, *copies])

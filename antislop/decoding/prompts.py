@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from antislop.decoding.protocols import LanguageModel, RewindableCache, SharingCache, fill_left
+from antislop.decoding.protocols import LanguageModel, RewindableCache, SharingCache, count_shared, fill_left
 from antislop.decoding.row import Row
 
 PART = 512
@@ -151,15 +151,3 @@ def _gather(prompts: Sequence[_Prompt], *, limit: int) -> Iterator[_Prompt]:
         if shared < prompt.read + SHORTEST_SHARED:
             group.append(prompt)
             yield prompt
-
-
-def count_shared(text: Sequence[int], other: Sequence[int]) -> int:
-    """Return how many tokens two texts have in common at their beginning; 0 for less than is worth copying.
-
-    >>> count_shared([*range(20)], [*range(17), 0])
-    17
-    """
-    if text[:SHORTEST_SHARED] != other[:SHORTEST_SHARED]:
-        return 0
-    pairs = enumerate(zip(text, other, strict=False))
-    return next((place for place, (one, two) in pairs if one != two), min(len(text), len(other)))

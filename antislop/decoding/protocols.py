@@ -41,25 +41,16 @@ class RewindableCache(Protocol):
     def settle(self, row: int, length: int) -> None:
         """Note that no rewind of a row, except to 0, goes below `length`: earlier states may be dropped."""
 
-    def adopt(self, row: int, other: RewindableCache) -> None:
-        """Replace a row by the only row of another cache of the same model."""
+    def copy(self, row: int, other: RewindableCache, *, source: int, length: int) -> None:
+        """Replace a row by the first `length` tokens of a row of another cache of the same model, none settled.
 
-
-@runtime_checkable
-class ForkableCache(Protocol):
-    """A cache whose rows can be copied, for controllers that fork."""
-
-    @property
-    def can_fork(self) -> bool:
-        """Whether this cache can copy its rows."""
-
-    def fork(self, row: int, target: int) -> None:
-        """Copy a row, with its settled length, to an independent one; a `target` behind the last row is added."""
+        Unless both are `SharingCache`s, the other cache has one row, and `length` is all of it.
+        """
 
 
 @runtime_checkable
 class SharingCache(RewindableCache, Protocol):
-    """A cache whose rows can be copied to other caches, so that new prompts are read together, in parts, or once.
+    """A cache whose rows can be copied in part, and selected: prompts are read together, in parts, or once.
 
     reads_prompts: set while prompts are read: a model may then leave out all but the last logits of a pass.
     """
@@ -73,11 +64,12 @@ class SharingCache(RewindableCache, Protocol):
     def copyable(self, row: int, length: int) -> int:
         """Return how many of the first `length` tokens of a row `copy` can copy."""
 
-    def copy(self, row: int, other: RewindableCache, *, source: int, length: int) -> None:
-        """Replace a row by the first `length` tokens of a row of another cache of the same model, none settled."""
+    @property
+    def can_select(self) -> bool:
+        """Whether `select` may be called: for controllers that fork, and to drop the rows of finished texts."""
 
     def select(self, rows: Sequence[int]) -> None:
-        """Keep these rows, in this order; a row that is listed several times is copied."""
+        """Keep these rows, in this order; a row that is listed several times is copied, with its settled length."""
 
 
 class KVCache(RewindableCache, Protocol):
@@ -230,3 +222,13 @@ def fill_left(rows: Sequence[Sequence[int]]) -> Tensor:
     if longest == min(map(len, rows)):
         return torch.tensor(rows)
     return torch.tensor([[PAD] * (longest - len(tokens)) + list(tokens) for tokens in rows])
+
+
+def count_shared(items: Sequence[object], others: Sequence[object], *, start: int = 0) -> int:
+    """Return the length of the longest beginning that two sequences share. start: a length known to be shared.
+
+    >>> count_shared([5, 6, 7], [5, 6, 8, 9])
+    2
+    """
+    stop = min(len(items), len(others))
+    return next((place for place in range(start, stop) if items[place] != others[place]), stop)

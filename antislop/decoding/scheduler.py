@@ -12,9 +12,9 @@ from threading import Condition
 from typing import TypeAlias
 
 from antislop.control.branches import CapabilityError
-from antislop.decoding.controller_source import open_source
+from antislop.decoding.controller_source import ControllerSource
 from antislop.decoding.row import Row, RowSpec
-from antislop.decoding.sources import Source
+from antislop.decoding.sources import LogitsSource, Source
 
 MakeText: TypeAlias = Callable[[], RowSpec | None]
 """Makes a text when a row is free for it, or None."""
@@ -37,7 +37,7 @@ class Scheduler:
     ) -> None:
         for settings in {id(row.spec.settings): row.spec.settings for row in rows}.values():
             _follow([row for row in rows if row.spec.settings is settings])
-        self.sources = [open_source(row) for row in rows]
+        self.sources = [_open_source(row) for row in rows]
         self._max_rows = len(rows) or max_rows
         self._is_in_flight = not rows  # otherwise finished rows consume random numbers, as in `generate`
         self._numbers = count(len(rows))
@@ -115,7 +115,7 @@ class Scheduler:
             if (row := self._next_row()) is None:
                 break
             _follow([row])
-            self.reading.append(open_source(row))
+            self.reading.append(_open_source(row))
         if not self._is_open:  # all are read before the next step, and cheaper in this order: shorter ones fit beside
             self.reading.sort(key=lambda source: -source.row.prompt_length)
         return bool(self.reading)
@@ -203,6 +203,11 @@ class Scheduler:
             if self.idle:
                 self._changed.wait_for(lambda: self._submitted or not self._is_open)
             return self._submitted.popleft() if self._submitted else None
+
+
+def _open_source(row: Row) -> Source:
+    controller = row.spec.controller
+    return LogitsSource(row) if controller is None else ControllerSource(row, controller)
 
 
 def _follow(rows: Sequence[Row]) -> None:

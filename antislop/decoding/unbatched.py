@@ -27,7 +27,8 @@ class RowwiseCache:
     def settle(self, row: int, length: int) -> None:
         self.caches[row].settle(0, length)
 
-    def adopt(self, row: int, other: RewindableCache) -> None:
+    def copy(self, row: int, other: RewindableCache, *, source: int, length: int) -> None:
+        assert (source, [length]) == (0, [*other.lengths]), "a row is replaced by a whole cache of one row"
         self.caches[row] = other
 
 

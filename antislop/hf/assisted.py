@@ -18,8 +18,8 @@ from transformers.generation.candidate_generator import CandidateGenerator
 
 from antislop.caches.cache import TransformersCache
 from antislop.caches.private import supports_dynamic_cache
-from antislop.decoding.drafts import ModelDrafter, count_shared
-from antislop.decoding.protocols import RewindableCache
+from antislop.decoding.drafts import ModelDrafter
+from antislop.decoding.protocols import RewindableCache, count_shared
 from antislop.decoding.row import NO_DRAFT, Draft, Drafter, Row
 from antislop.errors import InputError
 from antislop.hf.calls import Call
@@ -36,16 +36,13 @@ from antislop.processors.processors import COUNTING
 from antislop.processors.settings import Settings
 
 
-def make_assistant_drafters(call: Call, tokenizer: PreTrainedTokenizerBase) -> list[Drafter]:
-    """Return what `assistant_model`, `prompt_lookup_num_tokens` or `assistant_early_exit` asks for, or nothing.
+def make_assistant_drafter(call: Call, tokenizer: PreTrainedTokenizerBase) -> Drafter:
+    """Return what `assistant_model`, `prompt_lookup_num_tokens` or `assistant_early_exit` asks for.
 
     Raises `InputError` for encoder-decoder models, and for an assistant with another vocabulary.
     """
     model, assistant, config = call.model, call.assistant, copy(call.config)
     config.num_return_sequences = 1
-    by_model = assistant.model is not None or config.assistant_early_exit is not None
-    if not by_model and config.prompt_lookup_num_tokens is None:
-        return []
     if model.config.is_encoder_decoder:
         raise InputError("drafts are for decoder-only models so far: leave out the assistant or prompt lookup")
     if assistant.model is not None and assistant.tokenizer is None:
@@ -73,7 +70,7 @@ def make_assistant_drafters(call: Call, tokenizer: PreTrainedTokenizerBase) -> l
 
     drafting = assistant.model if config.assistant_early_exit is None else model
     if drafting is None or not supports_dynamic_cache(drafting) or not writes_drafts(make(call.input_ids[:1], 0)):
-        return [CandidateDrafter(make_for, do_sample=config.do_sample)]
+        return CandidateDrafter(make_for, do_sample=config.do_sample)
     kwargs: dict[str, Any] = {"use_cache": True}
     if "logits_to_keep" in inspect.signature(drafting.forward).parameters:
         kwargs["logits_to_keep"] = 1
@@ -81,7 +78,7 @@ def make_assistant_drafters(call: Call, tokenizer: PreTrainedTokenizerBase) -> l
         reader = TransformersModel(drafting, generation_config=config, model_kwargs=kwargs)
     else:
         reader = _FirstLayers(drafting, config.assistant_early_exit, generation_config=config, model_kwargs=kwargs)
-    return [AssistantDrafter(reader, call, make_for)]
+    return AssistantDrafter(reader, call, make_for)
 
 
 def _refuse_other_vocabulary(model: PreTrainedModel, assistant: PreTrainedModel) -> None:

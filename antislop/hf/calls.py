@@ -116,6 +116,12 @@ class Call:
         return tokens
 
     @property
+    def asks_for_drafts(self) -> bool:
+        """Whether an assistant, early layers or the prompt are to draft tokens."""
+        settings = (self.config.assistant_early_exit, self.config.prompt_lookup_num_tokens)
+        return self.assistant.model is not None or any(value is not None for value in settings)
+
+    @property
     def requested_states(self) -> dict[str, Any]:
         """Which of `STATES` the call asks for."""
         names = STATES if self.config.return_dict_in_generate else ()
@@ -206,8 +212,8 @@ def read_inputs(
     given = {name: value for name, value in {"inputs": inputs, **arguments}.items() if value is not None}
     for name in ("inputs", "input_ids"):
         value = given.get(name)
-        is_prompt = name == "inputs" and (isinstance(value, str) or is_chat(value))
-        if not (isinstance(value, Tensor | NoneType) or is_prompt):
+        is_tensor = isinstance(value, Tensor | NoneType)
+        if not (is_tensor or (name == "inputs" and (isinstance(value, str) or is_chat(value)))):
             raise InputError(f"{name} is a {type(value).__name__}: {_advise_on_inputs(value)}")
         if isinstance(value, Tensor) and value.ndim < 2:
             raise InputError(f"{name} has the shape {tuple(value.shape)}, not [rows, tokens]: pass {name}[None]")

@@ -135,7 +135,7 @@ class TransformersModel:
             if held is not None and held is not cache.cache:
                 cache.take_layers(held)
             if self._copies > 1:
-                cache.repeat(self._copies)
+                cache.select_states([row for row in range(cache.rows // self._copies) for _ in range(self._copies)])
         refuse_unread(cache, model=self._model)
         if is_padded and not cache.is_recurrent:
             cache.drop_padding(counts)

@@ -10,13 +10,13 @@ import torch
 from transformers import LogitsProcessorList
 
 from antislop.control.branches import CapabilityError, Control
-from antislop.decoding.drafts import FirstDrafter, first_of
+from antislop.decoding.drafts import FirstDrafter
 from antislop.decoding.policy import Policy
-from antislop.decoding.protocols import ForkableCache, RewindableCache
+from antislop.decoding.protocols import RewindableCache, SharingCache
 from antislop.decoding.row import Drafter, RowSpec, begin_rows
 from antislop.errors import InputError
 from antislop.grammar.grammar import adapt_processor
-from antislop.hf.assisted import AssistantDrafter, make_assistant_drafters
+from antislop.hf.assisted import AssistantDrafter, make_assistant_drafter
 from antislop.hf.calls import Call
 from antislop.hf.compiled_bans import CompiledBans
 from antislop.hf.model import DecodeMode, split_arguments
@@ -31,6 +31,7 @@ from antislop.hf.refusals import (
 )
 from antislop.hf.run import Run
 from antislop.hf.tracing import describe_call
+from antislop.processors.memory import is_of_transformers
 from antislop.processors.settings import Settings
 from antislop.trace.events import Conceded
 from antislop.trace.recording import Recording
@@ -52,7 +53,9 @@ def prepare_run(
     options: of the sampler, for the trace.
     """
     lengths = _check_call(call, bans)
-    describe_facts = describe_call(call, bans, options=options, recording=recording, control=control)
+    facts: Callable[[], Mapping[str, Any]] = dict
+    if recording.level != "none":
+        facts = describe_call(call, bans, options=options, recording=recording, control=control)
     specs = _make_specs(call, bans, policy=policy, drafters=drafters)
     if recording.has_choices:
         specs = [replace(spec, alternatives=recording.alternatives) for spec in specs]
@@ -66,7 +69,7 @@ def prepare_run(
             for spec, controller in zip(specs, controllers, strict=True)
         ]
     rows = begin_rows(specs)
-    return Run(call, language_model, cache, mode, rows, lengths, bans, warn, recording, describe_facts)
+    return Run(call, language_model, cache, mode, rows, lengths, bans, warn, recording, facts)
 
 
 def prepare_row(
@@ -112,10 +115,11 @@ def _make_specs(
     drafters: Sequence[Drafter],
     shared: Collection[str] = (),
 ) -> list[RowSpec]:
-    drafters = [*drafters, *make_assistant_drafters(call, bans.tokenizer)]
-    drafter = first_of(drafters)
+    if call.asks_for_drafts:
+        drafters = [*drafters, make_assistant_drafter(call, bans.tokenizer)]
+    processors = (each if is_of_transformers(each) else adapt_processor(each) for each in call.logits_processor)
     settings = Settings(
-        logits_processor=LogitsProcessorList(map(adapt_processor, call.logits_processor)),
+        logits_processor=LogitsProcessorList(processors),
         stopping_criteria=call.stopping_criteria,
         rows=call.rows,
         pad=call.pad,
@@ -132,7 +136,7 @@ def _make_specs(
             policy=replace(policy, do_sample=call.config.do_sample),
             settings=settings,
             max_new_tokens=call.max_new_tokens,
-            drafter=drafter,
+            drafter=FirstDrafter(drafters) if len(drafters) > 1 else next(iter(drafters), None),
             keep_scores=bool(keeps),
         )
         for place in range(call.rows)
@@ -152,7 +156,7 @@ def _refuse_control(control: Control, specs: Sequence[RowSpec], cache: Rewindabl
             "the stopping criteria or processors see the rows of the batch in step, and a controller moves each by "
             "itself: pass one prompt at a time, or leave them out"
         )
-    if needs.has_forks and control.max_forks > 1 and not (isinstance(cache, ForkableCache) and cache.can_fork):
+    if needs.has_forks and control.max_forks > 1 and not (isinstance(cache, SharingCache) and cache.can_select):
         raise CapabilityError(f"the controller forks, and this {type(cache).__name__} can't copy rows: set max_forks=1")
 
 

@@ -125,11 +125,6 @@ class Run:
     def complete(self, streamer: BaseStreamer | None = None) -> CallOutput:
         """Run to the end."""
         config = self.call.config
-        if self.recording.has_choices and not config.return_dict_in_generate:
-            raise InputError(
-                f"record={self.recording.level!r} records for a trace, and a tensor has none: pass "
-                "return_dict_in_generate=True"
-            )
         if streamer is not None:
             streamer.put(torch.cat([row.ids for row in self.rows]).cpu())
         with self._borrowed_model():

@@ -183,7 +183,7 @@ def find_words(text: str, *, is_in_word: bool) -> tuple[list[int], bool]:
 
 
 def fold_phrase(phrase: str, *, folding: Folding = "caseless", edges: Edges = "word") -> str:
-    """Fold a phrase into the symbols that a text with it contains."""
+    """Return a phrase's symbols as they occur in a folded text."""
     if phrase.isascii() and folding != "written":
         cased = (phrase.lower() if folding == "caseless" else phrase).translate(_ALIKE)
         symbols = _ASCII_EDGE.sub(BOUNDARY, _WHITE.sub(" ", cased))

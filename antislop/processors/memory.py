@@ -70,7 +70,8 @@ class ObjectMemory:
         self._latest = self._copy(_read(self._owner))
 
     def watch(self, call: Callable[[], Result]) -> tuple[Result, MemoryChange]:
-        # What others have changed since the latest call, a flag that cancels the run for instance, is not the call's.
+        # Others may change the object between two calls, by a flag that cancels the run for instance: a call is not
+        # blamed for these changes.
         state = _read(self._owner)
         if not is_same(state, self._latest):
             self._latest = self._copy(state)

@@ -37,3 +37,4 @@ class Recording:
 
 
 EVENTS = Recording()
+NOTHING = Recording("none")

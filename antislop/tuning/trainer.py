@@ -18,7 +18,8 @@ from antislop.tuning.loss import FTPOLoss, ftpo_loss
 from antislop.tuning.rows import FTPORow
 
 AUTO_RATES = {"ftpo": 0.05, "dpo": 0.015}
-"""The learning rates for weights of width 1. Adam's steps are divided by the width, so that logits move alike."""
+"""Learning rates times the width of a layer: divided by the width, a step of Adam moves the logits equally in small and
+large models."""
 LAYERS = (nn.Linear, Conv1D)
 """What an adapter changes; GPT-2 and its relatives have the second kind."""
 
@@ -102,7 +103,7 @@ class FTPOTrainer(Trainer):  # type: ignore[misc]  # transformers has no type fo
 
     @contextmanager
     def _without_adapter(self, model: nn.Module) -> Iterator[nn.Module]:
-        """Give the reference: a copy, or the model itself with its adapter off."""
+        """Yield the reference model: the copy, or this model with its adapter off."""
         if self._reference is not None:
             yield self._reference
             return

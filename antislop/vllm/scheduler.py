@@ -440,7 +440,7 @@ class _BanningAsyncScheduler(_Banning, AsyncScheduler):  # type: ignore[misc]
     pass
 
 
-def BanningScheduler(vllm_config: Any, *args: Any, **kwargs: Any) -> Scheduler:  # noqa: N802 - for vLLM it is a class
+def BanningScheduler(vllm_config: Any, *args: Any, **kwargs: Any) -> Scheduler:  # noqa: N802 - vLLM expects a class
     """Return vLLM's scheduler, which judges the tokens of requests with bans."""
     check_vllm()
     is_async = vllm_config.scheduler_config.async_scheduling

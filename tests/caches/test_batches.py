@@ -580,7 +580,7 @@ class _Steps:
 
     def change(self, row: int) -> None:
         action = self.data.draw(
-            st.sampled_from(["nothing", "rewind", "rewind", "empty", "settle", "adopt", "copy"]), label="do"
+            st.sampled_from(["nothing", "rewind", "rewind", "empty", "settle", "replace", "copy"]), label="do"
         )
         size = self.fills[row] + len(self.texts[row])
         if action == "rewind":
@@ -598,14 +598,15 @@ class _Steps:
         elif action == "settle" and size:
             self.settled[row] = max(self.settled[row], self.data.draw(st.integers(0, size), label="settle at"))
             self.cache.settle(row, self.settled[row])
-        elif action == "adopt":
+        elif action == "replace":
             self.texts[row] = self.tokens(self.data.draw(st.integers(1, 40), label="new prompt"))
             self.fills[row] = 0
             other = self.language_model.new_cache(1)
             self.settled[row] = self.data.draw(st.sampled_from([0, 1, len(self.texts[row])]), label="settle at")
             other.settle(0, self.settled[row])
             self.language_model.forward(torch.tensor([self.texts[row]]), other)
-            self.cache.adopt(row, other)
+            self.cache.copy(row, other, source=0, length=len(self.texts[row]))
+            self.cache.settle(row, self.settled[row])
         elif action == "copy":
             self.copy(row)
 

@@ -367,8 +367,8 @@ def test_an_exact_rewind_keeps_the_requested_number_of_tokens(subject: Subject) 
 def test_a_row_of_another_kind_is_refused(subject: Subject) -> None:
     cache = subject.read(ONE, TWO)
     stranger = MarkovCache(1) if not isinstance(cache, MarkovCache) else TransformersModel(LLAMA).new_cache(1)
-    with pytest.raises(ValueError, match="one row"):
-        cache.adopt(0, stranger)
+    with pytest.raises(ValueError, match="expected"):
+        cache.copy(0, stranger, source=0, length=0)
     with pytest.raises(ValueError, match="expected"):
         subject.model.forward(torch.tensor([[6]]), stranger)
 
@@ -387,8 +387,8 @@ class Leaves(MarkovCache):
             self._settled[row] = 0
         return super().rewind(row, length)
 
-    def adopt(self, row: int, other: Any) -> None:
-        super().adopt(row, other)
+    def copy(self, row: int, other: Any, *, source: int, length: int) -> None:
+        super().copy(row, other, source=source, length=length)
         if self.fault == "shared rows":
             self._rows[row] = other._rows[0]
 

@@ -94,6 +94,13 @@ class Markov:
     def replace(self, rows: Sequence[Row], places: Sequence[int]) -> ForwardPass:
         return self.forward([rows[place] for place in places])
 
+    @property
+    def can_select(self) -> bool:
+        return False
+
+    def select(self, places: Sequence[int]) -> None:
+        raise AssertionError("no test with this model forks")
+
     def follow(self, rows: Sequence[Row]) -> None:
         pass
 
@@ -170,7 +177,7 @@ def run(
 class MarkovCache:
     """The tokens of each row; as states they are keys and values of one layer, one head and one dimension."""
 
-    can_share = True
+    can_share = can_select = True
 
     def __init__(self, rows: int) -> None:
         self.reads_prompts = False
@@ -214,16 +221,12 @@ class MarkovCache:
     def settle(self, row: int, length: int) -> None:
         self._settled[row] = max(self._settled[row], length)
 
-    def adopt(self, row: int, other: RewindableCache) -> None:
-        if not isinstance(other, MarkovCache) or len(other._rows) != 1:
-            raise ValueError("a MarkovCache of one row is expected")
-        self._rows[row], self._settled[row] = list(other._rows[0]), other._settled[0]
-
     def copyable(self, row: int, length: int) -> int:
         return length
 
     def copy(self, row: int, other: RewindableCache, *, source: int, length: int) -> None:
-        assert isinstance(other, MarkovCache)
+        if not isinstance(other, MarkovCache):
+            raise ValueError("a MarkovCache is expected")
         self._rows[row], self._settled[row] = other._rows[source][:length], 0
 
     def select(self, rows: Sequence[int]) -> None:

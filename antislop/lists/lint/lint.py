@@ -327,7 +327,7 @@ def _rank(word: str, frequencies: Mapping[str, float]) -> float:
 
 
 def find_untypable(bans: Sequence[Ban], vocabulary: VocabularySurfaces) -> Findings:
-    """Yield the entries that no sequence of tokens writes, in their case or at all."""
+    """Yield the entries that this tokenizer can't spell, in the given case or in any."""
     spellers: dict[Folding, Speller] = {folding: Speller(vocabulary, folding) for folding in get_args(Folding)}
     for index, ban in enumerate(bans):
         if beyond := [i for i in ban.pattern.token_ids if i >= len(vocabulary.surfaces)]:

@@ -1,7 +1,7 @@
-"""Passages that repeat, whatever they say, and their search.
+"""Find text that repeats itself, whatever it says.
 
-The state keeps the end of the folded text, and the length of its longest suffix that occurred before: only while that
-is long can a loop be near. Then the period is looked for where the suffix occurred last.
+The state keeps the end of the folded text, and the length of its longest suffix that occurred before. Only while that
+suffix is long can a loop be near: then the search looks for the period where the suffix occurred last.
 """
 
 from __future__ import annotations
