@@ -90,10 +90,9 @@ def serve(model: ModelOptions, upstream: UpstreamOptions, bans: BanOptions, serv
     _check(model, upstream, bans, server)
     banned, key = collect_bans(bans), server.api_key
     from antislop.server.application import check_origins, make_app
-    from antislop.server.http_server import DrainingServer, bind, return_large_blocks
+    from antislop.server.http_server import DrainingServer, bind
 
     check_origins(server.allow_origin or ())
-    return_large_blocks()
     with bind(server.host, server.port) as listener:
         if upstream.upstream is not None:
             backend = _reach(upstream.upstream, model.spec, upstream.tokenizer, banned)

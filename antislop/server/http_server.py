@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
-import os
 import socket
-import sys
 from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -30,9 +27,7 @@ REQUEST_SECONDS = 20.0
 """How long a request may take to arrive, and a new connection to send its first."""
 MAX_CONNECTIONS = 512
 """More are closed at once: systems often allow a process 1,024 open files."""
-LARGE_BLOCK, KEPT_TOP = 2**20, 2**22
 """Bytes: blocks of this size are returned when freed; the heap may end with this much free memory."""
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -49,18 +44,6 @@ def bind(host: str, port: int) -> socket.socket:
         listener.close()
         raise InputError(f"port {port} of {host} can't be used ({error.strerror}): pass another --port") from error
     return listener
-
-
-def return_large_blocks() -> None:
-    """Have glibc return freed blocks of 1 MB or more to the system; call it before a model is loaded.
-
-    By default it keeps blocks of up to 32 MB, tens of MB in all. No effect with another C library, or if the
-    environment variable MALLOC_MMAP_THRESHOLD_ is set. https://man7.org/linux/man-pages/man3/mallopt.3.html
-    """
-    set_option = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
-    if set_option is not None and "MALLOC_MMAP_THRESHOLD_" not in os.environ:
-        set_option(_M_MMAP_THRESHOLD, LARGE_BLOCK)
-        set_option(_M_TRIM_THRESHOLD, KEPT_TOP)
 
 
 class BoundedProtocol(H11Protocol):

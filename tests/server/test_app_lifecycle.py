@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import platform
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -254,30 +251,6 @@ def test_a_second_signal_cuts_texts_off(tokenizer: PreTrainedTokenizerBase) -> N
     running.join()
     assert '"error":{"message":"the server is shutting down"' in answers["first"].text
     assert slow.active == 0
-
-
-GROW_AND_FREE = """
-from pathlib import Path
-from antislop.server.http_server import return_large_blocks
-
-def count_pages():
-    return int(Path("/proc/self/statm").read_text().split()[1])
-
-return_large_blocks()
-before = count_pages()
-for _ in range(3):
-    blocks = [bytearray(4 * 2**20) for _ in range(20)]
-    kept = blocks.pop()  # the last one, which holds what is below it where blocks lie on a heap
-    del blocks
-print((count_pages() - before) * 4096 / 2**20)
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux" or platform.libc_ver()[0] != "glibc", reason="not glibc: it has no mallopt")
-def test_a_server_returns_large_blocks_of_memory_when_they_are_freed() -> None:
-    """By default 80 MB stayed after the second time that as much was freed."""
-    ended = subprocess.run([sys.executable, "-c", GROW_AND_FREE], check=True, capture_output=True, text=True)
-    assert float(ended.stdout) < 20
 
 
 def test_a_port_in_use_is_one_sentence() -> None:
