@@ -27,7 +27,6 @@ REQUEST_SECONDS = 20.0
 """How long a request may take to arrive, and a new connection to send its first."""
 MAX_CONNECTIONS = 512
 """More are closed at once: systems often allow a process 1,024 open files."""
-"""Bytes: blocks of this size are returned when freed; the heap may end with this much free memory."""
 
 
 def bind(host: str, port: int) -> socket.socket:
