@@ -40,7 +40,7 @@ from antislop.matching.patterns.pattern import (
 )
 
 SHORT_PIECE = 40
-"""Characters of the longest piece whose folding is cached, since tokens recur; longer ones are folded anew each time."""
+"""Characters of the longest piece whose folding is cached, since tokens recur; longer ones are folded each time."""
 _FEW_LETTERS = 2
 _MARKS = {
     "-": "every hyphen, that of “well-known” too",
