@@ -143,7 +143,7 @@ def tune(
 
 def _report(result: TuneResult) -> None:
     say(f"{describe_count(result.steps, 'step')}; the chosen side wins in {result.win:.0%}")
-    if result.steps == 1:  # which warms up, with a rate of 0
+    if result.steps == 1:  # the first step warms up, with a learning rate of 0
         warn("training ended before it changed the model: raise --stop-at-win")
     if result.before is not None:
         say(f"banned phrases per 1,000 words, in a few samples: {result.before:.1f} before, {result.after:.1f} after")
@@ -216,7 +216,7 @@ class _Run:
 
     @property
     def _base(self) -> ModelSpec:
-        """The model to load: weights that train themselves need float32."""
+        """The model to load: in float32 if all of its weights are trained."""
         spec = self.model.spec
         return replace(spec, dtype="float32") if self.training.full and spec.dtype == "auto" else spec
 

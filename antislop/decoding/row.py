@@ -66,8 +66,9 @@ class Draft(NamedTuple):
     """Tokens that may come next.
 
     proposals: the distribution that each was drawn from, [tokens, vocab]; None if they were not drawn.
-    read: how many are fed to the model ahead of time; all by default. The next one must still be used as a proposal:
-        dropping it because of what it is would bias the draw.
+    read: how many of the tokens are fed to the model ahead of time; all by default. The first token that is not fed is
+        still used as a proposal: a draw without it would be biased, since the token's identity decided that it is not
+        fed.
     """
 
     proposed: list[int]

@@ -156,7 +156,10 @@ def estimate_pairs(
     unbounded: str,
     **options: Any,
 ) -> dict[str, Estimate]:
-    """Return estimates of a comparison, as `estimate` does; both sides are sums over the same groups, in order."""
+    """Return estimates of a comparison, as `estimate` does.
+
+    sides: sums over groups, for each side over the same groups in the same order.
+    """
     sums = {f"{number} {name}": column for number, side in enumerate(sides) for name, column in side.items()}
 
     def compute(totals: Sums) -> Sums:

@@ -1,9 +1,9 @@
 """The logits processors of a batch: called in the order of the text, and checked for a memory that can't be rewound.
 
-Transformers' own processors depend on ids and scores alone. One of the caller's may remember the text. If it is
-`Rewindable`, it is rewound with the text and sees each position once, in order. If not, what it changes in itself is
-undone where it follows a single row. At the first rewinds it is called again for stored positions, and refused if its
-scores differ.
+Transformers' own processors depend on ids and scores alone. A processor of the caller may remember the text. If it is
+`Rewindable`, it is rewound with the text and sees each position once, in order. If it is not, its changes to itself are
+undone at a rewind, provided that it follows a single row; at the first rewinds, it is called again for stored
+positions, and refused if its scores differ.
 """
 
 from __future__ import annotations
