@@ -71,13 +71,13 @@ def force(node: Node, rule: object) -> None:
 def cut(node: Node, branch: Branch, *, depth: int) -> Node:
     force(node, branch)
     landing = node.child(CUT - depth, depth=depth)
-    copy_logits(node.back_to(depth), landing)
+    carry_logits(node.back_to(depth), landing)
     if branch.sample_mask is not None or branch.ff_tokens:
         recall(landing).rest = replace(branch, backtrack=0)
     return landing
 
 
-def copy_logits(before: Node, landing: Node) -> None:
+def carry_logits(before: Node, landing: Node) -> None:
     if recall(landing).logits is None:
         recall(landing).logits = recall(before).logits
 
@@ -290,7 +290,7 @@ class ControllerSource(Source):
         row.node = node
         if not splice.ff_tokens:
             row.node = node.child(token, depth=len(row.tokens))
-            copy_logits(node.back_to(len(row.tokens)), row.node)
+            carry_logits(node.back_to(len(row.tokens)), row.node)
             return
         first, *others = splice.ff_tokens
         if self._add(first, Drawn.plain(first), choice=token):

@@ -57,7 +57,7 @@ class BanningInferencer:
 
         all_logits: return the logits after every token of the prompt; some models then read it twice.
         """
-        model = _PromptReader(self._model) if all_logits else self._model
+        model = _LogitsKeeper(self._model) if all_logits else self._model
         queries = model.forward(query_token_ids, kv_cache)
         logits = queries[:, -1].float()
         pairs = zip(query_token_ids, logits, strict=True)
@@ -87,11 +87,11 @@ class BanningInferencer:
         specs = self._make_specs(query_token_ids, max_new_tokens=max_new_tokens, strategy=sample_strategy)
         rows = [Row(spec, number=index, index=index) for index, spec in enumerate(specs)]
         filler = min(self._model.eos_token_id, default=0)
-        model = _PromptReader(self._model) if all_logits else self._model
+        model = _LogitsKeeper(self._model) if all_logits else self._model
         for _ in decode(Scheduler(rows=rows), BatchEngine(model, kv_cache, filler=filler)):
             pass
         output = _collect(rows, filler=filler)
-        if not isinstance(model, _PromptReader):
+        if not isinstance(model, _LogitsKeeper):
             return output
         prompts = model.prompt_logits[:, :-1].to(output.token_logits)
         return output._replace(token_logits=torch.cat([prompts, output.token_logits], dim=1))
@@ -114,7 +114,7 @@ class BanningInferencer:
         ]
 
 
-class _PromptReader:
+class _LogitsKeeper:
     """Keeps the logits after all tokens that a language model reads first."""
 
     def __init__(self, model: LanguageModel) -> None:

@@ -17,7 +17,7 @@ from antislop.decoding.sources import Source
 from antislop.decoding.tables import LogitsBatch
 from antislop.trace.events import Event, Forwarded
 
-Step: TypeAlias = list[tuple[Row, list[Event]]]
+StepEvents: TypeAlias = list[tuple[Row, list[Event]]]
 """What happened to some rows after a forward pass."""
 
 
@@ -29,7 +29,7 @@ def decode(scheduler: Scheduler, engine: Engine) -> Iterator[tuple[Row, Event]]:
                 yield row, event
 
 
-def decode_in_steps(scheduler: Scheduler, engine: Engine) -> Iterator[Step]:
+def decode_in_steps(scheduler: Scheduler, engine: Engine) -> Iterator[StepEvents]:
     """Generate as `decode` does; yield what follows each forward pass at once."""
     batches: list[LogitsBatch] = []  # with rows that a rewind may still need
     while (yield from _admit(scheduler, engine, batches)):
@@ -42,7 +42,7 @@ def decode_in_steps(scheduler: Scheduler, engine: Engine) -> Iterator[Step]:
         yield from _place_copies(scheduler, engine)
 
 
-def _admit(scheduler: Scheduler, engine: Engine, batches: list[LogitsBatch]) -> Generator[Step, None, bool]:
+def _admit(scheduler: Scheduler, engine: Engine, batches: list[LogitsBatch]) -> Generator[StepEvents, None, bool]:
     """Read prompts of new texts, in one pass if others wait; return whether any text is being written."""
     while scheduler.admit():
         in_parts = scheduler.reads_in_parts
@@ -54,7 +54,7 @@ def _admit(scheduler: Scheduler, engine: Engine, batches: list[LogitsBatch]) -> 
     return scheduler.is_writing
 
 
-def _read(scheduler: Scheduler, engine: Engine, batches: list[LogitsBatch], *, in_parts: bool) -> Iterator[Step]:
+def _read(scheduler: Scheduler, engine: Engine, batches: list[LogitsBatch], *, in_parts: bool) -> Iterator[StepEvents]:
     sources = scheduler.reading
     prompt_pass = engine.read([source.row for source in sources], in_parts=in_parts)
     for source, fed in zip(sources, prompt_pass.fed, strict=True):
@@ -81,7 +81,7 @@ def _draft(sources: Sequence[Source]) -> None:
             row.take_draft(draft)
 
 
-def _advance(sources: Sequence[Source], forward_pass: ForwardPass) -> tuple[Step, list[LogitsBatch]]:
+def _advance(sources: Sequence[Source], forward_pass: ForwardPass) -> tuple[StepEvents, list[LogitsBatch]]:
     """Give each unfinished row its logits, draw, and walk on; return what happened, and the logits."""
     _note_costs(sources, forward_pass)
     last = forward_pass.logits[:, -1]
@@ -109,12 +109,12 @@ def _advance(sources: Sequence[Source], forward_pass: ForwardPass) -> tuple[Step
     return _release(sources), batches
 
 
-def _release(sources: Sequence[Source]) -> Step:
+def _release(sources: Sequence[Source]) -> StepEvents:
     rows = [source.row for source in sources if source.row.events]
     return [(row, row.release()) for row in rows]
 
 
-def _place_copies(scheduler: Scheduler, engine: Engine) -> Iterator[Step]:
+def _place_copies(scheduler: Scheduler, engine: Engine) -> Iterator[StepEvents]:
     """Place the copies that wait for a row; walk on with them and the rows that they come from."""
     while waiting := [source for source in scheduler.sources if source.copies]:
         for source in waiting:

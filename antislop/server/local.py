@@ -19,7 +19,7 @@ from typing import TypeAlias
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from antislop.decoding.engine import BatchEngine
-from antislop.decoding.loop import Step, decode_in_steps
+from antislop.decoding.loop import StepEvents, decode_in_steps
 from antislop.decoding.row import Row, RowSpec
 from antislop.decoding.scheduler import Scheduler
 from antislop.endpoint.sampling import Sampling
@@ -39,7 +39,7 @@ LAST_SECONDS = 10.0
 
 log = getLogger(__name__)
 
-Item: TypeAlias = Event | PromptChoices | Exception
+Arrival: TypeAlias = Event | PromptChoices | Exception
 """An event of a request, or the error that ends it."""
 
 
@@ -47,7 +47,7 @@ class _PendingRequest:
     def __init__(self, grammar: RequestGrammar | None) -> None:
         self.grammar = None if grammar is None else grammar.copy()
         self.loop = asyncio.get_running_loop()
-        self.arrived: asyncio.Queue[Sequence[Item]] = asyncio.Queue()
+        self.arrived: asyncio.Queue[Sequence[Arrival]] = asyncio.Queue()
 
 
 class LocalBackend:
@@ -205,14 +205,14 @@ class LocalBackend:
         self._tell(pending, reason, is_last=True)
         return None
 
-    def _tell(self, pending: _PendingRequest, item: Item, *, is_last: bool = False) -> None:
+    def _tell(self, pending: _PendingRequest, item: Arrival, *, is_last: bool = False) -> None:
         """Hand over what happened to a request that has no row yet."""
         with self._lock:
             numbers = [number for number, other in self._pending.items() if other is pending]
         self._post({number: [item] for number in numbers}, numbers if is_last else [])
 
-    def _deliver(self, step: Step, engine: BatchEngine) -> None:
-        items: dict[int, list[Item]] = defaultdict(list)
+    def _deliver(self, step: StepEvents, engine: BatchEngine) -> None:
+        items: dict[int, list[Arrival]] = defaultdict(list)
         finished = []
         for row, events in step:
             for event in events:
@@ -241,7 +241,7 @@ class LocalBackend:
             self._failure = str(reason)
         self._fail(list(self._pending), reason)
 
-    def _post(self, items: Mapping[int, Sequence[Item]], finished: Sequence[int]) -> None:
+    def _post(self, items: Mapping[int, Sequence[Arrival]], finished: Sequence[int]) -> None:
         """Wake the event loop once for all requests, and forget the finished ones."""
         with self._lock:
             readers = [(number, self._pending[number]) for number in items if number in self._pending]
@@ -256,7 +256,7 @@ class LocalBackend:
                     self._leave(number)
 
 
-def _arrive(arrivals: Sequence[tuple[_PendingRequest, Sequence[Item]]]) -> None:
+def _arrive(arrivals: Sequence[tuple[_PendingRequest, Sequence[Arrival]]]) -> None:
     for pending, items in arrivals:
         pending.arrived.put_nowait(items)
 

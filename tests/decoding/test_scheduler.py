@@ -16,7 +16,7 @@ import pytest
 from transformers import RepetitionPenaltyLogitsProcessor, TemperatureLogitsWarper
 
 from antislop.decoding.engine import BatchEngine, ForwardPass
-from antislop.decoding.loop import Step, decode, decode_in_steps
+from antislop.decoding.loop import StepEvents, decode, decode_in_steps
 from antislop.decoding.policy import Policy
 from antislop.decoding.row import Row, RowSpec
 from antislop.decoding.scheduler import Scheduler
@@ -65,7 +65,7 @@ def engine_of(*, rows: int) -> BatchEngine:
     return BatchEngine(model, model.new_cache(rows))
 
 
-def list_finished(step: Step) -> list[int]:
+def list_finished(step: StepEvents) -> list[int]:
     return [row.number for row, events in step for event in events if isinstance(event, Finished)]
 
 
