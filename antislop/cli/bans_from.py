@@ -5,9 +5,8 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from datetime import date
-from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -19,11 +18,7 @@ if TYPE_CHECKING:
     from antislop.profiles.profiles import Profile
 
 
-class NameChoice(str, Enum):
-    ALL = "all"
-    NONE = "none"
-    WORDS = "words"
-    ONLY = "only"
+Names = Literal["all", "none", "words", "only"]
 
 
 @dataclass(frozen=True)
@@ -60,19 +55,19 @@ class NameOptions:
     """Which names of people and places become bans."""
 
     names: Annotated[
-        NameChoice, typer.Option(help="Names of people and places: keep all, none, only single words, or names only.")
-    ] = NameChoice.ALL
+        Names, typer.Option(help="Names of people and places: keep all, none, only single words, or names only.")
+    ] = "all"
     no_names: Annotated[bool, typer.Option("--no-names", help="The same as --names none.")] = False
     names_only: Annotated[bool, typer.Option("--names-only", help="The same as --names only.")] = False
 
     @property
-    def choice(self) -> NameChoice:
+    def choice(self) -> Names:
         if self.no_names and self.names_only:
             raise InputError("--no-names and --names-only leave nothing: pass one of them")
-        if self.names is not NameChoice.ALL and (self.no_names or self.names_only):
+        if self.names != "all" and (self.no_names or self.names_only):
             shortcut = "no-names" if self.no_names else "names-only"
-            raise InputError(f"--names {self.names.value} and --{shortcut}: pass one of them")
-        return NameChoice.NONE if self.no_names else NameChoice.ONLY if self.names_only else self.names
+            raise InputError(f"--names {self.names} and --{shortcut}: pass one of them")
+        return "none" if self.no_names else "only" if self.names_only else self.names
 
 
 def bans_from(
@@ -101,7 +96,7 @@ def bans_from(
     choice = Choice(
         min_ratio=entries.min_ratio,
         kinds=tuple(kind.strip() for kind in entries.kinds.split(",")),
-        names=names.choice.value,
+        names=names.choice,
         max_zipf=entries.max_zipf,
         min_prompts=entries.min_prompts,
         top=entries.top,

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from enum import Enum
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
@@ -25,7 +24,8 @@ from antislop.cli.options import (
     collect_bans,
 )
 from antislop.cli.terminal import check_suffix, describe_command, refuse_stdin, say, warn, writing
-from antislop.datasets.pairs import describe_counts
+from antislop.datasets.pairs import PairFormat, describe_counts
+from antislop.datasets.samples import Arm
 from antislop.display import describe_count
 from antislop.errors import InputError
 from antislop.lists.ban_list import BanList
@@ -35,27 +35,11 @@ from antislop.records.prompts import Prompt
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from antislop.datasets.pairs import PairFormat
-    from antislop.datasets.samples import Arm, RecordMaker, Summary
+    from antislop.datasets.samples import RecordMaker, Summary
     from antislop.datasets.writing import PairFile, Resumed
 
 
-class ArmsChoice(str, Enum):
-    BANNED = "banned"
-    PLAIN = "plain"
-    BOTH = "plain,banned"
-
-    @property
-    def arms(self) -> list[Arm]:
-        all_arms: tuple[Arm, ...] = ("plain", "banned")
-        return [arm for arm in all_arms if arm in self.value.split(",")]
-
-
-class PairFormatChoice(str, Enum):
-    """`antislop.datasets.pairs.PairFormat` for typer."""
-
-    DPO = "dpo"
-    TOKENS = "tokens"
+Arms = Literal["banned", "plain", "plain,banned"]
 
 
 @dataclass(frozen=True)
@@ -64,7 +48,7 @@ class PairOptions:
         Path | None, typer.Option(metavar="FILE", help="Write preference pairs made from withdrawn text.")
     ] = None
     pairs_format: Annotated[
-        PairFormatChoice | None,
+        PairFormat | None,
         typer.Option(help="dpo: TRL's columns; tokens: final-token pairs.", show_default="dpo"),
     ] = None
     pairs_per_ban: Annotated[
@@ -77,14 +61,14 @@ class PairOptions:
 
     @property
     def kind(self) -> PairFormat:
-        return (self.pairs_format or PairFormatChoice.DPO).value
+        return self.pairs_format or "dpo"
 
     @property
     def made_kind(self) -> PairFormat | None:
         """The format of the pairs to make; None if no pairs are made."""
         return None if self.pairs is None else self.kind
 
-    def check(self, structure: GrammarOptions, *, arms: ArmsChoice) -> None:
+    def check(self, structure: GrammarOptions, *, arms: Arms) -> None:
         limits = {
             "--pairs-format": self.pairs_format,
             "--pairs-per-ban": self.pairs_per_ban,
@@ -95,7 +79,7 @@ class PairOptions:
             raise InputError(f"{names[0]} has no effect without a file of pairs: pass --pairs FILE, or leave it out")
         if self.pairs_per_token is not None and self.kind != "tokens":
             raise InputError("--pairs-per-token is for final-token pairs: pass --pairs-format tokens, or leave it out")
-        if self.pairs is not None and arms is ArmsChoice.PLAIN:
+        if self.pairs is not None and arms == "plain":
             raise InputError("--pairs needs texts under bans: leave out --arms plain")
         if self.made_kind == "dpo" and structure.option is not None:
             raise InputError(
@@ -151,9 +135,7 @@ def dataset(
     model: ModelOptions,
     bans: BanOptions,
     prompts: PromptOptions,
-    arms: Annotated[
-        ArmsChoice, typer.Option(help="Responses with bans, without, or both with the same seeds.")
-    ] = ArmsChoice.BANNED,
+    arms: Annotated[Arms, typer.Option(help="Responses with bans, without, or both with the same seeds.")] = "banned",
     structure: GrammarOptions,
     generation: GenerationOptions,
     pairs: PairOptions,
@@ -173,12 +155,13 @@ def dataset(
     host.check(structure)
     grammar = structure.read()
     banned = collect_bans(bans)
-    if not banned and arms is not ArmsChoice.PLAIN:
+    if not banned and arms != "plain":
         raise InputError("--no-bans leaves nothing to ban: leave it out, add --ban PHRASE, or pass --arms plain")
     pairs.check(structure, arms=arms)
     maker, tokenizer = host.make(banned, generation, pairs=pairs.made_kind, grammar=grammar)
     spec = make_spec(source, model=model.spec, bans=banned, prompts=prompts, generation=generation)
-    job = Job(spec, arms=arms.arms, samples=generation.n, limit=prompts.limit, on_cluster=engine.uses_cluster)
+    chosen_arms = [arm for arm in get_args(Arm) if arm in arms.split(",")]
+    job = Job(spec, arms=chosen_arms, samples=generation.n, limit=prompts.limit, on_cluster=engine.uses_cluster)
     data_set = _DataSet(job, target, tokenizer, bans=banned, grammar=grammar)
     summary = data_set.write(maker, pairs, force=force)
     if job.is_stopped:

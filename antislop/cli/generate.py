@@ -10,7 +10,6 @@ import shlex
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
@@ -43,6 +42,7 @@ from antislop.cli.terminal import (
     warn,
     writing,
 )
+from antislop.decoding.policy import Method, OnExhausted
 from antislop.errors import InputError
 from antislop.hf.pretrained import ModelSpec, load_model
 from antislop.lists.ban_list import BanList
@@ -61,22 +61,6 @@ if TYPE_CHECKING:
     from antislop.matching.token_matcher import Matcher, State
 
 
-class MethodChoice(str, Enum):
-    """`antislop.decoding.policy.Method` for typer, without torch."""
-
-    EXACT = "exact"
-    TOKEN = "token"
-    TEXT = "text"
-
-
-class OnExhaustedChoice(str, Enum):
-    """`antislop.decoding.policy.OnExhausted` for typer, without torch."""
-
-    CONCEDE = "concede"
-    STOP = "stop"
-    RAISE = "raise"
-
-
 @dataclass(frozen=True)
 class ContinuationOptions:
     prompt: Annotated[
@@ -91,15 +75,13 @@ class ContinuationOptions:
 @dataclass(frozen=True)
 class PolicyOptions:
     method: Annotated[
-        MethodChoice,
+        Method,
         ban_option(
             help="exact: resample each banned span; token: ban its first token there, as antislop-sampler does; "
             "text: resample the text from its start."
         ),
-    ] = MethodChoice.EXACT
-    on_exhausted: Annotated[OnExhaustedChoice, ban_option(help="The reaction if every continuation is banned.")] = (
-        OnExhaustedChoice.CONCEDE
-    )
+    ] = "exact"
+    on_exhausted: Annotated[OnExhausted, ban_option(help="The reaction if every continuation is banned.")] = "concede"
 
 
 _output_option = partial(typer.Option, rich_help_panel="Output")
@@ -290,7 +272,7 @@ def _describe_run(writer: TextWriter, run: _GenerationRun) -> dict[str, Any]:
         **writer.task.model.content,
         "device": str(writer.model.device),
         "bans": len(writer.bans),
-        "method": writer.task.policy.method.value,
+        "method": writer.task.policy.method,
         "seed": writer.seed,
         **writer.task.settings,
         "prompt": writer.prompt,
@@ -369,8 +351,8 @@ class TextWriter:
             sampler = AntiSlop(
                 self.tokenizer,
                 self.bans if with_bans else [],
-                method=self.task.policy.method.value,
-                on_exhausted=self.task.policy.on_exhausted.value,
+                method=self.task.policy.method,
+                on_exhausted=self.task.policy.on_exhausted,
             )
             processors = make_processors(self.task.grammar, self.model, self.tokenizer)
             settings = {**self.inputs, **self.task.settings, "logits_processor": processors}

@@ -128,7 +128,7 @@ def measure(
     intervals: IntervalOptions,
     output: Annotated[
         TableFormat, typer.Option("--format", help="text, json, or csv with a line for each metric.")
-    ] = TableFormat.TEXT,
+    ] = "text",
 ) -> int:
     """Measure texts: slop, repetition, diversity, sentences, each with an interval and its distance to human writing.
 
@@ -353,7 +353,7 @@ def _write_csv(groups: list[TextGroup], level: float) -> None:
 
 
 _WRITERS: dict[TableFormat, Callable[[list[TextGroup], float], None]] = {
-    TableFormat.TEXT: _write_text,
-    TableFormat.JSON: _write_json,
-    TableFormat.CSV: _write_csv,
+    "text": _write_text,
+    "json": _write_json,
+    "csv": _write_csv,
 }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, fields
-from enum import Enum
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -15,7 +14,7 @@ import typer
 from antislop.cli.terminal import read_input, warn
 from antislop.display import describe_count
 from antislop.errors import InputError
-from antislop.hf.pretrained import ModelSpec
+from antislop.hf.pretrained import Dtype, ModelSpec
 from antislop.lists.ban_list import BanList
 from antislop.lists.bundled import constructions, dashes, default_bans, loops
 from antislop.matching.folding import Edges
@@ -30,13 +29,6 @@ MAX_NAMED = 20
 # -- the model --------------------------------------------------------------------------------------------------------
 
 
-class DtypeChoice(str, Enum):
-    AUTO = "auto"
-    FLOAT32 = "float32"
-    BFLOAT16 = "bfloat16"
-    FLOAT16 = "float16"
-
-
 _model_option = partial(typer.Option, rich_help_panel="Model")
 RevisionOption = Annotated[str | None, _model_option(help="A branch, tag or commit of the model on the hub.")]
 TrustRemoteCodeOption = Annotated[bool, _model_option("--trust-remote-code", help="Run code that the model ships.")]
@@ -48,9 +40,7 @@ class ModelOptions:
         str | None, _model_option(metavar="NAME", show_default="the bundled one", help="A Hugging Face id or a folder.")
     ] = None
     revision: RevisionOption = None
-    dtype: Annotated[DtypeChoice, _model_option(help="The type of the weights; auto: as in the checkpoint.")] = (
-        DtypeChoice.AUTO
-    )
+    dtype: Annotated[Dtype, _model_option(help="The type of the weights; auto: as in the checkpoint.")] = "auto"
     device: Annotated[
         str, _model_option(help="cpu, cuda, cuda:1 or mps; auto: the first available of cuda, mps and cpu.")
     ] = "auto"
@@ -71,7 +61,7 @@ class ModelOptions:
         return ModelSpec(
             self.model,
             revision=self.revision,
-            dtype=self.dtype.value,
+            dtype=self.dtype,
             device=self.device,
             device_map=self.device_map,
             attention=self.attention,
@@ -355,6 +345,6 @@ def list_options(options: Any) -> list[str]:
         if value != field.default:
             name = f"--{field.name.replace('_', '-')}"
             values = value if isinstance(value, list) else [value]
-            texts = (str(value.value if isinstance(value, Enum) else value) for value in values)
+            texts = map(str, values)
             arguments += [name] if value is True else [part for text in texts for part in (name, text)]
     return arguments

@@ -104,7 +104,7 @@ class ComparisonOptions:
         tuple[Path, Path] | None,
         typer.Option(metavar="A B", help="Compare two profiles, or texts: the entries that fell, and those that rose."),
     ] = None
-    output: Annotated[TableFormat, typer.Option("--format", help="The format of a comparison.")] = TableFormat.TEXT
+    output: Annotated[TableFormat, typer.Option("--format", help="The format of a comparison.")] = "text"
     top: Annotated[int, typer.Option(min=1, help="Lines of a comparison per direction.")] = 15
 
 
@@ -227,7 +227,7 @@ class _Reader:
 
         def read() -> Iterator[AnyText]:
             texts = open_texts(names, column=options.column, prompt_column=options.prompt_column)
-            return (text for text in texts if options.half is None or find_half(text) is options.half)
+            return (text for text in texts if options.half is None or find_half(text) == options.half)
 
         return read
 
@@ -337,7 +337,7 @@ def _describe_sources(
         "command": describe_command(),
         "date": date.today().isoformat(),
         "sources": [path.name for path in texts],
-        "half": half.value if half else None,
+        "half": half,
         "also_human": [{"name": baseline.name, "words": baseline.words} for baseline in also_baselines],
         "human_least": human.min_count,
     }
@@ -395,9 +395,9 @@ def _write_changes(changes: Sequence[Change], options: ComparisonOptions, out: P
     before, after = _name_sides(*options.compare)
     top = options.top
     chosen = [*_first(changes, top, rose=False), *_first(changes, top, rose=True)]
-    if options.output is TableFormat.JSON:
+    if options.output == "json":
         write_json([change._asdict() for change in chosen])
-    elif options.output is TableFormat.CSV:
+    elif options.output == "csv":
         write(_to_csv(chosen))
     else:
         _print_changes(chosen, before, after)

@@ -8,9 +8,8 @@ from bisect import bisect_right
 from codecs import getincrementaldecoder
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import typer
 from rich.console import Console
@@ -19,7 +18,6 @@ from rich.text import Text
 from antislop.cli.options import BanOptions, LenientOption, collect_bans, load_bans
 from antislop.cli.progress import ProgressBar
 from antislop.cli.terminal import (
-    OutputFormat,
     OutputFormatOption,
     console,
     print_line,
@@ -45,10 +43,7 @@ SILENCE = 0.5
 _WHITE_SPACE = re.compile(r"\s+")
 
 
-class ScanFormat(str, Enum):
-    TEXT = "text"
-    JSON = "json"
-    GITHUB = "github"
+ScanFormat = Literal["text", "json", "github"]
 
 
 # -- scan -------------------------------------------------------------------------------------------------------------
@@ -70,7 +65,7 @@ def scan(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing: the exit status is the answer.")] = False,
     output: Annotated[
         ScanFormat, typer.Option("--format", help="text, json for programs, or github for annotations of a workflow.")
-    ] = ScanFormat.TEXT,
+    ] = "text",
 ) -> int:
     """Find banned phrases in files, with the place at which each begins: file:line:column: phrase.
 
@@ -187,17 +182,17 @@ class _Listing:
 
     def end(self) -> None:
         """Close the JSON array after the last file."""
-        if self._output is ScanFormat.JSON and not self._is_quiet:
+        if self._output == "json" and not self._is_quiet:
             self._screen.file.write(("[" if self._before == "[" else "") + "\n]\n")
 
     def _write(self, entries: Iterable[tuple[dict[str, Any], str, str]]) -> None:
         """Write (data for JSON, place, phrase) of each entry."""
         file = self._screen.file
         for data, place, phrase in entries:
-            if self._output is ScanFormat.JSON:
+            if self._output == "json":
                 file.write(f"{self._before}\n{escape_json(json.dumps(data, ensure_ascii=False))}")
                 self._before = ","
-            elif self._output is ScanFormat.GITHUB:
+            elif self._output == "github":
                 file.write(f"{annotate(data)}\n")
             else:
                 file.write(self._line.format(make_visible(data["file"]), place, make_visible(phrase)))
@@ -374,7 +369,7 @@ def try_list(
     ] = None,
     contexts: Annotated[int, typer.Option(min=0, help="Hits to show per ban.")] = 3,
     lenient: LenientOption = False,
-    output: OutputFormatOption = OutputFormat.TEXT,
+    output: OutputFormatOption = "text",
 ) -> int:
     """Try a list on texts: the frequency and the places of each ban.
 
@@ -394,7 +389,7 @@ def try_list(
         for number, name in enumerate(text, start=1):
             status.update(Text(f"reading {make_visible(_title(name))} ({number} of {len(text)})"))
             trial.add(name)
-    if output is OutputFormat.JSON:
+    if output == "json":
         write_json(_describe_trial(trial))
     else:
         _print_trial(trial)

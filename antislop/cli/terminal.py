@@ -13,12 +13,11 @@ import sys
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from enum import Enum
 from functools import partial
 from itertools import chain
 from pathlib import Path, PureWindowsPath
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -35,17 +34,8 @@ _FORMATS = re.compile(
 _HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*(:[\w.-]+)?")
 
 
-class OutputFormat(str, Enum):
-    TEXT = "text"
-    JSON = "json"
-
-
-class TableFormat(str, Enum):
-    TEXT = "text"
-    JSON = "json"
-    CSV = "csv"
-
-
+OutputFormat = Literal["text", "json"]
+TableFormat = Literal["text", "json", "csv"]
 OutputFormatOption = Annotated[OutputFormat, typer.Option("--format", help="text, or json for programs.")]
 
 

@@ -14,7 +14,7 @@ import typer
 
 from antislop.cli.evaluate import require_packages
 from antislop.cli.measure import MIN_SAMPLE
-from antislop.cli.options import BanOptions, DtypeChoice, ModelOptions, collect_bans, list_options
+from antislop.cli.options import BanOptions, ModelOptions, collect_bans, list_options
 from antislop.cli.profile import using_profiles
 from antislop.cli.terminal import say, warn, writing
 from antislop.data import FOLDER
@@ -131,7 +131,7 @@ def list_stages(
     yield Stage(["dataset", made_from, "-o", out / "banned.jsonl", *pairs, *banned, *texts, *base])
     yield Stage(["tune", out / "pairs.jsonl", "-o", tuned, *tuning, *banned, *base], tuned / "README.md")
     # The bundled model is computed in float32, and a folder as its checkpoint says.
-    dtype = ["--dtype", "float32"] if model.model is None and model.dtype is DtypeChoice.AUTO else []
+    dtype = ["--dtype", "float32"] if model.model is None and model.dtype == "auto" else []
     after = [*list_options(replace(model, model=str(tuned))), *dtype]
     arms = {"plain": [*base, "--arms", "plain"], "sampler": [*base, *banned]}
     arms |= {"tuned": [*after, "--arms", "plain"], "tuned-and-sampler": [*after, *banned]}

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated
 
 import pytest
 import torch
@@ -22,9 +22,7 @@ from typer.testing import CliRunner, Result
 
 import antislop
 from antislop import cli
-from antislop.cli.generate import MethodChoice, OnExhaustedChoice
 from antislop.cli.main import COMMANDS, app, expand_options, load_command
-from antislop.decoding import policy
 from antislop.lists.ban_list import BanList
 from antislop.lists.bundled import FOLDER
 from antislop.matching.bans import drop_overlaps
@@ -280,11 +278,6 @@ def test_if_only_banned_text_is_left_on_exhausted_decides(tmp_path: Path) -> Non
     assert f"conceded, since every continuation was banned: {word!r}" in conceded.stderr
     shown = generate(str(tmp_path), PROMPT, "--ban", word, "--show", tokens=3)
     assert shown.stdout.split()[0] == f"[!{word}!]"
-
-
-def test_the_choices_are_those_of_the_sampler() -> None:
-    assert tuple(method.value for method in MethodChoice) == get_args(policy.Method)
-    assert tuple(choice.value for choice in OnExhaustedChoice) == get_args(policy.OnExhausted)
 
 
 REFUSED = {

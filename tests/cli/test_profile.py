@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from typer.testing import CliRunner
@@ -145,9 +146,9 @@ def test_further_human_texts_count_if_their_rates_are_reliably_higher() -> None:
 
 def test_the_halves_share_no_prompt_and_leave_none_out() -> None:
     prompts = {}
-    for half in Half:
-        invoke("profile", "sloppy.jsonl", "--half", half.value, "-o", f"{half.value}.json")
-        prompts[half] = Profile.load(f"{half.value}.json").prompts
+    for half in get_args(Half):
+        invoke("profile", "sloppy.jsonl", "--half", half, "-o", f"{half}.json")
+        prompts[half] = Profile.load(f"{half}.json").prompts
     assert sum(prompts.values()) == 10 and all(prompts.values())
     texts = [Text(str(i), prompt, "", {}) for i in range(50) for prompt in (None, "p")]
     assert len({find_half(text) for text in texts if text.prompt}) == 1
