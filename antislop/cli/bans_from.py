@@ -12,7 +12,6 @@ import typer
 
 from antislop.cli.profile import KINDS, using_profiles
 from antislop.cli.terminal import check_suffix, check_writable, describe_command, warn, write
-from antislop.errors import InputError
 
 if TYPE_CHECKING:
     from antislop.profiles.profiles import Profile
@@ -62,11 +61,6 @@ class NameOptions:
 
     @property
     def choice(self) -> Names:
-        if self.no_names and self.names_only:
-            raise InputError("--no-names and --names-only leave nothing: pass one of them")
-        if self.names != "all" and (self.no_names or self.names_only):
-            shortcut = "no-names" if self.no_names else "names-only"
-            raise InputError(f"--names {self.names} and --{shortcut}: pass one of them")
         return "none" if self.no_names else "only" if self.names_only else self.names
 
 

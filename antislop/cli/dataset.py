@@ -68,25 +68,6 @@ class PairOptions:
         """The format of the pairs to make; None if no pairs are made."""
         return None if self.pairs is None else self.kind
 
-    def check(self, structure: GrammarOptions, *, arms: Arms) -> None:
-        limits = {
-            "--pairs-format": self.pairs_format,
-            "--pairs-per-ban": self.pairs_per_ban,
-            "--pairs-per-token": self.pairs_per_token,
-        }
-        names = [name for name, value in limits.items() if value is not None]
-        if self.pairs is None and names:
-            raise InputError(f"{names[0]} has no effect without a file of pairs: pass --pairs FILE, or leave it out")
-        if self.pairs_per_token is not None and self.kind != "tokens":
-            raise InputError("--pairs-per-token is for final-token pairs: pass --pairs-format tokens, or leave it out")
-        if self.pairs is not None and arms == "plain":
-            raise InputError("--pairs needs texts under bans: leave out --arms plain")
-        if self.made_kind == "dpo" and structure.option is not None:
-            raise InputError(
-                "--pairs in the format dpo are cut at the ends of sentences, where a grammar does not end: pass "
-                f"--pairs-format tokens, or leave out {structure.option}"
-            )
-
 
 @dataclass(frozen=True)
 class ExportOptions:
@@ -109,10 +90,6 @@ class _Target:
     pairs: Path | None
 
     def check(self, source: str, export: ExportOptions) -> None:
-        if export.is_wanted and self.out == self.records:
-            raise InputError(
-                f"{self.out} is one file, and --to-parquet and --push-to-hub need a folder: pass -o FOLDER"
-            )
         _check_paths(source, self.out, [self.records] if self.pairs is None else [self.records, self.pairs])
         if export.is_wanted:
             from antislop.datasets.hub import check_folder, check_repo
@@ -150,14 +127,9 @@ def dataset(
     generation.check()
     target = _Target(out, out if out.suffix == ".jsonl" else out / "records.jsonl", pairs.pairs)
     target.check(source, export)
-    generation.check_samples()
     host = ModelHost(engine, model.spec)
-    host.check(structure)
     grammar = structure.read()
     banned = collect_bans(bans)
-    if not banned and arms != "plain":
-        raise InputError("--no-bans leaves nothing to ban: leave it out, add --ban PHRASE, or pass --arms plain")
-    pairs.check(structure, arms=arms)
     maker, tokenizer = host.make(banned, generation, pairs=pairs.made_kind, grammar=grammar)
     spec = make_spec(source, model=model.spec, bans=banned, prompts=prompts, generation=generation)
     chosen_arms = [arm for arm in get_args(Arm) if arm in arms.split(",")]

@@ -131,7 +131,6 @@ def generate(
     """
     sampling.check()
     output.check()
-    _check_together(text, bans, output)
     banned = collect_bans(bans)
     task = WritingTask(text, model.spec, policy, sampling, structure.read(), trace=output.trace)
     writer = TextWriter.load(task, banned, read_prompt(text.prompt))
@@ -147,18 +146,6 @@ def generate(
     which = f"{_TITLES[1]}: " if output.compare else ""
     say(which + runs[-1].summary + ("" if sampling.greedy else f" (seed {writer.seed})"))
     return 0
-
-
-def _check_together(text: ContinuationOptions, bans: BanOptions, output: ShowOptions) -> None:
-    if text.system is not None and not text.chat:
-        raise InputError("--system is a message of a chat: add --chat, or put it into the prompt")
-    has_bans = bans.ban or bans.bans or bans.constructions or bans.loops or bans.no_dashes
-    if bans.no_bans and not has_bans and output.compare:
-        raise InputError("--compare with --no-bans has nothing to compare: leave one of them out, or add --ban PHRASE")
-    if text.prompt == "-" and Path("-") in (bans.bans or []):
-        raise InputError(
-            "both the prompt and --bans are -, but standard input can be read only once: save one of them to a file"
-        )
 
 
 @dataclass

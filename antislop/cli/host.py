@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from antislop.cli.options import GenerationOptions, GrammarOptions
+from antislop.cli.conflicts import uses_server
+from antislop.cli.options import GenerationOptions
 from antislop.cli.terminal import as_input_error, say
 from antislop.endpoint.streams import EndpointMethod
-from antislop.errors import InputError
 from antislop.hf.pretrained import ModelSpec, load_model, load_tokenizer
 from antislop.lists.ban_list import BanList
 
@@ -65,10 +65,6 @@ class EngineOptions:
         is_asked_for = self.workers is not None or self.address is not None
         return self.engine == "ray" or (self.engine == "vllm" and is_asked_for)
 
-    @property
-    def uses_server(self) -> bool:
-        return self.engine == "openai" or (self.engine == "ray" and self.base_url is not None)
-
 
 @dataclass(frozen=True)
 class ModelHost:
@@ -76,58 +72,6 @@ class ModelHost:
 
     options: EngineOptions
     model: ModelSpec
-
-    def check(self, structure: GrammarOptions) -> None:
-        options, engine = self.options, self.options.engine
-        on_cluster, on_server, on_vllm = engine == "ray", options.uses_server, engine == "vllm"
-        owners = {
-            "--workers": (options.workers, on_cluster or on_vllm, "ray"),
-            "--address": (options.address, on_cluster or on_vllm, "ray"),
-            "--base-url": (options.base_url, on_server, "openai"),
-            "--tokenizer": (options.tokenizer, on_server, "openai"),
-            "--endpoint-method": (options.endpoint_method, on_server, "openai"),
-            "--tp": (options.tp, on_vllm, "vllm"),
-            "--max-model-len": (options.max_model_len, on_vllm, "vllm"),
-        }
-        for name, (value, is_used, owner) in owners.items():
-            if value is not None and not is_used:
-                advice = f"pass --engine {owner}, or leave it out"
-                raise InputError(f"{name} has no effect with --engine {engine}: {advice}")
-        if on_server:
-            self._check_server(structure)
-        if on_vllm:
-            self._check_vllm(structure)
-
-    def _check_vllm(self, structure: GrammarOptions) -> None:
-        model = self.model
-        options = {
-            "--device": model.device != "auto",
-            "--device-map": model.device_map is not None,
-            "--attention": model.attention is not None,
-        }
-        for name, is_used in options.items():
-            if is_used:
-                raise InputError(f"{name} has no effect in vLLM, which chooses itself: leave it out")
-        if structure.option is not None:
-            raise InputError(f"{structure.option} and bans can't be combined inside vLLM: pass --engine transformers")
-
-    def _check_server(self, structure: GrammarOptions) -> None:
-        options = {
-            "--device": self.model.device != "auto",
-            "--device-map": self.model.device_map is not None,
-            "--dtype": self.model.dtype != "auto",
-            "--attention": self.model.attention is not None,
-        }
-        for name, is_used in options.items():
-            if is_used:
-                raise InputError(f"{name} has no effect on a server, which loads the model itself: leave it out")
-        if self.options.base_url is None or self.model.name is None:
-            raise InputError("--engine openai needs --base-url, the server, and --model, the name of the model on it")
-        if structure.option is not None:
-            raise InputError(
-                f"{structure.option} needs the model's probabilities of all tokens, which no server returns: leave it "
-                "out, or pass --engine transformers or ray"
-            )
 
     def make(
         self, bans: BanList, generation: GenerationOptions, *, pairs: PairFormat | None, grammar: str | None
@@ -175,9 +119,9 @@ class ModelHost:
         from antislop.grammar.compilation import compile_llguidance
         from antislop.sampler import AntiSlop
 
-        if self.options.uses_server:
+        if uses_server(self.options):
             options = options | {"endpoint": self._make_endpoint(), "method": self._endpoint_method}
-        model = self._served_model if self.options.uses_server else self.model
+        model = self._served_model if uses_server(self.options) else self.model
         cluster = Cluster(model, bans, workers=self.options.workers, address=self.options.address, **options)
         tokenizer = load_tokenizer(model)
         AntiSlop(tokenizer, bans)  # raises the errors of workers before they start

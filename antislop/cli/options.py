@@ -107,8 +107,6 @@ class BanOptions:
 def collect_bans(options: BanOptions) -> BanList:
     """Return the bans of the command line, with a source that names them."""
     files, phrases = options.bans or [], options.ban or []
-    if options.no_bans and files:
-        raise InputError("--no-bans and --bans exclude each other: --bans LIST already replaces the bundled list")
     lists = [load_bans(path, lenient=options.lenient) for path in files]
     names = [path.name for path in files]
     if not files and not options.no_bans:
@@ -161,15 +159,8 @@ class GrammarOptions:
         ),
     ] = None
 
-    @property
-    def option(self) -> str | None:
-        """The name of the option that is used; None if there is no grammar."""
-        return "--json-schema" if self.json_schema else "--grammar" if self.grammar else None
-
     def read(self) -> str | None:
         """Return the grammar, if any, as llguidance writes grammars."""
-        if self.json_schema is not None and self.grammar is not None:
-            raise InputError("--json-schema and --grammar exclude each other: a text fits one grammar")
         path = self.json_schema or self.grammar
         if path is None:
             return None
@@ -277,10 +268,6 @@ class GenerationOptions:
         """Refuse values that typer accepts."""
         _check_repetition_penalty(self.repetition_penalty)
 
-    def check_samples(self) -> None:
-        if self.n > 1 and self.temperature == 0:
-            raise InputError(f"with --temperature 0 all {self.n} responses to a prompt are the same: leave out --n")
-
 
 _sampling_option = partial(typer.Option, rich_help_panel="Sampling")
 
@@ -307,13 +294,7 @@ class SamplingOptions:
     ] = None
 
     def check(self) -> None:
-        """Refuse values that typer accepts, and options without effect."""
-        names = ("temperature", "top_k", "top_p", "min_p", "seed")
-        used_options = [f"--{name.replace('_', '-')}" for name in names if getattr(self, name) is not None]
-        if self.greedy and used_options:
-            raise InputError(
-                f"{used_options[0]} has no effect with --greedy, which takes no samples: leave one of them out"
-            )
+        """Refuse values that typer accepts."""
         if self.temperature == 0:
             raise InputError("the temperature is 0, but must be above it: pass --greedy to take the likeliest token")
         _check_repetition_penalty(self.repetition_penalty)

@@ -138,18 +138,11 @@ def profile(
     """
     with using_profiles():
         if comparison.compare is not None:
-            if texts:
-                raise InputError(f"--compare takes two files, and {texts[0]} is a third: leave it out")
             return _compare(comparison, _Reader(reading), out, memory=limits.memory)
-        if not texts:
-            raise InputError("no texts to profile: pass files, or --compare A B")
-        if out is None:
-            raise InputError("no file to write the profile to: pass -o profile.json")
+        assert texts and out
         check_suffix(out, ".json", *(() if human.as_baseline else PAGES))
         check_writable(out, or_stdout=True)
         if human.as_baseline:
-            if human.baseline or human.also_human:
-                raise InputError("--as-baseline compares TEXTS with nothing: leave out --baseline and --also-human")
             _check_paths(texts, out)
             return _make_baseline(texts, _Reader(reading), out, limits)
         return _make_profile(texts, out, human, reading, limits)

@@ -74,13 +74,7 @@ def scan(
 
     Of phrases that overlap, the first counts, and the longest of those that begin with it.
     """
-    if Path("-") in (bans.bans or []) and "-" in files:
-        raise InputError(
-            "both a text and --bans are -, but standard input can be read only once: save one of them to a file"
-        )
     banned = collect_bans(bans)
-    if not banned:
-        raise InputError("--no-bans leaves nothing to search for: leave it out, or add --ban PHRASE")
     has_hits = has_failed = False
     listing = _Listing(output, counts_only=count, is_quiet=quiet)
     for name in _list_files(files) if column is None else files:
@@ -376,18 +370,13 @@ def try_list(
     Prints each ban that occurs with its hits, its hits per 1,000 words, and the first hits in context. A ban's hits are
     all of its own; the total counts overlapping hits once. JSON also lists the bans that don't occur.
     """
-    if not text:
-        raise InputError("no text to try the list on: pass --text FILE, or --text - for standard input")
-    if str(path) == "-" in text:
-        raise InputError(
-            "both a text and LIST are -, but standard input can be read only once: save one of them to a file"
-        )
+    names = text or []
     trial = _Trial(default_bans() if path is None else load_bans(path, lenient=lenient), contexts)
     if tokens := sum(not ban.pattern.occurs_in_text for ban in trial.bans):
         warn(f"{tokens:,} of the bans are token ids, which can't be found in a text: they are left out")
     with console(stderr=True).status("") as status:
-        for number, name in enumerate(text, start=1):
-            status.update(Text(f"reading {make_visible(_title(name))} ({number} of {len(text)})"))
+        for number, name in enumerate(names, start=1):
+            status.update(Text(f"reading {make_visible(_title(name))} ({number} of {len(names)})"))
             trial.add(name)
     if output == "json":
         write_json(_describe_trial(trial))

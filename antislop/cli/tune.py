@@ -114,7 +114,6 @@ def tune(
 
     To resume after an interruption, run the same command again.
     """
-    auto.check(pairs, force=force)
     run = _Run(loss, model, bans, training, balance, weights, dpo)
     run.check()
     check_folder(out, "the model")
@@ -157,18 +156,9 @@ class _Run:
     dpo: DPOOptions
 
     def check(self) -> None:
-        """Raise `InputError` for options that exclude each other."""
-        if self.training.full and (self.training.lora_r or self.training.merge):
-            raise InputError(f"--full has no adapter: leave out --{'lora-r' if self.training.lora_r else 'merge'}")
-        if self.model.device_map is not None:
-            raise InputError("--device-map spreads the model, and a tuned one has to be on one device: pass --device")
-        others = (self.dpo,) if self.loss == "ftpo" else (self.balance, self.weights)
-        if used := [part for group in others for part in list_options(group)]:
-            raise InputError(f"{used[0]} has no effect with --loss {self.loss}: leave it out")
-        if self.balance.min_chosen > self.balance.max_chosen:
-            raise InputError("--min-chosen is larger than --max-chosen: no row can have as many tokens")
+        """Raise `InputError` for values that are out of range, and for missing packages."""
         _import_tuning("matplotlib", *(("datasets", "trl") if self.loss == "dpo" else ()))
-        _ = self.spec  # refuses values that are out of range
+        _ = self.spec
 
     @property
     def arguments(self) -> list[str]:
@@ -192,11 +182,9 @@ class _Run:
 
     def tune(self, pairs: Path, out: Path, *, force: bool) -> TuneResult | None:
         """Train on pairs; None if the user stopped it."""
-        if not (banned := collect_bans(self.bans)):
-            raise InputError("--no-bans leaves nothing to count in the texts: leave it out, or add --ban PHRASE")
         balanced = asdict(self.balance) if self.loss == "ftpo" else {}
         made_with = {"pairs": str(pairs), **self.model.spec.content, "max_rows": self.training.max_rows, **balanced}
-        settings = {"bans": banned, "made_with": made_with, "force": force}
+        settings = {"bans": collect_bans(self.bans), "made_with": made_with, "force": force}
         with as_input_error():
             spec = self.spec
             loaded, tokenizer = load_model(self._base)
