@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,13 +24,12 @@ from antislop.cli.terminal import (
     describe_command,
     refuse_repeats,
     warn,
-    write,
-    write_json,
+    write_table,
     writing,
     writing_or_stdout,
 )
 from antislop.data import FOLDER
-from antislop.display import describe_count, quote_formula
+from antislop.display import describe_count
 from antislop.errors import DISTRIBUTION, InputError
 from antislop.files import read_bytes, replace_text
 from antislop.records.texts import AnyText, Half, find_half, open_texts
@@ -388,12 +385,14 @@ def _write_changes(changes: Sequence[Change], options: ComparisonOptions, out: P
     before, after = _name_sides(*options.compare)
     top = options.top
     chosen = [*_first(changes, top, rose=False), *_first(changes, top, rose=True)]
-    if options.output == "json":
-        write_json([change._asdict() for change in chosen])
-    elif options.output == "csv":
-        write(_to_csv(chosen))
-    else:
-        _print_changes(chosen, before, after)
+    rows = [change._asdict() for change in chosen]
+    write_table(
+        options.output,
+        rows,
+        columns=[*rows[0]] if rows else ["kind", "text"],
+        show=lambda _: _print_changes(chosen, before, after),
+        data=rows,
+    )
     if out is not None:
         from antislop.evaluation.figures import save_changes
 
@@ -411,15 +410,6 @@ def _name_sides(before: Path, after: Path) -> tuple[str, str]:
 
 def _first(changes: Iterable[Change], top: int, *, rose: bool) -> list[Change]:
     return [change for change in changes if (change.ratio > 1) is rose][:top]
-
-
-def _to_csv(changes: Iterable[Change]) -> str:
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    rows = [change._asdict() for change in changes]
-    writer.writerow(rows[0] if rows else ["kind", "text"])
-    writer.writerows(map(quote_formula, row.values()) for row in rows)
-    return file.getvalue()
 
 
 def _print_changes(changes: list[Change], before: str, after: str) -> None:

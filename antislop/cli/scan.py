@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
+import sys
 from bisect import bisect_right
 from codecs import getincrementaldecoder
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,8 +27,9 @@ from antislop.cli.terminal import (
     say,
     warn,
     write_json,
+    write_table,
 )
-from antislop.display import describe_count, escape_json, make_visible
+from antislop.display import describe_count, make_visible
 from antislop.errors import InputError
 from antislop.files import PIECE, open_bytes
 from antislop.lists.ban_list import BanList
@@ -43,7 +45,7 @@ SILENCE = 0.5
 _WHITE_SPACE = re.compile(r"\s+")
 
 
-ScanFormat = Literal["text", "json", "github"]
+ScanFormat = Literal["text", "json", "csv", "github"]
 
 
 # -- scan -------------------------------------------------------------------------------------------------------------
@@ -64,7 +66,8 @@ def scan(
     count: Annotated[bool, typer.Option("--count", "-c", help="Print file:number only.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing: the exit status is the answer.")] = False,
     output: Annotated[
-        ScanFormat, typer.Option("--format", help="text, json for programs, or github for annotations of a workflow.")
+        ScanFormat,
+        typer.Option("--format", help="text, json or csv for programs, or github for annotations of a workflow."),
     ] = "text",
 ) -> int:
     """Find banned phrases in files, with the place at which each begins: file:line:column: phrase.
@@ -75,19 +78,16 @@ def scan(
     Of phrases that overlap, the first counts, and the longest of those that begin with it.
     """
     banned = collect_bans(bans)
-    has_hits = has_failed = False
-    listing = _Listing(output, counts_only=count, is_quiet=quiet)
-    for name in _list_files(files) if column is None else files:
-        try:
-            number = _scan_file(banned, name, listing, column=column)
-        except InputError as error:
-            warn(str(error))
-            has_failed = True
-            continue
-        has_hits = has_hits or number > 0
-        listing.end_file(_title(name), number)
-    listing.end()
-    return 2 if has_failed else int(has_hits)
+    search = _Search(banned, column, counts_only=count, is_quiet=quiet)
+    rows = search.run(files)
+    if quiet:
+        deque(rows, maxlen=0)
+    elif output == "github":
+        _print_annotations(rows)
+    else:
+        columns = ("file", "count") if count else Occurrence._fields
+        write_table(output, rows, columns=columns, show=_print_rows)
+    return 2 if search.has_failed else int(search.found > 0)
 
 
 def _list_files(names: Iterable[str]) -> Iterator[str]:
@@ -117,23 +117,51 @@ def _is_text(path: Path) -> bool:
         return False
 
 
-def _scan_file(bans: BanList, name: str, listing: _Listing, *, column: str | None) -> int:
-    """List the occurrences in a file and return their number."""
-    path, number = Path(name), 0
-    total = path.stat().st_size if path.is_file() and path.suffix.lower() != ".gz" else None
-    with ProgressBar(console(stderr=True), _title(name), total=total, silence=SILENCE) as bar:
-        if column is None:
-            pieces = read_pieces(name, advance=lambda length: bar.update(advance=length))
-            found = find_occurrences(bans, pieces, file=_title(name))
-        else:
-            found = _search_records(bans, name, column)
-        for occurrences in found:
-            if occurrences and listing.is_on_terminal:
-                bar.hide()
-            listing.add(occurrences)
-            number += len(occurrences)
-            bar.update(note=f"{number:,} found")
-    return number
+@dataclass
+class _Search:
+    """A search of files: what was found so far, and whether a file could not be read."""
+
+    bans: BanList
+    column: str | None
+    counts_only: bool
+    is_quiet: bool
+    found: int = 0
+    has_failed: bool = False
+
+    def run(self, names: Iterable[str]) -> Iterator[dict[str, Any]]:
+        """Yield a row for each occurrence as it is found, or for each file."""
+        for name in _list_files(names) if self.column is None else names:
+            before = self.found
+            try:
+                for occurrences in self._search_file(name):
+                    if not self.counts_only:
+                        yield from (occurrence._asdict() for occurrence in occurrences)
+                        sys.stdout.flush()
+            except InputError as error:
+                warn(str(error))
+                self.has_failed = True
+                continue
+            if self.counts_only:
+                yield {"file": _title(name), "count": self.found - before}
+
+    def _search_file(self, name: str) -> Iterator[list[Occurrence]]:
+        """Yield occurrences with a bar beside them, which is hidden where they are written to the same terminal."""
+        path = Path(name)
+        total = path.stat().st_size if path.is_file() and path.suffix.lower() != ".gz" else None
+        hides_bar = console().is_terminal and not (self.counts_only or self.is_quiet)
+        with ProgressBar(console(stderr=True), _title(name), total=total, silence=SILENCE) as bar:
+            if self.column is None:
+                pieces = read_pieces(name, advance=lambda length: bar.update(advance=length))
+                blocks = find_occurrences(self.bans, pieces, file=_title(name))
+            else:
+                blocks = _search_records(self.bans, name, self.column)
+            before = self.found
+            for occurrences in blocks:
+                if occurrences and hides_bar:
+                    bar.hide()
+                self.found += len(occurrences)
+                yield occurrences
+                bar.update(note=f"{self.found - before:,} found")
 
 
 def _search_records(bans: BanList, name: str, column: str) -> Iterator[list[Occurrence]]:
@@ -147,50 +175,18 @@ def _search_records(bans: BanList, name: str, column: str) -> Iterator[list[Occu
         ]
 
 
-class _Listing:
-    """Write occurrences as they are found, or their number per file."""
+def _print_rows(rows: Iterable[Mapping[str, Any]]) -> None:
+    screen = console()
+    line = style_line(screen)
+    for row in rows:
+        place = f":{row['count']}" if "count" in row else f":{row['line']}:{row['column']}: "
+        screen.file.write(line.format(make_visible(row["file"]), place, make_visible(row.get("ban", ""))))
 
-    def __init__(self, output: ScanFormat, *, counts_only: bool, is_quiet: bool) -> None:
-        self._output = output
-        self._counts_only = counts_only
-        self._is_quiet = is_quiet
-        self._screen = console()
-        self._line = style_line(self._screen)
-        self._before = "["  # of the next entry, in JSON
 
-    @property
-    def is_on_terminal(self) -> bool:
-        """Whether lines are written to the terminal on which a bar is shown."""
-        return self._screen.is_terminal and not (self._counts_only or self._is_quiet)
-
-    def add(self, occurrences: list[Occurrence]) -> None:
-        if not (self._counts_only or self._is_quiet):
-            self._write(
-                (occurrence._asdict(), f":{occurrence.line}:{occurrence.column}: ", occurrence.ban)
-                for occurrence in occurrences
-            )
-
-    def end_file(self, name: str, number: int) -> None:
-        if self._counts_only and not self._is_quiet:
-            self._write([({"file": name, "count": number}, f":{number}", "")])
-
-    def end(self) -> None:
-        """Close the JSON array after the last file."""
-        if self._output == "json" and not self._is_quiet:
-            self._screen.file.write(("[" if self._before == "[" else "") + "\n]\n")
-
-    def _write(self, entries: Iterable[tuple[dict[str, Any], str, str]]) -> None:
-        """Write (data for JSON, place, phrase) of each entry."""
-        file = self._screen.file
-        for data, place, phrase in entries:
-            if self._output == "json":
-                file.write(f"{self._before}\n{escape_json(json.dumps(data, ensure_ascii=False))}")
-                self._before = ","
-            elif self._output == "github":
-                file.write(f"{annotate(data)}\n")
-            else:
-                file.write(self._line.format(make_visible(data["file"]), place, make_visible(phrase)))
-        file.flush()
+def _print_annotations(rows: Iterable[Mapping[str, Any]]) -> None:
+    out = console().file
+    for row in rows:
+        out.write(f"{annotate(row)}\n")
 
 
 def annotate(data: Mapping[str, Any]) -> str:

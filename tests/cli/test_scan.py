@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import io
 import json
@@ -175,7 +176,7 @@ def test_try_counts_overlapping_hits_once_in_its_total_and_each_for_its_ban(fold
     assert [ban["count"] for ban in data["bans"]] == [1] * 7
 
 
-@pytest.mark.parametrize("output", ["text", "json"])
+@pytest.mark.parametrize("output", ["text", "json", "csv"])
 def test_hits_are_written_before_the_file_is_read_to_its_end(
     folder: Path, monkeypatch: pytest.MonkeyPatch, output: str
 ) -> None:
@@ -276,6 +277,17 @@ def test_a_column_of_records_is_scanned_with_the_place_of_each_record(folder: Pa
     assert (status, said) == (1, ""), said
     assert json.loads(out) == [{"file": name, "line": line, "column": 6, "ban": "cat", "text": "cat"}]
     assert scan(name, "--column", "none", "--ban", "cat")[0] == 2
+
+
+def test_a_spreadsheet_has_the_rows_of_json_without_formulas(folder: Path) -> None:
+    Path("=a.txt").write_text('so, "a\ncat"\na cat')
+    for option in ((), ("--count",)):
+        columns, *rows = csv.reader(scan("=a.txt", "--ban", "a cat", "--format", "csv", *option)[1].splitlines(True))
+        expected = json.loads(scan("=a.txt", "--ban", "a cat", "--format", "json", *option)[1])
+        assert [dict(zip(columns, row, strict=True)) for row in rows] == [
+            {**{name: str(value) for name, value in row.items()}, "file": "'=a.txt"} for row in expected
+        ]
+    assert scan("=a.txt", "--ban", "dog", "--format", "csv") == (0, "file,line,column,ban,text\n", "")
 
 
 def test_annotations_of_a_workflow_name_the_place_and_can_not_be_broken_by_names(folder: Path) -> None:
