@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import shlex
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import takewhile
@@ -48,7 +48,7 @@ from antislop.hf.pretrained import ModelSpec, load_model
 from antislop.lists.ban_list import BanList
 from antislop.matching.bans import drop_overlaps
 from antislop.trace.console import ConsoleWriter, describe_conceded, list_bans, save_svg, summarize, to_rich
-from antislop.trace.events import Conceded, Drawn, Event, Finished, Settled
+from antislop.trace.events import Event, Settled, mark_conceded
 from antislop.trace.report import Report
 from antislop.trace.text_pieces import TextPiece, TextPieces
 
@@ -58,7 +58,6 @@ if TYPE_CHECKING:
 
     from antislop.hf.run import EventStream
     from antislop.hf.vocabulary import Vocabulary
-    from antislop.matching.token_matcher import Matcher, State
 
 
 @dataclass(frozen=True)
@@ -388,26 +387,3 @@ def _check_length(model: PreTrainedModel, prompt_tokens: int, new_tokens: int) -
     advice = f"pass --max-new-tokens {limit - prompt_tokens} or less" if prompt_tokens < limit else "shorten the prompt"
     total = f"the prompt has {prompt_tokens:,} tokens, which with {new_tokens:,} new ones"
     raise InputError(f"{total} exceeds the model's {limit:,} positions: {advice}")
-
-
-def mark_conceded(events: Iterable[Event], matcher: Matcher, state: State) -> Iterator[Event]:
-    """Yield the events of a run without bans, and occurrences as `Conceded`. state: of the matcher after the prompt."""
-    tokens: list[int] = []
-    settled = 0
-    for event in events:
-        match event:
-            case Settled():  # too early: a ban may still reach these tokens
-                continue
-            case Drawn(token):
-                tokens.append(token)
-                state = matcher.feed(state, token)
-                yield event
-                yield from map(Conceded, state.violations)
-                if state.earliest_start > settled:
-                    yield Settled(tuple(tokens[settled : state.earliest_start]))
-                    settled = state.earliest_start
-                continue
-            case Finished():
-                yield from map(Conceded, matcher.finish(state))
-                yield Settled(tuple(tokens[settled:]))
-        yield event

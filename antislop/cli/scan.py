@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import sys
-from bisect import bisect_right
-from codecs import getincrementaldecoder
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -31,18 +28,22 @@ from antislop.cli.terminal import (
 )
 from antislop.display import describe_count, make_visible
 from antislop.errors import InputError
-from antislop.files import PIECE, open_bytes
 from antislop.lists.ban_list import BanList
 from antislop.lists.bundled import default_bans
-from antislop.matching.bans import Ban, Match, distinct, drop_overlaps
-from antislop.records.texts import read_texts
+from antislop.matching.bans import distinct
+from antislop.metrics.occurrences import (
+    HitContext,
+    Occurrence,
+    Trial,
+    find_occurrences,
+    list_texts,
+    search_records,
+)
 from antislop.trace.console import to_rich
 from antislop.trace.text_pieces import TextPiece
 
 SILENCE = 0.5
 """Seconds without output before the bar of a file appears."""
-
-_WHITE_SPACE = re.compile(r"\s+")
 
 
 ScanFormat = Literal["text", "json", "csv", "github"]
@@ -96,25 +97,10 @@ def _list_files(names: Iterable[str]) -> Iterator[str]:
         if not Path(name).is_dir():
             yield name
             continue
-        paths = [path for path in sorted(Path(name).rglob("*")) if path.is_file() and not _is_hidden(path, Path(name))]
-        texts = [path for path in paths if _is_text(path)]
-        if len(texts) < len(paths):
-            say(f"{name}: left out {describe_count(len(paths) - len(texts), 'file')} that can't be read as UTF-8")
+        texts, left_out = list_texts(name)
+        if left_out:
+            say(f"{name}: left out {describe_count(left_out, 'file')} that can't be read as UTF-8")
         yield from map(str, texts)
-
-
-def _is_hidden(path: Path, folder: Path) -> bool:
-    return any(part.startswith(".") for part in path.relative_to(folder).parts)
-
-
-def _is_text(path: Path) -> bool:
-    """Return whether the beginning of a file is UTF-8 without null characters."""
-    try:
-        with open_bytes(path, unpack=False) as file:
-            piece = file.read(PIECE)
-        return "\0" not in getincrementaldecoder("utf-8")().decode(piece)
-    except (OSError, UnicodeDecodeError):
-        return False
 
 
 @dataclass
@@ -154,7 +140,7 @@ class _Search:
                 pieces = read_pieces(name, advance=lambda length: bar.update(advance=length))
                 blocks = find_occurrences(self.bans, pieces, file=_title(name))
             else:
-                blocks = _search_records(self.bans, name, self.column)
+                blocks = search_records(self.bans, name, column=self.column)
             before = self.found
             for occurrences in blocks:
                 if occurrences and hides_bar:
@@ -162,17 +148,6 @@ class _Search:
                 self.found += len(occurrences)
                 yield occurrences
                 bar.update(note=f"{self.found - before:,} found")
-
-
-def _search_records(bans: BanList, name: str, column: str) -> Iterator[list[Occurrence]]:
-    """Yield the occurrences in each record of a file; their line is that of the record, or its number."""
-    for number, text in enumerate(read_texts([name], column=column), start=1):
-        line = text.place.rpartition(":")[2]
-        yield [
-            Occurrence(name, int(line) if line.isdecimal() else number, match.start + 1, match.ban.text, found)
-            for match in drop_overlaps(bans.find(text.text))
-            for found in [text.text[match.start : match.end]]
-        ]
 
 
 def _print_rows(rows: Iterable[Mapping[str, Any]]) -> None:
@@ -209,74 +184,6 @@ def _title(name: str) -> str:
     return "<stdin>" if name == "-" else name
 
 
-def _line_starts(text: str) -> list[int]:
-    return [0, *(match.end() for match in re.finditer("\n", text))]
-
-
-def _locate(lines: Sequence[int], index: int) -> tuple[int, int]:
-    """Return the line and the column of a character, counted from 1."""
-    line = bisect_right(lines, index)
-    return line, index - lines[line - 1] + 1
-
-
-class Occurrence(NamedTuple):
-    """A match of a ban. line, column: of its start, from 1."""
-
-    file: str
-    line: int
-    column: int
-    ban: str
-    text: str
-
-
-def find_occurrences(bans: BanList, pieces: Iterable[str], *, file: str) -> Iterator[list[Occurrence]]:
-    """Yield the occurrences of bans in a text that is read in pieces, in order, without overlaps."""
-    window, end = Window(pieces), 0
-    for result in bans.search(window):
-        matches = drop_overlaps(result.matches, begin=end)
-        yield [Occurrence(file, *window.locate(match.start), match.ban.text, window.cut(match)) for match in matches]
-        end = matches[-1].end if matches else end
-        window.drop(result.settled)
-
-
-class Window:
-    """The part of a text in which matches are still possible; iterating over it reads more.
-
-    pieces: the text. `locate` and `drop` take increasing indices only.
-    """
-
-    def __init__(self, pieces: Iterable[str]) -> None:
-        self._pieces = pieces
-        self.text = ""
-        self._start = 0  # characters before `text`
-        self._counted = 0  # the index in `text` up to which lines were counted
-        self._line, self._line_start = 1, 0
-
-    def __iter__(self) -> Iterator[str]:
-        for piece in self._pieces:
-            self.text += piece
-            yield piece
-
-    def locate(self, index: int) -> tuple[int, int]:
-        """Return the line and the column of a character, from 1."""
-        end = index - self._start
-        self._line += self.text.count("\n", self._counted, end)
-        line_end = self.text.rfind("\n", self._counted, end)
-        if line_end >= 0:
-            self._line_start = self._start + line_end + 1
-        self._counted = end
-        return self._line, index - self._line_start + 1
-
-    def cut(self, match: Match) -> str:
-        return self.text[match.start - self._start : match.end - self._start]
-
-    def drop(self, settled: int) -> None:
-        """Forget the characters before an index."""
-        self.locate(settled)
-        self.text = self.text[self._counted :]
-        self._start, self._counted = settled, 0
-
-
 def style_line(screen: Console) -> str:
     """Return a format string for (name, place, phrase), styled once by rich, since styling each line is slow."""
     if not screen.is_terminal:
@@ -288,65 +195,6 @@ def style_line(screen: Console) -> str:
 
 
 # -- try --------------------------------------------------------------------------------------------------------------
-
-
-class HitContext(NamedTuple):
-    """A hit, `text`, with the text around it, in which white space is single spaces."""
-
-    file: str
-    line: int
-    column: int
-    before: str
-    text: str
-    after: str
-
-
-@dataclass
-class _BanHits:
-    """The hits of a ban, and the contexts of the first ones."""
-
-    count: int = 0
-    contexts: list[HitContext] = field(default_factory=list)
-
-
-@dataclass
-class _Trial:
-    """The hits of a list in some texts.
-
-    contexts: maximum per ban.
-    hits: that don't overlap.
-    """
-
-    bans: BanList
-    contexts: int
-    words: int = 0
-    hits: int = 0
-    tallies: dict[Ban, _BanHits] = field(default_factory=dict)
-
-    def add(self, name: str) -> None:
-        text = read_input(name)
-        self.words += len(text.split())
-        lines = _line_starts(text)
-        matches = self.bans.find(text)
-        self.hits += len(drop_overlaps(matches))
-        for match in matches:
-            tally = self.tallies.setdefault(match.ban, _BanHits())
-            tally.count += 1
-            if len(tally.contexts) < self.contexts:
-                around = _cut_context(text, match.start, match.end)
-                tally.contexts.append(HitContext(_title(name), *_locate(lines, match.start), *around))
-
-    @property
-    def ranked(self) -> list[tuple[Ban, _BanHits]]:
-        """The bans with hits, most frequent first."""
-        return sorted(self.tallies.items(), key=lambda pair: (-pair[1].count, pair[0].text))
-
-    @property
-    def unused(self) -> list[Ban]:
-        return [ban for ban in distinct(self.bans) if ban not in self.tallies and ban.pattern.occurs_in_text]
-
-    def rate(self, count: int) -> float:
-        return 1000 * count / max(1, self.words)
 
 
 def try_list(
@@ -367,13 +215,13 @@ def try_list(
     all of its own; the total counts overlapping hits once. JSON also lists the bans that don't occur.
     """
     names = text or []
-    trial = _Trial(default_bans() if path is None else load_bans(path, lenient=lenient), contexts)
+    trial = Trial(default_bans() if path is None else load_bans(path, lenient=lenient), contexts)
     if tokens := sum(not ban.pattern.occurs_in_text for ban in trial.bans):
         warn(f"{tokens:,} of the bans are token ids, which can't be found in a text: they are left out")
     with console(stderr=True).status("") as status:
         for number, name in enumerate(names, start=1):
             status.update(Text(f"reading {make_visible(_title(name))} ({number} of {len(names)})"))
-            trial.add(name)
+            trial.add(read_input(name), file=_title(name))
     if output == "json":
         write_json(_describe_trial(trial))
     else:
@@ -381,13 +229,7 @@ def try_list(
     return 0
 
 
-def _cut_context(text: str, start: int, end: int, *, width: int = 200) -> tuple[str, str, str]:
-    parts = text[max(0, start - width) : start], text[start:end], text[end : end + width]
-    text_before, hit, text_after = (_WHITE_SPACE.sub(" ", part) for part in parts)
-    return text_before.lstrip(), hit, text_after.rstrip()
-
-
-def _print_trial(trial: _Trial) -> None:
+def _print_trial(trial: Trial) -> None:
     screen = console()
     if trial.tallies:
         print_line(Text(f"{'hits':>8} {'per 1,000':>10}  ban", "dim"))
@@ -422,7 +264,7 @@ def _draw_context(context: HitContext, *, width: int, is_terminal: bool) -> Text
     )
 
 
-def _describe_trial(trial: _Trial) -> dict[str, Any]:
+def _describe_trial(trial: Trial) -> dict[str, Any]:
     bans = [
         {
             "ban": ban.text,
