@@ -66,6 +66,10 @@ _EQUAL_SAMPLES: Conflicts = {
 
 CONFLICTS: Mapping[str, Conflicts] = {
     "generate": {
+        "the temperature is 0, but must be above it: pass --greedy to take the likeliest token": (
+            "temperature",
+            lambda o: o.temperature == 0,
+        ),
         "{option} has no effect with --greedy, which takes no samples: leave one of them out": (
             "temperature top_k top_p min_p seed",
             lambda o: o.greedy,

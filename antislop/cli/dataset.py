@@ -124,7 +124,6 @@ def dataset(
     To resume after an interruption, run the same command again; it also retries failed prompts.
     """
     refuse_stdin(source)
-    generation.check()
     target = _Target(out, out if out.suffix == ".jsonl" else out / "records.jsonl", pairs.pairs)
     target.check(source, export)
     host = ModelHost(engine, model.spec)

@@ -101,7 +101,6 @@ def evaluate(
     made_from = collect_bans(bans)
     held_out_list = _load_held_out(held_out, bans)
     spec = model.spec
-    generation.check()
     if generation.seed < 0:
         raise InputError(f"--seed is {generation.seed}: the report resamples by it, so 0 or more was expected")
     if source.outputs:

@@ -128,7 +128,6 @@ def generate(
     On a terminal the prompt is shown, and the text appears as soon as no rewind can change it. Files and pipes receive
     only the continuation, with withdrawn text in brackets if --show is set.
     """
-    sampling.check()
     output.check()
     banned = collect_bans(bans)
     task = WritingTask(text, model.spec, policy, sampling, structure.read(), trace=output.trace)

@@ -194,7 +194,19 @@ def make_processors(grammar: str | None, model: PreTrainedModel, tokenizer: PreT
 TEMPERATURE = 1.0
 MIN_P = 0.05
 _MIN_P_HELP = "Keep tokens at least p times as likely as the likeliest; 0 is off."
-_REPETITION_PENALTY_HELP = "Above 1, repeat less."
+
+
+def _check_repetition_penalty(penalty: float | None) -> float | None:
+    if penalty is not None and not 0 < penalty < inf:
+        raise InputError(
+            f"the repetition penalty is {penalty}, but must be above 0 and finite: 1 is none, 1.1 is common"
+        )
+    return penalty
+
+
+_penalty_option = partial(
+    typer.Option, show_default="off", callback=_check_repetition_penalty, help="Above 1, repeat less."
+)
 
 
 def _refuse_empty(stops: list[str] | None) -> list[str] | None:
@@ -247,7 +259,7 @@ class GenerationOptions:
         float, typer.Option(min=0.0, max=1.0, help="Keep the likeliest tokens that add up to p; 1 is off.")
     ] = 1.0
     top_k: Annotated[int, typer.Option(min=0, help="Keep the k likeliest tokens; 0 is off.")] = 0
-    repetition_penalty: Annotated[float | None, typer.Option(show_default="off", help=_REPETITION_PENALTY_HELP)] = None
+    repetition_penalty: Annotated[float | None, _penalty_option()] = None
     stop: StopOption = None
     batch_size: Annotated[int, typer.Option(min=1, help="Texts generated at a time.")] = 16
     seed: Annotated[int, typer.Option(help="Determines each text, together with the key of its prompt.")] = 0
@@ -263,10 +275,6 @@ class GenerationOptions:
             **(sampling if self.temperature else {}),
             **{name: value for name, value in optional.items() if value},
         }
-
-    def check(self) -> None:
-        """Refuse values that typer accepts."""
-        _check_repetition_penalty(self.repetition_penalty)
 
 
 _sampling_option = partial(typer.Option, rich_help_panel="Sampling")
@@ -286,18 +294,10 @@ class SamplingOptions:
         _sampling_option(min=0, max=1, show_default="off", help="Keep the likeliest tokens that add up to p."),
     ] = None
     min_p: Annotated[float | None, _sampling_option(min=0, max=1, show_default=str(MIN_P), help=_MIN_P_HELP)] = None
-    repetition_penalty: Annotated[float | None, _sampling_option(show_default="off", help=_REPETITION_PENALTY_HELP)] = (
-        None
-    )
+    repetition_penalty: Annotated[float | None, _penalty_option(rich_help_panel="Sampling")] = None
     seed: Annotated[
         int | None, _sampling_option(min=0, max=2**63 - 1, show_default="random", help="Same seed, same text.")
     ] = None
-
-    def check(self) -> None:
-        """Refuse values that typer accepts."""
-        if self.temperature == 0:
-            raise InputError("the temperature is 0, but must be above it: pass --greedy to take the likeliest token")
-        _check_repetition_penalty(self.repetition_penalty)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -309,13 +309,6 @@ class SamplingOptions:
             chosen["top_k"] = self.top_k or 0
             chosen["top_p"] = 1.0 if self.top_p is None else self.top_p
         return chosen
-
-
-def _check_repetition_penalty(penalty: float | None) -> None:
-    if penalty is not None and not 0 < penalty < inf:
-        raise InputError(
-            f"the repetition penalty is {penalty}, but must be above 0 and finite: 1 is none, 1.1 is common"
-        )
 
 
 def list_options(options: Any) -> list[str]:

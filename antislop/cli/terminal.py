@@ -34,9 +34,8 @@ _FORMATS = re.compile(
 _HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*(:[\w.-]+)?")
 
 
-OutputFormat = Literal["text", "json"]
 TableFormat = Literal["text", "json", "csv"]
-OutputFormatOption = Annotated[OutputFormat, typer.Option("--format", help="text, or json for programs.")]
+OutputFormatOption = Annotated[Literal["text", "json"], typer.Option("--format", help="text, or json for programs.")]
 
 
 class _Console(Console):

@@ -280,7 +280,6 @@ def test_if_only_banned_text_is_left_on_exhausted_decides(tmp_path: Path) -> Non
 
 REFUSED = {
     "a text that does not fit": (["--max-new-tokens", "20000"], ["20,000 positions", "--max-new-tokens 19992 or less"]),
-    "temperature 0": (["--temperature", "0"], ["--greedy"]),
     "a number that is none": (["--top-k", "many"], ["--top-k", "integer"]),
     "no tokens": (["--max-new-tokens", "0"], ["--max-new-tokens", "1"]),
     "a penalty of 0": (["--repetition-penalty", "0"], ["above 0"]),
