@@ -31,20 +31,12 @@ from antislop.errors import InputError
 from antislop.lists.ban_list import BanList
 from antislop.lists.bundled import default_bans
 from antislop.matching.bans import distinct
-from antislop.metrics.occurrences import (
-    HitContext,
-    Occurrence,
-    Trial,
-    find_occurrences,
-    list_texts,
-    search_records,
-)
+from antislop.metrics.occurrences import HitContext, Occurrence, Trial, find_occurrences, list_texts, search_records
 from antislop.trace.console import to_rich
 from antislop.trace.text_pieces import TextPiece
 
 SILENCE = 0.5
 """Seconds without output before the bar of a file appears."""
-
 
 ScanFormat = Literal["text", "json", "csv", "github"]
 
@@ -78,8 +70,7 @@ def scan(
 
     Of phrases that overlap, the first counts, and the longest of those that begin with it.
     """
-    banned = collect_bans(bans)
-    search = _Search(banned, column, counts_only=count, is_quiet=quiet)
+    search = _Search(collect_bans(bans), column, counts_only=count or quiet)
     rows = search.run(files)
     if quiet:
         deque(rows, maxlen=0)
@@ -110,7 +101,6 @@ class _Search:
     bans: BanList
     column: str | None
     counts_only: bool
-    is_quiet: bool
     found: int = 0
     has_failed: bool = False
 
@@ -134,7 +124,7 @@ class _Search:
         """Yield occurrences with a bar beside them, which is hidden where they are written to the same terminal."""
         path = Path(name)
         total = path.stat().st_size if path.is_file() and path.suffix.lower() != ".gz" else None
-        hides_bar = console().is_terminal and not (self.counts_only or self.is_quiet)
+        hides_bar = console().is_terminal and not self.counts_only
         with ProgressBar(console(stderr=True), _title(name), total=total, silence=SILENCE) as bar:
             if self.column is None:
                 pieces = read_pieces(name, advance=lambda length: bar.update(advance=length))
