@@ -9,10 +9,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
-from collections.abc import Iterable, Sequence
+import io
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib import resources
+from itertools import chain
 from typing import TYPE_CHECKING, TypeVar
 
 from antislop import __version__
@@ -98,6 +100,22 @@ def quote_formula(cell: T) -> T | str:
     ["'=1+1", 'a', -0.5]
     """
     return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell
+
+
+def format_csv(columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> Iterator[str]:
+    r"""Yield a table for a spreadsheet as the rows come: its heading, then each row.
+
+    >>> [*format_csv(["ban", "hits"], [{"ban": "=a, b", "hits": 2}])]
+    ['ban,hits\n', '"\'=a, b",2\n']
+    """
+    import csv
+
+    line = io.StringIO()
+    writer = csv.writer(line, lineterminator="\n")
+    for cells in chain([columns], ([row[column] for column in columns] for row in rows)):
+        writer.writerow(map(quote_formula, cells))
+        yield line.getvalue()
+        line.seek(line.truncate(0))
 
 
 def describe_count(number: int, singular: str, plural: str | None = None) -> str:

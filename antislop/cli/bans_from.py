@@ -5,25 +5,19 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from datetime import date
-from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from antislop.cli.profile import KINDS, using_profiles
 from antislop.cli.terminal import check_suffix, check_writable, describe_command, warn, write
-from antislop.errors import InputError
 
 if TYPE_CHECKING:
     from antislop.profiles.profiles import Profile
 
 
-class NameChoice(str, Enum):
-    ALL = "all"
-    NONE = "none"
-    WORDS = "words"
-    ONLY = "only"
+Names = Literal["all", "none", "words", "only"]
 
 
 @dataclass(frozen=True)
@@ -60,19 +54,14 @@ class NameOptions:
     """Which names of people and places become bans."""
 
     names: Annotated[
-        NameChoice, typer.Option(help="Names of people and places: keep all, none, only single words, or names only.")
-    ] = NameChoice.ALL
+        Names, typer.Option(help="Names of people and places: keep all, none, only single words, or names only.")
+    ] = "all"
     no_names: Annotated[bool, typer.Option("--no-names", help="The same as --names none.")] = False
     names_only: Annotated[bool, typer.Option("--names-only", help="The same as --names only.")] = False
 
     @property
-    def choice(self) -> NameChoice:
-        if self.no_names and self.names_only:
-            raise InputError("--no-names and --names-only leave nothing: pass one of them")
-        if self.names is not NameChoice.ALL and (self.no_names or self.names_only):
-            shortcut = "no-names" if self.no_names else "names-only"
-            raise InputError(f"--names {self.names.value} and --{shortcut}: pass one of them")
-        return NameChoice.NONE if self.no_names else NameChoice.ONLY if self.names_only else self.names
+    def choice(self) -> Names:
+        return "none" if self.no_names else "only" if self.names_only else self.names
 
 
 def bans_from(
@@ -101,7 +90,7 @@ def bans_from(
     choice = Choice(
         min_ratio=entries.min_ratio,
         kinds=tuple(kind.strip() for kind in entries.kinds.split(",")),
-        names=names.choice.value,
+        names=names.choice,
         max_zipf=entries.max_zipf,
         min_prompts=entries.min_prompts,
         top=entries.top,

@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from enum import Enum
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
@@ -25,7 +24,8 @@ from antislop.cli.options import (
     collect_bans,
 )
 from antislop.cli.terminal import check_suffix, describe_command, refuse_stdin, say, warn, writing
-from antislop.datasets.pairs import describe_counts
+from antislop.datasets.pairs import PairFormat, describe_counts
+from antislop.datasets.samples import Arm
 from antislop.display import describe_count
 from antislop.errors import InputError
 from antislop.lists.ban_list import BanList
@@ -35,27 +35,11 @@ from antislop.records.prompts import Prompt
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from antislop.datasets.pairs import PairFormat
-    from antislop.datasets.samples import Arm, RecordMaker, Summary
+    from antislop.datasets.samples import RecordMaker, Summary
     from antislop.datasets.writing import PairFile, Resumed
 
 
-class ArmsChoice(str, Enum):
-    BANNED = "banned"
-    PLAIN = "plain"
-    BOTH = "plain,banned"
-
-    @property
-    def arms(self) -> list[Arm]:
-        all_arms: tuple[Arm, ...] = ("plain", "banned")
-        return [arm for arm in all_arms if arm in self.value.split(",")]
-
-
-class PairFormatChoice(str, Enum):
-    """`antislop.datasets.pairs.PairFormat` for typer."""
-
-    DPO = "dpo"
-    TOKENS = "tokens"
+Arms = Literal["banned", "plain", "plain,banned"]
 
 
 @dataclass(frozen=True)
@@ -64,7 +48,7 @@ class PairOptions:
         Path | None, typer.Option(metavar="FILE", help="Write preference pairs made from withdrawn text.")
     ] = None
     pairs_format: Annotated[
-        PairFormatChoice | None,
+        PairFormat | None,
         typer.Option(help="dpo: TRL's columns; tokens: final-token pairs.", show_default="dpo"),
     ] = None
     pairs_per_ban: Annotated[
@@ -77,31 +61,12 @@ class PairOptions:
 
     @property
     def kind(self) -> PairFormat:
-        return (self.pairs_format or PairFormatChoice.DPO).value
+        return self.pairs_format or "dpo"
 
     @property
     def made_kind(self) -> PairFormat | None:
         """The format of the pairs to make; None if no pairs are made."""
         return None if self.pairs is None else self.kind
-
-    def check(self, structure: GrammarOptions, *, arms: ArmsChoice) -> None:
-        limits = {
-            "--pairs-format": self.pairs_format,
-            "--pairs-per-ban": self.pairs_per_ban,
-            "--pairs-per-token": self.pairs_per_token,
-        }
-        names = [name for name, value in limits.items() if value is not None]
-        if self.pairs is None and names:
-            raise InputError(f"{names[0]} has no effect without a file of pairs: pass --pairs FILE, or leave it out")
-        if self.pairs_per_token is not None and self.kind != "tokens":
-            raise InputError("--pairs-per-token is for final-token pairs: pass --pairs-format tokens, or leave it out")
-        if self.pairs is not None and arms is ArmsChoice.PLAIN:
-            raise InputError("--pairs needs texts under bans: leave out --arms plain")
-        if self.made_kind == "dpo" and structure.option is not None:
-            raise InputError(
-                "--pairs in the format dpo are cut at the ends of sentences, where a grammar does not end: pass "
-                f"--pairs-format tokens, or leave out {structure.option}"
-            )
 
 
 @dataclass(frozen=True)
@@ -125,10 +90,6 @@ class _Target:
     pairs: Path | None
 
     def check(self, source: str, export: ExportOptions) -> None:
-        if export.is_wanted and self.out == self.records:
-            raise InputError(
-                f"{self.out} is one file, and --to-parquet and --push-to-hub need a folder: pass -o FOLDER"
-            )
         _check_paths(source, self.out, [self.records] if self.pairs is None else [self.records, self.pairs])
         if export.is_wanted:
             from antislop.datasets.hub import check_folder, check_repo
@@ -151,9 +112,7 @@ def dataset(
     model: ModelOptions,
     bans: BanOptions,
     prompts: PromptOptions,
-    arms: Annotated[
-        ArmsChoice, typer.Option(help="Responses with bans, without, or both with the same seeds.")
-    ] = ArmsChoice.BANNED,
+    arms: Annotated[Arms, typer.Option(help="Responses with bans, without, or both with the same seeds.")] = "banned",
     structure: GrammarOptions,
     generation: GenerationOptions,
     pairs: PairOptions,
@@ -165,20 +124,15 @@ def dataset(
     To resume after an interruption, run the same command again; it also retries failed prompts.
     """
     refuse_stdin(source)
-    generation.check()
     target = _Target(out, out if out.suffix == ".jsonl" else out / "records.jsonl", pairs.pairs)
     target.check(source, export)
-    generation.check_samples()
     host = ModelHost(engine, model.spec)
-    host.check(structure)
     grammar = structure.read()
     banned = collect_bans(bans)
-    if not banned and arms is not ArmsChoice.PLAIN:
-        raise InputError("--no-bans leaves nothing to ban: leave it out, add --ban PHRASE, or pass --arms plain")
-    pairs.check(structure, arms=arms)
     maker, tokenizer = host.make(banned, generation, pairs=pairs.made_kind, grammar=grammar)
     spec = make_spec(source, model=model.spec, bans=banned, prompts=prompts, generation=generation)
-    job = Job(spec, arms=arms.arms, samples=generation.n, limit=prompts.limit, on_cluster=engine.uses_cluster)
+    chosen_arms = [arm for arm in get_args(Arm) if arm in arms.split(",")]
+    job = Job(spec, arms=chosen_arms, samples=generation.n, limit=prompts.limit, on_cluster=engine.uses_cluster)
     data_set = _DataSet(job, target, tokenizer, bans=banned, grammar=grammar)
     summary = data_set.write(maker, pairs, force=force)
     if job.is_stopped:

@@ -6,7 +6,7 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
@@ -22,7 +22,6 @@ from antislop.cli.options import (
     ModelOptions,
     PromptOptions,
     collect_bans,
-    list_options,
 )
 from antislop.cli.terminal import as_input_error, check_folder, console, refuse_stdin, say, writing
 from antislop.data import FOLDER
@@ -100,18 +99,13 @@ def evaluate(
     refuse_stdin(source.prompts or "")
     check_folder(out, "the report")
     made_from = collect_bans(bans)
-    if not made_from:
-        raise InputError("--no-bans leaves nothing to measure: leave it out, or add --ban PHRASE")
     held_out_list = _load_held_out(held_out, bans)
     spec = model.spec
-    generation.check()
     if generation.seed < 0:
         raise InputError(f"--seed is {generation.seed}: the report resamples by it, so 0 or more was expected")
     if source.outputs:
-        _check_outputs(source, prompts, generation, force=force)
         texts: _Texts | None = _read_outputs(source.outputs, prompts, model=spec)
     else:
-        generation.check_samples()
         name = source.prompts or "openings"
         job_spec = make_spec(name, model=spec, bans=made_from, prompts=prompts, generation=generation)
         job = Job(job_spec, arms=_read_arms(source.arms), samples=generation.n, limit=prompts.limit)
@@ -244,16 +238,6 @@ def _note(records: Sequence[Record], *, failed: int) -> list[str]:
 # -- texts of files ---------------------------------------------------------------------------------------------------
 
 
-def _check_outputs(
-    source: SourceOptions, prompts: PromptOptions, generation: GenerationOptions, *, force: bool
-) -> None:
-    groups = replace(source, outputs=None), replace(prompts, column=None, split="train", limit=None)
-    used = [part for group in (*groups, replace(generation, seed=0)) for part in list_options(group)]
-    if used or force:
-        name = used[0] if used else "--force"
-        raise InputError(f"{name} has no effect with --outputs, whose texts exist already: leave one of them out")
-
-
 def _read_outputs(sources: Sequence[str], prompts: PromptOptions, *, model: ModelSpec) -> _Texts:
     from antislop.evaluation.outputs import read_outputs
 
@@ -277,8 +261,6 @@ def _read_outputs(sources: Sequence[str], prompts: PromptOptions, *, model: Mode
         notes.append(
             "For likelihoods, the texts were tokenized again; their tokens can differ from the generated ones."
         )
-    elif model != ModelSpec():
-        raise InputError("options of the model have no effect on --outputs without --model: leave them out")
     return _Texts(outputs, {"outputs": list(outputs), "model": _hide_folder(model.name)}, notes)
 
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 import random
 import shlex
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
@@ -43,12 +42,13 @@ from antislop.cli.terminal import (
     warn,
     writing,
 )
+from antislop.decoding.policy import Method, OnExhausted
 from antislop.errors import InputError
 from antislop.hf.pretrained import ModelSpec, load_model
 from antislop.lists.ban_list import BanList
 from antislop.matching.bans import drop_overlaps
 from antislop.trace.console import ConsoleWriter, describe_conceded, list_bans, save_svg, summarize, to_rich
-from antislop.trace.events import Conceded, Drawn, Event, Finished, Settled
+from antislop.trace.events import Event, Settled, mark_conceded
 from antislop.trace.report import Report
 from antislop.trace.text_pieces import TextPiece, TextPieces
 
@@ -58,23 +58,6 @@ if TYPE_CHECKING:
 
     from antislop.hf.run import EventStream
     from antislop.hf.vocabulary import Vocabulary
-    from antislop.matching.token_matcher import Matcher, State
-
-
-class MethodChoice(str, Enum):
-    """`antislop.decoding.policy.Method` for typer, without torch."""
-
-    EXACT = "exact"
-    TOKEN = "token"
-    TEXT = "text"
-
-
-class OnExhaustedChoice(str, Enum):
-    """`antislop.decoding.policy.OnExhausted` for typer, without torch."""
-
-    CONCEDE = "concede"
-    STOP = "stop"
-    RAISE = "raise"
 
 
 @dataclass(frozen=True)
@@ -91,15 +74,13 @@ class ContinuationOptions:
 @dataclass(frozen=True)
 class PolicyOptions:
     method: Annotated[
-        MethodChoice,
+        Method,
         ban_option(
             help="exact: resample each banned span; token: ban its first token there, as antislop-sampler does; "
             "text: resample the text from its start."
         ),
-    ] = MethodChoice.EXACT
-    on_exhausted: Annotated[OnExhaustedChoice, ban_option(help="The reaction if every continuation is banned.")] = (
-        OnExhaustedChoice.CONCEDE
-    )
+    ] = "exact"
+    on_exhausted: Annotated[OnExhausted, ban_option(help="The reaction if every continuation is banned.")] = "concede"
 
 
 _output_option = partial(typer.Option, rich_help_panel="Output")
@@ -147,9 +128,7 @@ def generate(
     On a terminal the prompt is shown, and the text appears as soon as no rewind can change it. Files and pipes receive
     only the continuation, with withdrawn text in brackets if --show is set.
     """
-    sampling.check()
     output.check()
-    _check_together(text, bans, output)
     banned = collect_bans(bans)
     task = WritingTask(text, model.spec, policy, sampling, structure.read(), trace=output.trace)
     writer = TextWriter.load(task, banned, read_prompt(text.prompt))
@@ -165,18 +144,6 @@ def generate(
     which = f"{_TITLES[1]}: " if output.compare else ""
     say(which + runs[-1].summary + ("" if sampling.greedy else f" (seed {writer.seed})"))
     return 0
-
-
-def _check_together(text: ContinuationOptions, bans: BanOptions, output: ShowOptions) -> None:
-    if text.system is not None and not text.chat:
-        raise InputError("--system is a message of a chat: add --chat, or put it into the prompt")
-    has_bans = bans.ban or bans.bans or bans.constructions or bans.loops or bans.no_dashes
-    if bans.no_bans and not has_bans and output.compare:
-        raise InputError("--compare with --no-bans has nothing to compare: leave one of them out, or add --ban PHRASE")
-    if text.prompt == "-" and Path("-") in (bans.bans or []):
-        raise InputError(
-            "both the prompt and --bans are -, but standard input can be read only once: save one of them to a file"
-        )
 
 
 @dataclass
@@ -290,7 +257,7 @@ def _describe_run(writer: TextWriter, run: _GenerationRun) -> dict[str, Any]:
         **writer.task.model.content,
         "device": str(writer.model.device),
         "bans": len(writer.bans),
-        "method": writer.task.policy.method.value,
+        "method": writer.task.policy.method,
         "seed": writer.seed,
         **writer.task.settings,
         "prompt": writer.prompt,
@@ -369,8 +336,8 @@ class TextWriter:
             sampler = AntiSlop(
                 self.tokenizer,
                 self.bans if with_bans else [],
-                method=self.task.policy.method.value,
-                on_exhausted=self.task.policy.on_exhausted.value,
+                method=self.task.policy.method,
+                on_exhausted=self.task.policy.on_exhausted,
             )
             processors = make_processors(self.task.grammar, self.model, self.tokenizer)
             settings = {**self.inputs, **self.task.settings, "logits_processor": processors}
@@ -419,26 +386,3 @@ def _check_length(model: PreTrainedModel, prompt_tokens: int, new_tokens: int) -
     advice = f"pass --max-new-tokens {limit - prompt_tokens} or less" if prompt_tokens < limit else "shorten the prompt"
     total = f"the prompt has {prompt_tokens:,} tokens, which with {new_tokens:,} new ones"
     raise InputError(f"{total} exceeds the model's {limit:,} positions: {advice}")
-
-
-def mark_conceded(events: Iterable[Event], matcher: Matcher, state: State) -> Iterator[Event]:
-    """Yield the events of a run without bans, and occurrences as `Conceded`. state: of the matcher after the prompt."""
-    tokens: list[int] = []
-    settled = 0
-    for event in events:
-        match event:
-            case Settled():  # too early: a ban may still reach these tokens
-                continue
-            case Drawn(token):
-                tokens.append(token)
-                state = matcher.feed(state, token)
-                yield event
-                yield from map(Conceded, state.violations)
-                if state.earliest_start > settled:
-                    yield Settled(tuple(tokens[settled : state.earliest_start]))
-                    settled = state.earliest_start
-                continue
-            case Finished():
-                yield from map(Conceded, matcher.finish(state))
-                yield Settled(tuple(tokens[settled:]))
-        yield event

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
-from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from antislop.cli.options import GenerationOptions, GrammarOptions
+from antislop.cli.conflicts import uses_server
+from antislop.cli.options import GenerationOptions
 from antislop.cli.terminal import as_input_error, say
-from antislop.errors import InputError
+from antislop.endpoint.streams import EndpointMethod
 from antislop.hf.pretrained import ModelSpec, load_model, load_tokenizer
 from antislop.lists.ban_list import BanList
 
@@ -21,31 +21,17 @@ if TYPE_CHECKING:
     from antislop.datasets.pairs import PairFormat
     from antislop.datasets.samples import RecordMaker
     from antislop.endpoint.endpoint import Endpoint
-    from antislop.endpoint.methods import EndpointMethod
 
 
-class EngineChoice(str, Enum):
-    TRANSFORMERS = "transformers"
-    RAY = "ray"
-    OPENAI = "openai"
-    VLLM = "vllm"
-
-
-class EndpointMethodChoice(str, Enum):
-    """How bans are kept on a server; see `EndpointSampler`."""
-
-    AUTO = "auto"
-    REJECT = "reject"
-    THIN = "thin"
-    BIAS = "bias"
+EngineName = Literal["transformers", "ray", "openai", "vllm"]
 
 
 @dataclass(frozen=True)
 class EngineOptions:
     engine: Annotated[
-        EngineChoice,
+        EngineName,
         typer.Option(help="transformers, vllm: in this process; ray: on a cluster's workers; openai: on a server."),
-    ] = EngineChoice.TRANSFORMERS
+    ] = "transformers"
     workers: Annotated[
         int | None,
         typer.Option(min=1, help="Workers of ray, each with a model or vllm.", show_default="one per GPU, or machine"),
@@ -63,7 +49,7 @@ class EngineOptions:
         typer.Option(metavar="NAME", help="The tokenizer of the server's model.", show_default="that of --model"),
     ] = None
     endpoint_method: Annotated[
-        EndpointMethodChoice | None,
+        EndpointMethod | None,
         typer.Option(help="How bans are kept on a server.", show_default="auto"),
     ] = None
 
@@ -77,11 +63,7 @@ class EngineOptions:
     @property
     def uses_cluster(self) -> bool:
         is_asked_for = self.workers is not None or self.address is not None
-        return self.engine is EngineChoice.RAY or (self.engine is EngineChoice.VLLM and is_asked_for)
-
-    @property
-    def uses_server(self) -> bool:
-        return self.engine is EngineChoice.OPENAI or (self.engine is EngineChoice.RAY and self.base_url is not None)
+        return self.engine == "ray" or (self.engine == "vllm" and is_asked_for)
 
 
 @dataclass(frozen=True)
@@ -90,58 +72,6 @@ class ModelHost:
 
     options: EngineOptions
     model: ModelSpec
-
-    def check(self, structure: GrammarOptions) -> None:
-        options, engine = self.options, self.options.engine
-        on_cluster, on_server, on_vllm = engine is EngineChoice.RAY, options.uses_server, engine is EngineChoice.VLLM
-        owners = {
-            "--workers": (options.workers, on_cluster or on_vllm, EngineChoice.RAY),
-            "--address": (options.address, on_cluster or on_vllm, EngineChoice.RAY),
-            "--base-url": (options.base_url, on_server, EngineChoice.OPENAI),
-            "--tokenizer": (options.tokenizer, on_server, EngineChoice.OPENAI),
-            "--endpoint-method": (options.endpoint_method, on_server, EngineChoice.OPENAI),
-            "--tp": (options.tp, on_vllm, EngineChoice.VLLM),
-            "--max-model-len": (options.max_model_len, on_vllm, EngineChoice.VLLM),
-        }
-        for name, (value, is_used, owner) in owners.items():
-            if value is not None and not is_used:
-                advice = f"pass --engine {owner.value}, or leave it out"
-                raise InputError(f"{name} has no effect with --engine {engine.value}: {advice}")
-        if on_server:
-            self._check_server(structure)
-        if on_vllm:
-            self._check_vllm(structure)
-
-    def _check_vllm(self, structure: GrammarOptions) -> None:
-        model = self.model
-        options = {
-            "--device": model.device != "auto",
-            "--device-map": model.device_map is not None,
-            "--attention": model.attention is not None,
-        }
-        for name, is_used in options.items():
-            if is_used:
-                raise InputError(f"{name} has no effect in vLLM, which chooses itself: leave it out")
-        if structure.option is not None:
-            raise InputError(f"{structure.option} and bans can't be combined inside vLLM: pass --engine transformers")
-
-    def _check_server(self, structure: GrammarOptions) -> None:
-        options = {
-            "--device": self.model.device != "auto",
-            "--device-map": self.model.device_map is not None,
-            "--dtype": self.model.dtype != "auto",
-            "--attention": self.model.attention is not None,
-        }
-        for name, is_used in options.items():
-            if is_used:
-                raise InputError(f"{name} has no effect on a server, which loads the model itself: leave it out")
-        if self.options.base_url is None or self.model.name is None:
-            raise InputError("--engine openai needs --base-url, the server, and --model, the name of the model on it")
-        if structure.option is not None:
-            raise InputError(
-                f"{structure.option} needs the model's probabilities of all tokens, which no server returns: leave it "
-                "out, or pass --engine transformers or ray"
-            )
 
     def make(
         self, bans: BanList, generation: GenerationOptions, *, pairs: PairFormat | None, grammar: str | None
@@ -155,9 +85,9 @@ class ModelHost:
             **({} if grammar is None else {"grammar": grammar}),
         }
         makers = {
-            EngineChoice.OPENAI: self._reach_server,
-            EngineChoice.RAY: self._start_cluster,
-            EngineChoice.VLLM: self._start_vllm,
+            "openai": self._reach_server,
+            "ray": self._start_cluster,
+            "vllm": self._start_vllm,
         }
         with as_input_error():
             return makers.get(self.options.engine, self._load)(bans, options)
@@ -189,9 +119,9 @@ class ModelHost:
         from antislop.grammar.compilation import compile_llguidance
         from antislop.sampler import AntiSlop
 
-        if self.options.uses_server:
+        if uses_server(self.options):
             options = options | {"endpoint": self._make_endpoint(), "method": self._endpoint_method}
-        model = self._served_model if self.options.uses_server else self.model
+        model = self._served_model if uses_server(self.options) else self.model
         cluster = Cluster(model, bans, workers=self.options.workers, address=self.options.address, **options)
         tokenizer = load_tokenizer(model)
         AntiSlop(tokenizer, bans)  # raises the errors of workers before they start
@@ -214,7 +144,7 @@ class ModelHost:
 
     @property
     def _endpoint_method(self) -> EndpointMethod:
-        return (self.options.endpoint_method or EndpointMethodChoice.AUTO).value
+        return self.options.endpoint_method or "auto"
 
     def _make_endpoint(self) -> Endpoint:
         from antislop.endpoint.endpoint import Endpoint

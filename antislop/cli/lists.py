@@ -6,7 +6,6 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
@@ -15,7 +14,6 @@ from rich.text import Text
 
 from antislop.cli.options import LenientOption, RevisionOption, TrustRemoteCodeOption, load_bans
 from antislop.cli.terminal import (
-    OutputFormat,
     OutputFormatOption,
     as_input_error,
     check_suffix,
@@ -32,6 +30,7 @@ from antislop.hf.pretrained import ModelSpec, load_tokenizer
 from antislop.lists.ban_list import BanList
 from antislop.lists.frequencies import load_frequencies
 from antislop.lists.lint.lint import Finding, FindingKind, lint
+from antislop.matching.folding import Edges
 
 if TYPE_CHECKING:
     from antislop.hf.vocabulary import Vocabulary
@@ -41,13 +40,6 @@ BY_FREQUENCY: list[FindingKind] = ["common", "joined"]
 """The findings that need the frequencies of words."""
 
 ListArgument = Annotated[Path, typer.Argument(metavar="LIST", help="The list, in any supported format.")]
-
-
-class EdgesChoice(str, Enum):
-    """`antislop.matching.folding.Edges` for typer."""
-
-    WORD = "word"
-    ANYWHERE = "anywhere"
 
 
 # -- lint -------------------------------------------------------------------------------------------------------------
@@ -74,7 +66,7 @@ def lint_list(
     ignore: Annotated[
         list[str] | None, typer.Option(metavar="KIND", help=f"Ignore one of {', '.join(KINDS)}. Repeatable.")
     ] = None,
-    output: OutputFormatOption = OutputFormat.TEXT,
+    output: OutputFormatOption = "text",
 ) -> int:
     """Find entries of a list that have no effect, match too much, or look like mistakes: file:line: kind: fault: fix.
 
@@ -99,7 +91,7 @@ def lint_list(
     )
     checked = _Checked(str(path), bans, reported, knows_words=frequencies is not None)
     _say_how_stars_are_read(bans)
-    if output is OutputFormat.JSON:
+    if output == "json":
         write_json(_describe_findings(checked))
     else:
         _print_findings(checked)
@@ -195,7 +187,7 @@ def convert(
         int | None, typer.Option(min=1, metavar="N", help="Keep the N entries with the highest counts.")
     ] = None,
     edges: Annotated[
-        EdgesChoice | None,
+        Edges | None,
         typer.Option(help="Whether phrases match whole words only.", show_default="that of the format"),
     ] = None,
     lenient: LenientOption = False,
@@ -207,7 +199,7 @@ def convert(
     """Convert a list from any supported format to antislop's own."""
     check_suffix(out, ".txt")
     _check_target(out, path, force=force)
-    bans = load_bans(path, lenient=lenient, format_name=format_name, edges=edges.value if edges else None)
+    bans = load_bans(path, lenient=lenient, format_name=format_name, edges=edges)
     converted = bans if top is None else bans.top(top)
     if converted.source == str(path):  # lists are shared, and must not reveal the folders of this machine
         converted.source = Path(path).name

@@ -12,6 +12,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
+from functools import partial
 from importlib import import_module
 from typing import Annotated, Any, NamedTuple, Union, cast, get_args, get_origin, get_type_hints
 
@@ -26,6 +27,9 @@ EXIT_CODES = (
     "dataset has failed records, or every continuation was banned with --on-exhausted raise; 2 an input can't be used; "
     "130 interrupted; 141 the reader of the output closed it."
 )
+
+
+Check = Callable[[dict[str, Any], dict[str, Any]], None]
 
 
 class Command(NamedTuple):
@@ -141,15 +145,20 @@ def _warn(sentence: str) -> None:
 
 def load_command(name: str) -> Any:
     """Import a command and return it in the form that typer runs."""
+    from antislop.cli.conflicts import refuse_conflicts
+
     command = COMMANDS[name]
     single = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown")
     function = getattr(import_module(f"antislop.cli.{command.module}"), command.function)
-    single.command(name, epilog=EXIT_CODES)(expand_options(function))
+    single.command(name, epilog=EXIT_CODES)(expand_options(function, check=partial(refuse_conflicts, name)))
     return typer.main.get_command(single)
 
 
-def expand_options(command: Callable[..., int]) -> Callable[..., int]:
-    """Return a command for typer, with a parameter, and so an option, for each field of an options dataclass."""
+def expand_options(command: Callable[..., int], *, check: Check | None = None) -> Callable[..., int]:
+    """Return a command for typer, with a parameter, and so an option, for each field of an options dataclass.
+
+    check: called before the command, with the values of all options and their defaults.
+    """
     hints = _read_annotations(command)
     groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
     parameters = []
@@ -161,7 +170,11 @@ def expand_options(command: Callable[..., int]) -> Callable[..., int]:
             for field_parameter in shown
         ]
 
+    defaults = {parameter.name: parameter.default for parameter in parameters}
+
     def run(**values: Any) -> int:
+        if check is not None:
+            check(values, defaults)
         for name, group in groups.items():
             values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
         return command(**values)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
-from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -22,10 +20,9 @@ from antislop.cli.terminal import (
     read_pieces,
     refuse_repeats,
     warn,
-    write,
-    write_json,
+    write_table,
 )
-from antislop.display import make_visible, quote_formula
+from antislop.display import make_visible
 from antislop.errors import InputError
 from antislop.lists.ban_list import BanList
 from antislop.lists.bundled import dashes, loops
@@ -38,6 +35,8 @@ if TYPE_CHECKING:
     from antislop.metrics.slop_scale import Scale
     from antislop.metrics.tally import Tally
 
+COLUMNS = ("group", "texts", "metric", "unit", "value", "low", "high", "level", "human", "distance", "why")
+"""Of CSV."""
 MIN_SAMPLE = 20
 """Texts or prompts; with fewer, intervals are rough."""
 
@@ -128,7 +127,7 @@ def measure(
     intervals: IntervalOptions,
     output: Annotated[
         TableFormat, typer.Option("--format", help="text, json, or csv with a line for each metric.")
-    ] = TableFormat.TEXT,
+    ] = "text",
 ) -> int:
     """Measure texts: slop, repetition, diversity, sentences, each with an interval and its distance to human writing.
 
@@ -152,7 +151,13 @@ def measure(
     human = load_human()
     with as_input_error():
         groups = [_measure(name, tally, human, asdict(intervals)) for name, tally in tallies.items()]
-    _WRITERS[output](groups, intervals.level)
+    write_table(
+        output,
+        _list_rows(groups, intervals.level),
+        columns=COLUMNS,
+        show=lambda _: _print_groups(groups, intervals.level),
+        data={"level": intervals.level, "groups": [_describe_group(group) for group in groups]},
+    )
     _note(groups, {**_name_scales(scales), **{name: name for name in lists}})
     return 0
 
@@ -258,7 +263,7 @@ def _is_clustered(group: TextGroup) -> bool:
     return group.drawn < group.texts
 
 
-def _write_text(groups: list[TextGroup], level: float) -> None:
+def _print_groups(groups: list[TextGroup], level: float) -> None:
     screen = console()
     if not screen.is_terminal:
         screen.width = 140
@@ -332,28 +337,11 @@ def _describe_group(group: TextGroup) -> dict[str, Any]:
     }
 
 
-def _write_json(groups: list[TextGroup], level: float) -> None:
-    write_json({"level": level, "groups": [_describe_group(group) for group in groups]})
-
-
-def _write_csv(groups: list[TextGroup], level: float) -> None:
-    table = StringIO()
-    writer = csv.writer(table, lineterminator="\n")
-    writer.writerow(["group", "texts", "metric", "unit", "value", "low", "high", "level", "human", "distance", "why"])
+def _list_rows(groups: list[TextGroup], level: float) -> Iterator[dict[str, Any]]:
     for group in groups:
-        for metric, (value, low, high, reason), human, distance in group.rows:
-            names = [group.name, group.texts, metric.name, metric.unit]
-            row = [*names, value, low, high, level, human, distance.value, reason]
-            writer.writerow(map(quote_formula, row))
-        value, low, high, reason = group.overall
-        unit = "standard deviations"
-        row = [group.name, group.texts, "distance", unit, value, low, high, level, "", "", reason]
-        writer.writerow(map(quote_formula, row))
-    write(table.getvalue())
-
-
-_WRITERS: dict[TableFormat, Callable[[list[TextGroup], float], None]] = {
-    TableFormat.TEXT: _write_text,
-    TableFormat.JSON: _write_json,
-    TableFormat.CSV: _write_csv,
-}
+        about = {"group": group.name, "texts": group.texts, "level": level}
+        for metric, estimate, human, distance in group.rows:
+            names = {"metric": metric.name, "unit": metric.unit, "human": human, "distance": distance.value}
+            yield {**about, **names, **estimate._asdict()}
+        names = {"metric": "distance", "unit": "standard deviations", "human": "", "distance": ""}
+        yield {**about, **names, **group.overall._asdict()}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, fields
-from enum import Enum
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -15,7 +14,7 @@ import typer
 from antislop.cli.terminal import read_input, warn
 from antislop.display import describe_count
 from antislop.errors import InputError
-from antislop.hf.pretrained import ModelSpec
+from antislop.hf.pretrained import Dtype, ModelSpec
 from antislop.lists.ban_list import BanList
 from antislop.lists.bundled import constructions, dashes, default_bans, loops
 from antislop.matching.folding import Edges
@@ -30,13 +29,6 @@ MAX_NAMED = 20
 # -- the model --------------------------------------------------------------------------------------------------------
 
 
-class DtypeChoice(str, Enum):
-    AUTO = "auto"
-    FLOAT32 = "float32"
-    BFLOAT16 = "bfloat16"
-    FLOAT16 = "float16"
-
-
 _model_option = partial(typer.Option, rich_help_panel="Model")
 RevisionOption = Annotated[str | None, _model_option(help="A branch, tag or commit of the model on the hub.")]
 TrustRemoteCodeOption = Annotated[bool, _model_option("--trust-remote-code", help="Run code that the model ships.")]
@@ -48,9 +40,7 @@ class ModelOptions:
         str | None, _model_option(metavar="NAME", show_default="the bundled one", help="A Hugging Face id or a folder.")
     ] = None
     revision: RevisionOption = None
-    dtype: Annotated[DtypeChoice, _model_option(help="The type of the weights; auto: as in the checkpoint.")] = (
-        DtypeChoice.AUTO
-    )
+    dtype: Annotated[Dtype, _model_option(help="The type of the weights; auto: as in the checkpoint.")] = "auto"
     device: Annotated[
         str, _model_option(help="cpu, cuda, cuda:1 or mps; auto: the first available of cuda, mps and cpu.")
     ] = "auto"
@@ -71,7 +61,7 @@ class ModelOptions:
         return ModelSpec(
             self.model,
             revision=self.revision,
-            dtype=self.dtype.value,
+            dtype=self.dtype,
             device=self.device,
             device_map=self.device_map,
             attention=self.attention,
@@ -117,8 +107,6 @@ class BanOptions:
 def collect_bans(options: BanOptions) -> BanList:
     """Return the bans of the command line, with a source that names them."""
     files, phrases = options.bans or [], options.ban or []
-    if options.no_bans and files:
-        raise InputError("--no-bans and --bans exclude each other: --bans LIST already replaces the bundled list")
     lists = [load_bans(path, lenient=options.lenient) for path in files]
     names = [path.name for path in files]
     if not files and not options.no_bans:
@@ -171,15 +159,8 @@ class GrammarOptions:
         ),
     ] = None
 
-    @property
-    def option(self) -> str | None:
-        """The name of the option that is used; None if there is no grammar."""
-        return "--json-schema" if self.json_schema else "--grammar" if self.grammar else None
-
     def read(self) -> str | None:
         """Return the grammar, if any, as llguidance writes grammars."""
-        if self.json_schema is not None and self.grammar is not None:
-            raise InputError("--json-schema and --grammar exclude each other: a text fits one grammar")
         path = self.json_schema or self.grammar
         if path is None:
             return None
@@ -213,7 +194,19 @@ def make_processors(grammar: str | None, model: PreTrainedModel, tokenizer: PreT
 TEMPERATURE = 1.0
 MIN_P = 0.05
 _MIN_P_HELP = "Keep tokens at least p times as likely as the likeliest; 0 is off."
-_REPETITION_PENALTY_HELP = "Above 1, repeat less."
+
+
+def _check_repetition_penalty(penalty: float | None) -> float | None:
+    if penalty is not None and not 0 < penalty < inf:
+        raise InputError(
+            f"the repetition penalty is {penalty}, but must be above 0 and finite: 1 is none, 1.1 is common"
+        )
+    return penalty
+
+
+_penalty_option = partial(
+    typer.Option, show_default="off", callback=_check_repetition_penalty, help="Above 1, repeat less."
+)
 
 
 def _refuse_empty(stops: list[str] | None) -> list[str] | None:
@@ -266,7 +259,7 @@ class GenerationOptions:
         float, typer.Option(min=0.0, max=1.0, help="Keep the likeliest tokens that add up to p; 1 is off.")
     ] = 1.0
     top_k: Annotated[int, typer.Option(min=0, help="Keep the k likeliest tokens; 0 is off.")] = 0
-    repetition_penalty: Annotated[float | None, typer.Option(show_default="off", help=_REPETITION_PENALTY_HELP)] = None
+    repetition_penalty: Annotated[float | None, _penalty_option()] = None
     stop: StopOption = None
     batch_size: Annotated[int, typer.Option(min=1, help="Texts generated at a time.")] = 16
     seed: Annotated[int, typer.Option(help="Determines each text, together with the key of its prompt.")] = 0
@@ -282,14 +275,6 @@ class GenerationOptions:
             **(sampling if self.temperature else {}),
             **{name: value for name, value in optional.items() if value},
         }
-
-    def check(self) -> None:
-        """Refuse values that typer accepts."""
-        _check_repetition_penalty(self.repetition_penalty)
-
-    def check_samples(self) -> None:
-        if self.n > 1 and self.temperature == 0:
-            raise InputError(f"with --temperature 0 all {self.n} responses to a prompt are the same: leave out --n")
 
 
 _sampling_option = partial(typer.Option, rich_help_panel="Sampling")
@@ -309,24 +294,10 @@ class SamplingOptions:
         _sampling_option(min=0, max=1, show_default="off", help="Keep the likeliest tokens that add up to p."),
     ] = None
     min_p: Annotated[float | None, _sampling_option(min=0, max=1, show_default=str(MIN_P), help=_MIN_P_HELP)] = None
-    repetition_penalty: Annotated[float | None, _sampling_option(show_default="off", help=_REPETITION_PENALTY_HELP)] = (
-        None
-    )
+    repetition_penalty: Annotated[float | None, _penalty_option(rich_help_panel="Sampling")] = None
     seed: Annotated[
         int | None, _sampling_option(min=0, max=2**63 - 1, show_default="random", help="Same seed, same text.")
     ] = None
-
-    def check(self) -> None:
-        """Refuse values that typer accepts, and options without effect."""
-        names = ("temperature", "top_k", "top_p", "min_p", "seed")
-        used_options = [f"--{name.replace('_', '-')}" for name in names if getattr(self, name) is not None]
-        if self.greedy and used_options:
-            raise InputError(
-                f"{used_options[0]} has no effect with --greedy, which takes no samples: leave one of them out"
-            )
-        if self.temperature == 0:
-            raise InputError("the temperature is 0, but must be above it: pass --greedy to take the likeliest token")
-        _check_repetition_penalty(self.repetition_penalty)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -340,13 +311,6 @@ class SamplingOptions:
         return chosen
 
 
-def _check_repetition_penalty(penalty: float | None) -> None:
-    if penalty is not None and not 0 < penalty < inf:
-        raise InputError(
-            f"the repetition penalty is {penalty}, but must be above 0 and finite: 1 is none, 1.1 is common"
-        )
-
-
 def list_options(options: Any) -> list[str]:
     """Return the arguments of the command line that set a dataclass of options: those that differ from the defaults."""
     arguments = []
@@ -355,6 +319,6 @@ def list_options(options: Any) -> list[str]:
         if value != field.default:
             name = f"--{field.name.replace('_', '-')}"
             values = value if isinstance(value, list) else [value]
-            texts = (str(value.value if isinstance(value, Enum) else value) for value in values)
+            texts = map(str, values)
             arguments += [name] if value is True else [part for text in texts for part in (name, text)]
     return arguments

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,13 +24,12 @@ from antislop.cli.terminal import (
     describe_command,
     refuse_repeats,
     warn,
-    write,
-    write_json,
+    write_table,
     writing,
     writing_or_stdout,
 )
 from antislop.data import FOLDER
-from antislop.display import describe_count, quote_formula
+from antislop.display import describe_count
 from antislop.errors import DISTRIBUTION, InputError
 from antislop.files import read_bytes, replace_text
 from antislop.records.texts import AnyText, Half, find_half, open_texts
@@ -104,7 +101,7 @@ class ComparisonOptions:
         tuple[Path, Path] | None,
         typer.Option(metavar="A B", help="Compare two profiles, or texts: the entries that fell, and those that rose."),
     ] = None
-    output: Annotated[TableFormat, typer.Option("--format", help="The format of a comparison.")] = TableFormat.TEXT
+    output: Annotated[TableFormat, typer.Option("--format", help="The format of a comparison.")] = "text"
     top: Annotated[int, typer.Option(min=1, help="Lines of a comparison per direction.")] = 15
 
 
@@ -138,18 +135,11 @@ def profile(
     """
     with using_profiles():
         if comparison.compare is not None:
-            if texts:
-                raise InputError(f"--compare takes two files, and {texts[0]} is a third: leave it out")
             return _compare(comparison, _Reader(reading), out, memory=limits.memory)
-        if not texts:
-            raise InputError("no texts to profile: pass files, or --compare A B")
-        if out is None:
-            raise InputError("no file to write the profile to: pass -o profile.json")
+        assert texts and out
         check_suffix(out, ".json", *(() if human.as_baseline else PAGES))
         check_writable(out, or_stdout=True)
         if human.as_baseline:
-            if human.baseline or human.also_human:
-                raise InputError("--as-baseline compares TEXTS with nothing: leave out --baseline and --also-human")
             _check_paths(texts, out)
             return _make_baseline(texts, _Reader(reading), out, limits)
         return _make_profile(texts, out, human, reading, limits)
@@ -227,7 +217,7 @@ class _Reader:
 
         def read() -> Iterator[AnyText]:
             texts = open_texts(names, column=options.column, prompt_column=options.prompt_column)
-            return (text for text in texts if options.half is None or find_half(text) is options.half)
+            return (text for text in texts if options.half is None or find_half(text) == options.half)
 
         return read
 
@@ -337,7 +327,7 @@ def _describe_sources(
         "command": describe_command(),
         "date": date.today().isoformat(),
         "sources": [path.name for path in texts],
-        "half": half.value if half else None,
+        "half": half,
         "also_human": [{"name": baseline.name, "words": baseline.words} for baseline in also_baselines],
         "human_least": human.min_count,
     }
@@ -395,12 +385,14 @@ def _write_changes(changes: Sequence[Change], options: ComparisonOptions, out: P
     before, after = _name_sides(*options.compare)
     top = options.top
     chosen = [*_first(changes, top, rose=False), *_first(changes, top, rose=True)]
-    if options.output is TableFormat.JSON:
-        write_json([change._asdict() for change in chosen])
-    elif options.output is TableFormat.CSV:
-        write(_to_csv(chosen))
-    else:
-        _print_changes(chosen, before, after)
+    rows = [change._asdict() for change in chosen]
+    write_table(
+        options.output,
+        rows,
+        columns=[*rows[0]] if rows else ["kind", "text"],
+        show=lambda _: _print_changes(chosen, before, after),
+        data=rows,
+    )
     if out is not None:
         from antislop.evaluation.figures import save_changes
 
@@ -418,15 +410,6 @@ def _name_sides(before: Path, after: Path) -> tuple[str, str]:
 
 def _first(changes: Iterable[Change], top: int, *, rose: bool) -> list[Change]:
     return [change for change in changes if (change.ratio > 1) is rose][:top]
-
-
-def _to_csv(changes: Iterable[Change]) -> str:
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
-    rows = [change._asdict() for change in changes]
-    writer.writerow(rows[0] if rows else ["kind", "text"])
-    writer.writerows(map(quote_formula, row.values()) for row in rows)
-    return file.getvalue()
 
 
 def _print_changes(changes: list[Change], before: str, after: str) -> None:

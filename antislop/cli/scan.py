@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import re
-from bisect import bisect_right
-from codecs import getincrementaldecoder
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -19,7 +16,6 @@ from rich.text import Text
 from antislop.cli.options import BanOptions, LenientOption, collect_bans, load_bans
 from antislop.cli.progress import ProgressBar
 from antislop.cli.terminal import (
-    OutputFormat,
     OutputFormatOption,
     console,
     print_line,
@@ -28,27 +24,21 @@ from antislop.cli.terminal import (
     say,
     warn,
     write_json,
+    write_table,
 )
-from antislop.display import describe_count, escape_json, make_visible
+from antislop.display import describe_count, make_visible
 from antislop.errors import InputError
-from antislop.files import PIECE, open_bytes
 from antislop.lists.ban_list import BanList
 from antislop.lists.bundled import default_bans
-from antislop.matching.bans import Ban, Match, distinct, drop_overlaps
-from antislop.records.texts import read_texts
+from antislop.matching.bans import distinct
+from antislop.metrics.occurrences import HitContext, Occurrence, Trial, find_occurrences, list_texts, search_records
 from antislop.trace.console import to_rich
 from antislop.trace.text_pieces import TextPiece
 
 SILENCE = 0.5
 """Seconds without output before the bar of a file appears."""
 
-_WHITE_SPACE = re.compile(r"\s+")
-
-
-class ScanFormat(str, Enum):
-    TEXT = "text"
-    JSON = "json"
-    GITHUB = "github"
+ScanFormat = Literal["text", "json", "csv", "github"]
 
 
 # -- scan -------------------------------------------------------------------------------------------------------------
@@ -69,8 +59,9 @@ def scan(
     count: Annotated[bool, typer.Option("--count", "-c", help="Print file:number only.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing: the exit status is the answer.")] = False,
     output: Annotated[
-        ScanFormat, typer.Option("--format", help="text, json for programs, or github for annotations of a workflow.")
-    ] = ScanFormat.TEXT,
+        ScanFormat,
+        typer.Option("--format", help="text, json or csv for programs, or github for annotations of a workflow."),
+    ] = "text",
 ) -> int:
     """Find banned phrases in files, with the place at which each begins: file:line:column: phrase.
 
@@ -79,26 +70,16 @@ def scan(
 
     Of phrases that overlap, the first counts, and the longest of those that begin with it.
     """
-    if Path("-") in (bans.bans or []) and "-" in files:
-        raise InputError(
-            "both a text and --bans are -, but standard input can be read only once: save one of them to a file"
-        )
-    banned = collect_bans(bans)
-    if not banned:
-        raise InputError("--no-bans leaves nothing to search for: leave it out, or add --ban PHRASE")
-    has_hits = has_failed = False
-    listing = _Listing(output, counts_only=count, is_quiet=quiet)
-    for name in _list_files(files) if column is None else files:
-        try:
-            number = _scan_file(banned, name, listing, column=column)
-        except InputError as error:
-            warn(str(error))
-            has_failed = True
-            continue
-        has_hits = has_hits or number > 0
-        listing.end_file(_title(name), number)
-    listing.end()
-    return 2 if has_failed else int(has_hits)
+    search = _Search(collect_bans(bans), column, counts_only=count or quiet)
+    rows = search.run(files)
+    if quiet:
+        deque(rows, maxlen=0)
+    elif output == "github":
+        _print_annotations(rows)
+    else:
+        columns = ("file", "count") if count else Occurrence._fields
+        write_table(output, rows, columns=columns, show=_print_rows)
+    return 2 if search.has_failed else int(search.found > 0)
 
 
 def _list_files(names: Iterable[str]) -> Iterator[str]:
@@ -107,101 +88,70 @@ def _list_files(names: Iterable[str]) -> Iterator[str]:
         if not Path(name).is_dir():
             yield name
             continue
-        paths = [path for path in sorted(Path(name).rglob("*")) if path.is_file() and not _is_hidden(path, Path(name))]
-        texts = [path for path in paths if _is_text(path)]
-        if len(texts) < len(paths):
-            say(f"{name}: left out {describe_count(len(paths) - len(texts), 'file')} that can't be read as UTF-8")
+        texts, left_out = list_texts(name)
+        if left_out:
+            say(f"{name}: left out {describe_count(left_out, 'file')} that can't be read as UTF-8")
         yield from map(str, texts)
 
 
-def _is_hidden(path: Path, folder: Path) -> bool:
-    return any(part.startswith(".") for part in path.relative_to(folder).parts)
+@dataclass
+class _Search:
+    """A search of files: what was found so far, and whether a file could not be read."""
 
+    bans: BanList
+    column: str | None
+    counts_only: bool
+    found: int = 0
+    has_failed: bool = False
 
-def _is_text(path: Path) -> bool:
-    """Return whether the beginning of a file is UTF-8 without null characters."""
-    try:
-        with open_bytes(path, unpack=False) as file:
-            piece = file.read(PIECE)
-        return "\0" not in getincrementaldecoder("utf-8")().decode(piece)
-    except (OSError, UnicodeDecodeError):
-        return False
+    def run(self, names: Iterable[str]) -> Iterator[dict[str, Any]]:
+        """Yield a row for each occurrence as it is found, or for each file."""
+        for name in _list_files(names) if self.column is None else names:
+            before = self.found
+            try:
+                for occurrences in self._search_file(name):
+                    if not self.counts_only:
+                        yield from (occurrence._asdict() for occurrence in occurrences)
+                        sys.stdout.flush()
+            except InputError as error:
+                warn(str(error))
+                self.has_failed = True
+                continue
+            if self.counts_only:
+                yield {"file": _title(name), "count": self.found - before}
 
-
-def _scan_file(bans: BanList, name: str, listing: _Listing, *, column: str | None) -> int:
-    """List the occurrences in a file and return their number."""
-    path, number = Path(name), 0
-    total = path.stat().st_size if path.is_file() and path.suffix.lower() != ".gz" else None
-    with ProgressBar(console(stderr=True), _title(name), total=total, silence=SILENCE) as bar:
-        if column is None:
-            pieces = read_pieces(name, advance=lambda length: bar.update(advance=length))
-            found = find_occurrences(bans, pieces, file=_title(name))
-        else:
-            found = _search_records(bans, name, column)
-        for occurrences in found:
-            if occurrences and listing.is_on_terminal:
-                bar.hide()
-            listing.add(occurrences)
-            number += len(occurrences)
-            bar.update(note=f"{number:,} found")
-    return number
-
-
-def _search_records(bans: BanList, name: str, column: str) -> Iterator[list[Occurrence]]:
-    """Yield the occurrences in each record of a file; their line is that of the record, or its number."""
-    for number, text in enumerate(read_texts([name], column=column), start=1):
-        line = text.place.rpartition(":")[2]
-        yield [
-            Occurrence(name, int(line) if line.isdecimal() else number, match.start + 1, match.ban.text, found)
-            for match in drop_overlaps(bans.find(text.text))
-            for found in [text.text[match.start : match.end]]
-        ]
-
-
-class _Listing:
-    """Write occurrences as they are found, or their number per file."""
-
-    def __init__(self, output: ScanFormat, *, counts_only: bool, is_quiet: bool) -> None:
-        self._output = output
-        self._counts_only = counts_only
-        self._is_quiet = is_quiet
-        self._screen = console()
-        self._line = style_line(self._screen)
-        self._before = "["  # of the next entry, in JSON
-
-    @property
-    def is_on_terminal(self) -> bool:
-        """Whether lines are written to the terminal on which a bar is shown."""
-        return self._screen.is_terminal and not (self._counts_only or self._is_quiet)
-
-    def add(self, occurrences: list[Occurrence]) -> None:
-        if not (self._counts_only or self._is_quiet):
-            self._write(
-                (occurrence._asdict(), f":{occurrence.line}:{occurrence.column}: ", occurrence.ban)
-                for occurrence in occurrences
-            )
-
-    def end_file(self, name: str, number: int) -> None:
-        if self._counts_only and not self._is_quiet:
-            self._write([({"file": name, "count": number}, f":{number}", "")])
-
-    def end(self) -> None:
-        """Close the JSON array after the last file."""
-        if self._output is ScanFormat.JSON and not self._is_quiet:
-            self._screen.file.write(("[" if self._before == "[" else "") + "\n]\n")
-
-    def _write(self, entries: Iterable[tuple[dict[str, Any], str, str]]) -> None:
-        """Write (data for JSON, place, phrase) of each entry."""
-        file = self._screen.file
-        for data, place, phrase in entries:
-            if self._output is ScanFormat.JSON:
-                file.write(f"{self._before}\n{escape_json(json.dumps(data, ensure_ascii=False))}")
-                self._before = ","
-            elif self._output is ScanFormat.GITHUB:
-                file.write(f"{annotate(data)}\n")
+    def _search_file(self, name: str) -> Iterator[list[Occurrence]]:
+        """Yield occurrences with a bar beside them, which is hidden where they are written to the same terminal."""
+        path = Path(name)
+        total = path.stat().st_size if path.is_file() and path.suffix.lower() != ".gz" else None
+        hides_bar = console().is_terminal and not self.counts_only
+        with ProgressBar(console(stderr=True), _title(name), total=total, silence=SILENCE) as bar:
+            if self.column is None:
+                pieces = read_pieces(name, advance=lambda length: bar.update(advance=length))
+                blocks = find_occurrences(self.bans, pieces, file=_title(name))
             else:
-                file.write(self._line.format(make_visible(data["file"]), place, make_visible(phrase)))
-        file.flush()
+                blocks = search_records(self.bans, name, column=self.column)
+            before = self.found
+            for occurrences in blocks:
+                if occurrences and hides_bar:
+                    bar.hide()
+                self.found += len(occurrences)
+                yield occurrences
+                bar.update(note=f"{self.found - before:,} found")
+
+
+def _print_rows(rows: Iterable[Mapping[str, Any]]) -> None:
+    screen = console()
+    line = style_line(screen)
+    for row in rows:
+        place = f":{row['count']}" if "count" in row else f":{row['line']}:{row['column']}: "
+        screen.file.write(line.format(make_visible(row["file"]), place, make_visible(row.get("ban", ""))))
+
+
+def _print_annotations(rows: Iterable[Mapping[str, Any]]) -> None:
+    out = console().file
+    for row in rows:
+        out.write(f"{annotate(row)}\n")
 
 
 def annotate(data: Mapping[str, Any]) -> str:
@@ -224,74 +174,6 @@ def _title(name: str) -> str:
     return "<stdin>" if name == "-" else name
 
 
-def _line_starts(text: str) -> list[int]:
-    return [0, *(match.end() for match in re.finditer("\n", text))]
-
-
-def _locate(lines: Sequence[int], index: int) -> tuple[int, int]:
-    """Return the line and the column of a character, counted from 1."""
-    line = bisect_right(lines, index)
-    return line, index - lines[line - 1] + 1
-
-
-class Occurrence(NamedTuple):
-    """A match of a ban. line, column: of its start, from 1."""
-
-    file: str
-    line: int
-    column: int
-    ban: str
-    text: str
-
-
-def find_occurrences(bans: BanList, pieces: Iterable[str], *, file: str) -> Iterator[list[Occurrence]]:
-    """Yield the occurrences of bans in a text that is read in pieces, in order, without overlaps."""
-    window, end = Window(pieces), 0
-    for result in bans.search(window):
-        matches = drop_overlaps(result.matches, begin=end)
-        yield [Occurrence(file, *window.locate(match.start), match.ban.text, window.cut(match)) for match in matches]
-        end = matches[-1].end if matches else end
-        window.drop(result.settled)
-
-
-class Window:
-    """The part of a text in which matches are still possible; iterating over it reads more.
-
-    pieces: the text. `locate` and `drop` take increasing indices only.
-    """
-
-    def __init__(self, pieces: Iterable[str]) -> None:
-        self._pieces = pieces
-        self.text = ""
-        self._start = 0  # characters before `text`
-        self._counted = 0  # the index in `text` up to which lines were counted
-        self._line, self._line_start = 1, 0
-
-    def __iter__(self) -> Iterator[str]:
-        for piece in self._pieces:
-            self.text += piece
-            yield piece
-
-    def locate(self, index: int) -> tuple[int, int]:
-        """Return the line and the column of a character, from 1."""
-        end = index - self._start
-        self._line += self.text.count("\n", self._counted, end)
-        line_end = self.text.rfind("\n", self._counted, end)
-        if line_end >= 0:
-            self._line_start = self._start + line_end + 1
-        self._counted = end
-        return self._line, index - self._line_start + 1
-
-    def cut(self, match: Match) -> str:
-        return self.text[match.start - self._start : match.end - self._start]
-
-    def drop(self, settled: int) -> None:
-        """Forget the characters before an index."""
-        self.locate(settled)
-        self.text = self.text[self._counted :]
-        self._start, self._counted = settled, 0
-
-
 def style_line(screen: Console) -> str:
     """Return a format string for (name, place, phrase), styled once by rich, since styling each line is slow."""
     if not screen.is_terminal:
@@ -305,65 +187,6 @@ def style_line(screen: Console) -> str:
 # -- try --------------------------------------------------------------------------------------------------------------
 
 
-class HitContext(NamedTuple):
-    """A hit, `text`, with the text around it, in which white space is single spaces."""
-
-    file: str
-    line: int
-    column: int
-    before: str
-    text: str
-    after: str
-
-
-@dataclass
-class _BanHits:
-    """The hits of a ban, and the contexts of the first ones."""
-
-    count: int = 0
-    contexts: list[HitContext] = field(default_factory=list)
-
-
-@dataclass
-class _Trial:
-    """The hits of a list in some texts.
-
-    contexts: maximum per ban.
-    hits: that don't overlap.
-    """
-
-    bans: BanList
-    contexts: int
-    words: int = 0
-    hits: int = 0
-    tallies: dict[Ban, _BanHits] = field(default_factory=dict)
-
-    def add(self, name: str) -> None:
-        text = read_input(name)
-        self.words += len(text.split())
-        lines = _line_starts(text)
-        matches = self.bans.find(text)
-        self.hits += len(drop_overlaps(matches))
-        for match in matches:
-            tally = self.tallies.setdefault(match.ban, _BanHits())
-            tally.count += 1
-            if len(tally.contexts) < self.contexts:
-                around = _cut_context(text, match.start, match.end)
-                tally.contexts.append(HitContext(_title(name), *_locate(lines, match.start), *around))
-
-    @property
-    def ranked(self) -> list[tuple[Ban, _BanHits]]:
-        """The bans with hits, most frequent first."""
-        return sorted(self.tallies.items(), key=lambda pair: (-pair[1].count, pair[0].text))
-
-    @property
-    def unused(self) -> list[Ban]:
-        return [ban for ban in distinct(self.bans) if ban not in self.tallies and ban.pattern.occurs_in_text]
-
-    def rate(self, count: int) -> float:
-        return 1000 * count / max(1, self.words)
-
-
 def try_list(
     path: Annotated[
         Path | None, typer.Argument(metavar="LIST", help="The bans to try.", show_default="the bundled list")
@@ -374,40 +197,29 @@ def try_list(
     ] = None,
     contexts: Annotated[int, typer.Option(min=0, help="Hits to show per ban.")] = 3,
     lenient: LenientOption = False,
-    output: OutputFormatOption = OutputFormat.TEXT,
+    output: OutputFormatOption = "text",
 ) -> int:
     """Try a list on texts: the frequency and the places of each ban.
 
     Prints each ban that occurs with its hits, its hits per 1,000 words, and the first hits in context. A ban's hits are
     all of its own; the total counts overlapping hits once. JSON also lists the bans that don't occur.
     """
-    if not text:
-        raise InputError("no text to try the list on: pass --text FILE, or --text - for standard input")
-    if str(path) == "-" in text:
-        raise InputError(
-            "both a text and LIST are -, but standard input can be read only once: save one of them to a file"
-        )
-    trial = _Trial(default_bans() if path is None else load_bans(path, lenient=lenient), contexts)
+    names = text or []
+    trial = Trial(default_bans() if path is None else load_bans(path, lenient=lenient), contexts)
     if tokens := sum(not ban.pattern.occurs_in_text for ban in trial.bans):
         warn(f"{tokens:,} of the bans are token ids, which can't be found in a text: they are left out")
     with console(stderr=True).status("") as status:
-        for number, name in enumerate(text, start=1):
-            status.update(Text(f"reading {make_visible(_title(name))} ({number} of {len(text)})"))
-            trial.add(name)
-    if output is OutputFormat.JSON:
+        for number, name in enumerate(names, start=1):
+            status.update(Text(f"reading {make_visible(_title(name))} ({number} of {len(names)})"))
+            trial.add(read_input(name), file=_title(name))
+    if output == "json":
         write_json(_describe_trial(trial))
     else:
         _print_trial(trial)
     return 0
 
 
-def _cut_context(text: str, start: int, end: int, *, width: int = 200) -> tuple[str, str, str]:
-    parts = text[max(0, start - width) : start], text[start:end], text[end : end + width]
-    text_before, hit, text_after = (_WHITE_SPACE.sub(" ", part) for part in parts)
-    return text_before.lstrip(), hit, text_after.rstrip()
-
-
-def _print_trial(trial: _Trial) -> None:
+def _print_trial(trial: Trial) -> None:
     screen = console()
     if trial.tallies:
         print_line(Text(f"{'hits':>8} {'per 1,000':>10}  ban", "dim"))
@@ -442,7 +254,7 @@ def _draw_context(context: HitContext, *, width: int, is_terminal: bool) -> Text
     )
 
 
-def _describe_trial(trial: _Trial) -> dict[str, Any]:
+def _describe_trial(trial: Trial) -> dict[str, Any]:
     bans = [
         {
             "ban": ban.text,

@@ -5,9 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import signal
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from ipaddress import ip_address
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -87,7 +86,6 @@ def serve(model: ModelOptions, upstream: UpstreamOptions, bans: BanOptions, serv
     being written, and refuses others; the same again cuts them off.
     """
     check_packages()
-    _check(model, upstream, bans, server)
     banned, key = collect_bans(bans), server.api_key
     from antislop.server.application import check_origins, make_app
     from antislop.server.http_server import DrainingServer, bind
@@ -108,21 +106,6 @@ def serve(model: ModelOptions, upstream: UpstreamOptions, bans: BanOptions, serv
         running.run(sockets=[listener])
     gc.freeze()  # or the interpreter's last collections take seconds to look at all objects once more
     return 130 if running.signal == signal.SIGINT else 0
-
-
-def _check(model: ModelOptions, upstream: UpstreamOptions, bans: BanOptions, server: ServerOptions) -> None:
-    if upstream.upstream is None and upstream.tokenizer is not None:
-        raise InputError("--tokenizer has no effect without --upstream: a model brings its own tokenizer")
-    if upstream.upstream is not None:
-        if model.model is None and upstream.tokenizer is None:
-            raise InputError("--upstream needs --tokenizer, or --model with the name of the model on that server")
-        used = [field.name for field in fields(ModelOptions) if getattr(model, field.name) != field.default]
-        used += [name for name in ("batch_size", "max_model_len") if getattr(server, name) is not None]
-        if wrong := [name for name in used if name not in ("model", "revision", "trust_remote_code")]:
-            option = "--" + wrong[0].replace("_", "-")
-            raise InputError(f"{option} has no effect with --upstream, whose server has the model: leave it out")
-    if server.reload_bans and (not bans.bans or Path("-") in bans.bans):
-        raise InputError("--reload-bans watches the files of --bans: pass --bans LIST, and not standard input")
 
 
 def _load(spec: ModelSpec, bans: BanList, server: ServerOptions) -> Backend:

@@ -11,14 +11,13 @@ import re
 import shlex
 import sys
 from codecs import getincrementaldecoder
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from enum import Enum
 from functools import partial
 from itertools import chain
 from pathlib import Path, PureWindowsPath
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -26,7 +25,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 from antislop import files
-from antislop.display import escape_json, make_visible
+from antislop.display import escape_json, format_csv, make_visible
 from antislop.errors import InputError, first_line
 
 _FORMATS = re.compile(
@@ -35,18 +34,8 @@ _FORMATS = re.compile(
 _HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*(:[\w.-]+)?")
 
 
-class OutputFormat(str, Enum):
-    TEXT = "text"
-    JSON = "json"
-
-
-class TableFormat(str, Enum):
-    TEXT = "text"
-    JSON = "json"
-    CSV = "csv"
-
-
-OutputFormatOption = Annotated[OutputFormat, typer.Option("--format", help="text, or json for programs.")]
+TableFormat = Literal["text", "json", "csv"]
+OutputFormatOption = Annotated[Literal["text", "json"], typer.Option("--format", help="text, or json for programs.")]
 
 
 class _Console(Console):
@@ -99,8 +88,44 @@ def print_line(line: Text) -> None:
 
 def write(text: str) -> None:
     """Write data to standard output; to a terminal with visible control characters."""
+    _write_each((text,))
+
+
+def _write_each(texts: Iterable[str]) -> None:
     out = console().file
-    out.write(make_visible(text, keep_layout=True) if out.isatty() else text)
+    is_terminal = out.isatty()
+    for text in texts:
+        out.write(make_visible(text, keep_layout=True) if is_terminal else text)
+
+
+def write_table(
+    output: TableFormat,
+    rows: Iterable[Mapping[str, Any]],
+    *,
+    columns: Sequence[str],
+    show: Callable[[Iterable[Mapping[str, Any]]], None],
+    data: Any = None,
+) -> None:
+    """Write a table to standard output, each row as it comes.
+
+    show: prints the rows for people.
+    data: what to write as JSON instead of the rows.
+    """
+    if output == "text":
+        show(rows)
+    elif output == "json" and data is not None:
+        write_json(data)
+    else:
+        _write_each(format_csv(columns, rows) if output == "csv" else _format_rows(rows))
+
+
+def _format_rows(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield an array of JSON in parts, with a line for each row."""
+    before = "["
+    for row in rows:
+        yield f"{before}\n{escape_json(json.dumps(row, ensure_ascii=False))}"
+        before = ","
+    yield "[\n]\n" if before == "[" else "\n]\n"
 
 
 def write_json(data: Any) -> None:

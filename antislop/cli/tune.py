@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from enum import Enum
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -22,6 +21,7 @@ from antislop.cli.tune_auto import AutoOptions, run_stages
 from antislop.display import describe_count
 from antislop.errors import DISTRIBUTION, InputError
 from antislop.hf.pretrained import ModelSpec, load_model
+from antislop.tuning.rows import Loss
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -33,11 +33,6 @@ if TYPE_CHECKING:
 SHARED = ("epochs", "batch_size", "stop_at_win", "merge", "seed")
 """Options that `TuneSpec` has by the same names."""
 OF_FTPO = partial(typer.Option, rich_help_panel="Loss: ftpo")
-
-
-class LossChoice(str, Enum):
-    FTPO = "ftpo"
-    DPO = "dpo"
 
 
 @dataclass(frozen=True)
@@ -101,9 +96,9 @@ def tune(
     *,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="The folder of the tuned model.")],
     loss: Annotated[
-        LossChoice,
+        Loss,
         typer.Option(help="ftpo: final-token preference optimization; dpo: TRL's direct preference optimization."),
-    ] = LossChoice.FTPO,
+    ] = "ftpo",
     model: ModelOptions,
     bans: BanOptions,
     training: TrainingOptions,
@@ -119,14 +114,13 @@ def tune(
 
     To resume after an interruption, run the same command again.
     """
-    auto.check(pairs, force=force)
     run = _Run(loss, model, bans, training, balance, weights, dpo)
     run.check()
     check_folder(out, "the model")
     if model.model is not None and Path(model.model).resolve() == out.resolve():
         raise InputError(f"{out}: is the folder of the model that is tuned: choose another one")
     if pairs is None:
-        return run_stages(auto, out, model=model, bans=bans, tuning=run.arguments, is_dpo=loss is LossChoice.DPO)
+        return run_stages(auto, out, model=model, bans=bans, tuning=run.arguments, is_dpo=loss == "dpo")
     if not pairs.is_file():
         raise InputError(f"{pairs}: is not a file: make pairs with antislop dataset --pairs FILE")
     was_finished = not force and _import_tuning().read_result(out) is not None
@@ -153,7 +147,7 @@ def _report(result: TuneResult) -> None:
 class _Run:
     """The options of a training run."""
 
-    loss: LossChoice
+    loss: Loss
     model: ModelOptions
     bans: BanOptions
     training: TrainingOptions
@@ -162,30 +156,21 @@ class _Run:
     dpo: DPOOptions
 
     def check(self) -> None:
-        """Raise `InputError` for options that exclude each other."""
-        if self.training.full and (self.training.lora_r or self.training.merge):
-            raise InputError(f"--full has no adapter: leave out --{'lora-r' if self.training.lora_r else 'merge'}")
-        if self.model.device_map is not None:
-            raise InputError("--device-map spreads the model, and a tuned one has to be on one device: pass --device")
-        others = (self.dpo,) if self.loss is LossChoice.FTPO else (self.balance, self.weights)
-        if used := [part for group in others for part in list_options(group)]:
-            raise InputError(f"{used[0]} has no effect with --loss {self.loss.value}: leave it out")
-        if self.balance.min_chosen > self.balance.max_chosen:
-            raise InputError("--min-chosen is larger than --max-chosen: no row can have as many tokens")
-        _import_tuning("matplotlib", *(("datasets", "trl") if self.loss is LossChoice.DPO else ()))
-        _ = self.spec  # refuses values that are out of range
+        """Raise `InputError` for values that are out of range, and for missing packages."""
+        _import_tuning("matplotlib", *(("datasets", "trl") if self.loss == "dpo" else ()))
+        _ = self.spec
 
     @property
     def arguments(self) -> list[str]:
         """The arguments of the command line that aren't about the model, the bans and the files."""
         groups = (self.training, self.balance, self.weights, self.dpo)
-        return ["--loss", self.loss.value, *(part for group in groups for part in list_options(group))]
+        return ["--loss", self.loss, *(part for group in groups for part in list_options(group))]
 
     @property
     def spec(self) -> TuneSpec:
         """What decides the tuned model. Raises `InputError` without the packages of antislop-lm[tune]."""
         spec: TuneSpec = _import_tuning().TuneSpec(
-            loss=self.loss.value,
+            loss=self.loss,
             rank=None if self.training.full else self.training.lora_r or 128,
             layers=self.training.unfrozen,
             rate=self.training.lr,
@@ -197,11 +182,9 @@ class _Run:
 
     def tune(self, pairs: Path, out: Path, *, force: bool) -> TuneResult | None:
         """Train on pairs; None if the user stopped it."""
-        if not (banned := collect_bans(self.bans)):
-            raise InputError("--no-bans leaves nothing to count in the texts: leave it out, or add --ban PHRASE")
-        balanced = asdict(self.balance) if self.loss is LossChoice.FTPO else {}
+        balanced = asdict(self.balance) if self.loss == "ftpo" else {}
         made_with = {"pairs": str(pairs), **self.model.spec.content, "max_rows": self.training.max_rows, **balanced}
-        settings = {"bans": banned, "made_with": made_with, "force": force}
+        settings = {"bans": collect_bans(self.bans), "made_with": made_with, "force": force}
         with as_input_error():
             spec = self.spec
             loaded, tokenizer = load_model(self._base)
@@ -225,7 +208,7 @@ class _Run:
     ) -> Sequence[FTPORow | TextPair]:
         room, training = _import_tuning().find_room(model), self.training
         taken: dict[str, Any] = {"max_length": room, "max_rows": training.max_rows, "seed": training.seed}
-        if self.loss is LossChoice.FTPO:
+        if self.loss == "ftpo":
             from antislop.tuning.rows import load_pairs
 
             size = model.config.get_text_config().vocab_size

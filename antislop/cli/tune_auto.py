@@ -14,7 +14,7 @@ import typer
 
 from antislop.cli.evaluate import require_packages
 from antislop.cli.measure import MIN_SAMPLE
-from antislop.cli.options import BanOptions, DtypeChoice, ModelOptions, collect_bans, list_options
+from antislop.cli.options import BanOptions, ModelOptions, collect_bans, list_options
 from antislop.cli.profile import using_profiles
 from antislop.cli.terminal import say, warn, writing
 from antislop.data import FOLDER
@@ -55,20 +55,6 @@ class AutoOptions:
         300
     )
 
-    def check(self, pairs: Path | None, *, force: bool) -> None:
-        """Raise `InputError` unless there are either pairs, or prompts with --auto."""
-        if not self.auto:
-            if used := list_options(self):
-                raise InputError(f"{used[0]} has no effect without --auto: pass --auto, or leave it out")
-            if pairs is None:
-                raise InputError("no pairs to train on: pass PAIRS, or --auto --prompts PROMPTS")
-        elif pairs is not None:
-            raise InputError(f"--auto makes the pairs itself: leave out {pairs}, or leave out --auto")
-        elif self.prompts is None:
-            raise InputError("--auto needs prompts: pass --prompts PROMPTS")
-        elif force:
-            raise InputError("--force has no effect with --auto: delete the files that are to be made again")
-
 
 class Stage(NamedTuple):
     """A command of antislop.
@@ -86,14 +72,12 @@ def run_stages(
     """Run the commands that aren't done yet, and return the first exit status that isn't 0. tuning: options of tune."""
     from antislop.cli.main import app
 
-    if Path("-") in (bans.bans or []):
-        raise InputError("--bans -: standard input can be read once, and --auto reads the list several times")
     require_packages()
     if _makes_list(bans):
         with using_profiles():
             import_module("wordfreq")
-    elif not collect_bans(bans):
-        raise InputError("--no-bans leaves nothing to ban: leave it out, or add --ban PHRASE")
+    else:
+        collect_bans(bans)  # refuses a list that can't be read
     halves = split_prompts(str(options.prompts), model)
     _open_folder(out, [*list_options(options), *list_options(model), *list_options(bans), *tuning], halves)
     stages = [*list_stages(options, out, model=model, bans=bans, tuning=tuning, is_dpo=is_dpo)]
@@ -131,7 +115,7 @@ def list_stages(
     yield Stage(["dataset", made_from, "-o", out / "banned.jsonl", *pairs, *banned, *texts, *base])
     yield Stage(["tune", out / "pairs.jsonl", "-o", tuned, *tuning, *banned, *base], tuned / "README.md")
     # The bundled model is computed in float32, and a folder as its checkpoint says.
-    dtype = ["--dtype", "float32"] if model.model is None and model.dtype is DtypeChoice.AUTO else []
+    dtype = ["--dtype", "float32"] if model.model is None and model.dtype == "auto" else []
     after = [*list_options(replace(model, model=str(tuned))), *dtype]
     arms = {"plain": [*base, "--arms", "plain"], "sampler": [*base, *banned]}
     arms |= {"tuned": [*after, "--arms", "plain"], "tuned-and-sampler": [*after, *banned]}

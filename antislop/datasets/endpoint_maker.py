@@ -10,8 +10,8 @@ from transformers import PreTrainedTokenizerBase
 from antislop.datasets.maker import NO_TOKEN, RecordMakerBase
 from antislop.datasets.samples import Arm, SampleSpec
 from antislop.endpoint.endpoint import Endpoint
-from antislop.endpoint.methods import EndpointMethod
 from antislop.endpoint.sampler import EndpointCompletion, EndpointSampler
+from antislop.endpoint.streams import EndpointMethod
 from antislop.lists.ban_list import BanList
 from antislop.matching.bans import Ban
 from antislop.records.journal import Record

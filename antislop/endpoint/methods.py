@@ -17,12 +17,10 @@ from antislop.decoding.judge import ALSO_TRIED
 from antislop.decoding.stream_source import SparseTable
 from antislop.endpoint.dialects import DIALECTS
 from antislop.endpoint.sampling import Sampling
-from antislop.endpoint.streams import Logprobs, Server, ServerFeatures
+from antislop.endpoint.streams import EndpointMethod, Logprobs, Server, ServerFeatures
 from antislop.errors import InputError
 
 ExactMethod: TypeAlias = Literal["reject", "thin", "bias"]
-EndpointMethod: TypeAlias = Literal["auto", "reject", "thin", "bias"]
-"""How a sampler keeps bans on a server; "auto" is the cheapest of the others at each token."""
 MANY_ALTERNATIVES = 256
 """Alternatives to request where a bias can't exclude them: nearly always all that truncation leaves."""
 FURTHER_ALTERNATIVES = 1024

@@ -32,11 +32,11 @@ from antislop.decoding.row import RowSpec
 from antislop.endpoint.client import StreamingClient
 from antislop.endpoint.endpoint import Endpoint, EndpointError
 from antislop.endpoint.loop_thread import LoopThread
-from antislop.endpoint.methods import EndpointMethod, MethodPlan, plan_method
+from antislop.endpoint.methods import MethodPlan, plan_method
 from antislop.endpoint.probe import describe
 from antislop.endpoint.sampling import Sampling
 from antislop.endpoint.streamed_text import EndpointText, Traffic
-from antislop.endpoint.streams import ServerFeatures
+from antislop.endpoint.streams import EndpointMethod, ServerFeatures
 from antislop.errors import InputError
 from antislop.hf.calls import PromptInput, add_stop_strings, encode
 from antislop.hf.compiled_bans import CompiledBans, CompiledLists

@@ -12,6 +12,8 @@ Server = Literal["vllm", "llama.cpp", "sglang", "openai"]
 """The kinds of servers; "openai" is any other one, which names tokens by their texts."""
 Logprobs = Literal["raw", "drawn"]
 """Log-probabilities are those of the model ("raw"), or those after bias, penalties, temperature and truncation."""
+EndpointMethod = Literal["auto", "reject", "thin", "bias"]
+"""How a sampler keeps bans on a server; "auto" is the cheapest of the others at each token."""
 
 
 @dataclass(frozen=True, kw_only=True)

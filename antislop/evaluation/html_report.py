@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
 import platform
@@ -13,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from antislop.datasets.samples import PLAIN
-from antislop.display import describe_count, format_number, load_template, quote_formula
+from antislop.display import describe_count, format_csv, format_number, load_template
 from antislop.evaluation.evaluation import FALSE_SHARE, Evaluation
 from antislop.evaluation.figures import INK, MUTED, RULE, choose_colors, draw_figures, name_file, save_figure
 from antislop.evaluation.rows import (
@@ -73,12 +71,7 @@ def write_report(folder: Path, evaluation: Evaluation, about: Mapping[str, Any])
 
 
 def write_table(evaluation: Evaluation) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    rows = map(describe_row, evaluation.rows)
-    writer.writerows({name: quote_formula(cell) for name, cell in row.items()} for row in rows)
-    return text.getvalue()
+    return "".join(format_csv(COLUMNS, map(describe_row, evaluation.rows)))
 
 
 def render_page(evaluation: Evaluation, about: Mapping[str, Any], figures: Mapping[str, str]) -> str:

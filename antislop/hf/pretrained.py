@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from logging import ERROR, getLogger
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from antislop.data import FOLDER
 from antislop.errors import InputError, first_line
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 BUNDLED = "the bundled model"
 """The name of the bundled model in messages and files."""
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class ModelSpec:
 
     name: str | None = None
     revision: str | None = None
-    dtype: str = "auto"
+    dtype: Dtype = "auto"
     device: str = "auto"
     device_map: str | None = None
     attention: str | None = None

@@ -1,4 +1,4 @@
-"""Metrics of texts: slop, repetition, variety, distance to human writing. No torch."""
+"""Metrics of texts: slop, repetition, variety, distance to human writing; and where bans occur. No torch."""
 
 import lazy_loader
 

@@ -8,12 +8,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from functools import partial
 from hashlib import blake2b
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import regex
 
@@ -167,11 +166,8 @@ def _name_columns(record: SourceRecord) -> str:
     return ", ".join(record.fields) or "none"
 
 
-class Half(str, Enum):
-    """One half of the prompts; no prompt is in both."""
-
-    MADE_FROM = "made-from"
-    HELD_OUT = "held-out"
+Half = Literal["made-from", "held-out"]
+"""One half of the prompts; no prompt is in both."""
 
 
 def hash_prompt(text: AnyText) -> int:
@@ -187,7 +183,7 @@ def find_half(text: AnyText) -> Half:
     """Return the half of a text's prompt, or of the text itself if it has no prompt.
 
     >>> from antislop.records.texts import Text
-    >>> find_half(Text("A cat sat.", "Write about a cat.", "texts.jsonl:1", {})).value
+    >>> find_half(Text("A cat sat.", "Write about a cat.", "texts.jsonl:1", {}))
     'held-out'
     """
-    return Half.HELD_OUT if hash_prompt(text) & 1 else Half.MADE_FROM
+    return "held-out" if hash_prompt(text) & 1 else "made-from"

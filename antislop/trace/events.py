@@ -5,13 +5,14 @@ Streams, reports and pictures are folds over them; `Drawn`, `Rewound` and `Trunc
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from antislop.matching.bans import Ban
-    from antislop.matching.token_matcher import Violation
+    from antislop.matching.token_matcher import Matcher, State, Violation
 
 SHARED = 1 << 13
 """Maximum events of each kind that texts share, 5 MB in all: most events equal an earlier one."""
@@ -160,3 +161,26 @@ class Finished:
 Event: TypeAlias = (
     Forwarded | Drafted | Drawn | Rewound | Truncated | Forked | Admitted | Conceded | TimedOut | Settled | Finished
 )
+
+
+def mark_conceded(events: Iterable[Event], matcher: Matcher, state: State) -> Iterator[Event]:
+    """Yield the events of a run without bans, and occurrences as `Conceded`. state: of the matcher after the prompt."""
+    tokens: list[int] = []
+    settled = 0
+    for event in events:
+        match event:
+            case Settled():  # too early: a ban may still reach these tokens
+                continue
+            case Drawn(token):
+                tokens.append(token)
+                state = matcher.feed(state, token)
+                yield event
+                yield from map(Conceded, state.violations)
+                if state.earliest_start > settled:
+                    yield Settled(tuple(tokens[settled : state.earliest_start]))
+                    settled = state.earliest_start
+                continue
+            case Finished():
+                yield from map(Conceded, matcher.finish(state))
+                yield Settled(tuple(tokens[settled:]))
+        yield event

@@ -8,15 +8,17 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
-from typing import NamedTuple
-
-from transformers import PreTrainedTokenizerBase
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from antislop.errors import InputError
-from antislop.hf.vocabulary import fingerprint_tokenizer
 from antislop.records.files import read_file
 from antislop.records.journal import Record
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+Loss = Literal["ftpo", "dpo"]
+"""What a model is trained with: final-token preference optimization of `FTPORow`, or DPO of `TextPair`."""
 COLUMNS = ("context_ids", "rejected_id", "chosen_ids", "tokenizer")
 
 
@@ -56,6 +58,8 @@ def load_pairs(
     if min_chosen > max_chosen:
         raise InputError(f"min_chosen is {min_chosen}, and max_chosen is {max_chosen}: no row can have as many tokens")
     path, rows, few = Path(path), list[FTPORow](), 0
+    from antislop.hf.vocabulary import fingerprint_tokenizer
+
     fingerprint, size = fingerprint_tokenizer(tokenizer), vocab_size or max(tokenizer.get_vocab().values()) + 1
     for place, record in read_pairs(path):
         row = _read_row(record, fingerprint, vocab_size=size, place=place)

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from math import ceil, inf, isfinite
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from huggingface_hub import ModelCard
@@ -36,7 +36,7 @@ from antislop.files import read_json, replace_text
 from antislop.lists.ban_list import BanList
 from antislop.metrics.segmentation import extract_words
 from antislop.tuning.dpo import make_dpo_trainer
-from antislop.tuning.rows import FTPORow
+from antislop.tuning.rows import FTPORow, Loss
 from antislop.tuning.trainer import FTPOConfig, FTPOTrainer, StopAtWin, collate, find_rate, make_adapter, unfreeze
 
 CHECKPOINTS, SETTINGS, PLOT, CARD = "checkpoints", "tuning.json", "tuning.svg", "README.md"
@@ -58,7 +58,6 @@ METHODS = {
 OTHERS = {"ftpo": ("beta",), "dpo": ("margin", "temperature", "target_weight", "target_slack", "rest_weight")}
 """Settings of the other loss."""
 
-Loss = Literal["ftpo", "dpo"]
 Rows = Sequence[Any]
 """`FTPORow`, or with `loss="dpo"` `TextPair`."""
 Note = Callable[[int, int, Mapping[str, float]], None]

@@ -34,7 +34,7 @@ def gather_groups(assets: Path) -> dict[str, Sequence[str]]:
     random.Random(1).shuffle(records)
     halves: dict[str, list[str]] = {}
     for each in records:
-        half = find_half(Text(each["text"], each["prompt"], "", {})).value
+        half = find_half(Text(each["text"], each["prompt"], "", {}))
         halves.setdefault(f"models, prompts of the {half} half", []).append(each["text"])
     answers = read_texts([assets / "llm/writingprompts_pairs/gpt-4.jsonl.gz"], column="human")
     return {

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated
 
 import pytest
 import torch
@@ -22,9 +22,7 @@ from typer.testing import CliRunner, Result
 
 import antislop
 from antislop import cli
-from antislop.cli.generate import MethodChoice, OnExhaustedChoice
 from antislop.cli.main import COMMANDS, app, expand_options, load_command
-from antislop.decoding import policy
 from antislop.lists.ban_list import BanList
 from antislop.lists.bundled import FOLDER
 from antislop.matching.bans import drop_overlaps
@@ -130,9 +128,8 @@ def test_the_same_seed_gives_the_same_text_and_every_seed_is_printed(toy: str) -
     assert "(seed " in unseeded.stderr
 
 
-def test_greedy_decoding_draws_nothing_and_refuses_sampling_options(toy: str) -> None:
+def test_greedy_decoding_draws_nothing(toy: str) -> None:
     assert generate(toy, PROMPT, "--greedy").stdout == generate(toy, PROMPT, "--greedy").stdout
-    assert_refused(generate(toy, PROMPT, "--greedy", "--top-p", "0.5"), "--top-p has no effect with --greedy")
 
 
 def test_every_sampling_option_has_its_effect(toy: str) -> None:
@@ -253,7 +250,6 @@ def test_a_system_message_comes_before_the_prompt_of_a_chat(toy: str, tmp_path: 
     model.save_pretrained(tmp_path)
     shown = generate(str(tmp_path), PROMPT, "--chat", "--system", "a cat").stdout
     assert shown == generate(toy, f"system a cat user {PROMPT} ").stdout
-    assert_refused(generate(toy, PROMPT, "--system", "a cat"), "--system is a message of a chat: add --chat")
 
 
 @pytest.mark.parametrize("command", ["generate", "dataset", "eval"])
@@ -282,28 +278,19 @@ def test_if_only_banned_text_is_left_on_exhausted_decides(tmp_path: Path) -> Non
     assert shown.stdout.split()[0] == f"[!{word}!]"
 
 
-def test_the_choices_are_those_of_the_sampler() -> None:
-    assert tuple(method.value for method in MethodChoice) == get_args(policy.Method)
-    assert tuple(choice.value for choice in OnExhaustedChoice) == get_args(policy.OnExhausted)
-
-
 REFUSED = {
     "a text that does not fit": (["--max-new-tokens", "20000"], ["20,000 positions", "--max-new-tokens 19992 or less"]),
-    "temperature 0": (["--temperature", "0"], ["--greedy"]),
     "a number that is none": (["--top-k", "many"], ["--top-k", "integer"]),
     "no tokens": (["--max-new-tokens", "0"], ["--max-new-tokens", "1"]),
     "a penalty of 0": (["--repetition-penalty", "0"], ["above 0"]),
     "a method that does not exist": (["--method", "magic"], ["magic", "exact", "token"]),
     "a missing list": (["--bans", "nowhere.txt"], ["nowhere.txt: can't be read", "give the path"]),
     "an empty ban": (["--ban", " "], ["no visible character"]),
-    "both lists and none": (["--no-bans", "--bans", "x"], ["exclude each other"]),
-    "nothing to compare": (["--no-bans", "--compare"], ["nothing to compare"]),
     "a picture in no folder": (["--svg", "nowhere/x.svg"], ["nowhere is not a folder", "pass the path of a file"]),
     "a report over a folder": (["--report", "."], ["it is a folder"]),
     "a picture of another format": (["--svg", "x.png"], ["x.png: .png is not what this option writes", "ends in .svg"]),
     "a report of another format": (["--report", "x.html"], ["x.html: .html is not what this option writes"]),
     "a trace of another format": (["--trace", "x.html.gz"], ["x.html.gz: .html.gz is not what", "ends in .jsonl"]),
-    "two grammars": (["--json-schema", "a.json", "--grammar", "b.lark"], ["exclude each other"]),
     "a grammar of an unknown kind": (["--grammar", "a.txt"], ["a.txt: a grammar in a file .lark, .gbnf or .ebnf"]),
     "an empty stop string": (["--stop", ".", "--stop", ""], ["--stop is empty", "name a string, or leave it out"]),
     "an option that does not exist": (["--colour"], ["--colour"]),
@@ -512,8 +499,6 @@ def test_phrases_are_added_to_the_list_of_any_source() -> None:
     assert looping.stdout == "<stdin>:1:21: a passage 3 times in a row\n"
     dashed = invoke("scan", "-", "--no-bans", "--no-dashes", stdin="A well-known cat—and a mouse - ran.")
     assert [line.split(": ")[0] for line in dashed.stdout.splitlines()] == ["<stdin>:1:17", "<stdin>:1:29"]
-    assert_refused(invoke("scan", "-", "--no-bans"), "--no-bans leaves nothing to search for")
-    assert_refused(invoke("scan", "-", "--no-bans", "--bans", "list.txt"), "exclude each other")
 
 
 @pytest.mark.usefixtures("texts")
@@ -539,12 +524,10 @@ def test_a_list_without_bans_is_refused_by_every_command(args: list[str]) -> Non
 
 
 @pytest.mark.usefixtures("texts")
-def test_a_list_can_be_read_from_standard_input_if_the_text_is_not() -> None:
+def test_a_list_can_be_read_from_standard_input() -> None:
     assert invoke("scan", "sloppy.txt", "--bans", "-", stdin="a cat\n").stdout == "sloppy.txt:1:6: a cat\n"
     assert "a cat" in invoke("try", "-", "--text", "sloppy.txt", stdin="a cat\n").stdout
     assert "duplicate" in invoke("lint", "-", stdin="a cat\na cat\n").stdout
-    for args in (["scan", "-", "--bans", "-"], ["try", "-", "--text", "-"], ["generate", "-", "--bans", "-"]):
-        assert_refused(invoke(*args), "standard input can be read only once")
 
 
 @pytest.mark.usefixtures("texts")

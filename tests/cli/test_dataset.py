@@ -362,10 +362,6 @@ def test_a_text_that_ends_before_its_grammar_is_marked_and_counted(structured: l
 
 
 def test_pairs_of_texts_under_a_grammar_are_positions(structured: list[str]) -> None:
-    refused = (
-        "cut at the ends of sentences, where a grammar does not end: pass --pairs-format tokens, or leave out --json"
-    )
-    assert_refused(make(*structured, "--pairs", "pairs.jsonl"), refused)
     make(*structured, "--n", "4", "--pairs", "pairs.jsonl", "--pairs-format", "tokens")
     assert read("pairs.jsonl")
 
@@ -380,9 +376,6 @@ def test_pairs_of_texts_under_a_grammar_are_positions(structured: list[str]) -> 
         (["--key", "id"], "no column 'id'"),
         (["--split", "test"], "leave out split='test' (--split)"),
         (["--prompt-template", "no braces"], "{prompt} is missing"),
-        (["--bans", "missing.txt"], "--no-bans and --bans exclude each other"),
-        (["--to-parquet"], "out.jsonl is one file, and --to-parquet and --push-to-hub need a folder: pass -o FOLDER"),
-        (["--push-to-hub", "me/it"], "need a folder"),
         (["-o", "p.txt"], "p.txt: is a file, and a folder was expected"),
         (["-o", "p.txt/out.jsonl"], "p.txt/out.jsonl"),
         (["-o", "folder.jsonl"], "folder.jsonl: is not a file"),
@@ -397,23 +390,13 @@ def test_pairs_of_texts_under_a_grammar_are_positions(structured: list[str]) -> 
         (["--pairs", "pairs.csv"], "pairs.csv: .csv is not what this option writes: pass a name that ends in .jsonl"),
         (["-o", "o.parquet"], "o.parquet: .parquet is not what this option writes: pass -o FOLDER, with --to-parquet"),
         (["-o", "o.jsonl.gz"], "o.jsonl.gz: .jsonl.gz is not what this option writes: pass -o FOLDER"),
-        (["--n", "2", "--temperature", "0"], "all 2 responses to a prompt are the same"),
         (["--repetition-penalty", "0"], "must be above 0"),
         (["--repetition-penalty", "nan"], "the repetition penalty is nan, but must be above 0"),
         (["--repetition-penalty", "inf"], "the repetition penalty is inf, but must be above 0 and finite"),
         (["-o", "new", "--push-to-hub", "not a name"], "--push-to-hub 'not a name': a name such as me/stories was exp"),
         (["--arms", "none"], "--arms"),
         (["--device", "cpu", "--device-map", "auto"], "exclude each other"),
-        (["--engine", "openai", "--base-url", "http://127.0.0.1:9/v1", "--dtype", "float16"], "--dtype has no effect"),
-        (
-            ["--engine", "openai", "--base-url", "http://127.0.0.1:9/v1", "--model", "m", "--json-schema", "s.json"],
-            "--json-schema needs the model's probabilities of all tokens, which no server returns: leave it out",
-        ),
-        (["--tp", "2"], "--tp has no effect with --engine transformers: pass --engine vllm, or leave it out"),
-        (["--engine", "vllm", "--device", "cpu"], "--device has no effect in vLLM, which chooses itself"),
-        (["--engine", "vllm", "--json-schema", "s.json"], "--json-schema and bans can't be combined inside vLLM"),
         (["--engine", "vllm", "--temperature", "0"], "bans inside vLLM need sampling, and the temperature is 0"),
-        (["--json-schema", "s.json", "--grammar", "g.lark"], "--json-schema and --grammar exclude each other"),
         (["--grammar", "missing.gbnf"], "missing.gbnf: can't be read"),
     ],
 )
@@ -537,14 +520,6 @@ def test_no_token_is_chosen_or_rejected_in_more_pairs_than_the_limit() -> None:
         [token for row in read("pairs.jsonl") for token in row["chosen_ids"]],
     ):
         assert max(map(numbers.count, numbers)) == 3
-
-
-def test_meaningless_limits_of_pairs_are_refused() -> None:
-    assert_refused(make("--pairs", "p", "--pairs-per-token", "3"), "is for final-token pairs: pass --pairs-format tok")
-    for option, value in (("per-token", "3"), ("per-ban", "3"), ("format", "dpo")):
-        assert_refused(make(f"--pairs-{option}", value), f"--pairs-{option} has no effect without a file of pairs")
-    assert_refused(make("--pairs", "p", "--arms", "plain"), "--pairs needs texts under bans: leave out --arms plain")
-    assert not Path("out.jsonl").exists()
 
 
 def test_pairs_are_not_mixed_and_not_lost() -> None:

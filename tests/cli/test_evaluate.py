@@ -290,17 +290,12 @@ def test_unusable_input_is_refused_in_a_sentence() -> None:
     assert_refused(run("--outputs", "plain=empty.jsonl"), "empty.jsonl: contains no records")
     assert_refused(run("--outputs", "plain=odd.jsonl"), "odd.jsonl:1: no column", "speech")
     assert_refused(run("--outputs", "plain=missing.jsonl"), "missing.jsonl")
-    assert_refused(run("--outputs", "plain=a.jsonl", "--prompts", "p.txt"), "--prompts has no effect with --outputs")
     assert_refused(run("--outputs", "plain="), "--outputs plain=: an arm and a file were expected: write plain=FILE")
     assert_refused(run("--outputs", "=a.jsonl"), "an arm and a file were expected: write plain=a.jsonl")
-    for option in ("--n 2", "--stop x", "--max-new-tokens 5", "--key id", "--system x", "--batch-size 2", "--force"):
-        name = option.partition(" ")[0]
-        assert_refused(run("--outputs", "plain=a.jsonl", *option.split()), f"{name} has no effect with --outputs")
     assert_refused(run("--prompts", "p.txt", "--seed", "-1"), "--seed is -1: the report resamples by it, so 0 or more")
     assert_refused(run("--prompts", "p.txt", "--repetition-penalty", "nan"), "the repetition penalty is nan")
     assert not Path("report").exists()
     assert_refused(run("--prompts", "empty.jsonl"), "empty.jsonl")
-    assert_refused(run("--prompts", "p.txt", "--n", "2", "--temperature", "0"), "leave out --n")
     assert_refused(run("--prompts", "p.txt", out="file"), "the report needs a folder")
     assert_refused(run("--prompts", "p.txt", out="file/report"), "file: is a file, and the report needs a folder")
     assert_refused(run("--prompts", "p.txt", out="-"), "-: the report is a folder of files: pass -o FOLDER")

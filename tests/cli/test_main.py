@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated
 
@@ -11,8 +12,12 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from antislop.cli.main import expand_options
+from antislop.cli.conflicts import CONFLICTS
+from antislop.cli.main import app, expand_options
+from antislop.cli.options import GenerationOptions, ModelOptions
 from antislop.cli.terminal import describe_command
+from antislop.cli.tune import BalanceOptions, DPOOptions, WeightOptions
+from antislop.cli.tune_auto import AutoOptions
 
 
 @dataclass(frozen=True)
@@ -39,10 +44,10 @@ def command(
     ],
 )
 def test_options_may_have_none_as_their_default(arguments: list[str], expected: str) -> None:
-    app = typer.Typer()
+    single = typer.Typer()
     run: Callable[..., int] = expand_options(command)
-    app.command()(run)
-    assert CliRunner().invoke(app, arguments).stdout.strip() == expected
+    single.command()(run)
+    assert CliRunner().invoke(single, arguments).stdout.strip() == expected
 
 
 @pytest.mark.parametrize(
@@ -70,3 +75,121 @@ def test_a_recorded_command_names_models_whole_and_files_without_their_folders(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["antislop", "dataset", argument])
     assert describe_command() == f"antislop dataset {shown}"
+
+
+EXAMPLES = {
+    "generate": (
+        "x --temperature 0",
+        "x --greedy --top-k 2",
+        "x --system y",
+        "x --no-bans --compare",
+        "- --bans -",
+        "x --no-bans --bans y",
+        "x --grammar y.lark --json-schema z",
+    ),
+    "scan": (
+        "x - --bans -",
+        "x --no-bans --bans y",
+        "x --no-bans",
+    ),
+    "try": (
+        "",
+        "- --text -",
+    ),
+    "profile": (
+        "x --compare y z",
+        "",
+        "x",
+        "x -o y.json --as-baseline --also-human z",
+    ),
+    "bans-from": (
+        "x --no-names --names-only",
+        "x --names words --names-only",
+    ),
+    "dataset": (
+        "x -o y.jsonl --push-to-hub me/z",
+        "x -o y --n 2 --temperature 0",
+        "x -o y --workers 2",
+        "x -o y --base-url z",
+        "x -o y --tp 2",
+        "x -o y --model z --engine openai --base-url http://127.0.0.1:9/v1 --dtype float16",
+        "x -o y --engine openai --base-url http://127.0.0.1:9/v1",
+        "x -o y --model z --engine openai --base-url http://127.0.0.1:9/v1 --grammar a",
+        "x -o y --engine vllm --device cpu",
+        "x -o y --engine vllm --json-schema z",
+        "x -o y --json-schema z --grammar a",
+        "x -o y --no-bans --bans z",
+        "x -o y --no-bans",
+        "x -o y --pairs-format dpo",
+        "x -o y --pairs z --pairs-per-token 3",
+        "x -o y --pairs z --arms plain",
+        "x -o y --pairs z --json-schema a",
+    ),
+    "tune": (
+        "x -o y --n 2",
+        "-o y",
+        "x -o y --auto",
+        "-o y --auto",
+        "-o y --auto --prompts z --force",
+        "x -o y --full --merge",
+        "x -o y --device-map auto",
+        "x -o y --beta 1",
+        "x -o y --loss dpo --min-chosen 3",
+        "x -o y --min-chosen 9",
+        "-o y --auto --prompts z --bans -",
+        "x -o y --no-bans --bans z",
+        "-o y --auto --prompts z --no-bans",
+        "x -o y --no-bans",
+    ),
+    "serve": (
+        "--tokenizer x",
+        "--upstream x",
+        "--upstream x --tokenizer y --batch-size 2",
+        "--reload-bans --bans -",
+        "--no-bans --bans x",
+    ),
+    "eval": (
+        "-o y --no-bans --bans x",
+        "-o y --no-bans",
+        "-o y --outputs plain=x --force",
+        "-o y --outputs plain=x --dtype float16",
+        "-o y --n 2 --temperature 0",
+    ),
+}
+"""Arguments for each conflict of the table."""
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "sentence"),
+    [
+        (name, arguments, sentence)
+        for name, conflicts in CONFLICTS.items()
+        for arguments, sentence in zip(EXAMPLES[name], conflicts, strict=True)
+    ],
+)
+def test_options_that_do_not_go_together_are_refused_in_one_sentence(
+    command: str, arguments: str, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, [command, *arguments.split()])
+    assert (result.exit_code, result.stdout, [*tmp_path.iterdir()]) == (2, "", [])
+    pattern = re.sub(r"\\\{.*?\}", "(.+)", re.escape(f"antislop: {sentence}\n"))
+    said = re.fullmatch(pattern, result.stderr)
+    assert said, result.stderr
+    assert {*said.groups()} <= {*arguments.split(), "transformers", "ftpo"}  # the defaults of --engine and --loss
+
+
+def test_no_option_of_a_group_that_has_no_effect_is_forgotten() -> None:
+    def list_refused(command: str, phrase: str) -> set[str]:
+        rows = CONFLICTS[command].items()
+        return {name for sentence, (options, _) in rows if phrase in sentence for name in options.split()}
+
+    def list_names(*groups: type) -> set[str]:
+        return {field.name for group in groups for field in fields(group)}  # type: ignore[arg-type]
+
+    assert list_names(GenerationOptions) - {"seed"} <= list_refused("eval", "with --outputs")
+    assert list_names(BalanceOptions, DPOOptions, WeightOptions) == list_refused("tune", "with --loss")
+    assert list_names(AutoOptions) - {"auto"} == list_refused("tune", "without --auto")
+    loading = list_names(ModelOptions) - {"model", "revision", "trust_remote_code"}
+    assert loading < list_refused("serve", "with --upstream")
+    assert loading == list_refused("eval", "without --model") == list_refused("dataset", "on a server")

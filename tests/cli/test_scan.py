@@ -1,147 +1,24 @@
-"""Texts of any size are searched while they are read: the same hits as at once, immediately, in bounded memory."""
+"""The command that searches files writes what it finds at once, in the format that was asked for."""
 
 from __future__ import annotations
 
+import csv
 import gzip
 import io
 import json
 import re
 import sys
 from collections.abc import Iterator
-from itertools import chain, islice, repeat
 from pathlib import Path
-from random import Random
-from typing import Any
 
-import pyarrow
-import pyarrow.csv
-import pyarrow.parquet
 import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from antislop import Ban, BanList, Scope, files
+from antislop import files
 from antislop.cli import scan as scan_module, terminal
 from antislop.cli.main import app
 from antislop.cli.progress import ProgressBar
-from antislop.cli.scan import Occurrence, Window, find_occurrences
-from antislop.lists.ban_list import PIECE
-from antislop.matching.bans import Match, drop_overlaps
-from antislop.matching.text_matcher import TextMatcher
-from tests.support.depth import DEPTH
-
-EVERY_KIND = BanList(
-    [
-        "a cat",
-        "cat",
-        Ban("at", edges="anywhere"),
-        Ban("Cat", case_sensitive=True),
-        Ban("sat", exempt=["cat sat on"]),
-        Ban("on", at_most=1, per_words=9),
-        Ban("a", scopes=[Scope("outside", "quotes")]),
-        Ban.words(["cat", "mat"], gap=3),
-        Ban.wildcard("the * sat"),
-        Ban.regex(r"\bc\w*\b(?! sat)"),
-        Ban.regex(r"(?<=the )\w+", max_span=20),
-    ]
-)
-WORDS = [
-    "a",
-    "cat",
-    "Cat",
-    "sat",
-    "on",
-    "the",
-    "mat",
-    "category",
-    "\n",
-    "\n\n",
-    '"',
-    "…",
-    "Ünïcödé",
-    "👩‍🚀",
-    ",",
-    "c at",
-]
-
-
-def write_text(random: Random, words: int) -> str:
-    return "".join(random.choice(WORDS) + random.choice([" ", " ", " ", "", "\n"]) for _ in range(words))
-
-
-def cut(text: str, random: Random) -> list[str]:
-    """Cut a text into pieces, some of which are empty."""
-    ends = sorted(random.randrange(len(text) + 1) for _ in range(random.randrange(12)))
-    return [text[start:end] for start, end in zip([0, *ends], [*ends, len(text)], strict=True)]
-
-
-def find_at_once(bans: BanList, text: str) -> set[Match]:
-    """Search the whole text at once, without the prefilter: the naive twin."""
-    matcher = TextMatcher(bans._distinct)
-    _, _, result = matcher.read(matcher.phrases.start, matcher.start, text, final=True)
-    size = len(text)
-    return {Match(bans._distinct[m.pattern], size - m.start_back, size - m.end_back + 1) for m in result.matches}
-
-
-def place_naively(bans: BanList, text: str) -> list[Occurrence]:
-    matches = sorted(find_at_once(bans, text), key=lambda match: (match.start, match.end, bans.index(match.ban)))
-    return [
-        Occurrence(
-            "f",
-            text.count("\n", 0, match.start) + 1,
-            match.start - text.rfind("\n", 0, match.start),
-            match.ban.text,
-            text[match.start : match.end],
-        )
-        for match in drop_overlaps(matches)
-    ]
-
-
-@pytest.mark.parametrize("seed", range(25 * DEPTH))
-def test_places_do_not_depend_on_the_pieces_of_a_text(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    random = Random(seed)
-    monkeypatch.setattr("antislop.lists.ban_list.PIECE", random.choice([1, 2, 7, PIECE]))
-    text = write_text(random, 40)
-    found = list(chain.from_iterable(find_occurrences(EVERY_KIND, cut(text, random), file="f")))
-    assert found == place_naively(EVERY_KIND, text)
-    assert set(EVERY_KIND.find(text)) == find_at_once(EVERY_KIND, text)
-
-
-def test_a_text_without_an_end_is_searched_in_bounded_memory() -> None:
-    random = Random(0)
-    pieces = (write_text(random, 50) for _ in repeat(None))
-    window = Window(pieces)
-    settled, number = 0, 0
-    for found in islice(EVERY_KIND.search(window), 200):
-        assert all(settled <= match.start < found.settled for match in found.matches)
-        settled = found.settled
-        number += len(found.matches)
-        window.drop(settled)
-        assert len(window.text) < 3 * PIECE
-    assert number > 1000
-
-
-def test_no_text_and_empty_pieces_contain_no_hit() -> None:
-    for pieces in ([], [""], ["", ""]):
-        assert [found.matches for found in EVERY_KIND.search(pieces)] == [[]]
-
-
-def test_long_texts_are_read_in_short_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rules search all that they remember of a piece for each hit in it, so time would grow with the square."""
-    sizes: list[int] = []
-    read = TextMatcher.read
-
-    def record(self: TextMatcher, place: Any, rest: Any, piece: str, *, final: bool = False) -> Any:
-        sizes.append(len(piece))
-        return read(self, place, rest, piece, final=final)
-
-    monkeypatch.setattr(TextMatcher, "read", record)
-    assert len(BanList([Ban("cat", at_most=1, per_words=100)]).find("a cat " * 3000)) == 2999
-    assert sum(sizes) == 18_000
-    assert max(sizes) <= PIECE
-
-
-# -- the command ------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -175,7 +52,7 @@ def test_try_counts_overlapping_hits_once_in_its_total_and_each_for_its_ban(fold
     assert [ban["count"] for ban in data["bans"]] == [1] * 7
 
 
-@pytest.mark.parametrize("output", ["text", "json"])
+@pytest.mark.parametrize("output", ["text", "json", "csv"])
 def test_hits_are_written_before_the_file_is_read_to_its_end(
     folder: Path, monkeypatch: pytest.MonkeyPatch, output: str
 ) -> None:
@@ -262,20 +139,21 @@ def test_a_folder_is_scanned_as_the_texts_in_it(folder: Path) -> None:
     assert scan("repo/sub", "repo/b.md", "--ban", "cat", "--count")[1] == "repo/sub/a.txt:1\nrepo/b.md:1\n"
 
 
-@pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet"])
-def test_a_column_of_records_is_scanned_with_the_place_of_each_record(folder: Path, suffix: str) -> None:
-    records = [{"story": "no hit", "note": "cat"}, {"story": "so\na cat", "note": ""}]
-    table = pyarrow.Table.from_pylist(records)
-    name = f"r.{suffix}"
-    if suffix == "jsonl":
-        Path(name).write_text("".join(f"{json.dumps(record)}\n" for record in records))
-    else:
-        {"csv": pyarrow.csv.write_csv, "parquet": pyarrow.parquet.write_table}[suffix](table, name)
-    line = 3 if suffix == "csv" else 2  # after the heading
-    status, out, said = scan(name, "--column", "story", "--ban", "cat", "--format", "json")
-    assert (status, said) == (1, ""), said
-    assert json.loads(out) == [{"file": name, "line": line, "column": 6, "ban": "cat", "text": "cat"}]
-    assert scan(name, "--column", "none", "--ban", "cat")[0] == 2
+def test_a_column_of_records_is_searched(folder: Path) -> None:
+    Path("r.jsonl").write_text('{"story": "no hit", "note": "cat"}\n{"story": "so a cat", "note": ""}\n')
+    assert scan("r.jsonl", "--column", "story", "--ban", "cat") == (1, "r.jsonl:2:6: cat\n", "")
+    assert scan("r.jsonl", "--column", "none", "--ban", "cat")[0] == 2
+
+
+def test_a_spreadsheet_has_the_rows_of_json_without_formulas(folder: Path) -> None:
+    Path("=a.txt").write_text('so, "a\ncat"\na cat')
+    for option in ((), ("--count",)):
+        columns, *rows = csv.reader(scan("=a.txt", "--ban", "a cat", "--format", "csv", *option)[1].splitlines(True))
+        expected = json.loads(scan("=a.txt", "--ban", "a cat", "--format", "json", *option)[1])
+        assert [dict(zip(columns, row, strict=True)) for row in rows] == [
+            {**{name: str(value) for name, value in row.items()}, "file": "'=a.txt"} for row in expected
+        ]
+    assert scan("=a.txt", "--ban", "dog", "--format", "csv") == (0, "file,line,column,ban,text\n", "")
 
 
 def test_annotations_of_a_workflow_name_the_place_and_can_not_be_broken_by_names(folder: Path) -> None:

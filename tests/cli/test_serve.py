@@ -49,15 +49,6 @@ def test_a_model_is_served_until_a_signal_comes() -> None:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (("--tokenizer", "x"), "--tokenizer has no effect without --upstream"),
-        (("--upstream", "http://127.0.0.1:1/v1"), "--upstream needs --tokenizer"),
-        (("--upstream", "http://127.0.0.1:1/v1", "--tokenizer", "x", "--dtype", "float16"), "--dtype has no effect"),
-        (
-            ("--upstream", "http://127.0.0.1:1/v1", "--tokenizer", "x", "--batch-size", "2"),
-            "--batch-size has no effect",
-        ),
-        (("--reload-bans",), "--reload-bans watches the files of --bans"),
-        (("--reload-bans", "--bans", "-"), "--reload-bans watches the files of --bans"),
         (("--api-key-env", "NO_SUCH_KEY"), "--api-key-env NO_SUCH_KEY: this environment variable is not set"),
         (("--host", "nowhere.invalid", "--no-bans"), "the host 'nowhere.invalid' is unknown"),
         (("--allow-origin", "http://localhost/"), "'http://localhost/' is not an origin; write https://chat.example"),

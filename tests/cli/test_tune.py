@@ -104,9 +104,6 @@ def test_what_it_says(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("--full", "--lora-r", "4"), "--full has no adapter: leave out --lora-r"),
-        (("--full", "--merge"), "--full has no adapter: leave out --merge"),
-        (("--device-map", "auto"), "a tuned one has to be on one device: pass --device"),
         (("--margin", "0"), "margin is 0.0: a number above 0 was expected"),
         (("--epochs", "0"), "epochs is 0.0: a number above 0 was expected"),
         (("--epochs", "inf"), "epochs is inf: a finite number was expected"),
@@ -115,13 +112,7 @@ def test_what_it_says(tmp_path: Path) -> None:
         (("--lr", "0"), "rate is 0.0: a number above 0 was expected"),
         (("--lr", "inf"), "rate is inf: a finite number was expected"),
         (("--seed", "-1"), "Invalid value for '--seed'"),
-        (("--no-bans",), "--no-bans leaves nothing to count in the texts: leave it out, or add --ban PHRASE"),
-        (("--min-chosen", "9"), "--min-chosen is larger than --max-chosen"),
-        (("--beta", "1"), "--beta has no effect with --loss ftpo: leave it out"),
-        (("--loss", "dpo", "--min-chosen", "3"), "--min-chosen has no effect with --loss dpo: leave it out"),
         (("--loss", "dpo"), "pairs.jsonl:1: the pair has no prompt: make pairs with antislop dataset --pairs"),
-        (("--n", "2"), "--n has no effect without --auto: pass --auto, or leave it out"),
-        (("--auto",), "--auto makes the pairs itself: leave out pairs.jsonl, or leave out --auto"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(arguments: tuple[str, ...], sentence: str) -> None:
@@ -181,12 +172,8 @@ def test_a_run_that_ends_before_it_learned_says_so() -> None:
 
 def test_a_list_that_can_not_be_read_begins_no_folder() -> None:
     make_prompts(4)
-    for options, sentence in (
-        (("--bans", "missing.txt"), "missing.txt: can't be read"),
-        (("--no-bans",), "--no-bans leaves nothing to ban: leave it out, or add --ban PHRASE"),
-    ):
-        result = run_auto(*options)
-        assert result.exit_code == 2 and sentence in result.stderr and not Path("all").exists(), result.stderr
+    result = run_auto("--bans", "missing.txt")
+    assert result.exit_code == 2 and "missing.txt: can't be read" in result.stderr and not Path("all").exists()
 
 
 def test_every_option_reaches_the_run(tmp_path: Path) -> None:

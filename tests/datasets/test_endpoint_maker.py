@@ -128,11 +128,6 @@ def test_a_key_that_can_not_be_sent_is_refused_and_not_shown(tmp_path: Path, mon
 @pytest.mark.parametrize(
     ("args", "sentence"),
     [
-        ((), "--engine openai needs --base-url, the server, and --model"),
-        (
-            ("--base-url", "http://127.0.0.1:9", "--model", "x", "--workers", "2"),
-            "--workers has no effect with --engine",
-        ),
         (served_by("nowhere"), "nowhere"),
         (served_by("http://127.0.0.1:eighty/v1"), "whose host or port is invalid"),
         (served_by("http://me:hunter2@127.0.0.1/v1"), "base_url contains a user name, a password"),
@@ -146,11 +141,3 @@ def test_options_that_an_endpoint_can_not_use_are_refused_in_one_sentence(
     assert sentence in result.stderr
     assert result.stderr.count("\n") == 1
     assert "hunter2" not in result.output
-
-
-def test_a_url_without_the_engine_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "p.txt").write_text("One day\n")
-    args = ["dataset", str(tmp_path / "p.txt"), "-o", str(tmp_path / "o.jsonl"), "--base-url", "http://127.0.0.1:9"]
-    result = CliRunner().invoke(app, args)
-    assert result.exit_code == 2
-    assert "--base-url has no effect with --engine transformers: pass --engine openai" in result.stderr

@@ -305,14 +305,6 @@ def test_without_ray_one_sentence_says_what_to_install(model: str, monkeypatch: 
     assert "pip install 'antislop-lm[ray]'" in result.output
 
 
-@pytest.mark.parametrize("option", [("--workers", "2"), ("--address", "auto")])
-def test_options_of_a_cluster_are_refused_without_one(model: str, option: tuple[str, str], tmp_path: Path) -> None:
-    out = str(tmp_path / "y.jsonl")
-    result = CliRunner().invoke(app, ["dataset", "x.txt", "-o", out, "--model", model, *option])
-    assert result.exit_code == 2
-    assert f"{option[0]} has no effect with --engine transformers: pass --engine ray" in result.output
-
-
 def test_a_tokenizer_is_loaded_alone(model: str) -> None:
     assert load_tokenizer(model).get_vocab() == build_tokenizer().get_vocab()
     assert load_tokenizer(None).get_vocab() == antislop.tiny_model()[1].get_vocab()

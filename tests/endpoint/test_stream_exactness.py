@@ -14,10 +14,10 @@ import torch
 from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopPLogitsWarper
 
 from antislop.endpoint.client import StreamingClient
-from antislop.endpoint.methods import EndpointMethod, plan_method
+from antislop.endpoint.methods import plan_method
 from antislop.endpoint.sampling import Sampling
 from antislop.endpoint.streamed_text import EndpointText
-from antislop.endpoint.streams import ServerFeatures, StreamItem, StreamRequest, StreamToken
+from antislop.endpoint.streams import EndpointMethod, ServerFeatures, StreamItem, StreamRequest, StreamToken
 from antislop.errors import InputError
 from antislop.matching.bans import Ban
 from antislop.matching.token_matcher import Matcher

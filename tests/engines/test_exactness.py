@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from antislop.endpoint.methods import EndpointMethod
+from antislop.endpoint.streams import EndpointMethod
 from tests.support.depth import DEPTH
 from tests.support.letters import CASES, draw_texts, expected_texts
 from tests.support.processes import ServingProcess

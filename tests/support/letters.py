@@ -23,7 +23,7 @@ from transformers import (
 
 from antislop import AntiSlop, Ban
 from antislop.endpoint import Endpoint, EndpointSampler
-from antislop.endpoint.methods import EndpointMethod
+from antislop.endpoint.streams import EndpointMethod
 from tests.support.oracles import rejection_distribution
 from tests.support.toys import Words
 

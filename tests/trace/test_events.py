@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from antislop.cli.generate import mark_conceded
 from antislop.matching.bans import Ban
 from antislop.matching.token_matcher import Matcher
 from antislop.trace import Drawn, Finished, Forwarded, Settled, TextPiece, TextPieces
-from antislop.trace.events import Event
+from antislop.trace.events import Event, mark_conceded
 from tests.support.toys import Words
 
 WORDS = Words(" a", " testament", " to", " cat", " quiet")

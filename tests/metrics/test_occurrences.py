@@ -1,0 +1,168 @@
+"""Texts of any size are searched while they are read: the same hits as at once, immediately, in bounded memory."""
+
+from __future__ import annotations
+
+import json
+from itertools import chain, islice, repeat
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+
+from antislop import Ban, BanList, Scope
+from antislop.errors import InputError
+from antislop.lists.ban_list import PIECE
+from antislop.matching.bans import Match, drop_overlaps
+from antislop.matching.text_matcher import TextMatcher
+from antislop.metrics import Occurrence, scan
+from antislop.metrics.occurrences import Trial, Window, find_occurrences
+from tests.support.depth import DEPTH
+
+EVERY_KIND = BanList(
+    [
+        "a cat",
+        "cat",
+        Ban("at", edges="anywhere"),
+        Ban("Cat", case_sensitive=True),
+        Ban("sat", exempt=["cat sat on"]),
+        Ban("on", at_most=1, per_words=9),
+        Ban("a", scopes=[Scope("outside", "quotes")]),
+        Ban.words(["cat", "mat"], gap=3),
+        Ban.wildcard("the * sat"),
+        Ban.regex(r"\bc\w*\b(?! sat)"),
+        Ban.regex(r"(?<=the )\w+", max_span=20),
+    ]
+)
+WORDS = [
+    "a",
+    "cat",
+    "Cat",
+    "sat",
+    "on",
+    "the",
+    "mat",
+    "category",
+    "\n",
+    "\n\n",
+    '"',
+    "…",
+    "Ünïcödé",
+    "👩‍🚀",
+    ",",
+    "c at",
+]
+
+
+def write_text(random: Random, words: int) -> str:
+    return "".join(random.choice(WORDS) + random.choice([" ", " ", " ", "", "\n"]) for _ in range(words))
+
+
+def cut(text: str, random: Random) -> list[str]:
+    """Cut a text into pieces, some of which are empty."""
+    ends = sorted(random.randrange(len(text) + 1) for _ in range(random.randrange(12)))
+    return [text[start:end] for start, end in zip([0, *ends], [*ends, len(text)], strict=True)]
+
+
+def find_at_once(bans: BanList, text: str) -> set[Match]:
+    """Search the whole text at once, without the prefilter: the naive twin."""
+    matcher = TextMatcher(bans._distinct)
+    _, _, result = matcher.read(matcher.phrases.start, matcher.start, text, final=True)
+    size = len(text)
+    return {Match(bans._distinct[m.pattern], size - m.start_back, size - m.end_back + 1) for m in result.matches}
+
+
+def place_naively(bans: BanList, text: str) -> list[Occurrence]:
+    matches = sorted(find_at_once(bans, text), key=lambda match: (match.start, match.end, bans.index(match.ban)))
+    return [
+        Occurrence(
+            "f",
+            text.count("\n", 0, match.start) + 1,
+            match.start - text.rfind("\n", 0, match.start),
+            match.ban.text,
+            text[match.start : match.end],
+        )
+        for match in drop_overlaps(matches)
+    ]
+
+
+@pytest.mark.parametrize("seed", range(25 * DEPTH))
+def test_places_do_not_depend_on_the_pieces_of_a_text(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    random = Random(seed)
+    monkeypatch.setattr("antislop.lists.ban_list.PIECE", random.choice([1, 2, 7, PIECE]))
+    text = write_text(random, 40)
+    found = list(chain.from_iterable(find_occurrences(EVERY_KIND, cut(text, random), file="f")))
+    assert found == place_naively(EVERY_KIND, text)
+    assert set(EVERY_KIND.find(text)) == find_at_once(EVERY_KIND, text)
+
+
+def test_a_text_without_an_end_is_searched_in_bounded_memory() -> None:
+    random = Random(0)
+    pieces = (write_text(random, 50) for _ in repeat(None))
+    window = Window(pieces)
+    settled, number = 0, 0
+    for found in islice(EVERY_KIND.search(window), 200):
+        assert all(settled <= match.start < found.settled for match in found.matches)
+        settled = found.settled
+        number += len(found.matches)
+        window.drop(settled)
+        assert len(window.text) < 3 * PIECE
+    assert number > 1000
+
+
+def test_no_text_and_empty_pieces_contain_no_hit() -> None:
+    for pieces in ([], [""], ["", ""]):
+        assert [found.matches for found in EVERY_KIND.search(pieces)] == [[]]
+
+
+def test_long_texts_are_read_in_short_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rules search all that they remember of a piece for each hit in it, so time would grow with the square."""
+    sizes: list[int] = []
+    read = TextMatcher.read
+
+    def record(self: TextMatcher, place: Any, rest: Any, piece: str, *, final: bool = False) -> Any:
+        sizes.append(len(piece))
+        return read(self, place, rest, piece, final=final)
+
+    monkeypatch.setattr(TextMatcher, "read", record)
+    assert len(BanList([Ban("cat", at_most=1, per_words=100)]).find("a cat " * 3000)) == 2999
+    assert sum(sizes) == 18_000
+    assert max(sizes) <= PIECE
+
+
+def test_files_and_folders_are_scanned_in_order_without_what_is_hidden_or_no_text(tmp_path: Path) -> None:
+    (tmp_path / "sub" / ".git").mkdir(parents=True)
+    for name in ("b.md", "sub/a.txt", "sub/.git/c.txt"):
+        (tmp_path / name).write_text("so\na cat")
+    (tmp_path / "x.bin").write_bytes(b"a cat\0")
+    file, other = (str(tmp_path / name) for name in ("b.md", "sub/a.txt"))
+    found = [Occurrence(name, 2, 3, "cat", "cat") for name in (file, other, file)]
+    assert list(scan([tmp_path, file], BanList(["cat"]))) == found
+    with pytest.raises(InputError, match=r"nowhere\.txt: can't be read"):
+        list(scan([file, tmp_path / "nowhere.txt"], BanList(["cat"])))
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet"])
+def test_a_column_of_records_is_scanned_with_the_place_of_each_record(tmp_path: Path, suffix: str) -> None:
+    records = [{"story": "no hit", "note": "cat"}, {"story": "so\na cat", "note": ""}]
+    table = pyarrow.Table.from_pylist(records)
+    path = tmp_path / f"r.{suffix}"
+    if suffix == "jsonl":
+        path.write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    else:
+        {"csv": pyarrow.csv.write_csv, "parquet": pyarrow.parquet.write_table}[suffix](table, path)
+    line = 3 if suffix == "csv" else 2  # after the heading
+    expected = [Occurrence(str(path), line, 6, "cat", "cat")]
+    assert list(scan([path], BanList(["cat"]), column="story")) == expected
+
+
+def test_the_contexts_of_a_trial_have_their_places() -> None:
+    trial = Trial(BanList(["a cat", "cat"]), contexts=2)
+    trial.add("so\na cat\n\ncat  cat", file="a.txt")
+    assert (trial.words, trial.hits) == (5, 3)
+    assert {ban.text: tally.count for ban, tally in trial.ranked} == {"cat": 3, "a cat": 1}
+    places = [(context.line, context.column, context.before, context.after) for context in trial.ranked[0][1].contexts]
+    assert places == [(2, 3, "so a ", " cat cat"), (4, 1, "so a cat ", " cat")]
