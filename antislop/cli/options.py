@@ -19,6 +19,7 @@ from antislop.hf.pretrained import ModelSpec
 from antislop.lists.ban_list import BanList
 from antislop.lists.bundled import constructions, dashes, default_bans, loops
 from antislop.matching.folding import Edges
+from antislop.trace.completions import BATCH_SIZE
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -268,7 +269,7 @@ class GenerationOptions:
     top_k: Annotated[int, typer.Option(min=0, help="Keep the k likeliest tokens; 0 is off.")] = 0
     repetition_penalty: Annotated[float | None, typer.Option(show_default="off", help=_REPETITION_PENALTY_HELP)] = None
     stop: StopOption = None
-    batch_size: Annotated[int, typer.Option(min=1, help="Texts generated at a time.")] = 16
+    batch_size: Annotated[int, typer.Option(min=1, help="Texts generated at a time.")] = BATCH_SIZE
     seed: Annotated[int, typer.Option(help="Determines each text, together with the key of its prompt.")] = 0
 
     @property
