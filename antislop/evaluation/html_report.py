@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from antislop.datasets.samples import PLAIN
-from antislop.display import describe_count, format_number, load_template, quote_formula
+from antislop.display import describe_count, fill_page, format_number, quote_formula
 from antislop.evaluation.evaluation import FALSE_SHARE, Evaluation
 from antislop.evaluation.figures import INK, MUTED, RULE, choose_colors, draw_figures, name_file, save_figure
 from antislop.evaluation.rows import (
@@ -84,7 +84,9 @@ def write_table(evaluation: Evaluation) -> str:
 def render_page(evaluation: Evaluation, about: Mapping[str, Any], figures: Mapping[str, str]) -> str:
     """Return the page. figures: SVG by the names of `draw_figures`."""
     arms = list(evaluation.sizes)
-    return load_template("report.html").render(
+    page, _ = fill_page(
+        "report.html",
+        styles=("page.css", "report.css"),
         evaluation=evaluation,
         about=about,
         arms=arms,
@@ -102,6 +104,7 @@ def render_page(evaluation: Evaluation, about: Mapping[str, Any], figures: Mappi
         changes={arm: _split(changes) for arm, changes in evaluation.changes.items()},
         hinted=[arm for arm, chance in evaluation.chances.items() if chance > FALSE_SHARE],
     )
+    return page
 
 
 def _describe_figure(name: str, arms: Sequence[str]) -> tuple[str, str]:
