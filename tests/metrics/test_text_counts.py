@@ -51,6 +51,7 @@ def shorten_blocks(patch: pytest.MonkeyPatch, size: int) -> None:
     st.sampled_from([SCALE, OVER_WORDS]),
 )
 @example([LONG, LONG[::-1], "", LONG], [7, 1000], 500, SCALE)
+@example(["A door, voice barely", "whisper"], [], 40, SCALE)  # no trigram goes on in another text
 @example(["a\n", "\nb"], [1], 40, SCALE)
 @example(["a “" + " 7" * 40 + " door.” A door.", 'a "' + " 7" * 40 + '” door" a'], [], 20, SCALE)
 @example(['a "' + "7” " * 40 + 'door" 7'], [], 20, SCALE)
