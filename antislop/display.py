@@ -155,8 +155,7 @@ def list_versions(packages: Iterable[str]) -> dict[str, str]:
 
 
 @cache
-def load_template(name: str) -> Template:
-    """Return the template of a page of `antislop/data`, which escapes all texts."""
+def _load_template(name: str) -> Template:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
@@ -171,20 +170,20 @@ def load_template(name: str) -> Template:
     return environment.get_template(name)
 
 
-def fill_page(template: str, *, styles: Iterable[str], script: str, **values: object) -> tuple[str, str]:
+def fill_page(template: str, *, styles: Iterable[str], script: str | None = None, **values: object) -> tuple[str, str]:
     """Return a page, and the content security policy that allows its own style and script and nothing else.
 
-    template, styles, script: names of files in `antislop/data`. The template gets the values, and `style`, `script` and
-    `policy` to insert with the filter `safe`.
+    template, styles, script: names of files in `antislop/data`. The template escapes the values. It also gets `style`,
+    `script` and `policy`, to insert with the filter `safe`.
     """
     folder = resources.files("antislop") / "data"
     style = "".join((folder / name).read_text("utf-8") for name in styles)
-    code = (folder / script).read_text("utf-8")
+    code = (folder / script).read_text("utf-8") if script else ""
     policy = (
         f"default-src 'none'; script-src 'sha256-{_hash(code)}'; style-src 'sha256-{_hash(style)}'; "
         "base-uri 'none'; form-action 'none'"
     )
-    page = load_template(template).render(style=style, script=code, policy=policy, **values)
+    page = _load_template(template).render(style=style, script=code, policy=policy, **values)
     return page.lstrip(), policy
 
 

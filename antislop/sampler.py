@@ -30,7 +30,7 @@ from antislop.interpret.activations import ActivationCache, NamesFilter
 from antislop.interpret.forward_result import ForwardResult, refuse_tensors
 from antislop.interpret.kept_text import CacheRequest, complete_and_read, request_cache
 from antislop.lists.ban_list import BanList, Bans, combine_bans, read_bans
-from antislop.trace.completions import Completion, check_prompts, pair, refuse_one_list
+from antislop.trace.completions import BATCH_SIZE, Completion, check_prompts, pair, refuse_one_list
 from antislop.trace.recording import EVENTS, NOTHING, Recording, RecordLevel
 from antislop.trace.text_pieces import stream_text
 
@@ -298,7 +298,7 @@ class AntiSlop:
         prompts: Iterable[PromptInput],
         *,
         bans: Iterable[Bans | None] | None = None,
-        batch_size: int = 16,
+        batch_size: int = BATCH_SIZE,
         seed: int | None = None,
         seeds: Iterable[int] | None = None,
         **kwargs: Any,

@@ -16,7 +16,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from antislop.decoding.protocols import PAD, KVCache, KVState, KVStates, LanguageModel, RewindableCache, fill_left
+from antislop.decoding.inferencer import KVCache, KVState, KVStates
+from antislop.decoding.protocols import PAD, LanguageModel, RewindableCache, fill_left
 
 ONE, TWO, NEW = [2, 5, 9, 3, 11], [8, 8, 4, 1, 7], [3, 10, 6]
 

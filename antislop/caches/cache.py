@@ -15,7 +15,8 @@ from antislop.caches.borrowed import BorrowedCache, decoder_part
 from antislop.caches.layers import Columns, GrowingLayer
 from antislop.caches.positions import AttentionMask, Positions
 from antislop.caches.recurrent_states import Snapshots, clear_row, put_row, select_rows
-from antislop.decoding.protocols import KVState, KVStates, RewindableCache
+from antislop.decoding.inferencer import KVState, KVStates
+from antislop.decoding.protocols import RewindableCache
 
 UNUSED_COLUMNS = 64
 """Drop the unused columns on the left once there are 64: dropping copies all states."""

@@ -18,6 +18,7 @@ from antislop.hf.pretrained import Dtype, ModelSpec
 from antislop.lists.ban_list import BanList
 from antislop.lists.bundled import constructions, dashes, default_bans, loops
 from antislop.matching.folding import Edges
+from antislop.trace.completions import BATCH_SIZE
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -261,7 +262,7 @@ class GenerationOptions:
     top_k: Annotated[int, typer.Option(min=0, help="Keep the k likeliest tokens; 0 is off.")] = 0
     repetition_penalty: Annotated[float | None, _penalty_option()] = None
     stop: StopOption = None
-    batch_size: Annotated[int, typer.Option(min=1, help="Texts generated at a time.")] = 16
+    batch_size: Annotated[int, typer.Option(min=1, help="Texts generated at a time.")] = BATCH_SIZE
     seed: Annotated[int, typer.Option(help="Determines each text, together with the key of its prompt.")] = 0
 
     @property

@@ -17,7 +17,8 @@ from antislop.display import describe_count
 from antislop.errors import InputError, first_line
 from antislop.hf.pretrained import ModelSpec, load_model, load_tokenizer
 from antislop.lists.ban_list import BanList
-from antislop.server.entry import BATCH_SIZE, check_packages
+from antislop.server.entry import check_packages
+from antislop.trace.completions import BATCH_SIZE
 
 if TYPE_CHECKING:
     from antislop.server.application import BanReloader

@@ -22,12 +22,13 @@ from antislop.datasets.samples import measure_slop
 from antislop.errors import DISTRIBUTION, InputError
 from antislop.files import read_bytes, read_json, replace_text, replacing
 from antislop.lists.ban_list import BanList
-from antislop.lists.hub import CARD, LIST, upload
+from antislop.lists.hub import CARD, LIST, join_card, list_settings, upload
 from antislop.metrics.segmentation import drop_stop_words, extract_words
 from antislop.records.journal import Record, read_records
 
 if TYPE_CHECKING:
     from datasets import Dataset
+    from huggingface_hub import DatasetCardData
 
 ROWS_PER_FILE = 100_000
 """Records per Parquet file."""
@@ -43,10 +44,6 @@ _OWN_NAME = re.compile(r"data-[a-z-]*\d{5,}-of-\d{5,}\.parquet|bans\.txt")
 _SIZES = ("n<1K", "1K<n<10K", "10K<n<100K", "100K<n<1M", "1M<n<10M", "10M<n<100M", "100M<n<1B")
 
 _CARD = """\
----
-{metadata}
----
-
 # {title}
 
 {records:,} responses to the prompts of `{source}`, written by `{model}` with
@@ -68,8 +65,6 @@ Banned phrases were counted in the finished responses. `load_dataset(…)` loads
 
 {bans}
 
-| setting | value |
-|---|---|
 {settings}
 
 ## Columns
@@ -208,11 +203,10 @@ def make_card(title: str, records: Sequence[Record], bans: BanList, made_of: Map
         and all other settings of the records.
     """
     shown_elsewhere = ("command", "license", "language")
-    settings = {name: value for name, value in made_of.items() if name not in shown_elsewhere and value is not None}
+    settings = {name: value for name, value in made_of.items() if name not in shown_elsewhere}
     counts, slop = Counter(record["arm"] for record in records), measure_slop(records, bans)
     arms = list(counts)
-    return _CARD.format(
-        metadata=_make_metadata(title, records, arms, made_of),
+    text = _CARD.format(
         title=title,
         records=len(records),
         source=made_of["source"],
@@ -223,16 +217,19 @@ def make_card(title: str, records: Sequence[Record], bans: BanList, made_of: Map
         arm_names=", ".join(f"`{arm}`" for arm in arms),
         command=made_of["command"],
         bans=f"The {len(bans):,} bans are in [{LIST}]({LIST})." if bans else "Nothing was banned.",
-        settings="\n".join(f"| {name} | `{_show(value)}` |" for name, value in settings.items()),
+        settings=list_settings(settings),
         pairs=_PAIRS.get(made_of.get("pairs") or "", ""),
         license=f"License: {made_of['license']}." if made_of.get("license") else _NO_LICENSE,
     )
+    return join_card(_describe(title, records, arms, made_of), text)
 
 
-def _make_metadata(title: str, records: Sequence[Record], arms: Sequence[str], made_of: Mapping[str, Any]) -> str:
+def _describe(
+    title: str, records: Sequence[Record], arms: Sequence[str], made_of: Mapping[str, Any]
+) -> DatasetCardData:
     from huggingface_hub import DatasetCardData
 
-    data = DatasetCardData(
+    return DatasetCardData(
         pretty_name=title,
         license=made_of.get("license") or "unknown",
         language=made_of.get("language") or find_language(records),
@@ -244,7 +241,6 @@ def _make_metadata(title: str, records: Sequence[Record], arms: Sequence[str], m
             *({"config_name": arm, "data_files": f"data-{arm}-*.parquet"} for arm in arms),
         ],
     )
-    return str(data.to_yaml())
 
 
 def find_language(records: Iterable[Mapping[str, Any]]) -> str | None:
@@ -252,11 +248,6 @@ def find_language(records: Iterable[Mapping[str, Any]]) -> str | None:
     responses = (record["response"] for record in records if record["response"])
     words = [word for response in islice(responses, LANGUAGE_SAMPLE) for word in extract_words(response)]
     return "en" if words and 1 - len(drop_stop_words(words)) / len(words) > ENGLISH_STOP_SHARE else None
-
-
-def _show(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return text.replace("`", "'").replace("|", "\\|").replace("\n", " ")
 
 
 def push(folder: Path, repo: str) -> None:

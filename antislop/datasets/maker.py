@@ -30,7 +30,7 @@ from antislop.matching.bans import Ban
 from antislop.records.journal import Record
 from antislop.records.prompts import Prompt
 from antislop.sampler import AntiSlop
-from antislop.trace.completions import Completion
+from antislop.trace.completions import BATCH_SIZE, Completion
 from antislop.trace.events import Conceded, Rewound
 
 NO_TOKEN = "the prompt has no token: give it some text"
@@ -63,7 +63,7 @@ class RecordMakerBase(ABC):
         bans: BanList | Iterable[str | Ban],
         *,
         seed: int = 0,
-        batch_size: int = 16,
+        batch_size: int = BATCH_SIZE,
         settings: dict[str, Any],
         pairs: PairFormat | None = None,
         arms: Sequence[Arm] = ("banned", "plain"),

@@ -36,6 +36,7 @@ from antislop.errors import DISTRIBUTION, InputError, first_line
 from antislop.hf.pretrained import ModelSpec, load_model, load_tokenizer
 from antislop.lists.ban_list import BanList
 from antislop.matching.bans import Ban
+from antislop.trace.completions import BATCH_SIZE
 
 BATCHES_OF_A_BLOCK = 4
 """Batches per block. A batch runs half empty at the end of a block, which costs about a tenth of the time."""
@@ -68,7 +69,7 @@ class Cluster:
         bans: BanList | Sequence[str | Ban],
         *,
         seed: int = 0,
-        batch_size: int = 16,
+        batch_size: int = BATCH_SIZE,
         settings: dict[str, Any],
         pairs: PairFormat | None = None,
         workers: int | None = None,

@@ -1,16 +1,18 @@
 from .drafts import ModelDrafter as ModelDrafter
-from .inferencer import BanningInferencer as BanningInferencer
-from .protocols import (
-    PAD as PAD,
+from .inferencer import (
+    BanningInferencer as BanningInferencer,
     DecodeOutput as DecodeOutput,
     Inferencer as Inferencer,
     KVCache as KVCache,
     KVState as KVState,
     KVStates as KVStates,
-    LanguageModel as LanguageModel,
     PrefillOutput as PrefillOutput,
-    RewindableCache as RewindableCache,
     SampleStrategy as SampleStrategy,
+)
+from .protocols import (
+    PAD as PAD,
+    LanguageModel as LanguageModel,
+    RewindableCache as RewindableCache,
     ScoreFunction as ScoreFunction,
     SharingCache as SharingCache,
     count_queries as count_queries,

@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import torch
 from torch import Tensor
 
 PAD = -1
 """In query_token_ids: no token. Fills rows that feed fewer tokens than others on their left."""
-
-
-class KVState(NamedTuple):
-    """Keys and values of one layer, both [rows, heads, tokens, head_dim]."""
-
-    keys: Tensor
-    values: Tensor
-
-
-KVStates: TypeAlias = list[KVState]
-"""The states of each layer."""
 
 
 class RewindableCache(Protocol):
@@ -72,32 +61,6 @@ class SharingCache(RewindableCache, Protocol):
         """Keep these rows, in this order; a row that is listed several times is copied, with its settled length."""
 
 
-class KVCache(RewindableCache, Protocol):
-    """A cache that also hands out its states, left-padded. Optional: the sampler calls none of this."""
-
-    def get_num_tokens(self) -> int:
-        """Return the number of tokens in the longest row; 0 for a new cache."""
-
-    def get_kv_states(self) -> KVStates:
-        """Return the states; an empty list for a new cache.
-
-        The next forward may overwrite them: clone them to keep them.
-        """
-
-    def update(self, kv_states: Sequence[tuple[Tensor, Tensor]]) -> None:
-        """Replace the contents of the cache by these states, with all of their tokens in every row.
-
-        Raises `ValueError` for states whose layers, rows or tokens disagree, and for a cache that stores something
-        else, too.
-        """
-
-    def crop(self, num_tokens: int) -> None:
-        """Remove the latest `num_tokens` tokens from every row.
-
-        Raises `ValueError` below 0, beyond the shortest row, and for a cache that can't be rewound to any length.
-        """
-
-
 class LanguageModel(Protocol):
     """Computes the logits of the next token."""
 
@@ -125,74 +88,6 @@ ScoreFunction: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 def identity(ids: Tensor, scores: Tensor) -> Tensor:  # noqa: ARG001
     """Return the scores as they are."""
     return scores
-
-
-class SampleStrategy(NamedTuple):
-    """How a token is chosen: drawn from the softmax of the processed logits, or the likeliest one."""
-
-    do_sample: bool = True
-    process: ScoreFunction = identity
-
-
-class PrefillOutput(NamedTuple):
-    """The token that follows each prompt, and the model's own logits.
-
-    token_ids: int64 [rows, 1].
-    token_logits: float32 [rows, 1, vocab]; with `all_logits` [rows, queries, vocab], those after each token of the
-        prompts, 0 at `PAD`.
-    """
-
-    token_ids: Tensor
-    token_logits: Tensor
-
-
-class DecodeOutput(NamedTuple):
-    """Tokens, and the model's own logits before them.
-
-    token_ids: int64 [rows, tokens]; after its end a row is filled with an end token, or 0 where the model has none.
-    token_logits: float32 [rows, tokens, vocab], 0 after a row's end. With `all_logits` [rows, queries - 1 + tokens,
-        vocab]: before these, those after each query but the last, 0 at `PAD`.
-    """
-
-    token_ids: Tensor
-    token_logits: Tensor
-
-
-class Inferencer(Protocol):
-    """Generates with a language model in two steps, so that a cache can be reused between them."""
-
-    @property
-    def eos_token_id(self) -> frozenset[int]:
-        """The tokens that end a text; raises `ValueError` if the model has none."""
-
-    def prefill(
-        self,
-        query_token_ids: Tensor,
-        kv_cache: RewindableCache,
-        sample_strategy: SampleStrategy,
-        *,
-        all_logits: bool = False,
-    ) -> PrefillOutput:
-        """Read a prompt, int64 [rows, tokens] with `PAD` on the left of shorter ones, and choose one token a row.
-
-        all_logits: return the logits after every token of the prompt.
-        """
-
-    def decode(
-        self,
-        query_token_ids: Tensor,
-        kv_cache: RewindableCache,
-        *,
-        max_new_tokens: int,
-        sample_strategy: SampleStrategy,
-        all_logits: bool = False,
-    ) -> DecodeOutput:
-        """Continue after query_token_ids, the tokens of the text that the cache does not hold yet.
-
-        The strategy does not see the tokens that the cache held before.
-        Stops at an end token or after `max_new_tokens`; raises `ValueError` unless that is positive.
-        all_logits: return the logits after every query, too.
-        """
 
 
 def count_queries(query_token_ids: Tensor) -> list[int]:

@@ -43,7 +43,7 @@ from antislop.hf.compiled_bans import CompiledBans, CompiledLists
 from antislop.lists.ban_list import Bans
 from antislop.processors.settings import Settings
 from antislop.sampler import AntiSlop
-from antislop.trace.completions import Completion, check_prompts, pair, refuse_one_list
+from antislop.trace.completions import BATCH_SIZE, Completion, check_prompts, pair, refuse_one_list
 from antislop.trace.events import Conceded, Event
 from antislop.trace.report import Report
 from antislop.trace.text_pieces import stream_text
@@ -177,7 +177,7 @@ class EndpointSampler:
         prompts: Iterable[PromptInput],
         *,
         bans: Iterable[Bans | None] | None = None,
-        batch_size: int = 16,
+        batch_size: int = BATCH_SIZE,
         seed: int | None = None,
         seeds: Iterable[int] | None = None,
         **settings: Any,

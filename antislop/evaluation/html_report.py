@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from antislop.datasets.samples import PLAIN
-from antislop.display import describe_count, format_csv, format_number, load_template
+from antislop.display import describe_count, fill_page, format_csv, format_number
 from antislop.evaluation.evaluation import FALSE_SHARE, Evaluation
 from antislop.evaluation.figures import INK, MUTED, RULE, choose_colors, draw_figures, name_file, save_figure
 from antislop.evaluation.rows import (
@@ -77,7 +77,9 @@ def write_table(evaluation: Evaluation) -> str:
 def render_page(evaluation: Evaluation, about: Mapping[str, Any], figures: Mapping[str, str]) -> str:
     """Return the page. figures: SVG by the names of `draw_figures`."""
     arms = list(evaluation.sizes)
-    return load_template("report.html").render(
+    page, _ = fill_page(
+        "report.html",
+        styles=("page.css", "report.css"),
         evaluation=evaluation,
         about=about,
         arms=arms,
@@ -95,6 +97,7 @@ def render_page(evaluation: Evaluation, about: Mapping[str, Any], figures: Mappi
         changes={arm: _split(changes) for arm, changes in evaluation.changes.items()},
         hinted=[arm for arm, chance in evaluation.chances.items() if chance > FALSE_SHARE],
     )
+    return page
 
 
 def _describe_figure(name: str, arms: Sequence[str]) -> tuple[str, str]:

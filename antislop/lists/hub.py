@@ -5,16 +5,20 @@ An address is hf://owner/name/file or hf://owner/name@revision/file; without a f
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import regex
 
 from antislop.display import make_visible
 from antislop.errors import BanError, InputError, first_line
 from antislop.matching.bans import Ban
+
+if TYPE_CHECKING:
+    from huggingface_hub import CardData
 
 LIST, CARD = "bans.txt", "README.md"
 
@@ -108,6 +112,27 @@ def upload(folder: Path, repo: str, *, private: bool | None = None, replacing: S
         ) from error
 
 
+def join_card(data: CardData, text: str) -> str:
+    """Return a card as Markdown: its metadata, and a text."""
+    return f"---\n{data.to_yaml()}\n---\n\n{text}"
+
+
+def show_value(value: Any) -> str:
+    r"""Return a value as code in a cell of a Markdown table.
+
+    >>> show_value("a|b\n"), show_value([1, None])
+    ('`a\\|b␊`', '`[1, null]`')
+    """
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return "`" + make_visible(text).replace("`", "'").replace("|", "\\|") + "`"
+
+
+def list_settings(settings: Mapping[str, Any]) -> str:
+    """Return a Markdown table of the settings that are not None."""
+    rows = (f"| {name} | {show_value(value)} |" for name, value in settings.items() if value is not None)
+    return "\n".join(("| setting | value |", "|---|---|", *rows))
+
+
 def make_card(bans: Sequence[Ban], repo: str, *, source: str | None, license: str | None) -> str:
     """Return a card as Markdown."""
     from huggingface_hub import DatasetCardData
@@ -122,7 +147,7 @@ def make_card(bans: Sequence[Ban], repo: str, *, source: str | None, license: st
         configs=[{"config_name": "default", "data_files": LIST}],
     )
     kinds = Counter(ban.pattern.kind for ban in bans)
-    rows = [f"| {_show(ban.text)} | {ban.pattern.kind} | {ban.weight:g} |" for ban in bans[:_SHOWN]]
+    rows = [f"| {show_value(ban.text)} | {ban.pattern.kind} | {ban.weight:g} |" for ban in bans[:_SHOWN]]
     text = _CARD.format(
         title=title,
         repo=repo,
@@ -133,8 +158,4 @@ def make_card(bans: Sequence[Ban], repo: str, *, source: str | None, license: st
         source=source or "not stated",
         file=LIST,
     )
-    return f"---\n{data.to_yaml()}\n---\n\n{text}"
-
-
-def _show(phrase: str) -> str:
-    return "`" + make_visible(phrase).replace("`", "'").replace("|", "\\|") + "`"
+    return join_card(data, text)

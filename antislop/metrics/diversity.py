@@ -10,16 +10,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from antislop.metrics.blocks import BASE, Longs, NGram, encode_known, encode_ngrams
 from antislop.metrics.estimates import Floats
 
 MOST_OVERUSED = 40
-BASE = 1 << 21
-"""The number of a word is below this, so that three of them are digits of one 64-bit number."""
 NGRAMS_AT_ONCE = 1 << 19  # that are counted at once
 _EPSILON = 0.1  # replaces 0 hits of an n-gram order: method 1 of Chen and Cherry (doi 10.3115/v1/W14-3346)
 
 
-def count_distinct(words: NDArray[np.int64], *, window: int) -> NDArray[np.int64]:
+def count_distinct(words: Longs, *, window: int) -> Longs:
     """Return the number of distinct words in each window of `window` words; its time does not depend on the window.
 
     >>> count_distinct(np.array([1, 2, 1, 1]), window=2)
@@ -40,14 +39,14 @@ def count_distinct(words: NDArray[np.int64], *, window: int) -> NDArray[np.int64
     return np.cumsum(changes)[:windows]
 
 
-def count_distinct_ngrams(pieces: NDArray[np.int64], n: int) -> NDArray[np.int64]:
+def count_distinct_ngrams(pieces: Longs, n: int) -> Longs:
     """Return the number of distinct n-grams, n up to 3, in each piece; pieces: [pieces, words].
 
     >>> count_distinct_ngrams(np.array([[1, 2, 1, 2], [1, 2, 3, 4]]), 2)
     array([2, 3])
     """
-    ordered = np.sort(_encode(pieces, n), axis=1)
-    distinct: NDArray[np.int64] = (ordered[:, 1:] != ordered[:, :-1]).sum(axis=1) + 1
+    ordered = np.sort(encode_ngrams(pieces, n), axis=1)
+    distinct: Longs = (ordered[:, 1:] != ordered[:, :-1]).sum(axis=1) + 1
     return distinct
 
 
@@ -91,16 +90,16 @@ def _penalize(length: int, lengths: Counter[int]) -> float:
 
 
 class Overused(NamedTuple):
-    ngrams: tuple[tuple[str, ...], ...]
-    counts: NDArray[np.int64]  # [texts]: the occurrences of all of them in each text
+    ngrams: tuple[NGram, ...]
+    counts: Longs  # [texts]: the occurrences of all of them in each text
 
 
 def find_overused(
     words: NDArray[np.int32],
-    lengths: NDArray[np.int64],
+    lengths: Longs,
     numbers: Mapping[str, int],
     *,
-    shares: Mapping[tuple[str, ...], float],
+    shares: Mapping[NGram, float],
     n: int,
     top: int = MOST_OVERUSED,
 ) -> Overused:
@@ -112,7 +111,8 @@ def find_overused(
     shares: of human n-grams, 0 to 1; others count as the rarest of these.
     """
     ends = np.cumsum(lengths)
-    human_codes, human_shares = _encode_shares(shares, numbers, n)
+    known, human_codes = encode_known(shares, numbers, n)
+    human_shares = np.array([shares[gram] for gram in known], dtype=float)
     parts = max(1, len(words) // NGRAMS_AT_ONCE)
     rarest = min(shares.values(), default=1.0)
     best_codes, best_ratios = np.zeros(0, np.int64), np.zeros(0)
@@ -131,7 +131,7 @@ def find_overused(
     return Overused(_decode(best_codes, numbers, n), occurrences)
 
 
-def _take_best(codes: NDArray[np.int64], ratios: Floats, top: int) -> tuple[NDArray[np.int64], Floats]:
+def _take_best(codes: Longs, ratios: Floats, top: int) -> tuple[Longs, Floats]:
     if len(ratios) > top:
         is_high = ratios >= np.partition(ratios, -top)[-top]
         codes, ratios = codes[is_high], ratios[is_high]
@@ -139,36 +139,17 @@ def _take_best(codes: NDArray[np.int64], ratios: Floats, top: int) -> tuple[NDAr
     return codes[order], ratios[order]
 
 
-def _read_codes(
-    words: NDArray[np.int32], ends: NDArray[np.int64], n: int
-) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+def _read_codes(words: NDArray[np.int32], ends: Longs, n: int) -> Iterator[tuple[Longs, Longs]]:
     for start in range(0, max(1, len(words)), NGRAMS_AT_ONCE):
-        codes = _encode(words[start : start + NGRAMS_AT_ONCE + n - 1], n)
+        codes = encode_ngrams(words[start : start + NGRAMS_AT_ONCE + n - 1], n)
         texts, last_texts = (
             np.searchsorted(ends, np.arange(start, start + len(codes)) + offset, side="right") for offset in (0, n - 1)
         )
         yield codes[texts == last_texts], texts[texts == last_texts]
 
 
-def _encode(words: NDArray[np.int64] | NDArray[np.int32], n: int) -> NDArray[np.int64]:
-    """Return numbers of the n-grams along the last axis; the numbers of their words are the digits."""
-    size = max(0, words.shape[-1] - n + 1)
-    codes = np.zeros((*words.shape[:-1], size), dtype=np.int64)
-    for i in range(n):
-        codes = codes * BASE + words[..., i : i + size]
-    return codes
-
-
-def _decode(codes: NDArray[np.int64], numbers: Mapping[str, int], n: int) -> tuple[tuple[str, ...], ...]:
+def _decode(codes: Longs, numbers: Mapping[str, int], n: int) -> tuple[NGram, ...]:
     grams = [[int(code) // BASE ** (n - 1 - i) % BASE for i in range(n)] for code in codes]
     needed = {number for gram in grams for number in gram}
     words = {number: word for word, number in numbers.items() if number in needed}
     return tuple(tuple(words.get(number, "…") for number in gram) for gram in grams)
-
-
-def _encode_shares(
-    shares: Mapping[tuple[str, ...], float], numbers: Mapping[str, int], n: int
-) -> tuple[NDArray[np.int64], Floats]:
-    known = [gram for gram in shares if all(word in numbers for word in gram)]
-    codes = _encode(np.array([[numbers[word] for word in gram] for gram in known], np.int64).reshape(-1, n), n)
-    return codes.ravel(), np.array([shares[gram] for gram in known], dtype=float)

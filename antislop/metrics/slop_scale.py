@@ -14,12 +14,12 @@ from typing import Literal, NamedTuple
 from antislop.data import FOLDER
 from antislop.errors import InputError
 from antislop.files import read_json
+from antislop.metrics.blocks import NGram
 from antislop.metrics.segmentation import extract_words
 
 RANGE_MARGIN = 0.1  # of the width, on both sides
 
 Over = Literal["words", "content"]
-NGram = tuple[str, ...]
 
 
 class Range(NamedTuple):

@@ -13,12 +13,13 @@ import numpy as np
 from antislop.errors import InputError
 from antislop.lists.ban_list import BanList
 from antislop.matching.bans import drop_overlaps
+from antislop.metrics.blocks import cut_blocks
 from antislop.metrics.definitions import COMPARED_TEXTS, METRICS, Metric, define_hits, name_hits
 from antislop.metrics.diversity import Overused, find_overused, measure_self_bleu
 from antislop.metrics.estimates import Floats
 from antislop.metrics.slop_counts import ContrastCount
 from antislop.metrics.slop_scale import Scale
-from antislop.metrics.text_counts import BEGINNING_WORDS, WINDOW_WORDS, TextCounts, cut_at_spaces
+from antislop.metrics.text_counts import BEGINNING_WORDS, WINDOW_WORDS, TextCounts
 
 
 class Tally:
@@ -95,21 +96,23 @@ class Tally:
         """
         self._sums.clear()
         self._owners.append(self._find_group(group))
-        self._counts.open_text()
         counted: Counter[str] = Counter()
         contrasts = ContrastCount()
-        pieces: Iterable[str] = [text] if isinstance(text, str) else cut_at_spaces(text)
+        pieces: Iterable[str] = [text] if isinstance(text, str) else cut_blocks(text)
         for name, bans in self._bans.items():
             pieces = _count_hits(bans, pieces, name, counted)
-        for piece in pieces:
-            self._counts.add(piece)
-            contrasts.read(piece)
-            counted["characters"] += len(piece)
-            counted.update({name: counter(piece) for name, counter in self._counters.items()})
-        self._counts.close_text()
+        self._counts.add(self._count_others(pieces, contrasts, counted))
         contrasts.read("", is_last=True)
         names = ["characters", *self._bans, *self._counters]
         self._note({name: counted[name] for name in names} | {"contrasts": contrasts.count, **(sums or {})})
+
+    def _count_others(self, pieces: Iterable[str], contrasts: ContrastCount, counted: Counter[str]) -> Iterator[str]:
+        """Pass on the pieces of a text, and count in them what is not counted in words."""
+        for piece in pieces:
+            contrasts.read(piece)
+            counted["characters"] += len(piece)
+            counted.update({name: counter(piece) for name, counter in self._counters.items()})
+            yield piece
 
     def _note(self, sums: Mapping[str, float]) -> None:
         for name, amount in sums.items():

@@ -1,6 +1,6 @@
 """Count the words, sentences and paragraphs of many texts at once, as arrays, in bounded memory.
 
-Texts are gathered to blocks that end where white space begins. What is open at the end of a block is kept as numbers.
+What is open at the end of a block is kept as numbers.
 """
 
 from __future__ import annotations
@@ -8,21 +8,26 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Iterable, Iterator
-from typing import TypeAlias
-from zlib import crc32
+from itertools import chain
 
 import numpy as np
-from numpy.typing import NDArray
 
-from antislop.metrics.diversity import BASE, count_distinct, count_distinct_ngrams
+from antislop.metrics.blocks import (
+    BASE,
+    BLOCK_CHARACTERS,
+    VOCABULARY,
+    Flags,
+    Longs,
+    count_up,
+    cut_blocks,
+    encode_known,
+    encode_ngrams,
+    hash_word,
+)
+from antislop.metrics.diversity import count_distinct, count_distinct_ngrams
 from antislop.metrics.segmentation import BREAK, END, QUOTED, WORD, drop_stop_words, fold
 from antislop.metrics.slop_scale import Scale
 
-BLOCK_CHARACTERS = 1 << 19  # that are counted at once
-LONGEST_BLOCKS = 4
-"""Blocks without white space or a comma after which a text is cut anywhere, even within a word."""
-VOCABULARY = 1 << 19
-"""Words that are told apart by their spelling; words that first occur after these are told apart by a hash."""
 WINDOW_WORDS = 500  # words
 PIECE_WORDS = 100  # words
 BEGINNING_WORDS = 200  # words
@@ -31,12 +36,8 @@ _SENTENCE, _PARAGRAPH, _TEXT = "\0", "\1", "\2"  # marks where one ends
 _MARKS = {_SENTENCE: 0, _PARAGRAPH: 1, _TEXT: 2}
 _OTHER = "\3"  # replaces marks that a text contains; neither is white space or part of a word
 _TOKEN = re.compile(rf"{WORD.pattern}|[{_SENTENCE}{_PARAGRAPH}{_TEXT}]")
-_COMMAS = ",;，；、"
-_CONTENT, _SLOP = 1, 2
+_CONTENT, _SLOP, _THIRD = 1, 2, 4  # content words, slop words, and third words of trigrams of the scale
 _HASHED = BASE // 2  # the first number of words that are told apart by a hash
-
-Longs: TypeAlias = NDArray[np.int64]
-Flags: TypeAlias = NDArray[np.bool_]
 
 
 class WordNumbers(dict[str, int]):
@@ -44,36 +45,26 @@ class WordNumbers(dict[str, int]):
 
     def __init__(self, scale: Scale) -> None:
         super().__init__(_MARKS)
-        self.kinds = np.full(BASE, _CONTENT, np.uint8)  # of each number, the sum of `_CONTENT` and `_SLOP`
-        self.ids = np.zeros(BASE, np.int64)  # of each number, a small one for words of the scale's trigrams, else 0
-        self._slop = scale.words
-        self._ids = {word: i for i, word in enumerate(sorted({word for gram in scale.trigrams for word in gram}), 1)}
-        self._listed = {*self._slop, *self._ids, *(word for grams in scale.human.values() for g in grams for word in g)}
-        self.trigrams = self._encode(np.array([[self._ids[word] for word in gram] for gram in scale.trigrams]))
+        self.kinds = np.full(BASE, _CONTENT, np.uint8)  # of each number, the sum of its kinds
+        self._slop, self._trigrams = scale.words, scale.trigrams
+        self._thirds = {third for _, _, third in scale.trigrams}
+        self._listed = {*scale.words, *chain.from_iterable(chain(scale.trigrams, *scale.human.values()))}
 
     def __missing__(self, word: str) -> int:
         is_content = bool(drop_stop_words([word]))
         if len(self) >= VOCABULARY and is_content and word not in self._listed:
-            return _HASHED + crc32(word.encode("utf-8", "surrogatepass")) % _HASHED
+            return _HASHED + hash_word(word) % _HASHED
         number = self[word] = len(self)
-        self.kinds[number] = _CONTENT * is_content + _SLOP * (word in self._slop)
-        self.ids[number] = self._ids.get(word, 0)
+        self.kinds[number] = _CONTENT * is_content + _SLOP * (word in self._slop) + _THIRD * (word in self._thirds)
         return number
 
     def find_trigrams(self, words: Longs) -> Flags:
         """Return whether each word is the third of a trigram of the scale."""
-        ids = self.ids[words]
-        grams = np.stack([ids[:-2], ids[1:-1], ids[2:]], axis=1)
-        thirds = np.flatnonzero(grams.all(axis=1))
-        is_listed = np.isin(self._encode(grams[thirds]), self.trigrams)
+        _, listed = encode_known(self._trigrams, self, 3)
+        candidates = np.flatnonzero(self.kinds[words[2:]] & _THIRD)
         is_third = np.zeros(len(words), bool)
-        is_third[thirds[is_listed] + 2] = True
+        is_third[2 + candidates[np.isin(encode_ngrams(words, 3)[candidates], listed)]] = True
         return is_third
-
-    def _encode(self, grams: Longs) -> Longs:
-        size = len(self._ids) + 1
-        grams = grams.reshape(-1, 3)
-        return (grams[:, 0] * size + grams[:, 1]) * size + grams[:, 2]
 
 
 class TextCounts:
@@ -92,19 +83,16 @@ class TextCounts:
         self._speech = _Speech()
         self._latest, self._latest_listed = _Latest(WINDOW_WORDS - 1), _Latest(2)
 
-    def open_text(self) -> None:
+    def add(self, pieces: Iterable[str]) -> None:
+        """Count a text, which comes in pieces."""
         for column in self.sums.values():
             column.append(0.0)
-
-    def add(self, piece: str) -> None:
-        for start in range(0, len(piece), BLOCK_CHARACTERS):
-            self._gather(_replace_marks(piece[start : start + BLOCK_CHARACTERS]))
-
-    def close_text(self) -> None:
+        for block in cut_blocks(pieces):
+            self._gather(_replace_marks(block))
         self._gather(f" {_TEXT}")
 
     def flush(self) -> None:
-        """Count what was added. Only between texts."""
+        """Count what was added."""
         block, self._parts, self._size = "".join(self._parts), [], 0
         if block:
             self._count(block)
@@ -113,11 +101,7 @@ class TextCounts:
         self._parts.append(part)
         self._size += len(part)
         if self._size >= BLOCK_CHARACTERS:
-            block = "".join(self._parts)
-            end = _find_cut(block)
-            self._parts, self._size = [block[end:]], len(block) - end
-            if end:
-                self._count(block[:end])
+            self.flush()
 
     def _count(self, block: str) -> None:
         self._add("dialogues", np.array(list(self._speech.find(block, text=self._text)), np.int64))
@@ -143,9 +127,7 @@ class TextCounts:
         self._add("paragraphs", texts[ends][lengths > 0])
 
     def _count_words(self, words: Longs, texts: Longs) -> None:
-        begins = np.flatnonzero(np.diff(texts, prepend=-1))
-        places = np.arange(len(words)) - np.repeat(begins, np.diff(begins, append=len(words)))
-        places += np.frombuffer(self.sums["words"])[texts].astype(np.int64)
+        places = count_up(texts) + np.frombuffer(self.sums["words"])[texts].astype(np.int64)
         self._add("words", texts)
         self.beginnings.frombytes(words[places < BEGINNING_WORDS].astype(np.int32).tobytes())
         kinds = self.numbers.kinds[words]
@@ -244,26 +226,3 @@ def _replace_marks(text: str) -> str:
     for mark in _MARKS:
         text = text.replace(mark, _OTHER)
     return text
-
-
-def cut_at_spaces(pieces: Iterable[str]) -> Iterator[str]:
-    """Yield a text in pieces that end where white space begins, if they are not too long."""
-    rest = ""
-    for piece in pieces:
-        rest += piece
-        if end := _find_cut(rest):
-            yield rest[:end]
-            rest = rest[end:]
-    if rest:
-        yield rest
-
-
-def _find_cut(block: str) -> int:
-    """Return where a block can be cut; 0 if it has no such place yet."""
-    end = len(block.rstrip())
-    if end == len(block):
-        parts = block.rsplit(None, 1)
-        end = len(parts[0]) if len(parts) > 1 else 0
-    if not end:
-        end = max(block.rfind(comma) for comma in _COMMAS) + 1
-    return len(block) if not end and len(block) >= LONGEST_BLOCKS * BLOCK_CHARACTERS else end

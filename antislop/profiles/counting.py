@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from antislop.metrics.blocks import Longs, count_up, cut_blocks
 from antislop.metrics.segmentation import drop_stop_words, straighten
 from antislop.metrics.slop_counts import PatternSearch
 from antislop.profiles.ngrams import (
@@ -27,11 +28,9 @@ from antislop.profiles.ngrams import (
     Grams,
     Hashes,
     Kind,
-    Longs,
     Progress,
     Reading,
     Texts,
-    cut_sentences,
     mark_ends,
 )
 from antislop.records.texts import AnyText, cut
@@ -187,7 +186,7 @@ def _find_characters(text: AnyText, places: Iterable[tuple[Occurrences, int]]) -
             tokens.append((place, entry))
     tokens.sort(key=itemgetter(0))
     first = read = 0  # tokens and characters before the part
-    for part in cut_sentences(text) if tokens else ():
+    for part in cut_blocks(cut(text)) if tokens else ():
         starts = [match.start() for match in TOKEN.finditer(straighten(part))]
         while tokens and tokens[0][0] < first + len(starts):
             place, entry = tokens.pop(0)
@@ -334,9 +333,7 @@ class _CountTable:
         rows, numbers, prompts, places = rows[is_new], numbers[is_new], prompts[is_new], found.places[is_new]
         bits = prompts % PROMPT_CLASSES
         np.bitwise_or.at(columns.prompts, (rows, bits // 8), (1 << bits % 8).astype(np.uint8))
-        begins = np.flatnonzero(np.diff(rows, prepend=-1))  # of each row's texts, which are consecutive
-        rank = np.arange(len(rows)) - np.repeat(begins, np.diff(begins, append=len(rows)))
-        slot = np.minimum(columns.texts[rows], EXAMPLES_PER_ENTRY) + rank
+        slot = np.minimum(columns.texts[rows], EXAMPLES_PER_ENTRY) + count_up(rows)  # a row's texts are consecutive
         has_room = slot < EXAMPLES_PER_ENTRY
         columns.places[rows[has_room], slot[has_room]] = np.stack([numbers[has_room], places[has_room]], axis=1)
         np.add.at(columns.texts, rows, np.uint32(1))

@@ -4,37 +4,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from hashlib import blake2b
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from antislop.matching.folding import SENTENCE_ENDS
-from antislop.metrics.segmentation import drop_stop_words, straighten
+from antislop.metrics.blocks import BLOCK_CHARACTERS, ENDS, VOCABULARY, Flags, Longs, cut_blocks, hash_word
+from antislop.metrics.segmentation import WORD, drop_stop_words, straighten
 from antislop.records.texts import AnyText, cut, hash_prompt
 
 Kind = Literal["word", "phrase", "content", "construction"]
 Texts: TypeAlias = Callable[[], Iterable[AnyText]]
 """Returns all texts at each call, so that they can be read repeatedly."""
-Longs: TypeAlias = npt.NDArray[np.int64]
 Hashes: TypeAlias = npt.NDArray[np.uint64]
-Flags: TypeAlias = npt.NDArray[np.bool_]
 
 PHRASE_WORDS = 5
 CONTENT_WORDS = 3
 PROMPT_GROUPS = 32  # in which occurrences are counted, for intervals
-TOKEN = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)?|[^\w\s]+|[\d_]+")
-CHUNK_CHARACTERS = 1 << 19
-"""Minimum number of characters that are processed at once; a longer text is cut after the end of a sentence."""
-LONGEST_SENTENCE = 1 << 20
-"""Characters after which a sentence is cut, where white space begins or else anywhere; n-grams don't cross that cut."""
+TOKEN = re.compile(rf"{WORD.pattern}|[^\w\s]+|[\d_]+")
 MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # 2**64 over the golden ratio
 
-_ENDS = re.escape("…" + "".join(sorted(SENTENCE_ENDS)))
-_HARD = re.compile(rf"[\d{_ENDS}]")
-_LAST_END = re.compile(rf"(?s:.*)[{_ENDS}](?=\s)")
-_KNOWN_TOKENS = 1 << 19
+_HARD = re.compile(rf"[\d{ENDS}]")
 _STOP, _SOFT, _HARD_BREAK = 1, 2, 3  # kinds of tokens; 0 are content words
 _CONTENT = np.uint64(0xC2B2AE3D27D4EB4F)  # keeps content n-grams apart from phrases
 
@@ -49,15 +39,14 @@ class Codes(dict[str, int]):
     """Maps tokens to 62 bits: a hash of the lower-case token, two bits for its kind, one if it is capitalized."""
 
     def __missing__(self, token: str) -> int:
-        if len(self) >= _KNOWN_TOKENS:
+        if len(self) >= VOCABULARY:
             self.clear()  # a code depends on the token alone
         lower = token.lower()
         if token[0].isalpha():
             kind = 0 if drop_stop_words([lower]) else _STOP
         else:
             kind = _HARD_BREAK if _HARD.search(token) else _SOFT
-        digest = int.from_bytes(blake2b(lower.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
-        code = self[token] = (digest >> 5 << 3) | kind << 1 | token[0].isupper()
+        code = self[token] = (hash_word(lower) >> 5 << 3) | kind << 1 | token[0].isupper()
         return code
 
 
@@ -169,7 +158,7 @@ class Reading:
         for part in self._read():
             gathered.append(part)
             size += len(part.content)
-            if size >= CHUNK_CHARACTERS or not part.is_last:  # so that a chunk has one part of a text at most
+            if size >= BLOCK_CHARACTERS or not part.is_last:  # so that a chunk has one part of a text at most
                 chunk = self._take(gathered, size, tokens)
                 yield chunk
                 gathered, size, tokens = [], 0, chunk.open_tokens
@@ -179,7 +168,7 @@ class Reading:
     def _read(self) -> Iterator[Part]:
         for text in self._source():
             prompt = self.prompts.setdefault(hash_prompt(text), len(self.prompts))
-            for content, is_first, is_last in mark_ends(cut_sentences(text)):
+            for content, is_first, is_last in mark_ends(cut_blocks(cut(text))):
                 yield Part(self.texts, prompt, content, is_first, is_last)
             self.texts += 1
 
@@ -191,28 +180,6 @@ class Reading:
         if self._progress is not None:
             self._progress(self._number, self.characters, self._total)
         return chunk
-
-
-def cut_sentences(text: AnyText) -> Iterator[str]:
-    """Yield a text in parts of at least `CHUNK_CHARACTERS` characters, which end with a sentence."""
-    rest = ""
-    for piece in cut(text):
-        for start in range(0, len(piece), CHUNK_CHARACTERS):
-            rest += piece[start : start + CHUNK_CHARACTERS]
-            if len(rest) >= CHUNK_CHARACTERS and (end := _find_cut(rest)):
-                yield rest[:end]
-                rest = rest[end:]
-    yield rest
-
-
-def _find_cut(text: str) -> int:
-    """Return where a text can be cut; 0 if it has no such place yet."""
-    if end := _LAST_END.match(text):
-        return end.end()
-    if len(text) < LONGEST_SENTENCE:
-        return 0
-    parts = text.rsplit(None, 1)
-    return len(parts[0]) if len(parts) > 1 else len(text)
 
 
 def mark_ends(parts: Iterable[str]) -> Iterator[tuple[str, bool, bool]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import log
 
-from antislop.display import describe_count, format_number, load_template
+from antislop.display import describe_count, fill_page, format_number
 from antislop.profiles.profiles import Entry, Profile
 
 SHOWN_AT_ONCE, MAX_SHOWN = 20, 500
@@ -24,7 +24,9 @@ def render_page(profile: Profile) -> str:
     sections: dict[str, list[Entry]] = {name: [] for name in _SECTIONS}
     for entry in profile.entries:
         sections["name" if entry.is_name and entry.kind == "word" else entry.kind].append(entry)
-    return load_template("profile.html").render(
+    page, _ = fill_page(
+        "profile.html",
+        styles=("page.css", "report.css"),
         headline=make_headline(profile),
         profile=profile,
         sections=[
@@ -36,6 +38,7 @@ def render_page(profile: Profile) -> str:
         max_ratio=max((entry.ratio or 1.0 for entry in profile.entries), default=1.0),
         scale=_scale,
     )
+    return page
 
 
 def make_headline(profile: Profile) -> str:

@@ -9,8 +9,8 @@ from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from antislop.metrics.blocks import Longs
 from antislop.metrics.segmentation import drop_stop_words
 from antislop.profiles.human_rates import HumanRate
 from antislop.profiles.ngrams import Kind, cut_words
@@ -18,8 +18,6 @@ from antislop.profiles.quantiles import find_student
 
 EXPLAINED_SHARE = 0.95
 """Share of an entry's occurrences within a longer entry from which the longer one explains it."""
-
-Counts = npt.NDArray[np.int64]
 
 
 class RateRatio(NamedTuple):
@@ -30,7 +28,7 @@ class RateRatio(NamedTuple):
     high: float | None
 
 
-def estimate_error(groups: Counts, group_words: Counts) -> float:
+def estimate_error(groups: Longs, group_words: Longs) -> float:
     """Return the relative standard error of a rate, over prompts, since texts to one prompt are not independent.
 
     The linearized variance of a ratio of sums over clusters (Cochran 1977, Sampling Techniques, 3rd edition, section

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from antislop.errors import DISTRIBUTION, InputError
 from antislop.lists.ban_list import Bans
+from antislop.trace.completions import BATCH_SIZE
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
 
     from antislop.endpoint.endpoint import Endpoint
 
-BATCH_SIZE = 16
 _PACKAGES = ("aiohttp", "fastapi", "prometheus_client", "sse_starlette", "uvicorn")
 
 

@@ -30,6 +30,7 @@ from antislop.hf.refusals import max_positions
 from antislop.lists.ban_list import Bans, read_bans
 from antislop.server.backend import BackendError, Busy, GenerationRequest, PromptChoices
 from antislop.server.request_preparer import RequestGrammar, RequestPreparer
+from antislop.trace.completions import BATCH_SIZE
 from antislop.trace.events import Event, Finished, Forwarded
 
 GRAMMAR_SECONDS = 10.0
@@ -64,7 +65,7 @@ class LocalBackend:
         tokenizer: PreTrainedTokenizerBase,
         *,
         bans: Bans = (),
-        batch_size: int = 16,
+        batch_size: int = BATCH_SIZE,
         max_model_len: int | None = None,
         queue_length: int = 128,
         name: str | None = None,

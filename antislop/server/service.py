@@ -87,7 +87,6 @@ class Service:
         prompts: Sequence[Sequence[int]],
         *,
         default_tokens: int | None,
-        alternatives: int | None,
         echoes: Sequence[str | None] = (),
     ) -> list[GenerationRequest]:
         """Return the requests of a body, `n` for each prompt. Raises `RequestError`.
@@ -117,7 +116,7 @@ class Service:
                 method=body.ban_method,
                 schema=body.response_format.schema_text,
                 logit_bias=body.logit_bias,
-                alternatives=alternatives,
+                alternatives=body.alternatives,
                 echo=echo,
             )
             for number, (prompt, length, echo) in enumerate(repeated)

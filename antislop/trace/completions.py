@@ -13,6 +13,8 @@ from antislop.matching.bans import Ban
 from antislop.records.chats import is_chat
 from antislop.trace.report import Report
 
+BATCH_SIZE = 16
+"""Texts that are written at a time by default."""
 T = TypeVar("T")
 Value = TypeVar("Value")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import ModelCard
+from huggingface_hub import ModelCard, ModelCardData
 from huggingface_hub.errors import HfHubHTTPError
 from peft import get_peft_model
 from peft.tuners.tuners_utils import BaseTunerLayer
@@ -34,12 +34,13 @@ from antislop.display import describe_count
 from antislop.errors import InputError
 from antislop.files import read_json, replace_text
 from antislop.lists.ban_list import BanList
+from antislop.lists.hub import CARD, join_card, list_settings
 from antislop.metrics.segmentation import extract_words
 from antislop.tuning.dpo import make_dpo_trainer
 from antislop.tuning.rows import FTPORow, Loss
 from antislop.tuning.trainer import FTPOConfig, FTPOTrainer, StopAtWin, collate, find_rate, make_adapter, unfreeze
 
-CHECKPOINTS, SETTINGS, PLOT, CARD = "checkpoints", "tuning.json", "tuning.svg", "README.md"
+CHECKPOINTS, SETTINGS, PLOT = "checkpoints", "tuning.json", "tuning.svg"
 WRITTEN = ("adapter_*", "*.safetensors", "*.safetensors.index.json", "*config.json")
 """What a model leaves in a folder, and another one might read."""
 LOGS, CHECKPOINT_LOGS = 8, 4
@@ -423,20 +424,14 @@ def describe(result: TuneResult, settings: Mapping[str, Any], model: PreTrainedM
     if Path(base).exists():  # a card is for others, who have no use for the folders of this machine
         settings["model"] = base = Path(base).resolve().name
     license = read_license(model.name_or_path)
-    head = {
-        "base_model": base if "/" in base else None,
-        "license": license,
-        "library_name": "transformers" if settings["merge"] or settings["rank"] is None else "peft",
-        "tags": f"[antislop, {settings['loss']}]",
-    }
-    front = "\n".join(f"{name}: {value}" for name, value in head.items() if value is not None)
+    data = ModelCardData(
+        base_model=base if "/" in base else None,
+        license=license,
+        library_name="transformers" if settings["merge"] or settings["rank"] is None else "peft",
+        tags=["antislop", settings["loss"]],
+    )
     before, after = ("not measured" if hits is None else f"{hits:.1f}" for hits in (result.before, result.after))
-    rows = "\n".join(f"| {name} | {value} |" for name, value in settings.items() if value is not None)
-    return f"""\
----
-{front}
----
-
+    text = f"""\
 # {base}, tuned against its habits
 
 Made with `antislop tune` ([antislop](https://github.com/antislop/antislop) {__version__}) by
@@ -448,20 +443,19 @@ Made with `antislop tune` ([antislop](https://github.com/antislop/antislop) {__v
 
 {result.steps:,} steps; the chosen side wins in {result.win:.0%}. ![curves]({PLOT})
 
-| setting | value |
-|---|---|
-{rows}
+{list_settings(settings)}
 
 The bans come from: {bans.source or "no file"}.
 
 The license is that of the base model: {license or "its card was not found, or names none"}. Nobody has checked whether
 the texts of this model are true, good or safe.
 """
+    return join_card(data, text)
 
 
 def read_license(model: str) -> str | None:
     """Return the license that a model's card names; None without a card, or if the hub can't be reached."""
-    card = Path(model) / "README.md"
+    card = Path(model) / CARD
     with suppress(OSError, ValueError, HfHubHTTPError):
         license: str | None = ModelCard.load(
             card if card.is_file() else model, ignore_metadata_errors=True

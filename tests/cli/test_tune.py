@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from huggingface_hub import ModelCard
 from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner, Result
 
@@ -96,9 +97,11 @@ def test_what_it_says(tmp_path: Path) -> None:
     result = run(*FEW)
     assert "24 rows of 24 in pairs.jsonl" in result.stderr and "3 steps; the chosen side wins in" in result.stderr
     assert "banned phrases per 1,000 words, in a few samples: " in result.stderr
-    card = (tmp_path / "tuned" / "README.md").read_text(encoding="utf-8")
-    assert "library_name: peft" in card and "| rank | 4 |" in card and "24 places" in card
-    assert "license: apache-2.0" in card and "The bans come from: the bundled list." in card
+    card = ModelCard.load(tmp_path / "tuned" / "README.md")
+    data = card.data.to_dict()
+    assert (data["library_name"], data["license"], data["tags"]) == ("peft", "apache-2.0", ["antislop", "ftpo"])
+    assert "| rank | `4` |" in card.text and "24 places" in card.text
+    assert "The bans come from: the bundled list." in card.text
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,9 @@ from transformers import PreTrainedModel
 from antislop import AntiSlop, Ban, tiny_model
 from antislop.decoding.drafts import ModelDrafter, PhraseDrafter, common_start
 from antislop.decoding.engine import BatchEngine
-from antislop.decoding.inferencer import BanningInferencer
+from antislop.decoding.inferencer import BanningInferencer, SampleStrategy
 from antislop.decoding.loop import decode
-from antislop.decoding.protocols import LanguageModel, SampleStrategy, fill_left
+from antislop.decoding.protocols import LanguageModel, fill_left
 from antislop.decoding.row import NO_DRAFT, Draft, Row
 from antislop.decoding.scheduler import Scheduler
 from antislop.decoding.tables import DenseTable, LogitsBatch

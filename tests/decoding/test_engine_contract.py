@@ -15,17 +15,9 @@ from transformers import RepetitionPenaltyLogitsProcessor
 
 from antislop import testing
 from antislop.decoding.engine import BatchEngine
-from antislop.decoding.inferencer import BanningInferencer
+from antislop.decoding.inferencer import BanningInferencer, Inferencer, SampleStrategy
 from antislop.decoding.loop import decode
-from antislop.decoding.protocols import (
-    PAD,
-    Inferencer,
-    LanguageModel,
-    RewindableCache,
-    SampleStrategy,
-    count_queries,
-    fill_left,
-)
+from antislop.decoding.protocols import PAD, LanguageModel, RewindableCache, count_queries, fill_left
 from antislop.decoding.row import Row
 from antislop.decoding.scheduler import Scheduler
 from antislop.hf.model import TransformersModel

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
 from antislop import Ban, BanList
-from antislop.metrics import slop_counts, text_counts
+from antislop.metrics import blocks, slop_counts, text_counts
+from antislop.metrics.blocks import cut_blocks
 from antislop.metrics.metrics import measure
 from antislop.metrics.slop_counts import PatternSearch
 from antislop.metrics.slop_scale import Range, Scale
@@ -38,6 +37,12 @@ def cut(text: str, places: list[int]) -> list[str]:
     return [text[start:end] for start, end in zip([0, *ends], [*ends, len(text)], strict=True)]
 
 
+def shorten_blocks(patch: pytest.MonkeyPatch, size: int) -> None:
+    patch.setattr(blocks, "BLOCK_CHARACTERS", size)
+    patch.setattr(text_counts, "BLOCK_CHARACTERS", size)
+    patch.setattr(blocks, "LONGEST_BLOCK", 10**9)  # which is cut even within a word
+
+
 @settings(max_examples=150)
 @given(
     st.lists(PROSE, min_size=1, max_size=5),
@@ -46,20 +51,17 @@ def cut(text: str, places: list[int]) -> list[str]:
     st.sampled_from([SCALE, OVER_WORDS]),
 )
 @example([LONG, LONG[::-1], "", LONG], [7, 1000], 500, SCALE)
+@example(["A door, voice barely", "whisper"], [], 40, SCALE)  # no trigram goes on in another text
 @example(["a\n", "\nb"], [1], 40, SCALE)
 @example(["a “" + " 7" * 40 + " door.” A door.", 'a "' + " 7" * 40 + '” door" a'], [], 20, SCALE)
 @example(['a "' + "7” " * 40 + 'door" 7'], [], 20, SCALE)
 @example(["a “" + " 7" * 40 + "” a door", "a “" + " 7" * 40 + "\n\na door", 'a "' + " 7" * 40, "a"], [], 20, SCALE)
 def test_sums_are_those_of_counting_word_by_word(texts: list[str], places: list[int], block: int, scale: Scale) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(text_counts, "BLOCK_CHARACTERS", block)
-        patch.setattr(text_counts, "LONGEST_BLOCKS", 10**6)
+        shorten_blocks(patch, block)
         counts = TextCounts(scale)
         for text in texts:
-            counts.open_text()
-            for piece in cut(text, places):
-                counts.add(piece)
-            counts.close_text()
+            counts.add(cut(text, places))
         counts.flush()
     naive = [count_text(text, scale) for text in texts]
     expected = {name: [each[name] for each in naive] for name in naive[0]} | count_windows(texts)
@@ -74,8 +76,7 @@ def test_a_text_in_pieces_has_the_metrics_of_the_whole_text(texts: list[str], pl
     for text in texts:
         whole.add(text)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(text_counts, "BLOCK_CHARACTERS", block)
-        patch.setattr(text_counts, "LONGEST_BLOCKS", 10**6)
+        shorten_blocks(patch, block)
         for text in texts:
             pieces.add(iter(cut(text, places)))
         pieces.words  # noqa: B018 - counts the last block
@@ -83,21 +84,23 @@ def test_a_text_in_pieces_has_the_metrics_of_the_whole_text(texts: list[str], pl
     assert [pieces.find_overused(n) for n in (2, 3)] == [whole.find_overused(n) for n in (2, 3)]
 
 
-@pytest.mark.parametrize("text", ["x" * 50, " " * 50, "a,b" * 50, "«" * 40 + " end. New."])
-def test_text_without_white_space_is_cut_at_commas_and_at_last_anywhere(
-    text: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("text", "cuts"),
+    [
+        ("An end. A word, more", ["An end.", " A word,", " more"]),
+        ("a few words, more   ", ["a few", " words,", " more   "]),
+        ("a,b,c,d,e,f,g", ["a,b,c,d,e,", "f,g"]),
+        ("x" * 50, ["x" * 40, "x" * 10]),
+        (" " * 50, [" " * 40, " " * 10]),
+    ],
+)
+def test_a_long_text_is_cut_after_a_sentence_or_a_word_or_a_comma_and_at_last_anywhere(
+    text: str, cuts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(text_counts, "BLOCK_CHARACTERS", 10)
-    counts = TextCounts(SCALE)
-    counts.open_text()
-    lengths = []
-    for character in text:
-        counts.add(character)
-        lengths.append(sum(map(len, counts._parts)))
-    counts.close_text()
-    counts.flush()
-    assert max(lengths) <= 10 * text_counts.LONGEST_BLOCKS
-    assert counts.sums["words"][0] >= len(re.findall("[a-z]+", text))
+    monkeypatch.setattr(blocks, "BLOCK_CHARACTERS", 10)
+    monkeypatch.setattr(blocks, "LONGEST_BLOCK", 40)
+    assert list(cut_blocks(text)) == cuts
+    assert "".join(cut_blocks([text])) == text
 
 
 def test_words_beyond_the_vocabulary_are_told_apart_by_a_hash(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,9 +109,7 @@ def test_words_beyond_the_vocabulary_are_told_apart_by_a_hash(monkeypatch: pytes
     expected = count_text(text, SCALE) | {name: column[0] for name, column in count_windows([text]).items()}
     monkeypatch.setattr(text_counts, "VOCABULARY", 300)
     counts = TextCounts(SCALE)
-    counts.open_text()
-    counts.add(text)
-    counts.close_text()
+    counts.add([text])
     counts.flush()
     assert len(counts.numbers) < 320
     assert {name: column[0] for name, column in counts.sums.items()} == pytest.approx(expected, rel=1e-3)

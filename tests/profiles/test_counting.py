@@ -13,6 +13,7 @@ from hypothesis import example, given, settings, strategies as st
 
 from antislop import Ban, BanList
 from antislop.matching.folding import SENTENCE_ENDS
+from antislop.metrics import blocks
 from antislop.metrics.segmentation import drop_stop_words, extract_words
 from antislop.profiles import counting, ngrams
 from antislop.profiles.counting import Census, Sketch, count, cut_examples
@@ -31,6 +32,12 @@ def make(*texts: str, prompts: Iterable[str | None] = ()) -> list[Text]:
 
 def take(texts: list[Text], **options: object) -> Census:
     return count(lambda: texts, **{"min_count": 1, "min_prompts": 1, "megabytes": 1, **options})  # type: ignore[arg-type]
+
+
+def shorten_blocks(patch: pytest.MonkeyPatch, size: int) -> None:
+    patch.setattr(blocks, "BLOCK_CHARACTERS", size)
+    patch.setattr(ngrams, "BLOCK_CHARACTERS", size)
+    patch.setattr(blocks, "CUTS", blocks.CUTS[:1])  # after sentences, for n-grams don't cross a cut
 
 
 def count_all(texts: list[Text]) -> dict[tuple[Kind, str], list[int]]:
@@ -95,8 +102,8 @@ def test_counters_that_many_share_change_no_count(texts: list[str]) -> None:
 
     read = make(*texts)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ngrams, "CHUNK_CHARACTERS", 20)
-        patch.setattr(ngrams, "_KNOWN_TOKENS", 4)
+        shorten_blocks(patch, 20)
+        patch.setattr(ngrams, "VOCABULARY", 4)
         shared = take(read, megabytes=0, min_count=2)
     everything = count_all(read)
     assert dict(zip(shared.names, shared.counts, strict=True)) == {
@@ -174,7 +181,7 @@ def test_the_first_three_texts_give_examples_wherever_chunks_end(monkeypatch: py
 
     texts = make("no", "a cat", "the cat", "no", "cat cat", "cat")
     for size in (1, 12, 1000):
-        monkeypatch.setattr(ngrams, "CHUNK_CHARACTERS", size)
+        shorten_blocks(monkeypatch, size)
         (cat,) = (each for each in take(texts) if each.text == "cat")
         assert cat.places == ((1, 1), (2, 1), (4, 0))
 
@@ -187,7 +194,7 @@ def test_long_texts_in_pieces_are_counted_and_shown_as_whole_ones(texts: list[st
     patterns = {"not-but": regex.compile(r"cat\W+(?:dog|emu)")}
     expected = take(whole, patterns=patterns)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ngrams, "CHUNK_CHARACTERS", chunk)
+        shorten_blocks(patch, chunk)
         census = count(lambda: long, patterns=patterns, min_count=1, min_prompts=1, megabytes=1)
         excerpts = cut_examples(lambda: long, census)
     assert (census.texts, census.prompts, census.words) == (expected.texts, expected.prompts, expected.words)
@@ -207,8 +214,8 @@ def describe(census: Census) -> dict[tuple[Kind, str], tuple[object, ...]]:
 
 
 def test_a_sentence_without_an_end_is_cut_at_white_space(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ngrams, "CHUNK_CHARACTERS", 40)
-    monkeypatch.setattr(ngrams, "LONGEST_SENTENCE", 80)
+    monkeypatch.setattr(blocks, "BLOCK_CHARACTERS", 80)
+    monkeypatch.setattr(blocks, "LONGEST_BLOCK", 160)
     census = take(make("cat dog " * 100, "cat" * 100, " " * 100))
     counts = counts_of(census)
     assert (counts["word", "cat"], counts["word", "dog"]) == (100, 100)

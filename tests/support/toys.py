@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from antislop.decoding.engine import ForwardPass
+from antislop.decoding.inferencer import KVState, KVStates
 from antislop.decoding.loop import decode
 from antislop.decoding.policy import Policy
 from antislop.decoding.prompts import PromptPass
-from antislop.decoding.protocols import KVState, KVStates, RewindableCache, count_queries, fill_left
+from antislop.decoding.protocols import RewindableCache, count_queries, fill_left
 from antislop.decoding.row import Drafter, Row, RowSpec
 from antislop.decoding.scheduler import Scheduler
 from antislop.matching.bans import Ban

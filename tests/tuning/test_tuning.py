@@ -18,10 +18,11 @@ from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, Llam
 from antislop import BanList
 from antislop.errors import InputError
 from antislop.hf.vocabulary import fingerprint_tokenizer
+from antislop.lists.hub import CARD
 from antislop.tuning.dpo import TextPair, load_text_pairs
 from antislop.tuning.rows import FTPORow, load_pairs
 from antislop.tuning.trainer import FTPOConfig, FTPOTrainer, collate, make_adapter
-from antislop.tuning.tuning import CARD, CHECKPOINTS, PLOT, SKIPPED, TuneSpec, _Probe, tune
+from antislop.tuning.tuning import CHECKPOINTS, PLOT, SKIPPED, TuneSpec, _Probe, tune
 from tests.support.letters import END, START, build_model, build_tokenizer
 
 SPEC = TuneSpec(rank=4, layers=1, rate=0.02, epochs=2.0, batch_size=4, stop_at_win=2.0)

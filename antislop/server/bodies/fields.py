@@ -11,7 +11,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from antislop.decoding.policy import Method
 from antislop.endpoint.sampling import Sampling
-from antislop.server.bodies.foreign_fields import translate
+from antislop.server.bodies.foreign_fields import translate_fields
 from antislop.server.request_errors import RequestError, shorten
 
 BODY_LIMIT = 2**20
@@ -166,6 +166,11 @@ class GenerationBody(_StrictModel):
     exempt: Phrases = []
 
     @property
+    def alternatives(self) -> int | None:
+        """The number of likely tokens that are listed for each token; None for no log-probabilities."""
+        raise NotImplementedError
+
+    @property
     def sampling(self) -> Sampling:
         """How tokens are drawn. Raises `RequestError`."""
         if 0 < self.temperature < MIN_TEMPERATURE:
@@ -196,6 +201,10 @@ class CompletionBody(GenerationBody):
     logprobs: Annotated[Annotated[int, Field(ge=0, le=MAX_ALTERNATIVES)] | None, BeforeValidator(_read_count)] = None
     add_bos_token: bool = True
 
+    @property
+    def alternatives(self) -> int | None:
+        return self.logprobs
+
 
 class ChatBody(GenerationBody):
     """A body of /v1/chat/completions."""
@@ -204,6 +213,10 @@ class ChatBody(GenerationBody):
     echo: Literal[False] = False
     logprobs: bool = False
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_ALTERNATIVES)] | None = None
+
+    @property
+    def alternatives(self) -> int | None:
+        return (self.top_logprobs or 0) if self.logprobs else None
 
 
 class EncodeBody(_StrictModel):
@@ -268,7 +281,7 @@ async def _read_bytes(request: Request) -> bytes:
 
 def read_body(kind: type[Generation], fields: dict[str, Any]) -> tuple[Generation, list[str]]:
     """Return a checked body, and the names of the fields that are ignored. Raises `RequestError`."""
-    kept, ignored = translate(fields, kind.model_fields.keys())
+    kept, ignored = translate_fields(fields, kind.model_fields.keys())
     body = check(kind, kept)
     if body.best_of not in (None, body.n):
         raise RequestError(400, f"best_of is {body.best_of}, but is not supported: leave it out", param="best_of")

@@ -157,7 +157,7 @@ IGNORED = {
 the answer names those with other values."""
 
 
-def translate(body: dict[str, Any], names: Collection[str]) -> tuple[dict[str, Any], list[str]]:
+def translate_fields(body: dict[str, Any], names: Collection[str]) -> tuple[dict[str, Any], list[str]]:
     """Return the fields `names` of a body, by these names, and the names of ignored ones. Raises `RequestError`."""
     kept = {name: value for name, value in body.items() if name in names}
     ignored = []

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequen
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from math import log
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 from uuid import uuid4
 
 from sse_starlette import EventSourceResponse
@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from antislop.server.backend import GenerationRequest
-from antislop.server.bodies.fields import GenerationBody
+from antislop.server.bodies.fields import Generation, read_body, read_object
 from antislop.server.chunk_maker import AnswerChunk, FinishReason, SettledToken, WithdrawnText
 from antislop.server.request_errors import RequestError, shorten, translate, translate_errors
 from antislop.server.running_requests import Caller, RunningRequests
@@ -144,17 +144,35 @@ def logprob_of(share: float) -> float:
 
 
 @dataclass(frozen=True)
-class AnswerResponder:
+class AnswerResponder(Generic[Generation]):
     """Answers one HTTP request. ignored: names of fields without an effect."""
 
     request: Request
-    body: GenerationBody
+    service: Service
+    body: Generation
     writer: AnswerWriter
     ignored: Sequence[str]
 
-    async def respond(self, requests: Sequence[GenerationRequest]) -> Response:
-        """Run the requests, and return the answer. Raises `RequestError` before it begins."""
-        service, stack = service_of(self.request), AsyncExitStack()
+    @classmethod
+    async def read(
+        cls, request: Request, kind: type[Generation], answer_format: AnswerFormat
+    ) -> AnswerResponder[Generation]:
+        """Read the body of a request. Raises `RequestError`."""
+        service, has_trace = service_of(request), wants_trace(request)
+        body, ignored = read_body(kind, await read_object(request))
+        has_logprobs = body.alternatives is not None
+        writer = AnswerWriter(answer_format, service.backend.name, service.vocabulary.surface, has_logprobs, has_trace)
+        return cls(request, service, body, writer, ignored)
+
+    async def respond(
+        self, prompts: Sequence[Sequence[int]], *, default_tokens: int | None, echoes: Sequence[str] = ()
+    ) -> Response:
+        """Continue prompts as the body asks, and return the answer. Raises `RequestError` before the answer begins.
+
+        default_tokens, echoes: as in `Service.make_requests`.
+        """
+        service, stack = self.service, AsyncExitStack()
+        requests = await service.make_requests(self.body, prompts, default_tokens=default_tokens, echoes=echoes)
         ignored = {*self.ignored, *([] if service.keeps_order(self.body.sampling) else ["sampler_order"])}
         headers = {IGNORED_HEADER: ", ".join(sorted(ignored))} if ignored else {}
         try:

@@ -10,18 +10,10 @@ from jinja2 import TemplateError
 from starlette.responses import Response
 
 from antislop.errors import first_line
-from antislop.server.bodies.fields import ChatBody, read_body, read_object
+from antislop.server.bodies.fields import ChatBody
 from antislop.server.chunk_maker import SettledToken
 from antislop.server.request_errors import RequestError, shorten
-from antislop.server.routes.answers import (
-    AnswerResponder,
-    AnswerWriter,
-    TokenBytes,
-    logprob_of,
-    service_of,
-    wants_trace,
-    write_token,
-)
+from antislop.server.routes.answers import AnswerResponder, TokenBytes, logprob_of, write_token
 from antislop.server.service import Service
 
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
@@ -32,21 +24,11 @@ router = APIRouter()
 
 @router.post("/v1/chat/completions")
 async def chat(request: Request) -> Response:
-    service, has_trace = service_of(request), wants_trace(request)
-    body, ignored = read_body(ChatBody, await read_object(request))
+    responder = await AnswerResponder.read(request, ChatBody, ChatFormat())
+    body = responder.body
     if body.top_logprobs and not body.logprobs:
         raise RequestError(400, "top_logprobs needs logprobs: true", param="top_logprobs")
-    prompt = await _read_chat(service, body.messages)
-    alternatives = (body.top_logprobs or 0) if body.logprobs else None
-    requests = await service.make_requests(body, [prompt], default_tokens=None, alternatives=alternatives)
-    writer = AnswerWriter(
-        ChatFormat(),
-        service.backend.name,
-        service.vocabulary.surface,
-        has_logprobs=body.logprobs,
-        has_trace=has_trace,
-    )
-    return await AnswerResponder(request, body, writer, ignored).respond(requests)
+    return await responder.respond([await _read_chat(responder.service, body.messages)], default_tokens=None)
 
 
 class ChatFormat:

@@ -8,18 +8,10 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from antislop.server.bodies.fields import CompletionBody, read_body, read_object
+from antislop.server.bodies.fields import CompletionBody
 from antislop.server.chunk_maker import SettledToken
 from antislop.server.request_errors import RequestError, shorten
-from antislop.server.routes.answers import (
-    AnswerResponder,
-    AnswerWriter,
-    TokenBytes,
-    logprob_of,
-    service_of,
-    wants_trace,
-    write_token,
-)
+from antislop.server.routes.answers import AnswerResponder, TokenBytes, logprob_of, write_token
 from antislop.server.service import Service
 
 DEFAULT_TOKENS = 16
@@ -30,28 +22,15 @@ router = APIRouter()
 
 @router.post("/v1/completions")
 async def complete(request: Request) -> Response:
-    service, has_trace = service_of(request), wants_trace(request)
-    body, ignored = read_body(CompletionBody, await read_object(request))
+    responder = await AnswerResponder.read(request, CompletionBody, CompletionFormat())
+    service, body = responder.service, responder.body
     if body.max_tokens == 0 and not body.echo:
         raise RequestError(400, "max_tokens is 0, and the answer would be empty: pass echo: true", param="max_tokens")
     given = _list_prompts(body.prompt)
     prompts = [await _encode(service, prompt, body) for prompt in given]
     pairs = zip(given, prompts, strict=True) if body.echo else ()
-    requests = await service.make_requests(
-        body,
-        prompts,
-        default_tokens=DEFAULT_TOKENS,
-        alternatives=body.logprobs,
-        echoes=[prompt if isinstance(prompt, str) else service.vocabulary.decode(ids) for prompt, ids in pairs],
-    )
-    writer = AnswerWriter(
-        CompletionFormat(),
-        service.backend.name,
-        service.vocabulary.surface,
-        has_logprobs=body.logprobs is not None,
-        has_trace=has_trace,
-    )
-    return await AnswerResponder(request, body, writer, ignored).respond(requests)
+    echoes = [prompt if isinstance(prompt, str) else service.vocabulary.decode(ids) for prompt, ids in pairs]
+    return await responder.respond(prompts, default_tokens=DEFAULT_TOKENS, echoes=echoes)
 
 
 class CompletionFormat:
@@ -64,8 +43,7 @@ class CompletionFormat:
     def write_part(self, text: str, logprobs: Any) -> dict[str, Any]:
         return {"text": text, "logprobs": logprobs}
 
-    def write_whole(self, text: str, logprobs: Any) -> dict[str, Any]:
-        return {"text": text, "logprobs": logprobs}
+    write_whole = write_part
 
     def write_logprobs(self, tokens: Sequence[SettledToken], read: TokenBytes) -> dict[str, Any]:
         """Return parallel lists."""
