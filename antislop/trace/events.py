@@ -1,6 +1,7 @@
 """The events of a generation: all that the decoding loop yields.
 
-Streams, reports and pictures are folds over them; `Drawn`, `Rewound` and `Truncated` alone give the tokens of the text.
+`WrittenText` makes the text of them, for streams and pictures, and `Report` the counts. `Drawn`, `Rewound` and
+`Truncated` alone give the tokens of the text.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from types import NoneType
 from typing import IO, Any, NamedTuple
 
@@ -22,8 +22,21 @@ from antislop.lists.formats.text_format import read_ban, write_lines
 from antislop.matching.bans import Ban
 from antislop.matching.token_matcher import Surfaces
 from antislop.trace.codec import WRONG, read_event, read_value, write_event
-from antislop.trace.events import Drawn, Event, Rewound
-from antislop.trace.traced_row import TracedRow
+from antislop.trace.events import (
+    Admitted,
+    Conceded,
+    Drafted,
+    Drawn,
+    Event,
+    Finished,
+    Forked,
+    Forwarded,
+    Rewound,
+    Settled,
+    TimedOut,
+    Truncated,
+)
+from antislop.trace.traced_row import TokenSurfaces, TracedRow
 
 FORMAT = "antislop trace"
 VERSION = 1
@@ -47,18 +60,6 @@ _FACTS: dict[str, Any] = {
 """The facts that every header has, with their types."""
 _TEXTS = {"model": ("name", "type", "dtype", "device"), "tokenizer": ("name", "fingerprint")}
 _NO_TRACE = "not a trace: pass a file that --trace or Trace.save wrote"
-
-
-@dataclass(frozen=True)
-class TokenSurfaces:
-    """The bytes of the tokens that a trace contains; other ids have none."""
-
-    surfaces: Mapping[int, bytes]
-    byte_tokens: frozenset[int] = frozenset()
-    breaks: Mapping[int, str] = field(default_factory=dict)
-
-    def surface(self, token_id: int) -> bytes:
-        return self.surfaces.get(token_id, b"")
 
 
 class TraceContents(NamedTuple):
@@ -113,6 +114,10 @@ def _list_tokens(row: TracedRow) -> Iterator[int]:
                 yield from (other for other, _ in (choice.alternatives if choice else ()))
             case Rewound():
                 yield from (other for other, _ in event.alternatives)
+            case Truncated() | Settled():
+                pass  # they were drawn
+            case Forwarded() | Drafted() | Forked() | Admitted() | Conceded() | TimedOut() | Finished():
+                pass
 
 
 def _write_tokens(surfaces: Surfaces, tokens: Sequence[int]) -> dict[str, Any]:
