@@ -173,12 +173,10 @@ class RecordMakerBase(ABC):
         conceded = Counter(event.violation.ban.text for event in report.let_through if isinstance(event, Conceded))
         violations, withdrawn = Counter[str](), Counter[str]()
         for event in report.events:
-            match event:
-                case Conceded():
-                    violations[event.violation.ban.text] += 1
-                case Rewound():
-                    violations[event.violation.ban.text] += 1
-                    withdrawn[event.violation.ban.text] += len(event.withdrawn)
+            if isinstance(event, (Conceded, Rewound)):
+                violations[event.violation.ban.text] += 1
+            if isinstance(event, Rewound):
+                withdrawn[event.violation.ban.text] += len(event.withdrawn)
         reply = {"role": "assistant", "content": self._vocabulary.decode(completion.tokens)}
         chat = {} if spec.prompt.messages is None else {"messages": [*spec.prompt.messages, reply]}
         asked = {"asked_phrases": self._asked_phrases.pop(spec.identity)} if spec.arm == "prompt-only" else {}

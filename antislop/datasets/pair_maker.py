@@ -135,7 +135,7 @@ class PairMaker:
         self._find_room = find_room
         self._find_ends = find_ends
 
-    def begin(self, source: PairSource, events: Iterable[Event], *, seed: int) -> Pairs:
+    def begin(self, source: PairSource, events: Sequence[Event], *, seed: int) -> Pairs:
         """Return the finished pairs of a text, and drafts of those that need the model."""
         pairs = Pairs(source.ids, seed)
         corrections = find_corrections(events, source.tokens)

@@ -17,7 +17,8 @@ from antislop.matching.bans import Ban
 from antislop.matching.folding import BOUNDARY, find_words, fold
 from antislop.metrics.segmentation import find_sentence_end
 from antislop.records.journal import Record
-from antislop.trace.events import Drawn, Event, Rewound
+from antislop.trace.events import Event, Rewound, Truncated
+from antislop.trace.traced_row import read_history
 
 LOOKBACK = 200
 """Number of last characters of a prompt in which a ban may begin that the text completes."""
@@ -109,25 +110,19 @@ class PairDraft(NamedTuple):
     min_end: int
 
 
-def find_corrections(events: Iterable[Event], tokens: Sequence[int]) -> Iterator[Correction]:
+def find_corrections(events: Sequence[Event], tokens: Sequence[int]) -> Iterator[Correction]:
     """Yield the rewinds of a run whose context is still part of its final tokens.
 
     Several rewinds to one place give several corrections, with the same final text.
     """
-    text: list[int] = []
-    rewinds: list[tuple[Rewound, tuple[int, ...]]] = []
-    for event in events:
-        match event:
-            case Drawn():
-                text.append(event.token)
-            case Rewound():
-                del text[event.length :]
-                rewinds.append((event, tuple(text)))
     yielded = set[tuple[int, tuple[int, ...]]]()
-    for event, context in rewinds:
+    cuts = (event for event in events if isinstance(event, (Rewound, Truncated)))
+    for event, attempt in zip(cuts, read_history(events).attempts, strict=True):
+        if not isinstance(event, Rewound):
+            continue
         place = event.length
         began_here = place == event.violation.start  # else the withdrawn text contains more than the ban
-        is_kept = place < len(tokens) and context == tuple(tokens[:place])
+        is_kept = attempt.is_on_path and place < len(tokens)
         is_new = (place, event.withdrawn) not in yielded
         if began_here and is_kept and is_new and tokens[place] != event.withdrawn[0]:
             yielded.add((place, event.withdrawn))

@@ -9,11 +9,11 @@ from typing import Any, Literal, NamedTuple
 
 from antislop.hf.vocabulary import Vocabulary
 from antislop.matching.bans import Ban
-from antislop.matching.characters import NOTHING, Pending, complete, decode, finish
+from antislop.matching.characters import NOTHING, complete, decode
 from antislop.server.backend import PromptChoices
-from antislop.trace.events import Drawn, Event, Finished, Rewound, Settled, TokenChoice, Truncated
+from antislop.trace.events import Event, Rewound, TokenChoice, Truncated
 from antislop.trace.report import Report
-from antislop.trace.text_pieces import find_spans
+from antislop.trace.text_pieces import END, WrittenText, WrittenToken, find_spans
 
 FinishReason = Literal["stop", "length"]
 
@@ -90,15 +90,6 @@ class AnswerChunk:
         )
 
 
-class _WrittenToken(NamedTuple):
-    """A token that may still be withdrawn. pending: bytes of an unfinished character after it."""
-
-    token: int
-    text: str
-    pending: Pending
-    choice: TokenChoice | None
-
-
 @dataclass
 class ChunkMaker:
     """Folds the events of one text into chunks: whole characters beyond any rewind, which begin no stop string.
@@ -120,8 +111,7 @@ class ChunkMaker:
     kept: int = 0
 
     def __post_init__(self) -> None:
-        self._unsettled: deque[_WrittenToken] = deque()
-        self._pending = NOTHING  # bytes of an unfinished character after the settled tokens
+        self._written = WrittenText(self.vocabulary, drops_space=self.drops_space)
         self._text = ""  # settled, not yet returned
         self._returned = 0  # characters
         self._tokens: deque[SettledToken] = deque()  # settled, not yet returned
@@ -144,24 +134,16 @@ class ChunkMaker:
         if isinstance(event, PromptChoices):
             return self.begin(event.choices)
         self.report.count(event)
-        match event:
-            case Drawn(token):
-                pending = self._unsettled[-1].pending if self._unsettled else self._pending
-                text, _, after = complete(self.vocabulary, token, pending)
-                self._unsettled.append(_WrittenToken(token, text, after, event.choice))
-            case Rewound() | Truncated():
-                self._withdraw(event)
-            case Settled(tokens):
-                for _ in tokens:
-                    self._settle(self._unsettled.popleft())
-                return self._release(hold=True)
-            case Finished():
-                return self._end()
-        return None
+        cuts, settled = len(self._written.cuts), [each for each in self._written.add(event) if not each.attempt]
+        for _, cut in self._written.cuts[cuts:]:
+            self._withdraw(cut)
+        for written in settled:
+            self._settle(written)
+        if settled and settled[-1].token == END:
+            return self._end()
+        return self._release(hold=True) if settled else None
 
     def _end(self) -> AnswerChunk:
-        self._append(finish(self.vocabulary, self._pending).text)
-        self._pending = NOTHING
         chunk = self._release(hold=False) or AnswerChunk()
         if chunk.finish_reason:
             return chunk
@@ -169,26 +151,19 @@ class ChunkMaker:
         return replace(chunk, finish_reason="length" if is_full else "stop")
 
     def _withdraw(self, event: Rewound | Truncated) -> None:
-        while self.kept + len(self._unsettled) > event.length:
-            self._unsettled.pop()
-        start = self._length + sum(len(written.text) for written in self._unsettled)
+        start = self._length + sum(len(written.text) for written in self._written.unsettled)
         # Earlier texts may have been withdrawn after a character that is withdrawn now.
         self._withdrawn = [text._replace(start=min(text.start, start)) for text in self._withdrawn]
         if isinstance(event, Rewound):
             text = decode(self.vocabulary, event.withdrawn)
             self._withdrawn.append(WithdrawnText(text, event.violation.ban, start, len(event.withdrawn)))
 
-    def _settle(self, written: _WrittenToken) -> None:
-        self._tokens.append(SettledToken(written.token, self._length, written.choice))
-        self.kept += 1
-        self._last_token = written.token
-        self._pending = written.pending
-        self._append(written.text)
-
-    def _append(self, text: str) -> None:
-        if text and self.drops_space:
-            text, self.drops_space = text.removeprefix(" "), False
-        self._text += text
+    def _settle(self, written: WrittenToken) -> None:
+        if written.token != END:
+            self._tokens.append(SettledToken(written.token, self._length, written.choice))
+            self.kept += 1
+            self._last_token = written.token
+        self._text += written.text
 
     def _release(self, *, hold: bool) -> AnswerChunk | None:
         """Return what is final, if anything. hold: keep back what may begin a stop string."""

@@ -1,6 +1,7 @@
 """The events of a generation: all that the decoding loop yields.
 
-Streams, reports and pictures are folds over them; `Drawn`, `Rewound` and `Truncated` alone give the tokens of the text.
+`WrittenText` makes the text of them, for streams and pictures, and `Report` the counts. `Drawn`, `Rewound` and
+`Truncated` alone give the tokens of the text.
 """
 
 from __future__ import annotations
@@ -168,19 +169,16 @@ def mark_conceded(events: Iterable[Event], matcher: Matcher, state: State) -> It
     tokens: list[int] = []
     settled = 0
     for event in events:
-        match event:
-            case Settled():  # too early: a ban may still reach these tokens
-                continue
-            case Drawn(token):
-                tokens.append(token)
-                state = matcher.feed(state, token)
-                yield event
-                yield from map(Conceded, state.violations)
-                if state.earliest_start > settled:
-                    yield Settled(tuple(tokens[settled : state.earliest_start]))
-                    settled = state.earliest_start
-                continue
-            case Finished():
-                yield from map(Conceded, matcher.finish(state))
-                yield Settled(tuple(tokens[settled:]))
+        if isinstance(event, Settled):  # too early: a ban may still reach these tokens
+            continue
+        if isinstance(event, Finished):
+            yield from map(Conceded, matcher.finish(state))
+            yield Settled(tuple(tokens[settled:]))
         yield event
+        if isinstance(event, Drawn):
+            tokens.append(event.token)
+            state = matcher.feed(state, event.token)
+            yield from map(Conceded, state.violations)
+            if state.earliest_start > settled:
+                yield Settled(tuple(tokens[settled : state.earliest_start]))
+                settled = state.earliest_start

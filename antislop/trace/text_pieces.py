@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
-from antislop.matching.characters import NOTHING, complete, finish
+from antislop.matching.characters import NOTHING, Pending, complete, finish
 from antislop.matching.text_matcher import TextMatcher
-from antislop.trace.events import Admitted, Conceded, Drawn, Event, Finished, Rewound, Settled, Truncated
+from antislop.trace.events import (
+    Admitted,
+    Conceded,
+    Drafted,
+    Drawn,
+    Event,
+    Finished,
+    Forked,
+    Forwarded,
+    Rewound,
+    Settled,
+    TimedOut,
+    TokenChoice,
+    Truncated,
+)
 
 if TYPE_CHECKING:
     from antislop.matching.bans import Ban
@@ -55,26 +70,23 @@ class TextPieces:
     """Turn events into pieces, each returned as soon as later events can't change it.
 
     surfaces: the bytes of each token, such as a `Vocabulary`.
+    drops_space: leave out a space at the start of the text.
 
     A withdrawn piece is returned with its `Rewound`, or later if the text before it may still be withdrawn. The pieces
     that are not withdrawn, joined, are the text. Incomplete bytes at its end become U+FFFD; in a withdrawn piece they
     are left out.
     """
 
-    def __init__(self, surfaces: Surfaces) -> None:
-        self._written = WrittenText(surfaces)
-        self._waiting: list[WrittenToken] = []  # not returned yet, in order of time
+    def __init__(self, surfaces: Surfaces, *, drops_space: bool = False) -> None:
+        self._written = WrittenText(surfaces, drops_space=drops_space)
         self._ends_withdrawn = False
 
     def add(self, event: Event) -> list[TextPiece]:
         """Add an event, and return the pieces that became certain."""
-        self._waiting += self._written.add(event)
-        return list(self._release())
+        return list(self._join(self._written.add(event)))
 
-    def _release(self) -> Iterator[TextPiece]:
-        certain = next((i for i, e in enumerate(self._waiting) if not (e.attempt or e.is_settled)), len(self._waiting))
-        released, self._waiting = self._waiting[:certain], self._waiting[certain:]
-        for attempt, entries in groupby(released, key=lambda entry: entry.attempt):
+    def _join(self, certain: list[WrittenToken]) -> Iterator[TextPiece]:
+        for attempt, entries in groupby(certain, key=lambda entry: entry.attempt):
             for piece in self._join_withdrawn(list(entries)) if attempt else _join_kept(entries):
                 self._ends_withdrawn = piece.kind == "withdrawn"
                 yield piece
@@ -105,39 +117,40 @@ def stream_text(events: Iterable[Event], surfaces: Surfaces, *, drops_space: boo
     drops_space: leave out a space at the start of the text.
     Incomplete bytes at the end become U+FFFD.
     """
-    pending = NOTHING
+    written = WrittenText(surfaces, drops_space=drops_space)
     for event in events:
-        if isinstance(event, Settled):
-            text = ""
-            for token in event.tokens:
-                added, _, pending = complete(surfaces, token, pending)
-                text += added
-            if text and drops_space:
-                text, drops_space = text.removeprefix(" "), False
-            if text:
-                yield text
-    ending = finish(surfaces, pending).text
-    if ending:
-        yield ending
+        if text := "".join(token.text for token in written.add(event) if not token.attempt):
+            yield text
 
 
 # -- tokens -----------------------------------------------------------------------------------------------------------
 
 
+Cut: TypeAlias = tuple[int, Rewound | Truncated]
+"""An event that withdrew tokens, and before it the number of tokens drawn until then."""
+END = -1
+"""The token of the incomplete bytes at the end of a text."""
+
+
 @dataclass(slots=True, eq=False)
 class WrittenToken:
-    """A token that was drawn, and the characters that it completed.
+    """A token that was drawn, or `END`, and the characters that it completed.
 
-    token: None for the incomplete bytes at the end of the text.
+    index: its place in the text.
+    choice: what it was drawn from, if recorded.
     kinds: one for each character; in a withdrawn token only the characters of the ban are "withdrawn".
     begun: for each leading character that an earlier token began, the distance to that token.
+    pending: the incomplete bytes after it.
     attempt: the number of the attempt that it was withdrawn with, from 1; 0 if it is part of the text.
     """
 
-    token: int | None
+    token: int
+    index: int
+    choice: TokenChoice | None = None
     text: str = ""
     kinds: list[PieceKind] = field(default_factory=list)
     begun: tuple[int, ...] = ()
+    pending: Pending = NOTHING
     attempt: int = 0
     is_settled: bool = False
 
@@ -150,84 +163,124 @@ class WrittenToken:
 
 
 class WrittenText:
-    """The text after each event, token by token.
+    """The text after each event: whatever shows or streams a text is made of its tokens.
 
-    Tokens are returned once and change afterwards: as they are withdrawn, marked and settled.
+    drops_space: leave out a space at the start of the text.
+    unsettled: the last tokens of the text, which may still be withdrawn.
+    cuts: one for each attempt.
     """
 
-    def __init__(self, surfaces: Surfaces) -> None:
+    def __init__(self, surfaces: Surfaces, *, drops_space: bool = False) -> None:
+        self.unsettled: list[WrittenToken] = []
+        self.cuts: list[Cut] = []
         self._surfaces = surfaces
-        self._text: list[WrittenToken] = []  # one per token of the current text
-        self._pending = [NOTHING]  # incomplete bytes after each length of the text
+        self._drops_space = drops_space
+        self._uncertain = deque[WrittenToken]()  # not returned yet, in order of time
+        self._drawn = 0
         self._settled = 0
-        self._attempts = 0
+        self._pending = NOTHING  # incomplete bytes after the settled tokens
 
     def add(self, event: Event) -> list[WrittenToken]:
-        """Add an event, and return the token that it wrote, if any."""
+        """Add an event, and return the tokens that became certain, as withdrawn or settled, in order of time.
+
+        After `Finished` the last one is `END`.
+        """
         match event:
-            case Drawn(token):
-                return [self._write(token)]
-            case Rewound(length):
-                self._strike(length, event.violation)
-            case Truncated(length):
-                self._strike(length, None)
+            case Drawn():
+                self._write(event)
+            case Settled(tokens):
+                self._settle(len(tokens))
+            case Rewound() | Truncated():
+                self._withdraw(event)
             case Conceded(violation):
                 self._mark(violation, "conceded")
             case Admitted(violation):
                 self._mark(violation, "admitted")
-            case Settled(tokens):
-                self._settle(len(tokens))
             case Finished():
-                return [self.end()]
-        return []
+                self._end()
+            case Forwarded() | Drafted() | Forked() | TimedOut():
+                pass
+        certain = []
+        while self._uncertain and (self._uncertain[0].attempt or self._uncertain[0].is_settled):
+            certain.append(self._uncertain.popleft())
+        return certain
 
-    def end(self) -> WrittenToken:
-        """Return the incomplete bytes at the end of the text."""
-        ending = WrittenToken(None, is_settled=True)
-        ending.append(finish(self._surfaces, self._pending[-1]).text)
-        return ending
-
-    def _write(self, token: int) -> WrittenToken:
-        text, begun, pending = complete(self._surfaces, token, self._pending[-1])
-        written = WrittenToken(token, begun=begun)
+    def _write(self, drawn: Drawn) -> None:
+        pending = self.unsettled[-1].pending if self.unsettled else self._pending
+        text, begun, pending = complete(self._surfaces, drawn.token, pending)
+        index = self._settled + len(self.unsettled)
+        written = WrittenToken(drawn.token, index, drawn.choice, begun=begun, pending=pending)
         written.append(text)
-        self._pending.append(pending)
-        self._text.append(written)
-        return written
+        self.unsettled.append(written)
+        self._uncertain.append(written)
+        self._drawn += 1
 
-    def _strike(self, length: int, violation: Violation | None) -> None:
-        self._divide_run(length)
-        if violation is not None:
-            self._mark(violation, "withdrawn")
-        self._attempts += 1
-        for written in self._text[length:]:
-            written.attempt = self._attempts
-        del self._text[length:], self._pending[length + 1 :]
-        self._settled = min(self._settled, length)
+    def _end(self) -> None:
+        self._settle(len(self.unsettled))
+        ending = WrittenToken(END, self._settled)
+        ending.append(finish(self._surfaces, self._pending).text)
+        self.unsettled.append(ending)
+        self._uncertain.append(ending)
+        self._settle(1)
 
-    def _divide_run(self, length: int) -> None:
+    def _withdraw(self, event: Rewound | Truncated) -> None:
+        kept = max(0, event.length - self._settled)
+        self._divide_run(kept)
+        if isinstance(event, Rewound):
+            self._mark(event.violation, "withdrawn")
+        self.cuts.append((self._drawn, event))
+        for written in self.unsettled[kept:]:
+            written.attempt = len(self.cuts)
+        del self.unsettled[kept:]
+
+    def _divide_run(self, kept: int) -> None:
         """Split a run of byte tokens at a rewind: each side keeps the characters whose bytes it contains."""
         if not self._surfaces.byte_tokens:
             return
-        for index, written in enumerate(self._text[length:], start=length):
-            written.drop(sum(index - age < length for age in written.begun))
-        pending, withdrawn = self._pending[-1], len(self._text) - length
-        count = sum(age <= withdrawn for age in pending.ages)
-        self._text[-1].append(pending.data[len(pending.data) - count :].decode(errors="ignore"))
+        for place, written in enumerate(self.unsettled[kept:]):
+            written.drop(sum(age > place for age in written.begun))
+        last, withdrawn = self.unsettled[-1], len(self.unsettled) - kept
+        count = sum(age <= withdrawn for age in last.pending.ages)
+        last.append(last.pending.data[len(last.pending.data) - count :].decode(errors="ignore"))
 
     def _mark(self, violation: Violation, kind: PieceKind) -> None:
         """Mark the characters of a ban, but not of a token that only ended its last word."""
-        tokens = self._text[violation.start : violation.end + 1]
+        start, end = (max(0, index - self._settled) for index in (violation.start, violation.end + 1))
+        tokens = self.unsettled[start:end]
+        if not (text := "".join(written.text for written in tokens)):
+            return
         characters = [(written, i) for written in tokens for i in range(len(written.text))]
-        spans = find_spans(violation.ban, "".join(written.text for written in tokens))
-        for start, end in spans or [(0, len(characters))]:  # no match if the ban began in the prompt
-            for written, i in characters[start:end]:
+        for first, last in find_spans(violation.ban, text) or [(0, len(text))]:  # no match if it began in the prompt
+            for written, i in characters[first:last]:
                 written.kinds[i] = kind
 
     def _settle(self, count: int) -> None:
-        for written in self._text[self._settled : self._settled + count]:
+        settled, self.unsettled = self.unsettled[:count], self.unsettled[count:]
+        self._settled += len(settled)
+        for written in settled:
             written.is_settled = True
-        self._settled += count
+            if self._drops_space and written.text:
+                written.drop(written.text.startswith(" "))
+                self._drops_space = False
+            self._pending = written.pending
+
+
+def write_tokens(
+    events: Iterable[Event], surfaces: Surfaces, *, drops_space: bool = False
+) -> tuple[list[WrittenToken], list[Cut]]:
+    """Return all tokens of a text in order of time, `END` the last, and its cuts. drops_space: see `WrittenText`."""
+    text = WrittenText(surfaces, drops_space=drops_space)
+    return [token for event in complete_events(events) for token in text.add(event)], text.cuts
+
+
+def complete_events(events: Iterable[Event]) -> Iterator[Event]:
+    """Yield events, and an end for an unfinished text."""
+    is_finished = False
+    for event in events:
+        is_finished = is_finished or isinstance(event, Finished)
+        yield event
+    if not is_finished:
+        yield Finished("done", 0.0)
 
 
 def find_spans(ban: Ban, text: str) -> list[tuple[int, int]]:

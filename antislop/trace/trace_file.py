@@ -10,9 +10,9 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import replace
 from types import NoneType
-from typing import IO, Any, NamedTuple, get_args
+from typing import IO, Any, NamedTuple
 
 from antislop.display import escape_json
 from antislop.errors import InputError
@@ -20,14 +20,27 @@ from antislop.files import open_text, replace_text
 from antislop.lists.ban_list import BanList
 from antislop.lists.formats.text_format import read_ban, write_lines
 from antislop.matching.bans import Ban
-from antislop.matching.token_matcher import Surfaces, Violation
-from antislop.trace.events import Drawn, Event, Rewound, TokenChoice
-from antislop.trace.traced_row import TracedRow
+from antislop.matching.token_matcher import Surfaces
+from antislop.trace.codec import WRONG, read_event, read_value, write_event
+from antislop.trace.events import (
+    Admitted,
+    Conceded,
+    Drafted,
+    Drawn,
+    Event,
+    Finished,
+    Forked,
+    Forwarded,
+    Rewound,
+    Settled,
+    TimedOut,
+    Truncated,
+)
+from antislop.trace.traced_row import TokenSurfaces, TracedRow
 
 FORMAT = "antislop trace"
 VERSION = 1
 
-_EVENTS: dict[str, type[Event]] = {kind.__name__: kind for kind in get_args(Event)}
 _FACTS: dict[str, Any] = {
     "model": dict,
     "controller": (str, NoneType),
@@ -47,20 +60,6 @@ _FACTS: dict[str, Any] = {
 """The facts that every header has, with their types."""
 _TEXTS = {"model": ("name", "type", "dtype", "device"), "tokenizer": ("name", "fingerprint")}
 _NO_TRACE = "not a trace: pass a file that --trace or Trace.save wrote"
-_WRONG = (KeyError, TypeError, ValueError, IndexError, AttributeError)
-"""What reading a line raises if it doesn't belong to a trace."""
-
-
-@dataclass(frozen=True)
-class TokenSurfaces:
-    """The bytes of the tokens that a trace contains; other ids have none."""
-
-    surfaces: Mapping[int, bytes]
-    byte_tokens: frozenset[int] = frozenset()
-    breaks: Mapping[int, str] = field(default_factory=dict)
-
-    def surface(self, token_id: int) -> bytes:
-        return self.surfaces.get(token_id, b"")
 
 
 class TraceContents(NamedTuple):
@@ -103,7 +102,7 @@ def fingerprint_bans(bans: Iterable[Ban]) -> str:
 def _write_row(number: int, row: TracedRow, numbers: Mapping[Ban, int]) -> Iterator[dict[str, Any]]:
     yield {"row": number, "prompt": row.prompt, **({} if row.mask is None else {"mask": row.mask})}
     for event in row.events:
-        yield {"row": number, "event": type(event).__name__, **_write_fields(event, numbers)}
+        yield {"row": number, **write_event(event, numbers)}
 
 
 def _list_tokens(row: TracedRow) -> Iterator[int]:
@@ -115,6 +114,10 @@ def _list_tokens(row: TracedRow) -> Iterator[int]:
                 yield from (other for other, _ in (choice.alternatives if choice else ()))
             case Rewound():
                 yield from (other for other, _ in event.alternatives)
+            case Truncated() | Settled():
+                pass  # they were drawn
+            case Forwarded() | Drafted() | Forked() | Admitted() | Conceded() | TimedOut() | Finished():
+                pass
 
 
 def _write_tokens(surfaces: Surfaces, tokens: Sequence[int]) -> dict[str, Any]:
@@ -128,21 +131,6 @@ def _write_tokens(surfaces: Surfaces, tokens: Sequence[int]) -> dict[str, Any]:
     special = {token: surfaces.breaks[token] for token in tokens if token in surfaces.breaks}
     byte_tokens = [token for token in tokens if token in surfaces.byte_tokens]
     return {"tokens": texts, "bytes": raw, "byte_tokens": byte_tokens, "special": special}
-
-
-def _write_fields(event: Event, numbers: Mapping[Ban, int]) -> dict[str, Any]:
-    content = {}
-    for part in fields(event):
-        value = getattr(event, part.name)
-        if isinstance(value, Violation):
-            value = {"ban": numbers[value.ban], "start": value.start, "end": value.end}
-        elif isinstance(value, TokenChoice):
-            value = value._asdict()
-        elif isinstance(value, Ban):
-            value = numbers[value]
-        if part.default is MISSING or value != part.default:  # a default is left out
-            content[part.name] = value
-    return content
 
 
 class _Line(NamedTuple):
@@ -235,7 +223,7 @@ def _read_line(line: _Line | None, location: str, read: Callable[[Any], Any]) ->
         return read(line.content)
     except InputError as error:
         raise InputError(f"{line.location}: {error}") from error
-    except _WRONG as error:
+    except WRONG as error:
         raise InputError(f"{line.location}: not a line of a trace: the file was changed") from error
 
 
@@ -256,49 +244,11 @@ def _read_row(content: Mapping[str, Any], bans: BanList, *, number: int) -> Trac
     if content["row"] != expected or expected < 0:
         raise InputError(f"a line of text {content['row']} among those of text {number - 1}")
     if "prompt" not in content:
-        values = {name: value for name, value in content.items() if name not in ("row", "event")}
-        if (kind := _EVENTS.get(content["event"])) is None:
-            raise InputError(f"there is no event {content['event']}: use the version of antislop that wrote the trace")
-        return kind(**{name: _read_field(name, value, bans) for name, value in values.items()})
-    prompt, mask = tuple(map(_read_int, content["prompt"])), content.get("mask")
+        return read_event({name: value for name, value in content.items() if name != "row"}, bans)
+    prompt, mask = read_value(tuple[int, ...], content["prompt"]), content.get("mask")
     if mask is not None and len(mask) != len(prompt):
         raise InputError(f"a mask of {len(mask)} numbers for {len(prompt)} tokens")
-    return TracedRow(prompt, (), None if mask is None else tuple(map(_read_int, mask)))
-
-
-def _read_field(name: str, value: Any, bans: BanList) -> Any:
-    match name:
-        case "violation":
-            return Violation(bans[_read_int(value["ban"])], _read_int(value["start"]), _read_int(value["end"]))
-        case "choice":
-            probability, share = _read_number(value["probability"]), _read_number(value["share"])
-            return TokenChoice(probability, share, _read_int(value["rank"]), _read_pairs(value["alternatives"]))
-        case "alternatives":
-            return _read_pairs(value)
-        case "tokens" | "withdrawn":
-            return tuple(map(_read_int, value))
-        case "ban":
-            return bans[_read_int(value)]
-        case "matcher_seconds":
-            return _read_number(value)
-        case "reason" | "constrained_by" if isinstance(value, str):
-            return value
-        case _:
-            return _read_int(value)
-
-
-def _read_int(value: Any) -> int:
-    if type(value) is not int:  # bool is a subclass
-        raise TypeError(value)
-    return value
-
-
-def _read_number(value: Any) -> float:
-    return float(value if type(value) is float else _read_int(value))
-
-
-def _read_pairs(pairs: Iterable[Sequence[Any]]) -> tuple[tuple[int, float], ...]:
-    return tuple((_read_int(token), _read_number(share)) for token, share in pairs)
+    return TracedRow(prompt, (), None if mask is None else read_value(tuple[int, ...], mask))
 
 
 def _check_end(rows: Sequence[TracedRow], end: _Line | None, location: str) -> None:
@@ -306,7 +256,7 @@ def _check_end(rows: Sequence[TracedRow], end: _Line | None, location: str) -> N
         raise InputError(f"{location}: the trace ends early: the file was cut")
     try:
         is_same = end.content["sequences"] == [row.sequence for row in rows]
-    except _WRONG:  # the events withdraw tokens that were never drawn
+    except WRONG:  # the events withdraw tokens that were never drawn
         is_same = False
     if not is_same:
         raise InputError(f"{end.location}: the events don't come to these sequences: the file was changed")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from antislop.matching.token_matcher import Violation
-from antislop.trace.events import Drawn, Event, Finished, Rewound, TokenChoice, Truncated
+from antislop.trace.events import Event, Finished, Rewound, TokenChoice
+from antislop.trace.text_pieces import Cut, WrittenToken, write_tokens
 
 
 class Attempt(NamedTuple):
@@ -55,6 +57,18 @@ class RowHistory(NamedTuple):
 
 
 @dataclass(frozen=True)
+class TokenSurfaces:
+    """The bytes of the tokens that a trace contains; other ids have none."""
+
+    surfaces: Mapping[int, bytes]
+    byte_tokens: frozenset[int] = frozenset()
+    breaks: Mapping[int, str] = field(default_factory=dict)
+
+    def surface(self, token_id: int) -> bytes:
+        return self.surfaces.get(token_id, b"")
+
+
+@dataclass(frozen=True)
 class TracedRow:
     """One text of a trace.
 
@@ -93,50 +107,43 @@ class TracedRow:
         return [token for token, is_read in zip(self.prompt, mask, strict=True) if is_read]
 
 
-@dataclass(eq=False)
-class _Prefix:
-    """Tokens that the text began with at some time; the numbers of the attempts made after them."""
-
-    parent: _Prefix | None = None
-    children: dict[int, _Prefix] = field(default_factory=dict)
-    attempts: list[int] = field(default_factory=list)
+_Prefix: TypeAlias = "dict[int, _Prefix]"
+"""A beginning that the text had at some time, by the tokens that followed it."""
 
 
 def read_history(events: Iterable[Event]) -> RowHistory:
     """Return the kept tokens of a text and the withdrawn attempts, from all of its events.
 
+    >>> from antislop.trace import Drawn, Truncated
     >>> history = read_history([Drawn(5), Drawn(7), Truncated(1, (7,)), Drawn(8)])
     >>> [(kept.token, kept.token_index, kept.step_index, len(kept.rejected)) for kept in history.kept]
     [(5, 0, 0, 0), (8, 1, 2, 1)]
     """
-    prefix = _Prefix()
-    text: list[tuple[int, Drawn]] = []  # step index and event of each token
-    withdrawn: list[tuple[list[tuple[int, Drawn]], int, Violation | None]] = []
-    steps = 0
-    for event in events:
-        match event:
-            case Drawn(token):
-                text.append((steps, event))
-                steps += 1
-                prefix = prefix.children.setdefault(token, _Prefix(prefix))
-            case Rewound(length) | Truncated(length):
-                for _ in text[length:]:
-                    assert prefix.parent is not None
-                    prefix = prefix.parent
-                prefix.attempts.append(len(withdrawn))
-                violation = event.violation if isinstance(event, Rewound) else None
-                withdrawn.append((text[length:], length, violation))
-                del text[length:]
-    path = [prefix]
-    while path[-1].parent is not None:
-        path.append(path[-1].parent)
-    path.reverse()
-    surviving = {number for prefix in path for number in prefix.attempts}
-    attempts = []
-    for number, (draws, index, violation) in enumerate(withdrawn):
-        step, first = draws[0]
-        tokens = tuple(draw.token for _, draw in draws)
-        attempts.append(Attempt(tokens, index, step, first.choice, violation, number in surviving))
-    rejected = [tuple(attempts[number] for number in prefix.attempts) for prefix in path]
-    kept = [KeptToken(draw.token, index, step, draw.choice, rejected[index]) for index, (step, draw) in enumerate(text)]
-    return RowHistory(tuple(kept), rejected[-1], tuple(attempts))
+    (*tokens, _), cuts = write_tokens(events, TokenSurfaces({}))
+    attempts, rejected = list(_list_attempts(tokens, cuts)), defaultdict[int, list[Attempt]](list)
+    for attempt in attempts:
+        if attempt.is_on_path:
+            rejected[attempt.token_index].append(attempt)
+    kept = [
+        KeptToken(written.token, written.index, step, written.choice, tuple(rejected[written.index]))
+        for step, written in enumerate(tokens)
+        if not written.attempt
+    ]
+    return RowHistory(tuple(kept), tuple(rejected[len(kept)]), tuple(attempts))
+
+
+def _list_attempts(tokens: Sequence[WrittenToken], cuts: Sequence[Cut]) -> Iterator[Attempt]:
+    path: list[_Prefix] = [{}]  # the beginnings of the text when a token was drawn
+    parts, contexts = defaultdict[int, list[tuple[int, WrittenToken]]](list), dict[int, _Prefix]()
+    for step, written in enumerate(tokens):
+        del path[written.index + 1 :]
+        contexts.setdefault(written.attempt, path[-1])
+        parts[written.attempt].append((step, written))
+        path.append(path[-1].setdefault(written.token, {}))
+    del path[len(parts[0]) + 1 :]
+    for number, (_, event) in enumerate(cuts, start=1):
+        step, first = parts[number][0]
+        withdrawn = tuple(written.token for _, written in parts[number])
+        violation = event.violation if isinstance(event, Rewound) else None
+        is_on_path = first.index < len(path) and path[first.index] is contexts[number]
+        yield Attempt(withdrawn, first.index, step, first.choice, violation, is_on_path)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from antislop.matching.bans import Ban
-from antislop.matching.token_matcher import Surfaces, Violation
+from antislop.matching.token_matcher import Surfaces
+from antislop.trace.codec import read_event, write_event
 from antislop.trace.events import Admitted, Conceded, Drawn, Event, Finished, Rewound
 from antislop.trace.report import Report
 
@@ -19,14 +21,8 @@ def describe(report: Report, events: Sequence[Event] | None, bans: Sequence[Ban]
     if events is None:
         return counts
     numbers = {ban: number for number, ban in enumerate(bans)}
-    outcomes: list[list[Any]] = []
-    for event in events:
-        if isinstance(event, (Rewound, Conceded, Admitted)):
-            ban, start, end = event.violation
-            outcomes.append([type(event).__name__.lower(), numbers[ban], start, end])
-            if isinstance(event, Rewound):
-                outcomes[-1] += [event.length, list(event.withdrawn)]
-    return {**counts, "events": outcomes, "reason": report.reason}
+    told = [replace(event, alternatives=()) if isinstance(event, Rewound) else event for event in events]
+    return {**counts, "events": [write_event(event, numbers) for event in told], "reason": report.reason}
 
 
 def read_report(
@@ -34,25 +30,18 @@ def read_report(
 ) -> Report:
     """Return the report of a text, with its events. described: with the events."""
     report = Report(surfaces=surfaces)
-    outcomes = [_read_outcome(*outcome, bans=bans) for outcome in described["events"]]
+    outcomes = [read_event(outcome, bans) for outcome in described["events"]]
     for event in rebuild_events(tokens, outcomes):
         report.add(event)
     report.add(Finished(described["reason"] or "done", 0.0))
     return report
 
 
-def _read_outcome(kind: str, number: int, start: int, end: int, *rewind: Any, bans: Sequence[Ban]) -> Event:
-    violation = Violation(bans[number], start, end)
-    if kind == "rewound":
-        length, withdrawn = rewind
-        return Rewound(length, tuple(withdrawn), violation)
-    return Conceded(violation) if kind == "conceded" else Admitted(violation)
-
-
 def rebuild_events(tokens: Sequence[int], outcomes: Sequence[Event]) -> Iterator[Event]:
     """Yield the outcomes of a text's bans, and the tokens that were drawn between them.
 
     >>> from antislop import Ban
+    >>> from antislop.matching import Violation
     >>> rewound = Rewound(1, (7, 8), Violation(Ban("a b"), 1, 2))
     >>> [type(event).__name__ for event in rebuild_events([5, 6], [rewound])]
     ['Drawn', 'Drawn', 'Drawn', 'Rewound', 'Drawn']

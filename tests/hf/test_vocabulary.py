@@ -25,7 +25,7 @@ from antislop.matching.bans import Ban
 from antislop.matching.characters import decode
 from antislop.matching.scopes import Scope
 from antislop.matching.token_matcher import Matcher
-from antislop.trace.events import Settled
+from antislop.trace.events import Drawn, Finished, Settled
 from antislop.trace.text_pieces import stream_text
 from tests.support.depth import DEPTH
 
@@ -335,13 +335,15 @@ byte_runs = st.lists(
 def test_byte_tokens_that_end_within_a_character_are_replacement_characters() -> None:
     tokens = [BYTE[byte] for byte in b"\xc3\xa9\xe4"]
     assert FALLBACK.decode(tokens) == decode(FALLBACK.vocabulary, tokens) == "\ufffd" * 3
-    assert "".join(stream_text([Settled((token,)) for token in tokens], FALLBACK.vocabulary)) == "\ufffd" * 3
+    events = [*map(Drawn, tokens), *(Settled((token,)) for token in tokens), Finished("done", 0.0)]
+    assert "".join(stream_text(events, FALLBACK.vocabulary)) == "\ufffd" * 3
 
 
 @given(tokens=byte_runs, sizes=st.lists(st.integers(1, 3)))
 def test_a_stream_of_byte_tokens_is_the_decoded_text(tokens: list[int], sizes: list[int]) -> None:
     edges = [0, *(edge for edge in accumulate(sizes) if edge < len(tokens)), len(tokens)]
-    events = [Settled(tuple(tokens[start:end])) for start, end in pairwise(edges)]
+    settled = (Settled(tuple(tokens[start:end])) for start, end in pairwise(edges))
+    events = [*map(Drawn, tokens), *settled, Finished("done", 0.0)]
     streamed = "".join(stream_text(events, FALLBACK.vocabulary, drops_space=True))
     assert streamed == FALLBACK.tokenizer.decode([t for t in tokens if t < 10_000], skip_special_tokens=True)
 

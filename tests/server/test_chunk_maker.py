@@ -12,6 +12,7 @@ from antislop.matching.characters import decode
 from antislop.matching.token_matcher import Violation
 from antislop.server.chunk_maker import AnswerChunk, ChunkMaker, WithdrawnText
 from antislop.trace.events import Drawn, Event, Finished, Rewound, Settled, TokenChoice
+from antislop.trace.text_pieces import TextPieces, stream_text
 
 SURFACES = [b"", b"a", b"b", b" ab", b"\xc3", b"\xa9", "é".encode(), b"\xf0\x9f", b"\x98\x80", b"\n", b"\xff"]
 END = 0
@@ -99,6 +100,22 @@ def test_chunks_join_to_the_text_of_the_final_tokens_up_to_a_stop_string(
     if not stop:
         assert len(kept) == len(tokens)
         assert sum(part.tokens for chunk in chunks for part in chunk.withdrawn) == stream.report.withdrawn_tokens
+
+
+@given(st.integers(0, 2**32), st.booleans(), st.booleans())
+def test_chunks_a_stream_and_pieces_are_one_text_with_or_without_its_first_space(
+    seed: int, has_fallback: bool, drops_space: bool
+) -> None:
+    events, tokens = write_events(Random(seed), 20)
+    surfaces = FallbackSurfaces() if has_fallback else Surfaces()
+    maker = ChunkMaker(surfaces, 1000, drops_space=drops_space)  # type: ignore[arg-type]
+    pieces = TextPieces(surfaces, drops_space=drops_space)  # type: ignore[arg-type]
+    text = decode(surfaces, tokens)
+    assert {
+        "".join(chunk.text for event in events if (chunk := maker.add(event))),
+        "".join(stream_text(events, surfaces, drops_space=drops_space)),  # type: ignore[arg-type]
+        "".join(piece.text for event in events for piece in pieces.add(event) if piece.kind != "withdrawn"),
+    } == {text.removeprefix(" ") if drops_space else text}
 
 
 @given(st.integers(0, 2**32), STOPS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -13,7 +13,23 @@ from transformers import LogitsProcessorList, PreTrainedModel, set_seed
 
 from antislop import AntiSlop, Ban
 from antislop.errors import InputError
-from antislop.trace import Drawn, Finished, Rewound, Trace
+from antislop.matching import Violation
+from antislop.trace import (
+    Admitted,
+    Conceded,
+    Drafted,
+    Drawn,
+    Finished,
+    Forked,
+    Forwarded,
+    Rewound,
+    Settled,
+    TimedOut,
+    TokenChoice,
+    Trace,
+    Truncated,
+)
+from antislop.trace.events import Event
 from tests.support.depth import DEPTH
 from tests.support.memory import find_tensors
 from tests.support.models import FAMILIES, build_model, build_tokenizer
@@ -140,6 +156,58 @@ def test_any_events_come_back_from_a_file(seed: int, tmp_path: Path) -> None:
     loaded = Trace.load(tmp_path / "trace.jsonl")
     assert repr(loaded.rows) == repr(trace.rows)  # choices and alternatives too, which don't count for equality
     assert [loaded.pieces(row=row) for row in range(3)] == [trace.pieces(row=row) for row in range(3)]
+
+
+FOUND = Violation(Ban("a b"), 0, 1)
+EACH: list[Event] = [
+    Forked(0, 0, 1),
+    Forwarded(4, 0),
+    Drafted(2, 1),
+    Drawn(0, TokenChoice(0.5, 1.0, 1, ((0, 1.0), (2, 0.0)))),
+    Drawn(1),
+    Rewound(1, (1,), FOUND, ((3, 0.5),)),
+    Drawn(4),
+    Truncated(1, (4,)),
+    Admitted(FOUND),
+    Conceded(FOUND),
+    Conceded(FOUND, "Grammar"),
+    TimedOut(FOUND.ban),
+    Settled((0,)),
+    Finished("exhausted", 0.25, "Grammar"),
+]
+
+
+def test_each_kind_of_event_comes_back_from_a_file(tmp_path: Path) -> None:
+    assert {type(event) for event in EACH} == {*get_args(Event)}
+    make_trace(SPLIT, EACH, about=FACTS).save(tmp_path / "trace.jsonl")
+    assert repr(Trace.load(tmp_path / "trace.jsonl").rows[0].events) == repr(tuple(EACH))
+
+
+@pytest.mark.parametrize(
+    ("written", "changed"),
+    [
+        ('"fed": 4', '"fed": true'),
+        ('"fed": 4', '"fed": 4.0'),
+        ('"fed": 4', '"fad": 4'),
+        ('"fed": 4, ', ""),
+        ("[[0, 1.0], [2, 0.0]]", "[[0, 1.0, 2]]"),
+        ('"rank": 1', '"rank": "1"'),
+        ('"withdrawn": [1]', '"withdrawn": 1'),
+        ('"end": 1', '"and": 1'),
+        ('"constrained_by": "Grammar"', '"constrained_by": 1'),
+        ('"exhausted"', '"tired"'),
+    ],
+)
+def test_an_event_with_a_field_that_is_missing_unknown_or_of_another_type_is_refused(
+    written: str, changed: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "trace.jsonl"
+    make_trace(SPLIT, EACH, about=FACTS).save(path)
+    text = path.read_text(encoding="utf-8")
+    assert written in text
+    path.write_text(text.replace(written, changed, 1), encoding="utf-8")
+    with pytest.raises(InputError, match="not a line of a trace: the file was changed"):
+        Trace.load(path)
 
 
 def test_a_file_that_was_cut_or_changed_is_refused_with_its_line(

@@ -11,7 +11,7 @@ import torch
 from transformers import PreTrainedModel, TextIteratorStreamer, TextStreamer, set_seed
 
 from antislop import AntiSlop, Ban
-from antislop.trace.events import Drawn, Event, Rewound, Settled
+from antislop.trace.events import Drawn, Event, Finished, Rewound, Settled
 from antislop.trace.text_pieces import stream_text
 from tests.support.depth import sample_size
 from tests.support.models import build_model, build_tokenizer
@@ -113,9 +113,9 @@ def test_streamed_text_is_the_text_of_the_final_tokens(llama: PreTrainedModel, s
 def test_characters_are_streamed_whole_and_an_incomplete_one_at_the_end_too() -> None:
     """The replacement character is streamed only if the text itself ends within a character."""
     raw = "Ü€😀".encode()
-    events = [Settled((byte,)) for byte in (*raw, raw[0])]
-    assert list(stream_text(events, Bytes())) == ["Ü", "€", "😀", "\ufffd"]
-    assert list(stream_text(events[:-1], Bytes())) == ["Ü", "€", "😀"]
+    for tokens, end in ((raw, []), ((*raw, raw[0]), ["\ufffd"])):
+        events = [event for byte in tokens for event in (Drawn(byte), Settled((byte,)))]
+        assert list(stream_text([*events, Finished("done", 0.0)], Bytes())) == ["Ü", "€", "😀", *end]
 
 
 class Recorder(TextStreamer):

@@ -113,8 +113,7 @@ def test_the_table_of_bans_counts_rewinds_and_tokens_and_has_what_came_instead()
 
 
 def test_the_time_line_has_each_draw_and_each_rewind() -> None:
-    row = make_trace(WORDS, NESTED).rows[0]
-    line = draw_time_line(row, RowView(row, WORDS, {}).written)
+    line = draw_time_line(RowView(make_trace(WORDS, NESTED).rows[0], WORDS, {}))
     assert (line.draws, line.longest) == (9, 4)
     assert line.kept == "M0 4L1 3M7 3L9 1"
     assert line.withdrawn == "M1 3L4 0M4 2L6 0M6 1L7 0"

@@ -22,8 +22,9 @@ from transformers import (
 
 from antislop.decoding.policy import PROBABILITY_FLOOR, Policy
 from antislop.matching.bans import Ban
-from antislop.matching.token_matcher import Matcher
-from antislop.trace.events import Drawn, Event
+from antislop.matching.token_matcher import Matcher, Violation
+from antislop.trace.events import Drawn, Event, Rewound
+from antislop.trace.report import Report
 from antislop.vllm.engine_text import EngineRules, EngineText, Question, StopStrings, Told
 from antislop.vllm.outcomes import COUNTS, describe, read_report, rebuild_events
 from tests.support.ban_cases import CASES, LETTERS, anywhere, expected_of
@@ -88,6 +89,14 @@ def test_all_that_happened_is_rebuilt_from_what_bans_did(case: str, limit: int) 
         report = read_report(described, text.tokens, bans)
         assert report.events[:-1] == happened
         assert all(getattr(report, name) == getattr(text.report, name) for name in COUNTS)
+
+
+def test_likely_alternatives_stay_in_the_engine() -> None:
+    """As the guide to vLLM says of pairs."""
+    rewound = Rewound(0, (1,), Violation(Ban("a"), 0, 0), ((2, 0.5),))
+    described = describe(Report.of([rewound]), [rewound], [Ban("a")])
+    assert read_report(described, [2], [Ban("a")]).events[1] == rewound
+    assert "alternatives" not in described["events"][0]
 
 
 TIMES = sample_size(1000)

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from antislop.display import fill_page, make_visible
 from antislop.errors import InputError
-from antislop.trace.events import Admitted, Conceded, Drawn, Rewound, TokenChoice, Truncated
-from antislop.trace.text_pieces import WrittenToken
+from antislop.trace.events import Admitted, Conceded, Drawn, Rewound, TokenChoice
 from antislop.trace.traced_row import TracedRow
 from antislop.trace.view.rows import RowView, count_bans
 
@@ -49,7 +48,7 @@ def render_page(
         script="trace.js",
         title=make_visible(title) if title else "What was withdrawn and why",
         rows=views,
-        time_lines=[draw_time_line(view.row, view.written) for view in views],
+        time_lines=list(map(draw_time_line, views)),
         totals=_sum(views),
         bans=count_bans(views),
         list_size=list_size,
@@ -149,7 +148,6 @@ def _list_row(view: RowView, tokens: dict[int, int], bans: dict[str, int]) -> di
             return []
         return [_round(choice.probability), _round(choice.share), choice.rank, flatten(choice.alternatives)]
 
-    draws = [event for event in view.row.events if isinstance(event, Drawn)]
     attempts = [
         [
             number(attempt.violation.ban) if attempt.violation else -1,
@@ -157,18 +155,16 @@ def _list_row(view: RowView, tokens: dict[int, int], bans: dict[str, int]) -> di
             len(attempt.tokens),
             int(attempt.is_on_path),
             text,
-            flatten(alternatives),
+            flatten(event.alternatives if isinstance(event, Rewound) else ()),
             attempt.step_index,
         ]
-        for attempt, text, alternatives in zip(
-            view.history.attempts, view.attempt_texts, view.alternatives, strict=True
-        )
+        for attempt, text, (_, event) in zip(view.history.attempts, view.attempt_texts, view.cuts, strict=True)
     ]
     return {
         "prompt": len(view.row.prompt_tokens),
         "draws": [
-            [tokens.setdefault(draw.token, len(tokens)), index, written.attempt, *describe(draw.choice)]
-            for draw, written, index in zip(draws, view.written, view.indices, strict=False)
+            [tokens.setdefault(draw.token, len(tokens)), draw.index, draw.attempt, *describe(draw.choice)]
+            for draw in view.written[:-1]
         ],
         "attempts": attempts,
         "let_through": [
@@ -207,27 +203,19 @@ class TimeLine:
     marks: str = ""
 
 
-def draw_time_line(row: TracedRow, written: Sequence[WrittenToken]) -> TimeLine:
-    lengths, cuts, length = [0], list[tuple[int, int, int]](), 0
-    for event in row.events:
-        match event:
-            case Drawn():
-                length += 1
-                lengths.append(length)
-            case Rewound(kept) | Truncated(kept):
-                cuts.append((len(lengths) - 1, length, kept))
-                length = kept
-    line = TimeLine(len(lengths) - 1, max(lengths))
+def draw_time_line(view: RowView) -> TimeLine:
+    draws = view.written[:-1]
+    line = TimeLine(len(draws), max((draw.index + 1 for draw in draws), default=0))
     top = line.longest
-    line.rewinds = "".join(f"M{x} {top - high}V{top - low}" for x, high, low in cuts)
-    line.marks = "".join(f"M{x} {top - high}h0" for x, high, _ in cuts)
-    starts = [lengths[x + 1] - 1 for x in range(line.draws)]  # the length before each draw
+    cuts = [(x, top - event.length - len(event.withdrawn), top - event.length) for x, event in view.cuts]
+    line.rewinds = "".join(f"M{x} {high}V{low}" for x, high, low in cuts)
+    line.marks = "".join(f"M{x} {high}h0" for x, high, _ in cuts)
     x = 0
     while x < line.draws:
-        is_withdrawn, end = bool(written[x].attempt), x + 1
-        while end < line.draws and bool(written[end].attempt) == is_withdrawn and starts[end] == lengths[end]:
+        is_withdrawn, end = bool(draws[x].attempt), x + 1
+        while end < line.draws and bool(draws[end].attempt) == is_withdrawn and draws[end].index > draws[end - 1].index:
             end += 1
-        path = f"M{x} {top - starts[x]}L{end} {top - lengths[end]}"
+        path = f"M{x} {top - draws[x].index}L{end} {top - draws[end - 1].index - 1}"
         if is_withdrawn:
             line.withdrawn += path
         else:

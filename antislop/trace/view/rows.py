@@ -10,22 +10,11 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from antislop.display import describe_count, make_visible
-from antislop.matching.characters import NOTHING, complete, decode, finish
+from antislop.matching.characters import decode
 from antislop.trace.console import describe_conceded
-from antislop.trace.events import (
-    Admitted,
-    Conceded,
-    Drawn,
-    Event,
-    Finished,
-    Forked,
-    Rewound,
-    Settled,
-    TimedOut,
-    Truncated,
-)
+from antislop.trace.events import Admitted, Conceded, Drawn, Finished, Forked, TimedOut
 from antislop.trace.report import Report
-from antislop.trace.text_pieces import TextPiece, TextPieces, WrittenText, WrittenToken
+from antislop.trace.text_pieces import END, Cut, TextPiece, TextPieces, WrittenToken, complete_events, write_tokens
 from antislop.trace.traced_row import Attempt, RowHistory, TracedRow
 
 if TYPE_CHECKING:
@@ -78,10 +67,19 @@ class RowView:
     def history(self) -> RowHistory:
         return self.row.history
 
-    @cached_property
+    @property
     def written(self) -> list[WrittenToken]:
-        text = WrittenText(self.surfaces)
-        return [token for event in complete_events(self.row) for token in text.add(event)]
+        return self._tokens_and_cuts[0]
+
+    @property
+    def cuts(self) -> list[Cut]:
+        """As in `WrittenText`, one for each attempt."""
+        return self._tokens_and_cuts[1]
+
+    @cached_property
+    def _tokens_and_cuts(self) -> tuple[list[WrittenToken], list[Cut]]:
+        drops = drops_space_after(self.row, surfaces=self.surfaces, about=self.about)
+        return write_tokens(self.row.events, self.surfaces, drops_space=drops)
 
     @property
     def notes(self) -> list[str]:
@@ -92,45 +90,20 @@ class RowView:
         return sum(len(text) for token in self.prompt for text, _ in token.parts) > LONG_PROMPT
 
     @cached_property
-    def indices(self) -> list[int]:
-        """For each token drawn, its index in the text at that time."""
-        indices, length = [], 0
-        for event in self.row.events:
-            match event:
-                case Drawn():
-                    indices.append(length)
-                    length += 1
-                case Rewound(kept) | Truncated(kept):
-                    length = kept
-        return indices
-
-    @cached_property
-    def alternatives(self) -> list[tuple[tuple[int, float], ...]]:
-        """For each attempt, the likeliest tokens that could replace it, with their shares."""
-        events = (event for event in self.row.events if isinstance(event, (Rewound, Truncated)))
-        return [event.alternatives if isinstance(event, Rewound) else () for event in events]
-
-    @cached_property
     def prompt(self) -> list[ShownToken]:
-        tokens, pending = [], NOTHING
-        for token in self.row.prompt_tokens:
-            text, _, pending = complete(self.surfaces, token, pending)
-            tokens.append(WrittenToken(token, text, ["kept"] * len(text)))
-        ending = finish(self.surfaces, pending).text
-        tokens.append(WrittenToken(None, ending, ["kept"] * len(ending)))
-        return [self._show(token) for token in _drop_space(tokens, drops=drops_space(self.about))]
+        drawn = map(Drawn.plain, self.row.prompt_tokens)
+        tokens, _ = write_tokens(drawn, self.surfaces, drops_space=drops_space(self.about))
+        return list(map(self._show, tokens))
 
     @cached_property
     def segments(self) -> list[Segment]:
-        drops = drops_space_after(self.row, surfaces=self.surfaces, about=self.about)
-        groups = groupby(_drop_space(self.written, drops=drops), key=lambda token: token.attempt)
         return [
             Segment(
                 number,
                 self.history.attempts[number - 1] if number else None,
                 tuple(self._show(token, is_first=not place) for place, token in enumerate(tokens)),
             )
-            for number, tokens in groups
+            for number, tokens in groupby(self.written, key=lambda token: token.attempt)
         ]
 
     def _show(self, token: WrittenToken, *, is_first: bool = True) -> ShownToken:
@@ -142,21 +115,14 @@ class RowView:
             line = [(text.replace("\n", "↵"), "beside" if kind == "kept" else kind) for text, kind in parts]
             parts = _part_space(line) if is_first else line
         shown = tuple((make_visible(text, keep_layout=True), kind) for text, kind in parts)
-        if parts or token.token is None:
-            return ShownToken(shown, "", token.token is not None)
+        if parts or token.token == END:
+            return ShownToken(shown, "", token.token != END)
         return ShownToken(shown, make_visible(self.surfaces.breaks.get(token.token, "") or UNFINISHED))
 
     @cached_property
     def let_through(self) -> list[Conceded | Admitted]:
         """The bans that stay in the text, conceded or admitted."""
-        kept, steps, found = self.history.kept, 0, list[Conceded | Admitted]()
-        for event in self.row.events:
-            steps += isinstance(event, Drawn)
-            if isinstance(event, (Conceded, Admitted)):
-                end = event.violation.end
-                if end < len(kept) and kept[end].step_index < steps:
-                    found.append(event)
-        return found
+        return Report.of(self.row.events).let_through
 
     @cached_property
     def attempt_texts(self) -> list[str]:
@@ -213,33 +179,14 @@ def _part_space(parts: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
     return [(text, kind) for text, kind in separated if text]
 
 
-def _drop_space(tokens: Sequence[WrittenToken], *, drops: bool) -> Iterator[WrittenToken]:
-    for token in tokens:
-        if drops and token.text and not token.attempt:
-            count, drops = int(token.text.startswith(" ")), False
-            token = WrittenToken(token.token, token.text[count:], token.kinds[count:])
-        yield token
-
-
 # -- pieces -----------------------------------------------------------------------------------------------------------
 
 
 def list_pieces(row: TracedRow, *, surfaces: Surfaces, about: Mapping[str, Any]) -> list[TextPiece]:
-    text_pieces = TextPieces(surfaces)
-    pieces = [piece for event in complete_events(row) for piece in text_pieces.add(event)]
-    if drops_space_after(row, surfaces=surfaces, about=about):
-        pieces = list(_drop_first_space(pieces))
+    text_pieces = TextPieces(surfaces, drops_space=drops_space_after(row, surfaces=surfaces, about=about))
+    pieces = [piece for event in complete_events(row.events) for piece in text_pieces.add(event)]
     prompt = decode(surfaces, row.prompt_tokens)
     return [TextPiece(prompt.removeprefix(" ") if drops_space(about) else prompt, "prompt"), *pieces]
-
-
-def complete_events(row: TracedRow) -> Iterator[Event]:
-    """Yield the events of a row, and an end for an unfinished text."""
-    yield from row.events
-    if not row.is_finished:
-        settled = sum(len(event.tokens) for event in row.events if isinstance(event, Settled))
-        yield Settled(tuple(row.tokens[settled:]))
-        yield Finished("done", 0.0)
 
 
 def drops_space(about: Mapping[str, Any]) -> bool:
@@ -250,17 +197,6 @@ def drops_space_after(row: TracedRow, *, surfaces: Surfaces, about: Mapping[str,
     """Return whether the decoder removes the space in front of what follows the prompt."""
     prompt = row.prompt_tokens
     return drops_space(about) and (not prompt or prompt[-1] in surfaces.breaks)
-
-
-def _drop_first_space(pieces: list[TextPiece]) -> Iterator[TextPiece]:
-    is_start = True
-    for piece in pieces:
-        if piece.kind == "withdrawn" or not is_start:
-            yield piece
-            continue
-        is_start = False
-        if text := piece.text.removeprefix(" "):
-            yield piece._replace(text=text)
 
 
 # -- notes ------------------------------------------------------------------------------------------------------------
@@ -294,12 +230,16 @@ def _explain_end(row: TracedRow) -> Iterator[str]:
     if not row.is_finished:
         yield "The text is unfinished: its events end here."
     for event in row.events:
-        match event:
-            case Finished("exhausted"):
+        if not isinstance(event, Finished):
+            continue
+        match event.reason:
+            case "exhausted":
                 cause = f", since {event.constrained_by} rules out all else" if event.constrained_by else ""
                 yield f"The text ends early: every continuation was banned{cause}."
-            case Finished("failed"):
+            case "failed":
                 yield "The text ends early: the model returned no probabilities to draw from."
+            case "done":
+                pass
 
 
 # -- bans -------------------------------------------------------------------------------------------------------------
@@ -337,9 +277,8 @@ def count_bans(rows: Iterable[RowView]) -> list[BanCounts]:
             if text is not None:
                 entry.instead[text] += 1
         for event in row.row.events:
-            match event:
-                case Conceded(violation):
-                    count(violation.ban).conceded += 1
-                case Admitted(violation):
-                    count(violation.ban).admitted += 1
+            if isinstance(event, Conceded):
+                count(event.violation.ban).conceded += 1
+            elif isinstance(event, Admitted):
+                count(event.violation.ban).admitted += 1
     return sorted(counts.values(), key=lambda entry: (-entry.rewinds, -entry.conceded, -entry.admitted))
