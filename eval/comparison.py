@@ -86,10 +86,10 @@ NOTES = (
     "probabilities.",
     "Passes per token: forward passes per kept token. Excess NLL: as in fidelity.md, paired by prompt and seed. "
     "Broken texts: texts with a replacement character, or of a wrong length.",
-    "The first 20 phrases of the list are frequent in plain text, the others rare.",
+    "The first phrases of the list, 20 or more, are frequent in plain text, the others rare.",
 )
 LIMITS = (
-    "This is one list, two tiny models, one text at a time, on a CPU. The number of texts is too small to "
+    "This is one list, one text at a time, on a CPU, and small models. The number of texts is too small to "
     "distinguish the samplers by their excess, whose intervals overlap: fidelity.md has more. The texts continue "
     "four prompts, each with many seeds, so the intervals apply to these prompts only. backtrack_sampler matches "
     "the tokens of seven spellings and bad_words_ids of four, so their leaks in other spellings or tokenizations "
