@@ -82,6 +82,7 @@ def logged(trainer: Any, name: str) -> list[float]:
 
 
 @pytest.mark.parametrize(("trainer", "config"), [(GRPOTrainer, GRPOConfig), (RLOOTrainer, RLOOConfig)])
+@pytest.mark.slow
 def test_the_reward_is_what_the_completions_contain(model: Any, tmp_path: Path, trainer: Any, config: Any) -> None:
     prepared = train(model, tmp_path, trainer=trainer, config=config)
     prepared.train()
@@ -103,6 +104,7 @@ def test_completions_under_bans_hold_none(model: Any, tmp_path: Path, trainer: A
     assert "generate" not in vars(prepared.model)
 
 
+@pytest.mark.slow
 def test_an_empty_list_changes_no_completion(model: Any, tmp_path: Path) -> None:
     plain = train(model, tmp_path)
     plain.train()

@@ -46,6 +46,7 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(app, ["tune", "pairs.jsonl", "-o", "tuned", *arguments])
 
 
+@pytest.mark.slow
 def test_an_adapter_and_a_merged_model_load_and_write_the_same(tmp_path: Path) -> None:
     from peft import AutoPeftModelForCausalLM
 
@@ -164,6 +165,7 @@ def test_the_model_that_is_read_is_not_overwritten() -> None:
     assert {path: path.read_bytes() for path in Path("tuned").iterdir()} == before
 
 
+@pytest.mark.slow
 def test_a_run_that_ends_before_it_learned_says_so() -> None:
     """The first step warms up, with a rate of 0."""
     result = run(*FEW, "--stop-at-win", "0.01")
@@ -179,6 +181,7 @@ def test_a_list_that_can_not_be_read_begins_no_folder() -> None:
     assert result.exit_code == 2 and "missing.txt: can't be read" in result.stderr and not Path("all").exists()
 
 
+@pytest.mark.slow
 def test_every_option_reaches_the_run(tmp_path: Path) -> None:
     given = {"lr": 0.001, "unfrozen": 2, "max_rows": 20, "balance_chosen": 0.9, "balance_rejected": 0.95}
     given |= {"min_chosen": 1, "max_chosen": 3, "stop_at_win": 0.5, "margin": 3.0, "temperature": 0.5, "seed": 3}

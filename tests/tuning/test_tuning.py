@@ -118,6 +118,7 @@ def test_each_option_changes_the_weights(loss: str, name: str, tuned: Any, tmp_p
 
 
 @pytest.mark.parametrize("loss", SPECS)
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_weights(loss: str, tuned: Any, tmp_path: Path) -> None:
     assert differ(train(tmp_path / "out", SPECS[loss]), tuned[loss]) == 0
 
@@ -133,6 +134,7 @@ def test_a_stopped_run_resumes_to_the_same_weights(loss: str, tuned: Any, tmp_pa
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out").iterdir()} == written
 
 
+@pytest.mark.slow
 def test_a_killed_run_resumes_to_the_same_weights(tuned: Any, tmp_path: Path) -> None:
     def kill(step: int, *_: Any) -> None:
         if step == 6:
@@ -182,6 +184,7 @@ def test_a_run_that_was_killed_at_its_end_gives_the_same_weights(tuned: Any, tmp
     assert differ(train(tmp_path / "out"), tuned["ftpo"]) == 0
 
 
+@pytest.mark.slow
 def test_a_run_that_is_stopped_where_it_ends_is_finished(tmp_path: Path) -> None:
     ending = replace(SPEC, stop_at_win=0.01)
     expected, steps = train(tmp_path / "whole", ending), count()
@@ -219,6 +222,7 @@ def test_a_loss_that_is_not_a_number_ends_the_run(tmp_path: Path) -> None:
         train(tmp_path / "out", replace(SPEC, rate=1e30))
 
 
+@pytest.mark.slow
 def test_a_token_that_the_model_never_writes_does_not_end_the_run(tuned: Any, tmp_path: Path) -> None:
     """Some models give the padding of their vocabulary the logit of minus infinity."""
     forward = LlamaForCausalLM.forward
@@ -291,12 +295,14 @@ def test_other_settings_are_refused_in_a_folder_that_was_begun(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("loss", SPECS)
+@pytest.mark.slow
 def test_merged_weights_are_those_of_the_adapter(loss: str, tuned: Any, tmp_path: Path) -> None:
     assert differ(train(tmp_path / "out", replace(SPECS[loss], merge=True)), tuned[loss]) < 1e-5
     assert {CARD, PLOT, "model.safetensors", "tokenizer.json"} <= {path.name for path in (tmp_path / "out").iterdir()}
 
 
 @pytest.mark.parametrize("loss", SPECS)
+@pytest.mark.slow
 def test_full_weights_train_in_the_last_layers_alone(loss: str, tmp_path: Path) -> None:
     full = replace(SPECS[loss], rank=None, rate=0.001)
     weights, before = train(tmp_path / "out", full), build_model().state_dict()
