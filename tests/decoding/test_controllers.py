@@ -72,10 +72,13 @@ def test_a_sampled_text_is_that_of_rejection_sampling_under_the_controller(seed:
 
 @pytest.mark.parametrize(
     ("seed", "count"),
-    [(11, 1000), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((37, 1000), (11, 20_000)))],
+    [(11, 1000), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((37, 1000), (11, 5000)))],
 )
 def test_a_ban_that_begins_where_a_cut_led_is_drawn_again_by_the_mask_of_the_cut(seed: int, count: int) -> None:
-    """As rejection sampling does, which rejects a draw by that mask and repeats it; the controller is not asked."""
+    """As rejection sampling does, which rejects a draw by that mask and repeats it; the controller is not asked.
+
+    5,000 texts took a minute; at depth 10 there are ten times as many.
+    """
     choice = random.Random(seed)
     bans = [
         Ban("".join(choice.choices("abcd", k=n)), edges="anywhere", weight=w) for n, w in ((2, 0), (2, 0), (3, 0.4))
