@@ -77,7 +77,7 @@ def test_a_sampled_text_is_that_of_rejection_sampling_under_the_controller(seed:
 def test_a_ban_that_begins_where_a_cut_led_is_drawn_again_by_the_mask_of_the_cut(seed: int, count: int) -> None:
     """As rejection sampling does, which rejects a draw by that mask and repeats it; the controller is not asked.
 
-    5,000 texts took a minute; at depth 10 there are ten times as many.
+    At depth 10, there are ten times as many texts.
     """
     choice = random.Random(seed)
     bans = [
