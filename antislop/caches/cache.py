@@ -255,7 +255,7 @@ class TransformersCache:
         self._is_aligned, self._is_forked = False, True
 
     def select_states(self, rows: Sequence[int]) -> None:
-        """Select rows of the layers' states alone: those of a prompt that was read once for several rows."""
+        """Select rows of the layers' states alone: each prompt was read once, and several rows begin with it."""
         for layer in self._borrowed.growing:
             layer.select(rows)
         select_rows(self.layers, rows)

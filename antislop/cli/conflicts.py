@@ -13,8 +13,8 @@ from antislop.errors import InputError
 class When(NamedTuple):
     """What makes a conflict.
 
-    options: names, one of which is used; "" for a conflict without one.
-    condition: takes the values of all options of the command, by their names.
+    options: names of options, of which the user must have passed at least one; "" if the condition alone decides.
+    condition: takes an object that has the value of each option of the command, and returns whether they conflict.
     """
 
     options: str
@@ -22,7 +22,11 @@ class When(NamedTuple):
 
 
 Conflicts = Mapping[str, When]
-"""By the sentence that refuses: {option} is the first of the options that is used, {name} the value of another one."""
+"""The conflicts of a command, each under the sentence of its error.
+
+In a sentence, {option} stands for the first of `When.options` that the user passed, and {name} for the value of the
+option with this name.
+"""
 
 
 def refuse_conflicts(command: str, values: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:

@@ -96,7 +96,7 @@ def _list_files(names: Iterable[str]) -> Iterator[str]:
 
 @dataclass
 class _Search:
-    """A search of files: what was found so far, and whether a file could not be read."""
+    """A search of several files. found: occurrences so far. has_failed: whether a file could not be read."""
 
     bans: BanList
     column: str | None

@@ -50,7 +50,7 @@ class Engine(Protocol):
         """Whether `select` may be called, without which passes over few unfinished rows cost as much as others."""
 
     def select(self, places: Sequence[int]) -> None:
-        """Keep the rows at these places only, in this order; a row that is named twice is copied, for a fork."""
+        """Keep only the rows at these places, in this order. A place may be listed several times: its row is copied."""
 
 
 @dataclass
@@ -75,7 +75,9 @@ class HeldRow:
     def cut_back(
         self, cache: RewindableCache, place: int, tokens: Sequence[int], *, settled: int, unchanged: int = 0
     ) -> int:
-        """Remove from the cache what is not in a text, and its last token, which is to be read; return how many tokens.
+        """Remove the held tokens that differ from a text, and the text's last token, which the model is to read again.
+
+        Returns the number of removed tokens.
 
         settled: the length of the text below which no rewind reaches.
         unchanged: a length up to which the cache is known to hold the text.
@@ -87,7 +89,7 @@ class HeldRow:
             cache.settle(place, self.base + self.settled)
         if shared == len(self.fed):
             return 0
-        kept = max(0, cache.rewind(place, self.base + shared) - self.base)  # a cache of some states may keep nothing
+        kept = max(0, cache.rewind(place, self.base + shared) - self.base)  # 0 if no earlier state is stored
         cut = len(self.fed) - kept
         del self.fed[kept:]
         return cut

@@ -33,7 +33,7 @@ KVStates: TypeAlias = list[KVState]
 
 
 class KVCache(RewindableCache, Protocol):
-    """A cache that also hands out its states, left-padded. Optional: the sampler calls none of this."""
+    """A cache that also returns its states, left-padded. It is optional: the sampler never calls these methods."""
 
     def get_num_tokens(self) -> int:
         """Return the number of tokens in the longest row; 0 for a new cache."""
@@ -121,7 +121,7 @@ class Inferencer(Protocol):
         """Continue after query_token_ids, the tokens of the text that the cache does not hold yet.
 
         The strategy does not see the tokens that the cache held before.
-        Stops at an end token or after `max_new_tokens`; raises `ValueError` unless that is positive.
+        Stops at an end token or after `max_new_tokens` tokens. Raises `ValueError` if `max_new_tokens` is below 1.
         all_logits: return the logits after every query, too.
         """
 

@@ -58,7 +58,7 @@ class SharingCache(RewindableCache, Protocol):
         """Whether `select` may be called: for controllers that fork, and to drop the rows of finished texts."""
 
     def select(self, rows: Sequence[int]) -> None:
-        """Keep these rows, in this order; a row that is listed several times is copied, with its settled length."""
+        """Keep only these rows, in this order; copy a row that is listed several times, with its settled length."""
 
 
 class LanguageModel(Protocol):

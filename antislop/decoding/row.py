@@ -66,9 +66,8 @@ class Draft(NamedTuple):
     """Tokens that may come next.
 
     proposals: the distribution that each was drawn from, [tokens, vocab]; None if they were not drawn.
-    read: how many of the tokens are fed to the model ahead of time; all by default. The first token that is not fed is
-        still used as a proposal: a draw without it would be biased, since the token's identity decided that it is not
-        fed.
+    read: how many of the tokens are fed to the model ahead of time; all by default. The token after these must still be
+        used as a proposal. It was not fed because of which token it is, so a draw without it would be biased.
     """
 
     proposed: list[int]

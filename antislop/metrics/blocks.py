@@ -31,7 +31,7 @@ CUTS = [re.compile(rf"(?s:.*){place}") for place in (rf"[{ENDS}](?=\s)", r"\S(?=
 
 
 def cut_blocks(pieces: Iterable[str]) -> Iterator[str]:
-    """Yield a text in blocks of about `BLOCK_CHARACTERS` characters that end with a sentence, or at least a word.
+    """Yield a text in blocks of about `BLOCK_CHARACTERS` characters. A block ends with a sentence, or else with a word.
 
     The last block may be short, or empty.
     """
