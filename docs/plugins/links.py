@@ -15,16 +15,16 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).parents[2]
 REPOSITORY = "https://github.com/antislop/antislop/blob/main/"
 PICTURES, SHOWN = "eval/results", (".svg", ".html")
-"""The folder whose files of these kinds the site holds, too, as pictures/NAME."""
+"""The folder whose files of these kinds the site holds, too, under pictures/."""
 
 _LINK = re.compile(r"(\]\()((?:\.\./)+[^)#\s]+)")
 
 
 def on_files(files: Files, *, config: Any) -> Files:
     """Add the pictures of the evaluation, and the page of tuning."""
-    for path in sorted((ROOT / PICTURES).iterdir()):
+    for path in sorted((ROOT / PICTURES).rglob("*")):
         if path.suffix in SHOWN:
-            name = f"pictures/{path.name}"
+            name = f"pictures/{path.relative_to(ROOT / PICTURES).as_posix()}"
             files.append(File.generated(config, name, abs_src_path=str(path)))
     return files
 
@@ -39,7 +39,7 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
             return link[0]
         if target.startswith(f"{PICTURES}/") and target.endswith(SHOWN):
             return link[1] + posixpath.relpath(
-                f"docs/pictures/{posixpath.basename(target)}", folder
+                f"docs/pictures/{posixpath.relpath(target, PICTURES)}", folder
             )
         return link[1] + REPOSITORY + target
 
