@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from antislop.control.branches import Controller
-from antislop.decoding.ledger import Node
+from antislop.decoding.ledger import Node, Table
 from antislop.decoding.policy import Policy
-from antislop.decoding.tables import DenseTable, LogitsBatch, find_dense
+from antislop.decoding.tables import find_dense
 from antislop.devices import send
 from antislop.matching.token_matcher import Matcher, State
 from antislop.trace.events import Event, Settled
@@ -149,8 +149,7 @@ class Row:
         self.index = index
         self.prompt_length = spec.prompt.shape[1]
         self.max_new_tokens = spec.max_new_tokens
-        # [rows, prompt + max_new_tokens], shared by a batch, so that its new tokens are sent to the device together
-        self.batch_ids = _make_room([spec]) if batch_ids is None else batch_ids
+        self._batch_ids = batch_ids
         self._line = 0 if batch_ids is None else index
         self._written = 0  # how many of the tokens are in that line already
         self.tokens: list[int] = []
@@ -158,8 +157,9 @@ class Row:
         self.draft = NO_DRAFT
         self.unchanged = 0
         self.reported = 0
-        self._node: Node | None = Node()
-        self._passed: tuple[LogitsBatch, int] | None = None
+        self._node: Node | None = None  # while nothing is open
+        self._tables: dict[int, Callable[[], Table]] = {}  # make the tables of unsettled tokens, while there is no node
+        self._passed = 0  # how many tokens the node, once there is one, follows
         self.state = spec.state
         self.settled = 0
         self.withdrawn_count = 0
@@ -172,35 +172,57 @@ class Row:
         self.kept: list[tuple[Tensor, Tensor]] | None = [] if spec.keep_scores else None
         self.after_end: list[Tensor] = []  # logits, if scores are kept
 
+    # -- the ledger
+
     @property
     def node(self) -> Node:
-        """The ledger's node after the latest token, or after the draft's along which the row is filled."""
+        """The ledger's node after the latest token, or after the draft's along which the row is filled.
+
+        Nothing is open in most texts. Their nodes are made when something is, or when one is asked for.
+        """
         if self._node is None:
-            assert self._passed is not None
-            start = Node(depth=self.settled)
-            start.table = DenseTable(*self._passed)
-            self.node = start.child(self.tokens[self.settled])
+            node = Node(depth=self.settled)
+            for token in self.tokens[self.settled : self._passed]:
+                self._fill(node)
+                node = node.child(token)
+            self._fill(node)
+            self.node = node
         assert self._node is not None
         return self._node
 
     @node.setter
     def node(self, node: Node) -> None:
-        self._node, self._passed = node, None
+        self._node, self._tables = node, {}
 
-    def pass_over(self, batch: LogitsBatch, place: int) -> None:
-        """Settle all tokens but the latest, which was drawn from the row `place` of a batch, and drop the ledger.
+    def _fill(self, node: Node) -> None:
+        if node.depth in self._tables:
+            node.table = self._tables[node.depth]()
 
-        Nothing is open in most rows. Their nodes are made when something is: until then the latest logits are enough.
-        """
-        length = len(self.tokens) - 1
-        if length > self.settled:
-            self.events.append(Settled.of(tuple(self.tokens[self.settled : length])))
-            self.settled = length
+    @property
+    def is_open(self) -> bool:
+        """Whether nodes exist."""
+        return self._node is not None
+
+    def set_table(self, make_table: Callable[[], Table]) -> None:
+        """Give the distribution of the next token, which is made once a node needs it."""
+        self._tables[len(self.tokens)] = make_table
+        if self._node is not None:
+            self._node.table = make_table()
+
+    def pass_over(self, settled: int) -> None:
+        """Have the latest token stay, settle the text up to a length, and drop the ledger: no node is needed."""
         if self._node is not None:
             self._node.cut_loose()
             self._node.drop_children()
             self._node = None
-        self._passed = batch, place
+        if settled > self.settled:
+            self.events.append(Settled.of(tuple(self.tokens[self.settled : settled])))
+            self.settled = settled
+        self._passed = len(self.tokens)
+        if self._tables:
+            self._tables = {depth: table for depth, table in self._tables.items() if depth >= settled}
+
+    # -- the text
 
     @property
     def settleable(self) -> int:
@@ -217,6 +239,13 @@ class Row:
     def has_own_generator(self) -> bool:
         # If so, it can fail while the others of its batch continue.
         return self.spec.generator is not None
+
+    @property
+    def batch_ids(self) -> Tensor:
+        """Ids [rows, prompt + max_new_tokens] of a whole batch, whose new tokens are sent to the device together."""
+        if self._batch_ids is None:
+            self._batch_ids = _make_room([self.spec])
+        return self._batch_ids
 
     @property
     def ids(self) -> Tensor:

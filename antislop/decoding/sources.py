@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import replace
+from functools import partial
 from typing import Literal, TypeAlias
 
 import torch
@@ -84,8 +85,8 @@ class Source:
         row.end, self._ends_itself = None, False
         if len(row.tokens) > length:
             row.events.append(Truncated(length, row.rewind(length)))
-        token = row.tokens[-1]
         if violations := in_order(row.spec.matcher.finish(row.state)):
+            token = row.tokens[-1]
             row.node = row.node.back_to(length - 1)
             verdict = self.judge.judge(token, violations)
             if verdict != "stays":
@@ -185,23 +186,23 @@ class LogitsSource(Source):
 
     def add_draw(self, draws: Draws, number: int) -> None:
         row, drawn, state = self.row, draws.events[number], draws.states[number]
-        is_failed = drawn.token == NONE_DRAWN
-        is_quiet = not (is_failed or self._always_keeps or state.violations) and state.settled_length == len(row.tokens)
-        if not is_quiet:
-            row.node.table = DenseTable(draws.batch, number)
-        if is_failed:
+        row.set_table(partial(DenseTable, draws.batch, number))
+        if drawn.token == NONE_DRAWN:
             self.end("failed")
             return
         row.append(drawn.token, state)
         row.events.append(drawn)
         is_done = row.spec.settings.is_done(row)
-        if is_quiet and not is_done and not row.spec.matcher.timed_out:
-            row.pass_over(draws.batch, number)
+        if not (is_done or self._is_open(state)):
+            row.pass_over(state.settled_length)
             return
-        if is_quiet:
-            row.node.table = DenseTable(draws.batch, number)
         self.end_if(self._judge_latest(drawn.token, is_done=is_done))
         self._walk()
+
+    def _is_open(self, state: State) -> bool:
+        row = self.row
+        is_passed = not state.violations and state.settled_length == len(row.tokens) - 1
+        return self._always_keeps or not is_passed or bool(row.spec.matcher.timed_out)
 
     def walk(self) -> None:
         if not self.row.draft.proposed:

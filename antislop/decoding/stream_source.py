@@ -154,7 +154,7 @@ class StreamSource(Source):
         likeliest: tokens and their probabilities; others are not drawn here. If there are none, nothing is left.
         """
         row, node, before = self.row, self.row.node, self.table
-        ids = [*row.ids[0].tolist(), *(token for token, _ in likeliest)]
+        ids = [*row.spec.prompt[0].tolist(), *row.tokens, *(token for token, _ in likeliest)]
         logits = torch.full((1, 1 + max(ids)), -torch.inf)
         for token, probability in likeliest:
             logits[0, token] = log(probability) if probability > 0 else -torch.inf

@@ -7,6 +7,7 @@ Where bans are withdrawn again and again, the engine is asked for the likeliest 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from torch import Tensor
@@ -112,9 +113,6 @@ class EngineText:
     truncates: whether the engine leaves out unlikely tokens, by top-k, top-p or min-p.
     askable: how many of the likeliest tokens the engine can be asked for: all, or none.
 
-    tokens: a list of its own.
-    settled: no rewind reaches below this length.
-    is_finished: the text ended, and is not judged any more. After a stop string, tokens may follow that nobody reads.
     report: what its bans did.
     outcomes: the events of its bans.
     thinned: tokens that were drawn again: bans left only a part of their probability, or they answered a question.
@@ -123,29 +121,37 @@ class EngineText:
     def __init__(
         self, spec: RowSpec, *, stop_strings: StopStrings | None = None, truncates: bool = False, askable: int = 0
     ) -> None:
-        self._spec = spec
+        self._row = Row(spec)
+        self._source = StreamSource(self._row, looks_further=askable > 0)
         self._stop_strings = stop_strings
         self._truncates = truncates
         self._askable = askable
-        self.tokens: list[int] = []
-        self.settled = 0
-        self.is_finished = False
         self.report = Report()
         self.outcomes: list[Event] = []
         self.thinned = 0
-        self._told: dict[int, Told] = {}  # of unsettled tokens, by their positions
         self._question: Question | None = None
         self._choice: Allowed | None = None  # from which the engine draws the next token
-        self._state = spec.state
-        self._withdrawn = 0
-        self._source: StreamSource | None = None  # while something unsettled was withdrawn
+
+    @property
+    def tokens(self) -> list[int]:
+        return self._row.tokens
+
+    @property
+    def settled(self) -> int:
+        """The length below which no rewind reaches."""
+        return self._row.settled
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the text ended. It is judged no more; after a stop string, tokens may follow that nobody reads."""
+        return self._row.is_finished
 
     def ask(self) -> Question | None:
         """Return what the engine is to tell of its draws from now on. Call it after each rewind."""
-        self._question, source = None, self._source
-        if source is not None and self._askable:
-            node = source.row.node
-            if source.must_look_further:
+        self._question = None
+        if self._row.is_open and self._askable:
+            node = self._row.node
+            if self._source.must_look_further:
                 self._question = Question(min(LIKELIEST, self._askable), is_raw=True)
             elif node.rewinds >= REWINDS_BEFORE_ASKING or _is_told(node):
                 count = self._count_lacking(node)
@@ -168,9 +174,12 @@ class EngineText:
         """Return from which tokens the engine is to draw the next one; None for any. Call it once for each draw."""
         self._choice = None
         is_raw = self._question is not None and self._question.is_raw
-        if (source := self._source) is not None and not is_raw and self._can_choose(source.row.node):
-            token = source.draw()
-            self._choice = Allowed([*source.table.known], is_excluded=True) if token is None else Allowed([token])
+        if self._row.is_open and not is_raw and self._can_choose(self._row.node):
+            token = self._source.draw()
+            if token is None:
+                self._choice = Allowed([*self._source.table.known], is_excluded=True)
+            else:
+                self._choice = Allowed([token])
         return self._choice
 
     def _can_choose(self, node: Node) -> bool:
@@ -186,7 +195,7 @@ class EngineText:
         """
         if self.is_finished:
             self.tokens.append(token)
-            self.settled = len(self.tokens)
+            self._row.settled = len(self.tokens)
             return True
         stays = self._judge(token, told)
         if stays and self._stop_strings is not None and self._stop_strings.end(self.tokens):
@@ -194,27 +203,27 @@ class EngineText:
         return stays
 
     def _judge(self, token: int, told: Told | None) -> bool:
-        if self._source is None:
-            state = self._spec.matcher.feed(self._state, token)
+        row = self._row
+        if row.is_open:
+            if not self._counts(token, told):
+                self.thinned += 1
+                return False
+        else:
+            if told is not None:
+                row.set_table(partial(self._make_table, token, told))
+            state = row.spec.matcher.feed(row.state, token)
             if not state.violations:
-                if told is not None:
-                    self._told[len(self.tokens)] = told
-                self.tokens.append(token)
-                self._state = state
-                self._settle(max(self.settled, state.settled_length))
+                row.append(token, state)
+                row.pass_over(state.settled_length)
+                row.release()
                 return True
-            self._source = self._open()
-            self._note(token, told, self._source.row.node)
-        elif not self._counts(token, told, self._source):
-            self.thinned += 1
-            return False
         stays = self._source.take(token, None)
-        self._follow(self._source.row)
+        self._follow()
         return stays
 
-    def _counts(self, token: int, told: Told | None, source: StreamSource) -> bool:
+    def _counts(self, token: int, told: Told | None) -> bool:
         """Return whether a token counts as drawn from what bans have left of the distribution."""
-        node = source.row.node
+        node, source = self._row.node, self._source
         choice, self._choice = self._choice, None
         if self._question is not None and self._question.is_raw:
             source.look_further(told.likeliest if told is not None else ())
@@ -228,60 +237,42 @@ class EngineText:
 
     def list_shares(self) -> dict[int, float]:
         """Return the known probabilities of next tokens, before anything was subtracted, where one was chosen."""
-        assert self._source is not None
-        if table := find_dense(self._source.row.node):
+        if table := find_dense(self._row.node):
             return dict(enumerate(table.logits[0].exp().tolist()))
         return {token: self._source.table.probability(token) for token in self._source.table.known}
 
     def _is_noise(self, node: Node) -> bool:
         """Report whether so little is left that the judge concedes what comes."""
-        return node.mass_left() < self._spec.policy.mass_floor
-
-    def _settle(self, length: int) -> None:
-        self.settled = length
-        if self._told:
-            self._told = {position: told for position, told in self._told.items() if position >= length}
+        return node.mass_left() < self._row.spec.policy.mass_floor
 
     def end(self) -> bool:
         """End the text here; return whether it ends. If not, that completes a ban, and `tokens` is what is left."""
-        if self.is_finished:
-            return True
-        if self._source is None:
-            if not self._spec.matcher.finish(self._state):
-                self.settled, self.is_finished = len(self.tokens), True
-                return True
-            self._source = self._open()
-        self._source.end_at(len(self.tokens))
-        self._follow(self._source.row)
+        if not self.is_finished:
+            self._source.end_at(len(self.tokens))
+            self._follow()
         return self.is_finished
-
-    def _open(self) -> StreamSource:
-        row = Row(self._spec)
-        row.tokens, row.state, row.settled = self.tokens, self._state, self.settled
-        row.withdrawn_count = self._withdrawn
-        node = Node(depth=self.settled)
-        for token in self.tokens[self.settled :]:
-            self._note(token, self._told.pop(node.depth, None), node)
-            node = node.child(token)
-        row.node = node
-        return StreamSource(row, looks_further=self._askable > 0)
 
     def _note(self, token: int, told: Told | None, node: Node) -> None:
         if told is not None and not find_dense(node):
-            table = open_table(node)
-            table.note(token, told.probability)
-            table.tell(told.likeliest)
-            table.is_whole = table.is_whole or len(told.likeliest) == self._askable > 0
+            self._fill(open_table(node), token, told)
 
-    def _follow(self, row: Row) -> None:
-        self._state, self._withdrawn = row.state, row.withdrawn_count
-        self._settle(row.settled)
-        self.is_finished = row.is_finished
+    def _make_table(self, token: int, told: Told) -> SparseTable:
+        table = SparseTable()
+        self._fill(table, token, told)
+        return table
+
+    def _fill(self, table: SparseTable, token: int, told: Told) -> None:
+        table.note(token, told.probability)
+        table.tell(told.likeliest)
+        table.is_whole = table.is_whole or len(told.likeliest) == self._askable > 0
+
+    def _follow(self) -> None:
+        row = self._row
         events = row.release()
         self.report.extend(events, keep=False)
         self.outcomes += [event for event in events if isinstance(event, (Rewound, Conceded, Admitted))]
         if not _remembers(row.node):
-            self._source = None
+            row.pass_over(row.settled)
 
 
 def _is_told(node: Node) -> bool:
