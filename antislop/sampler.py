@@ -30,6 +30,7 @@ from antislop.interpret.activations import ActivationCache, NamesFilter
 from antislop.interpret.forward_result import ForwardResult, refuse_tensors
 from antislop.interpret.kept_text import CacheRequest, complete_and_read, request_cache
 from antislop.lists.ban_list import BanList, Bans, combine_bans, read_bans
+from antislop.matching.scopes import Scope
 from antislop.trace.completions import BATCH_SIZE, Completion, check_prompts, pair, refuse_one_list
 from antislop.trace.recording import EVENTS, NOTHING, Recording, RecordLevel
 from antislop.trace.text_pieces import stream_text
@@ -61,6 +62,8 @@ class AntiSlop:
     banned_strings: more bans, which match anywhere, ignoring case; `*` is literal.
     banned_regex: more bans, patterns as for `Ban.regex`.
     exempt: phrases inside which no ban applies, in addition to those of each ban.
+    scopes: where bans apply, in addition to the scopes of each ban. A ban with a scope "inside" or "after" gets none of
+        these, nor do token ids. `chat_scope` returns that of a chat model's answer or thoughts.
     exempt_prompt: do not apply bans that the prompt contains.
     max_rewinds: maximum rewinds to the same token before `on_exhausted` applies. In total, at most
         16 × `max_new_tokens` tokens are withdrawn; with method="text" only the number of rewinds counts.
@@ -80,6 +83,7 @@ class AntiSlop:
         banned_strings: Sequence[str] = (),
         banned_regex: Sequence[str] = (),
         exempt: Sequence[str] = (),
+        scopes: Sequence[Scope] = (),
         exempt_prompt: bool = False,
         method: Method = "exact",
         on_exhausted: OnExhausted = "concede",
@@ -98,13 +102,22 @@ class AntiSlop:
         if bans is None and not (banned_strings or banned_regex):
             raise BanError("nothing is banned: give a list, banned_strings or banned_regex, or [] to ban nothing")
         self._bans = combine_bans(
-            read_bans([] if bans is None else bans), strings=banned_strings, patterns=banned_regex, exempt=exempt
+            read_bans([] if bans is None else bans),
+            strings=banned_strings,
+            patterns=banned_regex,
+            exempt=exempt,
+            scopes=scopes,
         )
         self.exempt_prompt = exempt_prompt
         self.prompt_lookback = prompt_lookback
         self.draft_bans = draft_bans
         self.compiled = CompiledBans.compile(
-            self.bans, tokenizer, exempt=exempt, prompt_lookback=prompt_lookback, exempt_prompt=exempt_prompt
+            self.bans,
+            tokenizer,
+            exempt=exempt,
+            scopes=scopes,
+            prompt_lookback=prompt_lookback,
+            exempt_prompt=exempt_prompt,
         )
         self.warn = ConcessionWarner()
 

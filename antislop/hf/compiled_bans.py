@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from antislop.decoding.drafts import PhraseDrafter
 from antislop.hf.vocabulary import Vocabulary, encode_after
 from antislop.lists.ban_list import BanList, Bans, combine_bans, read_bans
+from antislop.matching.scopes import Scope
 from antislop.matching.token_matcher import Matcher, State
 
 LISTS_KEPT = 64
@@ -29,6 +30,7 @@ class CompiledBans:
     vocabulary: Vocabulary
     matcher: Matcher
     exempt: tuple[str, ...] = ()
+    scopes: tuple[Scope, ...] = ()
     prompt_lookback: bool = True
     exempt_prompt: bool = False
 
@@ -39,15 +41,16 @@ class CompiledBans:
         tokenizer: PreTrainedTokenizerBase,
         *,
         exempt: Sequence[str] = (),
+        scopes: Sequence[Scope] = (),
         prompt_lookback: bool = True,
         exempt_prompt: bool = False,
     ) -> CompiledBans:
         vocabulary = Vocabulary.of(tokenizer)
         matcher = Matcher(bans, vocabulary)
-        return cls(bans, tokenizer, vocabulary, matcher, tuple(exempt), prompt_lookback, exempt_prompt)
+        return cls(bans, tokenizer, vocabulary, matcher, tuple(exempt), tuple(scopes), prompt_lookback, exempt_prompt)
 
     def with_bans(self, bans: Bans) -> CompiledBans:
-        combined = combine_bans(read_bans(bans), exempt=self.exempt)
+        combined = combine_bans(read_bans(bans), exempt=self.exempt, scopes=self.scopes)
         return replace(self, bans=combined, matcher=Matcher(combined, self.vocabulary))
 
     def read_prompt(self, ids: Sequence[int]) -> State:

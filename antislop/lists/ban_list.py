@@ -21,6 +21,7 @@ from antislop.matching.bans import Ban, Match, distinct, list_options
 from antislop.matching.folding import Edges
 from antislop.matching.patterns.incremental_regex import TIME_LIMIT, RegexTimeout
 from antislop.matching.patterns.phrase import Phrase
+from antislop.matching.scopes import Scope
 from antislop.matching.text_matcher import TextMatcher
 
 FORBIDDING_BIAS = -1e4
@@ -382,21 +383,33 @@ def read_bans(bans: Bans) -> BanList:
 
 
 def combine_bans(
-    bans: BanList, *, strings: Sequence[str] = (), patterns: Sequence[str] = (), exempt: Sequence[str] = ()
+    bans: BanList,
+    *,
+    strings: Sequence[str] = (),
+    patterns: Sequence[str] = (),
+    exempt: Sequence[str] = (),
+    scopes: Sequence[Scope] = (),
 ) -> BanList:
-    """Add strings that match anywhere and regexes to bans, and exempt phrases to all of them."""
+    """Add strings that match anywhere and regexes to bans, and exempt phrases and scopes to all of them.
+
+    A ban that says itself what it applies inside or after gets no more scopes, nor do token ids, which have no text.
+    """
     for name, value in (("banned_strings", strings), ("banned_regex", patterns), ("exempt", exempt)):
         if isinstance(value, str):
             raise BanError(
                 f"{name} is {value[:40]!r}, one string, and each of its characters would count: write [{name}]"
             )
-    if not (strings or patterns or exempt):
+    if not (strings or patterns or exempt or scopes):
         return bans
     more = [*(Ban(Phrase(string, edges="anywhere")) for string in strings), *map(Ban.regex, patterns)]
-    exempted = (
-        replace(ban, exempt=(*ban.exempt, *exempt)) if ban.pattern.occurs_in_text else ban for ban in (*bans, *more)
-    )
-    return BanList(exempted, source=bans.source)
+    return BanList((_limit(ban, exempt, scopes) for ban in (*bans, *more)), source=bans.source)
+
+
+def _limit(ban: Ban, exempt: Sequence[str], scopes: Sequence[Scope]) -> Ban:
+    if not ban.pattern.occurs_in_text:
+        return ban
+    more = scopes if all(scope.where == "outside" for scope in ban.scopes) else ()
+    return replace(ban, exempt=(*ban.exempt, *exempt), scopes=(*ban.scopes, *more))
 
 
 def _cut_pieces(pieces: Iterable[str]) -> Iterator[tuple[str, bool]]:

@@ -19,7 +19,7 @@ from antislop.matching.bans import BAN_OPTIONS, Ban
 from antislop.matching.folding import Edges
 from antislop.matching.patterns.kinds import KINDS
 from antislop.matching.patterns.phrase import Phrase, read_phrase
-from antislop.matching.scopes import Scope
+from antislop.matching.scopes import Regions, Scope
 
 Line: TypeAlias = "tuple[int, Ban | BanError]"
 """The number of the line on which a ban begins, and the ban or the reason why it is refused."""
@@ -180,9 +180,18 @@ def make_ban(text: Any, *, kind: str | None = None, options: Mapping[str, Any], 
 def _read_scope(value: Any, text: object) -> Scope:
     where, span = value if isinstance(value, list) and len(value) == 2 else (None, None)
     try:
-        return Scope(where, tuple(span) if isinstance(span, list) else str(span))  # type: ignore[arg-type]
+        return Scope(where, _read_span(span))  # type: ignore[arg-type]
     except ValueError as error:
         raise BanError(f"scopes of {text!r}: {error}") from None
+
+
+def _read_span(span: object) -> str | tuple[str, str] | Regions:
+    if isinstance(span, list) and len(span) == 3:
+        try:
+            return Regions.read(*span)
+        except (ValueError, TypeError, regex.error) as error:
+            raise BanError(f"the regions of a scope can't be read: {error}") from None
+    return tuple(span) if isinstance(span, list) else str(span)
 
 
 def read_text(source: str | os.PathLike[str] | IO[str] | IO[bytes]) -> tuple[str, str]:

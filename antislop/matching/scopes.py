@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple, get_args
@@ -33,10 +34,46 @@ SPANS: dict[str, dict[str, tuple[str, ...]]] = {
 """For each named span, its opening delimiters and those that close it."""
 
 
+class Regions(NamedTuple):
+    """The parts of a chat message, such as thoughts and tool calls, of which some are a span.
+
+    delimiters: for each part its name, and regular expressions for what opens and what closes it. One part is open at a
+        time; "" is the text around them.
+    chosen: the names of the parts that are the span.
+    anchor: a regular expression for what begins a message, and ends all that the text before it has opened.
+    """
+
+    delimiters: tuple[tuple[str, str, str], ...]
+    chosen: tuple[str, ...]
+    anchor: str
+
+    @classmethod
+    def read(cls, delimiters: Sequence[Sequence[str]], chosen: Sequence[str], anchor: str) -> Regions:
+        """Return the regions of JSON. Raises `ValueError`, `TypeError` or `regex.error` for others."""
+        regions = cls(tuple((name, opens, closes) for name, opens, closes in delimiters), tuple(chosen), anchor)
+        regions.compile()
+        return regions
+
+    def compile(self) -> dict[str, regex.Pattern[str]]:
+        """Return what to search for in each part."""
+        opening = "|".join(f"(?P<{_MARK}{i}>{opens})" for i, (_, opens, _) in enumerate(self.delimiters))
+        marks = {"": opening} | {name: closes for name, _, closes in self.delimiters}
+        return {name: regex.compile(f"{marks[name]}|{self.anchor}", regex.DOTALL) for name in marks}
+
+    def find_opened(self, match: regex.Match[str]) -> str:
+        """Return the part that a delimiter opens; "" if it opens none."""
+        groups = match.groupdict()
+        names = (name for i, (name, _, _) in enumerate(self.delimiters) if groups.get(f"{_MARK}{i}") is not None)
+        return next(names, "")
+
+
+_MARK = "antislop_"  # begins the names of groups, which delimiters may have, too
+
+
 class ScopeState(NamedTuple):
     """The state of a scope.
 
-    opened: the delimiter that opened the current span; empty outside of spans.
+    opened: the delimiter that opened the current span, or the region; empty outside of both.
     has_ended: whether any span has ended.
     tail: the end of the text, if a delimiter may begin there.
     """
@@ -52,7 +89,7 @@ class Scope:
 
     where: "inside" or "outside" a span, or "after" the first one has ended.
     span: "think" (`<think>…</think>` and variants), "code" (fenced by ```), "quotes" (double quotes of any kind, to the
-        end of their line at most), or a pair: the opening and the closing delimiter.
+        end of their line at most), a pair: the opening and the closing delimiter, or `Regions` of a chat message.
 
     A span may begin in the prompt. The sampler reads a special token as its content; `BanList.find` sees such
     delimiters only in texts decoded with `skip_special_tokens=False`. Raises `BanError` for anything else.
@@ -64,21 +101,24 @@ class Scope:
     """
 
     where: Where
-    span: str | tuple[str, str]
+    span: str | tuple[str, str] | Regions
 
     def __post_init__(self) -> None:
         if self.where not in get_args(Where):
             raise BanError(f"a scope is 'inside', 'outside' or 'after' a span, not {self.where!r}")
         is_pair = isinstance(self.span, tuple) and len(self.span) == 2 and all(map(_is_text, self.span))
-        if not is_pair and self.span not in SPANS:
+        if not is_pair and not isinstance(self.span, Regions) and self.span not in SPANS:
             raise BanError(
                 f"a scope's span is one of {', '.join(SPANS)}, or a pair of its opening and closing delimiter, "
                 f"not {self.span!r}"
             )
 
     def applies(self, state: ScopeState) -> bool:
-        is_inside = state.opened != ""
+        is_inside = self._is_inside(state)
         return {"inside": is_inside, "outside": not is_inside, "after": state.has_ended}[self.where]
+
+    def _is_inside(self, state: ScopeState) -> bool:
+        return state.opened in self.span.chosen if isinstance(self.span, Regions) else state.opened != ""
 
     def read(self, state: ScopeState, piece: str) -> tuple[ScopeState, list[tuple[int, bool]]]:
         """Read one more piece; return the state after it, and (index, whether bans apply) of each change within it."""
@@ -88,15 +128,21 @@ class Scope:
             if match.partial:
                 return state._replace(tail=text[match.start() :]), changes
             before, start = self.applies(state), match.end()
-            is_inside = state.opened != ""
-            state = ScopeState("" if is_inside else match[0], state.has_ended or is_inside)
+            state = ScopeState(self._find_opened(state, match), state.has_ended or self._is_inside(state))
             if self.applies(state) != before:
                 changes.append((start - tail, not before))  # from 0 on: each delimiter ends in this piece
         return state._replace(tail=""), changes
 
+    def _find_opened(self, state: ScopeState, match: regex.Match[str]) -> str:
+        if state.opened:
+            return ""
+        return self.span.find_opened(match) if isinstance(self.span, Regions) else match[0]
+
     @cached_property
     def _delimiters(self) -> dict[str, regex.Pattern[str]]:
         """What to search for outside of spans (""), and inside by the delimiter that opened the span."""
+        if isinstance(self.span, Regions):
+            return self.span.compile()
         span = SPANS[self.span] if isinstance(self.span, str) else {self.span[0]: (self.span[1],)}
         delimiters = {"": tuple(span), **span}
         return {opened: regex.compile("|".join(map(regex.escape, marks))) for opened, marks in delimiters.items()}

@@ -25,6 +25,7 @@ from antislop.lists.reading import (
 )
 from antislop.matching.bans import Ban
 from antislop.matching.patterns.kinds import KINDS
+from antislop.matching.scopes import Regions
 
 if TYPE_CHECKING:
     from antislop.hf.compiled_bans import CompiledBans  # imports transformers, which the front end does not need
@@ -144,7 +145,10 @@ def _read_entry(entry: object) -> Ban:
         options = {name: value for name, value in entry.items() if name not in ("text", "kind")}
         if entry.get("kind") is not None and not is_kind(entry["kind"]):
             raise InputError(f"the kind of {entry['text']!r} is {entry['kind']!r}; it is one of {', '.join(KINDS)}")
-        return make_ban(entry["text"], kind=entry.get("kind"), options=options, edges="word")
+        ban = make_ban(entry["text"], kind=entry.get("kind"), options=options, edges="word")
+        if any(isinstance(scope.span, Regions) for scope in ban.scopes):
+            raise InputError(f"a scope of {ban.text!r} has regexes, which only the engine's own list may have")
+        return ban
     return make_ban(entry, options={}, edges="word")
 
 
