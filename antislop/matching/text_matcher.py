@@ -97,12 +97,17 @@ class TextMatcher:
 
     def count_anew(self, others: OtherState) -> OtherState:
         """Return the state in which no free occurrence is used up."""
-        return others._replace(rules=others.rules._replace(counted=()))
+        return others._replace(rules=others.rules._replace(counted=())) if others.rules.counted else others
 
     def restart(self, others: OtherState, content: str = "") -> OtherState:
         """Return the state after a special token, which no ban extends across. content: only scopes read it."""
         rules = self._rules.restart(others.rules, content) if self._rules else others.rules
         return OtherState(self.start.searches, rules)
+
+    @property
+    def has_comparable_states(self) -> bool:
+        """Whether an `OtherState` depends on little: only the rules have one."""
+        return not self._searches
 
     @property
     def timed_out(self) -> list[int]:

@@ -20,6 +20,9 @@ from antislop.matching.text_matcher import OtherState, TextMatcher
 TRANSITIONS_KEPT = 30_000
 """Transitions that are remembered, in 4 to 10 MB for English texts and up to 30; finding one anew takes 3 to 7 µs."""
 
+OTHER_STATES_KEPT = 1_000
+"""Different states of the rules that are remembered; most tokens leave the one that they find."""
+
 _END = -1  # the end of the text, as a token
 
 
@@ -56,11 +59,13 @@ class _Situation:
     reach_back: place of the first character that is not decided: in an incomplete phrase, or a waiting mark; or 0.
     reach_tokens: number of tokens that are not decided: of an incomplete ban of token ids, or character.
     transitions: the transition of each token that was read here.
+    others: for each token, the latest state of the rules in which it was read here, and what came of it.
     """
 
     __slots__ = (
         "completed",
         "open",
+        "others",
         "pending",
         "phrases",
         "reach_back",
@@ -88,6 +93,16 @@ class _Situation:
                 self.reach_back = max(self.reach_back, *(back for _, _, back in context.marks))
         self.reach_tokens = max(spelled.longest, pending.ages[0]) if pending.data else spelled.longest
         self.transitions: dict[int, _Transition] = {}
+        self.others: dict[int, _OthersRead] = {}
+
+
+class _OthersRead(NamedTuple):
+    """What a token changes in the state of the rules."""
+
+    before: OtherState
+    after: OtherState
+    reach_back: int
+    matches: tuple[_BanMatch, ...]
 
 
 class _Transition:
@@ -261,6 +276,7 @@ class Matcher:
         self._situations: dict[tuple[Pending, PhraseStates, TrieNode], _Situation] = {}
         self._arrivals: dict[tuple[Pending, PhraseStates, TrieNode, int], _Transition] = {}
         self._completed: dict[int, Completed] = {}
+        self._other_states: dict[OtherState, OtherState] = {}
         self._kept = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -334,16 +350,35 @@ class Matcher:
     def _feed_others(self, state: State, transition: _Transition, token: int) -> State:
         """Feed a token also to the searches for what is no phrase, and apply the rules."""
         assert state._others is not None
-        before, after = state._transition.situation, transition.situation
+        situation = state._transition.situation
+        read = situation.others.get(token)
+        if read is None or read.before is not state._others:
+            read = self._read_others(state._others, situation, transition, token)
+            if self._texts.has_comparable_states:
+                situation.others[token] = read = read._replace(after=self._find_other_state(read))
+        return State(state, transition, read.reach_back, read.matches, read.after)
+
+    def _read_others(
+        self, before: OtherState, situation: _Situation, transition: _Transition, token: int
+    ) -> _OthersRead:
+        after = transition.situation
         ends = token in self._ends
-        text = self._complete(before.pending, token).text
+        text = self._complete(situation.pending, token).text
         result = PieceResult(transition.phrases, after.open)
-        others, result = self._texts.complete(state._others, text, result, final=ends)
+        others, result = self._texts.complete(before, text, result, final=ends)
         if ends:
             content = self._surfaces.breaks.get(token, "")
             others, result = self._texts.restart(others, content), result._replace(open=())
         reach_back = max((after.reach_back, *result.open))
-        return State(state, transition, reach_back, self._name_bans(result.matches), others)
+        return _OthersRead(before, others, reach_back, self._name_bans(result.matches))
+
+    def _find_other_state(self, read: _OthersRead) -> OtherState:
+        """Return one object for equal states, so that what a token changes is found again."""
+        if read.after == read.before:
+            return read.before
+        if len(self._other_states) >= OTHER_STATES_KEPT:
+            self._other_states.clear()
+        return self._other_states.setdefault(read.after, read.after)
 
     def _name_bans(self, matches: Iterable[PatternMatch]) -> tuple[_BanMatch, ...]:
         return tuple(_BanMatch(self._bans[match.pattern], match.start_back, match.end_back) for match in matches)
@@ -359,9 +394,11 @@ class Matcher:
         """Drop all that was remembered; states may still refer to it, and can be read on from."""
         for situation in self._situations.values():
             situation.transitions.clear()
+            situation.others.clear()
         self._situations.clear()
         self._arrivals.clear()
         self._completed.clear()
+        self._other_states.clear()
         self._texts.phrases.shrink()
         self._spelling.forget()
         self._kept = 0
