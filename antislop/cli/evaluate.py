@@ -1,4 +1,4 @@
-"""The command `antislop eval`: texts to the same prompts in several arms, measured; as a page, figures and tables."""
+"""The command `antislop eval`: write texts to the same prompts in several arms, measure them, and make a page of it."""
 
 from __future__ import annotations
 

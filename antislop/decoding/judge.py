@@ -128,7 +128,7 @@ class Judge:
         return is_greedy or self._policy.method == "token"
 
     def _subtract(self, token: int, violation: Violation, violations: Sequence[Violation], latest_start: int) -> None:
-        """Subtract a violation, and those of other likely tokens at its node.
+        """Subtract a violation, and the violations of other likely tokens at its node.
 
         Where a probability on the way is unknown, nothing is subtracted: the text is drawn again as in plain rejection.
         """

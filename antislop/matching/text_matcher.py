@@ -63,7 +63,7 @@ class TextMatcher:
         return phrases, others, result
 
     def number_phrases(self, matches: Sequence[PatternMatch]) -> tuple[PatternMatch, ...]:
-        """Return matches of the search for phrases as those of bans."""
+        """Return matches of the search for phrases with the numbers of their bans."""
         return tuple(_rename(matches, self._phrases))
 
     def complete(
