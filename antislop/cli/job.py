@@ -126,7 +126,10 @@ class Job:
         total: int | None,
         pairs: PairFile | None = None,
     ) -> Summary:
-        """Make the missing records, `total` if that is known; if the user stops it, say how far it came."""
+        """Make the missing records, and say how far the job came if the user stops it.
+
+        total: number of missing records, if known.
+        """
         from antislop.datasets.samples import Summary
         from antislop.datasets.writing import write_records
 

@@ -83,7 +83,7 @@ class Regenerate:
     def _list_starts(self, tokens: Sequence[int]) -> TokenSet:
         """Return the allowed next tokens: where greedy attempts repeat, exclude the first tokens of rejected ones.
 
-        Must depend on the tokens alone: bans may bring the text back here.
+        The result depends on the tokens alone: bans may bring the text back here.
         """
         place = tuple(tokens)
         ruled_out = {attempt[0] for attempt in self._attempts[place]} if place in self._repeating else ()

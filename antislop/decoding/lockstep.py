@@ -14,7 +14,7 @@ from antislop.decoding.sources import Source
 
 
 def advance_together(sources: Sequence[Source], history: CallbackMemory) -> None:
-    """Ask about each step that all rows have reached, let them walk on, and settle the final tokens."""
+    """Ask the criteria about each step that all rows have reached, let the rows walk on, and settle final tokens."""
     while _is_due(sources, history.step_count + 1):
         _ask(sources, history)
         for source in sources:

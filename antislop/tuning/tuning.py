@@ -48,7 +48,7 @@ LOGS, CHECKPOINT_LOGS = 8, 4
 PROBES, PROBE_TOKENS, SKIPPED = 32, 140, 20
 """Samples in which bans are counted: how many, their tokens, and those that aren't counted, right where a ban began."""
 MOST_PROBES = 10
-"""How often they are counted in between."""
+"""How often bans are counted between the first step and the last."""
 EXPECTED = ("`(is_)?gradient_checkpointing` is deprecated", "Setting `save_embedding_layers`")
 """Warnings about what peft and TRL themselves do."""
 
