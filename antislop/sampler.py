@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count, repeat
-from typing import Any, Literal, NamedTuple, NoReturn, overload
+from typing import Any, Literal, NoReturn, overload
 
 import torch
 from torch import Tensor
@@ -36,13 +36,24 @@ from antislop.trace.recording import EVENTS, NOTHING, Recording, RecordLevel
 from antislop.trace.text_pieces import stream_text
 
 
-class _Finished(NamedTuple):
-    """A finished call; `output` is what its loop returned, and `returned` what `generate` made of that."""
+@dataclass
+class _Loop:
+    """The decoding loop of one call. `generate` calls it back, and a model's own `generate` perhaps several times.
 
-    run: Run
-    output: CallOutput
-    returned: CallOutput
-    cache: ActivationCache | None
+    run, output, cache: of the latest time that it was called; `output` is what `generate` got.
+    """
+
+    prepare: Callable[[Call], Run]
+    streamer: BaseStreamer | None
+    request: CacheRequest | None
+    run: Run = field(init=False)
+    output: CallOutput = field(init=False)
+    cache: ActivationCache | None = field(init=False)
+
+    def __call__(self, call: Call) -> CallOutput:
+        self.run = self.prepare(call)
+        self.output, self.cache = _complete(self.run, self.streamer, self.request)
+        return self.output
 
 
 class AntiSlop:
@@ -160,7 +171,7 @@ class AntiSlop:
         if stop_strings or stop_strings == "":
             criteria = add_stop_strings(call.stopping_criteria, stop_strings, self.compiled.tokenizer)
             call = replace(call, stopping_criteria=criteria)
-        return self._complete(self._prepare_run(call, _choose_recording(call)))[0]
+        return _complete(self._prepare_run(call, _choose_recording(call)))[0]
 
     @overload
     def generate(
@@ -232,8 +243,8 @@ class AntiSlop:
             request = request_cache(model, kwargs, return_cache=return_cache, names_filter=names_filter, device=device)
         if controller is not None or max_forks != 1:
             kwargs |= {"controller": controller, "max_forks": max_forks}
-        finished = self._generate(model, inputs, kwargs, Recording(record, record_top_k), streamer, request)
-        return finished.returned if finished.cache is None else (finished.returned, finished.cache)
+        loop, returned = self._generate(model, inputs, kwargs, Recording(record, record_top_k), streamer, request)
+        return returned if loop.cache is None else (returned, loop.cache)
 
     def forward_pass(
         self,
@@ -252,8 +263,8 @@ class AntiSlop:
         """
         refuse_tensors(kwargs)
         kwargs["return_dict_in_generate"] = True
-        finished = self._generate(model, inputs, kwargs, Recording(record, record_top_k), streamer)
-        return ForwardResult(finished.run, finished.output)
+        loop, _ = self._generate(model, inputs, kwargs, Recording(record, record_top_k), streamer)
+        return ForwardResult(loop.run, loop.output)
 
     def _generate(
         self,
@@ -263,28 +274,15 @@ class AntiSlop:
         recording: Recording,
         streamer: BaseStreamer | None = None,
         request: CacheRequest | None = None,
-    ) -> _Finished:
+    ) -> tuple[_Loop, CallOutput]:
+        """Return the loop, which has run, and what `generate` made of its output."""
         control = take_control(arguments) if arguments.keys() & {"controller", "max_forks"} else None
-        done: list[tuple[Run, CallOutput, ActivationCache | None]] = []
-
-        def write(call: Call) -> CallOutput:
-            run = self._prepare_run(call, _choose_recording(call, recording), control)
-            output, cache = self._complete(run, streamer, request)
-            done.append((run, output, cache))
-            return output
-
-        returned: CallOutput = call_generate(model, inputs, arguments, write, tokenizer=self.compiled.tokenizer)
-        run, output, cache = done[-1]
+        loop = _Loop(
+            lambda call: self._prepare_run(call, _choose_recording(call, recording), control), streamer, request
+        )
+        returned: CallOutput = call_generate(model, inputs, arguments, loop, tokenizer=self.compiled.tokenizer)
         # Some models process what their loop returns; what they leave as it is gets its reports.
-        return _Finished(run, output, run.with_reports(returned) if returned is output else returned, cache)
-
-    def _complete(
-        self, run: Run, streamer: BaseStreamer | None = None, request: CacheRequest | None = None
-    ) -> tuple[CallOutput, ActivationCache | None]:
-        """Run to the end; read the kept text once more only if states or activations are requested."""
-        if request is None and not run.call.requested_states:
-            return run.complete(streamer), None
-        return complete_and_read(run, streamer, request)
+        return loop, loop.run.with_reports(returned) if returned is loop.output else returned
 
     def stream(self, model: PreTrainedModel, inputs: CallInput | None = None, **kwargs: Any) -> Iterator[str]:
         """Yield the text in pieces that are never withdrawn. Takes the arguments of `generate`, except `streamer`."""
@@ -413,3 +411,12 @@ def _choose_recording(call: Call, recording: Recording = EVENTS) -> Recording:
             f"record={recording.level!r} records for a trace, and a tensor has none: pass return_dict_in_generate=True"
         )
     return NOTHING
+
+
+def _complete(
+    run: Run, streamer: BaseStreamer | None = None, request: CacheRequest | None = None
+) -> tuple[CallOutput, ActivationCache | None]:
+    """Run to the end; read the kept text once more only if states or activations are requested."""
+    if request is None and not run.call.requested_states:
+        return run.complete(streamer), None
+    return complete_and_read(run, streamer, request)

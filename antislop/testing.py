@@ -60,7 +60,7 @@ class Subject:
         return self.model.forward(fill_left([self.to_ids(row) for row in rows]), cache)
 
     def to_ids(self, tokens: Sequence[int]) -> list[int]:
-        """Return tokens of the model's vocabulary for those of the checks."""
+        """Return a token of the model's vocabulary for each token of a check."""
         return [token if token == PAD else token % self.vocabulary_size for token in tokens]
 
     def expect_logits(self, logits: Tensor, tokens: Sequence[int]) -> None:
@@ -92,8 +92,8 @@ def check_language_model(
 ) -> None:
     """Run all checks on a model and its caches; raise `ContractError` at the first property that is missing.
 
-    after: returns the logits [vocab] after some tokens, computed in another way. By default the model reads them in a
-        new cache, so that errors which it makes there, too, are not found.
+    after: returns the logits [vocab] after some tokens, computed in another way. By default the model reads the
+        tokens in a new cache: errors that it makes there, too, are not found.
     tolerance: largest absolute difference of equal logits.
 
     `KVCache` is checked if the caches have its methods and can be rewound to any length.
@@ -280,7 +280,7 @@ def check_a_crop_leaves_no_trace(subject: Subject) -> None:
 
 
 def check_states_can_be_put_into_a_cache(subject: Subject) -> None:
-    """Its own, those of another cache, those that were cloned before more was read; or `update` refuses all."""
+    """Its own states, another cache's, and states cloned before more was read; or `update` refuses all of these."""
     cache = subject.read(ONE, TWO)
     states = [KVState(keys.clone(), values.clone()) for keys, values in _states(cache)]
     try:

@@ -186,12 +186,6 @@ def test_the_files_that_contributing_names_exist() -> None:
     assert [path for path in paths if not path.startswith("../shared") and not (ROOT / path).exists()] == []
 
 
-def test_the_picture_of_the_packages_shows_every_package() -> None:
-    picture = (DOCS / "house.svg").read_text(encoding="utf-8")
-    rooms = {path.name for path in Path(antislop.__file__).parent.iterdir() if not path.name.startswith(("_", "py."))}
-    assert rooms <= set(re.findall(r"[\w.]+", " ".join(re.findall(r'font-weight="700"[^>]*>([^<]*)<', picture))))
-
-
 def test_the_first_page_has_the_figures_of_the_readme() -> None:
     tables = (re.findall(r"^\|.*\|$", path.read_text(encoding="utf-8"), re.M) for path in (README, DOCS / "index.md"))
     readme, shown = (re.findall(r"\d\.\d+", re.sub(r"\(.*?\)|3\.2\.1", "", " ".join(table))) for table in tables)

@@ -12,9 +12,11 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from graphlib import TopologicalSorter
 from importlib.util import find_spec
+from itertools import chain, pairwise
 from pathlib import Path
 from types import FrameType, FunctionType
 from typing import get_origin
+from xml.etree import ElementTree
 
 import pytest
 
@@ -22,25 +24,8 @@ import antislop
 
 PACKAGE = Path(antislop.__file__).parent
 REFERENCE = PACKAGE.parent / "docs" / "reference"
-FLOORS = (
-    ("errors", "display", "data", "devices"),
-    ("files",),
-    ("matching",),
-    ("lists", "records"),
-    ("trace", "control"),
-    ("decoding",),
-    ("caches", "processors", "grammar", "testing"),
-    ("hf",),
-    ("interpret",),
-    ("sampler",),
-    ("endpoint", "vllm", "patching", "metrics"),
-    ("server", "datasets", "tuning", "profiles"),
-    ("evaluation",),
-    ("cli",),
-    ("__main__",),
-)
-"""Packages, and modules on the same level, from the ground up: a module imports from its own package or from below."""
-WITHOUT_TORCH = ("matching", "lists", "records", "trace", "metrics", "profiles")
+HOUSE = ElementTree.parse(PACKAGE.parent / "docs" / "house.svg").getroot()
+"""The picture of CONTRIBUTING.md, which these tests hold: its floors, and its colors."""
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
@@ -64,6 +49,23 @@ def find_imports(path: Path) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
+def read_floors() -> list[set[str]]:
+    """Return the rooms of each floor, packages and modules on the same level, from the ground up."""
+    floors: dict[int, set[str]] = {}
+    for text in HOUSE.iterfind("{*}text[@font-weight='700']"):
+        floors.setdefault(int(text.get("y", "")), set()).add(str(text.text).removesuffix(".py"))
+    return [floors[y] for y in sorted(floors, reverse=True)]
+
+
+def find_rooms(label: str) -> set[str]:
+    """Return the rooms with a color, by its label in the legend."""
+    colors: dict[str, str | None] = {}
+    for shape, text in pairwise(HOUSE):
+        colors.setdefault(str(text.text).removesuffix(".py"), shape.get("fill"))
+    return {room for floor in FLOORS for room in floor if colors.get(room) == colors[label]}
+
+
+FLOORS = [*read_floors(), {"__main__"}]
 KNOWN = {name(path) for path in MODULES}
 USED = {
     name(path): {
@@ -81,8 +83,8 @@ def find_floor(module: str) -> int:
     return next(floor for floor, packages in enumerate(FLOORS) if package in packages)
 
 
-def test_every_package_has_its_floor() -> None:
-    assert {module.split(".")[1] for module in KNOWN - {"antislop"}} == {name for floor in FLOORS for name in floor}
+def test_the_picture_of_the_house_has_a_room_for_each_package() -> None:
+    assert sorted({module.split(".")[1] for module in KNOWN - {"antislop"}}) == sorted(chain(*FLOORS))
 
 
 def test_imports_point_down() -> None:
@@ -109,16 +111,17 @@ def list_modules(*packages: str) -> list[str]:
     return sorted(module for module in KNOWN - {"antislop"} if module.split(".")[1] in packages)
 
 
-def test_packages_that_read_and_count_texts_import_no_torch() -> None:
-    assert not imported_with(*list_modules(*WITHOUT_TORCH)) & {"torch", "transformers", "tokenizers"}
+def test_the_white_rooms_import_no_torch() -> None:
+    """Among them are the commands, before they run."""
+    rooms = find_rooms("no torch")
+    assert {"matching", "trace", "metrics", "cli"} <= rooms
+    assert not imported_with(*list_modules(*rooms)) & {"torch", "transformers", "tokenizers"}
 
 
-def test_decoding_imports_no_transformers() -> None:
-    assert "transformers" not in imported_with(*list_modules("decoding"))
-
-
-def test_a_command_imports_no_torch_before_it_runs() -> None:
-    assert not imported_with(*list_modules("cli")) & {"torch", "transformers", "tokenizers"}
+def test_the_blue_rooms_import_no_transformers() -> None:
+    rooms = find_rooms("torch, no transformers")
+    assert "decoding" in rooms
+    assert "transformers" not in imported_with(*list_modules(*rooms))
 
 
 def test_the_help_of_scan_imports_neither_list_formats_nor_the_matcher_of_tokens() -> None:

@@ -208,7 +208,7 @@ class TransformersCache:
         return self.can_select and not self.is_recurrent
 
     def copyable(self, row: int, length: int) -> int:
-        """Return `length`, or 0 if a window has discarded some of these tokens that the next one attends to."""
+        """Return `length`, or 0 if a window has discarded some of these tokens to which the next token attends."""
         start = self._starts[row]
         is_kept = self.can_share and all(layer.reaches(start, start + length) for layer in self._borrowed.growing)
         return length if is_kept else 0

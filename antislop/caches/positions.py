@@ -107,7 +107,7 @@ class Positions:
 
 
 class AttentionMask:
-    """Which columns hold tokens: 1 for those of a row and those to come, 0 for unused columns and padding."""
+    """For each row, 1 from its first column on, also where tokens are to come; 0 before that column and for padding."""
 
     def __init__(self, prompts: Tensor | None, *, rows: int) -> None:
         # Masks [columns] of the tokens held and the prompt of each row; None without padding.

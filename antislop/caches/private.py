@@ -27,7 +27,7 @@ STATES = (
 def set_layer_factory(cache: Cache, make: Callable[[], Any]) -> None:
     """Have a cache whose number of layers is not fixed make its next layers by calling `make`.
 
-    Reason: `DynamicCache()` appends a layer whenever a model first writes to it. What it calls is an attribute that the
+    Reason: `DynamicCache()` appends a layer whenever a model first writes to that layer. It calls an attribute that the
     documentation describes as an argument of the constructor, and as a class.
     """
     if cache.layer_class_to_replicate is not None:

@@ -1,4 +1,4 @@
-"""The command `antislop eval`: texts to the same prompts in several arms, measured; as a page, figures and tables."""
+"""The command `antislop eval`: write texts to the same prompts in several arms, measure them, and make a page of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 
 from antislop import __version__
-from antislop.cli.job import Job, make_spec, shorten_fingerprint
+from antislop.cli.job import Job, make_spec
 from antislop.cli.options import (
     BanOptions,
     ForceOption,
@@ -25,7 +25,7 @@ from antislop.cli.options import (
 )
 from antislop.cli.terminal import as_input_error, check_folder, console, refuse_stdin, say, writing
 from antislop.data import FOLDER
-from antislop.datasets.samples import Arm
+from antislop.datasets.samples import Arm, fingerprint_bans
 from antislop.display import list_versions
 from antislop.errors import DISTRIBUTION, InputError
 from antislop.evaluation.html_report import describe_machine
@@ -166,7 +166,7 @@ def _hide_folder(place: str | None) -> str | None:
 
 
 def _describe_list(bans: BanList) -> dict[str, Any]:
-    return {"source": bans.source, "bans": len(bans), "sha256": shorten_fingerprint(bans)}
+    return {"source": bans.source, "bans": len(bans), "sha256": fingerprint_bans(bans)}
 
 
 # -- texts of a model -------------------------------------------------------------------------------------------------

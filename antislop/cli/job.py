@@ -57,9 +57,11 @@ def make_spec(
     source: str, *, model: ModelSpec, bans: BanList, prompts: PromptOptions, generation: GenerationOptions
 ) -> JobSpec:
     """Return the spec of a job. source: named so in the journal."""
+    from antislop.datasets.samples import fingerprint_bans
+
     return JobSpec(
         source=source,
-        bans=f"{len(bans):,} bans, {shorten_fingerprint(bans)}",
+        bans=f"{len(bans):,} bans, {fingerprint_bans(bans)}",
         column=prompts.column,
         key=prompts.key,
         split=prompts.split,
@@ -71,12 +73,6 @@ def make_spec(
         revision=model.content["revision"],
         dtype=model.content["dtype"],
     )
-
-
-def shorten_fingerprint(bans: BanList) -> str:
-    from antislop.datasets.samples import fingerprint_bans
-
-    return fingerprint_bans(bans)[:16]
 
 
 class Job:
@@ -130,7 +126,10 @@ class Job:
         total: int | None,
         pairs: PairFile | None = None,
     ) -> Summary:
-        """Make the missing records, `total` if that is known; if the user stops it, say how far it came."""
+        """Make the missing records, and say how far the job came if the user stops it.
+
+        total: number of missing records, if known.
+        """
         from antislop.datasets.samples import Summary
         from antislop.datasets.writing import write_records
 

@@ -17,7 +17,7 @@ from antislop.cli.terminal import (
     TableFormat,
     as_input_error,
     console,
-    read_pieces,
+    read_input_pieces,
     refuse_repeats,
     warn,
     write_table,
@@ -186,7 +186,7 @@ def _load_lists(paths: list[Path], *, lenient: bool) -> dict[str, BanList]:
 def _read_groups(files: list[str], options: GroupOptions) -> Iterator[tuple[str, AnyText]]:
     for file in files:
         texts = (
-            iter([LongText(partial(read_pieces, "-"), "<stdin>")])
+            iter([LongText(partial(read_input_pieces, "-"), "<stdin>")])
             if file == "-"
             else open_texts([file], column=options.column, prompt_column=options.prompt_column, limit=options.limit)
         )

@@ -20,7 +20,7 @@ from antislop.cli.terminal import (
     console,
     print_line,
     read_input,
-    read_pieces,
+    read_input_pieces,
     say,
     warn,
     write_json,
@@ -127,7 +127,7 @@ class _Search:
         hides_bar = console().is_terminal and not self.counts_only
         with ProgressBar(console(stderr=True), _title(name), total=total, silence=SILENCE) as bar:
             if self.column is None:
-                pieces = read_pieces(name, advance=lambda length: bar.update(advance=length))
+                pieces = read_input_pieces(name, advance=lambda length: bar.update(advance=length))
                 blocks = find_occurrences(self.bans, pieces, file=_title(name))
             else:
                 blocks = search_records(self.bans, name, column=self.column)

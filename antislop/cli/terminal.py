@@ -155,10 +155,10 @@ def _hide_folder(argument: str) -> str:
 
 def read_input(name: str) -> str:
     """Return the text of a file, unpacked if its name ends in .gz, or of standard input for "-"."""
-    return "".join(read_pieces(name))
+    return "".join(read_input_pieces(name))
 
 
-def read_pieces(name: str, *, advance: Callable[[int], object] = lambda _: None) -> Iterator[str]:
+def read_input_pieces(name: str, *, advance: Callable[[int], object] = lambda _: None) -> Iterator[str]:
     """Yield the text of `read_input` in pieces; `advance` is called with the number of bytes of each."""
     decoder, lines = getincrementaldecoder("utf-8-sig")(), 0
     try:

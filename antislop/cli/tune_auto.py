@@ -127,7 +127,7 @@ def list_stages(
 
 
 def split_prompts(source: str, model: ModelOptions) -> dict[str, list[Prompt]]:
-    """Return every second prompt for the list and the pairs, and the others to measure with, by the name of their file.
+    """Return halves of the prompts by the names of their files: one for the list and the pairs, one to measure with.
 
     A prompt that comes again is left out, so that none is in both halves.
     """
@@ -162,7 +162,7 @@ def _check_bans(path: Path) -> None:
 def _open_folder(out: Path, arguments: list[str], halves: Mapping[str, list[Prompt]]) -> None:
     """Write the prompts and the arguments into the folder.
 
-    Raises `InputError` if it was begun with others, whose finished commands would be skipped.
+    Raises `InputError` if the folder was begun with other ones: the commands that finished then would be skipped.
     """
     texts = {name: "".join(json.dumps(_describe(prompt)) + "\n" for prompt in half) for name, half in halves.items()}
     path = out / SETTINGS

@@ -18,7 +18,7 @@ class Regenerate:
     tokenizer: the model's, of Hugging Face.
     attempts: maximum attempts at a unit; the last one stays even if it is rejected.
     rejected: the rejected units of all texts so far.
-    conceded: those of them that stayed.
+    conceded: the rejected units that stayed.
 
     Sampled units are drawn again, so they are distributed as the model's units that pass. Greedy attempts must begin
     with other tokens than the rejected ones. A unit in which the text was cut is not checked. Nothing is streamed
@@ -83,7 +83,7 @@ class Regenerate:
     def _list_starts(self, tokens: Sequence[int]) -> TokenSet:
         """Return the allowed next tokens: where greedy attempts repeat, exclude the first tokens of rejected ones.
 
-        Must depend on the tokens alone: bans may bring the text back here.
+        The result depends on the tokens alone: bans may bring the text back here.
         """
         place = tuple(tokens)
         ruled_out = {attempt[0] for attempt in self._attempts[place]} if place in self._repeating else ()

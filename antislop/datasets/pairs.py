@@ -168,7 +168,7 @@ def finish_dpo(
     is_complete: bool,
     counts: Counter[PairCount],
 ) -> Record | None:
-    """Return a pair whose rejected text ends with its sentence or paragraph; None if it has no such end."""
+    """Return a pair whose rejected text ends with a sentence or paragraph; None if that text has no such end."""
     text = decoder.decode([*draft.tokens, *continuation], after=ids)
     end = find_sentence_end(text, draft.min_end, is_complete=is_complete)
     counts["continued_tokens"] += len(continuation)

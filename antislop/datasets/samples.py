@@ -69,7 +69,8 @@ def identify(record: Record) -> tuple[str, int, str]:
 
 
 def fingerprint_bans(bans: BanList) -> str:
-    return hashlib.sha256("\n".join(map(repr, bans)).encode("utf-8", "surrogatepass")).hexdigest()
+    """Return a hash of the bans of a list and their order, as the settings of journals and evaluations have it."""
+    return hashlib.sha256("\n".join(map(repr, bans)).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 @dataclass

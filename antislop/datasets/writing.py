@@ -96,7 +96,7 @@ def write_records(
     prompts: returns an iterator over all prompts; called once per arm.
     is_stopped: called before each text; once True, only the texts in flight are finished.
 
-    Raises `InputError` at a prompt that has changed under the key of a record: see `resume`.
+    Raises `InputError` at a prompt that has changed under the key of a record.
     """
     for arm in arms:
         specs = takewhile(lambda _: not is_stopped(), plan_samples(prompts(), samples=samples, arm=arm))

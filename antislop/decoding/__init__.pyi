@@ -5,7 +5,6 @@ from .inferencer import (
     Inferencer as Inferencer,
     KVCache as KVCache,
     KVState as KVState,
-    KVStates as KVStates,
     PrefillOutput as PrefillOutput,
     SampleStrategy as SampleStrategy,
 )
@@ -13,10 +12,8 @@ from .protocols import (
     PAD as PAD,
     LanguageModel as LanguageModel,
     RewindableCache as RewindableCache,
-    ScoreFunction as ScoreFunction,
     SharingCache as SharingCache,
     count_queries as count_queries,
     fill_left as fill_left,
-    identity as identity,
 )
 from .row import Draft as Draft, Drafter as Drafter

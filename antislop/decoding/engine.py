@@ -40,14 +40,14 @@ class Engine(Protocol):
         """Read the unread tokens of each row and its draft; finished rows are fed fillers."""
 
     def read(self, rows: Sequence[Row], *, in_parts: bool) -> PromptPass:
-        """Read the first row's prompt, and others that fit beside it; with `in_parts`, only a part of a long prompt."""
+        """Read the first row's prompt and those that fit beside it; with `in_parts`, only a part of a long prompt."""
 
     def replace(self, rows: Sequence[Row], places: Sequence[int]) -> ForwardPass:
         """Put new rows, whose prompts are read, at these places, which belonged to finished ones."""
 
     @property
     def can_select(self) -> bool:
-        """Whether `select` may be called, without which passes over few unfinished rows cost as much as others."""
+        """Whether `select` may be called. Without it, a pass costs as much after most rows have finished as before."""
 
     def select(self, places: Sequence[int]) -> None:
         """Keep only the rows at these places, in this order. A place may be listed several times: its row is copied."""

@@ -114,7 +114,7 @@ class Judge:
         return self._row.max_new_tokens if choice is None else choice.depth
 
     def _is_admitted(self, token: int, violation: Violation) -> bool:
-        """Return whether a weight lets this occurrence stay: by a coin, or as its mass was subtracted before."""
+        """Return whether a weight lets this occurrence stay: by a coin, but without one if its mass was subtracted."""
         row, weight = self._row, violation.ban.weight
         if self._is_by_first_token(violation):
             start, first = row.node.step_from(violation.start, token)
@@ -128,7 +128,7 @@ class Judge:
         return is_greedy or self._policy.method == "token"
 
     def _subtract(self, token: int, violation: Violation, violations: Sequence[Violation], latest_start: int) -> None:
-        """Subtract a violation, and those of other likely tokens at its node.
+        """Subtract a violation, and the violations of other likely tokens at its node.
 
         Where a probability on the way is unknown, nothing is subtracted: the text is drawn again as in plain rejection.
         """

@@ -14,7 +14,7 @@ from antislop.decoding.sources import Source
 
 
 def advance_together(sources: Sequence[Source], history: CallbackMemory) -> None:
-    """Ask about each step that all rows have reached, let them walk on, and settle the final tokens."""
+    """Ask the criteria about each step that all rows have reached, let the rows walk on, and settle final tokens."""
     while _is_due(sources, history.step_count + 1):
         _ask(sources, history)
         for source in sources:
@@ -54,7 +54,7 @@ def _settle(sources: Sequence[Source], history: CallbackMemory) -> None:
 def _find_floor(rows: Sequence[Row]) -> int:
     """Return the length that every row has settled, including rows whose end is provisional.
 
-    A row that is ahead of another may be cut to the other's length, where more of its tokens were unsettled. One such
+    A row that is ahead may be cut to the length of another row, and had fewer settled tokens at that length. One such
     cut is allowed for; if a second one follows from it, the judge refuses to rewind settled text.
     """
     ends = [row.end or 0 for row in rows]

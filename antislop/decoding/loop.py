@@ -43,7 +43,7 @@ def decode_in_steps(scheduler: Scheduler, engine: Engine) -> Iterator[StepEvents
 
 
 def _admit(scheduler: Scheduler, engine: Engine, batches: list[LogitsBatch]) -> Generator[StepEvents, None, bool]:
-    """Read prompts of new texts, in one pass if others wait; return whether any text is being written."""
+    """Read prompts of new texts, in one pass if written texts wait for it; return whether any text is being written."""
     while scheduler.admit():
         in_parts = scheduler.reads_in_parts
         yield from _read(scheduler, engine, batches, in_parts=in_parts)

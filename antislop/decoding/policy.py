@@ -26,7 +26,7 @@ class Policy:
 
     max_rewinds: to one position; with method="text", of one text.
     max_withdrawn_ratio: most tokens withdrawn for each of `max_new_tokens`; not with method="text".
-    mass_floor: share of a distribution below which what bans have left of it may be noise.
+    mass_floor: if bans leave less than this share of a distribution, the rest may be noise.
     probability_floor: below `mass_floor`, tokens less likely than this under the model are not drawn.
     """
 

@@ -34,7 +34,7 @@ class PromptPass(NamedTuple):
 class _Prompt:
     """A prompt, and how much of it is in a row of a cache.
 
-    donor: the place of the batch whose row begins with its first `read` tokens, if there is one.
+    donor: the place in the batch of a row that begins with the prompt's first `read` tokens, if there is one.
     """
 
     def __init__(self, row: Row, tokens: list[int]) -> None:
@@ -75,7 +75,7 @@ class PromptReader:
     def run(
         self, rows: Sequence[Row], *, in_parts: bool, texts: Sequence[Sequence[int]], batch: RewindableCache
     ) -> PromptPass:
-        """Read the first row's prompt, or a part of it, and those that fit beside it.
+        """Read the first row's prompt, or a part of it, and the prompts that fit beside it.
 
         texts: the tokens that each row of `batch` holds.
         """

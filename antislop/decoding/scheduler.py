@@ -28,8 +28,8 @@ class Scheduler:
     max_rows: the number of rows if none are given.
     is_open: texts may be submitted until `close` is called.
 
-    sources: those of the rows.
-    reading: those of texts whose prompts are unread, in the order of reading; they have no row yet.
+    sources: of the rows.
+    reading: the sources of texts whose prompts are unread, in the order of reading; they have no row yet.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Scheduler:
 
     @property
     def reads_in_parts(self) -> bool:
-        """Whether others wait for their next token while a prompt is read; a closed scheduler has no such readers."""
+        """Whether readers wait for tokens of other texts while a prompt is read; a closed scheduler has no readers."""
         return self._is_open and self.is_writing
 
     def submit(self, text: RowSpec | MakeText) -> int:
@@ -194,7 +194,7 @@ class Scheduler:
             spec = text if isinstance(text, RowSpec) else text()
             if spec is not None:
                 return Row(spec, number=number)
-            if not self.idle:  # making it may have taken a while: the others come first
+            if not self.idle:  # making the text may have taken a while: those being written come first
                 return None
         return None
 

@@ -1,6 +1,6 @@
 """Take tokens that a server has drawn, with a table of the probabilities that it sent.
 
-The server sends the probabilities of some tokens only: a violation is subtracted if those of all its tokens are known.
+The server sends the probabilities of some tokens only. A violation is subtracted if it sent those of all its tokens.
 """
 
 from __future__ import annotations
@@ -186,9 +186,9 @@ class StreamSource(Source):
             self.table.tell(likeliest)
 
     def draw(self) -> int | None:
-        """Draw the next token from what is left; None if it is one of those whose probabilities are unknown.
+        """Draw the next token from what is left; None if that is a token whose probability is unknown.
 
-        A token of these must then be drawn elsewhere, in proportion to its probability.
+        The caller must then draw one of these tokens elsewhere, in proportion to their probabilities.
         """
         spec = self.row.spec
         if (table := find_dense(self.row.node)) is not None:

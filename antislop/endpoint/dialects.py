@@ -117,7 +117,7 @@ class OpenaiStream(StreamDialect):
 
 
 class SglangStream(StreamDialect):
-    """SGLang: events end with the new tokens; by default they hold all others before these."""
+    """SGLang: an event ends with its new tokens; by default it repeats all earlier tokens before them."""
 
     path = "/generate"
 

@@ -78,7 +78,7 @@ class HiddenSpeller:
                     yield from ([token, *rest] for rest in self._spell(text, stop, limit - 1))
 
     def _index(self) -> dict[bytes, list[int]]:
-        """The tokens that can end within a character, by their text."""
+        """Return the tokens by their bytes, without those of ASCII, which never end within a character."""
         if not self._ids:
             for token, surface in enumerate(self._vocabulary.surfaces):
                 if surface and not surface.isascii():

@@ -132,7 +132,7 @@ def _refuse_settings(sampling: Sampling, features: ServerFeatures) -> None:
 
 
 def _find_logprobs(sampling: Sampling, features: ServerFeatures) -> Logprobs | None:
-    """Return the kind that the ledger needs, if the server returns it."""
+    """Return the kind of log-probabilities that the ledger needs; None if the server returns others, or none."""
     is_plain = sampling.temperature in (0, 1) and not sampling.truncates and sampling.repetition_penalty == 1
     if is_plain and "raw" in features.logprobs:
         return "raw"

@@ -102,7 +102,7 @@ class EndpointText:
         self._seeds = random.Random(seed)
         self._end_token = end_token
         self._doubtful = set(special) - spec.settings.eos_token_ids  # special tokens that may end a text
-        self._ends = set[int]()  # those of them that do
+        self._ends = set[int]()  # the doubtful tokens that ended one
         self._has_ended = False  # the server ended the text by the latest token that was read
         self._prompt: list[int] = spec.prompt[0].tolist()
 

@@ -146,7 +146,7 @@ def find_tables(evaluation: Evaluation) -> list[dict[str, Any]]:
 def _make_table(
     evaluation: Evaluation, title: str, about: str, arms: list[str], against: str | None, metrics: list[Metric]
 ) -> dict[str, Any]:
-    """Return a table of the metrics and arms that have values; `left_out` has the reasons of the others."""
+    """Return a table of the metrics and arms that have values; `left_out` has the other metrics, by reason."""
     rows = [(metric, {arm: evaluation.find(arm, metric.name, against=against) for arm in arms}) for metric in metrics]
     known = [(metric, cells) for metric, cells in rows if any(map(_has_value, cells.values()))]
     left_out: dict[str, list[str]] = {}

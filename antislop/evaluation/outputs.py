@@ -52,7 +52,7 @@ class Output:
 def read_outputs(texts: Iterable[Text], *, arm: str) -> list[Output]:
     """Return the texts of an arm as outputs.
 
-    If any text is a record of this arm by its column `arm`, others are left out. The index among the texts to a prompt
+    If the column `arm` of any text names this arm, texts without it are left out. The index among the texts to a prompt
     is in the column `sample`, or else the position in the file.
     """
     all_texts = list(texts)

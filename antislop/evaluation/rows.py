@@ -221,6 +221,6 @@ def _compare(sums: Sums, plain_sums: Sums, hits: Mapping[str, Ratio]) -> dict[st
 
 
 def _suppress(ratio: Ratio, arm_sums: Sums, plain_sums: Sums) -> Floats:
-    """Return the percentage by which a rate fell; undefined if it was 0."""
+    """Return the percentage by which a rate fell; NaN if the rate was 0 without bans."""
     rates = [sums[ratio.above] / sums[ratio.below] for sums in (arm_sums, plain_sums)]
     return np.where(rates[1] > 0, 100 * (1 - rates[0] / rates[1]), np.nan)

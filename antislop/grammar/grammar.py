@@ -170,7 +170,7 @@ class Grammar:
         return [Branch(sample_mask=TokenSet(allowed))]
 
     def _is_new_text(self, input_ids: Tensor) -> bool:
-        """Return whether the ids are prompts, not the known texts with one more token; raise if they are neither."""
+        """Return whether the ids are prompts, and not the known texts with one more token; raise for other ids."""
         prompt = self._prompt
         if prompt is None or input_ids.shape[0] != prompt.shape[0] or input_ids.shape[1] <= prompt.shape[1]:
             return True

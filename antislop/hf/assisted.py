@@ -202,7 +202,7 @@ class CandidateDrafter:
         if cache is None or cache.get_seq_length() <= shared:
             return source
         if any(type(layer) is not DynamicLayer for layer in cache.layers):
-            return self._begin(row)  # others can't be cropped twice
+            return self._begin(row)  # other layers can't be cropped twice
         cache.crop(shared - cache.get_seq_length())
         return source
 

@@ -204,7 +204,7 @@ class TransformersModel:
         if not cache.is_static:
             model: Callable[..., Any] = self._model
             return model
-        if self._compiled is None:  # asking takes as long as a small layer
+        if self._compiled is None:  # asking transformers takes as long as a small layer
             self._compiled = compiled_if_possible(self._model, cache.cache, self._config)
         return self._compiled
 

@@ -92,7 +92,7 @@ def writes_drafts(generator: CandidateGenerator) -> bool:
 
 
 def draft_length_of(generator: CandidateGenerator) -> int:
-    """Return how long an assistant's drafts are at the moment, which follows how many of them were accepted.
+    """Return how long an assistant's drafts are now; the more tokens were accepted, the longer.
 
     Reason: it is told only to the assistant's own `generate`.
     """
@@ -100,7 +100,7 @@ def draft_length_of(generator: CandidateGenerator) -> int:
 
 
 def is_confident(generator: CandidateGenerator, probability: float) -> bool:
-    """Return whether an assistant goes on after a token of this probability, from which its generator learns.
+    """Return whether an assistant goes on after a token of this probability; its generator learns from each.
 
     Reason: the threshold is told only to the assistant's own `generate`, and adapted to the probabilities of its drafts
     if scikit-learn is installed.

@@ -236,7 +236,7 @@ class Run:
     def _steps(self, index: int) -> tuple[Tensor, ...]:
         """Return logits (0) or scores (1) of each step, [rows, vocab].
 
-        After a row's end they are those of the pad tokens that it is fed, as in `generate`; 0 if a row was cut.
+        After a row's end they belong to the pad tokens that the row is fed, as in `generate`; 0 if a row was cut.
         """
         kept = [[step[index] for step in row.kept or []] for row in self.rows]
         steps = max(map(len, kept))

@@ -350,7 +350,7 @@ class BanList(Sequence[Ban]):
 
     @cached_property
     def _matcher(self) -> TextMatcher:
-        from antislop.matching.prefilter import Prefilter  # it imports numpy, which a list that is only read needs not
+        from antislop.matching.prefilter import Prefilter  # imports numpy, which reading a list does not need
 
         return TextMatcher(self._distinct, prefilter=Prefilter)
 

@@ -40,7 +40,7 @@ MAX_TIMED_OUT = 10
 """Regexes of a list that may time out when they are compiled."""
 
 MAX_SENT_ENTRIES = 10_000
-"""Entries that a request to a server may bring, exempt phrases and ids among them: others wait for its list."""
+"""Entries that a request to a server may bring, exempt phrases and ids too: other requests wait for this list."""
 MAX_SENT_CHARACTERS = 256
 """Characters of such an entry, unless it is a regex."""
 MAX_SENT_REGEXES = 100

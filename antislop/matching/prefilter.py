@@ -48,9 +48,9 @@ class Reduced(NamedTuple):
 class _Reduction:
     """From characters to bytes; a character is added when it first occurs.
 
-    A byte stands for a folded symbol: ASCII as it is, any end of a sentence as a full stop, others as one of 128. Edges
-    of words and combining marks, which may move, are left out. So what occurs in a folded text occurs in the reduced
-    one.
+    A byte stands for a folded symbol: ASCII as it is, any end of a sentence as a full stop, any other symbol as one of
+    128 bytes. Edges of words and combining marks, which may move, are left out. So what occurs in a folded text occurs
+    in the reduced text.
     """
 
     def __init__(self) -> None:

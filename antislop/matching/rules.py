@@ -137,7 +137,7 @@ class Rules:
     def _follow_scopes(
         self, state: RuleState, piece: str, *, size: int, oldest: int
     ) -> tuple[tuple[ScopeState, Timeline[bool]], ...]:
-        """Return the scopes after a piece, or after a special token, of which no character is text (`size` 0)."""
+        """Return the scopes after a piece, or after a special token, whose content is not text (`size` 0)."""
         scopes = []
         for scope, (before, timeline) in zip(self._scopes, state.scopes, strict=True):
             after, changes = scope.read(before, piece)

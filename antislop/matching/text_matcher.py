@@ -29,7 +29,7 @@ class OtherState(NamedTuple):
 class TextMatcher:
     """Bans, compiled, without those of token ids. The `pattern` of a match is the index of its ban.
 
-    prefilter: for texts that come in long pieces; it takes the patterns that it can.
+    prefilter: for texts that come in long pieces; searches for the patterns that it `takes`.
     """
 
     def __init__(self, bans: Sequence[Ban], *, prefilter: type[Prefilter] | None = None) -> None:
@@ -63,7 +63,7 @@ class TextMatcher:
         return phrases, others, result
 
     def number_phrases(self, matches: Sequence[PatternMatch]) -> tuple[PatternMatch, ...]:
-        """Return matches of the search for phrases as those of bans."""
+        """Return matches of the search for phrases with the numbers of their bans."""
         return tuple(_rename(matches, self._phrases))
 
     def complete(

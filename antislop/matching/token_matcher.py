@@ -1,7 +1,20 @@
 """Read tokens and report the bans that they complete.
 
 States are values: feeding a token to one returns another, and a rewind reuses an earlier one. What a token changes is
-computed once and remembered, so that feeding is a dictionary look-up, whatever the size of the list.
+computed once and remembered, so that feeding is a dictionary look-up, whatever the size of the list:
+
+    of one text     shared by all texts
+
+    State 4 ------> _Transition --- situation ---> _Situation
+       ^                                               |
+       | parent          +---- transitions[token] -----+
+       |                 v
+    State 5 ------> _Transition --- situation ---> _Situation
+
+_Situation: the bytes of an incomplete character, and nodes of the automatons of phrases and of token ids.
+_Transition: the characters that the token completes, and the matches of phrases.
+State: where these are in the text. Regexes, loops and the rules of bans are read anew at each token: if there are any,
+    a state also has their `OtherState`.
 """
 
 from __future__ import annotations
@@ -134,6 +147,16 @@ class _Transition:
 
 class State:
     """The matcher after `length` generated tokens (negative within the prompt). Don't modify it.
+
+    If "a testament" is banned, after the tokens `She| paid| a| test|am`:
+
+        token       0  1    2 3    4
+        character   She paid a testam
+                             |       |
+                             |       _read: 17 characters
+                             where a phrase is open, 8 characters back (`reach_back`)
+
+    Its first character is in token 2: that is the `earliest_start`.
 
     earliest_start: lower bound on the start of any later violation, after any rewinds.
     settled_length: the same, less the one token more that an exhausted node may withdraw; tokens below it are final.
@@ -274,10 +297,11 @@ class Matcher:
         self._surfaces = surfaces
         self._ends = frozenset((_END, *surfaces.breaks))
         self._situations: dict[tuple[Pending, PhraseStates, TrieNode], _Situation] = {}
+        # Transitions without a match, by where they lead and their size: most tokens of a situation share one.
         self._arrivals: dict[tuple[Pending, PhraseStates, TrieNode, int], _Transition] = {}
-        self._completed: dict[int, Completed] = {}
-        self._other_states: dict[OtherState, OtherState] = {}
-        self._kept = 0
+        self._completed: dict[int, Completed] = {}  # by the token, where no character was incomplete before it
+        self._other_states: dict[OtherState, OtherState] = {}  # one object for equal states
+        self._kept = 0  # the number of transitions in all situations
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Copies compile the bans anew. The remembered transitions are nested deeper than pickle can follow, and would

@@ -87,7 +87,7 @@ class Metric:
         return {name: getattr(self, name) for name in ("name", "title", "unit", "about", "source")}
 
     def explain(self, *sums: Sums) -> str:
-        """Return why the metric is undefined for any of several sums [groups]."""
+        """Return why at least one of these sums [groups] leaves the metric undefined."""
         names = (self.ratio.above, self.ratio.below) if self.ratio else ()
         is_unknown = any(np.isnan(side[name]).any() for side in sums for name in names)
         return self.missing if is_unknown else self.undefined

@@ -108,7 +108,7 @@ def find_overused(
     words: the numbers of the words of all texts, below `BASE`.
     lengths: words of each text; n-grams don't cross texts.
     numbers: of words; a word without one is called "…". They break ties.
-    shares: of human n-grams, 0 to 1; others count as the rarest of these.
+    shares: of human n-grams, 0 to 1; an n-gram without one counts as the rarest of these.
     """
     ends = np.cumsum(lengths)
     known, human_codes = encode_known(shares, numbers, n)

@@ -27,7 +27,7 @@ CONTRASTS = (
 WEIGHTS = {"slop_words": 0.60, "contrasts": 0.25, "slop_trigrams": 0.15}
 """The weight of each metric in the slop score."""
 LONGEST_MATCH = 1000
-"""Characters of a text that has not ended in which no match is taken yet: more may follow that changes it."""
+"""Characters at the end of an unfinished text in which no match is taken yet: what follows may change it."""
 SEARCHED_AT_ONCE = 16_000
 """Characters of a text that has not ended that are searched at once; a shorter one is searched once, at its end."""
 _CONTEXT = 100  # characters before the next match, for assertions

@@ -36,7 +36,7 @@ _SHARED = (
     *(PreTrainedTokenizerBase, Tokenizer, PreTrainedModel, torch.nn.Parameter, torch.Generator, ModuleType),
     *(type(threading.Lock()), type(threading.RLock()), threading.Condition, threading.Event, queue.Queue, io.IOBase),
 )
-"""Not copied: large and constant, or used by others at the same time."""
+"""Types of objects that are not copied: they are large and constant, or shared with other code, as locks are."""
 
 
 class TooLarge(InputError):
@@ -110,10 +110,10 @@ class ObjectMemory:
 
 
 class WatchedProcessor:
-    """A processor that is not `Rewindable`; keeps what each call changed in it.
+    """Calls a processor that is not `Rewindable`, and keeps what each call changed in it.
 
-    memory: None for more than 10,000 objects, whose changes are not found.
-    has_changed: whether a call has changed more than a first call may set up.
+    memory: of the processor; None if it holds more than 10,000 objects: their changes are not found.
+    has_changed: whether the first call rewrote what was there, or a later call changed anything.
     """
 
     def __init__(self, processor: Callable[..., Any]) -> None:
@@ -151,7 +151,7 @@ class WatchedProcessor:
 
 
 def match_copy(value: Any, copy: Any) -> list[tuple[Any, Any]] | None:
-    """Return the parts of a value with those of its copy; None if it differs, or that can't be told."""
+    """Return the parts of a value with the parts of its copy; None if the two differ, or can't be compared."""
     pending, pairs = [(value, copy)], dict[tuple[int, int], tuple[Any, Any]]()
     while pending:
         now, before = pending.pop()
@@ -251,7 +251,7 @@ def _make_memo(state: dict[str | int, Any], owner: str) -> dict[int, Any]:
 
 
 def _list_parts(value: Any) -> Sequence[Any] | None:
-    """Return what `deepcopy` would copy of a value; None if it can't, or would not copy it."""
+    """Return the parts of a value that `deepcopy` would copy; None if it copies nothing of it, or can't."""
     if type(value) in (list, tuple):
         return value  # type: ignore[no-any-return]
     if type(value) is dict:

@@ -146,7 +146,7 @@ class HumanRates:
         return human_rate
 
     def _extrapolate(self, word: str) -> tuple[float, float]:
-        """Return the factor by which a word's rate grew since the baseline, at least 1, and its rate."""
+        """Return the factor by which a word's rate grew since the baseline, at least 1, and the rate now."""
         if word not in self._words:
             count, today = self.baseline.count("word", word), self._frequencies.get(word, 0.0)
             shown = (self.baseline.bound("word") if count is None else count) / self.baseline.words

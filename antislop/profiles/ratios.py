@@ -17,7 +17,7 @@ from antislop.profiles.ngrams import Kind, cut_words
 from antislop.profiles.quantiles import find_student
 
 EXPLAINED_SHARE = 0.95
-"""Share of an entry's occurrences within a longer entry from which the longer one explains it."""
+"""A longer entry explains an entry if it contains at least this share of the entry's occurrences."""
 
 
 class RateRatio(NamedTuple):

@@ -162,9 +162,9 @@ def make_ban(entry: Entry, *, forbid: bool = False) -> Ban:
 
 
 def drop_containing(entries: Iterable[Entry], *, forbid: bool = False) -> Iterator[Entry]:
-    """Yield the entries that contain no other one, and those that are forbidden while the others are not.
+    """Yield each entry that contains no other entry, or that is forbidden while no entry within it is.
 
-    Two bans would make the longer entry rarer than in human writing: their weights are multiplied.
+    The weights of two bans in one place are multiplied: the longer entry would become rarer than in human writing.
     """
     all_entries = list(entries)
     weights = {(entry.kind, entry.text): weigh(entry, forbid=forbid) for entry in all_entries}

@@ -26,7 +26,7 @@ class Journal:
     """The records of one run, in a file that is open and locked until the context ends.
 
     identify: returns the identity of a record, unique in the journal.
-    is_done: whether a resumed run keeps a record; others are removed, to be made again.
+    is_done: returns whether a resumed run keeps a record, and does not make it again.
     fingerprint: returns a hash of a record's input, for `fingerprint_of`.
     additions: names of settings that a run may add to those of the previous run.
     force: resume even if settings differ.

@@ -244,7 +244,7 @@ class WrittenText:
         last.append(last.pending.data[len(last.pending.data) - count :].decode(errors="ignore"))
 
     def _mark(self, violation: Violation, kind: PieceKind) -> None:
-        """Mark the characters of a ban, but not of a token that only ended its last word."""
+        """Mark the characters of a ban, without those of a token that only showed that the last word had ended."""
         start, end = (max(0, index - self._settled) for index in (violation.start, violation.end + 1))
         tokens = self.unsettled[start:end]
         if not (text := "".join(written.text for written in tokens)):

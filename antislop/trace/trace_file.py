@@ -83,7 +83,7 @@ def write_trace(
             "format": FORMAT,
             "version": VERSION,
             **about,
-            "bans": {"count": len(bans), "fingerprint": fingerprint_bans(bans)},
+            "bans": {"count": len(bans), "fingerprint": _fingerprint_lines(bans)},
         },
         {"bans": [line for line in write_lines(bans) if not line.startswith("#")], "source": bans.source},
         _write_tokens(surfaces, sorted({token for row in rows for token in _list_tokens(row)})),
@@ -94,8 +94,8 @@ def write_trace(
     replace_text(path, escape_json(text) + "\n")
 
 
-def fingerprint_bans(bans: Iterable[Ban]) -> str:
-    """Return a hash of the bans of a list and their order."""
+def _fingerprint_lines(bans: Iterable[Ban]) -> str:
+    """Return a hash of the lines of a list of bans."""
     return hashlib.sha256("\n".join(write_lines(bans)).encode()).hexdigest()[:16]
 
 
@@ -147,7 +147,7 @@ def read_trace(source: str | os.PathLike[str] | IO[bytes]) -> TraceContents:
     lines = _read_lines(source, location)
     header = _check_header(next(lines, None), location)
     bans = _read_line(next(lines, None), location, _read_bans)
-    if header.pop("bans").get("fingerprint") != fingerprint_bans(bans):
+    if header.pop("bans").get("fingerprint") != _fingerprint_lines(bans):
         raise InputError(f"{location}:2: these are not the bans that the header names: the file was changed")
     surfaces = _read_line(next(lines, None), location, _read_surfaces)
     body = list(lines)

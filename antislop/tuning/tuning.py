@@ -48,7 +48,7 @@ LOGS, CHECKPOINT_LOGS = 8, 4
 PROBES, PROBE_TOKENS, SKIPPED = 32, 140, 20
 """Samples in which bans are counted: how many, their tokens, and those that aren't counted, right where a ban began."""
 MOST_PROBES = 10
-"""How often they are counted in between."""
+"""How often bans are counted between the first step and the last."""
 EXPECTED = ("`(is_)?gradient_checkpointing` is deprecated", "Setting `save_embedding_layers`")
 """Warnings about what peft and TRL themselves do."""
 
@@ -288,7 +288,7 @@ def _fingerprint(items: Iterable[object]) -> str:
 def _find_checkpoint(folder: Path, spec: TuneSpec, *, steps: int) -> str | None:
     """Return the latest checkpoint to resume from.
 
-    Incomplete ones are deleted, and those of the last step, after which the trainer would take another one.
+    Deletes checkpoints that are incomplete, or of the last step: the trainer would take one more step after it.
     """
     found: dict[int, str] = {}
     for path in folder.glob("checkpoint-*"):
@@ -347,7 +347,7 @@ class _Watch(TrainerCallback):  # type: ignore[misc]  # transformers has no type
             raise InputError(f"the loss became {logs['loss']}: use a smaller learning rate (--lr), or --dtype float32")
         self._latest |= {"loss": logs["loss"], "win": logs[self._spec.metric]}
         if self._latest["win"] >= self._spec.stop_at_win:
-            self.was_stopped = False  # it has ended by itself
+            self.was_stopped = False  # these wins end the run
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, *, model: Any, **_: Any) -> None:
         if state.global_step % (args.save_steps * ceil(state.max_steps / args.save_steps / MOST_PROBES)) == 0:

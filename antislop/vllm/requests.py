@@ -54,8 +54,8 @@ class EngineSettings:
     bans: the list of requests that have none, or add to it: phrases, or the path or address of a file.
     exempt: phrases that may be written.
     on_exhausted, max_rewinds: as in `AntiSlop`.
-    method: "reject" draws what was withdrawn again from the whole distribution; "thin" takes what led to a violation
-        out of it, as `AntiSlop` does, and needs an engine that tells the probabilities from which it drew.
+    method: "reject" draws withdrawn tokens anew from the whole distribution; "thin" first subtracts what led to a
+        violation, as `AntiSlop` does, and needs an engine that tells the probabilities from which it drew.
     on_greedy: "pass" writes greedy requests without bans unless they ask for some; "refuse" refuses them.
     resume: "hold" keeps the cache of a text that is rewound, and reads its last token again; "preempt" frees the cache,
         and reads what the prefix cache does not have. Models with other layers than full and sliding attention are
@@ -211,8 +211,8 @@ def banning(bans: Bans = (), *, on_greedy: OnGreedy = "refuse", **options: Any) 
     """Return the arguments with which `vllm.LLM` writes under bans.
 
     bans: phrases, or the path or address of a list, for all requests that don't leave it out.
-    method: "reject" draws what was withdrawn again from the whole distribution; "thin" takes what led to a violation
-        out of it, as `AntiSlop` does, and needs an engine that tells the probabilities from which it drew.
+    method: "reject" draws withdrawn tokens anew from the whole distribution; "thin" first subtracts what led to a
+        violation, as `AntiSlop` does, and needs an engine that tells the probabilities from which it drew.
     on_greedy: "pass" writes greedy requests without bans; "refuse" refuses them, since no token can be drawn again.
     options: as of `EngineSettings`; exempt, on_exhausted and max_rewinds are those of `AntiSlop`.
 

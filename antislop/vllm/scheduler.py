@@ -204,7 +204,7 @@ class _Text(EngineText):
         return self.tokens[sent : self.settled]
 
     def complete(self, output: Any) -> None:
-        """Give an output the log-probabilities of its tokens, and the first one those of the prompt."""
+        """Add to an output the log-probabilities of its tokens, and to the first output those of the prompt."""
         count = len(output.new_token_ids)
         rows, self._rows = self._rows[:count], self._rows[count:]
         columns = (np.concatenate(parts) for parts in zip(*(row[:3] for row in rows), strict=True))

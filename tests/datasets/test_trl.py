@@ -9,7 +9,8 @@ import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 import antislop
-from antislop.datasets import ModelRecordMaker, plan_samples
+from antislop.datasets import ModelRecordMaker
+from antislop.datasets.samples import plan_samples
 from antislop.metrics.segmentation import find_sentence_end
 from antislop.records.journal import Record
 from antislop.records.prompts import Prompt

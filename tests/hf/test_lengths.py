@@ -32,7 +32,8 @@ from transformers import (
 )
 
 from antislop import AntiSlop, Ban
-from antislop.datasets import ModelRecordMaker, plan_samples
+from antislop.datasets import ModelRecordMaker
+from antislop.datasets.samples import plan_samples
 from antislop.records.prompts import Prompt
 from tests.support.models import VOCABULARY, build_tokenizer
 

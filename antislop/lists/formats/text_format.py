@@ -178,7 +178,7 @@ def _read_flags(flags: str, line: str) -> dict[str, Any]:
 
 @cache
 def _list_defaults(names: tuple[str, ...]) -> dict[str, Any]:
-    """Return the known flags with their defaults; that of a kind is its name."""
+    """Return the known flags with their defaults; a flag for a kind has the kind's name as its default."""
     kinds = {name: name for name in names if name != Phrase.kind}
     of_patterns = {option.name: option.default for name in names for option in find_options(KINDS[name])}
     return kinds | of_patterns | BAN_OPTIONS

@@ -32,7 +32,7 @@ KNOWN_ZIPF = 3.0
 KNOWN_SHORT_ZIPF = 5.5
 """`KNOWN_ZIPF` for words of up to 3 letters."""
 LIGHT_WEIGHT = 0.1
-"""Weight from which a ban makes rarer instead of forbidding, so that it may hit common words."""
+"""From this weight on, a ban makes its matches rarer instead of forbidding them, and may hit common words."""
 
 _WORDS = regex.compile(r"(?<!\w)[^\W\d_]+(?:['’][^\W\d_]+)*(?!\w)")
 _TWO_ENTRIES = regex.compile(r"""["'“”]\s*,\s*["'“”]""")
@@ -71,7 +71,7 @@ def lint(
     """Return the faults of the entries of a list, in order.
 
     frequencies: as `load_frequencies` returns them; needed to find common words and missing commas.
-    vocabulary: of a model; needed to find what it can't write.
+    vocabulary: of a model; needed to find what this model can't write.
 
     >>> [(finding.fault, finding.fix) for finding in lint([Ban("a testament to"), Ban("testament")])]
     [("'a testament to' contains 'testament', which forbids it already", 'leave it out')]
@@ -354,6 +354,6 @@ def _find_missing(ban: Ban, speller: Speller) -> Iterator[str]:
 
 
 def _is_written(ban: Ban, speller: Speller, folding: Folding) -> bool:
-    """Return whether the symbols of a ban, if any are known, can be written."""
+    """Return whether the model can write the symbols that each match of a ban contains, if any are known."""
     symbols = ban.pattern.find_symbols(folding) or ""
     return all(speller.can_write(part) for part in symbols.split(FILLER))

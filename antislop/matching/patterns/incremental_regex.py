@@ -70,7 +70,8 @@ class SharedTime:
 class Allowance:
     """The time that one regex may still take, so that none can block the run.
 
-    A search in linear time earns more than it spends; others use up `TIME_LIMIT` seconds, and are refused then.
+    A regex that searches in linear time earns more than it spends; any other one uses up `TIME_LIMIT` seconds, and is
+    refused then.
     """
 
     def __init__(self, shared: SharedTime | None = None) -> None:

@@ -166,7 +166,7 @@ class PhraseSearch(TextSearch[PhraseStates]):
         return tuple(filter(None, starts))
 
     def find_endings(self, state: PhraseStates, count: int) -> list[str]:
-        """Return the folded rests of up to `count` phrases: those of which the most was read."""
+        """Return the folded rests of up to `count` phrases, of which the most was read."""
         track, longest = max(zip(self._tracks, state, strict=True), key=lambda pair: pair[1][1].depth)
         return [ending.replace(BOUNDARY, "") for ending in track.automaton.endings(longest[1], count)]
 

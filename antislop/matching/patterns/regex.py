@@ -44,7 +44,7 @@ _FLAGS = {
     "V1": regex.V1,
 }
 PIECES_KEPT = 20_000
-"""Pieces of text of which it is remembered where no match begins, in about 5 MB."""
+"""Pieces of text whose places without a match are remembered, in about 5 MB."""
 SHORT_PIECE = 40
 """Characters of a piece that is remembered; tokens are shorter."""
 _ANYTHING = r"(?:(?<!\\)\.|\[\^[^\]]*\]|\[\\[sSwWdD]\\[sSwWdD]\])"

@@ -63,7 +63,7 @@ class AnswerFormat(Protocol):
     part: str
 
     def begin(self) -> dict[str, Any] | None:
-        """Return the choice of a first chunk without text, if there is one."""
+        """Return the choice of the chunk before the first text; None in an answer that begins with text."""
 
     def write_part(self, text: str, logprobs: Any) -> dict[str, Any]:
         """Return a chunk's choice, without `index` and `finish_reason`."""
