@@ -13,8 +13,8 @@ computed once and remembered, so that feeding is a dictionary look-up, whatever 
 
 _Situation: the bytes of an incomplete character, and nodes of the automatons of phrases and of token ids.
 _Transition: the characters that the token completes, and the matches of phrases.
-State: where these are in the text. Regexes, loops and the rules of bans are read anew at each token: if there are any,
-    a state also has their `OtherState`.
+State: where these are in the text. If there are regexes, loops or rules of bans, a state also has their `OtherState`:
+    regexes and loops are read anew at each token, rules only if something has changed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from antislop.matching.text_matcher import OtherState, TextMatcher
 
 TRANSITIONS_KEPT = 30_000
 """Transitions that are remembered, in 4 to 10 MB for English texts and up to 30; finding one anew takes 3 to 7 µs."""
-
 OTHER_STATES_KEPT = 1_000
 """Different states of the rules that are remembered; most tokens leave the one that they find."""
 
