@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+from antislop.cli.options import SamplingOptions
+from antislop.decoding.sampling import DRAWING
 from antislop.errors import InputError
 
 
@@ -59,6 +62,7 @@ def _makes_dpo_pairs(options: Any) -> bool:
     return options.pairs is not None and options.pairs_format in (None, "dpo")
 
 
+_SETTINGS = [field.name for field in fields(SamplingOptions)]
 _READ_ONCE = "are -, but standard input can be read only once: save one of them to a file"
 _TWO_LISTS: Conflicts = {
     "--no-bans and --bans exclude each other: --bans LIST already replaces the bundled list": When(
@@ -80,7 +84,7 @@ CONFLICTS: Mapping[str, Conflicts] = {
             "temperature", lambda o: o.temperature == 0
         ),
         "{option} has no effect with --greedy, which takes no samples: leave one of them out": When(
-            "temperature top_k top_p min_p seed", lambda o: o.greedy
+            " ".join([name for name in _SETTINGS if name in DRAWING] + ["seed"]), lambda o: o.greedy
         ),
         "--system is a message of a chat: add --chat, or put it into the prompt": When("system", lambda o: not o.chat),
         "--compare with --no-bans has nothing to compare: leave one of them out, or add --ban PHRASE": When(
@@ -207,8 +211,7 @@ CONFLICTS: Mapping[str, Conflicts] = {
         **_TWO_LISTS,
         "--no-bans leaves nothing to measure: leave it out, or add --ban PHRASE": When("no_bans", _bans_nothing),
         "{option} has no effect with --outputs, whose texts exist already: leave one of them out": When(
-            "prompts arms key prompt_template system n max_new_tokens temperature min_p top_p top_k "
-            "repetition_penalty stop batch_size force",
+            f"prompts arms key prompt_template system n max_new_tokens {' '.join(_SETTINGS)} stop batch_size force",
             lambda o: o.outputs,
         ),
         "options of the model have no effect on --outputs without --model: leave them out": When(

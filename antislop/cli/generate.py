@@ -22,9 +22,9 @@ from rich.text import Text
 
 from antislop.cli.options import (
     BanOptions,
+    DrawingOptions,
     GrammarOptions,
     ModelOptions,
-    SamplingOptions,
     StopOption,
     ban_option,
     collect_bans,
@@ -120,7 +120,7 @@ def generate(
     bans: BanOptions,
     policy: PolicyOptions,
     structure: GrammarOptions,
-    sampling: SamplingOptions,
+    sampling: DrawingOptions,
     output: ShowOptions,
 ) -> int:
     """Continue a text without banned phrases.
@@ -276,7 +276,7 @@ class WritingTask:
     text: ContinuationOptions
     model: ModelSpec
     policy: PolicyOptions
-    sampling: SamplingOptions
+    sampling: DrawingOptions
     grammar: str | None
     trace: Path | None = None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from antislop.cli.terminal import read_input, warn
+from antislop.decoding.sampling import DRAWING, LIMITS, Sampling
 from antislop.display import describe_count
 from antislop.errors import InputError
 from antislop.hf.pretrained import Dtype, ModelSpec
@@ -192,23 +193,6 @@ def make_processors(grammar: str | None, model: PreTrainedModel, tokenizer: PreT
 
 # -- prompts and generation -------------------------------------------------------------------------------------------
 
-TEMPERATURE = 1.0
-MIN_P = 0.05
-_MIN_P_HELP = "Keep tokens at least p times as likely as the likeliest; 0 is off."
-
-
-def _check_repetition_penalty(penalty: float | None) -> float | None:
-    if penalty is not None and not 0 < penalty < inf:
-        raise InputError(
-            f"the repetition penalty is {penalty}, but must be above 0 and finite: 1 is none, 1.1 is common"
-        )
-    return penalty
-
-
-_penalty_option = partial(
-    typer.Option, show_default="off", callback=_check_repetition_penalty, help="Above 1, repeat less."
-)
-
 
 def _refuse_empty(stops: list[str] | None) -> list[str] | None:
     if stops and "" in stops:
@@ -250,66 +234,83 @@ class PromptOptions:
     limit: Annotated[int | None, typer.Option(min=1, help="Read only the first N records.")] = None
 
 
+MIN_P = 0.05
+"""The default of the command line."""
+RECORDED = ("temperature", "min_p", "top_p", "top_k")
+"""Settings that each journal of sampled texts has; it has the others if they were passed."""
+_sampling_option = partial(typer.Option, rich_help_panel="Sampling")
+
+
+def _setting(name: str, about: str, *, default: str = "off") -> Any:
+    """Declare the option of a field of `Sampling`, with its range."""
+    lowest, highest = LIMITS[name].lowest, LIMITS[name].highest
+    return _sampling_option(min=lowest, max=None if highest == inf else highest, help=about, show_default=default)
+
+
 @dataclass(frozen=True)
-class GenerationOptions:
+class SamplingOptions:
+    """Fields of `Sampling`; None is the default."""
+
+    temperature: Annotated[float | None, _setting("temperature", "Above 1, more varied.", default="1.0")] = None
+    min_p: Annotated[
+        float | None,
+        _setting("min_p", "Keep tokens at least p times as likely as the likeliest; 0 is off.", default=str(MIN_P)),
+    ] = None
+    top_p: Annotated[float | None, _setting("top_p", "Keep the likeliest tokens that add up to p; 1 is off.")] = None
+    top_k: Annotated[int | None, _setting("top_k", "Keep the k likeliest tokens; 0 is off.")] = None
+    repetition_penalty: Annotated[float | None, _setting("repetition_penalty", "Above 1, repeat less.")] = None
+
+    def __post_init__(self) -> None:
+        _ = self.sampling  # raises the errors of values
+
+    @property
+    def sampling(self) -> Sampling:
+        return Sampling(**{"min_p": MIN_P, **self._passed})
+
+    @property
+    def _passed(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name in LIMITS and value is not None}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Arguments of `generate`; an option that isn't used is left out, so that journals without it still match."""
+        sampling = self.sampling
+        names = {*RECORDED, *self._passed} - (frozenset() if sampling.do_sample else DRAWING)
+        return {"do_sample": sampling.do_sample, **{name: vars(sampling)[name] for name in LIMITS if name in names}}
+
+
+@dataclass(frozen=True)
+class GenerationOptions(SamplingOptions):
+    temperature: Annotated[
+        float | None, _setting("temperature", "0 always takes the likeliest token.", default="1.0")
+    ] = None
     n: Annotated[int, typer.Option(min=1, help="Responses per prompt.")] = 1
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Maximum tokens per response.")] = 300
-    temperature: Annotated[float, typer.Option(min=0.0, help="0 always takes the likeliest token.")] = TEMPERATURE
-    min_p: Annotated[float, typer.Option(min=0.0, max=1.0, help=_MIN_P_HELP)] = MIN_P
-    top_p: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="Keep the likeliest tokens that add up to p; 1 is off.")
-    ] = 1.0
-    top_k: Annotated[int, typer.Option(min=0, help="Keep the k likeliest tokens; 0 is off.")] = 0
-    repetition_penalty: Annotated[float | None, _penalty_option()] = None
     stop: StopOption = None
     batch_size: Annotated[int, typer.Option(min=1, help="Texts generated at a time.")] = BATCH_SIZE
     seed: Annotated[int, typer.Option(help="Determines each text, together with the key of its prompt.")] = 0
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Arguments of `generate`; an option that isn't used is left out, so that journals without it still match."""
-        sampling = {"temperature": self.temperature, "min_p": self.min_p, "top_p": self.top_p, "top_k": self.top_k}
-        optional = {"repetition_penalty": self.repetition_penalty, "stop_strings": self.stop}
-        return {
-            "max_new_tokens": self.max_new_tokens,
-            "do_sample": bool(self.temperature),
-            **(sampling if self.temperature else {}),
-            **{name: value for name, value in optional.items() if value},
-        }
-
-
-_sampling_option = partial(typer.Option, rich_help_panel="Sampling")
+        stop = {"stop_strings": self.stop} if self.stop else {}
+        return {"max_new_tokens": self.max_new_tokens, **super().settings, **stop}
 
 
 @dataclass(frozen=True)
-class SamplingOptions:
+class DrawingOptions(SamplingOptions):
     greedy: Annotated[bool, _sampling_option("--greedy", help="Always take the likeliest token.")] = False
-    temperature: Annotated[
-        float | None, _sampling_option(min=0, show_default=str(TEMPERATURE), help="Above 1, more varied.")
-    ] = None
-    top_k: Annotated[int | None, _sampling_option(min=1, show_default="off", help="Keep the k likeliest tokens.")] = (
-        None
-    )
-    top_p: Annotated[
-        float | None,
-        _sampling_option(min=0, max=1, show_default="off", help="Keep the likeliest tokens that add up to p."),
-    ] = None
-    min_p: Annotated[float | None, _sampling_option(min=0, max=1, show_default=str(MIN_P), help=_MIN_P_HELP)] = None
-    repetition_penalty: Annotated[float | None, _penalty_option(rich_help_panel="Sampling")] = None
     seed: Annotated[
         int | None, _sampling_option(min=0, max=2**63 - 1, show_default="random", help="Same seed, same text.")
     ] = None
 
     @property
+    def sampling(self) -> Sampling:
+        return replace(super().sampling, temperature=0.0) if self.greedy else super().sampling
+
+    @property
     def settings(self) -> dict[str, Any]:
         """Arguments of `generate` that replace all of the model's own defaults of sampling."""
-        chosen: dict[str, Any] = {"repetition_penalty": self.repetition_penalty or 1.0, "do_sample": not self.greedy}
-        if not self.greedy:
-            chosen["temperature"] = TEMPERATURE if self.temperature is None else self.temperature
-            chosen["min_p"] = MIN_P if self.min_p is None else self.min_p
-            chosen["top_k"] = self.top_k or 0
-            chosen["top_p"] = 1.0 if self.top_p is None else self.top_p
-        return chosen
+        return {"repetition_penalty": 1.0, **super().settings}
 
 
 def list_options(options: Any) -> list[str]:

@@ -13,6 +13,8 @@ from transformers import PreTrainedTokenizerBase, StoppingCriteria
 
 from antislop.datasets.maker import NO_TOKEN, RecordMakerBase
 from antislop.datasets.samples import UNBANNED, Arm
+from antislop.decoding.sampling import Sampling
+from antislop.endpoint.dialects import VllmStream
 from antislop.errors import InputError
 from antislop.lists.ban_list import BanList
 from antislop.matching.bans import Ban, distinct
@@ -25,7 +27,7 @@ from antislop.vllm.requests import KEY
 QUEUED = 4
 """Requests for each text of a batch that vLLM holds: it admits the next one at once."""
 NAMES = {"max_new_tokens": "max_tokens", "stop_strings": "stop"}
-SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+"""Names of vLLM for arguments of `generate`; those of settings are as in its requests."""
 
 
 class Dispatcher:
@@ -158,11 +160,10 @@ def _make_params(settings: dict[str, Any], *, seed: int, is_banned: bool) -> Any
     """Return vLLM's sampling parameters for arguments of `generate`."""
     from vllm import SamplingParams
 
-    arguments = {name: settings[name] for name in SAMPLING if name in settings}
-    arguments |= {own: settings[name] for name, own in NAMES.items() if name in settings}
-    if unknown := sorted({*settings} - {*SAMPLING, *NAMES, "do_sample", "stopping_criteria"}):
+    sampling, others = Sampling.read(settings)
+    if unknown := sorted({*sampling.in_effect, *others} - {*VllmStream.settings, *NAMES, "stopping_criteria"}):
         raise InputError(f"vLLM has no setting {unknown[0]}: leave it out")
-    if not settings.get("do_sample", True):
-        arguments["temperature"] = 0.0
+    arguments = {own: others[name] for name, own in NAMES.items() if name in others}
+    arguments |= sampling.translate(VllmStream.settings)
     bans = {"events": True, "use_global_bans": is_banned}
     return SamplingParams(seed=seed % 2**63, extra_args={KEY: bans}, **arguments)

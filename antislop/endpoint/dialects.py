@@ -12,17 +12,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import log
 from operator import index
 from reprlib import repr as shorten
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
+from antislop.decoding.sampling import Sampling
 from antislop.endpoint.endpoint import Endpoint, EndpointError
 from antislop.endpoint.hidden_tokens import HiddenTokens
-from antislop.endpoint.sampling import Sampling
 from antislop.endpoint.streams import Server, StreamEnd, StreamItem, StreamRequest, StreamToken
 
 MIN_LOGPROB = -1e4
 """Floor of log-probabilities, where a probability is 0 in every number format; prevents overflow."""
 LOGPROB_ROUNDING = 1e-3
 """Largest log-probability that is accepted as 0: some servers compute in low precision."""
+COMMON_SETTINGS = {name: name for name in ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")}
+"""The names that vLLM, SGLang and many others have for fields of `Sampling`."""
 LLAMA_CPP_SAMPLERS = ("penalties", "temperature", "top_k", "top_p", "min_p", "typ_p")
 """In the order of `generate`; the server's own order has the temperature last."""
 LLAMA_CPP_REASONS: dict[str, Literal["stop", "length"]] = {"eos": "stop", "limit": "length"}
@@ -31,13 +34,13 @@ LLAMA_CPP_REASONS: dict[str, Literal["stop", "length"]] = {"eos": "stop", "limit
 class StreamDialect(ABC):
     """Writes one request and reads its answer.
 
-    missing_settings: fields of `Sampling` that requests lack.
+    settings: the names that requests have for fields of `Sampling`; those without a name are refused.
     cuts_min_p_first: the server applies `min_p` before `top_p`, and so leaves fewer tokens than `generate`.
     keeps_connection: a connection can be used again after a stream.
     """
 
     path: ClassVar[str]
-    missing_settings: ClassVar[tuple[str, ...]] = ("typical_p",)
+    settings: ClassVar[Mapping[str, str]] = COMMON_SETTINGS
     cuts_min_p_first: ClassVar[bool] = False
     keeps_connection: ClassVar[bool] = True
 
@@ -176,7 +179,7 @@ class LlamaCppStream(StreamDialect):
     """llama.cpp: one event per token, the end token included, and one for the end, without a token."""
 
     path = "/completion"
-    missing_settings = ()
+    settings = MappingProxyType(COMMON_SETTINGS | {"typical_p": "typical_p", "repetition_penalty": "repeat_penalty"})
     keeps_connection = False  # although its answers say otherwise
 
     def __init__(self, request: StreamRequest) -> None:
@@ -185,7 +188,7 @@ class LlamaCppStream(StreamDialect):
         self._held: list[StreamToken] = []  # tokens without text, of which the last one may be the end token
 
     def ask(self) -> dict[str, Any]:
-        request, sampling = self._request, self._request.sampling
+        request = self._request
         return {
             "prompt": list(request.prompt),
             "n_predict": request.max_tokens,
@@ -194,12 +197,7 @@ class LlamaCppStream(StreamDialect):
             "return_tokens": True,
             "cache_prompt": True,
             "samplers": list(LLAMA_CPP_SAMPLERS),
-            "temperature": sampling.temperature,
-            "top_k": sampling.top_k,
-            "top_p": sampling.top_p,
-            "min_p": sampling.min_p,
-            "typical_p": sampling.typical_p,
-            "repeat_penalty": sampling.repetition_penalty,
+            **request.sampling.translate(self.settings),
             "repeat_last_n": len(request.prompt) + request.max_tokens,
             "frequency_penalty": 0.0,
             "presence_penalty": 0.0,
@@ -310,16 +308,9 @@ def _completions_body(request: StreamRequest) -> dict[str, Any]:
 
 
 def _name_sampling(sampling: Sampling) -> dict[str, float]:
-    """Return the settings that vLLM, SGLang and many others name alike."""
-    return {
-        "temperature": sampling.temperature,
-        "top_k": sampling.top_k or -1,
-        "top_p": sampling.top_p,
-        "min_p": sampling.min_p,
-        "repetition_penalty": sampling.repetition_penalty,
-        "frequency_penalty": 0.0,
-        "presence_penalty": 0.0,
-    }
+    """Return the settings as vLLM, SGLang and many others read them."""
+    settings = sampling.translate(COMMON_SETTINGS)
+    return {**settings, "top_k": sampling.top_k or -1, "frequency_penalty": 0.0, "presence_penalty": 0.0}
 
 
 def _name_bias(bias: Mapping[int, float]) -> dict[str, float]:

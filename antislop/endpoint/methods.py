@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from antislop.decoding.judge import ALSO_TRIED
+from antislop.decoding.sampling import Sampling
 from antislop.decoding.stream_source import SparseTable
 from antislop.endpoint.dialects import DIALECTS
-from antislop.endpoint.sampling import Sampling
 from antislop.endpoint.streams import EndpointMethod, Logprobs, Server, ServerFeatures
 from antislop.errors import InputError
 
@@ -119,8 +119,8 @@ def plan_method(method: EndpointMethod, sampling: Sampling, features: ServerFeat
 def _refuse_settings(sampling: Sampling, features: ServerFeatures) -> None:
     """Refuse settings with which no method is exact."""
     title = SERVER_TITLES[features.server]
-    for name in DIALECTS[features.server].missing_settings:
-        if getattr(sampling, name) != getattr(Sampling(), name):
+    for name in sampling.in_effect:
+        if name not in DIALECTS[features.server].settings:
             raise InputError(
                 f"{name} can't be followed on {title}, whose requests lack that field: leave it out, or use llama.cpp"
             )
@@ -133,8 +133,7 @@ def _refuse_settings(sampling: Sampling, features: ServerFeatures) -> None:
 
 def _find_logprobs(sampling: Sampling, features: ServerFeatures) -> Logprobs | None:
     """Return the kind of log-probabilities that the ledger needs; None if the server returns others, or none."""
-    is_plain = sampling.temperature in (0, 1) and not sampling.truncates and sampling.repetition_penalty == 1
-    if is_plain and "raw" in features.logprobs:
+    if not sampling.in_effect and "raw" in features.logprobs:
         return "raw"
     has_drawn = "drawn" in features.logprobs and (features.has_truncated_logprobs or not sampling.truncates)
     return "drawn" if sampling.do_sample and has_drawn else None
@@ -156,7 +155,6 @@ def _find_obstacle(sampling: Sampling, features: ServerFeatures, logprobs: Logpr
 
 
 def _name_logprobs(sampling: Sampling) -> str:
-    plain = Sampling(temperature=sampling.temperature if sampling.temperature == 0 else 1.0)
-    if sampling == plain:
+    if not sampling.in_effect:
         return "the log-probabilities of the written tokens"
     return "the log-probabilities of the distribution drawn from (vLLM: --logprobs-mode processed_logprobs)"

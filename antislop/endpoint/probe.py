@@ -9,6 +9,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from antislop.decoding.sampling import Sampling
 from antislop.endpoint.connection import Refused, StreamConnection
 from antislop.endpoint.dialects import (
     LlamaCppStream,
@@ -22,7 +23,6 @@ from antislop.endpoint.dialects import (
 )
 from antislop.endpoint.endpoint import Endpoint, EndpointError
 from antislop.endpoint.hidden_tokens import HiddenTokens
-from antislop.endpoint.sampling import Sampling
 from antislop.endpoint.streams import (
     Logprobs,
     Server,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from transformers import (
+    LogitsProcessor,
     LogitsProcessorList,
     MinPLogitsWarper,
     PreTrainedTokenizerBase,
@@ -29,12 +30,12 @@ from transformers.generation import EosTokenCriteria
 
 from antislop.decoding.policy import Method, Policy, seed_of
 from antislop.decoding.row import RowSpec
+from antislop.decoding.sampling import Sampling
 from antislop.endpoint.client import StreamingClient
 from antislop.endpoint.endpoint import Endpoint, EndpointError
 from antislop.endpoint.loop_thread import LoopThread
 from antislop.endpoint.methods import MethodPlan, plan_method
 from antislop.endpoint.probe import describe
-from antislop.endpoint.sampling import Sampling
 from antislop.endpoint.streamed_text import EndpointText, Traffic
 from antislop.endpoint.streams import EndpointMethod, ServerFeatures
 from antislop.errors import InputError
@@ -47,6 +48,16 @@ from antislop.trace.completions import BATCH_SIZE, Completion, check_prompts, pa
 from antislop.trace.events import Conceded, Event
 from antislop.trace.report import Report
 from antislop.trace.text_pieces import stream_text
+
+PROCESSORS: Mapping[str, Callable[[Any], LogitsProcessor]] = {
+    "repetition_penalty": lambda penalty: RepetitionPenaltyLogitsProcessor(float(penalty)),
+    "temperature": lambda temperature: TemperatureLogitsWarper(float(temperature)),
+    "top_k": TopKLogitsWarper,
+    "top_p": TopPLogitsWarper,
+    "min_p": MinPLogitsWarper,
+    "typical_p": TypicalLogitsWarper,
+}
+"""By the field of `Sampling`, in the order of `generate`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,51 +74,15 @@ class EndpointSettings:
             raise InputError(f"max_new_tokens is {self.max_new_tokens}; at least 1 is expected")
 
     @classmethod
-    def of(
-        cls,
-        *,
-        do_sample: bool = True,
-        temperature: float = 1.0,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        min_p: float | None = None,
-        typical_p: float | None = None,
-        repetition_penalty: float | None = None,
-        **others: Any,
-    ) -> EndpointSettings:
-        """Read keywords of `generate`. Raises `InputError` for values out of range."""
-        if do_sample and temperature == 0:
-            raise InputError("temperature is 0; write do_sample=False for the likeliest tokens")
-        penalty = repetition_penalty or 1.0
-        if not do_sample:
-            return cls(sampling=Sampling(temperature=0.0, repetition_penalty=penalty), **others)
-        sampling = Sampling(
-            temperature=float(temperature),
-            top_k=top_k or 0,
-            top_p=1.0 if top_p is None else top_p,
-            min_p=min_p or 0.0,
-            typical_p=1.0 if typical_p is None else typical_p,
-            repetition_penalty=penalty,
-        )
+    def of(cls, **arguments: Any) -> EndpointSettings:
+        """Read arguments of `generate`. Raises `InputError` for values out of range."""
+        sampling, others = Sampling.read(arguments)
         return cls(sampling=sampling, **others)
 
     def make_processors(self) -> LogitsProcessorList:
         """Return the logits processors of `generate`, in its order."""
-        sampling = self.sampling
-        processors = LogitsProcessorList()
-        if sampling.repetition_penalty != 1:
-            processors.append(RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty))
-        if sampling.do_sample:
-            processors.append(TemperatureLogitsWarper(sampling.temperature))
-        if sampling.do_sample and sampling.top_k:
-            processors.append(TopKLogitsWarper(sampling.top_k))
-        if sampling.do_sample and sampling.top_p < 1:
-            processors.append(TopPLogitsWarper(sampling.top_p))
-        if sampling.do_sample and sampling.min_p:
-            processors.append(MinPLogitsWarper(sampling.min_p))
-        if sampling.do_sample and sampling.typical_p < 1:
-            processors.append(TypicalLogitsWarper(sampling.typical_p))
-        return processors
+        settings = self.sampling.in_effect
+        return LogitsProcessorList([make(settings[name]) for name, make in PROCESSORS.items() if name in settings])
 
     def make_criteria(self, tokenizer: PreTrainedTokenizerBase, end_tokens: Sequence[int]) -> StoppingCriteriaList:
         """Return what ends a text: end tokens, stop strings and the caller's criteria."""

@@ -18,11 +18,11 @@ from typing import NamedTuple, Protocol
 from antislop.decoding.ledger import Node
 from antislop.decoding.lockstep import advance_together
 from antislop.decoding.row import Row, RowSpec
+from antislop.decoding.sampling import Sampling
 from antislop.decoding.stream_source import LOWEST_BIAS, SparseTable, StreamSource
 from antislop.decoding.tables import find_dense
 from antislop.endpoint.endpoint import EndpointError
 from antislop.endpoint.methods import FURTHER_ALTERNATIVES, MethodPlan
-from antislop.endpoint.sampling import Sampling
 from antislop.endpoint.streams import StreamBroken, StreamEnd, StreamItem, StreamRequest, StreamToken
 from antislop.trace.events import Event
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
-from antislop.endpoint.sampling import Sampling
+from antislop.decoding.sampling import Sampling
 
 Server = Literal["vllm", "llama.cpp", "sglang", "openai"]
 """The kinds of servers; "openai" is any other one, which names tokens by their texts."""

@@ -9,7 +9,7 @@ from typing import Protocol
 from transformers import PreTrainedTokenizerBase
 
 from antislop.decoding.policy import Method
-from antislop.endpoint.sampling import Sampling
+from antislop.decoding.sampling import Sampling
 from antislop.hf.compiled_bans import CompiledBans
 from antislop.trace.events import Event, TokenChoice
 

@@ -21,8 +21,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from antislop.decoding.engine import BatchEngine
 from antislop.decoding.loop import StepEvents, decode_in_steps
 from antislop.decoding.row import Row, RowSpec
+from antislop.decoding.sampling import Sampling
 from antislop.decoding.scheduler import Scheduler
-from antislop.endpoint.sampling import Sampling
 from antislop.errors import InputError
 from antislop.hf.batching import describe_failure, open_engine
 from antislop.hf.compiled_bans import CompiledBans

@@ -17,7 +17,7 @@ from transformers.generation import StopStringCriteria
 from antislop.decoding.policy import Policy
 from antislop.decoding.protocols import LanguageModel
 from antislop.decoding.row import RowSpec
-from antislop.endpoint.sampling import Sampling
+from antislop.decoding.sampling import Sampling
 from antislop.errors import InputError, first_line
 from antislop.grammar.compilation import compile_llguidance, read_json_schema
 from antislop.grammar.grammar import Grammar

@@ -12,7 +12,7 @@ from random import SystemRandom
 from typing import Any
 
 from antislop.decoding.policy import seed_of
-from antislop.endpoint.sampling import Sampling
+from antislop.decoding.sampling import Sampling
 from antislop.hf.compiled_bans import CompiledBans
 from antislop.lists.ban_list import BanList
 from antislop.server.backend import Backend, GenerationRequest

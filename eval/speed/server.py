@@ -11,7 +11,7 @@ from functools import partial
 from transformers import MaxLengthCriteria
 
 from antislop import AntiSlop, Ban, BanList
-from antislop.endpoint.sampling import Sampling
+from antislop.decoding.sampling import Sampling
 from antislop.server.backend import GenerationRequest
 from antislop.server.local import LocalBackend
 from antislop.trace.events import Settled

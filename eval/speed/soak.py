@@ -35,7 +35,7 @@ from transformers import MistralConfig, MistralForCausalLM
 from antislop import AntiSlop, Ban, BanList, default_bans
 from antislop.decoding.ledger import Node
 from antislop.decoding.row import Row
-from antislop.endpoint.sampling import Sampling
+from antislop.decoding.sampling import Sampling
 from antislop.matching.token_matcher import State
 from antislop.server.backend import GenerationRequest
 from antislop.server.bodies.bans import BanCache

@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from antislop import AntiSlop
-from antislop.endpoint.sampling import Sampling
+from antislop.decoding.sampling import Sampling
 from antislop.hf.model import TransformersModel
 from antislop.server.backend import BackendError, GenerationRequest
 from antislop.server.local import LocalBackend

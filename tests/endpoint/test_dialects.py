@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 import torch
 
+from antislop.decoding.sampling import Sampling
 from antislop.endpoint import Endpoint, EndpointError, probe
 from antislop.endpoint.client import StreamingClient
 from antislop.endpoint.dialects import DIALECTS, OpenaiStream, StreamDialect, read_items
 from antislop.endpoint.probe import describe
-from antislop.endpoint.sampling import Sampling
 from antislop.endpoint.streams import ServerFeatures, StreamEnd, StreamRequest, StreamToken
 from tests.support.depth import DEPTH
 from tests.support.models import build_spaced_tokenizer

@@ -15,9 +15,9 @@ from hypothesis import given, strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from antislop.decoding.sampling import Sampling
 from antislop.endpoint import EndpointError, client
 from antislop.endpoint.hidden_tokens import HiddenSpeller, HiddenTokens, ends_within_character
-from antislop.endpoint.sampling import Sampling
 from antislop.endpoint.streams import StreamEnd, StreamRequest
 from antislop.hf.vocabulary import Vocabulary
 from tests.support.depth import DEPTH

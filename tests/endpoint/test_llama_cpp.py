@@ -14,9 +14,9 @@ from hypothesis import example, given, strategies as st
 from transformers import PreTrainedTokenizerBase
 
 import antislop
+from antislop.decoding.sampling import Sampling
 from antislop.endpoint import Endpoint
 from antislop.endpoint.client import StreamingClient
-from antislop.endpoint.sampling import Sampling
 from antislop.endpoint.streams import StreamRequest
 from antislop.hf.pretrained import load_model
 from tests.support.llama_cpp import serve_llama_cpp

@@ -12,8 +12,8 @@ from urllib.request import urlopen
 import pytest
 
 import antislop
+from antislop.decoding.sampling import Sampling
 from antislop.endpoint.client import StreamingClient
-from antislop.endpoint.sampling import Sampling
 from antislop.endpoint.streams import ServerFeatures, StreamItem, StreamRequest, StreamToken
 from antislop.hf.vocabulary import Vocabulary
 from tests.support.served_streams import (

@@ -15,8 +15,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, StoppingCrite
 
 import antislop
 from antislop import AntiSlop, Ban
+from antislop.decoding.sampling import Sampling
 from antislop.endpoint import Endpoint, EndpointCompletion, EndpointError, EndpointSampler
-from antislop.endpoint.sampling import Sampling
 from antislop.endpoint.streams import EndpointMethod
 from antislop.errors import InputError
 from antislop.matching.token_matcher import State

@@ -13,9 +13,9 @@ import pytest
 import torch
 from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopPLogitsWarper
 
+from antislop.decoding.sampling import Sampling
 from antislop.endpoint.client import StreamingClient
 from antislop.endpoint.methods import plan_method
-from antislop.endpoint.sampling import Sampling
 from antislop.endpoint.streamed_text import EndpointText
 from antislop.endpoint.streams import EndpointMethod, ServerFeatures, StreamItem, StreamRequest, StreamToken
 from antislop.errors import InputError

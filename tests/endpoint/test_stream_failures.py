@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
+from antislop.decoding.sampling import Sampling
 from antislop.endpoint import Endpoint, EndpointError, client as client_module, connection
 from antislop.endpoint.client import StreamingClient
-from antislop.endpoint.sampling import Sampling
 from antislop.endpoint.streams import StreamBroken, StreamItem, StreamRequest
 from antislop.errors import InputError
 from tests.support.simulated_engine import EngineKind

@@ -32,7 +32,7 @@ from antislop import AntiSlop, Ban, applied_to
 from antislop.control import BestOf, Regenerate, Replace
 from antislop.datasets.maker import ModelRecordMaker
 from antislop.datasets.samples import plan_samples
-from antislop.endpoint.sampling import Sampling
+from antislop.decoding.sampling import Sampling
 from antislop.grammar import Grammar
 from antislop.hf.model import TransformersModel
 from antislop.interpret.likelihood import PromptedTokens, measure_nll

@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerBase
 
 import antislop
 from antislop import AntiSlop, BanList
-from antislop.endpoint.sampling import Sampling
+from antislop.decoding.sampling import Sampling
 from antislop.errors import InputError
 from antislop.server import upstream
 from antislop.server.application import BanReloader, make_app

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 import antislop
-from antislop.endpoint.sampling import Sampling
+from antislop.decoding.sampling import Sampling
 from antislop.server.application import make_app
 from tests.support.backends import SlowBackend, play_tokens
 

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 import antislop
 import antislop.endpoint
 import antislop.server
-from antislop.endpoint.sampling import Sampling
+from antislop.decoding.sampling import Sampling
 from antislop.errors import InputError
 from antislop.hf.model import TransformersModel
 from antislop.hf.vocabulary import Vocabulary

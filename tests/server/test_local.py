@@ -18,8 +18,8 @@ from antislop import AntiSlop, Ban
 from antislop.caches.cache import TransformersCache
 from antislop.decoding.ledger import Node
 from antislop.decoding.row import Row, RowSpec
+from antislop.decoding.sampling import Sampling
 from antislop.decoding.sources import LogitsSource
-from antislop.endpoint.sampling import Sampling
 from antislop.errors import InputError
 from antislop.matching.token_matcher import State
 from antislop.processors.settings import Settings

@@ -9,7 +9,7 @@ from math import inf, log
 
 import torch
 
-from antislop.endpoint.sampling import Sampling
+from antislop.decoding.sampling import Sampling
 from antislop.endpoint.streams import ServerFeatures, StreamEnd, StreamItem, StreamRequest, StreamToken
 from tests.support.toys import Markov
 

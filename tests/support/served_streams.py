@@ -22,9 +22,9 @@ from transformers import (
     TypicalLogitsWarper,
 )
 
+from antislop.decoding.sampling import Sampling
 from antislop.endpoint import Endpoint
 from antislop.endpoint.client import StreamingClient
-from antislop.endpoint.sampling import Sampling
 from antislop.endpoint.streams import StreamEnd, StreamRequest
 from antislop.hf.vocabulary import Vocabulary
 from tests.support.processes import ServingProcess

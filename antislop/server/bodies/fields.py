@@ -10,7 +10,7 @@ from pydantic_core import from_json
 from starlette.requests import ClientDisconnect, Request
 
 from antislop.decoding.policy import Method
-from antislop.endpoint.sampling import Sampling
+from antislop.decoding.sampling import LIMITS, Sampling
 from antislop.server.bodies.foreign_fields import translate_fields
 from antislop.server.request_errors import RequestError, shorten
 
@@ -179,8 +179,7 @@ class GenerationBody(_StrictModel):
                 f"temperature is {self.temperature}; pass 0 for the likeliest token, or at least {MIN_TEMPERATURE}",
                 param="temperature",
             )
-        names = ("temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty")
-        settings = {name: getattr(self, name) for name in names}
+        settings = {name: getattr(self, name) for name in LIMITS}
         if self.top_p == 0:  # for other servers: the likeliest token, which is always kept
             settings |= {"top_k": 1, "top_p": 1.0}
         return Sampling(**settings)

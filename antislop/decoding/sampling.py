@@ -1,0 +1,103 @@
+"""The settings by which tokens are drawn, and their ranges.
+
+Each consumer has a table of the settings that it follows, and of their names there: the options of the command line,
+the fields of a server's bodies, the requests of `StreamDialect.settings`, and the processors of an endpoint's sampler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf
+from typing import Annotated, Any, NamedTuple, get_type_hints
+
+from antislop.errors import InputError
+
+
+class Limits(NamedTuple):
+    """The values of a setting: finite numbers. expected: ends its error; is_open: `lowest` is not among them."""
+
+    lowest: float
+    highest: float
+    expected: str
+    is_open: bool = False
+
+    def has(self, value: float) -> bool:
+        is_low = value <= self.lowest if self.is_open else value < self.lowest
+        return not is_low and value <= self.highest and value < inf
+
+
+_PROBABILITY = "a probability up to 1 was expected"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """How the next token is drawn; the defaults draw from the model's own distribution.
+
+    temperature: 0 for the likeliest token.
+    min_p, top_p, typical_p: probabilities, 0 to 1.
+    top_k: number of tokens; 0 for all.
+    repetition_penalty: divides the scores of tokens in prompt and text, as in `generate`.
+
+    Raises `InputError` for values out of range.
+    """
+
+    temperature: Annotated[float, Limits(0, 100, "0 to 100 was expected")] = 1.0
+    min_p: Annotated[float, Limits(0, 1, _PROBABILITY)] = 0.0
+    top_p: Annotated[float, Limits(0, 1, _PROBABILITY, is_open=True)] = 1.0
+    top_k: Annotated[int, Limits(0, inf, "a number of tokens was expected, 0 for all")] = 0
+    typical_p: Annotated[float, Limits(0, 1, _PROBABILITY, is_open=True)] = 1.0
+    repetition_penalty: Annotated[float, Limits(0, inf, "a finite number above 0 was expected", is_open=True)] = 1.0
+
+    def __post_init__(self) -> None:
+        for name, limits in LIMITS.items():
+            if not limits.has(value := getattr(self, name)):
+                raise InputError(f"{name} is {value!r}; {limits.expected}")
+
+    @classmethod
+    def read(cls, arguments: Mapping[str, Any]) -> tuple[Sampling, dict[str, Any]]:
+        """Return the settings among arguments of `generate`, of which None is the default, and the other arguments."""
+        settings = {name: value for name, value in arguments.items() if name in LIMITS and value is not None}
+        others = {name: value for name, value in arguments.items() if name not in {*LIMITS, "do_sample"}}
+        if not arguments.get("do_sample", True):
+            settings["temperature"] = 0.0
+        elif settings.get("temperature") == 0:
+            raise InputError("temperature is 0; write do_sample=False for the likeliest tokens")
+        return cls(**settings), others
+
+    @property
+    def do_sample(self) -> bool:
+        return self.temperature > 0
+
+    @property
+    def in_effect(self) -> dict[str, Any]:
+        """The settings that change what is drawn."""
+        return {
+            name: value
+            for name, value in vars(self).items()
+            if value != getattr(Sampling, name) and (self.do_sample or name not in DRAWING)
+        }
+
+    @property
+    def truncates(self) -> bool:
+        return not TRUNCATING.isdisjoint(self.in_effect)
+
+    @property
+    def generate_arguments(self) -> dict[str, Any]:
+        """The arguments of `generate`, which replace all of the model's generation config."""
+        settings = vars(self) | ({} if self.do_sample else dict.fromkeys(DRAWING))
+        return {"do_sample": self.do_sample, **settings, "min_p": settings["min_p"] or None}
+
+    def translate(self, names: Mapping[str, str]) -> dict[str, Any]:
+        """Return the settings under other names. names: by the name here."""
+        return {other: getattr(self, name) for name, other in names.items()}
+
+
+LIMITS: Mapping[str, Limits] = {
+    name: hint.__metadata__[0] for name, hint in get_type_hints(Sampling, include_extras=True).items()
+}
+"""By the name of a setting."""
+TRUNCATING = frozenset({"min_p", "top_p", "top_k", "typical_p"})
+"""The settings that leave out tokens."""
+DRAWING = TRUNCATING | {"temperature"}
+"""The settings that change no greedy text."""
