@@ -173,9 +173,9 @@ class Apart(LogitsProcessor):  # type: ignore[misc]
         return self.processor(input_ids, scores)  # type: ignore[no-any-return]
 
 
-def fit(processors: list[Any]) -> list[Any]:
+def fit(processors: list[Any], prompt_length: int = PROMPTS.shape[1]) -> list[Any]:
     """Tell processors the length of the prompt, as plain `generate` needs it."""
-    return [each.after_prompt(PROMPTS.shape[1]) if hasattr(each, "after_prompt") else each for each in processors]
+    return [each.after_prompt(prompt_length) if hasattr(each, "after_prompt") else each for each in processors]
 
 
 @pytest.fixture(scope="module")
@@ -211,16 +211,16 @@ def test_texts_in_flight_share_samplers_and_do_not_depend_on_each_other(llama: P
     """Their prompts have different lengths, and only what follows them is counted."""
     sampler, prompts = AntiSlop(TOKENIZER, BANS), [[0, 5, 9, 2], [0, 7, 3, 4, 4, 7, 3], [0, 2]]
     settings: dict[str, Any] = {"max_new_tokens": 24, "do_sample": True, "seed": 1, "pad_token_id": 1, "top_k": 0}
-    texts = [
-        {
-            done.number: done.tokens
-            for done in sampler.generate_many(
-                llama, prompts, batch_size=size, logits_processor=SAMPLERS[name](), **settings
-            )
-        }
-        for size in (1, 3)
-    ]
-    assert texts[0] == texts[1]
+    lengths = map(len, prompts)
+    asked = (
+        {"batch_size": 1, "logits_processor": lambda: fit(SAMPLERS[name](), next(lengths))},
+        {"batch_size": 3, "logits_processor": SAMPLERS[name]()},
+    )
+    alone, shared = (
+        {text.number: text.tokens for text in sampler.generate_many(llama, prompts, **settings, **each)}
+        for each in asked
+    )
+    assert alone == shared
 
 
 class _Chain(letters.LettersChain):
@@ -239,8 +239,7 @@ class _Chain(letters.LettersChain):
 def test_rows_of_a_batch_have_the_distribution_of_rejection_sampling(name: str, drafts: bool) -> None:
     bans = letters.LISTS["nested starts"] + [Ban("da", edges="anywhere", weight=0.5)]
     processors = SAMPLERS[name]()
-    told = [each.after_prompt(3) if hasattr(each, "after_prompt") else each for each in processors]
-    chain: Any = _Chain(told)
+    chain: Any = _Chain(fit(processors, 3))
     expected = rejection_distribution(chain, chain.words, bans)
     sampler = AntiSlop(letters.build_tokenizer(), bans, max_rewinds=10_000, draft_bans=drafts)
     torch.manual_seed(0)
