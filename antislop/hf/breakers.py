@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from transformers import PreTrainedTokenizerBase
 
@@ -30,22 +30,13 @@ def find_breakers(
     surfaces = dict(enumerate(vocabulary.surfaces)) | {i: name.encode() for i, name in vocabulary.breaks.items()}
     breakers: dict[int, set[tuple[int, ...]]] = {}
     for text in (string[:_LONGEST] for string in strings if string):
-        tails = [*_split(tokenizer, vocabulary, text)]
+        tails = [
+            (text[:place].encode(), encode_after(tokenizer, vocabulary, text[place:])) for place in range(1, len(text))
+        ]
         whole, first = text.encode(), text[0].encode()
         for token, surface in surfaces.items():
-            if first not in surface:
-                continue
-            found = [()] if whole in surface else [tail for part, tail in tails if surface.endswith(part)]
-            if found:
-                breakers.setdefault(token, set()).update(found)
+            if first in surface:  # a tail is empty if it can't be written after other text
+                part_tails = {tuple(tail[:LONGEST_TAIL]) for part, tail in tails if tail and surface.endswith(part)}
+                if found := {()} if whole in surface else part_tails:
+                    breakers[token] = breakers.get(token, set()) | found
     return breakers
-
-
-def _split(
-    tokenizer: PreTrainedTokenizerBase, vocabulary: Vocabulary, text: str
-) -> Iterator[tuple[bytes, tuple[int, ...]]]:
-    """Yield each beginning of a text with the tokens of its rest."""
-    for place in range(1, len(text)):
-        tail = encode_after(tokenizer, vocabulary, text[place:])
-        if tail:  # none if it can't be written after other text
-            yield text[:place].encode(), tuple(tail[:LONGEST_TAIL])

@@ -8,7 +8,7 @@ it is called again for stored positions, and refused if its scores differ.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -68,7 +68,8 @@ class Processors:
         self._user_processors = [p for p in self._list if not is_stateless(p)]
         self.rewindable = [p for p in self._user_processors if isinstance(p, Rewindable)]
         self._watched = [p for p in self._user_processors if isinstance(p, WatchedProcessor)]
-        names = {type(processor).__name__ for processor in _list_parts(processors)}
+        parts = [part for each in in_order if isinstance(each, XtcLogitsProcessor) for part in each.after]
+        names = {type(processor).__name__ for processor in (*in_order, *parts)}
         self.is_blind = not self._user_processors and names <= _BLIND
         self._is_counting = rows > 1 and bool(self._user_processors or names & COUNTING)
         self._pad = pad
@@ -285,13 +286,6 @@ def _follow(processor: Callable[..., Any]) -> Callable[..., Any]:
         return processor.follow()
     is_followed = is_stateless(processor) or isinstance(processor, Rewindable)
     return processor if is_followed else WatchedProcessor(processor)
-
-
-def _list_parts(processors: Iterable[Callable[..., Any]]) -> Iterator[Callable[..., Any]]:
-    for processor in processors:
-        yield processor
-        if isinstance(processor, XtcLogitsProcessor):
-            yield from _list_parts(processor.after)
 
 
 class _Query(NamedTuple):

@@ -94,28 +94,24 @@ class DryLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         self._multiplier, self._base, self._allowed_length = multiplier, base, allowed_length
         self._last_n = penalty_last_n
         self._breakers = dict(breakers or {})
-        self._pad = pad_token_id
+        self._pad = -1 if pad_token_id is None else pad_token_id
         # A longer repetition has the same penalty: the largest that a float32 can hold.
         self._longest = allowed_length + (int(_LOG_MAX / math.log(base)) if base > 1.000001 else 0)
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         scores = scores.clone()
         for row, ids in zip(scores, input_ids.cpu().numpy(), strict=True):
-            lengths = self._measure(self._cut(ids)) if self._multiplier else {}
+            lengths = self._measure(ids) if self._multiplier else {}
             tokens = [token for token in lengths if token < len(row) and () not in self._breakers.get(token, ())]
             if tokens:
                 penalties = [self._multiplier * self._base ** (lengths[i] - self._allowed_length) for i in tokens]
                 row[tokens] -= row.new_tensor(penalties)
         return scores
 
-    def _cut(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the ids that are looked at."""
-        kept = np.flatnonzero(ids != self._pad)[:1] if self._pad is not None else [0]
-        ids = ids[kept[0] :] if len(kept) else ids[:0]
-        return ids if self._last_n == -1 else ids[max(len(ids) - self._last_n, 0) :]
-
     def _measure(self, ids: NDArray[np.int64]) -> dict[int, int]:
         """Return for each token that would continue a repetition the length of the longest one."""
+        ids = ids[np.logical_or.accumulate(ids != self._pad)]
+        ids = ids if self._last_n == -1 else ids[max(len(ids) - self._last_n, 0) :]
         if len(ids) <= self._allowed_length:
             return {}
         last = len(ids) - 1
@@ -154,11 +150,9 @@ class TopNSigmaLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         self._n = n
 
     def __call__(self, _: Tensor, scores: Tensor) -> Tensor:
-        is_finite = scores > -torch.inf
-        count = is_finite.sum(-1, keepdim=True)
-        mean = scores.where(is_finite, 0).sum(-1, keepdim=True) / count
-        variance = (scores - mean).where(is_finite, 0).square().sum(-1, keepdim=True) / count
-        return scores.masked_fill(scores < scores.amax(-1, keepdim=True) - self._n * variance.sqrt(), -torch.inf)
+        finite = scores.masked_fill(scores == -torch.inf, torch.nan)
+        sigma = (finite - finite.nanmean(-1, keepdim=True)).square().nanmean(-1, keepdim=True).sqrt()
+        return scores.masked_fill(scores < scores.amax(-1, keepdim=True) - self._n * sigma, -torch.inf)
 
 
 class XtcLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
