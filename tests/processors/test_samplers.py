@@ -76,7 +76,8 @@ def test_repetitions_are_penalized_by_their_length(seed: int, base: float, allow
     random = Random(seed)
     for _ in range(10):
         ids = random.choices(range(4), weights=[4, 4, 1, 1], k=random.randint(1, 30))
-        breakers = [random.choices([0, 2, 3], k=random.randint(1, 3)) for _ in range(random.randint(0, 2))]
+        first, other = (ids[place : place + 3] for place in random.choices(range(len(ids)), k=2))
+        breakers = random.sample([first, first[:2], first[:1], other[:2]], random.randint(0, 3))
         tails = {head: [tuple(rest) for first, *rest in breakers if first == head] for head in range(4)}
         settings: Any = {"base": base, "allowed_length": allowed_length, "penalty_last_n": last_n}
         expected = naive.dry(ids, [1.0] * SIZE, breakers, multiplier=0.8, **settings)
