@@ -31,7 +31,7 @@ from antislop.hf.private import (
     make_candidate_generator,
     writes_drafts,
 )
-from antislop.processors.memory import is_of_transformers
+from antislop.processors.memory import is_stateless
 from antislop.processors.processors import COUNTING
 from antislop.processors.settings import Settings
 
@@ -91,7 +91,7 @@ def _refuse_other_vocabulary(model: PreTrainedModel, assistant: PreTrainedModel)
 
 
 def _is_for_drafts(processor: Callable[..., Any], *, rows: int) -> bool:
-    if not is_of_transformers(processor):
+    if not is_stateless(processor):
         return False  # a draft would show it tokens that are never written
     if rows == 1 or type(processor).__name__ not in COUNTING:
         return True  # COUNTING: those that depend on the index of a row in the batch

@@ -24,6 +24,7 @@ from antislop.errors import InputError
 from antislop.hf.model import device_of, prompt_mask
 from antislop.hf.private import pad_token_of
 from antislop.hf.refusals import PER_PROMPT, PromptError, refuse_arguments
+from antislop.processors.samplers import CountPenaltyLogitsProcessor
 from antislop.records.chats import is_chat, render_chat
 
 CallInput: TypeAlias = str | Tensor | Sequence[Mapping[str, Any]]
@@ -73,7 +74,12 @@ class Call:
         assistant: Assistant = NO_ASSISTANT,
         **model_kwargs: Any,
     ) -> Call:
-        return cls(model, input_ids, logits_processor, stopping_criteria, generation_config, model_kwargs, assistant)
+        length = input_ids.shape[1]
+        processors = LogitsProcessorList(
+            each.after_prompt(length) if isinstance(each, CountPenaltyLogitsProcessor) else each
+            for each in logits_processor
+        )
+        return cls(model, input_ids, processors, stopping_criteria, generation_config, model_kwargs, assistant)
 
     @property
     def rows(self) -> int:

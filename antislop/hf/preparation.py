@@ -31,7 +31,7 @@ from antislop.hf.refusals import (
 )
 from antislop.hf.run import Run
 from antislop.hf.tracing import describe_call
-from antislop.processors.memory import is_of_transformers
+from antislop.processors.memory import is_stateless
 from antislop.processors.settings import Settings
 from antislop.trace.events import Conceded
 from antislop.trace.recording import Recording
@@ -117,7 +117,7 @@ def _make_specs(
 ) -> list[RowSpec]:
     if call.asks_for_drafts:
         drafters = [*drafters, make_assistant_drafter(call, bans.tokenizer)]
-    processors = (each if is_of_transformers(each) else adapt_processor(each) for each in call.logits_processor)
+    processors = (each if is_stateless(each) else adapt_processor(each) for each in call.logits_processor)
     settings = Settings(
         logits_processor=LogitsProcessorList(processors),
         stopping_criteria=call.stopping_criteria,

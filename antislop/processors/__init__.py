@@ -1,4 +1,5 @@
-"""The caller's logits processors and stopping criteria, called with kept text only.
+"""Logits processors: samplers that presets switch on, and how those of the caller are called with kept text only."""
 
-Internal, except for `antislop.Rewindable`.
-"""
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

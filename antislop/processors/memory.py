@@ -187,9 +187,10 @@ def _is_extended(value: Any, copy: Any) -> bool:
     return are_dicts and all(key in value and is_same(value[key], item) for key, item in copy.items())
 
 
-def is_of_transformers(processor: Callable[..., Any]) -> bool:
-    """Return whether a processor depends on ids and scores alone, as transformers' own do."""
-    return type(processor).__module__.startswith("transformers.")
+def is_stateless(processor: Callable[..., Any]) -> bool:
+    """Return whether a processor depends on ids and scores alone, as transformers' own and this package's do."""
+    is_known = type(processor).__module__.startswith(("transformers.", "antislop.processors.samplers"))
+    return is_known and all(map(is_stateless, getattr(processor, "after", ())))
 
 
 def name_of(function: object) -> str:

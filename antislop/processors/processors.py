@@ -1,9 +1,9 @@
 """The logits processors of a batch: called in the order of the text, and checked for a memory that can't be rewound.
 
-Transformers' own processors depend on ids and scores alone. A processor of the caller may remember the text. If it is
-`Rewindable`, it is rewound with the text and sees each position once, in order. If it is not, its changes to itself are
-undone at a rewind, provided that it follows a single row; at the first rewinds, it is called again for stored
-positions, and refused if its scores differ.
+Transformers' own processors, and the samplers of this package, depend on ids and scores alone. A processor of the
+caller may remember the text. If it is `Rewindable`, it is rewound with the text and sees each position once, in order.
+If it is not, its changes to itself are undone at a rewind, provided that it follows a single row; at the first rewinds,
+it is called again for stored positions, and refused if its scores differ.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from antislop.decoding.row import Row, ids_of
 from antislop.decoding.tables import find_dense
 from antislop.devices import send
 from antislop.errors import InputError
-from antislop.processors.memory import WatchedProcessor, is_of_transformers, name_of
+from antislop.processors.memory import WatchedProcessor, is_stateless, name_of
 from antislop.processors.rewindable import Followable, Rewindable
+from antislop.processors.samplers import XtcLogitsProcessor
 
 # They look at the scores alone: rows of any length and prompt go through them together.
 _BLIND = {
@@ -35,6 +36,8 @@ _BLIND = {
     "LogitNormalization",
     "SuppressTokensLogitsProcessor",
     "InfNanRemoveLogitsProcessor",
+    "TopNSigmaLogitsProcessor",
+    "XtcLogitsProcessor",
 }
 # They depend on the index of the row in the batch.
 COUNTING = {
@@ -59,11 +62,14 @@ class Processors:
     """
 
     def __init__(self, processors: LogitsProcessorList, *, rows: int, pad: int, is_shared: bool) -> None:
-        self._list = LogitsProcessorList(map(_follow, processors))
-        self._user_processors = [p for p in self._list if not is_of_transformers(p)]
+        # What comes after XTC would change its mixture; `generate` puts its own after those of the caller.
+        in_order = sorted(processors, key=lambda processor: isinstance(processor, XtcLogitsProcessor))
+        self._list = LogitsProcessorList(map(_follow, in_order))
+        self._user_processors = [p for p in self._list if not is_stateless(p)]
         self.rewindable = [p for p in self._user_processors if isinstance(p, Rewindable)]
         self._watched = [p for p in self._user_processors if isinstance(p, WatchedProcessor)]
-        names = {type(processor).__name__ for processor in processors}
+        parts = [part for each in in_order if isinstance(each, XtcLogitsProcessor) for part in each.after]
+        names = {type(processor).__name__ for processor in (*in_order, *parts)}
         self.is_blind = not self._user_processors and names <= _BLIND
         self._is_counting = rows > 1 and bool(self._user_processors or names & COUNTING)
         self._pad = pad
@@ -84,7 +90,7 @@ class Processors:
 
     def for_drafts(self) -> Processors:
         """Return what an assistant draws with: without the caller's, since a draft is not always written."""
-        own = [processor for processor in self._list if is_of_transformers(processor)]
+        own = [processor for processor in self._list if is_stateless(processor)]
         # transformers gives an assistant these, and makes those that temper and truncate once more: both are applied.
         own += [processor for processor in own if type(processor).__name__.endswith("Warper")]
         return Processors(LogitsProcessorList(own), rows=self._rows, pad=self._pad, is_shared=self._is_shared)
@@ -278,7 +284,7 @@ class Processors:
 def _follow(processor: Callable[..., Any]) -> Callable[..., Any]:
     if isinstance(processor, Followable):
         return processor.follow()
-    is_followed = is_of_transformers(processor) or isinstance(processor, Rewindable)
+    is_followed = is_stateless(processor) or isinstance(processor, Rewindable)
     return processor if is_followed else WatchedProcessor(processor)
 
 

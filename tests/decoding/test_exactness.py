@@ -21,12 +21,18 @@ from transformers import (
 
 from antislop.matching.bans import Ban
 from antislop.matching.token_matcher import Matcher
+from antislop.processors import (
+    CountPenaltyLogitsProcessor,
+    DryLogitsProcessor,
+    TopNSigmaLogitsProcessor,
+    XtcLogitsProcessor,
+)
 from antislop.trace.events import Finished, Rewound, Settled
 from tests.support.ban_cases import CASES, LETTERS, anywhere, expected_of
 from tests.support.depth import DEPTH, in_turn, sample_size
 from tests.support.oracles import conditioned_distribution, first_token_text, rejection_distribution
 from tests.support.statistics import p_value, smallest_deviation
-from tests.support.toys import Markov, Words, run
+from tests.support.toys import PROMPT, Markov, Words, run
 
 
 def draw(
@@ -57,6 +63,10 @@ PROCESSORS: dict[str, list[Callable[[torch.Tensor, torch.Tensor], torch.Tensor]]
     "top-p": [TopPLogitsWarper(0.9)],
     "min-p": [MinPLogitsWarper(0.1)],
     "repetition penalty": [RepetitionPenaltyLogitsProcessor(1.5)],
+    "counts": [CountPenaltyLogitsProcessor(presence=0.5, frequency=0.5, prompt_length=len(PROMPT))],
+    "DRY": [DryLogitsProcessor(0.8, allowed_length=1, breakers={3: [()]})],
+    "top-n-sigma": [TopNSigmaLogitsProcessor(1.5)],
+    "XTC": [XtcLogitsProcessor(0.5, 0.2, after=[TemperatureLogitsWarper(0.7)])],
     "a grammar": [lambda ids, scores: scores.masked_fill((torch.arange(4) + ids.shape[1]) % 3 == 0, -torch.inf)],
 }
 

@@ -1,0 +1,6 @@
+from .samplers import (
+    CountPenaltyLogitsProcessor as CountPenaltyLogitsProcessor,
+    DryLogitsProcessor as DryLogitsProcessor,
+    TopNSigmaLogitsProcessor as TopNSigmaLogitsProcessor,
+    XtcLogitsProcessor as XtcLogitsProcessor,
+)
