@@ -325,7 +325,8 @@ class AntiSlop:
         seed: decides the random numbers together with a prompt's number, so a text does not depend on its batch, but
             for the last bits of its logits. None: drawn from torch's global generator.
         seeds: one for each prompt, which then decides alone.
-        kwargs: the settings that `generate` takes; instead of asking for several sequences, repeat a prompt.
+        kwargs: the settings that `generate` takes, and `chat_template_kwargs`; instead of asking for several sequences,
+            repeat a prompt.
             `logits_processor` and `stopping_criteria` are lists for all texts, or functions that make a list for each,
             for objects that remember a text.
         """
@@ -350,11 +351,12 @@ class AntiSlop:
         callbacks = ("logits_processor", "stopping_criteria")
         shared = [name for name in callbacks if isinstance(kwargs.get(name), list)]
         made = {name: kwargs.pop(name, None) for name in callbacks if name not in shared}
+        variables = kwargs.pop("chat_template_kwargs", None)
         for number, ((prompt, seed), bans) in enumerate(texts):
             compiled, drafters = lists.compile(bans)
             text: tuple[Call, RowSpec] | PromptError
             try:
-                inputs = encode(prompt, compiled.tokenizer, device_of(model))[None]
+                inputs = encode(prompt, compiled.tokenizer, device_of(model), variables=variables)[None]
                 call_kwargs = {**kwargs, **{name: make and make() for name, make in made.items()}}
                 call_kwargs["attention_mask"] = torch.ones_like(inputs)
                 call = prepare_call(model, inputs, call_kwargs, tokenizer=compiled.tokenizer)

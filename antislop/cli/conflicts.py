@@ -87,6 +87,9 @@ CONFLICTS: Mapping[str, Conflicts] = {
             " ".join([name for name in _SETTINGS if name in DRAWING] + ["seed"]), lambda o: o.greedy
         ),
         "--system is a message of a chat: add --chat, or put it into the prompt": When("system", lambda o: not o.chat),
+        "{option} has no effect without --chat: add it, or leave this out": When(
+            "chat_template_kwargs", lambda o: not o.chat
+        ),
         "--compare with --no-bans has nothing to compare: leave one of them out, or add --ban PHRASE": When(
             "compare", _bans_nothing
         ),

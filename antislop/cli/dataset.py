@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
@@ -220,7 +220,7 @@ class _DataSet:
         """The settings that determine the records, for the journal and the card."""
         from antislop.grammar.compilation import fingerprint_grammar
 
-        content = {**asdict(self.job.spec), "n": self.job.samples, "arms": ",".join(self.job.arms)}
+        content = {**self.job.spec.content, "n": self.job.samples, "arms": ",".join(self.job.arms)}
         return content if self.grammar is None else {**content, "grammar": fingerprint_grammar(self.grammar)}
 
     def _report(self, journal: Journal, resumed: Resumed) -> None:

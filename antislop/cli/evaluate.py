@@ -6,7 +6,7 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
@@ -192,7 +192,7 @@ class _EvaluationRun:
         settings = {"seed": spec.seed, "batch_size": self.batch_size, "settings": spec.generation}
         with as_input_error():
             maker = ScoredMaker(loaded, tokenizer, bans, arms=self.job.arms, **settings)
-        with open_journal(self.path, {**asdict(spec), "antislop": __version__}, force=force) as journal:
+        with open_journal(self.path, {**spec.content, "antislop": __version__}, force=force) as journal:
             self.job.resume(journal, lambda: prompts, force=force)
             identities = self._list_identities(prompts)
             missing = sum(identity not in journal for identity in identities)
@@ -218,7 +218,7 @@ class _EvaluationRun:
         return _Texts(outputs, self._describe_settings(), _note(successes, failed=len(records) - len(successes)))
 
     def _describe_settings(self) -> dict[str, Any]:
-        spec = {name: value for name, value in asdict(self.job.spec).items() if name not in ("bans", "seed", "split")}
+        spec = {name: value for name, value in self.job.spec.content.items() if name not in ("bans", "seed", "split")}
         source = "24 openings" if spec["source"] == "openings" else str(_hide_folder(spec["source"]))
         options = {"n": self.job.samples, "batch_size": self.batch_size, "arms": list(self.job.arms)}
         return {**spec, "model": _hide_folder(spec["model"]), "source": source, **options}

@@ -26,9 +26,11 @@ from antislop.cli.options import (
     GrammarOptions,
     ModelOptions,
     StopOption,
+    TemplateOption,
     ban_option,
     collect_bans,
     make_processors,
+    read_variables,
 )
 from antislop.cli.terminal import (
     as_input_error,
@@ -47,6 +49,7 @@ from antislop.errors import InputError
 from antislop.hf.pretrained import ModelSpec, load_model
 from antislop.lists.ban_list import BanList
 from antislop.matching.bans import drop_overlaps
+from antislop.records.chats import check_variables, render_chat
 from antislop.trace.console import ConsoleWriter, describe_conceded, list_bans, save_svg, summarize, to_rich
 from antislop.trace.events import Event, Settled, mark_conceded
 from antislop.trace.report import Report
@@ -67,6 +70,7 @@ class ContinuationOptions:
     ]
     chat: Annotated[bool, typer.Option("--chat", help="Put the prompt into the tokenizer's chat template.")] = False
     system: Annotated[str | None, typer.Option(metavar="TEXT", help="The system message of the chat.")] = None
+    chat_template_kwargs: TemplateOption = None
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Maximum tokens, not counting withdrawn ones.")] = 200
     stop: StopOption = None
 
@@ -319,7 +323,7 @@ class TextWriter:
 
             with as_input_error():
                 vocabulary = Vocabulary.of(tokenizer)
-        inputs = _encode(tokenizer, prompt, chat=task.text.chat, system=task.text.system)
+        inputs = _encode(tokenizer, prompt, task.text)
         _check_length(model, inputs["input_ids"].shape[1], task.text.max_new_tokens)
         seed = random.randrange(2**32) if task.sampling.seed is None else task.sampling.seed
         inputs = {name: tensor.to(model.device) for name, tensor in inputs.items()}
@@ -362,18 +366,18 @@ class TextWriter:
         return mark_conceded(events, matcher, matcher.start(self.inputs["input_ids"][0].tolist()))
 
 
-def _encode(tokenizer: PreTrainedTokenizerBase, prompt: str, *, chat: bool, system: str | None) -> dict[str, Tensor]:
-    if not chat:
+def _encode(tokenizer: PreTrainedTokenizerBase, prompt: str, options: ContinuationOptions) -> dict[str, Tensor]:
+    if not options.chat:
         encoded = tokenizer(prompt, return_tensors="pt")
     elif tokenizer.chat_template is None:
         raise InputError("--chat needs a chat template, which this model's tokenizer doesn't have: leave it out")
     else:
         messages = [{"role": "user", "content": prompt}]
-        if system is not None:
-            messages.insert(0, {"role": "system", "content": system})
-        encoded = tokenizer.apply_chat_template(
-            messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
-        )
+        if options.system is not None:
+            messages.insert(0, {"role": "system", "content": options.system})
+        variables = check_variables(read_variables(options.chat_template_kwargs), tokenizer)
+        text = render_chat(messages, tokenizer, variables=variables)
+        encoded = tokenizer(text, add_special_tokens=False, return_tensors="pt")
     if encoded["input_ids"].shape[1] == 0:
         raise InputError("the prompt is empty, and this model needs at least one token to continue: write one")
     return {name: encoded[name] for name in ("input_ids", "attention_mask")}  # not every model accepts the other ones

@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from antislop.cli.options import GenerationOptions, PromptOptions
+from antislop.cli.options import GenerationOptions, PromptOptions, read_variables
 from antislop.cli.progress import ProgressBar, Stop, stop_at_interrupt, stop_workers_at_interrupt
 from antislop.cli.terminal import console, say, warn
 from antislop.display import describe_count, shorten
@@ -47,10 +47,16 @@ class JobSpec:
     split: str
     prompt_template: str | None
     system: str | None
+    chat_template_kwargs: dict[str, Any]
     seed: int
     generation: dict[str, Any]
     revision: str | None
     dtype: str | None
+
+    @property
+    def content(self) -> dict[str, Any]:
+        """The settings for a journal, which compares them: an option that came later is left out if it isn't used."""
+        return {name: value for name, value in asdict(self).items() if name != "chat_template_kwargs" or value}
 
 
 def make_spec(
@@ -67,6 +73,7 @@ def make_spec(
         split=prompts.split,
         prompt_template=prompts.prompt_template,
         system=prompts.system,
+        chat_template_kwargs=read_variables(prompts.chat_template_kwargs),
         seed=generation.seed,
         generation=generation.settings,
         model=model.content["model"] or "",
@@ -107,6 +114,7 @@ class Job:
             system=self.spec.system,
             limit=self.limit,
             tokenizer=tokenizer,
+            chat_template_kwargs=self.spec.chat_template_kwargs,
         )
 
     def resume(self, journal: Journal, prompts: Callable[[], Iterable[Prompt]], *, force: bool) -> Resumed:

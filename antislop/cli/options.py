@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -215,6 +216,25 @@ PromptColumnOption = Annotated[
 ]
 
 
+def read_variables(text: str | None) -> dict[str, Any]:
+    """Return the variables of --chat-template-kwargs."""
+    try:
+        variables = json.loads(text or "{}")
+    except ValueError as error:
+        raise InputError(
+            f"--chat-template-kwargs is not JSON ({error}): write '{{\"enable_thinking\": false}}'"
+        ) from error
+    if not isinstance(variables, dict):
+        raise InputError(f"--chat-template-kwargs is {text}: write an object, '{{\"enable_thinking\": false}}'")
+    return variables
+
+
+TemplateOption = Annotated[
+    str | None,
+    typer.Option(metavar="JSON", help="Variables of the chat template, such as '{\"enable_thinking\": false}'."),
+]
+
+
 @dataclass(frozen=True)
 class PromptOptions:
     column: Annotated[
@@ -231,6 +251,7 @@ class PromptOptions:
         str | None, typer.Option(help="Text around each prompt, such as 'Write about {prompt}.'")
     ] = None
     system: Annotated[str | None, typer.Option(help="The system message of each chat.")] = None
+    chat_template_kwargs: TemplateOption = None
     limit: Annotated[int | None, typer.Option(min=1, help="Read only the first N records.")] = None
 
 

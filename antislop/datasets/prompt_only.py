@@ -53,7 +53,7 @@ class AvoidanceInstruction:
         messages = prompt.messages or [{"role": "user", "content": prompt.text}]
         system_texts = [message["content"] for message in messages if message["role"] == "system"]
         messages = put_system(messages, "\n\n".join([*system_texts, sentence]))
-        text = render_chat(messages, self._tokenizer)
+        text = render_chat(messages, self._tokenizer, variables=prompt.variables)
         return replace(prompt, text=text, messages=messages, has_special_tokens=True)
 
     def _count(self, prompt: Prompt) -> int:

@@ -25,7 +25,7 @@ from antislop.hf.model import device_of, prompt_mask
 from antislop.hf.private import pad_token_of
 from antislop.hf.refusals import PER_PROMPT, PromptError, refuse_arguments
 from antislop.processors.samplers import CountPenaltyLogitsProcessor
-from antislop.records.chats import is_chat, render_chat
+from antislop.records.chats import check_variables, is_chat, render_chat
 
 CallInput: TypeAlias = str | Tensor | Sequence[Mapping[str, Any]]
 """A text, ids [rows, tokens], or the messages of a chat."""
@@ -215,6 +215,8 @@ def read_inputs(
     inputs: CallInput | None, arguments: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase, device: torch.device
 ) -> tuple[Tensor | None, dict[str, Any]]:
     """Return the inputs and the other arguments of `generate`; a text or chat becomes ids [1, tokens] and a mask."""
+    arguments = dict(arguments)
+    variables = arguments.pop("chat_template_kwargs", None)
     given = {name: value for name, value in {"inputs": inputs, **arguments}.items() if value is not None}
     for name in ("inputs", "input_ids"):
         value = given.get(name)
@@ -223,14 +225,16 @@ def read_inputs(
             raise InputError(f"{name} is a {type(value).__name__}: {_advise_on_inputs(value)}")
         if isinstance(value, Tensor) and value.ndim < 2:
             raise InputError(f"{name} has the shape {tuple(value.shape)}, not [rows, tokens]: pass {name}[None]")
+    if variables and not is_chat(inputs):
+        raise InputError("chat_template_kwargs are for chats: pass messages, or leave them out")
     if inputs is None or isinstance(inputs, Tensor):
-        return inputs, dict(arguments)
+        return inputs, arguments
     if beside := [name for name in PER_PROMPT if name in arguments and name in given]:
         what = "text" if isinstance(inputs, str) else "chat"
         raise InputError(
             f"a {what} and {beside[0]} are passed: leave {beside[0]} out, or pass ids instead of the {what}"
         )
-    ids = encode(inputs, tokenizer, device)[None]
+    ids = encode(inputs, tokenizer, device, variables=variables)[None]
     return ids, {**arguments, "attention_mask": torch.ones_like(ids)}
 
 
@@ -242,15 +246,24 @@ def _advise_on_inputs(inputs: object) -> str:
     return "pass a text, the messages of a chat, or ids as a tensor [rows, tokens]"
 
 
-def encode(prompt: PromptInput, tokenizer: PreTrainedTokenizerBase, device: torch.device) -> Tensor:
+def encode(
+    prompt: PromptInput,
+    tokenizer: PreTrainedTokenizerBase,
+    device: torch.device,
+    *,
+    variables: Mapping[str, Any] | None = None,
+) -> Tensor:
     """Return the ids of a prompt [tokens]; a text gets the tokenizer's special tokens, a chat those of its template.
+
+    variables: of that template.
 
     Raises `PromptError` for an empty prompt.
     """
     if isinstance(prompt, str):
         ids = tokenizer(prompt)["input_ids"]
     elif is_chat(prompt):
-        ids = tokenizer(render_chat(prompt, tokenizer), add_special_tokens=False)["input_ids"]
+        text = render_chat(prompt, tokenizer, variables=check_variables(variables or {}, tokenizer))
+        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     else:
         ids = prompt
     try:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from inspect import signature
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from antislop.errors import InputError, first_line
@@ -38,16 +40,35 @@ def read_chat(value: Any) -> list[Message]:
     return messages
 
 
-def render_chat(messages: Sequence[Mapping[str, Any]], tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return the text of a chat up to the reply, by the tokenizer's template, with special tokens."""
+def render_chat(
+    messages: Sequence[Mapping[str, Any]],
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    variables: Mapping[str, Any] = MappingProxyType({}),
+) -> str:
+    """Return the text of a chat up to the reply, by the tokenizer's template, with special tokens.
+
+    variables: of the template, such as enable_thinking.
+    """
     from jinja2 import TemplateError
 
     if not getattr(tokenizer, "chat_template", None):
         raise InputError("messages need a chat template, which the tokenizer doesn't have: pass a text instead")
     try:
-        return str(tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True))
+        return str(
+            tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True, **variables)
+        )
     except (TemplateError, ValueError, TypeError, LookupError, AttributeError) as error:
         raise InputError(f"the chat template refuses the chat ({first_line(error)}): change the chat") from error
+
+
+def check_variables(variables: object, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+    """Return the variables of a chat template, by name. Raises `InputError` for what are none."""
+    if not isinstance(variables, Mapping) or not all(isinstance(name, str) for name in variables):
+        raise InputError(f"chat_template_kwargs is {variables!r}; names and values were expected")
+    if reserved := sorted(variables.keys() & signature(tokenizer.apply_chat_template).parameters.keys()):
+        raise InputError(f"chat_template_kwargs has {reserved[0]!r}, which is no variable of a template: leave it out")
+    return dict(variables)
 
 
 def put_system(messages: list[Message], system: str) -> list[Message]:

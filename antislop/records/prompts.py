@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from string import Formatter
 from typing import TYPE_CHECKING, Any
 
 from antislop.errors import InputError
-from antislop.records.chats import Message, put_system, read_chat, render_chat
+from antislop.records.chats import Message, check_variables, put_system, read_chat, render_chat
 from antislop.records.sources import SourceRecord, name_source, read_records
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ class Prompt:
     fields: columns of the record, as JSON values.
     error: the reason why the record can't be used, in one sentence with its place.
     has_special_tokens: whether the text has special tokens of a chat template: then tokenize it without adding any.
+    variables: of the chat template that the text was made with.
     """
 
     key: str
@@ -42,6 +43,7 @@ class Prompt:
     fields: dict[str, Any]
     error: str | None = None
     has_special_tokens: bool = False
+    variables: Mapping[str, Any] = field(default_factory=dict)
 
 
 def read_prompts(
@@ -55,6 +57,7 @@ def read_prompts(
     chat: bool = False,
     limit: int | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
 ) -> Iterator[Prompt]:
     r"""Read prompts one by one, with a bounded part of the source in memory.
 
@@ -71,6 +74,7 @@ def read_prompts(
     chat: turn plain prompts into chats, as messages of a user.
     limit: number of records to read, broken ones included.
     tokenizer: its chat template turns chats into texts.
+    chat_template_kwargs: variables of that template, such as enable_thinking.
 
     Replies at the end of a chat are left out. Raises `InputError` if there is no prompt at all; later, a broken or
     empty record is a `Prompt` with an error.
@@ -81,7 +85,9 @@ def read_prompts(
     if limit is not None and limit < 1:
         raise InputError(f"limit is {limit}; a number from 1 was expected: leave it out to read all records (--limit)")
     parts = _parse_template(template)
-    writer = _Writer(parts=parts, system=system, is_chat=chat or system is not None, tokenizer=tokenizer)
+    is_chat, variables = chat or system is not None, chat_template_kwargs or {}
+    variables = variables if tokenizer is None else check_variables(variables, tokenizer)
+    writer = _Writer(parts=parts, system=system, is_chat=is_chat, tokenizer=tokenizer, variables=variables)
     options_by_column = {name: "--prompt-template" for _, name in parts or [] if name is not None and name != "prompt"}
     options_by_column |= {name: option for name, option in [(column, "--column"), (key, "--key")] if name is not None}
     records = islice(read_records(source, split=split), limit)
@@ -159,7 +165,7 @@ def _make_prompts(
                 error = f"{record.place}: {reason}"
         name = _distinguish(record_key or (str(record.number) if error else fingerprint_text(text)), uses)
         has_special_tokens = messages is not None and writer.has_chat_template
-        yield Prompt(name, text, messages, record.fields, error, has_special_tokens)
+        yield Prompt(name, text, messages, record.fields, error, has_special_tokens, writer.variables)
 
 
 def fingerprint_text(text: str) -> str:
@@ -195,6 +201,7 @@ class _Writer:
     system: str | None
     is_chat: bool
     tokenizer: PreTrainedTokenizerBase | None
+    variables: Mapping[str, Any]
 
     @property
     def has_chat_template(self) -> bool:
@@ -230,7 +237,7 @@ class _Writer:
         messages[-1] = {**messages[-1], "content": last}
         if self.has_chat_template:
             assert self.tokenizer is not None
-            return render_chat(messages, self.tokenizer), messages
+            return render_chat(messages, self.tokenizer, variables=self.variables), messages
         if len(messages) > 1 or self.parts is None:
             raise InputError(f"{len(messages)} messages can't be written without a chat template: use another model")
         return last, messages
