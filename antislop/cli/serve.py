@@ -7,7 +7,8 @@ import os
 import signal
 from dataclasses import dataclass
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,6 +16,7 @@ from antislop.cli.options import BanOptions, ModelOptions, collect_bans
 from antislop.cli.terminal import as_input_error, console, say, warn
 from antislop.display import describe_count
 from antislop.errors import InputError, first_line
+from antislop.files import read_json
 from antislop.hf.pretrained import ModelSpec, load_model, load_tokenizer
 from antislop.lists.ban_list import BanList
 from antislop.server.entry import check_packages
@@ -65,6 +67,15 @@ class ServerOptions:
         list[str] | None,
         typer.Option(metavar="ORIGIN", help="Let the pages of a site use the server; * for all. Repeatable."),
     ] = None
+    response_template: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            rich_help_panel="Model",
+            help="How the model writes thoughts and calls of tools: a response template of transformers, as JSON.",
+            show_default="the tokenizer's",
+        ),
+    ] = None
     reload_bans: Annotated[
         bool, typer.Option("--reload-bans", help="Read the lists of --bans again when they change.")
     ] = False
@@ -92,11 +103,13 @@ def serve(model: ModelOptions, upstream: UpstreamOptions, bans: BanOptions, serv
     from antislop.server.http_server import DrainingServer, bind
 
     check_origins(server.allow_origin or ())
+    template = server.response_template and _read_template(server.response_template)
     with bind(server.host, server.port) as listener:
         if upstream.upstream is not None:
             backend = _reach(upstream.upstream, model.spec, upstream.tokenizer, banned)
         else:
             backend = _load(model.spec, banned, server)
+        backend.response_template = template or backend.response_template
         reloader = _make_reloader(bans) if server.reload_bans else None
         app = make_app(backend, api_key=key, reloader=reloader, allow_origins=server.allow_origin or ())
         running = DrainingServer(app, say=say)
@@ -107,6 +120,16 @@ def serve(model: ModelOptions, upstream: UpstreamOptions, bans: BanOptions, serv
         running.run(sockets=[listener])
     gc.freeze()  # or the interpreter's last collections take seconds to look at all objects once more
     return 130 if running.signal == signal.SIGINT else 0
+
+
+def _read_template(path: Path) -> dict[str, Any]:
+    from antislop.hf.response_templates import check_response_template
+
+    template = read_json(path)
+    try:
+        return check_response_template(template)
+    except InputError as error:
+        raise InputError(f"{path}: {first_line(error)}") from error
 
 
 def _load(spec: ModelSpec, bans: BanList, server: ServerOptions) -> Backend:

@@ -120,7 +120,8 @@
       counts.hidden = true;
     }
     add(choice) {
-      const piece = choice.text ?? choice.delta?.content ?? "", characters = [...piece];
+      const said = choice.text ?? choice.delta?.content ?? "", piece = (choice.delta?.reasoning_content ?? "") + said;
+      const characters = [...piece];
       let shown = 0;
       for (const withdrawn of choice.antislop?.withdrawn ?? []) {
         const place = Math.min(Math.max(withdrawn.start - this.length, shown), characters.length);
@@ -131,9 +132,9 @@
       }
       this.append(characters.slice(shown).join(""));
       this.length += characters.length;
-      this.text += piece;
+      this.text += said;
       this.reason = choice.finish_reason ?? this.reason;
-      speaker.add(piece);
+      speaker.add(said);
     }
     append(piece) {
       if (!piece) return;

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
+from jinja2 import meta
 from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.cache_utils import Cache
@@ -20,6 +21,12 @@ from transformers.generation.candidate_generator import (
     EarlyExitCandidateGenerator,
 )
 from transformers.generation.utils import MULTIMODAL_INPUTS_TO_DROP_OUTSIDE_PREFILL
+from transformers.utils.chat_parsing import ResponseParser
+from transformers.utils.chat_parsing.response_templates import (
+    ResponseTemplate,
+    load_response_template,
+)
+from transformers.utils.chat_template_utils import _compile_jinja_template
 
 PREFILL_INPUTS: frozenset[str] = frozenset(MULTIMODAL_INPUTS_TO_DROP_OUTSIDE_PREFILL)
 """Images, sounds and the like: arguments that `generate` passes to the first forward pass only."""
@@ -183,3 +190,82 @@ def arguments_of_generate(*names: str) -> dict[str, Any]:
     if frame.f_code.co_name != "generate":
         return {}
     return {name: frame.f_locals.get(name) for name in names}
+
+
+def variables_of(template: str) -> set[str]:
+    """Return the names that a chat template reads and does not set itself. Raises `jinja2.TemplateError`.
+
+    Reason: only the environment that transformers makes for chat templates knows their tags.
+    """
+    environment = _compile_jinja_template(template).environment
+    return meta.find_undeclared_variables(environment.parse(template))
+
+
+def response_template_for(model_type: str) -> dict[str, Any] | None:
+    """Return the response template of a family of models whose tokenizers have none, if transformers has one.
+
+    Reason: these templates are in the code of `transformers serve` only.
+    """
+    try:
+        from transformers.cli.serving.utils import _RESPONSE_TEMPLATE_FALLBACKS
+    except ImportError:  # it needs packages that transformers itself does not
+        return None
+    return next((template for types, template in _RESPONSE_TEMPLATE_FALLBACKS.items() if model_type in types), None)
+
+
+def compile_response_template(template: dict[str, Any]) -> ResponseTemplate:
+    """Return a checked response template, whose fields are all optional: a text may end anywhere.
+
+    Raises `ValueError`. Reason: a required field makes the parser lose what it read.
+    """
+    compiled = load_response_template(template)
+    for field in compiled.fields.values():
+        field.optional = True
+    return compiled
+
+
+class RegionParser(ResponseParser):  # type: ignore[misc]
+    """A parser of responses that reads on after a region that it can't read.
+
+    prefilled: the characters of the message that the prompt has.
+
+    An event "region_chunk" has a `start`, counted from the beginning of the message, and so have "region_close" and
+    "region_failed", which comes in its place, with the `raw` text of the region and whether it `is_complete`. Reason:
+    the parser raises an error instead, and tells neither where a text was nor which delimiters it had.
+    """
+
+    def __init__(self, template: ResponseTemplate, prefix: str, *, tools: list[Any]) -> None:
+        self._opening = 0
+        super().__init__(template, prefix, tools=tools)
+        self.prefilled = len(self._buffer)
+
+    @property
+    def region(self) -> str | None:
+        """The field that is being written."""
+        name: str | None = self._current
+        return name
+
+    def _accumulate(self, events: list[dict[str, Any]], text: str) -> None:
+        if not self._opened:
+            self._opening = self._pos
+        count = len(events)
+        super()._accumulate(events, text)
+        if len(events) > count:
+            events[-1]["start"] = self._pos
+
+    def _open_explicit(self, events: list[dict[str, Any]], field: Any, m: Any) -> None:
+        self._opening = m.start()
+        super()._open_explicit(events, field, m)
+
+    def _close_current(self, events: list[dict[str, Any]]) -> None:
+        name, count = self._current, len(events)
+        raw = self._body if name == self._implicit_name else self._buffer[self._opening : self._pos]
+        try:
+            super()._close_current(events)
+        except Exception:  # noqa: BLE001 - a model may write anything, and a template read it in any way
+            events.append({"type": "region_failed", "field": name})
+            self._reset_to_implicit()
+        if len(events) > count:
+            close = self._spec.fields[name].close_re
+            is_complete = close is None or close.search(raw) is not None
+            events[-1] |= {"raw": raw, "start": self._opening, "is_complete": is_complete}

@@ -1,14 +1,25 @@
-"""Where the thoughts, the tool calls and the answer of a message are, by a tokenizer's response template."""
+"""How a model writes its messages: where their thoughts, their calls of tools and their answers are."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
 import regex
-from transformers.utils.chat_parsing.response_templates import ResponseTemplateField, load_response_template
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from antislop.errors import InputError, first_line
+from antislop.hf.private import (
+    ResponseTemplate,
+    ResponseTemplateField,
+    compile_response_template,
+    response_template_for,
+)
 from antislop.matching.scopes import Regions, Scope
+
+if TYPE_CHECKING:
+    from transformers.utils.chat_parsing.response_templates import ResponseTemplate, ResponseTemplateField
 
 BanScope = Literal["answer", "thinking", "all"]
 """Where bans apply in a message: nowhere in its tool calls, and in the thoughts or beside them or both."""
@@ -17,6 +28,36 @@ TOOL_CALLS = frozenset({"tool_calls"})
 
 _NEVER = "(?!)"  # matches nothing
 _HEAD = regex.compile(r"(?:\\s[*+]?)?(?P<head>(?:(?:\\\W|[^\\.^$*+?{}\[\]|()])(?![*+?{]))+)")
+
+
+def find_response_template(
+    tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel | None = None
+) -> dict[str, Any] | None:
+    """Return how messages of a model are read, as JSON; None if nobody says it.
+
+    It is the tokenizer's `response_template`, or else that which transformers has for the type of the model. Without
+    `model`, the type is that in the tokenizer's folder.
+
+    Raises `InputError` for a template of the tokenizer that is not valid.
+    """
+    template = getattr(tokenizer, "response_template", None)
+    if template is not None:
+        return check_response_template(template)
+    model_type = _read_model_type(tokenizer.name_or_path) if model is None else model.config.model_type
+    return response_template_for(model_type) if model_type else None
+
+
+def check_response_template(template: Any) -> dict[str, Any]:
+    read_response_template(template)
+    checked: dict[str, Any] = template
+    return checked
+
+
+def read_response_template(template: Any) -> ResponseTemplate:
+    try:
+        return compile_response_template(template)
+    except (ValueError, TypeError) as error:
+        raise InputError(f"the response template is not valid: {first_line(error)}") from error
 
 
 def chat_scope(template: dict[str, Any], where: BanScope) -> Scope:
@@ -28,10 +69,7 @@ def chat_scope(template: dict[str, Any], where: BanScope) -> Scope:
 
     Raises `InputError` for a template that can't be read, and for thoughts if it has none.
     """
-    try:
-        read = load_response_template(template)
-    except (ValueError, TypeError) as error:
-        raise InputError(f"the response template can't be read: {first_line(error)}") from error
+    read = read_response_template(template)
     explicit = [field for field in read.fields.values() if field.open_re is not None]
     thoughts = THOUGHTS & {field.name for field in explicit}
     if where == "thinking" and not thoughts:
@@ -51,3 +89,24 @@ def _find_opening(field: ResponseTemplateField) -> str:
 
 def _find_closing(field: ResponseTemplateField) -> str:
     return _NEVER if field.close_re is None else str(field.close_re.pattern)
+
+
+def find_spelled(template: Mapping[str, Any], names: Mapping[int, str]) -> dict[int, str]:
+    r"""Return the special tokens that a template reads, with their names.
+
+    >>> find_spelled({"close": "</s>", "open_pattern": r"<\|a\|>"}, {0: "</s>", 1: "<|a|>", 2: "<|b|>"})
+    {0: '</s>', 1: '<|a|>'}
+    """
+    text = json.dumps(template, ensure_ascii=False).replace("\\", "")
+    return {token: name for token, name in names.items() if name in text}
+
+
+def _read_model_type(name: str) -> str | None:
+    if not name:
+        return None
+    try:
+        config, _ = PreTrainedConfig.get_config_dict(name)
+    except (OSError, ValueError):
+        return None
+    model_type: str | None = config.get("model_type")
+    return model_type

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from transformers import PreTrainedTokenizerBase
 
@@ -22,10 +22,12 @@ class GenerationRequest:
     stop: end after the first of these strings, which is included.
     seed: None draws a new one.
     schema: a JSON schema that the text follows; None for any text.
+    lark: a grammar that the text follows, in llguidance's variant of Lark; None for any text.
     logit_bias: by token id, added before all other settings.
     alternatives: number of alternatives in each `Drawn.choice`; None records no choice.
     echo: the prompt's text, if the answer begins with it. With `alternatives`, `PromptChoices` come before all events,
         and `max_new_tokens` may be 0.
+    spelled: special tokens whose names are part of the answer's text.
     """
 
     prompt: Sequence[int]
@@ -36,9 +38,11 @@ class GenerationRequest:
     seed: int | None = None
     method: Method = "exact"
     schema: str | None = None
+    lark: str | None = None
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     alternatives: int | None = None
     echo: str | None = None
+    spelled: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def scores_prompt(self) -> bool:
@@ -62,7 +66,12 @@ class Busy(BackendError):
 
 
 class Backend(Protocol):
-    """Generates texts for one event loop, any number of them at once."""
+    """Generates texts for one event loop, any number of them at once.
+
+    response_template: how the model's messages are read, as `find_response_template` returns it.
+    """
+
+    response_template: dict[str, Any] | None
 
     @property
     def name(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
@@ -97,6 +97,7 @@ class ChunkMaker:
     stop: strings that end the text and are left out with all that follows.
     drops_space: leave out a space at the beginning.
     end_tokens: tokens that end a text by themselves; not listed without an echo.
+    spelled: special tokens whose names are part of the text.
     echo: the prompt, if the answer begins with it; indices then count from its beginning.
     kept: number of settled tokens.
     """
@@ -106,6 +107,7 @@ class ChunkMaker:
     stop: Sequence[str] = ()
     drops_space: bool = False
     end_tokens: Collection[int] = ()
+    spelled: Mapping[int, str] = field(default_factory=dict)
     echo: Echo | None = None
     report: Report = field(default_factory=Report)
     kept: int = 0
@@ -163,7 +165,7 @@ class ChunkMaker:
             self._tokens.append(SettledToken(written.token, self._length, written.choice))
             self.kept += 1
             self._last_token = written.token
-        self._text += written.text
+        self._text += written.text + self.spelled.get(written.token, "")
 
     def _release(self, *, hold: bool) -> AnswerChunk | None:
         """Return what is final, if anything. hold: keep back what may begin a stop string."""

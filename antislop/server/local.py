@@ -27,6 +27,7 @@ from antislop.errors import InputError
 from antislop.hf.batching import describe_failure, open_engine
 from antislop.hf.compiled_bans import CompiledBans
 from antislop.hf.refusals import max_positions
+from antislop.hf.response_templates import find_response_template
 from antislop.lists.ban_list import Bans, read_bans
 from antislop.server.backend import BackendError, Busy, GenerationRequest, PromptChoices
 from antislop.server.request_preparer import RequestGrammar, RequestPreparer
@@ -75,6 +76,7 @@ class LocalBackend:
         self.context_length = _choose_context_length(model, max_model_len)
         self.name = name or Path(model.name_or_path).name or type(model).__name__
         self.tokenizer = tokenizer
+        self.response_template = find_response_template(tokenizer, model)
         self.bans = CompiledBans.compile(read_bans(bans), tokenizer)
         self._preparer = RequestPreparer(model, tokenizer, context_length=self.context_length)
         trial = GenerationRequest(prompt=[0], bans=self.bans, max_new_tokens=1, sampling=Sampling(), seed=0)
@@ -97,7 +99,8 @@ class LocalBackend:
         self._preparer.check(request)
         if request.stop:
             await asyncio.to_thread(self._preparer.find_criterion, tuple(request.stop))  # found again by `prepare`
-        grammar = None if request.schema is None else await self._compile(request.schema)
+        text = request.schema or request.lark
+        grammar = None if text is None else await self._compile(text, is_lark=request.schema is None)
         number, pending = self._submit(request, grammar)
         try:
             while True:
@@ -128,11 +131,12 @@ class LocalBackend:
 
     # -- called by the event loop's thread --
 
-    async def _compile(self, schema: str) -> RequestGrammar:
+    async def _compile(self, text: str, *, is_lark: bool) -> RequestGrammar:
         """Return a grammar; one is compiled after another, in a thread. Raises `InputError`."""
         if self._is_closing:
             raise Busy("the server is shutting down")
-        work = asyncio.get_running_loop().run_in_executor(self._grammars, self._preparer.find_grammar, schema)
+        find = partial(self._preparer.find_grammar, text, is_lark=is_lark)
+        work = asyncio.get_running_loop().run_in_executor(self._grammars, find)
         try:
             return await asyncio.wait_for(work, GRAMMAR_SECONDS)
         except asyncio.TimeoutError:

@@ -19,7 +19,7 @@ from antislop.decoding.protocols import LanguageModel
 from antislop.decoding.row import RowSpec
 from antislop.decoding.sampling import Sampling
 from antislop.errors import InputError, first_line
-from antislop.grammar.compilation import compile_llguidance, read_json_schema
+from antislop.grammar.compilation import compile_llguidance, read_json_schema, read_lark
 from antislop.grammar.grammar import Grammar
 from antislop.hf.calls import Call, prepare_call
 from antislop.hf.model import TransformersModel, device_of
@@ -30,7 +30,7 @@ from antislop.server.backend import GenerationRequest
 from antislop.trace.events import TokenChoice
 
 GRAMMARS_KEPT = 64
-"""Compiled grammars, by schema."""
+"""Compiled grammars, by schema or text."""
 STOPS_KEPT = 64
 """Criteria, by stop strings: making one reads the whole vocabulary."""
 TOKENS_SCORED = 128
@@ -127,10 +127,11 @@ class RequestPreparer:
             del self._timed_out_since[matcher]
             matcher.restore()
 
-    def _make_grammar(self, schema: str) -> RequestGrammar:
-        """Compile a JSON schema, which takes up to seconds. Not thread-safe. Raises `InputError`."""
+    def _make_grammar(self, text: str, *, is_lark: bool = False) -> RequestGrammar:
+        """Compile a JSON schema or a grammar, which takes up to seconds. Not thread-safe. Raises `InputError`."""
         try:
-            return RequestGrammar(compile_llguidance(read_json_schema(schema), self._tokenizer, end_tokens=self._ends))
+            grammar = read_lark(text) if is_lark else read_json_schema(text)
+            return RequestGrammar(compile_llguidance(grammar, self._tokenizer, end_tokens=self._ends))
         except ValueError as error:  # most are `GrammarError`s
             raise InputError(f"the schema can't be followed: {first_line(error)}") from error
 

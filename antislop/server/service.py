@@ -9,15 +9,18 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from copy import deepcopy
 from random import SystemRandom
-from typing import Any
+from typing import NamedTuple, TypeVar
 
 from antislop.decoding.policy import seed_of
 from antislop.decoding.sampling import Sampling
 from antislop.hf.compiled_bans import CompiledBans
+from antislop.hf.private import variables_of
+from antislop.hf.response_templates import find_spelled
 from antislop.lists.ban_list import BanList
 from antislop.server.backend import Backend, GenerationRequest
 from antislop.server.bodies.bans import BanCache, collect_bans, digest_bans
 from antislop.server.bodies.fields import MAX_CHOICES, GenerationBody
+from antislop.server.bodies.messages import Chat
 from antislop.server.chunk_maker import ChunkMaker, Echo
 from antislop.server.metrics import ServerMetrics
 from antislop.server.request_errors import RequestError, refuse_busy, translate_errors
@@ -26,12 +29,24 @@ from antislop.server.running_requests import Caller, RunningRequests
 UNKNOWN_CONTEXT_TOKENS = 2048
 """New tokens of a request without a limit, if the context length is unknown."""
 
+Result = TypeVar("Result")
+
+
+class RenderedChat(NamedTuple):
+    """The text of a chat up to the answer, its ids, and the names of the fields that its template does not use."""
+
+    text: str
+    ids: list[int]
+    unused: list[str]
+
 
 class Service:
     """Runs requests on a backend, for one event loop.
 
     own_bans: the compiled list of requests that ask for no other.
     began: in seconds since 1970.
+    response_template: how messages are read; None if they are all content.
+    spelled: the special tokens that it reads, with their names.
     """
 
     def __init__(self, backend: Backend) -> None:
@@ -42,6 +57,8 @@ class Service:
         self.began = int(time.time())
         self.vocabulary = backend.bans.vocabulary
         self.vocabulary_size = len(backend.tokenizer)
+        self.response_template = backend.response_template
+        self.spelled = find_spelled(self.response_template or {}, self.vocabulary.breaks)
         self._lists = BanCache()
         self._running: dict[RunningRequests, Caller] = {}
         self._tokenizer = deepcopy(backend.tokenizer)  # a fast tokenizer may be used by one thread at a time
@@ -60,10 +77,24 @@ class Service:
         options = {"add_special_tokens": special_tokens, "split_special_tokens": not reads_special_tokens}
         return await self._read(lambda: self._tokenizer(text, **options)["input_ids"])
 
-    async def read_template(self, messages: list[dict[str, Any]]) -> list[int]:
-        """Return the ids of a chat's messages. Raises the errors of the tokenizer's template."""
-        render = self._tokenizer.apply_chat_template
-        return await self._read(lambda: render(messages, tokenize=True, add_generation_prompt=True, return_dict=False))
+    async def render(self, chat: Chat) -> RenderedChat:
+        """Return a chat as its model reads it. Raises the errors of the tokenizer's template."""
+        return await self._read(lambda: self._render(chat))
+
+    def _render(self, chat: Chat) -> RenderedChat:
+        tokenizer, tools = self._tokenizer, chat.tools or None
+        known = variables_of(tokenizer.get_chat_template(None, tools))
+        variables, unused = chat.choose_variables(known)
+        text: str = tokenizer.apply_chat_template(
+            chat.messages,
+            tools=tools,
+            add_generation_prompt=chat.continued is None,
+            continue_final_message=chat.continued or False,
+            tokenize=False,
+            **variables,
+        )
+        text += chat.prefix
+        return RenderedChat(text, tokenizer(text, add_special_tokens=False)["input_ids"], unused)
 
     @property
     def has_chat_template(self) -> bool:
@@ -75,7 +106,7 @@ class Service:
         template = self._tokenizer.chat_template
         return template if isinstance(template, str) else ""
 
-    async def _read(self, read: Callable[[], list[int]]) -> list[int]:
+    async def _read(self, read: Callable[[], Result]) -> Result:
         self._refuse_if_closing()
         return await asyncio.get_running_loop().run_in_executor(self._reader, read)
 
@@ -171,6 +202,7 @@ class Service:
             stop=request.stop,
             drops_space=self.vocabulary.drops_space_after(request.prompt),
             end_tokens=self._end_tokens,
+            spelled=request.spelled,
             echo=None if request.echo is None else Echo.of(self.vocabulary, request.prompt, request.echo),
         )
 

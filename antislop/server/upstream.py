@@ -17,6 +17,7 @@ from antislop.endpoint.probe import NO_ROUTE_STATUSES
 from antislop.endpoint.sampler import EndpointSampler, EndpointSettings
 from antislop.errors import InputError
 from antislop.hf.compiled_bans import CompiledBans
+from antislop.hf.response_templates import find_response_template
 from antislop.sampler import AntiSlop
 from antislop.server.backend import BackendError, Busy, GenerationRequest
 from antislop.trace.events import Event
@@ -45,6 +46,7 @@ class UpstreamBackend:
         self.cuts_min_p_first = DIALECTS[features.server].cuts_min_p_first
         self.bans: CompiledBans = sampler.compiled
         self.tokenizer: PreTrainedTokenizerBase = sampler.compiled.tokenizer
+        self.response_template = find_response_template(self.tokenizer)
         self.active = 0
         self._queue_length = queue_length
         self._is_closing = False
@@ -59,6 +61,8 @@ class UpstreamBackend:
             raise InputError("log-probabilities are not passed on from another server: leave logprobs out")
         if request.schema is not None:
             raise InputError("a grammar can't be followed on another server: leave response_format out")
+        if request.lark is not None:
+            raise InputError("a call can't be required of another server: leave tool_choice out")
         if request.logit_bias:
             raise InputError("a bias is not passed on to another server: leave logit_bias out")
         self.active += 1

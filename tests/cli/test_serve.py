@@ -52,6 +52,13 @@ def test_a_model_is_served_until_a_signal_comes() -> None:
         (("--api-key-env", "NO_SUCH_KEY"), "--api-key-env NO_SUCH_KEY: this environment variable is not set"),
         (("--host", "nowhere.invalid", "--no-bans"), "the host 'nowhere.invalid' is unknown"),
         (("--allow-origin", "http://localhost/"), "'http://localhost/' is not an origin; write https://chat.example"),
+        (("--response-template", "no/such.json"), "no/such.json: can't be read"),
+        (("--response-template", "constraints.txt"), "constraints.txt:1: not JSON"),
+        (("--response-template", "docs/plugins"), "docs/plugins: can't be read"),
+        (
+            ("--response-template", "antislop/data/tiny/config.json"),
+            "antislop/data/tiny/config.json: the response template is not valid: Unknown keys in response_template: [",
+        ),
     ],
 )
 def test_what_can_not_be_served_is_refused_with_a_sentence(args: tuple[str, ...], message: str) -> None:

@@ -142,7 +142,7 @@ def test_a_ban_that_says_where_it_applies_gets_no_other_scope() -> None:
 @pytest.mark.parametrize(
     ("template", "where", "error"),
     [
-        ({"fields": {}}, "answer", "the response template can't be read: .*fields"),
+        ({"fields": {}}, "answer", "the response template is not valid: .*fields"),
         ({"start_anchor": "x", "fields": {"content": {}}}, "thinking", "the response template has no thoughts"),
     ],
 )

@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 import antislop
 from antislop.server.application import make_app
 from antislop.server.bodies.fields import ChatBody, CompletionBody, CountBody, EncodeBody
-from antislop.server.bodies.foreign_fields import ALIASES, DEPENDENT, HARMLESS, IGNORED, NEUTRAL
+from antislop.server.bodies.foreign_fields import ALIASES, DEPENDENT, HARMLESS, IGNORED, NEUTRAL, OF_CHATS
 from tests.support.backends import SlowBackend, play_tokens
 
 JSON_HEADERS = {"Content-Type": "application/json"}
@@ -77,7 +77,16 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=6,
 )
-MESSAGES = st.lists(st.fixed_dictionaries({"role": st.sampled_from(["user", "tool"]), "content": VALUES}), max_size=2)
+CALLS = st.lists(
+    st.fixed_dictionaries({"id": VALUES, "function": st.fixed_dictionaries({"name": VALUES, "arguments": VALUES})})
+)
+MESSAGES = st.lists(
+    st.fixed_dictionaries(
+        {"role": st.sampled_from(["user", "tool", "assistant"]), "content": VALUES},
+        optional={"tool_calls": VALUES | CALLS, "reasoning_content": VALUES, "tool_call_id": VALUES},
+    ),
+    max_size=2,
+)
 BODIES = st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=4)
 USUAL = st.fixed_dictionaries({"prompt": st.just("a") | VALUES, "messages": MESSAGES, "text": st.text(max_size=3)})
 
@@ -150,6 +159,7 @@ def too_many(count: int) -> list[str]:
         ({"response_format": {"type": "json_schema"}}, "has a json_schema if its type is"),
         ({"best_of": 2}, "best_of is 2, but is not supported"),
         ({"tools": [{}]}, "tools is [{}], but is not supported"),
+        ({"template_vars": {"a": 1}}, "template_vars is {'a': 1}, but is not supported"),
         ({"tempreature": 1}, "the field 'tempreature' is unknown"),
         ({"model": "gpt"}, "the model 'gpt' is not served here: pass 'tiny'"),
         ({"max_tokens": 5, "max_new_tokens": 6}, "mean the same and differ"),
@@ -181,10 +191,22 @@ def test_deep_values_are_refused_at_any_depth(app: FastAPI, depth: int) -> None:
         (None, "messages is None; a list of 1 to 10,000 messages was expected"),
         ([], "messages is []"),
         ("hi", "messages is 'hi'"),
-        ([{"role": "tool", "content": "x"}], "messages.0.role is 'tool'; one of system, developer, user, assistant"),
+        ([{"role": "function", "content": "x"}], "messages.0.role is 'function'; one of system, developer, user"),
+        ([{"role": "tool"}], "messages.0.content is None; a text was expected"),
+        ([{"role": "tool", "content": "x", "tool_call_id": 5}], "messages.0.tool_call_id is 5; a text was expected"),
         ([{"role": "user"}], "messages.0.content is None; a text was expected"),
         ([{"role": "user", "content": [{"type": "image_url"}]}], "only parts of type text are read"),
-        ([{"role": "assistant", "content": "x", "tool_calls": [{}]}], "messages.0 has 'tool_calls'"),
+        ([{"role": "user", "content": "x", "tool_calls": [{}]}], "messages.0 has 'tool_calls', which is not supported"),
+        (
+            [{"role": "assistant", "tool_calls": [{}]}],
+            "messages.0.tool_calls.0 is {}; a call of a function was expected",
+        ),
+        ([{"role": "assistant", "tool_calls": "x"}], "messages.0.tool_calls is 'x'; a list of calls was expected"),
+        (
+            [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "[1]"}}]}],
+            "messages.0.tool_calls.0.function.arguments is [1]; a JSON object was expected",
+        ),
+        ([{"role": "assistant", "content": "x", "reasoning_content": 5}], "messages.0.reasoning_content is 5"),
         ([{"role": "user", "content": ""}], "the messages have no tokens"),
         ([{"role": "user", "content": "fail"}], "the model's chat template refuses these messages (not this)"),
     ],
@@ -293,10 +315,7 @@ def test_each_field_of_openai_may_be_sent_with_a_value_that_asks_for_nothing(
         ({"functions": [{"name": "f"}]}, "functions"),
         ({"moderation": {"model": "omni-moderation-latest"}}, "moderation"),
         ({"presence_penalty": 0.5}, "presence_penalty"),
-        ({"reasoning_effort": "high"}, "reasoning_effort"),
         ({"suffix": "b"}, "suffix"),
-        ({"tool_choice": "required"}, "tool_choice"),
-        ({"tools": [{"type": "function"}], "tool_choice": "none"}, "tools"),
         ({"verbosity": "low"}, "verbosity"),
         ({"web_search_options": {}}, "web_search_options"),
     ],
@@ -319,6 +338,7 @@ def test_no_field_is_of_two_kinds() -> None:
     assert len(set().union(*kinds)) == sum(map(len, kinds))
     assert not set().union(*kinds) & {*CompletionBody.model_fields, *ChatBody.model_fields}
     assert set(DEPENDENT.values()) <= set(NEUTRAL)
+    assert {*OF_CHATS} <= {*ChatBody.model_fields} - {*CompletionBody.model_fields, *NEUTRAL, *HARMLESS, *IGNORED}
 
 
 def bans_of(backend: SlowBackend) -> dict[str, float]:

@@ -44,6 +44,40 @@ VALUES: dict[str, list[Any]] = {
     "logit_bias": [{"60": 5}, {"61": -100}, {}],
     "response_format": [{"type": "text"}, {"type": "json_object"}],
 }
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"enum": [{}]}}}
+CHAT_VALUES: dict[str, list[Any]] = {
+    "tools": [[TOOL], [TOOL, TOOL], []],
+    "tool_choice": ["auto", "none", "required", {"type": "function", "function": {"name": "f"}}],
+    "parallel_tool_calls": [True, False],
+    "chat_template_kwargs": [{"enable_thinking": False}, {"x": 1}, {"tools": []}],
+    "reasoning_effort": ["none", "high"],
+    "response_prefix": ["The", "a {"],
+    "continue_final_message": [True, False],
+    "add_generation_prompt": [True, False],
+    "messages": [
+        [{"role": "user", "content": "x"}, {"role": "assistant", "content": "The a"}],
+        [{"role": "assistant", "content": "", "tool_calls": [{"id": "a", "function": {"name": "f"}}]}],
+        [{"role": "assistant", "reasoning_content": "Hm"}, {"role": "tool", "content": "5", "tool_call_id": "a"}],
+    ],
+}
+CHAT_TEMPLATE = """{% for m in messages %}{{ m.reasoning_content }}{{ m.content }}{{ m.tool_calls }}
+{% endfor %}{% for tool in tools or [] %}{{ tool.function.name }}{% endfor %}{% if enable_thinking %}The{% endif %}"""
+RESPONSE_TEMPLATE: dict[str, Any] = {
+    "start_anchor": "x",
+    "fields": {
+        "reasoning_content": {"open": ["The", " was"], "close": [".", ","]},
+        "tool_calls": {
+            "open": " a",
+            "close": " the",
+            "content": "json",
+            "content_args": {"allow_non_json": True},
+            "repeats": True,
+            "transform": {"function": {"name": "f", "arguments": "{content}"}},
+        },
+        "content": {"close_pattern": r"\\s*!"},
+    },
+}
+"""Thoughts and calls between words that the small model writes."""
 
 
 def make_body(rng: random.Random, route: str) -> dict[str, Any]:
@@ -53,6 +87,7 @@ def make_body(rng: random.Random, route: str) -> dict[str, Any]:
         return {name: value for name, value in body.items() if value is not None}
     if route.endswith("chat/completions"):
         body = {"messages": [{"role": "user", "content": "One day"}], "top_logprobs": 2, "logprobs": True}
+        body |= {name: rng.choice(CHAT_VALUES[name]) for name in rng.sample(sorted(CHAT_VALUES), rng.randrange(4))}
     else:
         body = {"prompt": rng.choice(["One day", [60, 61], ["a", "b"], [[60], [61, 62]]]), "logprobs": 2}
     body = {name: value for name, value in body.items() if "logprobs" not in name or rng.random() < 0.5}
@@ -125,7 +160,7 @@ def check(answer: httpx.Response, body: dict[str, Any]) -> None:
 def fuzz(count: int, *, seed: int) -> Counter[str]:
     """Send requests to a server with the small model, and return what was counted; no text is left behind."""
     model, tokenizer = antislop.tiny_model()
-    tokenizer.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    tokenizer.chat_template, tokenizer.response_template = CHAT_TEMPLATE, RESPONSE_TEMPLATE
     backend = LocalBackend(model, tokenizer, bans=["a cat"], batch_size=8)
     with run_server(make_app(backend)) as url:
         fuzzer = Fuzzer(url, seed=seed)

@@ -15,6 +15,7 @@ import uvicorn
 from transformers import PreTrainedTokenizerBase
 
 from antislop import AntiSlop
+from antislop.hf.response_templates import find_response_template
 from antislop.lists.ban_list import Bans
 from antislop.server.backend import BackendError, Busy, GenerationRequest
 from antislop.server.http_server import BoundedProtocol
@@ -49,6 +50,7 @@ class SlowBackend:
         self.written: list[GenerationRequest] = []
         self.is_closed = self.is_cut = False
         self.cuts_min_p_first = False
+        self.response_template = find_response_template(tokenizer)
         self._play, self._pause, self._limit = play, pause, limit
 
     async def write(self, request: GenerationRequest) -> AsyncGenerator[Event, None]:

@@ -23,6 +23,9 @@ MAX_ALTERNATIVES = 20
 MAX_BIASES = 1024
 MAX_SCHEMA = 65_536
 """Characters of a JSON schema."""
+MAX_TOOLS = 128
+MAX_TEMPLATE_VARIABLES = 16_384
+"""Characters of a chat template's variables, as JSON."""
 MIN_TEMPERATURE = 0.01
 """The lowest temperature above 0: below it, logits divided by it leave the range of half precision."""
 
@@ -71,6 +74,14 @@ def _read_seed(value: Any) -> Any:
 
 def _read_top_k(value: Any) -> Any:
     return 0 if value == -1 and not isinstance(value, bool) else value
+
+
+def _read_tool_choice(value: Any) -> Any:
+    function = value.get("function") if isinstance(value, dict) and value.get("type") == "function" else None
+    is_named = isinstance(function, dict) and isinstance(function.get("name"), str)
+    if not is_named and value not in ("auto", "none", "required"):
+        raise ValueError('is not "auto", "none", "required" or {"type": "function", "function": {"name": …}}')
+    return value
 
 
 def _read_phrases_or_ids(value: Any) -> Any:
@@ -205,13 +216,41 @@ class CompletionBody(GenerationBody):
         return self.logprobs
 
 
+class _ToolFunction(_StrictModel):
+    model_config = ConfigDict(extra="allow")
+    name: Annotated[str, Field(min_length=1, max_length=256)]
+    description: str = ""
+    parameters: dict[str, Any] = {}
+
+
+class Tool(_StrictModel):
+    """A function that the model may call. Templates get all that it has."""
+
+    model_config = ConfigDict(extra="allow")
+    type: Literal["function"]
+    function: _ToolFunction
+
+
 class ChatBody(GenerationBody):
-    """A body of /v1/chat/completions."""
+    """A body of /v1/chat/completions.
+
+    chat_template_kwargs: variables of the chat template.
+    response_prefix: text after the rendered chat, with which the answer begins.
+    continue_final_message: whether the answer continues the last message, which is the assistant's.
+    """
 
     messages: Any = None
     echo: Literal[False] = False
     logprobs: bool = False
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_ALTERNATIVES)] | None = None
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] = []
+    tool_choice: Annotated[str | dict[str, Any], BeforeValidator(_read_tool_choice)] = "auto"
+    parallel_tool_calls: bool = True
+    chat_template_kwargs: dict[str, Any] = {}
+    reasoning_effort: Annotated[str, Field(max_length=32)] | None = None
+    response_prefix: str = ""
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool = False
 
     @property
     def alternatives(self) -> int | None:

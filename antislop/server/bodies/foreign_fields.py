@@ -23,6 +23,7 @@ ALIASES = {
     "rep_pen": "repetition_penalty",
     "repeat_penalty": "repetition_penalty",
     "add_special_tokens": "add_bos_token",
+    "template_vars": "chat_template_kwargs",
 }
 """Other names of fields."""
 
@@ -57,15 +58,11 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "suffix": ("",),
     "frequency_penalty": (0,),
     "presence_penalty": (0,),
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
     "functions": ([],),
     "function_call": ("none", "auto"),
-    "parallel_tool_calls": (True, False),
     "modalities": (["text"], []),
     "moderation": (),
     "web_search_options": (),
-    "reasoning_effort": ("none",),
     "verbosity": ("medium",),
     "min_tokens": (0,),
     "min_length": (0,),
@@ -113,13 +110,20 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "json_schema": ({},),
     "regex_pattern": ("",),
     "prompt_template": ("",),
-    "template_vars": ({},),
+}
+"""Fields that are not supported, with the values that switch them off."""
+
+OF_CHATS: dict[str, tuple[Any, ...]] = {
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "parallel_tool_calls": (True, False),
+    "reasoning_effort": ("none",),
     "chat_template_kwargs": ({},),
     "response_prefix": ("",),
     "add_generation_prompt": (True,),
     "continue_final_message": (False,),
 }
-"""Fields that are not supported, with the values that switch them off."""
+"""Fields that only chats have, with the values that switch them off in completions."""
 
 DEPENDENT = {
     "audio": "modalities",
@@ -161,16 +165,18 @@ def translate_fields(body: dict[str, Any], names: Collection[str]) -> tuple[dict
     """Return the fields `names` of a body, by these names, and the names of ignored ones. Raises `RequestError`."""
     kept = {name: value for name, value in body.items() if name in names}
     ignored = []
+    neutral = NEUTRAL | OF_CHATS
     for name, value in body.items():
+        meant = ALIASES.get(name, name)
         if name in names or name in HARMLESS or name in DEPENDENT:
             continue
-        if name in ALIASES:
+        if meant in names:
             _merge(kept, name, value)
         elif name in IGNORED:
             ignored += [] if _is_among(value, IGNORED[name]) else [name]
-        elif name not in NEUTRAL:
+        elif meant not in neutral:
             raise RequestError(400, f"the field {name[:60]!r} is unknown: leave it out", param=name[:60])
-        elif not _is_among(value, NEUTRAL[name]):
+        elif not _is_among(value, neutral[meant]):
             raise RequestError(
                 400, f"{name} is {shorten(value)}, but is not supported: leave it out, or switch it off", param=name
             )

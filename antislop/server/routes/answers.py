@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import log
 from typing import Any, Generic, Protocol, TypeVar
 from uuid import uuid4
@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from antislop.server.backend import GenerationRequest
 from antislop.server.bodies.fields import Generation, read_body, read_object
-from antislop.server.chunk_maker import AnswerChunk, FinishReason, SettledToken, WithdrawnText
+from antislop.server.chunk_maker import AnswerChunk, FinishReason, SettledToken
 from antislop.server.request_errors import RequestError, shorten, translate, translate_errors
 from antislop.server.running_requests import Caller, RunningRequests
 from antislop.server.service import Service
@@ -65,11 +65,14 @@ class AnswerFormat(Protocol):
     def begin(self) -> dict[str, Any] | None:
         """Return the choice of the chunk before the first text; None in an answer that begins with text."""
 
-    def write_part(self, text: str, logprobs: Any) -> dict[str, Any]:
-        """Return a chunk's choice, without `index` and `finish_reason`."""
+    def write_part(self, number: int, chunk: AnswerChunk, logprobs: Any) -> dict[str, Any]:
+        """Return the choice of a chunk of text `number`, without `index`; `finish_reason` may be left out, too."""
 
-    def write_whole(self, text: str, logprobs: Any) -> dict[str, Any]:
-        """Return a whole choice, without `index` and `finish_reason`."""
+    def write_whole(self, number: int, chunk: AnswerChunk, logprobs: Any) -> dict[str, Any]:
+        """Return the choice of a whole text."""
+
+    def locate(self, number: int, index: int) -> int:
+        """Return where a character of text `number` is in what was written of it."""
 
     def write_logprobs(self, tokens: Sequence[SettledToken], read: TokenBytes) -> dict[str, Any]: ...
 
@@ -92,9 +95,9 @@ class AnswerWriter:
     def write_whole(self, texts: Sequence[AnswerChunk], usage: dict[str, Any]) -> dict[str, Any]:
         choices = []
         for number, text in enumerate(texts):
-            choice = self.format.write_whole(text.text, self._write_logprobs(text.tokens))
-            choice |= {"index": number, "finish_reason": text.finish_reason}
-            choices.append(choice | (_write_trace(text.withdrawn) if self.has_trace else {}))
+            choice = self.format.write_whole(number, text, self._write_logprobs(text.tokens))
+            choice = {"finish_reason": text.finish_reason, **choice, "index": number}
+            choices.append(choice | (self._write_trace(number, text) if self.has_trace else {}))
         return {**self._head(self.format.whole), "choices": choices, "usage": usage}
 
     def write_first(self, number: int) -> dict[str, Any] | None:
@@ -103,9 +106,9 @@ class AnswerWriter:
 
     def write_part(self, number: int, chunk: AnswerChunk) -> dict[str, Any]:
         logprobs = self._write_logprobs(chunk.tokens) if chunk.tokens else None
-        choice = self.format.write_part(chunk.text, logprobs)
+        choice = self.format.write_part(number, chunk, logprobs)
         if self.has_trace and chunk.withdrawn:
-            choice |= _write_trace(chunk.withdrawn)
+            choice |= self._write_trace(number, chunk)
         return self._write_chunk(choice, number, chunk.finish_reason)
 
     def write_usage(self, usage: dict[str, Any]) -> dict[str, Any]:
@@ -117,14 +120,14 @@ class AnswerWriter:
         return {"id": answer_id, "object": kind, "created": self.created, "model": self.model}
 
     def _write_chunk(self, choice: dict[str, Any], number: int, reason: FinishReason | None) -> dict[str, Any]:
-        return {**self._head(self.format.part), "choices": [{**choice, "index": number, "finish_reason": reason}]}
+        return {**self._head(self.format.part), "choices": [{"finish_reason": reason, **choice, "index": number}]}
 
     def _write_logprobs(self, tokens: Sequence[SettledToken]) -> dict[str, Any] | None:
         return self.format.write_logprobs(tokens, self.read) if self.has_logprobs else None
 
-
-def _write_trace(withdrawn: Iterable[WithdrawnText]) -> dict[str, Any]:
-    return {"antislop": {"withdrawn": [text.to_dict() for text in withdrawn]}}
+    def _write_trace(self, number: int, chunk: AnswerChunk) -> dict[str, Any]:
+        placed = [text._replace(start=self.format.locate(number, text.start)) for text in chunk.withdrawn]
+        return {"antislop": {"withdrawn": [text.to_dict() for text in placed]}}
 
 
 def write_token(data: bytes) -> str:
@@ -165,15 +168,24 @@ class AnswerResponder(Generic[Generation]):
         return cls(request, service, body, writer, ignored)
 
     async def respond(
-        self, prompts: Sequence[Sequence[int]], *, default_tokens: int | None, echoes: Sequence[str] = ()
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        default_tokens: int | None,
+        echoes: Sequence[str] = (),
+        changes: Mapping[str, Any] | None = None,
+        unused: Collection[str] = (),
     ) -> Response:
         """Continue prompts as the body asks, and return the answer. Raises `RequestError` before the answer begins.
 
         default_tokens, echoes: as in `Service.make_requests`.
+        changes: of the requests that it returns.
+        unused: more names of fields without an effect.
         """
         service, stack = self.service, AsyncExitStack()
         requests = await service.make_requests(self.body, prompts, default_tokens=default_tokens, echoes=echoes)
-        ignored = {*self.ignored, *([] if service.keeps_order(self.body.sampling) else ["sampler_order"])}
+        requests = [replace(request, **changes or {}) for request in requests]
+        ignored = {*self.ignored, *unused, *([] if service.keeps_order(self.body.sampling) else ["sampler_order"])}
         headers = {IGNORED_HEADER: ", ".join(sorted(ignored))} if ignored else {}
         try:
             running = await stay_connected(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -11,38 +11,82 @@ from starlette.responses import Response
 
 from antislop.errors import first_line
 from antislop.server.bodies.fields import ChatBody
-from antislop.server.chunk_maker import SettledToken
-from antislop.server.request_errors import RequestError, shorten
+from antislop.server.bodies.messages import Chat, choose_required, read_chat
+from antislop.server.chunk_maker import AnswerChunk, SettledToken
+from antislop.server.message_parser import MessageDelta, MessageParser
+from antislop.server.request_errors import RequestError
 from antislop.server.routes.answers import AnswerResponder, TokenBytes, logprob_of, write_token
-from antislop.server.service import Service
-
-ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
-MAX_MESSAGES = 10_000
+from antislop.server.service import RenderedChat, Service
+from antislop.server.tool_grammar import write_grammar
 
 router = APIRouter()
 
 
 @router.post("/v1/chat/completions")
 async def chat(request: Request) -> Response:
-    responder = await AnswerResponder.read(request, ChatBody, ChatFormat())
-    body = responder.body
+    answer = ChatFormat()
+    responder = await AnswerResponder.read(request, ChatBody, answer)
+    service, body = responder.service, responder.body
     if body.top_logprobs and not body.logprobs:
         raise RequestError(400, "top_logprobs needs logprobs: true", param="top_logprobs")
-    return await responder.respond([await _read_chat(responder.service, body.messages)], default_tokens=None)
+    given = read_chat(body)
+    required = choose_required(body, given.tools)
+    rendered = await _render(service, given)
+    changes: dict[str, Any] = {}
+    template = service.response_template
+    if template is not None and body.response_format.schema_text is None:  # by a schema, all of the text is content
+        changes["spelled"] = service.spelled
+        answer.make_parser = lambda: MessageParser(template, prompt=rendered.text, tools=given.tools)
+    if required and "tools" in rendered.unused:
+        message = "the model's chat template does not show tools: leave tool_choice out"
+        raise RequestError(400, message, param="tool_choice")
+    if required:
+        is_thinking = answer.make_parser is not None and answer.make_parser().is_thinking
+        has_many = body.parallel_tool_calls and body.tool_choice == "required"
+        changes["lark"] = write_grammar(
+            template or {}, required, is_thinking=is_thinking, has_many=has_many, special=service.spelled
+        )
+    return await responder.respond([rendered.ids], default_tokens=None, changes=changes, unused=rendered.unused)
 
 
 class ChatFormat:
+    """make_parser: returns what reads the message of a text; None if all texts are content."""
+
     prefix = "chatcmpl"
     whole, part = "chat.completion", "chat.completion.chunk"
+
+    def __init__(self) -> None:
+        self.make_parser: Callable[[], MessageParser] | None = None
+        self._parsers: dict[int, MessageParser] = {}
 
     def begin(self) -> dict[str, Any]:
         return {"delta": {"role": "assistant", "content": ""}, "logprobs": None}
 
-    def write_part(self, text: str, logprobs: Any) -> dict[str, Any]:
-        return {"delta": {"content": text} if text else {}, "logprobs": logprobs}
+    def write_part(self, number: int, chunk: AnswerChunk, logprobs: Any) -> dict[str, Any]:
+        delta, first_call, reason = self._parse(number, chunk)
+        return {"delta": delta.to_dict(first_call=first_call), "logprobs": logprobs, **reason}
 
-    def write_whole(self, text: str, logprobs: Any) -> dict[str, Any]:
-        return {"message": {"role": "assistant", "content": text, "refusal": None}, "logprobs": logprobs}
+    def write_whole(self, number: int, chunk: AnswerChunk, logprobs: Any) -> dict[str, Any]:
+        delta, _, reason = self._parse(number, chunk)
+        content = {"content": delta.content or (None if delta.calls else "")}
+        message = {"role": "assistant", "refusal": None, **delta.to_dict(), **content}
+        return {"message": message, "logprobs": logprobs, **reason}
+
+    def locate(self, number: int, index: int) -> int:
+        return self._parsers[number].locate(index) if number in self._parsers else index
+
+    def _parse(self, number: int, chunk: AnswerChunk) -> tuple[MessageDelta, int, dict[str, Any]]:
+        """Return the message of a chunk, the number of its first call, and the reason for the end if it is the last."""
+        if self.make_parser is None:
+            return MessageDelta(content=chunk.text), 0, {}
+        if number not in self._parsers:
+            self._parsers[number] = self.make_parser()
+        parser = self._parsers[number]
+        count, delta = parser.calls, parser.feed(chunk.text)
+        if chunk.finish_reason is None:
+            return delta, count, {}
+        delta += parser.end(is_cut=chunk.finish_reason == "length")
+        return delta, count, {"finish_reason": "tool_calls"} if parser.calls and chunk.finish_reason == "stop" else {}
 
     def write_logprobs(self, tokens: Sequence[SettledToken], read: TokenBytes) -> dict[str, Any]:
         def describe(token: int, share: float) -> dict[str, Any]:
@@ -62,58 +106,24 @@ class ChatFormat:
         }
 
 
-async def _read_chat(service: Service, messages: Any) -> list[int]:
+async def _render(service: Service, given: Chat) -> RenderedChat:
     if not service.has_chat_template:
         raise RequestError(
             400, "the model's tokenizer has no chat template: send a prompt to /v1/completions", param="messages"
         )
-    checked = read_messages(messages)
     try:
-        ids = await service.read_template(checked)
-    except (TemplateError, ValueError, TypeError, LookupError, AttributeError) as error:
+        rendered = await service.render(given)
+    except (
+        TemplateError,
+        ValueError,
+        TypeError,
+        LookupError,
+        AttributeError,
+        ArithmeticError,
+        RecursionError,
+    ) as error:
         message = f"the model's chat template refuses these messages ({first_line(error)[:200]})"
         raise RequestError(400, message, param="messages") from error
-    if not ids:
+    if not rendered.ids:
         raise RequestError(400, "the messages have no tokens: send at least one", param="messages")
-    return ids
-
-
-def read_messages(messages: Any) -> list[dict[str, str]]:
-    """Return messages of texts, as templates read them. Raises `RequestError`."""
-    if not isinstance(messages, list) or not 1 <= len(messages) <= MAX_MESSAGES:
-        message = f"messages is {shorten(messages)}; a list of 1 to {MAX_MESSAGES:,} messages was expected"
-        raise RequestError(400, message, param="messages")
-    return [_read_message(message, f"messages.{number}") for number, message in enumerate(messages)]
-
-
-def _read_message(message: Any, place: str) -> dict[str, str]:
-    if not isinstance(message, dict):
-        raise RequestError(400, f"{place} is {shorten(message)}; an object was expected", param=place)
-    filled = {name: value for name, value in message.items() if value is not None and value != []}
-    role = filled.get("role")
-    if not isinstance(role, str) or role not in ROLES:
-        raise RequestError(400, f"{place}.role is {shorten(role)}; one of {', '.join(ROLES)} was expected", param=place)
-    for name in filled.keys() - {"role", "content", "name"}:
-        raise RequestError(400, f"{place} has {name[:60]!r}, which is not supported: leave it out", param=place)
-    name = filled.get("name")
-    if not isinstance(name, (str, type(None))):
-        raise RequestError(400, f"{place}.name is {shorten(name)}; a text was expected", param=place)
-    return {
-        "role": ROLES[role],
-        "content": _read_content(filled.get("content"), place),
-        **({"name": name} if name else {}),
-    }
-
-
-def _read_content(content: Any, place: str) -> str:
-    """Return the text of a message: a text, or parts of type "text"."""
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        raise RequestError(400, f"{place}.content is {shorten(content)}; a text was expected", param=place)
-    for part in content:
-        if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
-            raise RequestError(
-                400, f"{place}.content has {shorten(part)}; only parts of type text are read", param=place
-            )
-    return "".join(part["text"] for part in content)
+    return rendered

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from antislop.server.bodies.fields import CompletionBody
-from antislop.server.chunk_maker import SettledToken
+from antislop.server.chunk_maker import AnswerChunk, SettledToken
 from antislop.server.request_errors import RequestError, shorten
 from antislop.server.routes.answers import AnswerResponder, TokenBytes, logprob_of, write_token
 from antislop.server.service import Service
@@ -40,10 +40,13 @@ class CompletionFormat:
     def begin(self) -> None:
         return None
 
-    def write_part(self, text: str, logprobs: Any) -> dict[str, Any]:
-        return {"text": text, "logprobs": logprobs}
+    def write_part(self, number: int, chunk: AnswerChunk, logprobs: Any) -> dict[str, Any]:  # noqa: ARG002
+        return {"text": chunk.text, "logprobs": logprobs}
 
     write_whole = write_part
+
+    def locate(self, number: int, index: int) -> int:  # noqa: ARG002
+        return index
 
     def write_logprobs(self, tokens: Sequence[SettledToken], read: TokenBytes) -> dict[str, Any]:
         """Return parallel lists."""
