@@ -10,12 +10,7 @@ import regex
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from antislop.errors import InputError, first_line
-from antislop.hf.private import (
-    ResponseTemplate,
-    ResponseTemplateField,
-    compile_response_template,
-    response_template_for,
-)
+from antislop.hf.private import compile_response_template, response_template_for
 from antislop.matching.scopes import Regions, Scope
 
 if TYPE_CHECKING:
