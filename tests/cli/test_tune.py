@@ -314,8 +314,8 @@ def make_prompts(number: int) -> None:
 
 @pytest.mark.slow
 def test_everything_is_made_from_prompts_and_resumes() -> None:
-    make_prompts(8)
-    command = ("--n", "4", "--max-new-tokens", "60", "--batch-size", "4")
+    make_prompts(12)
+    command = ("--n", "4", "--max-new-tokens", "60", "--batch-size", "2")
     first = run_auto(*command)
     assert first.exit_code == 0, first.stderr
     report = json.loads(Path("all/report/summary.json").read_text(encoding="utf-8"))
@@ -324,7 +324,7 @@ def test_everything_is_made_from_prompts_and_resumes() -> None:
     again = run_auto(*command)
     assert again.exit_code == 0 and again.stderr.count("(done before)") == 3 and Path("all/report/report.html").exists()
     assert "all: was begun with --auto --prompts prompts.jsonl" in run_auto(*command, "--seed", "1").stderr
-    make_prompts(7)
+    make_prompts(11)
     assert "all: was begun with other prompts" in run_auto(*command).stderr
 
 
