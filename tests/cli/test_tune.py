@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -26,9 +25,11 @@ import antislop
 from antislop.cli.options import BanOptions, ModelOptions
 from antislop.cli.tune_auto import AutoOptions, list_stages, split_prompts
 from antislop.data import FOLDER
+from antislop.evaluation import html_report
 from antislop.hf.vocabulary import fingerprint_tokenizer
 from antislop.records.prompts import read_prompts
 from antislop.tuning import tuning
+from antislop.tuning.trainer import FTPOTrainer
 from tests.support.commands import assert_refused, invoke
 
 FEW = ("--lora-r", "4", "--epochs", "1", "--batch-size", "8")
@@ -112,7 +113,7 @@ def test_passages_that_repeat_are_trained_against(pairs: Path) -> None:
     make_prompts(12)
     pairs.unlink()
     loops = ("--no-bans", "--loops")
-    command = ["dataset", "prompts.jsonl", "-o", "run.jsonl", *loops, "--temperature", "0.3", "--n", "2"]
+    command = ["dataset", "prompts.jsonl", "-o", "run.jsonl", *loops, "--temperature", "0.2", "--max-new-tokens", "120"]
     made = invoke(*command, "--pairs", "pairs.jsonl", "--pairs-format", "tokens")
     assert made.exit_code == 0, made.stderr
     result = run(*FEW, *loops, "--min-chosen", "1", "--batch-size", "2")
@@ -287,21 +288,23 @@ def test_a_folder_with_other_files_is_left_alone(tmp_path: Path) -> None:
     assert run(*FEW, "--force").exit_code == 2
 
 
-@pytest.mark.slow
-def test_ctrl_c_keeps_a_checkpoint_from_which_the_command_goes_on(tmp_path: Path) -> None:
-    program = "from antislop.tuning import tuning; tuning.PROBE_TOKENS = 24; from antislop.__main__ import main; main()"
-    command = [sys.executable, "-c", program, "tune", "pairs.jsonl", "-o", "tuned", *FEW, "--epochs", "10"]
-    command += ["--stop-at-win", "2"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        while process.poll() is None and not [*(tmp_path / "tuned" / "checkpoints").glob("checkpoint-*")]:
-            time.sleep(0.05)
-        process.send_signal(signal.SIGINT)
-        _, said = process.communicate()
-    assert process.returncode == 130 and "run the same command again to resume" in said
-    steps = sorted(int(path.name.split("-")[1]) for path in (tmp_path / "tuned" / "checkpoints").iterdir())
-    assert steps and steps[-1] < 30
-    ended = subprocess.run(command, stderr=subprocess.PIPE, text=True, env=os.environ)
-    assert ended.returncode == 0 and "30 steps" in ended.stderr
+def test_ctrl_c_keeps_a_checkpoint_from_which_the_command_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    command, log = (*FEW, "--epochs", "3", "--stop-at-win", "2"), FTPOTrainer.log
+    steps: list[int] = []
+
+    def interrupt(trainer: FTPOTrainer, *args: Any) -> None:
+        log(trainer, *args)
+        steps.append(trainer.state.global_step)
+        if len(steps) == 4:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(FTPOTrainer, "log", interrupt)
+    stopped = run(*command)
+    assert stopped.exit_code == 130 and "run the same command again to resume" in stopped.stderr
+    assert [path.name for path in Path("tuned/checkpoints").iterdir()] == ["checkpoint-5"]
+    ended = run(*command)
+    assert ended.exit_code == 0 and "9 steps" in ended.stderr
+    assert steps.count(1) == 1 and {*steps} == {*range(1, 10)}, "no step is taken again"
 
 
 AUTO = ("tune", "--auto", "-o", "all", "--full", "--epochs", "1")
@@ -313,7 +316,8 @@ def make_prompts(number: int) -> None:
 
 
 @pytest.mark.slow
-def test_everything_is_made_from_prompts_and_resumes() -> None:
+def test_everything_is_made_from_prompts_and_resumes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(html_report, "draw_figures", lambda _: {})  # which takes long
     make_prompts(12)
     command = ("--n", "4", "--max-new-tokens", "60", "--batch-size", "2")
     first = run_auto(*command)
