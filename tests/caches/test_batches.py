@@ -235,7 +235,7 @@ def test_each_row_reads_its_prompt_and_all_kept_and_cut_tokens_but_the_last(
 ) -> None:
     """The padding of a prompt is included."""
     longest, checked = max(map(len, PROMPTS)), 0
-    for seed in range(4 * DEPTH):
+    for seed in range(8 * DEPTH):
         out = sample(COMMON, model, seed=seed, do_sample=True, **ending)
         for report, text in zip(out.reports, texts_of(out.sequences), strict=True):
             assert report.tokens_fed == longest + len(text) + report.cut_tokens - 1

@@ -483,7 +483,7 @@ def test_a_stopped_and_resumed_run_makes_the_same_pairs(monkeypatch: pytest.Monk
 
 def test_a_stopped_and_resumed_run_keeps_the_same_rows_of_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     """Probabilities of a text in another batch have other last digits, and decide nothing."""
-    asked = ("--n", "4", "--pairs-per-ban", "9", "--pairs-format", "tokens", *LONGER)
+    asked = ("--n", "2", "--pairs-per-ban", "4", "--pairs-format", "tokens", *LONGER)
     make(*asked, "--pairs", "whole.jsonl", out="whole.records.jsonl")
     with monkeypatch.context() as patch:
         patch.setattr(Journal, "append", at_record(2, interrupt))
@@ -491,7 +491,7 @@ def test_a_stopped_and_resumed_run_keeps_the_same_rows_of_tokens(monkeypatch: py
     assert_made(make(*asked, "--pairs", "pairs.jsonl"), "resuming")
     names = ("key", "sample", "context_ids", "rejected_id", "ban", "chosen_ids")
     whole, resumed = (sorted([row[name] for name in names] for row in read(f)) for f in ("whole.jsonl", "pairs.jsonl"))
-    assert len(whole) == 36 and resumed == whole
+    assert len(whole) == 16 and resumed == whole
 
 
 def test_at_most_pairs_per_ban_pairs_of_each_ban_are_kept() -> None:
