@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 # The models of the tests are too small to gain from more threads, and pytest-xdist already keeps every core busy.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# No test loads a model from the hub. Without this, those of names that are no folder would wait for its answer.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # A shell starts background jobs with interrupts ignored, and the tests of Ctrl-C send interrupts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -18,6 +18,7 @@ from transformers import AutoModelForCausalLM
 
 import antislop
 from antislop.trace.report import Report
+from tests.support.commands import invoke
 from tests.support.families import build
 from tests.support.oracles import conditioned_distribution, first_token_text, rejection_distribution
 
@@ -28,11 +29,19 @@ def load(name: str) -> Any:
     return importlib.import_module(f"eval.{name}")
 
 
+def run_here(*arguments: object) -> None:
+    """Run a command that tunes in this process, which has loaded all that it needs."""
+    result = invoke(*map(str, arguments))
+    assert result.exit_code == 0, result.stderr
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_each_question_is_answered_by_one_command(
-    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(load("tuning"), "run", run_here)
+    monkeypatch.setattr("antislop.tuning.tuning.PROBE_TOKENS", 24)  # or counting takes most of the time
     assert load(name).main(["--smallest", "--model", "tiny", "--out", str(tmp_path)]) == 0
     page = (tmp_path / f"{name}.md").read_text(encoding="utf-8")
     data = json.loads((tmp_path / f"{name}.json").read_text(encoding="utf-8"))

@@ -54,13 +54,14 @@ STATUS = {"scan": 1, "serve": 130}
 def test_every_command_runs_in_a_clone_with_what_the_lines_before_it_install(clone: Path) -> None:
     commands = [command for block in read_blocks(README, "sh") for command in read_commands(block)]
     assert {command[1] for command in commands if command[0] == "antislop"} >= {"generate", "scan", "dataset", "eval"}
-    extras: set[str] = set()
+    extras, installed = set[str](), find_requirements([])
     for program, name, *arguments in commands:
         if program != "antislop":
             check_command(program, [name, *arguments])
             extras |= {extra for each in re.findall(r"\[(.*?)\]", " ".join(arguments)) for extra in each.split(",")}
+            installed = find_requirements(extras)
             continue
-        command = start_command([name, *arguments, *SHORTER.get(name, [])], installed=find_requirements(extras))
+        command = start_command([name, *arguments, *SHORTER.get(name, [])], installed=installed)
         if name == "serve":
             assert "http://127.0.0.1" in command.stderr.readline()
             command.send_signal(signal.SIGINT)

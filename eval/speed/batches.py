@@ -184,9 +184,9 @@ class Order(NamedTuple):
     wanted: int
 
 
-def measure_in_flight(bench: Bench) -> Iterator[Result]:
+def measure_in_flight(bench: Bench, prompts: int | None = None) -> Iterator[Result]:
     """Compare texts of different lengths in flight with static batches and with transformers' continuous batching."""
-    orders = take_orders(bench, PROMPTS if bench.is_full or not bench.subject.is_random else FEW_PROMPTS)
+    orders = take_orders(bench, prompts or (PROMPTS if bench.is_full or not bench.subject.is_random else FEW_PROMPTS))
     for places in PLACES if len(orders) == PROMPTS else PLACES[:1]:
         yield from _measure_places(bench, orders, places)
 

@@ -32,7 +32,7 @@ from antislop import AntiSlop, BanList
 from antislop.display import describe_count as count
 from eval import ROOT
 from eval.reporting import Table, describe_conditions, find_commit, render_table
-from eval.speed.batches import measure_in_flight
+from eval.speed.batches import PROMPTS, measure_in_flight
 from eval.speed.cases import STUDIED, Bench
 from eval.speed.measuring import ASSETS, Contestant, Race, Result, Subject, Written, build_llama, compare, figures, load
 from eval.speed.phrases import collect_words, invent
@@ -46,7 +46,13 @@ WAITS, REWIND_WAITS = 1.0, 4.0  # per step and per rewind
 
 
 class Scale(NamedTuple):
-    """The sizes of a run. shape: of `LlamaConfig`; held: rows whose memory is measured; pooled: tokens per text."""
+    """The sizes of a run.
+
+    shape: of `LlamaConfig`.
+    held: rows whose memory is measured.
+    pooled: tokens per text that prompts are cut from.
+    prompts: in flight.
+    """
 
     shape: Mapping[str, int]
     vocab: int
@@ -55,6 +61,7 @@ class Scale(NamedTuple):
     held: Sequence[int]
     tokens: int
     pooled: int
+    prompts: int
     rounds: int
 
 
@@ -64,9 +71,9 @@ def _name_shape(*sizes: int) -> dict[str, int]:
 
 
 FULL = Scale(
-    _name_shape(2048, 8192, 16, 32, 8, 2048), 151_936, torch.bfloat16, (1, 8, 64), (1, 16, 64), 128, POOLED, 12
+    _name_shape(2048, 8192, 16, 32, 8, 2048), 151_936, torch.bfloat16, (1, 8, 64), (1, 16, 64), 128, POOLED, PROMPTS, 12
 )
-DRY = Scale(_name_shape(64, 128, 2, 4, 2, 512), 9_000, torch.float32, (1, 3), (1, 16), 12, 80, 1)
+DRY = Scale(_name_shape(64, 128, 2, 4, 2, 512), 9_000, torch.float32, (1, 3), (1, 16), 12, 80, 6, 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -234,7 +241,7 @@ PARTS: Sequence[tuple[str, str, Part, float]] = (
     (SHAPE, "waits", measure_waits, 0.05),
     (SHAPE, "compiled", partial(measure_rows, static=True), 0.23),
     ("tiny", "eager", measure_rows, 0.09),
-    (SHAPE, "in flight", lambda ready, until: measure_in_flight(ready.until(until)), 0.12),
+    (SHAPE, "in flight", lambda ready, until: measure_in_flight(ready.until(until), ready.scale.prompts), 0.12),
 )
 """Model, name, what measures it, and its share of the time. A tenth is left for last rounds, which may take longer."""
 

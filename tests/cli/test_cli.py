@@ -22,10 +22,11 @@ from typer.testing import CliRunner, Result
 
 import antislop
 from antislop import cli
-from antislop.cli.main import COMMANDS, app, expand_options, load_command
+from antislop.cli.main import COMMANDS, expand_options, load_command
 from antislop.lists.ban_list import BanList
 from antislop.lists.bundled import FOLDER
 from antislop.matching.bans import drop_overlaps
+from tests.support.commands import assert_refused, invoke
 
 PROMPT = "the door"
 VOCABULARY = ["cat", "dog", "the", "testament", "tapestry", "to", "of", "quiet", "whisper", "door", "opened", "said"]
@@ -72,12 +73,6 @@ def build_toy(*, sharpness: float = 1.0) -> tuple[PreTrainedTokenizerFast, Llama
     return tokenizer, model
 
 
-def invoke(*args: str, stdin: str | bytes | None = None, env: dict[str, str] | None = None) -> Result:
-    result = CliRunner().invoke(app, args, input=stdin, env={"COLUMNS": "80", **(env or {})})
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result
-
-
 def generate(toy: str, *args: str, tokens: int = 40, **more: object) -> Result:
     common = ("--model", toy, "--max-new-tokens", str(tokens))
     seed = () if {"--seed", "--greedy"} & set(args) else ("--seed", "1")
@@ -86,16 +81,6 @@ def generate(toy: str, *args: str, tokens: int = 40, **more: object) -> Result:
 
 def run(*args: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
     return subprocess.run([sys.executable, "-m", "antislop", *args], input=stdin, capture_output=True, check=False)
-
-
-def assert_refused(result: Result, *parts: str) -> None:
-    """One sentence on standard error, nothing on standard output, exit status 2."""
-    assert result.exit_code == 2, result.output
-    assert result.stdout == ""
-    assert result.stderr.count("\n") == 1, result.stderr
-    assert result.stderr.startswith("antislop: ")
-    for part in parts:
-        assert part in result.stderr
 
 
 # -- generate ---------------------------------------------------------------------------------------------------------
@@ -254,7 +239,7 @@ def test_a_system_message_comes_before_the_prompt_of_a_chat(toy: str, tmp_path: 
 
 @pytest.mark.parametrize("command", ["generate", "dataset", "eval"])
 def test_every_command_with_a_model_can_choose_how_it_is_loaded(command: str) -> None:
-    text = invoke(command, "--help", env={"COLUMNS": "150"}).stdout
+    text = invoke(command, "--help", columns=150).stdout
     for name in ("model", "revision", "dtype", "device", "device-map", "attention", "trust-remote-code"):
         assert f"--{name} " in text
 
@@ -476,7 +461,7 @@ def test_a_reader_that_closes_the_pipe_ends_scan_silently(texts: Path) -> None:
 
 @pytest.mark.parametrize("command", ["generate", "scan", "dataset", "eval"])
 def test_the_options_of_bans_mean_the_same_in_every_command(command: str) -> None:
-    text = " ".join(re.sub(r"[│╭╮╰╯─]", " ", invoke(command, "--help", env={"COLUMNS": "150"}).stdout).split())
+    text = " ".join(re.sub(r"[│╭╮╰╯─]", " ", invoke(command, "--help", columns=150).stdout).split())
     assert "Use this list instead of the bundled one: a file in any format" in text
     assert "Ban this phrase as well." in text
     assert "Don't use the bundled list." in text

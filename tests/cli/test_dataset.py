@@ -23,17 +23,17 @@ from filelock import FileLock
 from huggingface_hub import DatasetCard, HfApi
 from pyarrow import parquet
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 import antislop
 from antislop import BanList
 from antislop.cli import host, job as jobs
-from antislop.cli.main import app
 from antislop.datasets import hub
 from antislop.datasets.samples import measure_slop
 from antislop.hf.vocabulary import fingerprint_tokenizer
 from antislop.records.journal import Journal, Record, read_records
 from antislop.records.prompts import fingerprint_text
+from tests.support.commands import assert_refused, invoke
 
 PROMPTS = ["The old house", "One day", "She opened the door", "He said that", "In the end"]
 BANS = ("the", "a", "was", "her")
@@ -74,25 +74,13 @@ def chat(monkeypatch: pytest.MonkeyPatch, bundled: tuple[PreTrainedModel, PreTra
 
 
 def make(*args: str, source: str = "p.txt", out: str = "out.jsonl", env: dict[str, str] | None = None) -> Result:
-    result = CliRunner().invoke(
-        app, ["dataset", source, "-o", out, *TINY, *args], env={"COLUMNS": "200", **(env or {})}
-    )
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    result = invoke("dataset", source, "-o", out, *TINY, *args, columns=200, env=env)
     assert result.stdout == ""
     return result
 
 
 def assert_made(result: Result, *parts: str, status: int = 0) -> None:
     assert result.exit_code == status, result.stderr
-    for part in parts:
-        assert part in result.stderr, result.stderr
-
-
-def assert_refused(result: Result, *parts: str) -> None:
-    """One sentence on standard error, exit status 2."""
-    assert result.exit_code == 2, result.stderr
-    assert result.stderr.startswith("antislop: ")
-    assert result.stderr.count("\n") == 1, result.stderr
     for part in parts:
         assert part in result.stderr, result.stderr
 
@@ -493,7 +481,7 @@ def test_a_stopped_and_resumed_run_makes_the_same_pairs(monkeypatch: pytest.Monk
 
 def test_a_stopped_and_resumed_run_keeps_the_same_rows_of_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     """Probabilities of a text in another batch have other last digits, and decide nothing."""
-    asked = ("--n", "4", "--pairs-per-ban", "9", "--pairs-format", "tokens", *LONGER)
+    asked = ("--n", "2", "--pairs-per-ban", "4", "--pairs-format", "tokens", *LONGER)
     make(*asked, "--pairs", "whole.jsonl", out="whole.records.jsonl")
     with monkeypatch.context() as patch:
         patch.setattr(Journal, "append", at_record(2, interrupt))
@@ -501,7 +489,7 @@ def test_a_stopped_and_resumed_run_keeps_the_same_rows_of_tokens(monkeypatch: py
     assert_made(make(*asked, "--pairs", "pairs.jsonl"), "resuming")
     names = ("key", "sample", "context_ids", "rejected_id", "ban", "chosen_ids")
     whole, resumed = (sorted([row[name] for name in names] for row in read(f)) for f in ("whole.jsonl", "pairs.jsonl"))
-    assert len(whole) == 36 and resumed == whole
+    assert len(whole) == 16 and resumed == whole
 
 
 def test_at_most_pairs_per_ban_pairs_of_each_ban_are_kept() -> None:

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 import antislop
 from antislop import BanList
 from antislop.cli import evaluate
-from antislop.cli.main import app
 from antislop.evaluation import html_report
 from antislop.records.journal import Journal, Record, read_records
+from tests.support.commands import assert_refused, invoke
 
 PROMPTS = ["The old house", "One day", "She opened the door", "He said that"]
 BANS = ("the", "was")
@@ -54,8 +54,7 @@ def drawings(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def run(*args: str, out: str = "report", lists: Sequence[str] = ("--bans", "list.txt")) -> Result:
-    result = CliRunner().invoke(app, ["eval", "-o", out, *lists, *args], env={"COLUMNS": "200"})
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    result = invoke("eval", "-o", out, *lists, *args, columns=200)
     assert result.stdout == ""
     return result
 
@@ -73,14 +72,6 @@ def read(out: str = "report") -> Any:
 def find(summary: Any, arm: str, metric: str, against: str | None = None) -> Any:
     (row,) = [r for r in summary["rows"] if (r["arm"], r["metric"], r["against"]) == (arm, metric, against)]
     return row
-
-
-def assert_refused(result: Result, *parts: str) -> None:
-    assert result.exit_code == 2, result.stderr
-    assert result.stderr.startswith("antislop: ")
-    assert result.stderr.count("\n") == 1, result.stderr
-    for part in parts:
-        assert part in result.stderr, result.stderr
 
 
 def write_outputs(name: str, *texts: str, **more: Any) -> str:

@@ -12,28 +12,15 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, decoders, models as tokenizer_models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
-from typer.testing import CliRunner, Result
 
 import antislop
 from antislop import Ban, BanList
 from antislop.cli import lists
-from antislop.cli.main import app
 from antislop.hf.pretrained import ModelSpec
+from tests.support.commands import assert_refused, invoke
 
 TEXT = "Über a cat,\r\nit was a  Testament\nto cats. Cat"
 COLORED = {"FORCE_COLOR": "1", "TERM": "xterm"}
-
-
-def invoke(*args: str, stdin: str | bytes | None = None, env: dict[str, str] | None = None) -> Result:
-    return CliRunner().invoke(app, list(args), input=stdin, env=env)
-
-
-def assert_refused(result: Result, *parts: str) -> None:
-    assert result.exit_code == 2, result.stderr
-    assert result.stdout == ""
-    assert result.stderr.startswith("antislop: ")
-    assert result.stderr.count("\n") == 1
-    assert all(part in result.stderr for part in parts), result.stderr
 
 
 @pytest.fixture(autouse=True)
@@ -110,7 +97,7 @@ def test_try_takes_several_texts_and_a_number_of_contexts() -> None:
 def test_try_cuts_contexts_to_the_width_of_the_terminal() -> None:
     cats, text = write("cats.txt", "cat"), write("text.txt", "so " * 100 + "cat" + " so" * 100)
     for width in (50, 120):
-        lines = invoke("try", cats, "--text", text, env={"COLUMNS": str(width)}).stdout.splitlines()
+        lines = invoke("try", cats, "--text", text, columns=width).stdout.splitlines()
         assert len(lines[-1]) == width
         assert lines[-1].count("…") == 2
 

@@ -6,32 +6,22 @@ import csv
 import io
 import json
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from antislop.cli.main import app
 from antislop.metrics.definitions import METRICS
 from antislop.metrics.metrics import measure
 from antislop.metrics.tally import Tally
+from tests.support.commands import assert_refused, invoke
 
 TEXTS = [
     "The tapestry fell. “Nobody came,” he said.",
     "It was not a door, but a mouth.",
     "A third text, with more words.",
 ]
-
-
-def invoke(*args: str) -> Result:
-    return CliRunner().invoke(app, ["measure", *args])
-
-
-def assert_refused(result: Result, *parts: str) -> None:
-    assert result.exit_code == 2, result.stderr
-    assert result.stdout == ""
-    assert result.stderr.startswith("antislop: ") and result.stderr.count("\n") == 1
-    assert all(part in result.stderr for part in parts), result.stderr
+run = partial(invoke, "measure")
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +37,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_each_file_is_a_group_with_all_metrics() -> None:
-    result = invoke("a.jsonl", "b.jsonl")
+    result = run("a.jsonl", "b.jsonl")
     assert result.exit_code == 0
     assert "a.jsonl: 6 texts, " in result.stdout and "b.jsonl: 1 texts, " in result.stdout
     assert all(result.stdout.count(f"\n{metric.title} ") >= 2 for metric in METRICS)
@@ -56,7 +46,7 @@ def test_each_file_is_a_group_with_all_metrics() -> None:
 
 
 def test_json_contains_the_results_of_measure_by_group() -> None:
-    result = invoke("a.jsonl", "--by", "arm", "--format", "json", "--resamples", "50", "--seed", "3")
+    result = run("a.jsonl", "--by", "arm", "--format", "json", "--resamples", "50", "--seed", "3")
     groups = {group["group"]: group for group in json.loads(result.stdout)["groups"]}
     assert list(groups) == ["plain", "banned"]
     tally = Tally()
@@ -72,7 +62,7 @@ def test_texts_of_one_prompt_are_resampled_together_and_the_notes_say_so() -> No
     rows = [{"question": f"q{i % 2}", "prompt": f"p{i % 3}", "response": text} for i, text in enumerate(TEXTS * 8)]
     Path("c.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     for column, options in {"prompt": [], "question": ["--prompt-column", "question"]}.items():
-        result = invoke("c.jsonl", "--format", "json", "--resamples", "50", *options)
+        result = run("c.jsonl", "--format", "json", "--resamples", "50", *options)
         group = json.loads(result.stdout)["groups"][0]
         tally = Tally()
         for row in rows:
@@ -87,7 +77,7 @@ def test_texts_of_one_prompt_are_resampled_together_and_the_notes_say_so() -> No
 
 
 def test_csv_has_a_line_for_each_metric_and_the_distance() -> None:
-    result = invoke("a.jsonl", "--format", "csv", "--resamples", "50")
+    result = run("a.jsonl", "--format", "csv", "--resamples", "50")
     rows = list(csv.DictReader(io.StringIO(result.stdout)))
     assert [row["metric"] for row in rows] == [*(metric.name for metric in METRICS), "distance"]
     assert float(rows[0]["low"]) <= float(rows[0]["value"]) <= float(rows[0]["high"])
@@ -95,7 +85,7 @@ def test_csv_has_a_line_for_each_metric_and_the_distance() -> None:
 
 
 def test_hits_of_lists_are_counted_and_one_that_never_occurs_is_named() -> None:
-    result = invoke("b.jsonl", "--bans", "list.txt", "--bans", "never.txt", "--format", "json")
+    result = run("b.jsonl", "--bans", "list.txt", "--bans", "never.txt", "--format", "json")
     metrics = json.loads(result.stdout)["groups"][0]["metrics"]
     assert metrics["bans of list.txt"]["value"] == 1000 / 7
     assert metrics["bans of never.txt"]["value"] == 0
@@ -105,14 +95,14 @@ def test_hits_of_lists_are_counted_and_one_that_never_occurs_is_named() -> None:
 
 def test_loops_and_dashes_are_counted_if_asked_for() -> None:
     Path("loop.txt").write_text("He ran – to the door. " * 3, encoding="utf-8")
-    result = invoke("loop.txt", "--loops", "--no-dashes", "--format", "json")
+    result = run("loop.txt", "--loops", "--no-dashes", "--format", "json")
     metrics = json.loads(result.stdout)["groups"][0]["metrics"]
     assert (metrics["loops"]["value"], metrics["dashes"]["value"]) == (1000 / 15, 3000 / 15)
 
 
 def test_lists_of_the_user_replace_the_bundled_ones() -> None:
     Path("w.json").write_text('["nobody"]')
-    result = invoke("b.jsonl", "--words", "w.json", "--format", "json")
+    result = run("b.jsonl", "--words", "w.json", "--format", "json")
     metrics = json.loads(result.stdout)["groups"][0]["metrics"]
     assert metrics["slop_words"]["value"] == 1000 / 7
     assert metrics["slop_trigrams"]["why"] == "the scale has no slop trigrams"
@@ -121,13 +111,13 @@ def test_lists_of_the_user_replace_the_bundled_ones() -> None:
 
 def test_words_of_the_user_that_never_occur_are_named() -> None:
     Path("w.json").write_text('["xylophone"]')
-    assert "w.json: none of its entries occurs in these texts" in invoke("b.jsonl", "--words", "w.json").stderr
+    assert "w.json: none of its entries occurs in these texts" in run("b.jsonl", "--words", "w.json").stderr
 
 
 def test_intervals_need_no_package_beyond_the_core(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("scipy", "matplotlib", "wordfreq", "jinja2"):
         monkeypatch.setitem(sys.modules, name, None)
-    result = invoke("a.jsonl", "--format", "json")
+    result = run("a.jsonl", "--format", "json")
     assert result.exit_code == 0, result.stderr
     assert any(metric["low"] is not None for metric in json.loads(result.stdout)["groups"][0]["metrics"].values())
 
@@ -136,21 +126,21 @@ def test_unmeasurable_input_is_refused_in_one_sentence() -> None:
     Path("empty.jsonl").write_text("")
     Path("blank.txt").write_text(" \n")
     Path("w.json").write_text("{}")
-    assert_refused(invoke("blank.txt"), "there are no texts in blank.txt")
-    assert_refused(invoke("empty.jsonl"), "empty.jsonl")
-    assert_refused(invoke("none.jsonl"), "none.jsonl")
-    assert_refused(invoke("a.jsonl", "--column", "story"), "a.jsonl:1", "no column story", "arm, response")
-    assert_refused(invoke("a.jsonl", "--by", "model"), "a.jsonl:1", "no column 'model'; there are arm, response")
-    assert_refused(invoke("a.jsonl", "--words", "w.json"), "w.json: contains no list of texts")
-    assert_refused(invoke("a.jsonl", "--bans", "nowhere.txt"), "nowhere.txt")
-    assert_refused(invoke("a.jsonl", "b.jsonl", "./a.jsonl"), "a.jsonl: is named twice: leave one out")
-    assert_refused(invoke("a.jsonl", "--resamples", "1"), "--resamples 1 is too few for the level 0.95: pass 20 or")
-    assert_refused(invoke("a.jsonl", "--resamples", "99", "--level", "0.99"), "pass 100 or more, or 0")
+    assert_refused(run("blank.txt"), "there are no texts in blank.txt")
+    assert_refused(run("empty.jsonl"), "empty.jsonl")
+    assert_refused(run("none.jsonl"), "none.jsonl")
+    assert_refused(run("a.jsonl", "--column", "story"), "a.jsonl:1", "no column story", "arm, response")
+    assert_refused(run("a.jsonl", "--by", "model"), "a.jsonl:1", "no column 'model'; there are arm, response")
+    assert_refused(run("a.jsonl", "--words", "w.json"), "w.json: contains no list of texts")
+    assert_refused(run("a.jsonl", "--bans", "nowhere.txt"), "nowhere.txt")
+    assert_refused(run("a.jsonl", "b.jsonl", "./a.jsonl"), "a.jsonl: is named twice: leave one out")
+    assert_refused(run("a.jsonl", "--resamples", "1"), "--resamples 1 is too few for the level 0.95: pass 20 or")
+    assert_refused(run("a.jsonl", "--resamples", "99", "--level", "0.99"), "pass 100 or more, or 0")
 
 
 def test_texts_without_words_are_undefined_and_not_0() -> None:
     Path("digits.txt").write_text("1 2 3")
-    result = invoke("digits.txt", "--format", "json")
+    result = run("digits.txt", "--format", "json")
     assert {each["why"] for each in json.loads(result.stdout)["groups"][0]["metrics"].values()} == {
         "no words in the texts"
     }

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from typer.testing import CliRunner
+from typer.testing import Result
 
 from antislop import BanList
-from antislop.cli.main import app
 from antislop.profiles.human_rates import Baseline
 from antislop.profiles.profiles import Profile
 from antislop.records.texts import Half, Text, find_half, hash_prompt
+from tests.support.commands import assert_refused, invoke
 
 SLOP = "Her eyes were glinting, a testament to Elara and her fathomless tapestry of tales. Now {} Elara sleeps."
 PLAIN = "The cat sat on the mat, and the dog ran to the door. It was day {}."
@@ -37,26 +37,19 @@ def write(name: str, text: str, *, prompts: int, column: str = "text") -> None:
     Path(name).write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
 
 
-def invoke(*arguments: str):
+def run(*arguments: str, stdin: str | None = None) -> Result:
     memory = ["--memory", "1"] if arguments[0] == "profile" else []
-    return CliRunner().invoke(app, [*arguments, *memory])
-
-
-def refusal(*arguments: str) -> str:
-    result = invoke(*arguments)
-    assert (result.exit_code, result.stdout) == (2, ""), result.output
-    assert result.stderr.count("\n") == 1
-    return result.stderr
+    return invoke(*arguments, *memory, stdin=stdin)
 
 
 def test_from_texts_to_a_profile_to_a_list() -> None:
-    made = invoke("profile", "sloppy.jsonl", "--baseline", "plain.jsonl", "-o", "profile.json")
+    made = run("profile", "sloppy.jsonl", "--baseline", "plain.jsonl", "-o", "profile.json")
     assert (made.exit_code, made.stdout) == (0, ""), made.output
     profile = Profile.load("profile.json")
     assert (profile.texts, profile.prompts, profile.made_with["sources"]) == (40, 10, ["sloppy.jsonl"])
     assert all(entry.examples for entry in profile.entries)
     assert any(entry.is_name for entry in profile.entries)
-    listed = invoke("bans-from", "profile.json", "-o", "bans.txt", "--license", "CC0-1.0")
+    listed = run("bans-from", "profile.json", "-o", "bans.txt", "--license", "CC0-1.0")
     assert (listed.exit_code, listed.stdout) == (0, ""), listed.output
     bans = BanList.load("bans.txt")
     assert bans.license == "CC0-1.0"
@@ -68,14 +61,14 @@ def test_from_texts_to_a_profile_to_a_list() -> None:
 
 def test_the_suffix_decides_whether_a_profile_is_written_as_json_or_as_a_page() -> None:
     for name in ("page.html", "profile.json"):
-        assert invoke("profile", "sloppy.jsonl", "--baseline", "plain.jsonl", "-o", name).exit_code == 0
+        assert run("profile", "sloppy.jsonl", "--baseline", "plain.jsonl", "-o", name).exit_code == 0
     page = Path("page.html").read_text(encoding="utf-8")
     assert page.startswith("<!doctype html>") and "fathomless" in page
     assert json.loads(Path("profile.json").read_text(encoding="utf-8"))["format"] == "antislop profile 1"
 
 
 def test_the_bundled_baseline_is_the_default() -> None:
-    assert invoke("profile", "sloppy.jsonl", "-o", "profile.json").exit_code == 0
+    assert run("profile", "sloppy.jsonl", "-o", "profile.json").exit_code == 0
     baseline = Profile.load("profile.json").baseline
     assert baseline is not None and baseline["words"] > 1_400_000
 
@@ -83,7 +76,7 @@ def test_the_bundled_baseline_is_the_default() -> None:
 def test_the_command_prints_which_texts_and_baselines_it_compared() -> None:
     human = ["--baseline", "plain.jsonl", "--baseline", "more.jsonl"]
     write("more.jsonl", PLAIN, prompts=10)
-    made = invoke("profile", "sloppy.jsonl", *human, "-o", "profile.json")
+    made = run("profile", "sloppy.jsonl", *human, "-o", "profile.json")
     assert made.stderr.startswith("antislop: texts: sloppy.jsonl; compared with: plain.jsonl, more.jsonl\n")
     baseline = Profile.load("profile.json").baseline
     assert baseline is not None and baseline["name"] == "plain.jsonl, more.jsonl"
@@ -92,62 +85,62 @@ def test_the_command_prints_which_texts_and_baselines_it_compared() -> None:
 def test_a_core_install_makes_profiles_and_names_the_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("scipy", "matplotlib", "wordfreq"):
         monkeypatch.setitem(sys.modules, name, None)
-    made = invoke("profile", "sloppy.jsonl", "--baseline", "plain.jsonl", "-o", "profile.json")
+    made = run("profile", "sloppy.jsonl", "--baseline", "plain.jsonl", "-o", "profile.json")
     assert (made.exit_code, made.stdout) == (0, ""), made.output
     assert made.stderr.startswith("antislop: wordfreq is not installed, so human rates are those of the baseline")
     profile = Profile.load("profile.json")
     assert profile.made_with["modern"] is False
     assert all(entry.low is not None for entry in profile.entries)
     assert "testament" in " ".join(entry.text for entry in profile.entries)
-    assert "What fell" in invoke("profile", "--compare", "sloppy.jsonl", "plain.jsonl").stdout
+    assert "What fell" in run("profile", "--compare", "sloppy.jsonl", "plain.jsonl").stdout
     picture = ("profile", "--compare", "sloppy.jsonl", "plain.jsonl", "-o", "x.svg")
-    assert "a picture needs the package matplotlib" in refusal(*picture)
-    assert "wordfreq" in refusal("bans-from", "profile.json")
+    assert_refused(run(*picture), "a picture needs the package matplotlib")
+    assert_refused(run("bans-from", "profile.json"), "wordfreq")
 
 
 def test_a_profile_can_be_written_to_a_pipe() -> None:
-    made = invoke("profile", "sloppy.jsonl", "--baseline", "plain.jsonl", "-o", "-")
-    result = CliRunner().invoke(app, ["bans-from", "-", "-o", "-"], input=made.stdout)
+    made = run("profile", "sloppy.jsonl", "--baseline", "plain.jsonl", "-o", "-")
+    result = run("bans-from", "-", "-o", "-", stdin=made.stdout)
     assert result.stdout.startswith("# antislop 1\n# source: sloppy.jsonl")
     assert not Path("-").exists()
 
 
 def test_a_list_goes_to_standard_output_if_no_file_is_named() -> None:
-    invoke("profile", "sloppy.jsonl", "-o", "profile.json.gz")
-    result = invoke("bans-from", "profile.json.gz", "--forbid", "--top", "2")
+    run("profile", "sloppy.jsonl", "-o", "profile.json.gz")
+    result = run("bans-from", "profile.json.gz", "--forbid", "--top", "2")
     assert result.stdout.startswith("# antislop 1\n# source: sloppy.jsonl")
     assert len([line for line in result.stdout.splitlines() if not line.startswith("#")]) == 2
     assert "weight=" not in result.stdout
 
 
 def test_names_can_be_left_out_or_kept_alone() -> None:
-    invoke("profile", "sloppy.jsonl", "-o", "profile.json")
-    assert "elara" not in invoke("bans-from", "profile.json", "--no-names").stdout.split("\n", 2)[2]
-    only = invoke("bans-from", "profile.json", "--names-only", "--kinds", "word").stdout
+    run("profile", "sloppy.jsonl", "-o", "profile.json")
+    assert "elara" not in run("bans-from", "profile.json", "--no-names").stdout.split("\n", 2)[2]
+    only = run("bans-from", "profile.json", "--names-only", "--kinds", "word").stdout
     assert [line.split("\t")[0] for line in only.splitlines()[2:]] == ["elara"]
 
 
 def test_human_texts_become_a_baseline_the_same_each_time() -> None:
     for name in ("a.json.gz", "b.json.gz"):
-        assert invoke("profile", "plain.jsonl", "--as-baseline", "-o", name).exit_code == 0
+        assert run("profile", "plain.jsonl", "--as-baseline", "-o", name).exit_code == 0
     assert Path("a.json.gz").read_bytes() == Path("b.json.gz").read_bytes()
     made = Baseline.load("a.json.gz")
     assert (made.words, made.min_count, made.count("phrase", "the cat sat")) == (40 * 17 - 1, 3, 40)
     assert list(made.made_with["files"]) == ["plain.jsonl"]
-    assert invoke("profile", "sloppy.jsonl", "--baseline", "a.json.gz", "-o", "profile.json").exit_code == 0
+    assert run("profile", "sloppy.jsonl", "--baseline", "a.json.gz", "-o", "profile.json").exit_code == 0
 
 
 def test_further_human_texts_count_if_their_rates_are_reliably_higher() -> None:
     write("more.jsonl", SLOP, prompts=10, column="human")
     more = ("--also-human", "more.jsonl", "--also-column", "human", "--min-ratio", "0")
-    assert invoke("profile", "sloppy.jsonl", *more, "-o", "profile.json").exit_code == 0
+    assert run("profile", "sloppy.jsonl", *more, "-o", "profile.json").exit_code == 0
     assert max(entry.ratio or 0 for entry in Profile.load("profile.json").entries) < 2
 
 
 def test_the_halves_share_no_prompt_and_leave_none_out() -> None:
     prompts = {}
     for half in get_args(Half):
-        invoke("profile", "sloppy.jsonl", "--half", half, "-o", f"{half}.json")
+        run("profile", "sloppy.jsonl", "--half", half, "-o", f"{half}.json")
         prompts[half] = Profile.load(f"{half}.json").prompts
     assert sum(prompts.values()) == 10 and all(prompts.values())
     texts = [Text(str(i), prompt, "", {}) for i in range(50) for prompt in (None, "p")]
@@ -158,7 +151,7 @@ def test_the_halves_share_no_prompt_and_leave_none_out() -> None:
 
 @pytest.mark.parametrize("kind", ["text", "json", "csv"])
 def test_a_comparison_reports_falls_and_rises(kind: str) -> None:
-    result = invoke("profile", "--compare", "sloppy.jsonl", "plain.jsonl", "--format", kind)
+    result = run("profile", "--compare", "sloppy.jsonl", "plain.jsonl", "--format", kind)
     assert result.exit_code == 0, result.output
     if kind == "text":
         fell, rose = result.stdout.split("What rose")
@@ -172,30 +165,30 @@ def test_a_comparison_reports_falls_and_rises(kind: str) -> None:
 
 def test_comparing_profiles_equals_comparing_their_texts() -> None:
     for name in ("sloppy", "plain"):
-        invoke("profile", f"{name}.jsonl", "--min-ratio", "0", "-o", f"{name}.json")
-    one = json.loads(invoke("profile", "--compare", "sloppy.json", "plain.json", "--format", "json").stdout)
-    other = json.loads(invoke("profile", "--compare", "sloppy.jsonl", "plain.jsonl", "--format", "json").stdout)
+        run("profile", f"{name}.jsonl", "--min-ratio", "0", "-o", f"{name}.json")
+    one = json.loads(run("profile", "--compare", "sloppy.json", "plain.json", "--format", "json").stdout)
+    other = json.loads(run("profile", "--compare", "sloppy.jsonl", "plain.jsonl", "--format", "json").stdout)
     assert {row["text"] for row in one} == {row["text"] for row in other}
 
 
 @pytest.mark.parametrize(("suffix", "mark"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("SVG", b"<?xml")])
 def test_a_comparison_is_drawn(suffix: str, mark: bytes) -> None:
-    result = invoke("profile", "--compare", "sloppy.jsonl", "plain.jsonl", "-o", f"picture.{suffix}")
+    result = run("profile", "--compare", "sloppy.jsonl", "plain.jsonl", "-o", f"picture.{suffix}")
     assert result.exit_code == 0, result.output
     assert Path(f"picture.{suffix}").read_bytes().startswith(mark)
 
 
 def test_a_comparison_names_files_by_the_part_that_differs() -> None:
-    stems = invoke("profile", "--compare", "sloppy.jsonl", "plain.jsonl").stdout
+    stems = run("profile", "--compare", "sloppy.jsonl", "plain.jsonl").stdout
     assert "sloppy" in stems and ".jsonl" not in stems
     Path("sub").mkdir()
     write("sub/sloppy.ndjson", PLAIN, prompts=10)
-    same = invoke("profile", "--compare", "sloppy.jsonl", "sub/sloppy.ndjson").stdout
+    same = run("profile", "--compare", "sloppy.jsonl", "sub/sloppy.ndjson").stdout
     assert "sloppy.jsonl" in same and "sloppy.ndjson" in same
 
 
 def test_equal_texts_show_no_change_and_are_drawn() -> None:
-    result = invoke("profile", "--compare", "plain.jsonl", "plain.jsonl", "-o", "picture.svg")
+    result = run("profile", "--compare", "plain.jsonl", "plain.jsonl", "-o", "picture.svg")
     assert (result.exit_code, result.stdout) == (0, "Nothing certainly fell.\nNothing certainly rose.\n")
     assert "no change is certain" in Path("picture.svg").read_text()
 
@@ -247,15 +240,14 @@ def test_profile_refuses(case: str) -> None:
     Path("sub/a.txt").write_text(PLAIN, encoding="utf-8")
     before = {path: path.read_bytes() for path in Path().rglob("*.*") if path.is_file()}
     arguments, sentence = REFUSED[case]
-    assert sentence in refusal("profile", *arguments)
+    assert_refused(run("profile", *arguments), sentence)
     assert {path: path.read_bytes() for path in Path().rglob("*.*") if path.is_file()} == before
 
 
 def test_a_read_only_place_is_refused_before_texts_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda _, mode: mode != os.W_OK)
-    assert "p.json: can't be written (. is read-only): choose a folder of yours" in refusal(
-        "profile", "sloppy.jsonl", "-o", "p.json"
-    )
+    sentence = "p.json: can't be written (. is read-only): choose a folder of yours"
+    assert_refused(run("profile", "sloppy.jsonl", "-o", "p.json"), sentence)
 
 
 NO_LIST = {
@@ -271,25 +263,25 @@ NO_LIST = {
 @pytest.mark.parametrize("case", NO_LIST)
 def test_bans_from_refuses(case: str) -> None:
     Path("list.json").write_text('["delve"]', encoding="utf-8")
-    invoke("profile", "sloppy.jsonl", "-o", "profile.json")
-    invoke("profile", "sloppy.jsonl", "--min-count", "1000", "-o", "nothing.json")
+    run("profile", "sloppy.jsonl", "-o", "profile.json")
+    run("profile", "sloppy.jsonl", "--min-count", "1000", "-o", "nothing.json")
     arguments, sentence = NO_LIST[case]
-    assert sentence in refusal("bans-from", *arguments)
+    assert_refused(run("bans-from", *arguments), sentence)
 
 
 def test_texts_of_too_few_prompts_make_an_empty_profile_with_a_hint() -> None:
     write("one.jsonl", SLOP, prompts=1)
-    made = invoke("profile", "one.jsonl", "-o", "profile.json")
+    made = run("profile", "one.jsonl", "-o", "profile.json")
     assert "40 texts, 1 prompt; listed: 0 words, 0 phrases, 0 content n-grams, 0 constructions" in made.stderr
     assert "no entry comes from 2 prompts: pass texts of more prompts, or --min-prompts 1" in made.stderr
-    assert "nothing comes" not in invoke("profile", "one.jsonl", "--min-prompts", "1", "-o", "profile.json").stderr
+    assert "nothing comes" not in run("profile", "one.jsonl", "--min-prompts", "1", "-o", "profile.json").stderr
 
 
 @pytest.mark.parametrize("command", [["lint"], ["try", "--text", "plain.jsonl"]])
 def test_a_profile_used_as_a_list_is_recognized(command: list[str]) -> None:
-    invoke("profile", "sloppy.jsonl", "-o", "profile.json")
+    run("profile", "sloppy.jsonl", "-o", "profile.json")
     sentence = "profile.json:1: a profile, not a list: make a list of it with antislop bans-from"
-    assert sentence in refusal(command[0], "profile.json", *command[1:])
+    assert_refused(run(command[0], "profile.json", *command[1:]), sentence)
 
 
 def test_too_little_memory_is_reported() -> None:
@@ -297,6 +289,6 @@ def test_too_little_memory_is_reported() -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(counting, "MAX_CANDIDATES", 20)
-        made = invoke("profile", "sloppy.jsonl", "-o", "profile.json")
+        made = run("profile", "sloppy.jsonl", "-o", "profile.json")
     assert "--memory was too small for counts from 5: counted from " in made.stderr
     assert Profile.load("profile.json").made_with["min_count"] > 5

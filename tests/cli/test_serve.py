@@ -13,19 +13,11 @@ from typing import Any
 
 import httpx
 import pytest
-from click.testing import Result
-from typer.testing import CliRunner
 
-from antislop.cli.main import app
+from tests.support.commands import assert_refused, invoke
 
 COMMAND = [sys.executable, "-m", "antislop", "serve", "--port", "0", "--api-key-env", "SERVE_KEY", "--no-bans"]
 HEADERS = {"Authorization": "Bearer secret"}
-
-
-def invoke(*args: str) -> Result:
-    result = CliRunner().invoke(app, ["serve", *args], env={"COLUMNS": "80"})
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result
 
 
 def test_a_model_is_served_until_a_signal_comes() -> None:
@@ -62,17 +54,13 @@ def test_a_model_is_served_until_a_signal_comes() -> None:
     ],
 )
 def test_what_can_not_be_served_is_refused_with_a_sentence(args: tuple[str, ...], message: str) -> None:
-    result = invoke(*args)
-    assert result.exit_code == 2
-    assert result.stderr.startswith("antislop: ") and result.stderr.count("\n") == 1
-    assert message in result.stderr
+    assert_refused(invoke("serve", *args), message)
 
 
 def test_a_port_in_use_is_refused_before_the_model_is_loaded() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        result = invoke("--port", str(listener.getsockname()[1]), "--model", "/no/such/model", "--no-bans")
-    assert result.exit_code == 2
-    assert "can't be used" in result.stderr and "pass another --port" in result.stderr
+        result = invoke("serve", "--port", str(listener.getsockname()[1]), "--model", "/no/such/model", "--no-bans")
+    assert_refused(result, "can't be used", "pass another --port")
 
 
 def test_an_upstream_server_that_is_not_there_is_one_sentence() -> None:
@@ -80,9 +68,8 @@ def test_an_upstream_server_that_is_not_there_is_one_sentence() -> None:
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
-    result = invoke("--port", "0", "--upstream", url, "--tokenizer", str(FOLDER / "tiny"), "--no-bans")
-    assert result.exit_code == 2
-    assert result.stderr.startswith(f"antislop: --upstream {url}: ") and result.stderr.count("\n") == 1
+    result = invoke("serve", "--port", "0", "--upstream", url, "--tokenizer", str(FOLDER / "tiny"), "--no-bans")
+    assert_refused(result, f"antislop: --upstream {url}: ")
 
 
 def test_a_missing_package_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,7 +77,7 @@ def test_a_missing_package_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> N
         return None if name == "uvicorn" else find_spec(name, *args)
 
     monkeypatch.setattr("importlib.util.find_spec", find)
-    result = invoke("--no-bans")
+    result = invoke("serve", "--no-bans")
     assert (result.exit_code, result.stderr) == (
         2,
         "antislop: serving needs the package uvicorn: pip install 'antislop-lm[serve]'\n",

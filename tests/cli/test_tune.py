@@ -6,10 +6,12 @@ import errno
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
-import time
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,47 +19,72 @@ import pytest
 import torch
 from huggingface_hub import ModelCard
 from transformers import AutoModelForCausalLM
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 import antislop
-from antislop.cli.main import app
 from antislop.cli.options import BanOptions, ModelOptions
 from antislop.cli.tune_auto import AutoOptions, list_stages, split_prompts
 from antislop.data import FOLDER
+from antislop.evaluation import html_report
 from antislop.hf.vocabulary import fingerprint_tokenizer
 from antislop.records.prompts import read_prompts
+from antislop.tuning import tuning
+from antislop.tuning.trainer import FTPOTrainer
+from tests.support.commands import assert_refused, invoke
 
 FEW = ("--lora-r", "4", "--epochs", "1", "--batch-size", "8")
+FORMS = {"adapter": FEW, "merged": (*FEW, "--merge"), "full": (*FEW[2:], "--full")}
 
 
 @pytest.fixture(autouse=True)
 def pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Final-token pairs of the bundled model, in the working folder."""
-    monkeypatch.chdir(tmp_path)
+    return enter(tmp_path, monkeypatch)
+
+
+def enter(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make a folder the working one, write pairs there, and return their path."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(tuning, "SKIPPED", 0)
+    monkeypatch.setattr(tuning, "PROBE_TOKENS", 4)  # or counting takes most of the time
     _, tokenizer = antislop.tiny_model()
     row = {"rejected_id": 264, "chosen_ids": [261, 270, 288], "tokenizer": fingerprint_tokenizer(tokenizer)}
     contexts = [tokenizer(f"One day the old house number {number} was")["input_ids"] for number in range(24)]
-    path = tmp_path / "pairs.jsonl"
+    path = folder / "pairs.jsonl"
     path.write_text("".join(json.dumps(row | {"context_ids": ids}) + "\n" for ids in contexts), encoding="utf-8")
     return path
 
 
 def run(*arguments: str) -> Result:
-    return CliRunner().invoke(app, ["tune", "pairs.jsonl", "-o", "tuned", *arguments])
+    return invoke("tune", "pairs.jsonl", "-o", "tuned", *arguments)
+
+
+Tune = Callable[[str], tuple[Result, Path]]
+
+
+@pytest.fixture(scope="module")
+def tune_as(tmp_path_factory: pytest.TempPathFactory) -> Tune:
+    """Tunes once in each of `FORMS`, and returns what the command said and its folder."""
+
+    @cache
+    def tune(form: str) -> tuple[Result, Path]:
+        folder = tmp_path_factory.mktemp(form)
+        with pytest.MonkeyPatch.context() as patch:
+            enter(folder, patch)
+            return run(*FORMS[form]), folder / "tuned"
+
+    return tune
 
 
 @pytest.mark.slow
-def test_an_adapter_and_a_merged_model_load_and_write_the_same(tmp_path: Path) -> None:
+def test_an_adapter_and_a_merged_model_load_and_write_the_same(tune_as: Tune) -> None:
     from peft import AutoPeftModelForCausalLM
 
-    assert run(*FEW).exit_code == 0
-    tiny = Path(antislop.__file__).parent / "data" / "tiny"
-    config = json.loads((tmp_path / "tuned" / "adapter_config.json").read_text(encoding="utf-8"))
+    tiny, (_, folder) = Path(antislop.__file__).parent / "data" / "tiny", tune_as("adapter")
+    config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
     assert Path(config["base_model_name_or_path"]) == tiny, "the base is found again"
-    adapted = AutoPeftModelForCausalLM.from_pretrained(tmp_path / "tuned", dtype=torch.float32)
-    (tmp_path / "tuned").rename(tmp_path / "adapter")
-    assert run(*FEW, "--merge").exit_code == 0
-    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "tuned", dtype=torch.float32)
+    adapted = AutoPeftModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    merged = AutoModelForCausalLM.from_pretrained(tune_as("merged")[1], dtype=torch.float32)
     ids = torch.tensor([[0, 312, 1006, 1588]])
     assert torch.allclose(adapted(ids).logits, merged(ids).logits, atol=1e-5)
     plain, _ = antislop.tiny_model()
@@ -65,21 +92,20 @@ def test_an_adapter_and_a_merged_model_load_and_write_the_same(tmp_path: Path) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", ["--full", "--merge", "--lora-r=4"])
-def test_a_tuned_folder_needs_no_antislop_to_be_loaded(form: str) -> None:
-    few = [option for option in FEW if form == "--merge" or option not in FEW[:2]]
-    assert run(*few, form).exit_code == 0
+def test_a_tuned_folder_needs_no_antislop_to_be_loaded(tune_as: Tune) -> None:
     program = (
-        "import sys, transformers, peft; sys.modules['antislop'] = None; name = sys.argv[1]\n"
-        "library = peft if name == 'AutoPeftModelForCausalLM' else transformers\n"
-        "tokenizer = transformers.AutoTokenizer.from_pretrained('tuned')\n"
-        "ids = tokenizer('The old house', return_tensors='pt')['input_ids']\n"
-        "print(len(getattr(library, name).from_pretrained('tuned').generate(input_ids=ids, max_new_tokens=4)[0]))"
+        "import sys, transformers, peft; sys.modules['antislop'] = None\n"
+        "for folder in sys.argv[1:]:\n"
+        "    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)\n"
+        "    kind = peft.AutoPeftModelForCausalLM if 'adapter' in folder else transformers.AutoModelForCausalLM\n"
+        "    ids = tokenizer('The old house', return_tensors='pt')['input_ids']\n"
+        "    print(len(kind.from_pretrained(folder).generate(input_ids=ids, max_new_tokens=4)[0]))"
     )
-    name = "AutoPeftModelForCausalLM" if form.startswith("--lora") else "AutoModelForCausalLM"
-    done = subprocess.run([sys.executable, "-c", program, name], capture_output=True, text=True)
+    folders = [str(tune_as(form)[1]) for form in FORMS]
+    done = subprocess.run([sys.executable, "-c", program, *folders], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) > 4
+    lengths = [int(line) for line in done.stdout.split()]
+    assert len(lengths) == len(FORMS) and min(lengths) > 4
 
 
 @pytest.mark.slow
@@ -87,22 +113,23 @@ def test_passages_that_repeat_are_trained_against(pairs: Path) -> None:
     make_prompts(12)
     pairs.unlink()
     loops = ("--no-bans", "--loops")
-    command = ["dataset", "prompts.jsonl", "-o", "run.jsonl", *loops, "--temperature", "0.3", "--n", "2"]
-    made = CliRunner().invoke(app, [*command, "--pairs", "pairs.jsonl", "--pairs-format", "tokens"])
+    command = ["dataset", "prompts.jsonl", "-o", "run.jsonl", *loops, "--temperature", "0.2", "--max-new-tokens", "120"]
+    made = invoke(*command, "--pairs", "pairs.jsonl", "--pairs-format", "tokens")
     assert made.exit_code == 0, made.stderr
     result = run(*FEW, *loops, "--min-chosen", "1", "--batch-size", "2")
     assert result.exit_code == 0 and "the chosen side wins in" in result.stderr
 
 
-def test_what_it_says(tmp_path: Path) -> None:
-    result = run(*FEW)
+def test_what_it_says(tune_as: Tune) -> None:
+    result, folder = tune_as("adapter")
     assert "24 rows of 24 in pairs.jsonl" in result.stderr and "3 steps; the chosen side wins in" in result.stderr
     assert "banned phrases per 1,000 words, in a few samples: " in result.stderr
-    card = ModelCard.load(tmp_path / "tuned" / "README.md")
+    card = ModelCard.load(folder / "README.md")
     data = card.data.to_dict()
     assert (data["library_name"], data["license"], data["tags"]) == ("peft", "apache-2.0", ["antislop", "ftpo"])
     assert "| rank | `4` |" in card.text and "24 places" in card.text
     assert "The bans come from: the bundled list." in card.text
+    assert "share of wins" in (folder / tuning.PLOT).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -140,7 +167,7 @@ def test_auto_writes_into_no_folder_of_others() -> None:
     Path("all").mkdir()
     Path("prompts.jsonl").rename("all/held-out.jsonl")
     before = Path("all/held-out.jsonl").read_bytes()
-    result = CliRunner().invoke(app, [*AUTO, "--prompts", "all/held-out.jsonl", "--n", "1", "--max-new-tokens", "9"])
+    result = invoke(*AUTO, "--prompts", "all/held-out.jsonl", "--n", "1", "--max-new-tokens", "9")
     assert result.exit_code == 2 and "all: has other files: choose a new folder" in result.stderr
     assert Path("all/held-out.jsonl").read_bytes() == before
 
@@ -155,13 +182,12 @@ def test_a_package_that_a_later_command_lacks_is_named_before_the_first(
     assert result.exit_code == 2 and "pip install 'antislop-lm[" in result.stderr and not Path("all").exists()
 
 
-def test_the_model_that_is_read_is_not_overwritten() -> None:
-    assert run(*FEW[2:], "--full").exit_code == 0
+def test_the_model_that_is_read_is_not_overwritten(tune_as: Tune) -> None:
+    shutil.copytree(tune_as("full")[1], "tuned")
     before = {path: path.read_bytes() for path in Path("tuned").iterdir()}
     for force in ((), ("--force",)):
-        result = run(*FEW[2:], "--full", "--model", "./tuned", *force)
-        assert result.exit_code == 2
-        assert "tuned: is the folder of the model that is tuned: choose another one" in result.stderr
+        result = run(*FORMS["full"], "--model", "./tuned", *force)
+        assert_refused(result, "tuned: is the folder of the model that is tuned: choose another one")
     assert {path: path.read_bytes() for path in Path("tuned").iterdir()} == before
 
 
@@ -228,8 +254,7 @@ def test_an_output_that_can_not_be_written_is_refused_before_any_work(
     if "new" in out:
         monkeypatch.setattr(os, "access", refuse_writing)
     options = ["--auto", "--prompts", "prompts.jsonl"] if way == "--auto" else [way]
-    result = CliRunner().invoke(app, ["tune", *options, "-o", out, *FEW])
-    assert result.exit_code == 2 and sentence in result.stderr and result.stderr.count("\n") == 1, result.stderr
+    assert_refused(invoke("tune", *options, "-o", out, *FEW), sentence)
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -242,7 +267,7 @@ def test_a_folder_that_can_not_be_made_is_reported_in_a_sentence(way: str, monke
 
     monkeypatch.setattr(Path, "mkdir", refuse)
     options = ["--auto", "--prompts", "prompts.jsonl"] if way == "--auto" else [way]
-    result = CliRunner().invoke(app, ["tune", *options, "-o", "tuned", *FEW])
+    result = invoke("tune", *options, "-o", "tuned", *FEW)
     assert result.exit_code == 2
     assert "tuned: can't be written (Permission denied): choose a folder of yours" in result.stderr
 
@@ -263,20 +288,23 @@ def test_a_folder_with_other_files_is_left_alone(tmp_path: Path) -> None:
     assert run(*FEW, "--force").exit_code == 2
 
 
-@pytest.mark.slow
-def test_ctrl_c_keeps_a_checkpoint_from_which_the_command_goes_on(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "antislop", "tune", "pairs.jsonl", "-o", "tuned", *FEW, "--epochs", "20"]
-    command += ["--stop-at-win", "2"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        while process.poll() is None and not [*(tmp_path / "tuned" / "checkpoints").glob("checkpoint-*")]:
-            time.sleep(0.05)
-        process.send_signal(signal.SIGINT)
-        _, said = process.communicate()
-    assert process.returncode == 130 and "run the same command again to resume" in said
-    steps = sorted(int(path.name.split("-")[1]) for path in (tmp_path / "tuned" / "checkpoints").iterdir())
-    assert steps and steps[-1] < 60
-    ended = subprocess.run(command, stderr=subprocess.PIPE, text=True, env=os.environ)
-    assert ended.returncode == 0 and "60 steps" in ended.stderr
+def test_ctrl_c_keeps_a_checkpoint_from_which_the_command_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    command, log = (*FEW, "--epochs", "3", "--stop-at-win", "2"), FTPOTrainer.log
+    steps: list[int] = []
+
+    def interrupt(trainer: FTPOTrainer, *args: Any) -> None:
+        log(trainer, *args)
+        steps.append(trainer.state.global_step)
+        if len(steps) == 4:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(FTPOTrainer, "log", interrupt)
+    stopped = run(*command)
+    assert stopped.exit_code == 130 and "run the same command again to resume" in stopped.stderr
+    assert [path.name for path in Path("tuned/checkpoints").iterdir()] == ["checkpoint-5"]
+    ended = run(*command)
+    assert ended.exit_code == 0 and "9 steps" in ended.stderr
+    assert steps.count(1) == 1 and {*steps} == {*range(1, 10)}, "no step is taken again"
 
 
 AUTO = ("tune", "--auto", "-o", "all", "--full", "--epochs", "1")
@@ -288,20 +316,20 @@ def make_prompts(number: int) -> None:
 
 
 @pytest.mark.slow
-def test_everything_is_made_from_prompts_and_resumes() -> None:
-    make_prompts(24)
-    command = [*AUTO, "--prompts", "prompts.jsonl", "--n", "4", "--max-new-tokens", "120"]
-    first = CliRunner().invoke(app, command)
+def test_everything_is_made_from_prompts_and_resumes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(html_report, "draw_figures", lambda _: {})  # which takes long
+    make_prompts(12)
+    command = ("--n", "4", "--max-new-tokens", "60", "--batch-size", "2")
+    first = run_auto(*command)
     assert first.exit_code == 0, first.stderr
     report = json.loads(Path("all/report/summary.json").read_text(encoding="utf-8"))
     assert [*report["arms"]] == ["plain", "sampler", "tuned", "tuned-and-sampler"]
     Path("all/report/report.html").unlink()
-    again = CliRunner().invoke(app, command)
+    again = run_auto(*command)
     assert again.exit_code == 0 and again.stderr.count("(done before)") == 3 and Path("all/report/report.html").exists()
-    other = CliRunner().invoke(app, [*command, "--seed", "1"])
-    assert other.exit_code == 2 and "all: was begun with --auto --prompts prompts.jsonl" in other.stderr
-    make_prompts(23)
-    assert "all: was begun with other prompts" in CliRunner().invoke(app, command).stderr
+    assert "all: was begun with --auto --prompts prompts.jsonl" in run_auto(*command, "--seed", "1").stderr
+    make_prompts(11)
+    assert "all: was begun with other prompts" in run_auto(*command).stderr
 
 
 def test_the_stages_take_the_options_of_the_command() -> None:
@@ -325,7 +353,7 @@ def test_the_stages_take_the_options_of_the_command() -> None:
 
 
 def run_auto(*arguments: str) -> Result:
-    return CliRunner().invoke(app, [*AUTO, "--prompts", "prompts.jsonl", *arguments])
+    return invoke(*AUTO, "--prompts", "prompts.jsonl", *arguments)
 
 
 def test_too_few_prompts_are_refused_before_a_text_is_written() -> None:

@@ -10,18 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from antislop.cli.main import app
 from antislop.trace import Finished, Rewound, Trace
+from tests.support.commands import invoke
 
 SEED = ("The old house", "--seed", "5")
-
-
-def invoke(*args: str, stdin: bytes | None = None, columns: int = 80) -> Result:
-    result = CliRunner().invoke(app, args, input=stdin, env={"COLUMNS": str(columns)})
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result
 
 
 @pytest.fixture(scope="module")

@@ -118,26 +118,20 @@ def test_a_drafted_ban_is_drawn_by_its_own_probability() -> None:
     assert p_value(draw(model, LETTERS, bans, Biased(4, reports=True), times=3 * TIMES), expected) > 1e-4
 
 
-@given(
-    left=st.lists(st.floats(0, 1), min_size=4, max_size=4),
-    proposal=st.lists(st.floats(0.01, 1), min_size=4, max_size=4),
-)
-def test_drawing_beside_a_proposal_draws_from_the_remaining_probability(
-    left: list[float], proposal: list[float]
-) -> None:
-    """Summed over proposals, a token has its own probability; with equal distributions, all proposals are accepted."""
-    if sum(left) < 0.1:
-        return
-    p, q = (np.array(weights) / sum(weights) for weights in (left, proposal))
-    rest = np.clip(p - q, 0, None)
-    accepted = np.minimum(p, q)
-    rejected = 1 - accepted.sum()
-    assert np.allclose(accepted + (rejected * rest / rest.sum() if rest.sum() > 1e-9 else 0), p, atol=1e-6)
-    scores = torch.tensor(p, dtype=torch.float32).log()[None]
-    table = DenseTable(LogitsBatch(scores, scores))
-    torch.manual_seed(0)
-    token = int(np.argmax(p))
-    assert table.draw_beside(token, torch.tensor(p, dtype=torch.float32)) == token
+@pytest.mark.parametrize("seed", range(4))
+def test_a_token_that_is_drawn_beside_a_proposal_has_its_own_probability(seed: int) -> None:
+    """Whatever is proposed; as often as possible the token is the proposed one."""
+    random = np.random.default_rng(seed)
+    p, q = random.dirichlet(np.full(4, 0.5), size=2)
+    if seed == 0:
+        q = p  # then each proposal is accepted
+    scores, proposal = torch.tensor(p, dtype=torch.float32).log()[None], torch.tensor(q, dtype=torch.float32)
+    torch.manual_seed(seed)
+    proposed = random.choice(4, p=q, size=TIMES).tolist()
+    drawn = [DenseTable(LogitsBatch(scores, scores)).draw_beside(token, proposal) for token in proposed]
+    assert p_value(Counter((token,) for token in drawn), {(token,): p[token] for token in range(4)}) > 1e-4
+    accepted = sum(map(int.__eq__, drawn, proposed)) / TIMES
+    assert accepted == pytest.approx(np.minimum(p, q).sum(), abs=4 * 0.5 / TIMES**0.5)
 
 
 def test_a_correct_draft_saves_passes() -> None:

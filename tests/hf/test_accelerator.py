@@ -52,7 +52,7 @@ TOKENIZER = build_tokenizer()
 BANS = [Ban(piece, edges="anywhere") for piece in ("ab", "cd", "ea", "fa", "bde", "h")]
 SAMPLER = AntiSlop(TOKENIZER, [*BANS, Ban("i", edges="anywhere", weight=0.3)])
 PROMPTS = ((2, 5, 9, 3, 12, 7), (4, 8, 3, 30, 22, 9, 11, 2, 6, 13, 40), (21, 3, 8))
-DRAWS: dict[str, Any] = {"max_new_tokens": 30, "do_sample": True, "suppress_tokens": [0, 1]}
+DRAWS: dict[str, Any] = {"max_new_tokens": 18, "do_sample": True, "suppress_tokens": [0, 1]}
 GREEDY = {"do_sample": False, "num_return_sequences": 1}
 DICT = {"return_dict_in_generate": True}
 

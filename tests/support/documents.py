@@ -144,6 +144,6 @@ def check_command(program: str, arguments: list[str]) -> None:
 def _shorten(arguments: list[str]) -> list[str]:
     """Return options that make a command quick, since a short run tests the same."""
     if arguments[0] == "tune":
-        return ["--batch-size", "4"]  # for the few rows of short texts
+        return ["--batch-size", "4", "--epochs", "2"]  # for the few rows of short texts
     writes = arguments[0] in ("generate", "dataset", "eval") and "--outputs" not in arguments
     return ["--max-new-tokens", "24"] if writes and "--max-new-tokens" not in arguments else []

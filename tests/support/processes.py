@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import packages_distributions, requires
 from pathlib import Path
 from typing import Any
@@ -56,11 +57,14 @@ class ServingProcess:
         return ticks / os.sysconf("SC_CLK_TCK")
 
 
+_list_packages = cache(packages_distributions)
+
+
 def start_command(arguments: Sequence[str], *, installed: Collection[str], **options: Any) -> subprocess.Popen[str]:
     """Start a command of `antislop` that can import the package and some installed distributions, and nothing else."""
     hidden = {
         module
-        for module, names in packages_distributions().items()
+        for module, names in _list_packages().items()
         if module != "antislop" and not set(map(canonicalize_name, names)) & set(installed)
     }
     code = _WITH_MODULES_HIDDEN.format(hidden=hidden, arguments=["antislop", *arguments])

@@ -19,14 +19,17 @@ from antislop import BanList
 from antislop.errors import InputError
 from antislop.hf.vocabulary import fingerprint_tokenizer
 from antislop.lists.hub import CARD
+from antislop.tuning import tuning
 from antislop.tuning.dpo import TextPair, load_text_pairs
 from antislop.tuning.rows import FTPORow, load_pairs
 from antislop.tuning.trainer import FTPOConfig, FTPOTrainer, collate, make_adapter
-from antislop.tuning.tuning import CHECKPOINTS, PLOT, SKIPPED, TuneSpec, _Probe, tune
+from antislop.tuning.tuning import CHECKPOINTS, PLOT, TuneSpec, _Probe, tune
 from tests.support.letters import END, START, build_model, build_tokenizer
 
 SPEC = TuneSpec(rank=4, layers=1, rate=0.02, epochs=2.0, batch_size=4, stop_at_win=2.0)
 SPECS = {"ftpo": SPEC, "dpo": replace(SPEC, loss="dpo")}
+BRIEF = {loss: replace(spec, epochs=0.75) for loss, spec in SPECS.items()}
+"""Four steps: the first one warms up, and by the fourth the weights have drifted beyond the slack."""
 TEXTS = [TextPair("ab"[: i % 2 + 1] * (i // 4 + 1), "cd"[i % 2 :] * 2, " b."[: i % 3 + 1]) for i in range(24)]
 BANS = BanList(["ab"])
 
@@ -59,8 +62,10 @@ def train(out: Path, spec: TuneSpec = SPEC, **options: Any) -> dict[str, torch.T
     model: Any = LlamaForCausalLM(build_model().config)
     model.load_state_dict(build_model().state_dict())
     rows: Any = make_rows() if spec.loss == "ftpo" else TEXTS
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("antislop.tuning.tuning.PROBE_TOKENS", SKIPPED + 4)  # or counting takes most of the time
+    with pytest.MonkeyPatch.context() as patch:  # or counting and drawing take most of the time
+        patch.setattr(tuning, "SKIPPED", 0)
+        patch.setattr(tuning, "PROBE_TOKENS", 4)
+        patch.setattr(tuning, "draw_curves", lambda history, path, **_: path.touch())
         result = tune(model, build_tokenizer(), rows, out, spec=spec, **{"bans": BANS, "made_with": {}, **options})
     return {} if result is None else load(out, spec).state_dict()
 
@@ -105,6 +110,12 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, torch
     return {loss: train(tmp_path_factory.mktemp("tuned") / "out", spec) for loss, spec in SPECS.items()}
 
 
+@pytest.fixture(scope="module")
+def briefly(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, torch.Tensor]]:
+    """The weights after a few steps with each loss."""
+    return {loss: train(tmp_path_factory.mktemp("briefly") / "out", spec) for loss, spec in BRIEF.items()}
+
+
 def test_all_options_are_tried() -> None:
     assert {name for _, name in CASES} | {"loss", "merge"} == {field.name for field in fields(TuneSpec)}
 
@@ -112,9 +123,9 @@ def test_all_options_are_tried() -> None:
 @pytest.mark.parametrize(
     ("loss", "name"), [pytest.param(*case, marks=[pytest.mark.slow] * (case[1] != "margin")) for case in CASES]
 )
-def test_each_option_changes_the_weights(loss: str, name: str, tuned: Any, tmp_path: Path) -> None:
-    changed = replace(SPECS[loss], **{name: (CHANGES | {"beta": 1.0})[name]})
-    assert differ(train(tmp_path / "out", changed), tuned[loss]) > 1e-5
+def test_each_option_changes_the_weights(loss: str, name: str, briefly: Any, tmp_path: Path) -> None:
+    changed = replace(BRIEF[loss], **{name: (CHANGES | {"beta": 1.0})[name]})
+    assert differ(train(tmp_path / "out", changed), briefly[loss]) > 1e-5
 
 
 @pytest.mark.parametrize("loss", SPECS)
