@@ -9,7 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_core import from_json
 from starlette.requests import ClientDisconnect, Request
 
-from antislop.decoding.policy import Method
+from antislop.decoding.policy import MAX_REWINDS, Method
 from antislop.endpoint.sampling import Sampling
 from antislop.server.bodies.foreign_fields import translate_fields
 from antislop.server.request_errors import RequestError, shorten
@@ -19,6 +19,8 @@ BODY_LIMIT = 2**20
 MAX_CHOICES = 128
 """Texts of one request."""
 MAX_STOPS = 64
+MOST_REWINDS = 1000
+"""The highest `max_rewinds`: with method "text", it alone limits the work for a text."""
 MAX_ALTERNATIVES = 20
 MAX_BIASES = 1024
 MAX_SCHEMA = 65_536
@@ -162,7 +164,10 @@ class GenerationBody(_StrictModel):
     banned_regex: Phrases = []
     ban_weights: dict[str, Share] = {}
     ban_method: Method = "exact"
+    on_exhausted: Literal["concede", "stop"] = "concede"
+    max_rewinds: Annotated[int, Field(ge=0, le=MOST_REWINDS)] = MAX_REWINDS
     use_global_bans: bool = True
+    ban_list: str = ""
     exempt: Phrases = []
 
     @property
