@@ -11,11 +11,10 @@ from starlette.requests import ClientDisconnect, Request
 
 from antislop.decoding.policy import MAX_REWINDS, Method
 from antislop.endpoint.sampling import Sampling
+from antislop.lists.reading import MAX_SENT_SIZE
 from antislop.server.bodies.foreign_fields import translate_fields
 from antislop.server.request_errors import RequestError, shorten
 
-BODY_LIMIT = 2**20
-"""Bytes of a body."""
 MAX_CHOICES = 128
 """Texts of one request."""
 MAX_STOPS = 64
@@ -277,8 +276,10 @@ async def _read_bytes(request: Request) -> bytes:
     try:
         async for piece in request.stream():
             data += piece
-            if len(data) > BODY_LIMIT:
-                raise RequestError(413, f"the body has more than {BODY_LIMIT:,} bytes: send a shorter prompt or list")
+            if len(data) > MAX_SENT_SIZE:
+                raise RequestError(
+                    413, f"the body has more than {MAX_SENT_SIZE:,} bytes: send a shorter prompt or list"
+                )
     except ClientDisconnect:
         raise RequestError(499, "the client closed the connection") from None
     return bytes(data)
