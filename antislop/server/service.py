@@ -191,18 +191,19 @@ class Service:
         """Return which list the name of a model chooses. Raises `RequestError`."""
         models = self.models
         if name is not None and name not in models:
-            message = f"the model {name[:80]!r} is not served here: pass {_write_choice(models)}, or leave it out"
+            choice = ", ".join(map(repr, models))
+            message = f"the model {name[:80]!r} is not served here: pass {choice}, or leave it out"
             raise RequestError(404, message, param="model", code="model_not_found")
         return "" if name is None else models[name]
 
     def choose_list(self, body: GenerationBody) -> str:
         """Return the list that a body names by `ban_list`, or else by its model. Raises `RequestError`."""
-        chosen, named = self.read_model(body.model), [*self.lists][1:]
+        chosen, named = self.read_model(body.model), ", ".join(repr(name) for name in self.lists if name)
         if body.ban_list and chosen and chosen != body.ban_list:
             message = f"model names the list {chosen!r}, and ban_list {shorten(body.ban_list)}: pass one of them"
             raise RequestError(400, message, param="ban_list")
         if body.ban_list not in self.lists:
-            choice = f"pass {_write_choice(named)}" if named else "start it with --list NAME=FILE"
+            choice = f"pass {named}" if named else "start it with --list NAME=FILE"
             message = f"the server has no list {shorten(body.ban_list)}: {choice}, or leave ban_list out"
             raise RequestError(400, message, param="ban_list")
         return body.ban_list or chosen
@@ -226,7 +227,6 @@ class Service:
         return wanted
 
     async def _compile(self, body: GenerationBody, chosen: str) -> CompiledBans:
-        """Return the bans of a body, which add to the list that it chose."""
         if chosen:  # the server's own list, which `use_global_bans` is about, is left out anyway
             body = body.model_copy(update={"use_global_bans": True})
         own, digest = self.lists[chosen], digest_bans(body)
@@ -242,13 +242,3 @@ def check_names(names: Iterable[str]) -> None:
     for name in names:
         if not re.fullmatch(r"[\w.-]{1,64}", name, re.ASCII):
             raise InputError(f"{name!r} is not a name for a list: pass 1 to 64 letters, digits and any of . _ -")
-
-
-def _write_choice(names: Iterable[str]) -> str:
-    """Return names for a message.
-
-    >>> _write_choice(["a", "b", "c"])
-    "'a', 'b' or 'c'"
-    """
-    *others, last = map(repr, names)
-    return f"{', '.join(others)} or {last}" if others else last

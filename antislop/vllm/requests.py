@@ -49,6 +49,8 @@ NO_BEAMS = "bans and beam search can't be combined inside vLLM: sample, with use
 OnGreedy = Literal["refuse", "pass"]
 Method = Literal["reject", "thin"]
 Resume = Literal["hold", "preempt"]
+FoundList: TypeAlias = "tuple[RequestOptions, CompiledBans | None]"
+"""What a request asks for, and its compiled list; None if it has no bans."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,8 +122,6 @@ def _write_config(extra_args: Mapping[str, Any] | None) -> str:
 
 @lru_cache(LISTS_KEPT)
 def _read_request(config: str) -> RequestOptions:
-    if len(config) > MAX_SENT_SIZE:
-        raise _refuse_size(len(config), MAX_SENT_SIZE, "characters of JSON")
     found = _read_fields(config, {"bans", "exempt", "use_global_bans", "events"}, place=PLACE)
     entries, exempt = found.get("bans", []), found.get("exempt", [])
     switches = {"use_global_bans": True, "events": False}
@@ -133,11 +133,11 @@ def _read_request(config: str) -> RequestOptions:
         switches[name] = found.get(name, switches[name])
         if not isinstance(switches[name], bool):
             raise InputError(f"{name} is {switches[name]!r}: pass true or false")
-    _check_size(entries, exempt)
+    _check_size(config, entries, exempt)
     return RequestOptions(bans=combine_bans(BanList(map(_read_entry, entries)), exempt=exempt), **switches)
 
 
-def _check_size(entries: Sequence[object], exempt: Sequence[object]) -> None:
+def _check_size(config: str, entries: Sequence[object], exempt: Sequence[object]) -> None:
     """Raise `InputError` for more than a request may bring to a server."""
     objects = [entry for entry in entries if isinstance(entry, Mapping)]
     regexes = [str(entry.get("text")) for entry in objects if entry.get("kind") == "regex"]
@@ -146,17 +146,14 @@ def _check_size(entries: Sequence[object], exempt: Sequence[object]) -> None:
     exempt = [*exempt, *chain.from_iterable(lists)]
     phrases += [entry for entry in (*entries, *exempt) if isinstance(entry, str)]
     for size, limit, what in (
+        (len(config), MAX_SENT_SIZE, "characters of JSON"),
         (len(entries) + len(exempt), MAX_SENT_ENTRIES, "bans and exempt phrases"),
         (len(regexes), MAX_SENT_REGEXES, "regexes"),
         (max(map(len, regexes), default=0), MAX_SENT_REGEX_CHARACTERS, "characters in one regex"),
         (max(map(len, phrases), default=0), MAX_SENT_CHARACTERS, "characters in one phrase"),
     ):
         if size > limit:
-            raise _refuse_size(size, limit, what)
-
-
-def _refuse_size(size: int, limit: int, what: str) -> InputError:
-    return InputError(f"{size:,} {what} are too many for a request: at most {limit:,}, or a list of the engine")
+            raise InputError(f"{size:,} {what} are too many for a request: at most {limit:,}, or a list of the engine")
 
 
 def _read_entry(entry: object) -> Ban:
@@ -208,10 +205,6 @@ def _read_fields(config: object, known: set[str], *, place: str) -> dict[str, An
     return dict(config)
 
 
-FoundList: TypeAlias = "tuple[RequestOptions, CompiledBans | None]"
-"""What a request asks for, and its compiled list; None if it has no bans."""
-
-
 class ListCache:
     """Reads and compiles the lists of requests in threads; equal ones share a compiled one.
 
@@ -220,16 +213,13 @@ class ListCache:
     """
 
     def __init__(self, own: CompiledBans, *, exempt: Sequence[str] = ()) -> None:
+        self.has_own = len(own.bans) > 0
         self._own = own
         self._exempt = exempt
         self._unasked: Future[FoundList] = Future()  # done, so that requests without a list wait for no thread
         self._unasked.set_result(self._find(_write_config(None)))
         self._pool = ThreadPoolExecutor(COMPILER_THREADS, thread_name_prefix="antislop-lists")
         self._begin = lru_cache(LISTS_KEPT)(partial(self._pool.submit, self._find))
-
-    @property
-    def has_own(self) -> bool:
-        return len(self._own.bans) > 0
 
     def find(self, extra_args: Mapping[str, Any] | None) -> Future[FoundList]:
         """Return the work on the list of a request, which is done if the list is known. Raises `InputError`."""

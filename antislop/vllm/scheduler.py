@@ -249,9 +249,8 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
         tokenizer = AutoTokenizer.from_pretrained(
             model.tokenizer, revision=model.tokenizer_revision, trust_remote_code=model.trust_remote_code
         )
-        exempt = self._settings.exempt
-        own = combine_bans(read_bans(self._settings.bans), exempt=exempt)
-        self._lists = ListCache(CompiledBans.compile(own, tokenizer), exempt=exempt)
+        own = combine_bans(read_bans(self._settings.bans), exempt=self._settings.exempt)
+        self._lists = ListCache(CompiledBans.compile(own, tokenizer), exempt=self._settings.exempt)
         self._opening: dict[str, tuple[Future[FoundList], float]] = {}  # lists of requests that wait, until when
         groups = self.kv_cache_config.kv_cache_groups
         is_attention = all(type(group.kv_cache_spec) in (FullAttentionSpec, SlidingWindowSpec) for group in groups)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,20 @@ def test_a_named_list_takes_the_place_of_the_own_one_and_is_added_to(tokenizer: 
     assert [ban.weight for ban in backend.written[-1].bans.bans] == [0.5]
 
 
+def test_the_chats_of_sillytavern_get_the_list_of_the_model_that_was_chosen(
+    tokenizer: PreTrainedTokenizerBase,
+) -> None:
+    """As it sent them to a custom server: without a field for bans."""
+    lines = (Path(__file__).parent / "recorded_requests.jsonl").read_text(encoding="utf-8").splitlines()
+    (body,) = [json.loads(line)["body"] for line in lines if "SillyTavern 1.19.0, Custom chat" in line]
+    del body["banned_strings"]  # from the line of YAML that this replaces
+    tokenizer.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    backend = make_backend(tokenizer)
+    (answer,) = ask(backend, body | {"model": "tiny@noir"}, path="/v1/chat/completions")
+    assert answer.status_code == 200
+    assert [ban.text for ban in backend.written[0].bans.bans] == ["a dog"]
+
+
 def test_lists_are_models_beside_the_one_that_is_served(tokenizer: PreTrainedTokenizerBase) -> None:
     backend = make_backend(tokenizer)
     (models,) = ask(backend, None, path="/v1/models")
@@ -84,7 +99,7 @@ def test_lists_are_models_beside_the_one_that_is_served(tokenizer: PreTrainedTok
             {"ban_list": "nor"},
             LISTS,
             400,
-            "the server has no list 'nor': pass 'noir' or 'plain', or leave ban",
+            "the server has no list 'nor': pass 'noir', 'plain', or leave ban",
         ),
         (
             {"ban_list": "a"},
@@ -96,7 +111,7 @@ def test_lists_are_models_beside_the_one_that_is_served(tokenizer: PreTrainedTok
             {"model": "tiny@nor"},
             LISTS,
             404,
-            "the model 'tiny@nor' is not served here: pass 'tiny', 'tiny@noir' or 'tiny@plain', or leave it out",
+            "the model 'tiny@nor' is not served here: pass 'tiny', 'tiny@noir', 'tiny@plain', or leave it out",
         ),
         ({"model": "big@noir"}, LISTS, 404, "the model 'big@noir' is not served here: pass 'tiny',"),
         ({"model": "tiny@"}, LISTS, 404, "the model 'tiny@' is not served here: pass 'tiny',"),
