@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from antislop.errors import DISTRIBUTION, InputError
@@ -44,12 +45,13 @@ def app(
     name: the model's name for clients; by default its folder's.
     api_key: required in each request except `GET /` and `GET /health`; None for no key.
 
-    Raises `InputError` for a model that can't be served or a list that can't be used, and if a package of the extra
-    `serve` is missing; `EndpointError` for an upstream server that can't be reached.
+    Raises `InputError` for a model or bans that can't be used, and if a package of the extra `serve` is missing;
+    `EndpointError` for an upstream server that can't be reached.
     """
     check_packages()
     from antislop.server.application import make_app
 
+    make = partial(make_app, api_key=api_key, lists=lists)
     if model is not None and upstream is None:
         from antislop.server.local import LocalBackend
 
@@ -62,7 +64,7 @@ def app(
             queue_length=queue_length,
             name=name,
         )
-        return make_app(local, api_key=api_key, lists=lists)
+        return make(local)
     if upstream is None or model is not None:
         raise InputError("pass either a model or upstream, the endpoint of a server elsewhere")
     if batch_size != BATCH_SIZE or max_model_len is not None or name is not None:
@@ -70,8 +72,7 @@ def app(
     from antislop.sampler import AntiSlop
     from antislop.server.upstream import UpstreamBackend
 
-    remote = UpstreamBackend(AntiSlop(tokenizer, bans), upstream, queue_length=queue_length)
-    return make_app(remote, api_key=api_key, lists=lists)
+    return make(UpstreamBackend(AntiSlop(tokenizer, bans), upstream, queue_length=queue_length))
 
 
 def check_packages() -> None:

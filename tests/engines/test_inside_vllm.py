@@ -452,7 +452,7 @@ def test_each_field_of_a_request_is_honored_under_bans_or_refused(route: str, st
 
 
 def test_a_concession_is_seen_in_a_stream(server: str) -> None:
-    everything = json.dumps({"bans": [{"text": ".", "kind": "regex"}]})
+    everything = json.dumps({"bans": [{"text": r"[\s\S]", "kind": "regex"}]})
     body = {"prompt": "The old house", "max_tokens": 5, "stream": True, "vllm_xargs": {"antislop": everything}}
     _, text = post(server, "/v1/completions", **body)
     assert '"stop_reason":"antislop: 5 conceded"' in text
