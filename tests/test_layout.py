@@ -204,7 +204,7 @@ SOURCES = sorted(
 )
 LINES_PER_MODULE, LINES_PER_FUNCTION, PARAMETERS = 500, 50, 10
 MANY_PARAMETERS = {"antislop/sampler.py:AntiSlop.__init__", "antislop/server/entry.py:app"}
-"""The options of the sampler, a keyword for each, under the names of the samplers that it replaces; those of a server."""
+"""Options, a keyword for each: of the sampler, under the names of the samplers that it replaces, and of a server."""
 
 
 def find_functions(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:

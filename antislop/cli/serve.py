@@ -76,8 +76,7 @@ class ServerOptions:
         ban_option(
             "--list",
             metavar="NAME=FILE",
-            help="Let requests choose this list by its name, in the place of the other bans. NAME= is a list without "
-            "bans. Repeatable.",
+            help="A list that requests choose instead of the other bans, by its name; NAME= bans nothing. Repeatable.",
         ),
     ] = None
 

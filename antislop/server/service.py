@@ -34,8 +34,6 @@ class Service:
 
     lists: compiled, by the names that requests choose them by; "" names the server's own.
     began: in seconds since 1970.
-
-    Raises `InputError` for a name that can't be one of a list, and for bans that can't be used.
     """
 
     def __init__(self, backend: Backend, *, lists: Mapping[str, Bans] | None = None) -> None:
@@ -189,12 +187,11 @@ class Service:
 
     def read_model(self, name: str | None) -> str:
         """Return which list the name of a model chooses. Raises `RequestError`."""
-        models = self.models
-        if name is not None and name not in models:
+        if name is not None and name not in (models := self.models):
             choice = ", ".join(map(repr, models))
             message = f"the model {name[:80]!r} is not served here: pass {choice}, or leave it out"
             raise RequestError(404, message, param="model", code="model_not_found")
-        return "" if name is None else models[name]
+        return "" if name is None else self.models[name]
 
     def choose_list(self, body: GenerationBody) -> str:
         """Return the list that a body names by `ban_list`, or else by its model. Raises `RequestError`."""
