@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, fields
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
@@ -219,7 +219,7 @@ class ListCache:
         self._unasked: Future[FoundList] = Future()  # done, so that requests without a list wait for no thread
         self._unasked.set_result(self._find(_write_config(None)))
         self._pool = ThreadPoolExecutor(COMPILER_THREADS, thread_name_prefix="antislop-lists")
-        self._begin = lru_cache(LISTS_KEPT)(partial(self._pool.submit, self._find))
+        self._begin = lru_cache(LISTS_KEPT)(lambda config: self._pool.submit(self._find, config))
 
     def find(self, extra_args: Mapping[str, Any] | None) -> Future[FoundList]:
         """Return the work on the list of a request, which is done if the list is known. Raises `InputError`."""
