@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import time
 from collections import Counter
@@ -455,7 +456,7 @@ def test_a_concession_is_seen_in_a_stream(server: str) -> None:
     everything = json.dumps({"bans": [{"text": r"[\s\S]", "kind": "regex"}]})
     body = {"prompt": "The old house", "max_tokens": 5, "stream": True, "vllm_xargs": {"antislop": everything}}
     _, text = post(server, "/v1/completions", **body)
-    assert '"stop_reason":"antislop: 5 conceded"' in text
+    assert re.search(r'"stop_reason":"antislop: [1-9] conceded"', text), text
 
 
 def test_a_request_with_more_phrases_than_may_be_compiled_is_refused(server: str) -> None:
