@@ -205,8 +205,8 @@ CONFLICTS: Mapping[str, Conflicts] = {
         "{option} has no effect with --upstream, whose server has the model: leave it out": When(
             "dtype device device_map attention batch_size max_model_len", lambda o: o.upstream is not None
         ),
-        "--reload-bans watches the files of --bans: pass --bans LIST, and not standard input": When(
-            "reload_bans", lambda o: not o.bans or _reads_stdin(o)
+        "--reload-bans watches the files of --bans and --list: pass one of them, and not standard input": When(
+            "reload_bans", lambda o: not (o.bans or o.lists) or _reads_stdin(o)
         ),
         **_TWO_LISTS,
     },

@@ -5,14 +5,16 @@ from __future__ import annotations
 import gc
 import os
 import signal
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from antislop.cli.options import BanOptions, ModelOptions, collect_bans
+from antislop.cli.options import BanOptions, ModelOptions, ban_option, collect_bans, load_bans
 from antislop.cli.terminal import as_input_error, console, say, warn
 from antislop.display import describe_count
 from antislop.errors import InputError, first_line
@@ -77,8 +79,16 @@ class ServerOptions:
         ),
     ] = None
     reload_bans: Annotated[
-        bool, typer.Option("--reload-bans", help="Read the lists of --bans again when they change.")
+        bool, typer.Option("--reload-bans", help="Read the files of --bans and --list again when they change.")
     ] = False
+    lists: Annotated[
+        list[str] | None,
+        ban_option(
+            "--list",
+            metavar="NAME=FILE",
+            help="A list that requests choose instead of the other bans, by its name; NAME= bans nothing. Repeatable.",
+        ),
+    ] = None
 
     @property
     def api_key(self) -> str | None:
@@ -90,6 +100,17 @@ class ServerOptions:
             raise InputError(f"--api-key-env {self.api_key_env}: this environment variable is not set, or is empty")
         return key
 
+    @property
+    def files(self) -> dict[str, list[Path]]:
+        """The files of lists by their names. Raises `InputError`."""
+        found: dict[str, list[Path]] = {}
+        for entry in self.lists or ():
+            name, equals, path = entry.partition("=")
+            if not equals:
+                raise InputError(f"--list {entry}: write NAME=FILE, or NAME= for a list without bans")
+            found.setdefault(name, []).extend([Path(path)] if path else [])
+        return found
+
 
 def serve(model: ModelOptions, upstream: UpstreamOptions, bans: BanOptions, server: ServerOptions) -> int:
     """Serve a model without banned phrases, to OpenAI's clients, SillyTavern and open-webui.
@@ -99,6 +120,8 @@ def serve(model: ModelOptions, upstream: UpstreamOptions, bans: BanOptions, serv
     """
     check_packages()
     banned, key = collect_bans(bans), server.api_key
+    readers = {name: partial(_read_list, paths, lenient=bans.lenient) for name, paths in server.files.items()}
+    lists = {name: read() for name, read in readers.items()}
     from antislop.server.application import check_origins, make_app
     from antislop.server.http_server import DrainingServer, bind
 
@@ -110,13 +133,14 @@ def serve(model: ModelOptions, upstream: UpstreamOptions, bans: BanOptions, serv
         else:
             backend = _load(model.spec, banned, server)
         backend.response_template = template or backend.response_template
-        reloader = _make_reloader(bans) if server.reload_bans else None
-        app = make_app(backend, api_key=key, reloader=reloader, allow_origins=server.allow_origin or ())
+        reloaders = _make_reloaders(bans, server.files, readers) if server.reload_bans else []
+        origins = server.allow_origin or ()
+        app = make_app(backend, api_key=key, lists=lists, reloaders=reloaders, allow_origins=origins)
         running = DrainingServer(app, say=say)
         listener.listen()  # a client that comes at once waits a moment instead of being refused
         if key is None:
             _warn_of_guests(server)
-        _announce(backend.name, server.host, listener.getsockname()[1], banned)
+        _announce(backend.name, server.host, listener.getsockname()[1], banned, lists)
         running.run(sockets=[listener])
     gc.freeze()  # or the interpreter's last collections take seconds to look at all objects once more
     return 130 if running.signal == signal.SIGINT else 0
@@ -157,10 +181,18 @@ def _reach(url: str, spec: ModelSpec, tokenizer_name: str | None, bans: BanList)
     return backend
 
 
-def _make_reloader(options: BanOptions) -> BanReloader:
+def _read_list(paths: Sequence[Path], *, lenient: bool) -> BanList:
+    return BanList([ban for path in paths for ban in load_bans(path, lenient=lenient)])
+
+
+def _make_reloaders(
+    options: BanOptions, files: Mapping[str, Sequence[Path]], readers: Mapping[str, Callable[[], BanList]]
+) -> list[BanReloader]:
     from antislop.server.application import BanReloader
 
-    return BanReloader(options.bans or [], lambda: collect_bans(options), say=say, warn=warn)
+    make = partial(BanReloader, say=say, warn=warn)
+    own = make(options.bans or [], partial(collect_bans, options))
+    return [own, *(make(paths, readers[name], name=name) for name, paths in files.items() if paths)]
 
 
 def _warn_of_guests(server: ServerOptions) -> None:
@@ -170,7 +202,7 @@ def _warn_of_guests(server: ServerOptions) -> None:
         warn(f"{guest} can use this server: pass --api-key-env NAME to ask for a key")
 
 
-def _announce(name: str, host: str, port: int, bans: BanList) -> None:
+def _announce(name: str, host: str, port: int, bans: BanList, lists: Iterable[str]) -> None:
     shown = "127.0.0.1" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
     url = f"http://{shown}:{port}"
     source = f" of {bans.source}" if bans.source else ""
@@ -179,6 +211,7 @@ def _announce(name: str, host: str, port: int, bans: BanList) -> None:
         f"  OpenAI clients, open-webui   {url}/v1",
         f"  SillyTavern                  {url}  as TabbyAPI or KoboldCpp",
         f"  in a browser                 {url}/",
+        *(["  models with other lists      " + ", ".join(f"{name}@{chosen}" for chosen in lists)] if lists else []),
         "Ctrl-C stops",
     ]
     console(stderr=True).print("\n".join(lines), soft_wrap=True)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import count, islice, repeat
 from typing import Any, get_args
@@ -28,7 +28,7 @@ from transformers import (
 )
 from transformers.generation import EosTokenCriteria
 
-from antislop.decoding.policy import Method, Policy, seed_of
+from antislop.decoding.policy import Policy, seed_of
 from antislop.decoding.row import RowSpec
 from antislop.decoding.sampling import Sampling
 from antislop.endpoint.client import StreamingClient
@@ -107,7 +107,7 @@ class _Request:
     bans: CompiledBans
     seed: int
     number: int = 0
-    ban_method: Method | None = None
+    policy: Policy | None = None
 
 
 class EndpointSampler:
@@ -205,18 +205,18 @@ class EndpointSampler:
         settings: EndpointSettings,
         *,
         bans: CompiledBans | None = None,
-        ban_method: Method | None = None,
+        policy: Policy | None = None,
         seed: int | None = None,
     ) -> AsyncGenerator[Event, None]:
         """Yield the events of one text in the running event loop, before whose end `close` must be called.
 
         Closing the generator ends the text on the server.
 
-        bans, ban_method: instead of the sampler's.
+        bans, policy: instead of the sampler's.
         """
         seed = _random_seed() if seed is None else seed
         self._check(settings)
-        request = _Request(self._encode(prompt), settings, bans or self._bans, seed, ban_method=ban_method)
+        request = _Request(self._encode(prompt), settings, bans or self._bans, seed, policy=policy)
         return self._stream(request)
 
     async def probe(self) -> ServerFeatures:
@@ -299,8 +299,7 @@ class EndpointSampler:
         )
 
     def _make_policy(self, request: _Request, plan: MethodPlan) -> Policy:
-        policy = self._sampler.make_policy(do_sample=request.settings.sampling.do_sample)
-        policy = replace(policy, method=request.ban_method or policy.method)
+        policy = request.policy or self._sampler.make_policy(do_sample=request.settings.sampling.do_sample)
         if plan.logprobs is not None:
             return policy
         if policy.method == "token":

@@ -47,6 +47,10 @@ MAX_SENT_REGEXES = 100
 """Regexes among such entries."""
 MAX_SENT_REGEX_CHARACTERS = 1000
 """Characters of such a regex."""
+MAX_SENT_SIZE = 2**20
+"""Bytes of all that a request brings."""
+MAX_SENT_SECONDS = 10.0
+"""How long a request waits until its list is compiled."""
 
 PHRASE_KEYS = ("phrase", "word", "ngram", "bigram", "trigram")
 """Keys for the phrase of an object."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import warnings
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from hashlib import sha256
 from hmac import compare_digest
@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from antislop import __version__
 from antislop.errors import InputError, first_line
-from antislop.lists.ban_list import BanList
+from antislop.lists.ban_list import BanList, Bans
 from antislop.server.backend import Backend
 from antislop.server.metrics import ServerMetrics
 from antislop.server.request_errors import RequestError, request_id, translate
@@ -44,23 +44,26 @@ def make_app(
     backend: Backend,
     *,
     api_key: str | None = None,
-    reloader: BanReloader | None = None,
+    lists: Mapping[str, Bans] | None = None,
+    reloaders: Sequence[BanReloader] = (),
     allow_origins: Sequence[str] = (),
 ) -> FastAPI:
     """Return an app that serves a backend, and closes it when the server shuts down.
 
-    Raises `InputError` for an origin that `check_origins` refuses.
+    lists: which requests choose by these names.
+
+    Raises `InputError` for an origin that `check_origins` refuses, and for a list that can't be used.
     """
     check_origins(allow_origins)
-    service = Service(backend)
+    service = Service(backend, lists=lists)
 
     @asynccontextmanager
     async def live(_: FastAPI) -> AsyncIterator[None]:
         # The warning would put a client's regex into the log; `timed_out_regexes` of the answer counts it.
         warnings.filterwarnings("ignore", message="the regex .* took longer", category=RuntimeWarning)
-        watch = asyncio.ensure_future(reloader.watch(service)) if reloader else None
+        watches = [asyncio.ensure_future(reloader.watch(service)) for reloader in reloaders]
         yield
-        if watch:
+        for watch in watches:
             watch.cancel()
         await service.close()
 
@@ -159,8 +162,9 @@ class AccessGate:
 
 
 class BanReloader:
-    """Reads a service's own bans again when their files change, off the path of requests.
+    """Reads a list of a service again when its files change, off the path of requests.
 
+    name: of the list; "" for the service's own.
     warn: called if a file can't be used; the list then stays as it was.
     """
 
@@ -169,11 +173,13 @@ class BanReloader:
         files: Sequence[Path],
         read: Callable[[], BanList],
         *,
+        name: str = "",
         say: Callable[[str], None],
         warn: Callable[[str], None],
     ) -> None:
         self._files = files
         self._read = read
+        self._name = name
         self._say, self._warn = say, warn
         self._versions = self._find_versions()
 
@@ -187,13 +193,14 @@ class BanReloader:
         if versions == self._versions:
             return
         self._versions = versions
+        place = f" of the list {self._name}" if self._name else ""
         try:
             bans = await asyncio.to_thread(self._read)
-            await service.replace_bans(bans)
+            await service.replace_bans(bans, name=self._name)
         except (InputError, OSError) as error:
-            self._warn(f"the bans stay as they were: {first_line(error)}")
+            self._warn(f"the bans{place} stay as they were: {first_line(error)}")
         else:
-            self._say(f"the bans were read again, {len(bans):,} in all")
+            self._say(f"the bans{place} were read again, {len(bans):,} in all")
 
     def _find_versions(self) -> list[tuple[int, int, int]]:
         stats = [file.stat() if file.exists() else None for file in self._files]

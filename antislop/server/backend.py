@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from transformers import PreTrainedTokenizerBase
 
-from antislop.decoding.policy import Method
+from antislop.decoding.policy import MAX_REWINDS, Method, OnExhausted, Policy
 from antislop.decoding.sampling import Sampling
 from antislop.hf.compiled_bans import CompiledBans
 from antislop.trace.events import Event, TokenChoice
@@ -21,6 +21,7 @@ class GenerationRequest:
     bans: compiled for the backend's tokenizer.
     stop: end after the first of these strings, which is included.
     seed: None draws a new one.
+    method, on_exhausted, max_rewinds: as in `AntiSlop`.
     schema: a JSON schema that the text follows; None for any text.
     lark: a grammar that the text follows, in llguidance's variant of Lark; None for any text.
     logit_bias: by token id, added before all other settings.
@@ -37,12 +38,18 @@ class GenerationRequest:
     stop: Sequence[str] = ()
     seed: int | None = None
     method: Method = "exact"
+    on_exhausted: OnExhausted = "concede"
+    max_rewinds: int = MAX_REWINDS
     schema: str | None = None
     lark: str | None = None
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     alternatives: int | None = None
     echo: str | None = None
     spelled: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def policy(self) -> Policy:
+        return Policy(self.sampling.do_sample, self.method, self.on_exhausted, self.max_rewinds)
 
     @property
     def scores_prompt(self) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from antislop.errors import DISTRIBUTION, InputError
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from antislop.endpoint.endpoint import Endpoint
+    from antislop.server.backend import Backend
 
 _PACKAGES = ("aiohttp", "fastapi", "prometheus_client", "sse_starlette", "uvicorn")
 
@@ -24,6 +27,7 @@ def app(
     *,
     upstream: Endpoint | None = None,
     bans: Bans = (),
+    lists: Mapping[str, Bans] | None = None,
     batch_size: int = BATCH_SIZE,
     max_model_len: int | None = None,
     queue_length: int = 128,
@@ -35,18 +39,20 @@ def app(
     model: used by nobody else while it is served; None with `upstream`.
     upstream: a server elsewhere with a model of this tokenizer, and with its own batch size, length and name.
     bans: of all requests; each may add bans, change weights or leave these out.
+    lists: by names; a request chooses one in the place of `bans`, by `ban_list` or as the model NAME@LIST.
     batch_size: texts generated at a time.
     max_model_len: maximum tokens of prompt and text together; by default the model's positions.
     queue_length: requests that may wait for a model, or run upstream; more are answered with 429.
     name: the model's name for clients; by default its folder's.
     api_key: required in each request except `GET /` and `GET /health`; None for no key.
 
-    Raises `InputError` for a model that can't be served, and if a package of the extra `serve` is missing;
+    Raises `InputError` for a model or bans that can't be used, and if a package of the extra `serve` is missing;
     `EndpointError` for an upstream server that can't be reached.
     """
     check_packages()
     from antislop.server.application import make_app
 
+    make = partial(make_app, api_key=api_key, lists=lists)
     if model is not None and upstream is None:
         from antislop.server.local import LocalBackend
 
@@ -59,15 +65,19 @@ def app(
             queue_length=queue_length,
             name=name,
         )
-        return make_app(local, api_key=api_key)
+        return make(local)
     if upstream is None or model is not None:
         raise InputError("pass either a model or upstream, the endpoint of a server elsewhere")
     if batch_size != BATCH_SIZE or max_model_len is not None or name is not None:
         raise InputError("batch_size, max_model_len and name are the upstream server's own: leave them out")
+    return make(_reach(upstream, tokenizer, bans, queue_length=queue_length))
+
+
+def _reach(upstream: Endpoint, tokenizer: PreTrainedTokenizerBase, bans: Bans, *, queue_length: int) -> Backend:
     from antislop.sampler import AntiSlop
     from antislop.server.upstream import UpstreamBackend
 
-    return make_app(UpstreamBackend(AntiSlop(tokenizer, bans), upstream, queue_length=queue_length), api_key=api_key)
+    return UpstreamBackend(AntiSlop(tokenizer, bans), upstream, queue_length=queue_length)
 
 
 def check_packages() -> None:

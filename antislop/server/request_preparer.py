@@ -14,7 +14,6 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.generation import StopStringCriteria
 
-from antislop.decoding.policy import Policy
 from antislop.decoding.protocols import LanguageModel
 from antislop.decoding.row import RowSpec
 from antislop.decoding.sampling import Sampling
@@ -97,8 +96,7 @@ class RequestPreparer:
         """Return what the row of a request needs. Raises `ValueError` for what the model can't do."""
         self._restore_timed_out(request.bans.matcher)
         seed = randbits(63) if request.seed is None else request.seed
-        policy = Policy(request.sampling.do_sample, request.method, "concede")
-        spec = prepare_row(self.prepare_call(request, grammar=grammar), request.bans, seed=seed, policy=policy)
+        spec = prepare_row(self.prepare_call(request, grammar=grammar), request.bans, seed=seed, policy=request.policy)
         if isinstance(spec.settings, Settings) and spec.settings.fits_any_prompt:
             spec = replace(spec, settings=self._shared.setdefault(request.sampling, spec.settings))
         return replace(spec, alternatives=request.alternatives)

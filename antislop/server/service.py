@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from copy import deepcopy
@@ -13,17 +14,18 @@ from typing import NamedTuple, TypeVar
 
 from antislop.decoding.policy import seed_of
 from antislop.decoding.sampling import Sampling
+from antislop.errors import InputError
 from antislop.hf.compiled_bans import CompiledBans
 from antislop.hf.private import variables_of
 from antislop.hf.response_templates import find_spelled
-from antislop.lists.ban_list import BanList
+from antislop.lists.ban_list import BanList, Bans
 from antislop.server.backend import Backend, GenerationRequest
 from antislop.server.bodies.bans import BanCache, collect_bans, digest_bans
 from antislop.server.bodies.fields import MAX_CHOICES, GenerationBody
 from antislop.server.bodies.messages import Chat
 from antislop.server.chunk_maker import ChunkMaker, Echo
 from antislop.server.metrics import ServerMetrics
-from antislop.server.request_errors import RequestError, refuse_busy, translate_errors
+from antislop.server.request_errors import RequestError, refuse_busy, shorten, translate_errors
 from antislop.server.running_requests import Caller, RunningRequests
 
 UNKNOWN_CONTEXT_TOKENS = 2048
@@ -43,15 +45,16 @@ class RenderedChat(NamedTuple):
 class Service:
     """Runs requests on a backend, for one event loop.
 
-    own_bans: the compiled list of requests that ask for no other.
+    lists: compiled, by the names that requests choose them by; "" names the server's own.
     began: in seconds since 1970.
     response_template: how messages are read; None if they are all content.
     spelled: the special tokens that it reads, with their names.
     """
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, *, lists: Mapping[str, Bans] | None = None) -> None:
         self.backend = backend
-        self.own_bans = backend.bans
+        check_names(lists or ())
+        self.lists = {"": backend.bans} | {name: backend.bans.with_bans(bans) for name, bans in (lists or {}).items()}
         self.metrics = ServerMetrics()
         self.is_closing = False
         self.began = int(time.time())
@@ -125,14 +128,14 @@ class Service:
         default_tokens: of a body without `max_tokens`; None for all that the context leaves.
         echoes: the texts of the prompts if the answer begins with them.
         """
-        self.check_model(body.model)
+        chosen = self.choose_list(body)
         if len(prompts) * body.n > MAX_CHOICES:
             raise RequestError(400, f"{len(prompts)} prompts and n = {body.n} are more than {MAX_CHOICES} texts")
         lengths = [self._measure(prompt, body.max_tokens, default_tokens) for prompt in prompts]
         if unknown := [token for token in body.logit_bias if token >= self.vocabulary_size]:
             message = f"logit_bias has the id {unknown[0]}; the model has {self.vocabulary_size:,} tokens"
             raise RequestError(400, message, param="logit_bias")
-        bans = await self._compile(body)
+        bans = await self._compile(body, chosen)
         seed = self._random.getrandbits(62) if body.seed is None else body.seed
         given = zip(prompts, lengths, echoes or [None] * len(prompts), strict=True)
         repeated = [one for one in given for _ in range(body.n)]
@@ -145,6 +148,8 @@ class Service:
                 stop=tuple(body.stop),
                 seed=seed_of(seed, number) % 2**63,
                 method=body.ban_method,
+                on_exhausted=body.on_exhausted,
+                max_rewinds=body.max_rewinds,
                 schema=body.response_format.schema_text,
                 logit_bias=body.logit_bias,
                 alternatives=body.alternatives,
@@ -172,9 +177,9 @@ class Service:
             del self._running[running]
             await running.close()
 
-    async def replace_bans(self, bans: BanList) -> None:
+    async def replace_bans(self, bans: BanList, *, name: str = "") -> None:
         """Use another list from the next request on. Raises `InputError`, and keeps the old one, if it is not valid."""
-        self.own_bans = await asyncio.to_thread(self.own_bans.with_bans, bans)
+        self.lists[name] = await asyncio.to_thread(self.lists[name].with_bans, bans)
 
     def abort(self, caller: Caller) -> int:
         """End the texts of a caller's key, or, without a key, of its address and program; return their number."""
@@ -206,10 +211,31 @@ class Service:
             echo=None if request.echo is None else Echo.of(self.vocabulary, request.prompt, request.echo),
         )
 
-    def check_model(self, name: str | None) -> None:
-        if name is not None and name != self.backend.name:
-            message = f"the model {name[:80]!r} is not served here: pass {self.backend.name!r}, or leave it out"
+    @property
+    def models(self) -> dict[str, str]:
+        """The list that each model's name chooses: NAME the server's own, NAME@LIST another."""
+        own = self.backend.name
+        return {f"{own}@{name}" if name else own: name for name in self.lists}
+
+    def read_model(self, name: str | None) -> str:
+        """Return which list the name of a model chooses. Raises `RequestError`."""
+        if name is not None and name not in (models := self.models):
+            choice = ", ".join(map(repr, models))
+            message = f"the model {name[:80]!r} is not served here: pass {choice}, or leave it out"
             raise RequestError(404, message, param="model", code="model_not_found")
+        return "" if name is None else self.models[name]
+
+    def choose_list(self, body: GenerationBody) -> str:
+        """Return the list that a body names by `ban_list`, or else by its model. Raises `RequestError`."""
+        chosen, named = self.read_model(body.model), ", ".join(repr(name) for name in self.lists if name)
+        if body.ban_list and chosen and chosen != body.ban_list:
+            message = f"model names the list {chosen!r}, and ban_list {shorten(body.ban_list)}: pass one of them"
+            raise RequestError(400, message, param="ban_list")
+        if body.ban_list not in self.lists:
+            choice = f"pass {named}" if named else "start it with --list NAME=FILE"
+            message = f"the server has no list {shorten(body.ban_list)}: {choice}, or leave ban_list out"
+            raise RequestError(400, message, param="ban_list")
+        return body.ban_list or chosen
 
     def _measure(self, prompt: Sequence[int], max_tokens: int | None, default: int | None) -> int:
         """Return the number of new tokens of a prompt."""
@@ -229,10 +255,19 @@ class Service:
             )
         return wanted
 
-    async def _compile(self, body: GenerationBody) -> CompiledBans:
-        own, digest = self.own_bans, digest_bans(body)
+    async def _compile(self, body: GenerationBody, chosen: str) -> CompiledBans:
+        if chosen:  # the server's own list, which `use_global_bans` is about, is left out anyway
+            body = body.model_copy(update={"use_global_bans": True})
+        own, digest = self.lists[chosen], digest_bans(body)
         if digest is None:
             return own
         self._refuse_if_closing()
         with translate_errors(param="bans"):
             return await self._lists.compile((own, digest), lambda: own.with_bans(collect_bans(body, own.bans)))
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Raise `InputError` for a name of a list that can't be written behind that of a model."""
+    for name in names:
+        if not re.fullmatch(r"[\w.-]{1,64}", name, re.ASCII):
+            raise InputError(f"{name!r} is not a name for a list: pass 1 to 64 letters, digits and any of . _ -")

@@ -73,7 +73,7 @@ class UpstreamBackend:
                 stop_strings=list(request.stop) or None,
             )
             events = self._served.events_async(
-                list(request.prompt), settings, bans=request.bans, ban_method=request.method, seed=request.seed
+                list(request.prompt), settings, bans=request.bans, policy=request.policy, seed=request.seed
             )
             async with aclosing(events):
                 async for event in events:

@@ -8,18 +8,22 @@ included, comes from `additional_config["antislop"]`.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from antislop.decoding.policy import MAX_REWINDS, OnExhausted, Policy
 from antislop.errors import InputError
 from antislop.lists.ban_list import BanList, Bans, combine_bans, read_bans
 from antislop.lists.reading import (
+    MAX_SENT_CHARACTERS,
     MAX_SENT_ENTRIES,
     MAX_SENT_REGEX_CHARACTERS,
     MAX_SENT_REGEXES,
+    MAX_SENT_SIZE,
     is_kind,
     make_ban,
 )
@@ -40,11 +44,14 @@ LOGPROBS_MODE, TELLS_DRAWN = "logprobs_mode", "processed_logprobs"
 """The option of vLLM, and its value, by which log-probabilities are those of the distribution that was drawn from."""
 LISTS_KEPT = 64
 """Lists of requests that are kept, read and compiled, for later ones."""
+COMPILER_THREADS = 2
 EXAMPLE = '{"bans": ["a testament to"]}'
 NO_BEAMS = "bans and beam search can't be combined inside vLLM: sample, with use_beam_search left out"
 OnGreedy = Literal["refuse", "pass"]
 Method = Literal["reject", "thin"]
 Resume = Literal["hold", "preempt"]
+FoundList: TypeAlias = "tuple[RequestOptions, CompiledBans | None]"
+"""What a request asks for, and its compiled list; None if it has no bans."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,11 +110,15 @@ class RequestOptions:
     @classmethod
     def read(cls, extra_args: Mapping[str, Any] | None) -> RequestOptions:
         """Return the options in the extra arguments of a request. Raises `InputError`."""
-        config = (extra_args or {}).get(KEY, {})
-        try:
-            return _read_request(config if isinstance(config, str) else json.dumps(config))
-        except TypeError as error:
-            raise InputError(f"{PLACE} is {config!r}, which is not JSON ({error}): pass strings and numbers") from None
+        return _read_request(_write_config(extra_args))
+
+
+def _write_config(extra_args: Mapping[str, Any] | None) -> str:
+    config = (extra_args or {}).get(KEY, {})
+    try:
+        return config if isinstance(config, str) else json.dumps(config)
+    except TypeError as error:
+        raise InputError(f"{PLACE} is {config!r}, which is not JSON ({error}): pass strings and numbers") from None
 
 
 @lru_cache(LISTS_KEPT)
@@ -123,18 +134,24 @@ def _read_request(config: str) -> RequestOptions:
         switches[name] = found.get(name, switches[name])
         if not isinstance(switches[name], bool):
             raise InputError(f"{name} is {switches[name]!r}: pass true or false")
-    _check_size(entries, exempt)
+    _check_size(config, entries, exempt)
     return RequestOptions(bans=combine_bans(BanList(map(_read_entry, entries)), exempt=exempt), **switches)
 
 
-def _check_size(entries: Sequence[object], exempt: Sequence[object]) -> None:
-    """Raise `InputError` for more than may be compiled while all other requests wait."""
+def _check_size(config: str, entries: Sequence[object], exempt: Sequence[object]) -> None:
+    """Raise `InputError` for more than a request may bring to a server."""
     objects = [entry for entry in entries if isinstance(entry, Mapping)]
-    texts = [entry for entry in (*entries, *exempt) if isinstance(entry, str)] + [str(it.get("text")) for it in objects]
+    regexes = [str(entry.get("text")) for entry in objects if entry.get("kind") == "regex"]
+    phrases = [str(entry.get("text")) for entry in objects if entry.get("kind") != "regex"]
+    lists = [own for entry in objects if isinstance(own := entry.get("exempt"), list)]
+    exempt = [*exempt, *chain.from_iterable(lists)]
+    phrases += [entry for entry in (*entries, *exempt) if isinstance(entry, str)]
     for size, limit, what in (
+        (len(config), MAX_SENT_SIZE, "characters of JSON"),
         (len(entries) + len(exempt), MAX_SENT_ENTRIES, "bans and exempt phrases"),
-        (sum(entry.get("kind") == "regex" for entry in objects), MAX_SENT_REGEXES, "regexes"),
-        (max(map(len, texts), default=0), MAX_SENT_REGEX_CHARACTERS, "characters in one ban"),
+        (len(regexes), MAX_SENT_REGEXES, "regexes"),
+        (max(map(len, regexes), default=0), MAX_SENT_REGEX_CHARACTERS, "characters in one regex"),
+        (max(map(len, phrases), default=0), MAX_SENT_CHARACTERS, "characters in one phrase"),
     ):
         if size > limit:
             raise InputError(f"{size:,} {what} are too many for a request: at most {limit:,}, or a list of the engine")
@@ -161,6 +178,12 @@ def check_request(params: Any, *, has_own_list: bool = False) -> RequestOptions:
     Raises `InputError` for a bad list, and for bans with settings that rule them out.
     """
     options = RequestOptions.read(params.extra_args)
+    check_settings(params, options, has_own_list=has_own_list)
+    return options
+
+
+def check_settings(params: Any, options: RequestOptions, *, has_own_list: bool) -> None:
+    """Raise `InputError` for bans with settings that rule them out. The arguments are those of `check_request`."""
     if len(options.bans) or (has_own_list and options.use_global_bans):
         if params.max_tokens == 1 and params.logprobs and not params.detokenize:
             raise InputError(NO_BEAMS)  # vLLM searches by such requests, whose likeliest tokens it takes, not the drawn
@@ -171,7 +194,6 @@ def check_request(params: Any, *, has_own_list: bool = False) -> RequestOptions:
             )
         if params.structured_outputs is not None:
             raise InputError("bans and structured outputs can't be combined inside vLLM: use `antislop serve`")
-    return options
 
 
 def _read_fields(config: object, known: set[str], *, place: str) -> dict[str, Any]:
@@ -188,23 +210,32 @@ def _read_fields(config: object, known: set[str], *, place: str) -> dict[str, An
 
 
 class ListCache:
-    """Compiles the lists of requests; equal ones share a compiled one."""
+    """Reads and compiles the lists of requests in threads; equal ones share a compiled one.
 
-    def __init__(self, settings: EngineSettings, compile_bans: Callable[[BanList], CompiledBans]) -> None:
-        self._own = combine_bans(read_bans(settings.bans), exempt=settings.exempt)
-        self._exempt = settings.exempt
-        self._compile = compile_bans
-        self.find = lru_cache(LISTS_KEPT)(self._find)
+    own: the engine's list, compiled.
+    exempt: phrases that all requests may write.
+    """
 
-    @property
-    def has_own(self) -> bool:
-        return len(self._own) > 0
+    def __init__(self, own: CompiledBans, *, exempt: Sequence[str] = ()) -> None:
+        self.has_own = len(own.bans) > 0
+        self._own = own
+        self._exempt = exempt
+        self._unasked: Future[FoundList] = Future()  # done, so that requests without a list wait for no thread
+        self._unasked.set_result(self._find(_write_config(None)))
+        self._pool = ThreadPoolExecutor(COMPILER_THREADS, thread_name_prefix="antislop-lists")
+        self._begin = lru_cache(LISTS_KEPT)(lambda config: self._pool.submit(self._find, config))
 
-    def _find(self, options: RequestOptions) -> CompiledBans | None:
-        """Return the compiled list of a request; None if it has no bans."""
+    def find(self, extra_args: Mapping[str, Any] | None) -> Future[FoundList]:
+        """Return the work on the list of a request, which is done if the list is known. Raises `InputError`."""
+        return self._begin(_write_config(extra_args)) if KEY in (extra_args or {}) else self._unasked
+
+    def _find(self, config: str) -> FoundList:
+        options = _read_request(config)
+        if options.use_global_bans and not len(options.bans):
+            return options, self._own if self.has_own else None
         bans = combine_bans(options.bans, exempt=self._exempt)
-        bans = self._own | bans if options.use_global_bans else bans
-        return self._compile(bans) if len(bans) else None
+        bans = self._own.bans | bans if options.use_global_bans else bans
+        return options, self._own.with_bans(bans) if len(bans) else None
 
 
 def banning(bans: Bans = (), *, on_greedy: OnGreedy = "refuse", **options: Any) -> dict[str, Any]:

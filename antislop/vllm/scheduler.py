@@ -11,6 +11,7 @@ import copy
 import inspect
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, TimeoutError as FutureTimeout
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -37,7 +38,8 @@ from antislop.decoding.policy import seed_of
 from antislop.decoding.row import RowSpec
 from antislop.errors import InputError
 from antislop.hf.compiled_bans import CompiledBans
-from antislop.lists.ban_list import BanList
+from antislop.lists.ban_list import BanList, combine_bans, read_bans
+from antislop.lists.reading import MAX_SENT_SECONDS
 from antislop.vllm.engine_text import Allowed, EngineRules, EngineText, StopStrings, Told
 from antislop.vllm.outcomes import describe
 from antislop.vllm.requests import (
@@ -47,8 +49,10 @@ from antislop.vllm.requests import (
     TELLS_DRAWN,
     TESTED,
     EngineSettings,
+    FoundList,
     ListCache,
-    check_request,
+    RequestOptions,
+    check_settings,
 )
 
 Request: TypeAlias = Any
@@ -67,6 +71,7 @@ SIGNATURES = {
     "get_grammar_bitmask": ("scheduler_output",),
     "update_from_output": ("scheduler_output", "model_runner_output"),
     "_update_request_with_output": ("request", "new_token_ids", "is_stale"),
+    "_handle_blocked_waiting_request": ("request",),
     "_preempt_request": ("request", "timestamp", "drop_stale_output"),
     "_free_request": ("request", "delay_free_blocks"),
 }
@@ -244,7 +249,9 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
         tokenizer = AutoTokenizer.from_pretrained(
             model.tokenizer, revision=model.tokenizer_revision, trust_remote_code=model.trust_remote_code
         )
-        self._lists = ListCache(self._settings, lambda bans: CompiledBans.compile(bans, tokenizer))
+        own = combine_bans(read_bans(self._settings.bans), exempt=self._settings.exempt)
+        self._lists = ListCache(CompiledBans.compile(own, tokenizer), exempt=self._settings.exempt)
+        self._opening: dict[str, tuple[Future[FoundList], float]] = {}  # lists of requests that wait, until when
         groups = self.kv_cache_config.kv_cache_groups
         is_attention = all(type(group.kv_cache_spec) in (FullAttentionSpec, SlidingWindowSpec) for group in groups)
         self._holds = self._settings.resume == "hold" and is_attention
@@ -262,10 +269,16 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
         super().add_request(request)
         if is_new and request.sampling_params is not None:
             try:
-                self._open_text(request)
-            except InputError as error:  # `CheckBans` has said so in the front end, if it was asked
-                logger.error("request %s fails: %s", request.request_id, error)
-                self.encoder_cache_mismatch_reqs.add(request.request_id)  # vLLM's list of requests to fail
+                work = self._lists.find(request.sampling_params.extra_args)
+            except InputError as error:
+                self._fail(request, error)
+                return
+            self._opening[request.request_id] = work, time.monotonic() + MAX_SENT_SECONDS
+            self._is_open(request)
+
+    def _handle_blocked_waiting_request(self, request: Request) -> bool:
+        is_ready: bool = super()._handle_blocked_waiting_request(request)
+        return is_ready and self._is_open(request)
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         for request in self._rewound.values():
@@ -336,6 +349,7 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
 
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
         self._rewound.pop(request.request_id, None)
+        self._opening.pop(request.request_id, None)
         kv_transfer_params, *others = super()._free_request(request, *args, **kwargs)
         if text := self._texts.pop(request.request_id, None):
             self._ended[request.request_id] = text
@@ -344,11 +358,29 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
 
     # -- what bans need
 
-    def _open_text(self, request: Request) -> None:
+    def _is_open(self, request: Request) -> bool:
+        """Report whether a request may be written now: its list is compiled. It fails if that takes too long."""
+        if request.request_id in self._opening:
+            work, deadline = self._opening[request.request_id]
+            if not work.done() and time.monotonic() < deadline:
+                return False
+            del self._opening[request.request_id]
+            try:
+                self._open_text(request, *work.result(timeout=0))
+            except FutureTimeout:
+                self._fail(request, f"its bans were not compiled within {MAX_SENT_SECONDS:g} seconds: shorten the list")
+            except InputError as error:  # `CheckBans` has said so in the front end, if it was asked
+                self._fail(request, error)
+        return request.request_id not in self.encoder_cache_mismatch_reqs
+
+    def _fail(self, request: Request, reason: object) -> None:
+        logger.error("request %s fails: %s", request.request_id, reason)
+        self.encoder_cache_mismatch_reqs.add(request.request_id)  # vLLM's list of requests to fail
+
+    def _open_text(self, request: Request, options: RequestOptions, bans: CompiledBans | None) -> None:
         params = request.sampling_params
-        options = check_request(params, has_own_list=self._lists.has_own and self._settings.on_greedy == "refuse")
-        bans = self._lists.find(options) if params.temperature > 0 else None
-        if bans is None:
+        check_settings(params, options, has_own_list=self._lists.has_own and self._settings.on_greedy == "refuse")
+        if bans is None or params.temperature == 0:
             return
         if request.prompt_token_ids is None or request.resumable:
             raise InputError("bans need a prompt of tokens, and a request that ends with its text")

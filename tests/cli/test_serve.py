@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -20,22 +21,30 @@ COMMAND = [sys.executable, "-m", "antislop", "serve", "--port", "0", "--api-key-
 HEADERS = {"Authorization": "Bearer secret"}
 
 
-def test_a_model_is_served_until_a_signal_comes() -> None:
+def test_a_model_is_served_until_a_signal_comes(tmp_path: Path) -> None:
     environment = {**os.environ, "SERVE_KEY": "secret"}
-    with subprocess.Popen([*COMMAND, "--ban", "the"], stderr=subprocess.PIPE, text=True, env=environment) as process:
+    noir = tmp_path / "noir.txt"
+    noir.write_text("a dog\n")
+    options = ["--ban", "the", "--list", f"noir={noir}", "--list", "plain=", "--reload-bans"]
+    with subprocess.Popen([*COMMAND, *options], stderr=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stderr is not None
-        lines = [process.stderr.readline() for _ in range(5)]
+        lines = [process.stderr.readline() for _ in range(6)]
         assert "serving tiny at http://127.0.0.1:" in lines[0], lines + process.stderr.readlines()
         url = re.findall(r"http://[\d.:]+", lines[0])[0]
         assert f"{url}/v1\n" in lines[1] and "TabbyAPI or KoboldCpp" in lines[2]
+        assert lines[4] == "  models with other lists      tiny@noir, tiny@plain\n"
         assert "secret" not in "".join(lines)
         with httpx.Client(headers=HEADERS, timeout=60) as client:
             answer = client.post(f"{url}/v1/completions", json={"prompt": "The old house", "max_tokens": 8})
             assert answer.json()["usage"]["completion_tokens"] == 8
             assert client.get(f"{url}/v1/models", headers={"Authorization": "x"}).status_code == 401
+            assert client.get(f"{url}/v1/model").json()["antislop"] == {"bans": 1, "lists": {"noir": 1, "plain": 0}}
+            noir.write_text("a dog\na fox\n")
+            said = process.stderr.readline()
         process.send_signal(signal.SIGINT)
         assert process.stderr.read() == ""
     assert process.returncode == 130
+    assert said == "the bans of the list noir were read again, 2 in all\n"
 
 
 @pytest.mark.parametrize(
@@ -43,6 +52,9 @@ def test_a_model_is_served_until_a_signal_comes() -> None:
     [
         (("--api-key-env", "NO_SUCH_KEY"), "--api-key-env NO_SUCH_KEY: this environment variable is not set"),
         (("--host", "nowhere.invalid", "--no-bans"), "the host 'nowhere.invalid' is unknown"),
+        (("--list", "noir.txt"), "--list noir.txt: write NAME=FILE, or NAME= for a list without bans"),
+        (("--list", "noir=/no/such/list.txt"), "/no/such/list.txt: can't be read"),
+        (("--list", "a b=", "--no-bans", "--port", "0"), "'a b' is not a name for a list: pass 1 to 64 letters"),
         (("--allow-origin", "http://localhost/"), "'http://localhost/' is not an origin; write https://chat.example"),
         (("--response-template", "no/such.json"), "no/such.json: can't be read"),
         (("--response-template", "constraints.txt"), "constraints.txt:1: not JSON"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import time
 from collections import Counter
@@ -146,6 +147,23 @@ def test_schedulers_with_steps_in_flight_write_the_same_texts(
         drawn = Counter(tuple(text) for i, text in enumerate(output["texts"]) if i % 10 != 7)
         assert p_value(drawn, expected_texts(bans, "plain")) > 1e-3, (bans, in_flight, second)
         assert output["is_free"] and None in output["texts"]
+
+
+@pytest.mark.parametrize("in_flight", [1, 2])
+def test_other_texts_go_on_while_a_list_is_compiled(
+    in_flight: int, vllm_python: str, letters: Path, tmp_path: Path
+) -> None:
+    """One list is there after 30 steps, when the texts without it have ended, and one too late."""
+    shares = {" ".join(map(str, prefix)): row.tolist() for prefix, row in LettersChain({}).shares.items()}
+    lates: list[dict[str, int]] = [{}, {"late": 30}, {}, {"late": 10**9}, {}, {"late": 30}]
+    bans = listed(next(iter(LISTS)))
+    requests = [{"prompt": [START] * 5, "max_tokens": LENGTH, "extra_args": bans | late} for late in lates]
+    job = {"model": str(letters), "banning": {}, "shares": shares, "requests": requests, "seconds": 1.0}
+    job |= {"in_flight": in_flight, "second": False}
+    (output,) = run_job(vllm_python, tmp_path, [job], module="tests.support.vllm_simulated")
+    assert sorted(output["order"][:3]) == ["0", "2", "4"]
+    assert sorted(output["order"][3:5]) == ["1", "5"]
+    assert output["order"][5:] == ["-3"] and output["is_free"]
 
 
 PROMPTS = (
@@ -435,18 +453,18 @@ def test_each_field_of_a_request_is_honored_under_bans_or_refused(route: str, st
 
 
 def test_a_concession_is_seen_in_a_stream(server: str) -> None:
-    everything = json.dumps({"bans": [{"text": ".", "kind": "regex"}]})
+    everything = json.dumps({"bans": [{"text": r"[\s\S]", "kind": "regex"}]})
     body = {"prompt": "The old house", "max_tokens": 5, "stream": True, "vllm_xargs": {"antislop": everything}}
     _, text = post(server, "/v1/completions", **body)
-    assert '"stop_reason":"antislop: 5 conceded"' in text
+    assert re.search(r'"stop_reason":"antislop: [1-9] conceded"', text), text
 
 
 def test_a_request_with_more_phrases_than_may_be_compiled_is_refused(server: str) -> None:
-    many = json.dumps({"bans": [f"phrase {i}" for i in range(200_000)]})
+    many = json.dumps({"bans": [f"phrase {i}" for i in range(20_000)]})
     before = time.monotonic()
     status, answer = complete(server, max_tokens=5, vllm_xargs={"antislop": many})
     assert status == 400
-    assert "200,000 bans and exempt phrases are too many for a request: at most 10,000" in answer["error"]["message"]
+    assert "20,000 bans and exempt phrases are too many for a request: at most 10,000" in answer["error"]["message"]
     assert time.monotonic() - before < 5
 
 

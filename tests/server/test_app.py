@@ -126,6 +126,59 @@ def test_a_trace_tells_what_was_withdrawn(client: openai.OpenAI) -> None:
     assert answer.usage is not None and answer.usage.antislop["violations"] == 1  # type: ignore[attr-defined]
 
 
+EVERYTHING = {"banned_regex": [r"[\s\S]"], "use_global_bans": False}
+"""Whatever the first token is, it completes a ban."""
+
+
+def read_ends(post: Any, **fields: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Return the last choices of the texts of a stream, and the whole answer to the same request."""
+    body = settings(prompt=PROMPT, **fields)
+    lines = post({**body, "stream": True}).text.split("\n\n")[:-2]
+    choices = [json.loads(line.removeprefix("data: "))["choices"][0] for line in lines]
+    assert all("antislop" not in choice for choice in choices if not choice["finish_reason"])
+    return [choice for choice in choices if choice["finish_reason"]], post(body).json()
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_the_end_of_each_streamed_text_has_the_counts_of_its_bans(post: Any, n: int) -> None:
+    ends, whole = read_ends(post, n=n, banned_strings=[" felt", "e"])
+    counts = [end["antislop"] for end in sorted(ends, key=lambda end: end["index"])]
+    assert len(counts) == n and all(count["rewinds"] > 0 for count in counts)
+    assert {name: sum(count[name] for count in counts) for name in counts[0]} == whole["usage"]["antislop"]
+
+
+def test_what_was_withdrawn_and_the_counts_come_together(post: Any) -> None:
+    body = settings(prompt=PROMPT, banned_strings=[" felt"], use_global_bans=False, max_tokens=1, stream=True)
+    (line,) = post(body, path="/v1/completions?trace=1").text.split("\n\n")[:-2]
+    own = json.loads(line.removeprefix("data: "))["choices"][0]["antislop"]
+    assert [text["text"] for text in own.pop("withdrawn")] == [" felt"]
+    assert own == {"violations": 1, "withdrawn_tokens": 1, "rewinds": 1, "conceded": 0}
+
+
+def test_a_stream_tells_of_bans_that_were_conceded(post: Any) -> None:
+    ends, whole = read_ends(post, max_tokens=3, **EVERYTHING)
+    assert (ends[0]["finish_reason"], ends[0]["antislop"]["conceded"]) == ("length", 3)
+    assert whole["usage"]["antislop"] == ends[0]["antislop"]
+
+
+def test_a_text_may_end_before_a_ban_instead(post: Any) -> None:
+    ends, whole = read_ends(post, max_tokens=3, on_exhausted="stop", **EVERYTHING)
+    (choice,) = whole["choices"]
+    assert (ends[0]["finish_reason"], choice["finish_reason"], choice["text"]) == ("stop", "stop", "")
+    assert ends[0]["antislop"] == whole["usage"]["antislop"]
+    assert ends[0]["antislop"]["exhausted"] == 1 and ends[0]["antislop"]["conceded"] == 0
+
+
+def test_a_limit_of_rewinds_is_that_of_the_request(post: Any) -> None:
+    bans = {"banned_strings": ["e", "o"], "use_global_bans": False}
+    free, none = (read_ends(post, max_rewinds=limit, **bans)[1]["usage"]["antislop"] for limit in (100, 0))
+    assert free["rewinds"] > 0 and free["conceded"] == 0
+    assert none["rewinds"] == 0 and none["conceded"] > 0
+    stopped = read_ends(post, max_rewinds=0, on_exhausted="stop", **bans)[1]
+    assert stopped["usage"]["antislop"]["exhausted"] == 1
+    assert not set("eo") & set(stopped["choices"][0]["text"])
+
+
 def test_a_stop_string_ends_the_text_before_it(client: openai.OpenAI) -> None:
     whole = client.completions.create(prompt=PROMPT, **settings()).choices[0].text
     stop = whole[30:36]
@@ -265,4 +318,22 @@ def test_a_server_elsewhere_is_served_under_bans(tiny: Tiny, llama_cpp: ServingP
     assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == whole["choices"][0]["text"]
     assert "smell" not in whole["choices"][0]["text"]
     assert whole["usage"]["completion_tokens"] == 24
+    assert chunks[-1]["choices"][0]["antislop"] == whole["usage"]["antislop"]
     assert (refused.status_code, "leave logprobs out" in refused.text) == (400, True)
+
+
+def test_a_server_elsewhere_is_served_with_the_lists_and_limits_of_requests(
+    tiny: Tiny, llama_cpp: ServingProcess
+) -> None:
+    endpoint = antislop.endpoint.Endpoint(f"{llama_cpp.url}/v1")
+    app = antislop.server.app(None, tiny[1], upstream=endpoint, bans=["a", "e", "i", "o"], lists={"plain": []})
+    body: dict[str, Any] = {"prompt": PROMPT, "max_tokens": 24, "temperature": 0, "max_rewinds": 0}
+    with run_server(app) as address, httpx.Client(base_url=address, timeout=60) as connected:
+        name = connected.get("/v1/models").json()["data"][1]["id"]
+        conceded, stopped, plain = (
+            connected.post("/v1/completions", json=body | more).json()
+            for more in ({}, {"on_exhausted": "stop"}, {"model": name})
+        )
+    assert conceded["usage"]["antislop"]["conceded"] > 0 and conceded["usage"]["antislop"]["rewinds"] == 0
+    assert stopped["usage"]["antislop"]["exhausted"] == 1 and stopped["choices"][0]["finish_reason"] == "stop"
+    assert plain["usage"]["antislop"]["violations"] == 0

@@ -146,7 +146,7 @@ def test_an_abort_before_a_text_has_taken_a_step_ends_it(tokenizer: PreTrainedTo
 
     async def ask() -> list[AnswerChunk]:
         service, caller = Service(make_slow(tokenizer)), Caller("127.0.0.1", "node-fetch")
-        request = GenerationRequest(prompt=[1], bans=service.own_bans, max_new_tokens=400, sampling=Sampling())
+        request = GenerationRequest(prompt=[1], bans=service.lists[""], max_new_tokens=400, sampling=Sampling())
         asyncio.get_running_loop().call_soon(service.abort, caller)
         async with service.write([request] * 2, caller) as texts:
             return [chunk async for _, chunk in texts.chunks()]
@@ -277,10 +277,10 @@ def test_a_list_is_read_again_when_its_file_changes(tokenizer: PreTrainedTokeniz
             if text is not None:
                 path.write_text(text)
             await reloader.reload(service)
-            lists.append([ban.text for ban in service.own_bans.bans])
+            lists.append([ban.text for ban in service.lists[""].bans])
         path.unlink()
         await reloader.reload(service)
-        return [*lists, [ban.text for ban in service.own_bans.bans]]
+        return [*lists, [ban.text for ban in service.lists[""].bans]]
 
     lists = asyncio.run(change())
     assert lists == [["a cat"], ["a dog", "a cow"], ["a dog", "a cow"], ["a dog"], ["a dog"]]

@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 import random
 import sys
+import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +23,11 @@ from vllm.config import CacheConfig, ModelConfig, SchedulerConfig, VllmConfig
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
-from vllm.v1.outputs import LogprobsLists, ModelRunnerOutput
+from vllm.v1.outputs import EMPTY_MODEL_RUNNER_OUTPUT, LogprobsLists, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
+import antislop.vllm.scheduler
 from antislop.vllm import BanningScheduler, banning
 from antislop.vllm.requests import PARAMETERS
 
@@ -155,19 +158,52 @@ def build_scheduler(model: str, *, is_async: bool, second: bool, options: dict[s
     return scheduler
 
 
+class LateLists:
+    """The lists of a scheduler, of which some are compiled after as many steps as their request says in `late`."""
+
+    def __init__(self, lists: Any) -> None:
+        self.has_own = lists.has_own
+        self._lists = lists
+        self._late: list[tuple[int, Future[Any], Future[Any]]] = []
+
+    def find(self, extra_args: Mapping[str, Any] | None) -> Future[Any]:
+        work: Future[Any] = Future()
+        if "late" not in (extra_args or {}):
+            return self._lists.find(extra_args)
+        self._late.append((extra_args["late"], work, self._lists.find(extra_args)))
+        return work
+
+    def go_on(self, steps: int) -> None:
+        for late, work, found in self._late:
+            if late == steps:
+                work.set_result(found.result())
+
+
+def _hand_out(scheduler: Any, step: Any, output: Any) -> list[Any]:
+    outputs = scheduler.update_from_output(step, output)
+    return outputs[0].outputs if outputs else []
+
+
 def run(job: dict[str, Any]) -> dict[str, Any]:
-    """Write the texts of requests. A request with `abort` is aborted that many steps after it was first run."""
+    """Write the texts of requests. A request with `abort` is aborted that many steps after it was first run.
+
+    seconds: how long a request waits for its list.
+    order: the names of the requests as they ended; those that failed begin with a minus sign.
+    """
+    antislop.vllm.scheduler.MAX_SENT_SECONDS = job.get("seconds", 10.0)
     torch.manual_seed(0)  # the coins of requests without a seed
     options = {"is_async": job["in_flight"] > 1, "second": job["second"]}
     scheduler = build_scheduler(job["model"], options=job["banning"], **options)
+    lists = scheduler._lists = LateLists(scheduler._lists)
     runner = Runner(job["shares"], second=job["second"])
     patience = {str(i): own.pop("abort") for i, own in enumerate(job["requests"]) if "abort" in own}
     texts: dict[str, list[int]] = {str(i): [] for i in range(len(job["requests"]))}
     for name, own in zip(texts, job["requests"], strict=True):
         prompt, params = own.pop("prompt"), SamplingParams(**own, stop_token_ids=[END])
         scheduler.add_request(Request(name, prompt, params, None, block_hasher=HASHER))
-    ended, flight = set(), deque[tuple[Any, Any]]()
-    for _ in range(STEPS):
+    order, flight = list[str](), deque[tuple[Any, Any]]()
+    for number in range(STEPS):
+        lists.go_on(number)
         for name in [name for name, steps in patience.items() if steps == 0 and name in scheduler.requests]:
             scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED)
         step = scheduler.schedule()
@@ -178,18 +214,23 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         if step.num_scheduled_tokens:
             flight.append((step, runner.run(step, scheduler.get_grammar_bitmask(step))))
         if not flight:
-            break
+            if not scheduler.has_unfinished_requests():
+                break
+            time.sleep(0.001)  # as vLLM's engine does while threads compile
+            flight.append((step, EMPTY_MODEL_RUNNER_OUTPUT))
         if step.num_scheduled_tokens and len(flight) < job["in_flight"]:
             continue
-        for output in scheduler.update_from_output(*flight.popleft())[0].outputs:
+        for output in _hand_out(scheduler, *flight.popleft()):
             texts[output.request_id] += output.new_token_ids
             rows = output.new_logprobs
             assert rows is None or list(rows.logprob_token_ids[:, 0]) == output.new_token_ids
             if output.finish_reason is not None:
-                ended.add(output.request_id)
+                failed = str(output.finish_reason) == "error"
+                order.append("-" * failed + output.request_id)
     assert not scheduler.requests
     free = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
-    return {"texts": [text if name in ended else None for name, text in texts.items()], "is_free": free == BLOCKS - 1}
+    written = [text if name in order else None for name, text in texts.items()]
+    return {"texts": written, "is_free": free == BLOCKS - 1, "order": order}
 
 
 if __name__ == "__main__":

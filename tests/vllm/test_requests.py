@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import sys
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import antislop.vllm
+from antislop import BanList
 from antislop.errors import InputError
+from antislop.hf.compiled_bans import CompiledBans
 from antislop.vllm import banning
-from antislop.vllm.requests import KEY, EngineSettings, RequestOptions, check_request
+from antislop.vllm.requests import KEY, EngineSettings, ListCache, RequestOptions, check_request
+from tests.support.models import build_tokenizer
 
 
 def ask(config: Any = None, *, temperature: float = 1.0, has_own_list: bool = False, **more: Any) -> RequestOptions:
@@ -54,7 +58,13 @@ def test_equal_requests_share_what_they_ask_for() -> None:
         ({"exempt": "a"}, {}, "exempt is 'a': pass a list"),
         ({"bans": ["a"] * 10_000, "exempt": ["b"]}, {}, "10,001 bans and exempt phrases are too many for a request"),
         ({"bans": [{"text": "a", "kind": "regex"}] * 101}, {}, "101 regexes are too many for a request: at most 100"),
-        ({"bans": [{"text": "a" * 1001}]}, {}, "1,001 characters in one ban are too many"),
+        ({"bans": [{"text": "a", "exempt": ["b"] * 10_000}]}, {}, "10,001 bans and exempt phrases are too many"),
+        ({"bans": ["a" * 257]}, {}, "257 characters in one phrase are too many for a request: at most 256, or a list"),
+        ({"bans": [{"text": "a" * 257}]}, {}, "257 characters in one phrase are too many"),
+        ({"exempt": ["a" * 257]}, {}, "257 characters in one phrase are too many"),
+        ({"bans": [{"text": "a" * 1001, "kind": "regex"}]}, {}, "1,001 characters in one regex are too many"),
+        (" " * 2**20 + "{}", {}, "1,048,578 characters of JSON are too many for a request: at most 1,048,576"),
+        ({"bans": [{"text": "a", "exempt": 5}]}, {}, "exempt of 'a' is 5; a list was expected"),
     ],
 )
 def test_what_can_not_be_written_is_refused(config: Any, more: dict[str, Any], sentence: str) -> None:
@@ -72,6 +82,48 @@ def test_an_engine_that_refuses_greedy_requests_checks_them_in_the_front_end() -
     assert banning(["a"])["logits_processors"] == ["antislop.vllm:CheckBans"]
     assert banning(["a"], on_greedy="pass")["logits_processors"] == ["antislop.vllm:CheckRequestBans"]
     assert banning()["logits_processors"] == ["antislop.vllm:CheckRequestBans"]
+
+
+def find(cache: ListCache, config: Any) -> CompiledBans | None:
+    return cache.find({KEY: config}).result(timeout=60)[1]
+
+
+def test_equal_lists_are_compiled_once_and_others_in_threads_of_their_own() -> None:
+    own = CompiledBans.compile(BanList(["ab"]), build_tokenizer())
+    cache = ListCache(own, exempt=["cab"])
+    assert cache.find(None).done() and cache.find({"other": 1}).result()[1] is own
+    assert find(cache, {}) is own
+    assert find(cache, {"use_global_bans": False}) is None
+    first = find(cache, {"bans": ["c"]})
+    assert first is not None and [ban.text for ban in first.bans] == ["ab", "c"]
+    assert first.bans[1].exempt == ("cab",)
+    assert find(cache, '{"bans": ["c"]}') is first
+    assert cache.find({KEY: {"bans": ["c"]}}).done()
+    alone = find(cache, {"bans": ["c"], "use_global_bans": False})
+    assert alone is not None and [ban.text for ban in alone.bans] == ["c"]
+    with pytest.raises(InputError, match="pass a list"):
+        find(cache, {"bans": "c"})
+
+
+def test_an_engine_without_a_list_has_none_for_requests_that_bring_none() -> None:
+    cache = ListCache(CompiledBans.compile(BanList([]), build_tokenizer()))
+    assert not cache.has_own and cache.find(None).result()[1] is None and find(cache, {}) is None
+
+
+def test_a_request_waits_for_its_own_list_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list that takes long is compiled beside those of others, and requests without one wait for nothing."""
+    cache = ListCache(CompiledBans.compile(BanList(["ab"]), build_tokenizer()))
+    may_compile, with_bans = Event(), CompiledBans.with_bans
+
+    def wait(self: CompiledBans, bans: BanList) -> CompiledBans:
+        assert "slow" not in [ban.text for ban in bans] or may_compile.wait(timeout=60)
+        return with_bans(self, bans)
+
+    monkeypatch.setattr(CompiledBans, "with_bans", wait)
+    slow = cache.find({KEY: {"bans": ["slow"]}})
+    assert find(cache, {"bans": ["c"]}) is not None and cache.find(None).done() and not slow.done()
+    may_compile.set()
+    assert slow.result(timeout=60)[1] is not None
 
 
 def test_without_the_modules_of_vllm_one_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from antislop.lists.reading import (
     MAX_SENT_ENTRIES,
     MAX_SENT_REGEX_CHARACTERS,
     MAX_SENT_REGEXES,
+    MAX_SENT_SECONDS,
 )
 from antislop.matching.bans import Ban
 from antislop.matching.patterns.regex import Regex
@@ -28,7 +29,6 @@ from antislop.server.request_errors import RequestError
 
 MAX_CACHE_SIZE = 700_000
 """Sizes of all kept lists together, in bans of up to 450 bytes: about 300 MB."""
-COMPILE_SECONDS = 10.0
 COMPILER_THREADS = 2
 """A compilation that times out still occupies its thread until it ends."""
 MAX_COMPILATIONS = 64
@@ -65,7 +65,7 @@ class BanCache:
     seconds: how long a request waits for its list.
     """
 
-    def __init__(self, *, max_size: int = MAX_CACHE_SIZE, seconds: float = COMPILE_SECONDS) -> None:
+    def __init__(self, *, max_size: int = MAX_CACHE_SIZE, seconds: float = MAX_SENT_SECONDS) -> None:
         self.size = 0  # of all kept lists: a running total, so that a request costs the same however many they are
         self._max_size = max_size
         self._seconds = seconds

@@ -9,16 +9,17 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_core import from_json
 from starlette.requests import ClientDisconnect, Request
 
-from antislop.decoding.policy import Method
+from antislop.decoding.policy import MAX_REWINDS, Method
 from antislop.decoding.sampling import LIMITS, Sampling
+from antislop.lists.reading import MAX_SENT_SIZE
 from antislop.server.bodies.foreign_fields import translate_fields
 from antislop.server.request_errors import RequestError, shorten
 
-BODY_LIMIT = 2**20
-"""Bytes of a body."""
 MAX_CHOICES = 128
 """Texts of one request."""
 MAX_STOPS = 64
+MOST_REWINDS = 1000
+"""The highest `max_rewinds`: with method "text", it alone limits the work for a text."""
 MAX_ALTERNATIVES = 20
 MAX_BIASES = 1024
 MAX_SCHEMA = 65_536
@@ -173,7 +174,10 @@ class GenerationBody(_StrictModel):
     banned_regex: Phrases = []
     ban_weights: dict[str, Share] = {}
     ban_method: Method = "exact"
+    on_exhausted: Literal["concede", "stop"] = "concede"
+    max_rewinds: Annotated[int, Field(ge=0, le=MOST_REWINDS)] = MAX_REWINDS
     use_global_bans: bool = True
+    ban_list: str = ""
     exempt: Phrases = []
 
     @property
@@ -310,8 +314,10 @@ async def _read_bytes(request: Request) -> bytes:
     try:
         async for piece in request.stream():
             data += piece
-            if len(data) > BODY_LIMIT:
-                raise RequestError(413, f"the body has more than {BODY_LIMIT:,} bytes: send a shorter prompt or list")
+            if len(data) > MAX_SENT_SIZE:
+                raise RequestError(
+                    413, f"the body has more than {MAX_SENT_SIZE:,} bytes: send a shorter prompt or list"
+                )
     except ClientDisconnect:
         raise RequestError(499, "the client closed the connection") from None
     return bytes(data)

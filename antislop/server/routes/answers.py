@@ -104,11 +104,13 @@ class AnswerWriter:
         choice = self.format.begin()
         return None if choice is None else self._write_chunk(choice, number, None)
 
-    def write_part(self, number: int, chunk: AnswerChunk) -> dict[str, Any]:
+    def write_part(self, number: int, chunk: AnswerChunk, report: Report) -> dict[str, Any]:
         logprobs = self._write_logprobs(chunk.tokens) if chunk.tokens else None
         choice = self.format.write_part(number, chunk, logprobs)
         if self.has_trace and chunk.withdrawn:
             choice |= self._write_trace(number, chunk)
+        if chunk.finish_reason:
+            choice["antislop"] = {**choice.get("antislop", {}), **count_bans([report])}
         return self._write_chunk(choice, number, chunk.finish_reason)
 
     def write_usage(self, usage: dict[str, Any]) -> dict[str, Any]:
@@ -128,6 +130,15 @@ class AnswerWriter:
     def _write_trace(self, number: int, chunk: AnswerChunk) -> dict[str, Any]:
         placed = [text._replace(start=self.format.locate(number, text.start)) for text in chunk.withdrawn]
         return {"antislop": {"withdrawn": [text.to_dict() for text in placed]}}
+
+
+def count_bans(reports: Sequence[Report]) -> dict[str, int]:
+    """Return what the bans of some texts did."""
+    total = Report.total(reports)
+    counts = {name: getattr(total, name) for name in ("violations", "withdrawn_tokens", "rewinds", "conceded")}
+    exhausted = sum(report.reason == "exhausted" for report in reports)
+    rare = {"timed_out_regexes": len(total.timed_out), "exhausted": exhausted}
+    return counts | {name: count for name, count in rare.items() if count}
 
 
 def write_token(data: bytes) -> str:
@@ -222,7 +233,7 @@ class AnswerResponder(Generic[Generation]):
                 if first := self.writer.write_first(number):
                     yield encode_event(first | more)
             async for number, chunk in running.chunks():
-                yield encode_event(self.writer.write_part(number, chunk) | more)
+                yield encode_event(self.writer.write_part(number, chunk, running.makers[number].report) | more)
             if has_usage:
                 yield encode_event(self.writer.write_usage(self._count(running, requests)))
         except Exception as error:  # noqa: BLE001 - whatever it is, the client gets it as an event
@@ -232,14 +243,11 @@ class AnswerResponder(Generic[Generation]):
     def _count(self, running: RunningRequests, requests: Sequence[GenerationRequest]) -> dict[str, Any]:
         prompt = sum(len(request.prompt) for request in requests[:: self.body.n])
         kept = sum(maker.kept for maker in running.makers)
-        total = Report.total([maker.report for maker in running.makers])
-        counts = {name: getattr(total, name) for name in ("violations", "withdrawn_tokens", "rewinds", "conceded")}
-        timed_out = {"timed_out_regexes": len(total.timed_out)} if total.timed_out else {}
         return {
             "prompt_tokens": prompt,
             "completion_tokens": kept,
             "total_tokens": prompt + kept,
-            "antislop": counts | timed_out,
+            "antislop": count_bans([maker.report for maker in running.makers]),
         }
 
 

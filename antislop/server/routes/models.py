@@ -13,10 +13,10 @@ from antislop.server.routes.answers import service_of
 router = APIRouter()
 
 
-def _describe(request: Request) -> dict[str, Any]:
+def _describe(request: Request, name: str | None = None) -> dict[str, Any]:
     service = service_of(request)
     return {
-        "id": service.backend.name,
+        "id": name or service.backend.name,
         "object": "model",
         "created": service.began,
         "owned_by": "antislop",
@@ -27,21 +27,22 @@ def _describe(request: Request) -> dict[str, Any]:
 @router.get("/v1/models")
 @router.get("/v1/model/list")
 async def list_models(request: Request) -> dict[str, Any]:
-    return {"object": "list", "data": [_describe(request)]}
+    return {"object": "list", "data": [_describe(request, name) for name in service_of(request).models]}
 
 
 @router.get("/v1/models/{name:path}")
 async def describe_named(request: Request, name: str) -> dict[str, Any]:
-    service_of(request).check_model(name)
-    return _describe(request)
+    service_of(request).read_model(name)
+    return _describe(request, name)
 
 
 @router.get("/v1/model")
 async def describe_model(request: Request) -> dict[str, Any]:
-    """Describe the model as TabbyAPI does, and the server's own list."""
+    """Describe the model as TabbyAPI does, and the lengths of the server's lists."""
     service = service_of(request)
     parameters = {"max_seq_len": service.backend.context_length, "prompt_template_content": service.chat_template}
-    own = {"bans": len(service.own_bans.bans)}
+    counts = {name: len(compiled.bans) for name, compiled in service.lists.items()}
+    own = {"bans": counts.pop(""), "lists": counts}
     return {**_describe(request), "parameters": parameters, "antislop": own}
 
 
