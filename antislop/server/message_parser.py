@@ -41,7 +41,7 @@ class MessageDelta:
 
 
 @dataclass
-class _WrittenPart:
+class _MessagePart:
     """What was written of thoughts or content. gap: what comes before the next text, if any comes."""
 
     has_text: bool = False
@@ -65,7 +65,7 @@ class MessageParser:
         self._fields = compiled.fields
         self._regions = RegionParser(compiled, prompt, tools=list(tools))
         self._reads_calls = bool(tools)
-        self._thoughts, self._content = _WrittenPart(), _WrittenPart()
+        self._thoughts, self._content = _MessagePart(), _MessagePart()
         self._places: list[tuple[int, int, int]] = []  # of each text, where it began in both, and its length
         self._length = 0
         self._read(self._regions.initial_events)

@@ -11,6 +11,7 @@ from antislop.hf.response_templates import THOUGHTS
 from antislop.server.request_errors import RequestError
 
 METACHARACTERS = frozenset(".^$*+?{}[]()|\\")
+ANY = "/(?s:.*)/"
 NOTHING = {"type": "object", "properties": {}, "additionalProperties": False}
 """The arguments of a function without parameters."""
 SPACE = "/\\n{0,2}/"
@@ -42,17 +43,14 @@ def write_grammar(
     if not (opening and closing and is_json and has_function and (thought or not is_thinking)):
         message = "calls can be required of models that write JSON between fixed delimiters only: leave tool_choice out"
         raise RequestError(400, message, param="tool_choice")
+    special_ends = str(thought).startswith("<")
     start = "rest" if is_thinking else "thoughts?" if thinking and thought else ""
     more = ' ("\\n"? call)*' if has_many else ""
     choices = " | ".join(f"call_{number}" for number in range(len(tools)))
     lines = [f"start: {start} {SPACE} call{more}", f'call: {opening} "\\n"? ({choices}) "\\n"? {closing}']
     if start:
-        rest = (
-            [f"rest: TEXT {thought}", "TEXT: /(?s:.*)/"]
-            if str(thought)[0] == "<"
-            else [f"rest[suffix={thought}]: /(?s:.*)/"]
-        )
-        lines += [f"thoughts: {thinking} rest" if thinking else "", *rest]
+        lines += [f"thoughts: {thinking} rest" if thinking else ""]
+        lines += [f"rest: TEXT {thought}", f"TEXT: {ANY}"] if special_ends else [f"rest[suffix={thought}]: {ANY}"]
     for number, tool in enumerate(tools):
         function = tool["function"]
         head = json.dumps(f'{{"name": {json.dumps(function["name"])}, "arguments": ')

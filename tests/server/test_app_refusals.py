@@ -204,7 +204,7 @@ def test_deep_values_are_refused_at_any_depth(app: FastAPI, depth: int) -> None:
             [{"role": "assistant", "tool_calls": [{}]}],
             "messages.0.tool_calls.0 is {}; a call of a function was expected",
         ),
-        ([{"role": "assistant", "tool_calls": "x"}], "messages.0.tool_calls is 'x'; a list of calls was expected"),
+        ([{"role": "assistant", "tool_calls": "x"}], "messages.0.tool_calls is 'x'; a list was expected"),
         (
             [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "[1]"}}]}],
             "messages.0.tool_calls.0.function.arguments is [1]; a JSON object was expected",

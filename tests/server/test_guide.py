@@ -19,7 +19,14 @@ import antislop
 from antislop.cli.main import load_command
 from antislop.lists import reading
 from antislop.server.application import make_app
-from antislop.server.bodies.fields import MAX_BIASES, MAX_CHOICES, MAX_SCHEMA, GenerationBody
+from antislop.server.bodies.fields import (
+    MAX_BIASES,
+    MAX_CHOICES,
+    MAX_SCHEMA,
+    MAX_TEMPLATE_VARIABLES,
+    MAX_TOOLS,
+    GenerationBody,
+)
 from antislop.server.entry import app
 from antislop.server.http_server import LAST_SECONDS, MAX_CONNECTIONS, REQUEST_SECONDS, SHUTDOWN_SECONDS
 from antislop.server.local import GRAMMAR_SECONDS, LocalBackend
@@ -51,7 +58,7 @@ def url() -> Iterator[str]:
 
 def test_the_clients_of_the_guide_get_texts(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     blocks = [block for block in read_blocks(GUIDE, "python") if "client" in block.text]
-    assert len(blocks) == 3
+    assert len(blocks) == 4
     names: dict[str, Any] = {}
     for block in blocks:
         exec(compile(block.text.replace(ADDRESS, url), str(GUIDE), "exec", dont_inherit=True), names)
@@ -95,6 +102,7 @@ def test_the_limits_are_those_of_the_code() -> None:
     assert f"{MAX_CHOICES} texts per request | 400" in text
     assert f"{MAX_SCHEMA:,} characters of a JSON schema, {GRAMMAR_SECONDS:g} seconds to compile it" in text
     assert f"{MAX_BIASES:,} biases | 400" in text
+    assert f"{MAX_TOOLS} tools with {MAX_SCHEMA:,} characters of JSON in all, {MAX_TEMPLATE_VARIABLES:,} char" in text
     length = app.__kwdefaults__["queue_length"]
     assert f"at a time and {length} that wait; with `--upstream` {length} in all | 429" in text
 

@@ -455,7 +455,7 @@ def test_the_last_message_is_continued(script: Script, url: str, field: dict[str
             "tools has no such function",
         ),
         ({"tool_choice": "required", "tools": TOOLS, "response_format": {"type": "json_object"}}, "exclude each other"),
-        ({"chat_template_kwargs": {"chat_template": "x"}}, "has 'chat_template', which is no variable of a template"),
+        ({"chat_template_kwargs": {"chat_template": "x"}}, "has 'chat_template', which no template reads"),
         ({"chat_template_kwargs": {"tokenize": False}}, "has 'tokenize'"),
         ({"chat_template_kwargs": {"messages": []}}, "has 'messages'"),
         ({"chat_template_kwargs": {"tools": []}}, "has 'tools'"),

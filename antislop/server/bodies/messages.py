@@ -77,9 +77,8 @@ def choose_required(body: ChatBody, tools: Sequence[dict[str, Any]]) -> list[dic
         return []
     if body.response_format.schema_text is not None:
         raise RequestError(400, "tool_choice and response_format exclude each other: pass one", param=param)
-    required = [
-        tool for tool in tools if isinstance(choice, str) or tool["function"]["name"] == choice["function"]["name"]
-    ]
+    name = None if isinstance(choice, str) else choice["function"]["name"]
+    required = [tool for tool in tools if name in (None, tool["function"]["name"])]
     if not required:
         raise RequestError(400, f"tool_choice is {shorten(choice)}, but tools has no such function", param=param)
     return required
@@ -88,9 +87,7 @@ def choose_required(body: ChatBody, tools: Sequence[dict[str, Any]]) -> list[dic
 def _read_variables(variables: dict[str, Any]) -> dict[str, Any]:
     name = "chat_template_kwargs"
     for reserved in variables.keys() & RESERVED:
-        raise RequestError(
-            400, f"{name} has {reserved!r}, which is no variable of a template: leave it out", param=name
-        )
+        raise RequestError(400, f"{name} has {reserved!r}, which no template reads: leave it out", param=name)
     if (size := len(json.dumps(variables))) > MAX_TEMPLATE_VARIABLES:
         message = f"{name} has {size:,} characters of JSON; at most {MAX_TEMPLATE_VARIABLES:,} are allowed"
         raise RequestError(400, message, param=name)
@@ -98,16 +95,14 @@ def _read_variables(variables: dict[str, Any]) -> dict[str, Any]:
 
 
 def _choose_continued(body: ChatBody, last: Mapping[str, Any]) -> str | None:
-    name = "continue_final_message"
-    if body.add_generation_prompt in (not body.continue_final_message, None):
-        if not body.continue_final_message:
-            return None
-        if last["role"] == "assistant" and not last.get("tool_calls"):
-            return "content" if last["content"] or "reasoning_content" not in last else "reasoning_content"
+    name, continues = "continue_final_message", body.continue_final_message
+    if body.add_generation_prompt not in (not continues, None):
+        raise RequestError(400, f"{name} and add_generation_prompt exclude each other: pass one as true", param=name)
+    if not continues:
+        return None
+    if last["role"] != "assistant" or "tool_calls" in last:
         raise RequestError(400, f"{name} needs a last message of text, whose role is assistant", param=name)
-    raise RequestError(
-        400, f"{name} and add_generation_prompt exclude each other: pass one of them as true", param=name
-    )
+    return "reasoning_content" if "reasoning_content" in last and not last["content"] else "content"
 
 
 def read_messages(messages: Any) -> list[dict[str, Any]]:
@@ -133,12 +128,14 @@ def _read_message(message: Any, place: str) -> dict[str, Any]:
         if not isinstance(value, str):
             raise RequestError(400, f"{place}.{name} is {shorten(value)}; a text was expected", param=place)
     thoughts = [text for name in REASONING if (text := texts.pop(name, ""))]
-    calls = _read_calls(filled["tool_calls"], f"{place}.tool_calls") if "tool_calls" in filled else []
+    calls = filled.get("tool_calls", [])
+    if not isinstance(calls, list):
+        raise RequestError(400, f"{place}.tool_calls is {shorten(calls)}; a list was expected", param=place)
+    calls = [_read_call(call, f"{place}.tool_calls.{number}") for number, call in enumerate(calls)]
+    content = filled.get("content", "" if calls or thoughts else None)
     return {
         "role": ROLES[role],
-        "content": ""
-        if (calls or thoughts) and "content" not in filled
-        else _read_content(filled.get("content"), place),
+        "content": _read_content(content, place),
         **{name: text for name, text in texts.items() if text},
         **({"reasoning_content": thoughts[0]} if thoughts else {}),
         **({"tool_calls": calls} if calls else {}),
@@ -157,12 +154,6 @@ def _read_content(content: Any, place: str) -> str:
                 400, f"{place}.content has {shorten(part)}; only parts of type text are read", param=place
             )
     return "".join(part["text"] for part in content)
-
-
-def _read_calls(calls: Any, place: str) -> list[dict[str, Any]]:
-    if not isinstance(calls, list):
-        raise RequestError(400, f"{place} is {shorten(calls)}; a list of calls was expected", param=place)
-    return [_read_call(call, f"{place}.{number}") for number, call in enumerate(calls)]
 
 
 def _read_call(call: Any, place: str) -> dict[str, Any]:

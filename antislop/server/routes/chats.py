@@ -19,6 +19,8 @@ from antislop.server.routes.answers import AnswerResponder, TokenBytes, logprob_
 from antislop.server.service import RenderedChat, Service
 from antislop.server.tool_grammar import write_grammar
 
+TEMPLATE_ERRORS = (TemplateError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
+
 router = APIRouter()
 
 
@@ -113,15 +115,7 @@ async def _render(service: Service, given: Chat) -> RenderedChat:
         )
     try:
         rendered = await service.render(given)
-    except (
-        TemplateError,
-        ValueError,
-        TypeError,
-        LookupError,
-        AttributeError,
-        ArithmeticError,
-        RecursionError,
-    ) as error:
+    except TEMPLATE_ERRORS as error:
         message = f"the model's chat template refuses these messages ({first_line(error)[:200]})"
         raise RequestError(400, message, param="messages") from error
     if not rendered.ids:
