@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
+import regex
 from jinja2 import meta
 from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
@@ -214,14 +215,22 @@ def response_template_for(model_type: str) -> dict[str, Any] | None:
 
 
 def compile_response_template(template: dict[str, Any]) -> ResponseTemplate:
-    """Return a checked response template, whose fields are all optional: a text may end anywhere.
+    r"""Return a checked response template. Raises `ValueError`.
 
-    Raises `ValueError`. Reason: a required field makes the parser lose what it read.
+    Its fields are optional, since a text may end anywhere. A delimiter that begins with `\s*` is searched for at the
+    first space of a run only. Reason: the parser loses a message that lacks a field, and a run of n spaces takes it
+    n² steps.
     """
     compiled = load_response_template(template)
     for field in compiled.fields.values():
         field.optional = True
+        field.open_re, field.close_re = _search_once(field.open_re), _search_once(field.close_re)
     return compiled
+
+
+def _search_once(delimiter: Any) -> Any:
+    begins_with_spaces = delimiter is not None and delimiter.pattern.startswith(r"\s*")
+    return regex.compile(r"(?:\G|(?<!\s))" + delimiter.pattern, delimiter.flags) if begins_with_spaces else delimiter
 
 
 class RegionParser(ResponseParser):  # type: ignore[misc]

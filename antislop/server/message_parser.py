@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +13,8 @@ from uuid import uuid4
 from antislop.hf.private import RegionParser, compile_response_template
 from antislop.hf.response_templates import THOUGHTS
 
+LONG_SPACES = re.compile(r"(?<!\s)(\s{1000})\s+")
+"""In a prompt they say no more than 1,000 do, and take long to read."""
 SEPARATOR = "\n\n"
 """Between two regions of the same field, unless the template has another one."""
 
@@ -63,7 +66,7 @@ class MessageParser:
         compiled = compile_response_template(template)
         self.calls = 0
         self._fields = compiled.fields
-        self._regions = RegionParser(compiled, prompt, tools=list(tools))
+        self._regions = RegionParser(compiled, LONG_SPACES.sub(r"\1", prompt), tools=list(tools))
         self._reads_calls = bool(tools)
         self._thoughts, self._content = _MessagePart(), _MessagePart()
         self._places: list[tuple[int, int, int]] = []  # of each text, where it began in both, and its length

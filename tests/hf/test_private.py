@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import time
 from collections.abc import Iterator
 from copy import copy
 from pathlib import Path
@@ -174,6 +175,52 @@ def test_code_of_transformers_is_not_remote(llama: PreTrainedModel) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # of torch, on import of its compiler
+def test_the_variables_of_a_chat_template_are_read_with_its_tags() -> None:
+    template = "{% for m in messages %}{% generation %}{{ m }}{% endgeneration %}{% break %}{% endfor %}"
+    assert private.variables_of(template + "{% set a = b | default(1) %}{{ a }}{{ '{{ c }}' }}") == {"messages", "b"}
+
+
+def test_transformers_has_response_templates_by_the_type_of_model() -> None:
+    for model_type in ("qwen3", "qwen3_5", "gemma4"):
+        template = private.response_template_for(model_type)
+        assert template is not None and {"tool_calls", "content"} < set(template["fields"])
+        assert all(field.optional for field in private.compile_response_template(template).fields.values())
+    assert private.response_template_for("llama") is None
+
+
+def read_regions(prefix: str, *pieces: str) -> tuple[private.RegionParser, list[tuple[Any, ...]]]:
+    """Return the parser of a Qwen 3's text, and its events without their opening and their values."""
+    template = private.compile_response_template(private.response_template_for("qwen3") or {})
+    parser = private.RegionParser(template, prefix, tools=[])
+    events = [event for piece in pieces for event in parser.feed(piece)] + parser.finalize()[1]
+    kept = ("type", "field", "text", "raw", "start", "is_complete")
+    return parser, [
+        tuple(event[name] for name in kept if name in event) for event in events if event["type"] != "region_open"
+    ]
+
+
+def test_regions_have_their_places_and_one_that_can_not_be_read_its_text() -> None:
+    parser, events = read_regions("<|im_start|>assistant\nAb", "c \n<tool_call>{</tool", "_call>", "d<tool_call>5")
+    assert parser.prefilled == 2
+    assert events == [
+        ("region_chunk", "content", "c", 2),
+        ("region_close", "content", "Abc", 0, False),
+        ("region_chunk", "tool_calls", "{", 16),
+        ("region_failed", "tool_calls", " \n<tool_call>{</tool_call>", 3, True),
+        ("region_chunk", "content", "d", 29),
+        ("region_close", "content", "d", 29, False),
+        ("region_chunk", "tool_calls", "5", 41),
+        ("region_close", "tool_calls", "<tool_call>5", 30, False),
+    ]
+
+
+def test_a_long_run_of_spaces_is_read_once() -> None:
+    began = time.process_time()
+    _, events = read_regions("", "a" + " " * 20_000 + "b", " " * 20_000 + "<tool_call>5</tool_call>")
+    assert [event[1] for event in events] == ["content", "content", "tool_calls", "tool_calls"]
+    assert time.process_time() - began < 2.0  # 0.4 seconds; 6 if each space begins a search
+
+
 def test_a_compiled_model_contains_the_original(llama: PreTrainedModel) -> None:
     assert private.uncompiled(torch.compile(llama)) is llama
     assert private.uncompiled(llama) is None

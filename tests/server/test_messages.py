@@ -241,6 +241,11 @@ def test_a_message_that_the_prompt_began_is_not_written_again(prefill: str) -> N
         assert len(message["tool_calls"]) == 1
 
 
+def test_a_prompt_may_have_a_long_run_of_spaces() -> None:
+    dialect = DIALECTS["qwen3"]
+    assert parse(dialect, "Yes.", 4, prompt=dialect.prompt + "Well" + "\n" * 10**6 + "so:") == {"content": "Yes."}
+
+
 def test_thoughts_that_the_prompt_began_go_on() -> None:
     dialect = DIALECTS["qwen3"]
     message = parse(dialect, " two.</think>Yes.", 2, prompt=dialect.prompt + "<think>\nOne,")
