@@ -21,6 +21,7 @@ from antislop.cli.options import (
     GrammarOptions,
     ModelOptions,
     PromptOptions,
+    ScopeOption,
     collect_bans,
 )
 from antislop.cli.terminal import check_suffix, describe_command, refuse_stdin, say, warn, writing
@@ -111,6 +112,7 @@ def dataset(
     engine: EngineOptions,
     model: ModelOptions,
     bans: BanOptions,
+    scope: ScopeOption = None,
     prompts: PromptOptions,
     arms: Annotated[Arms, typer.Option(help="Responses with bans, without, or both with the same seeds.")] = "banned",
     structure: GrammarOptions,
@@ -128,7 +130,7 @@ def dataset(
     target.check(source, export)
     host = ModelHost(engine, model.spec)
     grammar = structure.read()
-    banned = collect_bans(bans)
+    banned = host.limit_bans(collect_bans(bans), scope)
     maker, tokenizer = host.make(banned, generation, pairs=pairs.made_kind, grammar=grammar)
     spec = make_spec(source, model=model.spec, bans=banned, prompts=prompts, generation=generation)
     chosen_arms = [arm for arm in get_args(Arm) if arm in arms.split(",")]

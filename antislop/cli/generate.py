@@ -25,10 +25,12 @@ from antislop.cli.options import (
     DrawingOptions,
     GrammarOptions,
     ModelOptions,
+    ScopeOption,
     StopOption,
     TemplateOption,
     ban_option,
     collect_bans,
+    limit_bans,
     make_processors,
     read_variables,
 )
@@ -85,6 +87,7 @@ class PolicyOptions:
         ),
     ] = "exact"
     on_exhausted: Annotated[OnExhausted, ban_option(help="The reaction if every continuation is banned.")] = "concede"
+    scope: ScopeOption = None
 
 
 _output_option = partial(typer.Option, rich_help_panel="Output")
@@ -327,6 +330,7 @@ class TextWriter:
         _check_length(model, inputs["input_ids"].shape[1], task.text.max_new_tokens)
         seed = random.randrange(2**32) if task.sampling.seed is None else task.sampling.seed
         inputs = {name: tensor.to(model.device) for name, tensor in inputs.items()}
+        bans = limit_bans(bans, task.policy.scope, tokenizer)
         return cls(task, bans, prompt, model, tokenizer, vocabulary, inputs, seed)
 
     def events(self, *, with_bans: bool = True) -> Iterator[Event]:

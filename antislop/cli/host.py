@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from antislop.cli.conflicts import uses_server
-from antislop.cli.options import GenerationOptions
+from antislop.cli.options import GenerationOptions, limit_bans
 from antislop.cli.terminal import as_input_error, say
 from antislop.endpoint.streams import EndpointMethod
 from antislop.hf.pretrained import ModelSpec, load_model, load_tokenizer
 from antislop.lists.ban_list import BanList
+from antislop.matching.scopes import BanScope
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -91,6 +92,11 @@ class ModelHost:
         }
         with as_input_error():
             return makers.get(self.options.engine, self._load)(bans, options)
+
+    def limit_bans(self, bans: BanList, where: BanScope | None) -> BanList:
+        """Return the bans that apply to a part of each reply of the model."""
+        served = self.options.engine == "openai" or uses_server(self.options)
+        return limit_bans(bans, where, load_tokenizer(self._served_model if served else self.model))
 
     def _load(self, bans: BanList, options: dict[str, Any]) -> tuple[RecordMaker, PreTrainedTokenizerBase]:
         from antislop.datasets.maker import ModelRecordMaker

@@ -17,9 +17,10 @@ from antislop.decoding.sampling import DRAWING, LIMITS, Sampling
 from antislop.display import describe_count
 from antislop.errors import InputError
 from antislop.hf.pretrained import Dtype, ModelSpec
-from antislop.lists.ban_list import BanList
+from antislop.lists.ban_list import BanList, combine_bans
 from antislop.lists.bundled import constructions, dashes, default_bans, loops
 from antislop.matching.folding import Edges
+from antislop.matching.scopes import BanScope
 from antislop.trace.completions import BATCH_SIZE
 
 if TYPE_CHECKING:
@@ -105,6 +106,22 @@ class BanOptions:
         bool, ban_option("--no-dashes", help="Ban dashes as well: —, –, -- and a hyphen with spaces, as between words.")
     ] = False
     lenient: LenientOption = False
+
+
+ScopeOption = Annotated[
+    BanScope | None,
+    ban_option(
+        help="Where bans apply in a chat's reply, never in calls of tools.",
+        show_default="answer if the model is known to think or to call tools",
+    ),
+]
+
+
+def limit_bans(bans: BanList, where: BanScope | None, tokenizer: PreTrainedTokenizerBase) -> BanList:
+    """Return the bans that apply to a part of each reply; to all of it if nobody says how the model writes replies."""
+    from antislop.hf.response_templates import choose_scopes, find_response_template
+
+    return combine_bans(bans, scopes=choose_scopes(where, find_response_template(tokenizer)))
 
 
 def collect_bans(options: BanOptions) -> BanList:

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import regex
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from antislop.errors import InputError, first_line
 from antislop.hf.private import compile_response_template, response_template_for
-from antislop.matching.scopes import Regions, Scope
+from antislop.matching.scopes import BanScope, Regions, Scope
 
 if TYPE_CHECKING:
     from transformers.utils.chat_parsing.response_templates import ResponseTemplate, ResponseTemplateField
 
-BanScope = Literal["answer", "thinking", "all"]
-"""Where bans apply in a message: nowhere in its tool calls, and in the thoughts or beside them or both."""
 THOUGHTS = frozenset({"reasoning_content", "reasoning", "thinking"})
 TOOL_CALLS = frozenset({"tool_calls"})
 
@@ -73,6 +71,24 @@ def chat_scope(template: dict[str, Any], where: BanScope) -> Scope:
     chosen = {"answer": thoughts | TOOL_CALLS, "thinking": thoughts, "all": TOOL_CALLS}[where]
     regions = Regions(delimiters, tuple(sorted(chosen)), read.start_anchor_re.pattern)
     return Scope("inside" if where == "thinking" else "outside", regions)
+
+
+def choose_scopes(where: BanScope | None, template: dict[str, Any] | None) -> tuple[Scope, ...]:
+    """Return the scopes that all bans get.
+
+    where: as in `chat_scope`; None for "answer" if the template has thoughts or calls of tools, and else for "all".
+    template: of the model; None if it has none.
+
+    Raises `InputError` for a part that can't be found without a template.
+    """
+    if template is None:
+        if where in (None, "all"):
+            return ()
+        raise InputError(
+            f"the parts of a message are not known, so bans can't hold in {where!r} alone: the model has no response "
+            "template"
+        )
+    return (chat_scope(template, where or "answer"),)
 
 
 def _find_opening(field: ResponseTemplateField) -> str:

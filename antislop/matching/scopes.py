@@ -12,6 +12,8 @@ import regex
 from antislop.errors import BanError
 
 Where = Literal["inside", "outside", "after"]
+BanScope = Literal["answer", "thinking", "all"]
+"""Where bans apply in a chat message, and never in its calls of tools: beside the thoughts, in these, or in both."""
 
 _LINE = "\n"  # closes a quotation, so that a missing quotation mark swaps inside and outside on one line only
 SPANS: dict[str, dict[str, tuple[str, ...]]] = {

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from copy import deepcopy
+from functools import cache, partial
 from random import SystemRandom
 from typing import NamedTuple, TypeVar
 
@@ -17,7 +18,7 @@ from antislop.decoding.sampling import Sampling
 from antislop.errors import InputError
 from antislop.hf.compiled_bans import CompiledBans
 from antislop.hf.private import variables_of
-from antislop.hf.response_templates import find_spelled
+from antislop.hf.response_templates import choose_scopes, find_spelled
 from antislop.lists.ban_list import BanList, Bans
 from antislop.server.backend import Backend, GenerationRequest
 from antislop.server.bodies.bans import BanCache, collect_bans, digest_bans
@@ -61,6 +62,7 @@ class Service:
         self.vocabulary = backend.bans.vocabulary
         self.vocabulary_size = len(backend.tokenizer)
         self.response_template = backend.response_template
+        self._choose_scopes = cache(partial(choose_scopes, template=self.response_template))
         self.spelled = find_spelled(self.response_template or {}, self.vocabulary.breaks)
         self._lists = BanCache()
         self._running: dict[RunningRequests, Caller] = {}
@@ -259,11 +261,15 @@ class Service:
         if chosen:  # the server's own list, which `use_global_bans` is about, is left out anyway
             body = body.model_copy(update={"use_global_bans": True})
         own, digest = self.lists[chosen], digest_bans(body)
-        if digest is None:
+        with translate_errors(param="ban_scope"):
+            scopes = self._choose_scopes(body.ban_scope)
+        if digest is None and not (scopes and len(own.bans)):
             return own
         self._refuse_if_closing()
         with translate_errors(param="bans"):
-            return await self._lists.compile((own, digest), lambda: own.with_bans(collect_bans(body, own.bans)))
+            return await self._lists.compile(
+                (own, digest, scopes), lambda: own.with_bans(collect_bans(body, own.bans, scopes=scopes))
+            )
 
 
 def check_names(names: Iterable[str]) -> None:

@@ -13,10 +13,10 @@ from transformers.cli.serving.utils import _RESPONSE_TEMPLATE_FALLBACKS
 from transformers.utils.chat_parsing import ResponseParser
 
 from antislop.errors import BanError, InputError
-from antislop.hf.response_templates import BanScope, chat_scope
+from antislop.hf.response_templates import chat_scope
 from antislop.lists.ban_list import BanList, combine_bans
 from antislop.matching.bans import Ban
-from antislop.matching.scopes import Scope, ScopeState
+from antislop.matching.scopes import BanScope, Scope, ScopeState
 from antislop.matching.token_matcher import Matcher
 from tests.support.toys import Words
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -23,6 +23,7 @@ from antislop.lists.reading import (
 )
 from antislop.matching.bans import Ban
 from antislop.matching.patterns.regex import Regex
+from antislop.matching.scopes import Scope
 from antislop.server.backend import Busy
 from antislop.server.bodies.fields import GenerationBody
 from antislop.server.request_errors import RequestError
@@ -139,15 +140,15 @@ def digest_bans(body: GenerationBody) -> bytes | None:
     return sha256(body.model_dump_json(include=FIELDS).encode()).digest()
 
 
-def collect_bans(body: GenerationBody, own: BanList) -> BanList:
-    """Return the bans that a body asks for. own: the server's list. Raises `RequestError`."""
+def collect_bans(body: GenerationBody, own: BanList, *, scopes: Sequence[Scope] = ()) -> BanList:
+    """Return the bans that a body asks for. own: the server's list; scopes: of all of them. Raises `RequestError`."""
     _check_limits(body)
     phrases = [text for text in body.banned_tokens if isinstance(text, str)]
     ids = [token for token in body.banned_tokens if isinstance(token, int)] + body.custom_token_bans
     try:
         base = BanList([*(own if body.use_global_bans else ()), *(Ban.tokens([token]) for token in ids)])
         strings = [*body.banned_strings, *phrases]
-        bans = combine_bans(base, strings=strings, patterns=body.banned_regex, exempt=body.exempt)
+        bans = combine_bans(base, strings=strings, patterns=body.banned_regex, exempt=body.exempt, scopes=scopes)
     except InputError as error:
         raise RequestError(400, first_line(error), param="bans") from error
     return _weigh(bans, body.ban_weights) if body.ban_weights else bans

@@ -12,6 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 from antislop.decoding.policy import MAX_REWINDS, Method
 from antislop.decoding.sampling import LIMITS, Sampling
 from antislop.lists.reading import MAX_SENT_SIZE
+from antislop.matching.scopes import BanScope
 from antislop.server.bodies.foreign_fields import translate_fields
 from antislop.server.request_errors import RequestError, shorten
 
@@ -174,6 +175,7 @@ class GenerationBody(_StrictModel):
     banned_regex: Phrases = []
     ban_weights: dict[str, Share] = {}
     ban_method: Method = "exact"
+    ban_scope: BanScope | None = None
     on_exhausted: Literal["concede", "stop"] = "concede"
     max_rewinds: Annotated[int, Field(ge=0, le=MOST_REWINDS)] = MAX_REWINDS
     use_global_bans: bool = True

@@ -71,6 +71,9 @@ class AnswerFormat(Protocol):
     def write_whole(self, number: int, chunk: AnswerChunk, logprobs: Any) -> dict[str, Any]:
         """Return the choice of a whole text."""
 
+    def count_parts(self, number: int) -> dict[str, Any]:
+        """Return what is counted of text `number` by the parts of its message, if anything."""
+
     def locate(self, number: int, index: int) -> int:
         """Return where a character of text `number` is in what was written of it."""
 
@@ -97,7 +100,9 @@ class AnswerWriter:
         for number, text in enumerate(texts):
             choice = self.format.write_whole(number, text, self._write_logprobs(text.tokens))
             choice = {"finish_reason": text.finish_reason, **choice, "index": number}
-            choices.append(choice | (self._write_trace(number, text) if self.has_trace else {}))
+            if counts := (self._trace(number, text) if self.has_trace else {}) | self.format.count_parts(number):
+                choice["antislop"] = counts
+            choices.append(choice)
         return {**self._head(self.format.whole), "choices": choices, "usage": usage}
 
     def write_first(self, number: int) -> dict[str, Any] | None:
@@ -108,9 +113,10 @@ class AnswerWriter:
         logprobs = self._write_logprobs(chunk.tokens) if chunk.tokens else None
         choice = self.format.write_part(number, chunk, logprobs)
         if self.has_trace and chunk.withdrawn:
-            choice |= self._write_trace(number, chunk)
+            choice["antislop"] = self._trace(number, chunk)
         if chunk.finish_reason:
-            choice["antislop"] = {**choice.get("antislop", {}), **count_bans([report])}
+            counts = count_bans([report]) | self.format.count_parts(number)
+            choice["antislop"] = {**choice.get("antislop", {}), **counts}
         return self._write_chunk(choice, number, chunk.finish_reason)
 
     def write_usage(self, usage: dict[str, Any]) -> dict[str, Any]:
@@ -127,9 +133,9 @@ class AnswerWriter:
     def _write_logprobs(self, tokens: Sequence[SettledToken]) -> dict[str, Any] | None:
         return self.format.write_logprobs(tokens, self.read) if self.has_logprobs else None
 
-    def _write_trace(self, number: int, chunk: AnswerChunk) -> dict[str, Any]:
+    def _trace(self, number: int, chunk: AnswerChunk) -> dict[str, Any]:
         placed = [text._replace(start=self.format.locate(number, text.start)) for text in chunk.withdrawn]
-        return {"antislop": {"withdrawn": [text.to_dict() for text in placed]}}
+        return {"withdrawn": [text.to_dict() for text in placed]}
 
 
 def count_bans(reports: Sequence[Report]) -> dict[str, int]:
