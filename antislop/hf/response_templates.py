@@ -103,12 +103,12 @@ def _find_closing(field: ResponseTemplateField) -> str:
 
 
 def find_spelled(template: Mapping[str, Any], names: Mapping[int, str]) -> dict[int, str]:
-    r"""Return the special tokens that a template reads, with their names.
+    r"""Return the special tokens that the fields of a template read, with their names.
 
-    >>> find_spelled({"close": "</s>", "open_pattern": r"<\|a\|>"}, {0: "</s>", 1: "<|a|>", 2: "<|b|>"})
+    >>> find_spelled({"fields": {"a": {"close": "</s>", "open_pattern": r"<\|a\|>"}}}, {0: "</s>", 1: "<|a|>", 2: "b"})
     {0: '</s>', 1: '<|a|>'}
     """
-    text = json.dumps(template, ensure_ascii=False).replace("\\", "")
+    text = json.dumps(template.get("fields"), ensure_ascii=False).replace("\\", "")
     return {token: name for token, name in names.items() if name in text}
 
 

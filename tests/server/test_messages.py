@@ -128,7 +128,17 @@ DIALECTS = {
 }
 DELIMITERS = ["<think>", "</think>", "<tool_call>", "</tool_call>", "<|im_end|>", "<|turn>", "<tool_call|>", "\n", " "]
 NAMES = sorted(
-    {"<|im_start|>", "<|im_end|>", "<|turn>", "<turn|>", "<|channel|>", "<|message|>", "<|call|>", "<|end|>"}
+    {
+        "<|start|>",
+        "<|im_start|>",
+        "<|im_end|>",
+        "<|turn>",
+        "<turn|>",
+        "<|channel|>",
+        "<|message|>",
+        "<|call|>",
+        "<|end|>",
+    }
 )
 
 
@@ -420,6 +430,21 @@ def test_the_template_is_given_its_variables(
     answer = post(url, **more)
     assert (answer.status_code, answer.headers.get("X-Antislop-Ignored-Fields")) == (200, unused)
     assert script.prompt.endswith(prompt)
+
+
+def test_each_of_several_texts_is_a_message_of_its_own(script: Script, url: str) -> None:
+    script.written = DIALECTS["qwen3"].write(thoughts="Hm.", content="Yes.<|start|>", calls=CALLS)
+    whole = post(url, n=3, tools=TOOLS).json()["choices"]
+    assert [(choice["message"]["content"], len(choice["message"]["tool_calls"])) for choice in whole] == [
+        ("Yes.", 2)
+    ] * 3
+    assert len({call["id"] for choice in whole for call in choice["message"]["tool_calls"]}) == 6
+    events = post(url, n=3, tools=TOOLS, stream=True).text.split("\n\n")[:-2]
+    deltas = [json.loads(event.removeprefix("data: "))["choices"][0] for event in events]
+    for number in range(3):
+        own = [delta["delta"] for delta in deltas if delta["index"] == number]
+        assert "".join(delta.get("content", "") for delta in own) == "Yes."
+        assert [call["index"] for delta in own for call in delta.get("tool_calls", ())] == [0, 1]
 
 
 def test_what_a_template_does_not_use_is_named() -> None:
