@@ -237,6 +237,37 @@ def test_a_system_message_comes_before_the_prompt_of_a_chat(toy: str, tmp_path: 
     assert shown == generate(toy, f"system a cat user {PROMPT} ").stdout
 
 
+def test_bans_hold_in_a_part_of_the_reply_of_a_model_that_is_known_to_think(tmp_path: Path) -> None:
+    for part in build_toy():
+        part.save_pretrained(tmp_path)
+    model = str(tmp_path)
+    word = generate(model, PROMPT, "--no-bans", "--greedy", tokens=1).stdout.strip()
+    assert_refused(generate(model, PROMPT, "--ban", word, "--scope", "answer"), "the model has no response template")
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    template = {"start_anchor": "<go>", "fields": {"thinking": {"open": "<t>", "close": "</t>"}, "content": {}}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({**config, "response_template": template}))
+
+    def writes_word(*options: str) -> bool:
+        return generate(model, PROMPT, "--greedy", "--ban", word, *options, tokens=1).stdout.strip() == word
+
+    assert writes_word("--scope", "thinking") and not writes_word("--scope", "answer") and not writes_word()
+
+
+def test_variables_reach_the_chat_template(toy: str, tmp_path: Path) -> None:
+    tokenizer, model = build_toy()
+    tokenizer.chat_template = "{{ messages[0].content }} {{ word }}"
+    tokenizer.save_pretrained(tmp_path)
+    model.save_pretrained(tmp_path)
+    options = ("--chat", "--chat-template-kwargs")
+    assert generate(str(tmp_path), PROMPT, *options, '{"word": "cat"}').stdout == generate(toy, f"{PROMPT} cat").stdout
+    for text, message in (("word", "is not JSON"), ("[]", "write an object"), ('{"tokenize": 1}', "has 'tokenize'")):
+        assert_refused(
+            generate(str(tmp_path), PROMPT, *options, text),
+            "chat_template_kwargs" if "tokenize" in text else "--chat-template-kwargs",
+            message,
+        )
+
+
 @pytest.mark.parametrize("command", ["generate", "dataset", "eval"])
 def test_every_command_with_a_model_can_choose_how_it_is_loaded(command: str) -> None:
     text = invoke(command, "--help", columns=150).stdout

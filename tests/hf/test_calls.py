@@ -146,6 +146,21 @@ def test_a_chat_is_generated_from_as_its_rendered_text_is(llama: PreTrainedModel
         sampler.generate(llama, CHAT, input_ids=IDS, **SETTINGS)
 
 
+def test_variables_reach_the_chat_template(llama: PreTrainedModel) -> None:
+    tokenizer = build_tokenizer()
+    tokenizer.chat_template = "{{ messages[0].content }} {{ word }}"
+    sampler = AntiSlop(tokenizer, ["ad"])
+    chat, settings = [{"role": "user", "content": "fab"}], {**SETTINGS, "chat_template_kwargs": {"word": "dab"}}
+    expected = seeded(lambda: sampler.generate(llama, "fab dab", **SETTINGS))
+    assert torch.equal(seeded(lambda: sampler.generate(llama, chat, **settings)), expected)
+    texts = list(sampler.generate_many(llama, [chat], seeds=[1], **settings))
+    assert texts[0].tokens == next(sampler.generate_many(llama, ["fab dab"], seeds=[1], **SETTINGS)).tokens
+    with refusing(llama, "chat_template_kwargs are for chats: pass messages, or leave them out"):
+        sampler.generate(llama, "fab", **settings)
+    with refusing(llama, "chat_template_kwargs has 'tokenize', which is no variable of a template"):
+        sampler.generate(llama, chat, **SETTINGS, chat_template_kwargs={"tokenize": True})
+
+
 @pytest.mark.parametrize("batch_size", [1, 2, 16])
 def test_a_prompt_that_cannot_be_used_gives_its_text_an_error_and_the_others_go_on(
     llama: PreTrainedModel, batch_size: int

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Iterator
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -536,6 +537,16 @@ def test_a_chat_ends_before_the_reply_that_is_to_come(messages: list[Any], kept:
         assert prompt.text == tokenizer.apply_chat_template(kept, tokenize=False, add_generation_prompt=True)
         assert prompt.has_special_tokens
         assert prompt.fields == {"messages": form}
+
+
+def test_variables_reach_the_template_and_stay_with_the_prompt(tokenizer: Any) -> None:
+    tokenizer = copy(tokenizer)
+    tokenizer.chat_template = CHATML + "{{ mood }}"
+    options: dict[str, Any] = {"tokenizer": tokenizer, "chat_template_kwargs": {"mood": "calm"}}
+    (prompt,) = read_prompts([{"messages": [USER]}], **options)
+    assert prompt.text.endswith("<go>calm") and prompt.variables == {"mood": "calm"}
+    with pytest.raises(InputError, match="chat_template_kwargs has 'chat_template', which is no variable"):
+        read_prompts(["a"], tokenizer=tokenizer, chat_template_kwargs={"chat_template": "x"})
 
 
 def test_other_fields_of_a_message_stay_and_nulls_are_dropped() -> None:

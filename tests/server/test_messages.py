@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
+from itertools import accumulate
 from typing import Any
 
 import httpx
@@ -21,6 +22,7 @@ from antislop.errors import InputError
 from antislop.hf.private import response_template_for
 from antislop.hf.response_templates import find_response_template
 from antislop.server.application import make_app
+from antislop.server.backend import GenerationRequest
 from antislop.server.local import LocalBackend
 from antislop.server.message_parser import MessageDelta, MessageParser
 from antislop.server.request_preparer import RequestPreparer
@@ -621,3 +623,64 @@ def test_a_required_call_is_written(choice: Any) -> None:
             assert call.function.name == "weather" or choice == "required"
             if call.function.name == "weather":
                 assert json.loads(call.function.arguments)["city"] == "Köln"
+
+
+# -- bans by the parts of a message ------------------------------------------------------------------------------------
+
+PARTS = {"thinking": "<think>sky</think>", "answer": "sky", "tool_calls": "<tool_call>sky</tool_call>"}
+
+
+def find_parts(request: GenerationRequest, tokenizer: PreTrainedTokenizerBase) -> list[str]:
+    """Return the parts of a message in which a request bans "sky"."""
+    parts = []
+    for name, text in PARTS.items():
+        matcher = request.bans.matcher
+        ids = tokenizer(f"{text} and", add_special_tokens=False)["input_ids"]
+        states = list(accumulate(ids, matcher.feed, initial=request.bans.read_prompt(request.prompt)))
+        parts += [name] if any(state.violations for state in states) else []
+    return parts
+
+
+@pytest.mark.parametrize(
+    ("more", "parts"),
+    [
+        ({}, ["answer"]),
+        ({"ban_scope": "answer"}, ["answer"]),
+        ({"ban_scope": "thinking"}, ["thinking"]),
+        ({"ban_scope": "all"}, ["thinking", "answer"]),
+        ({"chat_template_kwargs": {"enable_thinking": False}}, ["answer"]),
+    ],
+)
+@pytest.mark.parametrize("own", [True, False])
+def test_bans_hold_in_the_parts_that_a_request_names(own: bool, more: dict[str, Any], parts: list[str]) -> None:
+    script = Script(DIALECTS["qwen3"])
+    bans = ["sky"] if own else []
+    backend = SlowBackend(script.tokenizer, lambda _: play_tokens([5]), bans=bans, context_length=8192)
+    asks = more if own else {**more, "banned_strings": ["sky"]}
+    user = {"role": "user", "content": "What is a <think> or <tool_call>?"}
+    with run_server(make_app(backend)) as address:
+        for route, given in (("chat/completions", {"messages": [user]}), ("completions", {"prompt": "So,"})):
+            answer = httpx.post(f"{address}/v1/{route}", json={**given, **asks}, timeout=60)
+            if route == "chat/completions" or "chat_template_kwargs" not in more:
+                assert answer.status_code == 200, answer.text
+                assert find_parts(backend.written[-1], script.tokenizer) == parts
+
+
+def test_a_part_is_refused_where_nobody_says_how_the_model_writes() -> None:
+    backend = SlowBackend(antislop.tiny_model()[1], lambda _: play_tokens([5]), bans=["sky"])
+    with run_server(make_app(backend)) as address:
+        for scope, status in (("all", 200), ("thinking", 400), ("nowhere", 400)):
+            answer = httpx.post(f"{address}/v1/completions", json={"prompt": "So,", "ban_scope": scope}, timeout=60)
+            assert answer.status_code == status
+            assert status == 200 or answer.json()["error"]["param"] == "ban_scope"
+
+
+def test_rewinds_are_counted_by_the_parts_of_the_message() -> None:
+    text = "<think>ab</think>cd<tool_call>{}"
+    starts = [7, 8, 18, 31, 31]
+    for size in (1, len(text)):
+        parser = MessageParser(DIALECTS["qwen3"].template, prompt=DIALECTS["qwen3"].prompt, tools=TOOLS)
+        for at in range(0, len(text), size):
+            end = at + size if at + size < len(text) else len(text) + 1
+            parser.feed(text[at : at + size], withdrawn=[start for start in starts if at <= start < end])
+        assert parser.rewinds == {"thinking": 2, "answer": 1, "tool_calls": 2}
