@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from antislop.cli.options import SamplingOptions
-from antislop.decoding.sampling import DRAWING
+from antislop.decoding.sampling import DRAWING, PARTS
 from antislop.errors import InputError
 
 
@@ -72,6 +72,13 @@ _TWO_LISTS: Conflicts = {
 _TWO_GRAMMARS: Conflicts = {
     "--json-schema and --grammar exclude each other: a text fits one grammar": When("json_schema", lambda o: o.grammar)
 }
+_PARTS: Conflicts = {
+    f"{{option}} has no effect without --{whole.replace('_', '-')}: add it, or leave {{option}} out": When(
+        " ".join(name.removesuffix("s") if name.endswith("breakers") else name for name in PARTS if PARTS[name] == whole),
+        lambda o, whole=whole: not getattr(o, whole),
+    )
+    for whole in dict.fromkeys(PARTS.values())
+}
 _EQUAL_SAMPLES: Conflicts = {
     "with --temperature 0 all {n} responses to a prompt are the same: leave out --n": When(
         "n", lambda o: o.temperature == 0
@@ -93,6 +100,7 @@ CONFLICTS: Mapping[str, Conflicts] = {
         f"both the prompt and --bans {_READ_ONCE}": When("bans", lambda o: o.prompt == "-" and _reads_stdin(o)),
         **_TWO_LISTS,
         **_TWO_GRAMMARS,
+        **_PARTS,
     },
     "scan": {
         f"both a text and --bans {_READ_ONCE}": When("bans", lambda o: "-" in o.files and _reads_stdin(o)),
@@ -120,6 +128,7 @@ CONFLICTS: Mapping[str, Conflicts] = {
             "to_parquet push_to_hub", lambda o: o.out.suffix == ".jsonl"
         ),
         **_EQUAL_SAMPLES,
+        **_PARTS,
         "{option} has no effect with --engine {engine}: pass --engine ray, or leave it out": When(
             "workers address", lambda o: o.engine not in ("ray", "vllm")
         ),
@@ -218,6 +227,7 @@ CONFLICTS: Mapping[str, Conflicts] = {
             "dtype device device_map attention", lambda o: o.outputs and o.model is None
         ),
         **_EQUAL_SAMPLES,
+        **_PARTS,
     },
 }
 """By the name of the command; the first conflict is reported."""
