@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from antislop.cli.options import SamplingOptions
-from antislop.decoding.sampling import DRAWING, PARTS
+from antislop.decoding.sampling import DRAWING
 from antislop.errors import InputError
 
 
@@ -73,11 +73,12 @@ _TWO_GRAMMARS: Conflicts = {
     "--json-schema and --grammar exclude each other: a text fits one grammar": When("json_schema", lambda o: o.grammar)
 }
 _PARTS: Conflicts = {
-    f"{{option}} has no effect without --{whole.replace('_', '-')}: add it, or leave {{option}} out": When(
-        " ".join(name.removesuffix("s") if name.endswith("breakers") else name for name in PARTS if PARTS[name] == whole),
-        lambda o, whole=whole: not getattr(o, whole),
-    )
-    for whole in dict.fromkeys(PARTS.values())
+    "{option} has no effect without --dry-multiplier: add it, or leave {option} out": When(
+        "dry_base dry_allowed_length dry_penalty_last_n dry_sequence_breaker", lambda o: not o.dry_multiplier
+    ),
+    "--xtc-threshold has no effect without --xtc-probability: add it, or leave --xtc-threshold out": When(
+        "xtc_threshold", lambda o: not o.xtc_probability
+    ),
 }
 _EQUAL_SAMPLES: Conflicts = {
     "with --temperature 0 all {n} responses to a prompt are the same: leave out --n": When(

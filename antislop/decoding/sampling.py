@@ -138,7 +138,9 @@ PARTS: Mapping[str, str] = {
     "xtc_threshold": "xtc_probability",
 }
 """By the name of a setting, the one that switches it on."""
-FOREIGN = frozenset({"presence_penalty", "frequency_penalty", "dry_multiplier", "top_n_sigma", "xtc_probability", *PARTS})
+FOREIGN = frozenset(
+    {"presence_penalty", "frequency_penalty", "dry_multiplier", "top_n_sigma", "xtc_probability", *PARTS}
+)
 """The settings that `generate` lacks."""
 TRUNCATING = frozenset({"min_p", "top_p", "top_k", "typical_p", "epsilon_cutoff", "eta_cutoff", "top_n_sigma"}) | {
     "xtc_probability",

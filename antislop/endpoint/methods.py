@@ -126,8 +126,9 @@ def _refuse_settings(sampling: Sampling, features: ServerFeatures) -> None:
                 "prompt after a rewind: leave it out, or use a model in this process"
             )
         if name not in DIALECTS[features.server].settings:
+            other = "llama.cpp" if name in DIALECTS["llama.cpp"].settings else "a model in this process"
             raise InputError(
-                f"{name} can't be followed on {title}, whose requests lack that field: leave it out, or use llama.cpp"
+                f"{name} can't be followed on {title}, whose requests lack that field: leave it out, or use {other}"
             )
     if sampling.repetition_penalty != 1 and not features.penalizes_prompt:
         raise InputError(

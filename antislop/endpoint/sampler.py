@@ -125,9 +125,9 @@ class EndpointSampler:
     eos_token_id: end tokens beside the server's own; default: the tokenizer's.
 
     Settings of a text: `max_new_tokens`, `do_sample` (default: True), `temperature`, `top_k`, `top_p`, `min_p`,
-    `typical_p`, `repetition_penalty`, `stop_strings`, `stopping_criteria`, as in `generate`, and, with llama.cpp's
-    names, DRY, XTC and `top_n_sigma`; but vLLM cuts by `min_p` before `top_p`, so that both together leave fewer tokens. Raises `InputError` for values out of range, settings
-    that can't be exact on this server, and a sampler with `draft_bans`.
+    `typical_p`, `repetition_penalty`, `stop_strings`, `stopping_criteria`, as in `generate`, and llama.cpp's for DRY,
+    XTC and top-nσ; but vLLM cuts by `min_p` before `top_p`, so that both together leave fewer tokens. Raises
+    `InputError` for values out of range, settings that can't be exact on this server, and a sampler with `draft_bans`.
     """
 
     def __init__(

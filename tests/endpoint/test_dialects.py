@@ -40,6 +40,12 @@ SETTINGS = {
     "min_p": Sampling(temperature=1.3, min_p=0.1),
     "penalty": Sampling(repetition_penalty=1.9),
 }
+NEUTRAL = {"dry_multiplier": 0.0, "top_n_sigma": 0.0, "xtc_probability": 0.0}
+OF_LLAMA_CPP = {
+    "dry": Sampling(dry_multiplier=2.0, dry_allowed_length=0, dry_penalty_last_n=9, dry_sequence_breakers=()),
+    "top_n_sigma": Sampling(temperature=1.5, top_n_sigma=1.0),
+    "xtc": Sampling(temperature=1.5, xtc_probability=0.5, xtc_threshold=0.05),
+}
 
 
 def drawn_from(sampling: Sampling, bias: Mapping[int, float] | None = None) -> torch.Tensor:
@@ -69,6 +75,15 @@ def test_each_server_draws_as_generate_does_whatever_its_defaults(kind: EngineKi
     counts = asyncio.run(count_first_tokens(make_engine(kind), request, 1500))
     expected = {(token,): p for token, p in enumerate(drawn_from(SETTINGS[settings]).tolist())}
     assert p_value(counts, expected) > 1e-3
+
+
+@pytest.mark.parametrize("settings", OF_LLAMA_CPP)
+def test_llama_cpp_draws_as_our_own_samplers_do(settings: str) -> None:
+    sampling = OF_LLAMA_CPP[settings]
+    counts = asyncio.run(count_first_tokens(make_engine("llama.cpp"), replace(REQUEST, sampling=sampling), 1500))
+    expected = drawn_from(sampling)
+    assert float((expected - drawn_from(replace(sampling, **NEUTRAL))).abs().sum()) > 0.05, "the setting has no effect"
+    assert p_value(counts, {(token,): p for token, p in enumerate(expected.tolist())}) > 1e-3
 
 
 @pytest.mark.parametrize("kind", WITH_IDS)

@@ -143,11 +143,11 @@ the answer names those with other values."""
 
 ORDERS = ("sampler_order", "sampler_priority", "samplers", "samplers_priorities", "temperature_last")
 """Fields that ask for an order of settings."""
-OWN_ORDER = (
-    ("encoder_repetition_penalty", "repetition_penalty", "no_repeat_ngram_size", "presence_penalty", "frequency_penalty")
-    + ("dry_multiplier", "top_n_sigma", "temperature", "top_k", "top_p", "min_p", "typical_p")
-    + ("epsilon_cutoff", "eta_cutoff", "xtc_probability")
-)
+OWN_ORDER = [
+    *("encoder_repetition_penalty", "repetition_penalty", "no_repeat_ngram_size", "presence_penalty"),
+    *("frequency_penalty", "dry_multiplier", "top_n_sigma", "temperature", "top_k", "top_p", "min_p", "typical_p"),
+    *("epsilon_cutoff", "eta_cutoff", "xtc_probability"),
+]
 """The only order of settings here."""
 _STEPS: dict[Any, tuple[str, ...]] = {
     **{name: (name,) for name in OWN_ORDER},
