@@ -259,40 +259,21 @@ class SamplingOptions:
     top_p: Annotated[float | None, _setting("top_p", "Keep the likeliest tokens that add up to p; 1 is off.")] = None
     top_k: Annotated[int | None, _setting("top_k", "Keep the k likeliest tokens; 0 is off.")] = None
     repetition_penalty: Annotated[float | None, _setting("repetition_penalty", "Above 1, repeat less.")] = None
-    presence_penalty: Annotated[float | None, _setting("presence_penalty", "Subtract this for written tokens.")] = None
-    frequency_penalty: Annotated[
-        float | None, _setting("frequency_penalty", "Subtract this each time that a token was written.")
-    ] = None
-    dry_multiplier: Annotated[
-        float | None, _setting("dry_multiplier", "Penalize tokens that continue a repetition (DRY); 0 is off.")
-    ] = None
-    dry_base: Annotated[
-        float | None, _setting("dry_base", "DRY's penalty grows by this with each token.", default="1.75")
-    ] = None
-    dry_allowed_length: Annotated[
-        int | None, _setting("dry_allowed_length", "Repetitions of this length have DRY's multiplier.", default="2")
-    ] = None
-    dry_penalty_last_n: Annotated[
-        int | None, _setting("dry_penalty_last_n", "Tokens that DRY looks at; -1 for all.", default="-1")
-    ] = None
+    presence_penalty: Annotated[float | None, _setting("presence_penalty", "Lower scores of written tokens.")] = None
+    frequency_penalty: Annotated[float | None, _setting("frequency_penalty", "The same for each time written.")] = None
+    dry_multiplier: Annotated[float | None, _setting("dry_multiplier", "DRY: penalize repetitions; 0 is off.")] = None
+    dry_base: Annotated[float | None, _setting("dry_base", "DRY: growth per repeated token.", default="1.75")] = None
+    dry_allowed_length: Annotated[int | None, _setting("dry_allowed_length", "DRY's least length.", default="2")] = None
+    dry_penalty_last_n: Annotated[int | None, _setting("dry_penalty_last_n", "Tokens DRY sees.", default="all")] = None
     dry_sequence_breaker: Annotated[
         list[str] | None,
         _sampling_option(
-            "--dry-sequence-breaker",
-            metavar="STRING",
-            show_default='a line break : " *',
-            help="Where a repetition ends for DRY; none for nowhere. Repeatable.",
+            metavar="STRING", show_default=': " * ⏎', help="DRY: repetitions end here, or none. Repeatable."
         ),
     ] = None
-    top_n_sigma: Annotated[
-        float | None, _setting("top_n_sigma", "Keep tokens up to n standard deviations below the best; 0 is off.")
-    ] = None
-    xtc_probability: Annotated[
-        float | None, _setting("xtc_probability", "How often to exclude top choices (XTC); 0 is off.")
-    ] = None
-    xtc_threshold: Annotated[
-        float | None, _setting("xtc_threshold", "XTC's top choices have at least this probability.", default="0.1")
-    ] = None
+    top_n_sigma: Annotated[float | None, _setting("top_n_sigma", "Keep scores up to n σ below the best.")] = None
+    xtc_probability: Annotated[float | None, _setting("xtc_probability", "XTC: how often to exclude the top.")] = None
+    xtc_threshold: Annotated[float | None, _setting("xtc_threshold", "Least p of XTC's choices.", default="0.1")] = None
 
     def __post_init__(self) -> None:
         _ = self.sampling  # raises the errors of values
@@ -303,11 +284,9 @@ class SamplingOptions:
 
     @property
     def _passed(self) -> dict[str, Any]:
-        passed = {name: value for name, value in vars(self).items() if name in LIMITS and value is not None}
-        if self.dry_sequence_breaker:
-            breakers = [] if self.dry_sequence_breaker == ["none"] else self.dry_sequence_breaker
-            passed["dry_sequence_breakers"] = breakers
-        return passed
+        breakers = [] if self.dry_sequence_breaker == ["none"] else self.dry_sequence_breaker or None
+        values = {**vars(self), "dry_sequence_breakers": breakers}
+        return {name: value for name, value in values.items() if name in LIMITS and value is not None}
 
     @property
     def settings(self) -> dict[str, Any]:

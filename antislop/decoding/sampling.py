@@ -32,6 +32,7 @@ class Limits(NamedTuple):
 
 
 _PROBABILITY = "a probability up to 1 was expected"
+_FACTOR = "a finite number above 0 was expected"
 _PENALTY = "-100 to 100 was expected"
 DEFAULT_BREAKERS = ("\n", ":", '"', "*")
 """The sequence breakers of DRY in llama.cpp."""
@@ -59,10 +60,8 @@ class Sampling:
     top_p: Annotated[float, Limits(0, 1, _PROBABILITY, is_open=True)] = 1.0
     top_k: Annotated[int, Limits(0, inf, "a number of tokens was expected, 0 for all")] = 0
     typical_p: Annotated[float, Limits(0, 1, _PROBABILITY, is_open=True)] = 1.0
-    repetition_penalty: Annotated[float, Limits(0, inf, "a finite number above 0 was expected", is_open=True)] = 1.0
-    encoder_repetition_penalty: Annotated[
-        float, Limits(0, inf, "a finite number above 0 was expected", is_open=True)
-    ] = 1.0
+    repetition_penalty: Annotated[float, Limits(0, inf, _FACTOR, is_open=True)] = 1.0
+    encoder_repetition_penalty: Annotated[float, Limits(0, inf, _FACTOR, is_open=True)] = 1.0
     no_repeat_ngram_size: Annotated[int, Limits(0, inf, "a number of tokens was expected, 0 for all")] = 0
     epsilon_cutoff: Annotated[float, Limits(0, 0.99, "0 to 0.99 was expected")] = 0.0
     eta_cutoff: Annotated[float, Limits(0, 0.99, "0 to 0.99 was expected")] = 0.0
@@ -72,9 +71,7 @@ class Sampling:
     dry_base: Annotated[float, Limits(1, 100, "1 to 100 was expected")] = 1.75
     dry_allowed_length: Annotated[int, Limits(0, inf, "a number of tokens was expected")] = 2
     dry_penalty_last_n: Annotated[int, Limits(-1, inf, "a number of tokens was expected, -1 for all")] = -1
-    dry_sequence_breakers: Annotated[tuple[str, ...], Limits(0, 64, "up to 64 strings were expected")] = (
-        DEFAULT_BREAKERS
-    )
+    dry_sequence_breakers: Annotated[tuple[str, ...], Limits(0, 64, "at most 64 were expected")] = DEFAULT_BREAKERS
     top_n_sigma: Annotated[float, Limits(0, 100, "0 to 100 was expected")] = 0.0
     xtc_probability: Annotated[float, Limits(0, 1, _PROBABILITY)] = 0.0
     xtc_threshold: Annotated[float, Limits(0, 1, _PROBABILITY)] = 0.1
@@ -131,21 +128,14 @@ LIMITS: Mapping[str, Limits] = {
 }
 """By the name of a setting."""
 PARTS: Mapping[str, str] = {
-    "dry_base": "dry_multiplier",
-    "dry_allowed_length": "dry_multiplier",
-    "dry_penalty_last_n": "dry_multiplier",
-    "dry_sequence_breakers": "dry_multiplier",
+    **{name: "dry_multiplier" for name in LIMITS if name.startswith("dry_") and name != "dry_multiplier"},
     "xtc_threshold": "xtc_probability",
 }
 """By the name of a setting, the one that switches it on."""
-FOREIGN = frozenset(
-    {"presence_penalty", "frequency_penalty", "dry_multiplier", "top_n_sigma", "xtc_probability", *PARTS}
-)
-"""The settings that `generate` lacks."""
-TRUNCATING = frozenset({"min_p", "top_p", "top_k", "typical_p", "epsilon_cutoff", "eta_cutoff", "top_n_sigma"}) | {
-    "xtc_probability",
-    "xtc_threshold",
-}
+FOREIGN = {"presence_penalty", "frequency_penalty", "dry_multiplier", "top_n_sigma", "xtc_probability", *PARTS}
+"""Settings that `generate` lacks."""
+_CUTS = ("min_p", "top_p", "top_k", "typical_p", "epsilon_cutoff", "eta_cutoff", "top_n_sigma", "xtc_probability")
+TRUNCATING = frozenset(_CUTS)
 """The settings that leave out tokens."""
-DRAWING = TRUNCATING | {"temperature"}
+DRAWING = TRUNCATING | {"temperature", "xtc_threshold"}
 """The settings that change no greedy text."""

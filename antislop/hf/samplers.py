@@ -24,24 +24,18 @@ def make_samplers(sampling: Sampling, find: Callable[[tuple[str, ...]], Breakers
 
     find: `find_breakers` of the tokenizer.
     """
-    settings = {name: getattr(sampling, name) for name in sampling.in_effect}
-    samplers: list[LogitsProcessor] = []
-    if not settings.keys().isdisjoint({"presence_penalty", "frequency_penalty"}):
-        samplers.append(
-            CountPenaltyLogitsProcessor(presence=sampling.presence_penalty, frequency=sampling.frequency_penalty)
-        )
-    if "dry_multiplier" in settings:
-        dry = DryLogitsProcessor(
-            sampling.dry_multiplier,
-            base=sampling.dry_base,
-            allowed_length=sampling.dry_allowed_length,
-            penalty_last_n=sampling.dry_penalty_last_n,
-            breakers=find(sampling.dry_sequence_breakers),
-        )
-        samplers.append(dry)
-    if "top_n_sigma" in settings:
+    used, samplers = sampling.in_effect, list[LogitsProcessor]()
+    if not used.keys().isdisjoint({"presence_penalty", "frequency_penalty"}):
+        presence, frequency = sampling.presence_penalty, sampling.frequency_penalty
+        samplers.append(CountPenaltyLogitsProcessor(presence=presence, frequency=frequency))
+    if "dry_multiplier" in used:
+        names = ("base", "allowed_length", "penalty_last_n")
+        options = {name: getattr(sampling, f"dry_{name}") for name in names}
+        breakers = find(sampling.dry_sequence_breakers)
+        samplers.append(DryLogitsProcessor(sampling.dry_multiplier, breakers=breakers, **options))
+    if "top_n_sigma" in used:
         samplers.append(TopNSigmaLogitsProcessor(sampling.top_n_sigma))
-    if "xtc_probability" in settings:
+    if "xtc_probability" in used:
         samplers.append(XtcLogitsProcessor(sampling.xtc_probability, sampling.xtc_threshold))
     return samplers
 

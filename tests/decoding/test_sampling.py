@@ -140,7 +140,7 @@ OUTSIDE = {
     "dry_base": ((0.9, 101.0, inf, nan), "1 to 100 was expected"),
     "dry_allowed_length": ((-1,), "a number of tokens was expected"),
     "dry_penalty_last_n": ((-2,), "a number of tokens was expected, -1 for all"),
-    "dry_sequence_breakers": ((("x",) * 65,), "up to 64 strings were expected"),
+    "dry_sequence_breakers": ((("x",) * 65,), "at most 64 were expected"),
     "top_n_sigma": ((-0.1, 101.0, inf, nan), "0 to 100 was expected"),
     "xtc_probability": ((-0.1, 1.1, nan), "a probability up to 1 was expected"),
     "xtc_threshold": ((-0.1, 1.1, nan), "a probability up to 1 was expected"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import exp
 from random import Random
@@ -42,18 +42,20 @@ SETTINGS = {
 }
 NEUTRAL = {"dry_multiplier": 0.0, "top_n_sigma": 0.0, "xtc_probability": 0.0}
 OF_LLAMA_CPP = {
-    "dry": Sampling(dry_multiplier=2.0, dry_allowed_length=0, dry_penalty_last_n=9, dry_sequence_breakers=()),
+    "dry": Sampling(dry_multiplier=2.0, dry_allowed_length=1, dry_penalty_last_n=9, dry_sequence_breakers=()),
     "top_n_sigma": Sampling(temperature=1.5, top_n_sigma=1.0),
     "xtc": Sampling(temperature=1.5, xtc_probability=0.5, xtc_threshold=0.05),
 }
 
 
-def drawn_from(sampling: Sampling, bias: Mapping[int, float] | None = None) -> torch.Tensor:
-    """Return the probabilities of the token after the request's prompt, by the processors of `generate`."""
-    logits = TABLE[REQUEST.prompt[-1]].clone()
+def drawn_from(
+    sampling: Sampling, bias: Mapping[int, float] | None = None, *, prompt: Sequence[int] = REQUEST.prompt
+) -> torch.Tensor:
+    """Return the probabilities of the token after a prompt, by the processors of `generate`."""
+    logits = TABLE[prompt[-1]].clone()
     for token, value in (bias or {}).items():
         logits[token] += value
-    return process(logits, REQUEST.prompt, sampling)
+    return process(logits, [*prompt], sampling)
 
 
 async def count_first_tokens(engine: SimulatedEngine, request: StreamRequest, draws: int) -> Counter[tuple[int, ...]]:
@@ -79,10 +81,11 @@ def test_each_server_draws_as_generate_does_whatever_its_defaults(kind: EngineKi
 
 @pytest.mark.parametrize("settings", OF_LLAMA_CPP)
 def test_llama_cpp_draws_as_our_own_samplers_do(settings: str) -> None:
-    sampling = OF_LLAMA_CPP[settings]
-    counts = asyncio.run(count_first_tokens(make_engine("llama.cpp"), replace(REQUEST, sampling=sampling), 1500))
-    expected = drawn_from(sampling)
-    assert float((expected - drawn_from(replace(sampling, **NEUTRAL))).abs().sum()) > 0.05, "the setting has no effect"
+    sampling, prompt = OF_LLAMA_CPP[settings], [4, *REQUEST.prompt]
+    request = replace(REQUEST, prompt=prompt, sampling=sampling)
+    counts = asyncio.run(count_first_tokens(make_engine("llama.cpp"), request, 1500))
+    expected, without = (drawn_from(each, prompt=prompt) for each in (sampling, replace(sampling, **NEUTRAL)))
+    assert float((expected - without).abs().sum()) > 0.05, "the setting has no effect"
     assert p_value(counts, {(token,): p for token, p in enumerate(expected.tolist())}) > 1e-3
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import from_json
 from starlette.requests import ClientDisconnect, Request
 
@@ -73,10 +73,6 @@ def _read_off(value: Any) -> Any:
     return 0 if value == -1 and not isinstance(value, bool) else value
 
 
-def _read_cutoff(value: Any) -> Any:
-    return value / 10_000 if isinstance(value, int | float) and not isinstance(value, bool) else value  # its unit there
-
-
 def _read_range(value: Any) -> Any:
     return -1 if value == 0 and not isinstance(value, bool) else value  # 0 is all in TabbyAPI and KoboldCpp
 
@@ -91,7 +87,9 @@ Phrases = Annotated[list[str], BeforeValidator(_read_list)]
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 Bias = Annotated[float, Field(ge=-100, le=100)]
 Share = Annotated[float, Field(ge=0, le=1)]
-Cutoff = Annotated[Annotated[float, Field(ge=0, le=0.99)], BeforeValidator(_read_cutoff)]
+Breaker = Annotated[str, Field(max_length=256)]
+Breakers = Annotated[list[Breaker], Field(max_length=64), BeforeValidator(_read_list)]
+Cutoff = Annotated[float, Field(ge=0, le=9900), AfterValidator(lambda value: value / 10_000)]  # its unit in bodies
 Penalty = Annotated[float, Field(ge=-100, le=100)]
 
 
@@ -173,7 +171,7 @@ class GenerationBody(_StrictModel):
     dry_base: Annotated[float, Field(ge=1, le=100)] = 1.75
     dry_allowed_length: Annotated[int, Field(ge=0, lt=2**31)] = 2
     dry_penalty_last_n: Annotated[Annotated[int, Field(ge=-1, lt=2**31)], BeforeValidator(_read_range)] = -1
-    dry_sequence_breakers: Annotated[list[str], Field(max_length=64), BeforeValidator(_read_list)] = [*DEFAULT_BREAKERS]
+    dry_sequence_breakers: Breakers = [*DEFAULT_BREAKERS]
     top_n_sigma: Annotated[Annotated[float, Field(ge=0, le=100)], BeforeValidator(_read_off)] = 0.0
     xtc_probability: Share = 0.0
     xtc_threshold: Share = 0.1

@@ -149,9 +149,9 @@ OWN_ORDER = [
     *("epsilon_cutoff", "eta_cutoff", "xtc_probability"),
 ]
 """The only order of settings here."""
-_STEPS: dict[Any, tuple[str, ...]] = {
-    **{name: (name,) for name in OWN_ORDER},
-    "penalties": ("repetition_penalty", "presence_penalty", "frequency_penalty"),
+_PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
+_STEPS: dict[Any, tuple[str, ...]] = {name: (name,) for name in OWN_ORDER} | {
+    "penalties": _PENALTIES,
     "no_repeat_ngram": ("no_repeat_ngram_size",),
     "dry": ("dry_multiplier",),
     "top_nsigma": ("top_n_sigma",),
@@ -162,7 +162,7 @@ _STEPS: dict[Any, tuple[str, ...]] = {
     2: ("top_p", "min_p"),
     4: ("typical_p",),
     5: ("temperature",),
-    6: ("repetition_penalty", "presence_penalty"),
+    6: _PENALTIES,
 }
 """The settings of a step, by its name in an order."""
 
