@@ -150,6 +150,9 @@ CONFLICTS: Mapping[str, Conflicts] = {
         "{option} has no effect in vLLM, which chooses itself: leave it out": When(
             "device device_map attention", lambda o: o.engine == "vllm"
         ),
+        "vLLM has no {option}: pass --engine transformers, or leave it out": When(
+            "dry_multiplier top_n_sigma xtc_probability", lambda o: o.engine == "vllm"
+        ),
         "{option} and bans can't be combined inside vLLM: pass --engine transformers": When(
             "json_schema grammar", lambda o: o.engine == "vllm"
         ),
