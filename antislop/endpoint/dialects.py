@@ -191,7 +191,8 @@ class LlamaCppStream(StreamDialect):
         self._held: list[StreamToken] = []  # tokens without text, of which the last one may be the end token
 
     def ask(self) -> dict[str, Any]:
-        request = self._request
+        request, length = self._request, len(self._request.prompt) + self._request.max_tokens
+        last_n = request.sampling.dry_penalty_last_n
         return {
             "prompt": list(request.prompt),
             "n_predict": request.max_tokens,
@@ -203,7 +204,8 @@ class LlamaCppStream(StreamDialect):
             **request.sampling.translate(self.settings),
             "dry_sequence_breakers": request.sampling.dry_sequence_breakers or [""],  # it refuses an empty list
             "top_n_sigma": request.sampling.top_n_sigma or -1.0,
-            "repeat_last_n": len(request.prompt) + request.max_tokens,
+            "repeat_last_n": length,  # new servers take no -1
+            "dry_penalty_last_n": length if last_n == -1 else last_n,
             "frequency_penalty": 0.0,
             "presence_penalty": 0.0,
             "dynatemp_range": 0.0,
