@@ -72,6 +72,14 @@ _TWO_LISTS: Conflicts = {
 _TWO_GRAMMARS: Conflicts = {
     "--json-schema and --grammar exclude each other: a text fits one grammar": When("json_schema", lambda o: o.grammar)
 }
+_PARTS: Conflicts = {
+    "{option} has no effect without --dry-multiplier: add it, or leave {option} out": When(
+        "dry_base dry_allowed_length dry_penalty_last_n dry_sequence_breaker", lambda o: not o.dry_multiplier
+    ),
+    "--xtc-threshold has no effect without --xtc-probability: add it, or leave --xtc-threshold out": When(
+        "xtc_threshold", lambda o: not o.xtc_probability
+    ),
+}
 _EQUAL_SAMPLES: Conflicts = {
     "with --temperature 0 all {n} responses to a prompt are the same: leave out --n": When(
         "n", lambda o: o.temperature == 0
@@ -96,6 +104,7 @@ CONFLICTS: Mapping[str, Conflicts] = {
         f"both the prompt and --bans {_READ_ONCE}": When("bans", lambda o: o.prompt == "-" and _reads_stdin(o)),
         **_TWO_LISTS,
         **_TWO_GRAMMARS,
+        **_PARTS,
     },
     "scan": {
         f"both a text and --bans {_READ_ONCE}": When("bans", lambda o: "-" in o.files and _reads_stdin(o)),
@@ -123,6 +132,7 @@ CONFLICTS: Mapping[str, Conflicts] = {
             "to_parquet push_to_hub", lambda o: o.out.suffix == ".jsonl"
         ),
         **_EQUAL_SAMPLES,
+        **_PARTS,
         "{option} has no effect with --engine {engine}: pass --engine ray, or leave it out": When(
             "workers address", lambda o: o.engine not in ("ray", "vllm")
         ),
@@ -142,6 +152,9 @@ CONFLICTS: Mapping[str, Conflicts] = {
         "--engine transformers or ray": When("json_schema grammar", uses_server),
         "{option} has no effect in vLLM, which chooses itself: leave it out": When(
             "device device_map attention", lambda o: o.engine == "vllm"
+        ),
+        "vLLM has no {option}: pass --engine transformers, or leave it out": When(
+            "dry_multiplier top_n_sigma xtc_probability", lambda o: o.engine == "vllm"
         ),
         "{option} and bans can't be combined inside vLLM: pass --engine transformers": When(
             "json_schema grammar", lambda o: o.engine == "vllm"
@@ -221,6 +234,7 @@ CONFLICTS: Mapping[str, Conflicts] = {
             "dtype device device_map attention", lambda o: o.outputs and o.model is None
         ),
         **_EQUAL_SAMPLES,
+        **_PARTS,
     },
 }
 """By the name of the command; the first conflict is reported."""

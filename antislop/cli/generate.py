@@ -337,6 +337,7 @@ class TextWriter:
         """Yield the events of a run. Without bans, occurrences of the bans count as conceded."""
         import torch
 
+        from antislop.hf.samplers import add_samplers
         from antislop.sampler import AntiSlop
 
         torch.manual_seed(self.seed)
@@ -349,6 +350,7 @@ class TextWriter:
             )
             processors = make_processors(self.task.grammar, self.model, self.tokenizer)
             settings = {**self.inputs, **self.task.settings, "logits_processor": processors}
+            settings = add_samplers(settings, self.tokenizer)
             self.stream = sampler.events(self.model, record="top" if self.task.trace else "events", **settings)
         return self.stream if with_bans else self._mark_conceded(self.stream)
 

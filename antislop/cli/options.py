@@ -297,6 +297,21 @@ class SamplingOptions:
     top_p: Annotated[float | None, _setting("top_p", "Keep the likeliest tokens that add up to p; 1 is off.")] = None
     top_k: Annotated[int | None, _setting("top_k", "Keep the k likeliest tokens; 0 is off.")] = None
     repetition_penalty: Annotated[float | None, _setting("repetition_penalty", "Above 1, repeat less.")] = None
+    presence_penalty: Annotated[float | None, _setting("presence_penalty", "Lower scores of written tokens.")] = None
+    frequency_penalty: Annotated[float | None, _setting("frequency_penalty", "The same for each time written.")] = None
+    dry_multiplier: Annotated[float | None, _setting("dry_multiplier", "DRY: penalize repetitions; 0 is off.")] = None
+    dry_base: Annotated[float | None, _setting("dry_base", "DRY: growth per repeated token.", default="1.75")] = None
+    dry_allowed_length: Annotated[int | None, _setting("dry_allowed_length", "DRY's least length.", default="2")] = None
+    dry_penalty_last_n: Annotated[int | None, _setting("dry_penalty_last_n", "Tokens DRY sees.", default="all")] = None
+    dry_sequence_breaker: Annotated[
+        list[str] | None,
+        _sampling_option(
+            metavar="STRING", show_default=': " * ⏎', help="DRY: repetitions end here, or none. Repeatable."
+        ),
+    ] = None
+    top_n_sigma: Annotated[float | None, _setting("top_n_sigma", "Keep scores up to n σ below the best.")] = None
+    xtc_probability: Annotated[float | None, _setting("xtc_probability", "XTC: how often to exclude the top.")] = None
+    xtc_threshold: Annotated[float | None, _setting("xtc_threshold", "Least p of XTC's choices.", default="0.1")] = None
 
     def __post_init__(self) -> None:
         _ = self.sampling  # raises the errors of values
@@ -307,14 +322,17 @@ class SamplingOptions:
 
     @property
     def _passed(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name in LIMITS and value is not None}
+        breakers = [] if self.dry_sequence_breaker == ["none"] else self.dry_sequence_breaker or None
+        values = {**vars(self), "dry_sequence_breakers": breakers}
+        return {name: value for name, value in values.items() if name in LIMITS and value is not None}
 
     @property
     def settings(self) -> dict[str, Any]:
         """Arguments of `generate`; an option that isn't used is left out, so that journals without it still match."""
         sampling = self.sampling
         names = {*RECORDED, *self._passed} - (frozenset() if sampling.do_sample else DRAWING)
-        return {"do_sample": sampling.do_sample, **{name: vars(sampling)[name] for name in LIMITS if name in names}}
+        settings = {**vars(sampling), "dry_sequence_breakers": list(sampling.dry_sequence_breakers)}  # as in a journal
+        return {"do_sample": sampling.do_sample, **{name: settings[name] for name in LIMITS if name in names}}
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from antislop.errors import InputError
 from antislop.grammar.compilation import compile_llguidance, fingerprint_grammar
 from antislop.grammar.grammar import Grammar
 from antislop.hf.refusals import PromptLengths, refuse_lengths
+from antislop.hf.samplers import add_samplers
 from antislop.hf.vocabulary import Vocabulary, fingerprint_tokenizer
 from antislop.lists.ban_list import BanList
 from antislop.matching.bans import Ban
@@ -264,7 +265,7 @@ class ModelRecordMaker(RecordMakerBase):
     def write(
         self, prompts: Iterator[list[int]], seeds: Iterator[int], *, arm: Arm, settings: dict[str, Any]
     ) -> Iterator[Completion]:
-        sampler = self._samplers[arm]
+        sampler, settings = self._samplers[arm], add_samplers(settings, self._tokenizer)
         return sampler.generate_many(self._model, prompts, batch_size=self._batch_size, seeds=seeds, **settings)
 
     def make_record(self, spec: SampleSpec, completion: Completion, *, prompt_tokens: int, since: float) -> Record:

@@ -27,7 +27,9 @@ from antislop.vllm.requests import KEY
 QUEUED = 4
 """Requests for each text of a batch that vLLM holds: it admits the next one at once."""
 NAMES = {"max_new_tokens": "max_tokens", "stop_strings": "stop"}
-"""Names of vLLM for arguments of `generate`; those of settings are as in its requests."""
+"""Names of vLLM for arguments of `generate`."""
+SETTINGS = {**VllmStream.settings, **{name: name for name in ("presence_penalty", "frequency_penalty")}}
+"""Names of vLLM for settings: as in its requests, and those that are exact only where the engine itself rewinds."""
 
 
 class Dispatcher:
@@ -161,9 +163,9 @@ def _make_params(settings: dict[str, Any], *, seed: int, is_banned: bool) -> Any
     from vllm import SamplingParams
 
     sampling, others = Sampling.read(settings)
-    if unknown := sorted({*sampling.in_effect, *others} - {*VllmStream.settings, *NAMES, "stopping_criteria"}):
+    if unknown := sorted({*sampling.in_effect, *others} - {*SETTINGS, *NAMES, "stopping_criteria"}):
         raise InputError(f"vLLM has no setting {unknown[0]}: leave it out")
     arguments = {own: others[name] for name, own in NAMES.items() if name in others}
-    arguments |= sampling.translate(VllmStream.settings)
+    arguments |= sampling.translate(SETTINGS)
     bans = {"events": True, "use_global_bans": is_banned}
     return SamplingParams(seed=seed % 2**63, extra_args={KEY: bans}, **arguments)

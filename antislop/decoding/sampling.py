@@ -15,19 +15,27 @@ from antislop.errors import InputError
 
 
 class Limits(NamedTuple):
-    """The values of a setting: finite numbers. expected: ends its error; is_open: `lowest` is not among them."""
+    """The values of a setting: finite numbers, or tuples by their lengths.
+
+    expected: ends its error; is_open: `lowest` is not among them.
+    """
 
     lowest: float
     highest: float
     expected: str
     is_open: bool = False
 
-    def has(self, value: float) -> bool:
-        is_low = value <= self.lowest if self.is_open else value < self.lowest
-        return not is_low and value <= self.highest and value < inf
+    def has(self, value: float | tuple[str, ...]) -> bool:
+        number = len(value) if isinstance(value, tuple) else value
+        is_low = number <= self.lowest if self.is_open else number < self.lowest
+        return not is_low and number <= self.highest and number < inf
 
 
 _PROBABILITY = "a probability up to 1 was expected"
+_FACTOR = "a finite number above 0 was expected"
+_PENALTY = "-100 to 100 was expected"
+DEFAULT_BREAKERS = ("\n", ":", '"', "*")
+"""The sequence breakers of DRY in llama.cpp."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +46,11 @@ class Sampling:
     min_p, top_p, typical_p: probabilities, 0 to 1.
     top_k: number of tokens; 0 for all.
     repetition_penalty: divides the scores of tokens in prompt and text, as in `generate`.
+    presence_penalty, frequency_penalty: OpenAI's, of generated tokens.
+    dry_…: of `DryLogitsProcessor`; a multiplier of 0 switches it off. breakers: strings where a repetition ends.
+    xtc_…: of `XtcLogitsProcessor`; a probability of 0 switches it off.
+    epsilon_cutoff, eta_cutoff, no_repeat_ngram_size, encoder_repetition_penalty: as in `generate`.
+    top_n_sigma: keep tokens up to this many standard deviations below the highest score; 0 for all.
 
     Raises `InputError` for values out of range.
     """
@@ -47,9 +60,24 @@ class Sampling:
     top_p: Annotated[float, Limits(0, 1, _PROBABILITY, is_open=True)] = 1.0
     top_k: Annotated[int, Limits(0, inf, "a number of tokens was expected, 0 for all")] = 0
     typical_p: Annotated[float, Limits(0, 1, _PROBABILITY, is_open=True)] = 1.0
-    repetition_penalty: Annotated[float, Limits(0, inf, "a finite number above 0 was expected", is_open=True)] = 1.0
+    repetition_penalty: Annotated[float, Limits(0, inf, _FACTOR, is_open=True)] = 1.0
+    encoder_repetition_penalty: Annotated[float, Limits(0, inf, _FACTOR, is_open=True)] = 1.0
+    no_repeat_ngram_size: Annotated[int, Limits(0, inf, "a number of tokens was expected, 0 for all")] = 0
+    epsilon_cutoff: Annotated[float, Limits(0, 0.99, "0 to 0.99 was expected")] = 0.0
+    eta_cutoff: Annotated[float, Limits(0, 0.99, "0 to 0.99 was expected")] = 0.0
+    presence_penalty: Annotated[float, Limits(-100, 100, _PENALTY)] = 0.0
+    frequency_penalty: Annotated[float, Limits(-100, 100, _PENALTY)] = 0.0
+    dry_multiplier: Annotated[float, Limits(0, 100, "0 to 100 was expected")] = 0.0
+    dry_base: Annotated[float, Limits(1, 100, "1 to 100 was expected")] = 1.75
+    dry_allowed_length: Annotated[int, Limits(0, inf, "a number of tokens was expected")] = 2
+    dry_penalty_last_n: Annotated[int, Limits(-1, inf, "a number of tokens was expected, -1 for all")] = -1
+    dry_sequence_breakers: Annotated[tuple[str, ...], Limits(0, 64, "at most 64 were expected")] = DEFAULT_BREAKERS
+    top_n_sigma: Annotated[float, Limits(0, 100, "0 to 100 was expected")] = 0.0
+    xtc_probability: Annotated[float, Limits(0, 1, _PROBABILITY)] = 0.0
+    xtc_threshold: Annotated[float, Limits(0, 1, _PROBABILITY)] = 0.1
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "dry_sequence_breakers", tuple(self.dry_sequence_breakers))  # a journal has a list
         for name, limits in LIMITS.items():
             if not limits.has(value := getattr(self, name)):
                 raise InputError(f"{name} is {value!r}; {limits.expected}")
@@ -72,10 +100,11 @@ class Sampling:
     @property
     def in_effect(self) -> dict[str, Any]:
         """The settings that change what is drawn."""
+        changed = {name: value for name, value in vars(self).items() if value != getattr(Sampling, name)}
         return {
             name: value
-            for name, value in vars(self).items()
-            if value != getattr(Sampling, name) and (self.do_sample or name not in DRAWING)
+            for name, value in changed.items()
+            if PARTS.get(name, name) in changed and (self.do_sample or name not in DRAWING)
         }
 
     @property
@@ -84,8 +113,9 @@ class Sampling:
 
     @property
     def generate_arguments(self) -> dict[str, Any]:
-        """The arguments of `generate`, which replace all of the model's generation config."""
-        settings = vars(self) | ({} if self.do_sample else dict.fromkeys(DRAWING))
+        """The arguments of `generate`, which replace all of the model's generation config. It lacks `FOREIGN`."""
+        settings = {name: value for name, value in vars(self).items() if name not in FOREIGN}
+        settings |= {} if self.do_sample else dict.fromkeys(DRAWING - FOREIGN)
         return {"do_sample": self.do_sample, **settings, "min_p": settings["min_p"] or None}
 
     def translate(self, names: Mapping[str, str]) -> dict[str, Any]:
@@ -97,7 +127,15 @@ LIMITS: Mapping[str, Limits] = {
     name: hint.__metadata__[0] for name, hint in get_type_hints(Sampling, include_extras=True).items()
 }
 """By the name of a setting."""
-TRUNCATING = frozenset({"min_p", "top_p", "top_k", "typical_p"})
+PARTS: Mapping[str, str] = {
+    **{name: "dry_multiplier" for name in LIMITS if name.startswith("dry_") and name != "dry_multiplier"},
+    "xtc_threshold": "xtc_probability",
+}
+"""By the name of a setting, the one that switches it on."""
+FOREIGN = {"presence_penalty", "frequency_penalty", "dry_multiplier", "top_n_sigma", "xtc_probability", *PARTS}
+"""Settings that `generate` lacks."""
+_CUTS = ("min_p", "top_p", "top_k", "typical_p", "epsilon_cutoff", "eta_cutoff", "top_n_sigma", "xtc_probability")
+TRUNCATING = frozenset(_CUTS)
 """The settings that leave out tokens."""
-DRAWING = TRUNCATING | {"temperature"}
+DRAWING = TRUNCATING | {"temperature", "xtc_threshold"}
 """The settings that change no greedy text."""

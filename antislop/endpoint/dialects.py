@@ -15,7 +15,7 @@ from reprlib import repr as shorten
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
-from antislop.decoding.sampling import Sampling
+from antislop.decoding.sampling import LIMITS, Sampling
 from antislop.endpoint.endpoint import Endpoint, EndpointError
 from antislop.endpoint.hidden_tokens import HiddenTokens
 from antislop.endpoint.streams import Server, StreamEnd, StreamItem, StreamRequest, StreamToken
@@ -26,7 +26,10 @@ LOGPROB_ROUNDING = 1e-3
 """Largest log-probability that is accepted as 0: some servers compute in low precision."""
 COMMON_SETTINGS = {name: name for name in ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")}
 """The names that vLLM, SGLang and many others have for fields of `Sampling`."""
-LLAMA_CPP_SAMPLERS = ("penalties", "temperature", "top_k", "top_p", "min_p", "typ_p")
+LLAMA_CPP_SETTINGS = COMMON_SETTINGS | {
+    name: name for name in LIMITS if name == "typical_p" or name.startswith(("dry_", "xtc_", "top_n_"))
+}
+LLAMA_CPP_SAMPLERS = ("penalties", "dry", "top_n_sigma", "temperature", "top_k", "top_p", "min_p", "typ_p", "xtc")
 """In the order of `generate`; the server's own order has the temperature last."""
 LLAMA_CPP_REASONS: dict[str, Literal["stop", "length"]] = {"eos": "stop", "limit": "length"}
 
@@ -179,7 +182,7 @@ class LlamaCppStream(StreamDialect):
     """llama.cpp: one event per token, the end token included, and one for the end, without a token."""
 
     path = "/completion"
-    settings = MappingProxyType(COMMON_SETTINGS | {"typical_p": "typical_p", "repetition_penalty": "repeat_penalty"})
+    settings = MappingProxyType(LLAMA_CPP_SETTINGS | {"repetition_penalty": "repeat_penalty"})
     keeps_connection = False  # although its answers say otherwise
 
     def __init__(self, request: StreamRequest) -> None:
@@ -188,7 +191,8 @@ class LlamaCppStream(StreamDialect):
         self._held: list[StreamToken] = []  # tokens without text, of which the last one may be the end token
 
     def ask(self) -> dict[str, Any]:
-        request = self._request
+        request, length = self._request, len(self._request.prompt) + self._request.max_tokens
+        last_n = request.sampling.dry_penalty_last_n
         return {
             "prompt": list(request.prompt),
             "n_predict": request.max_tokens,
@@ -198,7 +202,10 @@ class LlamaCppStream(StreamDialect):
             "cache_prompt": True,
             "samplers": list(LLAMA_CPP_SAMPLERS),
             **request.sampling.translate(self.settings),
-            "repeat_last_n": len(request.prompt) + request.max_tokens,
+            "dry_sequence_breakers": request.sampling.dry_sequence_breakers or [""],  # it refuses an empty list
+            "top_n_sigma": request.sampling.top_n_sigma or -1.0,
+            "repeat_last_n": length,  # new servers take no -1
+            "dry_penalty_last_n": length if last_n == -1 else last_n,
             "frequency_penalty": 0.0,
             "presence_penalty": 0.0,
             "dynatemp_range": 0.0,

@@ -120,9 +120,15 @@ def _refuse_settings(sampling: Sampling, features: ServerFeatures) -> None:
     """Refuse settings with which no method is exact."""
     title = SERVER_TITLES[features.server]
     for name in sampling.in_effect:
-        if name not in DIALECTS[features.server].settings:
+        if name in ("presence_penalty", "frequency_penalty"):
             raise InputError(
-                f"{name} can't be followed on {title}, whose requests lack that field: leave it out, or use llama.cpp"
+                f"{name} can't be exact on {title}, which counts the tokens of one answer, and the kept text is in the "
+                "prompt after a rewind: leave it out, or use a model in this process"
+            )
+        if name not in DIALECTS[features.server].settings:
+            other = "llama.cpp" if name in DIALECTS["llama.cpp"].settings else "a model in this process"
+            raise InputError(
+                f"{name} can't be followed on {title}, whose requests lack that field: leave it out, or use {other}"
             )
     if sampling.repetition_penalty != 1 and not features.penalizes_prompt:
         raise InputError(
@@ -135,6 +141,8 @@ def _find_logprobs(sampling: Sampling, features: ServerFeatures) -> Logprobs | N
     """Return the kind of log-probabilities that the ledger needs; None if the server returns others, or none."""
     if not sampling.in_effect and "raw" in features.logprobs:
         return "raw"
+    if sampling.xtc_probability > 0:  # the server tells what is left after its coin, not the mixture
+        return None
     has_drawn = "drawn" in features.logprobs and (features.has_truncated_logprobs or not sampling.truncates)
     return "drawn" if sampling.do_sample and has_drawn else None
 
@@ -143,10 +151,12 @@ def _find_obstacle(sampling: Sampling, features: ServerFeatures, logprobs: Logpr
     """Return why a bias would not be exact; None if it is."""
     if not features.has_bias:
         return "this server takes no logit_bias"
+    if sampling.do_sample and sampling.xtc_probability > 0:
+        return "the server throws a coin for XTC, and tells what is left after it"
     if logprobs is None:
         return f"it needs {_name_logprobs(sampling)}, which this server does not return"
     if sampling.truncates:
-        return "top_k, top_p, min_p and typical_p act after the bias"
+        return "top_k, top_p, min_p, typical_p and top_n_sigma act after the bias"
     if sampling.repetition_penalty != 1:
         return "repetition_penalty acts after the bias"
     if sampling.temperature > MAX_BIASED_TEMPERATURE:

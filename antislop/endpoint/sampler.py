@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mappin
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import aclosing
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from itertools import count, islice, repeat
 from typing import Any, get_args
 from weakref import WeakKeyDictionary
@@ -39,9 +39,12 @@ from antislop.endpoint.probe import describe
 from antislop.endpoint.streamed_text import EndpointText, Traffic
 from antislop.endpoint.streams import EndpointMethod, ServerFeatures
 from antislop.errors import InputError
+from antislop.hf.breakers import BREAKERS_KEPT, find_breakers
 from antislop.hf.calls import PromptInput, add_stop_strings, encode
 from antislop.hf.compiled_bans import CompiledBans, CompiledLists
+from antislop.hf.samplers import make_samplers
 from antislop.lists.ban_list import Bans
+from antislop.processors.samplers import Breakers
 from antislop.processors.settings import Settings
 from antislop.sampler import AntiSlop
 from antislop.trace.completions import BATCH_SIZE, Completion, check_prompts, pair, refuse_one_list
@@ -79,10 +82,12 @@ class EndpointSettings:
         sampling, others = Sampling.read(arguments)
         return cls(sampling=sampling, **others)
 
-    def make_processors(self) -> LogitsProcessorList:
-        """Return the logits processors of `generate`, in its order."""
+    def make_processors(self, find: Callable[[tuple[str, ...]], Breakers]) -> LogitsProcessorList:
+        """Return the logits processors of `generate`, in its order. find: see `make_samplers`."""
         settings = self.sampling.in_effect
-        return LogitsProcessorList([make(settings[name]) for name, make in PROCESSORS.items() if name in settings])
+        own = {name: make(settings[name]) for name, make in PROCESSORS.items() if name in settings}
+        penalty = [own.pop("repetition_penalty")] if "repetition_penalty" in own else []
+        return LogitsProcessorList([*penalty, *make_samplers(self.sampling, find), *own.values()])
 
     def make_criteria(self, tokenizer: PreTrainedTokenizerBase, end_tokens: Sequence[int]) -> StoppingCriteriaList:
         """Return what ends a text: end tokens, stop strings and the caller's criteria."""
@@ -120,9 +125,9 @@ class EndpointSampler:
     eos_token_id: end tokens beside the server's own; default: the tokenizer's.
 
     Settings of a text: `max_new_tokens`, `do_sample` (default: True), `temperature`, `top_k`, `top_p`, `min_p`,
-    `typical_p`, `repetition_penalty`, `stop_strings`, `stopping_criteria`, as in `generate`; but vLLM cuts by `min_p`
-    before `top_p`, so that both together leave fewer tokens. Raises `InputError` for values out of range, settings
-    that can't be exact on this server, and a sampler with `draft_bans`.
+    `typical_p`, `repetition_penalty`, `stop_strings`, `stopping_criteria`, as in `generate`, and llama.cpp's for DRY,
+    XTC and top-nσ; but vLLM cuts by `min_p` before `top_p`, so that both together leave fewer tokens. Raises
+    `InputError` for values out of range, settings that can't be exact on this server, and a sampler with `draft_bans`.
     """
 
     def __init__(
@@ -145,6 +150,8 @@ class EndpointSampler:
         end_tokens = self._tokenizer.eos_token_id if eos_token_id is None else eos_token_id
         self._end_tokens = [end_tokens] if isinstance(end_tokens, int) else list(end_tokens or ())
         self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, StreamingClient] = WeakKeyDictionary()
+        find = partial(find_breakers, self._tokenizer, vocabulary=self._bans.vocabulary)
+        self._find_breakers = lru_cache(BREAKERS_KEPT)(find)
         self.features: ServerFeatures | None = None  # of the server, once it was probed
 
     def generate_many(
@@ -283,7 +290,7 @@ class EndpointSampler:
             state=request.bans.read_prompt(request.prompt),
             policy=self._make_policy(request, plan),
             settings=Settings(
-                logits_processor=settings.make_processors(),
+                logits_processor=await asyncio.to_thread(settings.make_processors, self._find_breakers),
                 stopping_criteria=settings.make_criteria(self._tokenizer, sorted(set(self._end_tokens))),
                 rows=1,
                 shares_processors=True,

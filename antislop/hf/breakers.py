@@ -6,10 +6,12 @@ from collections.abc import Iterable
 
 from transformers import PreTrainedTokenizerBase
 
+from antislop.decoding.sampling import DEFAULT_BREAKERS
 from antislop.hf.vocabulary import Vocabulary, encode_after
 from antislop.processors.samplers import LONGEST_TAIL, Breakers
 
-DEFAULT_BREAKERS = ("\n", ":", '"', "*")
+BREAKERS_KEPT = 8
+"""Results of `find_breakers` that are kept: each reads the whole vocabulary."""
 _LONGEST = 40  # characters; longer strings are cut, as in llama.cpp
 
 

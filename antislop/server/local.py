@@ -99,6 +99,8 @@ class LocalBackend:
         self._preparer.check(request)
         if request.stop:
             await asyncio.to_thread(self._preparer.find_criterion, tuple(request.stop))  # found again by `prepare`
+        if "dry_multiplier" in request.sampling.in_effect:
+            await asyncio.to_thread(self._preparer.find_breakers, request.sampling.dry_sequence_breakers)
         text = request.schema or request.lark
         grammar = None if text is None else await self._compile(text, is_lark=request.schema is None)
         number, pending = self._submit(request, grammar)

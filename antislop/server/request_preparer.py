@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from secrets import randbits
 from time import monotonic
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -20,9 +20,11 @@ from antislop.decoding.sampling import Sampling
 from antislop.errors import InputError, first_line
 from antislop.grammar.compilation import compile_llguidance, read_json_schema, read_lark
 from antislop.grammar.grammar import Grammar
+from antislop.hf.breakers import BREAKERS_KEPT, find_breakers
 from antislop.hf.calls import Call, prepare_call
 from antislop.hf.model import TransformersModel, device_of
 from antislop.hf.preparation import prepare_row
+from antislop.hf.samplers import make_samplers
 from antislop.matching.token_matcher import Matcher
 from antislop.processors.settings import Settings
 from antislop.server.backend import GenerationRequest
@@ -72,6 +74,7 @@ class RequestPreparer:
         self._shared: WeakValueDictionary[Sampling, Settings] = WeakValueDictionary()
         self._timed_out_since: WeakKeyDictionary[Matcher, float] = WeakKeyDictionary()
         self.find_criterion = lru_cache(STOPS_KEPT)(self._make_criterion)
+        self.find_breakers = lru_cache(BREAKERS_KEPT)(partial(find_breakers, tokenizer))
         self.find_grammar = lru_cache(GRAMMARS_KEPT)(self._make_grammar)
         self._ends = sorted(TransformersModel(model).eos_token_id) or None
 
@@ -113,8 +116,8 @@ class RequestPreparer:
         }
         if request.logit_bias:  # becomes the first processor
             arguments["sequence_bias"] = {(token,): float(bias) for token, bias in request.logit_bias.items()}
-        if grammar is not None:
-            arguments["logits_processor"] = [grammar]
+        samplers = make_samplers(request.sampling, self.find_breakers)
+        arguments["logits_processor"] = [*([] if grammar is None else [grammar]), *samplers]
         if request.stop:
             arguments["stopping_criteria"] = [self.find_criterion(tuple(request.stop))]
         return prepare_call(self._model, ids, arguments, tokenizer=self._tokenizer)

@@ -125,6 +125,14 @@ def test_every_sampling_option_has_its_effect(toy: str) -> None:
     assert text("--top-p", "0.0001") == text("--min-p", "1") == text("--greedy")
     assert text("--repetition-penalty", "5") != text()
     assert text("--min-p", "0", "--temperature", "3") != text()
+    assert text("--presence-penalty", "5") != text("--frequency-penalty", "5") != text()
+    assert text("--top-n-sigma", "0.0001") == text("--greedy")
+    assert text("--xtc-probability", "1", "--xtc-threshold", "0.01") != text("--xtc-probability", "1") != text()
+    dry = text("--dry-multiplier", "9", "--dry-base", "1", "--dry-allowed-length", "0")
+    assert dry not in (text(), text("--dry-multiplier", "9", "--dry-allowed-length", "20"))
+    assert text("--dry-multiplier", "9", "--dry-penalty-last-n", "0") == text()
+    breakers = ["--dry-multiplier", "9", "--dry-allowed-length", "0", "--dry-sequence-breaker"]
+    assert text(*breakers, "a", "--dry-sequence-breaker", "e") != text(*breakers, "none")
 
 
 def test_a_stop_string_ends_the_text(toy: str) -> None:

@@ -208,6 +208,16 @@ def test_the_same_command_resumes_and_makes_only_missing_records() -> None:
     assert texts() == whole
 
 
+def test_a_run_with_samplers_resumes_and_its_texts_are_those_of_the_samplers() -> None:
+    samplers = ["--dry-multiplier", "5", "--dry-allowed-length", "0", "--dry-sequence-breaker", "q"]
+    samplers += ["--presence-penalty", "1", "--xtc-probability", "0.5", "--xtc-threshold", "0.05"]
+    make()
+    make(*samplers, out="2.jsonl")
+    assert texts("2.jsonl") != texts()
+    assert_made(make(*samplers, out="2.jsonl"), "resuming: 5 records exist already", "0 records, ")
+    assert_refused(make("--dry-base", "2", out="3.jsonl"), "--dry-base has no effect without --dry-multiplier")
+
+
 @pytest.mark.parametrize(
     ("more", "difference"),
     [
@@ -219,6 +229,7 @@ def test_the_same_command_resumes_and_makes_only_missing_records() -> None:
         (["--ban", "of"], "with bans='4 bans, "),
         (["--model", "other"], "with model='the bundled model', and this run has model='other'"),
         (["--dtype", "bfloat16"], "with dtype=None, and this run has dtype='bfloat16'"),
+        (["--top-n-sigma", "2"], "with generation.top_n_sigma=None, and this run has generation.top_n_sigma=2.0"),
         (["--stop", "."], "with generation.stop_strings=None, and this run has generation.stop_strings=['.']"),
     ],
 )

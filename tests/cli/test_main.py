@@ -86,6 +86,8 @@ EXAMPLES = {
         "- --bans -",
         "x --no-bans --bans y",
         "x --grammar y.lark --json-schema z",
+        "x --dry-allowed-length 3",
+        "x --xtc-threshold 0.2",
     ),
     "scan": (
         "x - --bans -",
@@ -109,6 +111,8 @@ EXAMPLES = {
     "dataset": (
         "x -o y.jsonl --push-to-hub me/z",
         "x -o y --n 2 --temperature 0",
+        "x -o y --dry-sequence-breaker z",
+        "x -o y --xtc-threshold 0.2",
         "x -o y --workers 2",
         "x -o y --base-url z",
         "x -o y --tp 2",
@@ -116,6 +120,7 @@ EXAMPLES = {
         "x -o y --engine openai --base-url http://127.0.0.1:9/v1",
         "x -o y --model z --engine openai --base-url http://127.0.0.1:9/v1 --grammar a",
         "x -o y --engine vllm --device cpu",
+        "x -o y --engine vllm --xtc-probability 0.5",
         "x -o y --engine vllm --json-schema z",
         "x -o y --json-schema z --grammar a",
         "x -o y --no-bans --bans z",
@@ -154,6 +159,8 @@ EXAMPLES = {
         "-o y --outputs plain=x --force",
         "-o y --outputs plain=x --dtype float16",
         "-o y --n 2 --temperature 0",
+        "-o y --dry-penalty-last-n 9",
+        "-o y --xtc-threshold 0.2",
     ),
 }
 """Arguments for each conflict of the table."""

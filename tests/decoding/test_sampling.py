@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from math import inf, nan
 from types import SimpleNamespace
 from typing import Any
@@ -12,36 +13,97 @@ import pytest
 
 from antislop.cli.options import DrawingOptions, GenerationOptions
 from antislop.datasets import vllm_maker
-from antislop.decoding.sampling import LIMITS, Sampling
+from antislop.decoding.sampling import LIMITS, PARTS, Sampling
 from antislop.endpoint.dialects import DIALECTS
 from antislop.endpoint.sampler import EndpointSettings
 from antislop.endpoint.streams import Server, StreamRequest
 from antislop.errors import InputError
+from antislop.hf.samplers import make_samplers
 from antislop.server.bodies.fields import CompletionBody, read_body
 from antislop.server.request_errors import RequestError
 
-CHANGED = Sampling(temperature=0.7, min_p=0.1, top_p=0.9, top_k=5, typical_p=0.8, repetition_penalty=1.3)
-WITHOUT_TYPICAL = {name: value for name, value in vars(CHANGED).items() if name != "typical_p"}
+CHANGED = Sampling(
+    temperature=0.7,
+    min_p=0.1,
+    top_p=0.9,
+    top_k=5,
+    typical_p=0.8,
+    repetition_penalty=1.3,
+    encoder_repetition_penalty=1.1,
+    no_repeat_ngram_size=4,
+    epsilon_cutoff=0.0003,
+    eta_cutoff=0.0004,
+    presence_penalty=0.5,
+    frequency_penalty=-0.25,
+    dry_multiplier=0.8,
+    dry_base=2.0,
+    dry_allowed_length=3,
+    dry_penalty_last_n=64,
+    dry_sequence_breakers=("\n", "."),
+    top_n_sigma=1.5,
+    xtc_probability=0.25,
+    xtc_threshold=0.2,
+)
+OLDEST = {name: getattr(CHANGED, name) for name in ("temperature", "min_p", "top_p", "top_k", "repetition_penalty")}
+COUNTING = {"presence_penalty": 0.5, "frequency_penalty": -0.25}
+OWN = {name: value for name, value in vars(CHANGED).items() if name.startswith(("dry_", "top_n_", "xtc_"))}
+NO_OPTIONS = {"typical_p", "encoder_repetition_penalty", "no_repeat_ngram_size", "epsilon_cutoff", "eta_cutoff"}
+"""Settings that the command line lacks."""
+OPTIONS = {
+    name.replace("breakers", "breaker"): list(value) if isinstance(value, tuple) else value
+    for name, value in vars(CHANGED).items()
+    if name not in NO_OPTIONS
+}
+STORED = OLDEST | COUNTING | OWN | {"dry_sequence_breakers": ["\n", "."]}
+"""What a journal has of them."""
+CLIENTS = vars(CHANGED) | {"epsilon_cutoff": 3.0, "eta_cutoff": 4.0, "dry_sequence_breakers": '["\\n", "."]'}
+"""How clients send them."""
+OFF = {"presence_penalty": 0.0, "frequency_penalty": 0.0}
 
 
 def ask(server: Server) -> Any:
     return DIALECTS[server](StreamRequest(prompt=[1], max_tokens=1, seed=0, sampling=CHANGED)).ask()
 
 
+def describe_samplers(sampling: Sampling) -> dict[str, Any]:
+    """Return the attributes of the processors under the names of the settings."""
+    asked: list[Any] = []
+    count, dry, sigma, xtc = (vars(each) for each in make_samplers(sampling, lambda found: asked.append(found) or {}))
+    return {
+        "presence_penalty": count["presence"],
+        "frequency_penalty": count["frequency"],
+        "dry_multiplier": dry["_multiplier"],
+        "dry_base": dry["_base"],
+        "dry_allowed_length": dry["_allowed_length"],
+        "dry_penalty_last_n": dry["_last_n"],
+        "dry_sequence_breakers": asked[0],
+        "top_n_sigma": sigma["_n"],
+        "xtc_probability": xtc["_probability"],
+        "xtc_threshold": xtc["_threshold"],
+    }
+
+
 CONSUMERS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
-    "generate": (lambda: CHANGED.generate_arguments, vars(CHANGED)),
-    "dataset": (lambda: GenerationOptions(**WITHOUT_TYPICAL).settings, WITHOUT_TYPICAL),
-    "antislop generate": (lambda: DrawingOptions(**WITHOUT_TYPICAL).settings, WITHOUT_TYPICAL),
-    "server": (lambda: vars(read_body(CompletionBody, vars(CHANGED))[0].sampling), vars(CHANGED)),
+    "generate": (
+        lambda: CHANGED.generate_arguments,
+        {name: value for name, value in vars(CHANGED).items() if name not in COUNTING | OWN},
+    ),
+    "processors": (lambda: describe_samplers(CHANGED), COUNTING | OWN | {"dry_sequence_breakers": ("\n", ".")}),
+    "dataset": (lambda: GenerationOptions(**OPTIONS).settings, STORED),
+    "antislop generate": (lambda: DrawingOptions(**OPTIONS).settings, STORED),
+    "server": (lambda: vars(read_body(CompletionBody, CLIENTS)[0].sampling), vars(CHANGED)),
     "endpoint": (lambda: vars(EndpointSettings.of(max_new_tokens=1, **vars(CHANGED)).sampling), vars(CHANGED)),
-    "request to vLLM": (lambda: ask("vllm"), WITHOUT_TYPICAL),
-    "request to SGLang": (lambda: ask("sglang")["sampling_params"], WITHOUT_TYPICAL),
-    "request to others": (lambda: ask("openai"), WITHOUT_TYPICAL | {"repeat_penalty": 1.3}),
+    "request to vLLM": (lambda: ask("vllm"), OLDEST | OFF),
+    "request to SGLang": (lambda: ask("sglang")["sampling_params"], OLDEST | OFF),
+    "request to others": (lambda: ask("openai"), OLDEST | OFF | {"repeat_penalty": 1.3}),
     "request to llama.cpp": (
         lambda: ask("llama.cpp") | {"repetition_penalty": None},
-        vars(CHANGED) | {"repeat_penalty": 1.3, "repetition_penalty": None},
+        OLDEST | OFF | OWN | {"typical_p": 0.8, "repeat_penalty": 1.3, "repetition_penalty": None},
     ),
-    "vLLM": (lambda: vllm_maker._make_params(WITHOUT_TYPICAL, seed=1, is_banned=True), WITHOUT_TYPICAL),
+    "vLLM": (
+        lambda: vllm_maker._make_params({**OLDEST, **COUNTING}, seed=1, is_banned=True),
+        OLDEST | COUNTING,
+    ),
 }
 """What each consumer makes of the settings, and what it is to be."""
 
@@ -54,10 +116,11 @@ def test_each_consumer_has_every_setting_under_its_name_there(consumer: str, mon
     assert {name: value for name, value in make().items() if name in known} == expected
 
 
-def test_a_setting_that_vllm_lacks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["typical_p", "dry_multiplier", "top_n_sigma", "xtc_probability", "eta_cutoff"])
+def test_a_setting_that_vllm_lacks_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(SamplingParams=dict))
-    with pytest.raises(InputError, match="vLLM has no setting typical_p: leave it out"):
-        vllm_maker._make_params({"typical_p": 0.8}, seed=1, is_banned=True)
+    with pytest.raises(InputError, match=f"vLLM has no setting {name}: leave it out"):
+        vllm_maker._make_params({name: getattr(CHANGED, name)}, seed=1, is_banned=True)
 
 
 OUTSIDE = {
@@ -67,9 +130,23 @@ OUTSIDE = {
     "top_k": ((-1,), "a number of tokens was expected, 0 for all"),
     "typical_p": ((0.0, 1.1, nan), "a probability up to 1 was expected"),
     "repetition_penalty": ((-1.0, 0.0, inf, nan), "a finite number above 0 was expected"),
+    "encoder_repetition_penalty": ((-1.0, 0.0, inf, nan), "a finite number above 0 was expected"),
+    "no_repeat_ngram_size": ((-1,), "a number of tokens was expected, 0 for all"),
+    "epsilon_cutoff": ((-0.1, 1.0, nan), "0 to 0.99 was expected"),
+    "eta_cutoff": ((-0.1, 1.0, nan), "0 to 0.99 was expected"),
+    "presence_penalty": ((-101.0, 101.0, inf, nan), "-100 to 100 was expected"),
+    "frequency_penalty": ((-101.0, 101.0, inf, nan), "-100 to 100 was expected"),
+    "dry_multiplier": ((-0.1, 101.0, inf, nan), "0 to 100 was expected"),
+    "dry_base": ((0.9, 101.0, inf, nan), "1 to 100 was expected"),
+    "dry_allowed_length": ((-1,), "a number of tokens was expected"),
+    "dry_penalty_last_n": ((-2,), "a number of tokens was expected, -1 for all"),
+    "dry_sequence_breakers": ((("x",) * 65,), "at most 64 were expected"),
+    "top_n_sigma": ((-0.1, 101.0, inf, nan), "0 to 100 was expected"),
+    "xtc_probability": ((-0.1, 1.1, nan), "a probability up to 1 was expected"),
+    "xtc_threshold": ((-0.1, 1.1, nan), "a probability up to 1 was expected"),
 }
-READ_OTHERWISE = {("top_p", 0.0), ("top_k", -1)}
-"""What clients of other servers send for the likeliest token, and for all tokens."""
+READ_OTHERWISE = {("top_p", 0.0), ("top_k", -1), ("epsilon_cutoff", 1.0), ("eta_cutoff", 1.0)}
+"""What clients of other servers send for the likeliest token, for all tokens, and in units of 0.0001."""
 
 
 @pytest.mark.parametrize("name", LIMITS)
@@ -77,13 +154,14 @@ def test_a_value_out_of_range_is_refused_by_everyone(name: str) -> None:
     values, expected = OUTSIDE[name]
     for value in values:
         for make in (Sampling, DrawingOptions, lambda **one: EndpointSettings.of(max_new_tokens=1, **one)):
-            if make is not DrawingOptions or name != "typical_p":  # an option that the command line lacks
+            if make is not DrawingOptions or name not in NO_OPTIONS:
+                option = name.replace("breakers", "breaker") if make is DrawingOptions else name
                 with pytest.raises(InputError) as caught:
-                    make(**{name: value})
+                    make(**{option: value})
                 assert str(caught.value) == f"{name} is {value!r}; {expected}"
         if (name, value) not in READ_OTHERWISE:
             with pytest.raises(RequestError, match=f"{name} is "):
-                read_body(CompletionBody, {name: value})
+                read_body(CompletionBody, {PARTS.get(name, name): 0.5, name: value})
 
 
 @pytest.mark.parametrize("name", LIMITS)
@@ -93,7 +171,8 @@ def test_the_ends_of_a_range_and_the_default_are_in_it(name: str) -> None:
         is_in = value < inf and not (limits.is_open and value == limits.lowest)
         assert limits.has(value) == is_in
     body = read_body(CompletionBody, {})[0]
-    assert getattr(body.sampling, name) == getattr(body, name) == getattr(Sampling(), name)
+    own, other = getattr(body.sampling, name), getattr(body, name)
+    assert own == getattr(Sampling(), name) == (tuple(other) if isinstance(other, list) else other)
 
 
 def test_only_settings_that_change_what_is_drawn_are_in_effect() -> None:
@@ -101,8 +180,20 @@ def test_only_settings_that_change_what_is_drawn_are_in_effect() -> None:
     assert CHANGED.in_effect == vars(CHANGED)
     assert CHANGED.truncates
     assert not Sampling(temperature=0, top_k=3).truncates
-    processors = EndpointSettings(max_new_tokens=1, sampling=CHANGED).make_processors()
-    assert len(processors) == len(vars(CHANGED))
+    assert Sampling(dry_base=3, xtc_threshold=0.3).in_effect == {}, "parts of what is off"
+    followed = replace(CHANGED, presence_penalty=0.0, frequency_penalty=0.0)
+    processors = EndpointSettings(max_new_tokens=1, sampling=followed).make_processors(lambda _: {})
+    assert [type(each).__name__ for each in processors] == [
+        "RepetitionPenaltyLogitsProcessor",
+        "DryLogitsProcessor",
+        "TopNSigmaLogitsProcessor",
+        "XtcLogitsProcessor",  # which `Settings` moves to the end
+        "TemperatureLogitsWarper",
+        "TopKLogitsWarper",
+        "TopPLogitsWarper",
+        "MinPLogitsWarper",
+        "TypicalLogitsWarper",
+    ]
 
 
 def test_a_journal_has_four_settings_and_those_that_were_passed() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import exp
 from random import Random
@@ -40,14 +40,22 @@ SETTINGS = {
     "min_p": Sampling(temperature=1.3, min_p=0.1),
     "penalty": Sampling(repetition_penalty=1.9),
 }
+NEUTRAL = {"dry_multiplier": 0.0, "top_n_sigma": 0.0, "xtc_probability": 0.0}
+OF_LLAMA_CPP = {
+    "dry": Sampling(dry_multiplier=2.0, dry_allowed_length=1, dry_penalty_last_n=9, dry_sequence_breakers=()),
+    "top_n_sigma": Sampling(temperature=1.5, top_n_sigma=1.0),
+    "xtc": Sampling(temperature=1.5, xtc_probability=0.5, xtc_threshold=0.05),
+}
 
 
-def drawn_from(sampling: Sampling, bias: Mapping[int, float] | None = None) -> torch.Tensor:
-    """Return the probabilities of the token after the request's prompt, by the processors of `generate`."""
-    logits = TABLE[REQUEST.prompt[-1]].clone()
+def drawn_from(
+    sampling: Sampling, bias: Mapping[int, float] | None = None, *, prompt: Sequence[int] = REQUEST.prompt
+) -> torch.Tensor:
+    """Return the probabilities of the token after a prompt, by the processors of `generate`."""
+    logits = TABLE[prompt[-1]].clone()
     for token, value in (bias or {}).items():
         logits[token] += value
-    return process(logits, REQUEST.prompt, sampling)
+    return process(logits, [*prompt], sampling)
 
 
 async def count_first_tokens(engine: SimulatedEngine, request: StreamRequest, draws: int) -> Counter[tuple[int, ...]]:
@@ -69,6 +77,16 @@ def test_each_server_draws_as_generate_does_whatever_its_defaults(kind: EngineKi
     counts = asyncio.run(count_first_tokens(make_engine(kind), request, 1500))
     expected = {(token,): p for token, p in enumerate(drawn_from(SETTINGS[settings]).tolist())}
     assert p_value(counts, expected) > 1e-3
+
+
+@pytest.mark.parametrize("settings", OF_LLAMA_CPP)
+def test_llama_cpp_draws_as_our_own_samplers_do(settings: str) -> None:
+    sampling, prompt = OF_LLAMA_CPP[settings], [4, *REQUEST.prompt]
+    request = replace(REQUEST, prompt=prompt, sampling=sampling)
+    counts = asyncio.run(count_first_tokens(make_engine("llama.cpp"), request, 1500))
+    expected, without = (drawn_from(each, prompt=prompt) for each in (sampling, replace(sampling, **NEUTRAL)))
+    assert float((expected - without).abs().sum()) > 0.05, "the setting has no effect"
+    assert p_value(counts, {(token,): p for token, p in enumerate(expected.tolist())}) > 1e-3
 
 
 @pytest.mark.parametrize("kind", WITH_IDS)

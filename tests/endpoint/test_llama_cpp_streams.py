@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
@@ -22,8 +23,10 @@ from tests.support.served_streams import (
     check_drawn_probabilities,
     check_raw_probabilities_under_a_bias,
     check_that_draws_are_streams,
+    compute_probabilities,
     use,
 )
+from tests.support.statistics import p_value
 from tests.support.streaming import read
 
 
@@ -43,6 +46,18 @@ def test_the_probe_finds_what_llama_cpp_can_do(llama_cpp: Any, tiny: Any) -> Non
 @pytest.mark.parametrize("settings", SETTINGS)
 def test_llama_cpp_draws_from_the_distribution_of_generate(llama_cpp: Any, tiny: Any, settings: str) -> None:
     check_drawn_probabilities(llama_cpp, tiny, SETTINGS[settings])
+
+
+def test_llama_cpp_throws_the_coin_of_xtc(llama_cpp: Any, tiny: Any) -> None:
+    sampling = Sampling(temperature=1.4, top_k=6, xtc_probability=0.5, xtc_threshold=0.1)
+    prompt: list[int] = tiny[1](PROMPT)["input_ids"]
+    request = StreamRequest(prompt=prompt, max_tokens=1, seed=3, sampling=sampling)
+    counts = Counter((message.token,) for message in use(llama_cpp, tiny[1], lambda client: client.draw(request, 300)))
+    expected, without = (
+        {(token,): p for token, p in enumerate(compute_probabilities(tiny[0], prompt, each).tolist())}
+        for each in (sampling, replace(sampling, xtc_probability=0.0))
+    )
+    assert p_value(counts, expected) > 1e-3 > p_value(counts, without)
 
 
 def test_raw_log_probabilities_ignore_the_bias(llama_cpp: Any, tiny: Any) -> None:

@@ -21,6 +21,7 @@ from antislop.endpoint.streams import EndpointMethod, ServerFeatures, StreamItem
 from antislop.errors import InputError
 from antislop.matching.bans import Ban
 from antislop.matching.token_matcher import Matcher
+from antislop.processors import DryLogitsProcessor, XtcLogitsProcessor
 from tests.support.ban_cases import CASES, LETTERS, anywhere, expected_of
 from tests.support.depth import DEPTH, in_turn
 from tests.support.drawing_server import DrawingServer
@@ -121,6 +122,35 @@ def test_the_settings_of_the_server_are_kept(setting: str, method: EndpointMetho
     expected = rejection_distribution(Markov(4, seed=3, processors=processors), LETTERS, bans)
     server = DrawingServer(Markov(4, seed=3), DRAWN)
     assert p_value(draw(server, LETTERS, bans, method=method, sampling=sampling), expected) > 1e-4
+
+
+OF_LLAMA_CPP: dict[str, tuple[Sampling, list[Any]]] = {
+    "dry": (
+        Sampling(dry_multiplier=1.5, dry_allowed_length=0, dry_penalty_last_n=2),
+        [DryLogitsProcessor(1.5, allowed_length=0, penalty_last_n=2)],
+    ),
+    "xtc": (Sampling(xtc_probability=0.5, xtc_threshold=0.2), [XtcLogitsProcessor(0.5, 0.2)]),
+}
+
+
+@pytest.mark.parametrize(
+    ("setting", "method"),
+    [("dry", m) for m in ("reject", "thin", "bias", "auto")] + [("xtc", "reject"), ("xtc", "auto")],
+)
+def test_the_samplers_of_llama_cpp_are_kept(setting: str, method: EndpointMethod) -> None:
+    sampling, processors = OF_LLAMA_CPP[setting]
+    bans = [anywhere("ab"), anywhere("bcd", 0.3), anywhere("da")]
+    expected = rejection_distribution(Markov(4, seed=3, processors=processors), LETTERS, bans)
+    server = DrawingServer(Markov(4, seed=3), replace(DRAWN, server="llama.cpp"))
+    counts = draw(server, LETTERS, bans, method=method, sampling=sampling)
+    assert p_value(counts, expected) > 1e-4
+    assert p_value(counts, rejection_distribution(Markov(4, seed=3), LETTERS, bans)) < 1e-4, "no effect"
+
+
+@pytest.mark.parametrize("method", ["thin", "bias"])
+def test_the_coin_of_xtc_leaves_rejecting_alone(method: EndpointMethod) -> None:
+    with pytest.raises(InputError, match=f"method='{method}' .*(use method='reject'|a coin for XTC)"):
+        plan_method(method, Sampling(xtc_probability=0.5), replace(DRAWN, server="llama.cpp"))
 
 
 @pytest.mark.parametrize("method", ["thin", "bias", "auto"])

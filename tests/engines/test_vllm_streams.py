@@ -33,7 +33,7 @@ def test_the_probe_finds_how_vllm_was_started(vllm: ServingProcess, plain_vllm: 
         assert features.has_bias
 
 
-@pytest.mark.parametrize("settings", sorted({*SETTINGS} - {"typical_p"}))
+@pytest.mark.parametrize("settings", sorted({*SETTINGS} - {"typical_p", "dry", "top_n_sigma"}))
 def test_vllm_draws_from_the_distribution_of_generate(vllm: ServingProcess, tiny: Any, settings: str) -> None:
     check_drawn_probabilities(vllm, tiny, SETTINGS[settings])
 

@@ -16,13 +16,15 @@ from transformers import PreTrainedTokenizerBase
 import antislop
 from antislop.server.application import make_app
 from antislop.server.bodies.fields import ChatBody, CompletionBody, CountBody, EncodeBody
-from antislop.server.bodies.foreign_fields import ALIASES, DEPENDENT, HARMLESS, IGNORED, NEUTRAL, OF_CHATS
+from antislop.server.bodies.foreign_fields import ALIASES, DEPENDENT, HARMLESS, IGNORED, NEUTRAL, OF_CHATS, ORDERS
 from tests.support.backends import SlowBackend, play_tokens
 
 JSON_HEADERS = {"Content-Type": "application/json"}
 ROUTES = ["/v1/completions", "/v1/chat/completions", "/v1/token/encode", "/api/extra/tokencount", "/api/extra/abort"]
 BODIES_OF_ROUTES = (CompletionBody, ChatBody, EncodeBody, CountBody)
-FIELDS = sorted({*ALIASES, *NEUTRAL, *IGNORED, *(name for body in BODIES_OF_ROUTES for name in body.model_fields)})
+FIELDS = sorted(
+    {*ALIASES, *NEUTRAL, *IGNORED, *ORDERS, *(name for body in BODIES_OF_ROUTES for name in body.model_fields)}
+)
 
 
 @pytest.fixture(scope="module")
@@ -313,11 +315,9 @@ def test_each_field_of_openai_may_be_sent_with_a_value_that_asks_for_nothing(
     ("more", "param"),
     [
         ({"audio": {"voice": "ash"}, "modalities": ["text", "audio"]}, "modalities"),
-        ({"frequency_penalty": 0.5}, "frequency_penalty"),
         ({"function_call": {"name": "f"}}, "function_call"),
         ({"functions": [{"name": "f"}]}, "functions"),
         ({"moderation": {"model": "omni-moderation-latest"}}, "moderation"),
-        ({"presence_penalty": 0.5}, "presence_penalty"),
         ({"suffix": "b"}, "suffix"),
         ({"verbosity": "low"}, "verbosity"),
         ({"web_search_options": {}}, "web_search_options"),
@@ -337,10 +337,10 @@ def test_what_has_no_effect_on_the_text_is_named_in_a_header(app: FastAPI, more:
 
 
 def test_no_field_is_of_two_kinds() -> None:
-    kinds = [set(kind) for kind in (ALIASES, HARMLESS, NEUTRAL, DEPENDENT, IGNORED)]
+    kinds = [set(kind) for kind in (ALIASES, HARMLESS, NEUTRAL, DEPENDENT, IGNORED, ORDERS)]
     assert len(set().union(*kinds)) == sum(map(len, kinds))
     assert not set().union(*kinds) & {*CompletionBody.model_fields, *ChatBody.model_fields}
-    assert set(DEPENDENT.values()) <= set(NEUTRAL)
+    assert set(DEPENDENT.values()) <= {*NEUTRAL, *IGNORED}
     assert {*OF_CHATS} <= {*ChatBody.model_fields} - {*CompletionBody.model_fields, *NEUTRAL, *HARMLESS, *IGNORED}
 
 

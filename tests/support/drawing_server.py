@@ -11,6 +11,7 @@ import torch
 
 from antislop.decoding.sampling import Sampling
 from antislop.endpoint.streams import ServerFeatures, StreamEnd, StreamItem, StreamRequest, StreamToken
+from tests.support.naive_samplers import dry, xtc
 from tests.support.toys import Markov
 
 
@@ -51,6 +52,9 @@ class DrawingServer:
         ids = tuple(tokens[-2:])
         drawn = self._probs(ids, request.sampling, request.bias)
         self.written += 1
+        threshold = request.sampling.xtc_threshold
+        if draws.random() < request.sampling.xtc_probability:
+            drawn = xtc([log(p) if p else -inf for p in drawn], probability=1.0, threshold=threshold)
         if request.sampling.do_sample:
             token = draws.choices(range(len(drawn)), drawn)[0]
         else:
@@ -65,12 +69,16 @@ class DrawingServer:
         )
 
     def _probs(self, ids: tuple[int, ...], sampling: Sampling, bias: Mapping[int, float]) -> list[float]:
-        """Return what is drawn from: a bias acts first, then temperature and truncation."""
+        """Return what is drawn from: a bias acts first, then DRY, temperature and truncation, last the coin of XTC."""
         key = (ids, sampling, tuple(sorted(bias.items())))
         if key not in self._tables:
             logits = self.model.logits(torch.tensor([ids]))[0].double()
             for token, value in bias.items():
                 logits[token] += value
+            if sampling.dry_multiplier:
+                names = ("multiplier", "base", "allowed_length", "penalty_last_n")
+                options = {name: getattr(sampling, f"dry_{name}") for name in names}
+                logits = torch.tensor(dry([*ids], logits.tolist(), [], **options), dtype=torch.float64)
             probs = torch.softmax(logits / (sampling.temperature or 1.0), dim=-1)
             if sampling.do_sample and sampling.top_p < 1:
                 ordered, order = probs.sort()

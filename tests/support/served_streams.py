@@ -26,7 +26,9 @@ from antislop.decoding.sampling import Sampling
 from antislop.endpoint import Endpoint
 from antislop.endpoint.client import StreamingClient
 from antislop.endpoint.streams import StreamEnd, StreamRequest
+from antislop.hf.samplers import make_samplers
 from antislop.hf.vocabulary import Vocabulary
+from antislop.processors import XtcLogitsProcessor
 from tests.support.processes import ServingProcess
 from tests.support.streaming import read
 
@@ -39,6 +41,8 @@ SETTINGS = {
     "min_p": Sampling(temperature=1.4, min_p=0.05),
     "typical_p": Sampling(temperature=1.4, typical_p=0.5),
     "penalty": Sampling(repetition_penalty=1.8),
+    "dry": Sampling(dry_multiplier=2.0, dry_allowed_length=1, dry_sequence_breakers=()),
+    "top_n_sigma": Sampling(temperature=1.4, top_n_sigma=2.0),
 }
 
 
@@ -66,13 +70,16 @@ def compute_probabilities(model: PreTrainedModel, prompt: list[int], sampling: S
 
 
 def process(logits: torch.Tensor, prompt: list[int], sampling: Sampling) -> torch.Tensor:
-    """Return what `generate` makes of the logits [vocab] after a prompt: probabilities."""
+    """Return what `generate` makes of the logits [vocab] after a prompt: probabilities. Breakers are not looked for."""
     processors = LogitsProcessorList([RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty)])
+    processors += make_samplers(replace(sampling, xtc_probability=0.0), lambda _: {})
     processors += [TemperatureLogitsWarper(float(sampling.temperature))]
     processors += [TopKLogitsWarper(sampling.top_k)] if sampling.top_k else []
     processors += [TopPLogitsWarper(sampling.top_p)] if sampling.top_p < 1 else []
     processors += [MinPLogitsWarper(sampling.min_p)] if sampling.min_p else []
     processors += [TypicalLogitsWarper(sampling.typical_p)] if sampling.typical_p < 1 else []
+    if sampling.xtc_probability:
+        processors += [XtcLogitsProcessor(sampling.xtc_probability, sampling.xtc_threshold)]
     return torch.softmax(processors(torch.tensor([prompt]), logits[None])[0].double(), dim=-1)
 
 

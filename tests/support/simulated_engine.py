@@ -19,6 +19,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from antislop.hf.vocabulary import Vocabulary
+from tests.support.naive_samplers import dry, top_n_sigma, xtc
 
 Floats = NDArray[np.float64]
 EngineKind = Literal["vllm", "llama.cpp", "sglang", "openai"]
@@ -110,7 +111,7 @@ class SimulatedEngine:
         settings = {**DEFAULTS[self.kind], **asked}
         order = asked.get("order") or ORDERS[self.kind]
         for step in order:
-            self._apply(step, scores, tokens, settings)
+            self._apply(step, scores, tokens, settings, numbers)
             told = log_softmax(scores) if step == TOLD_AFTER.get(self.kind) else told
         is_greedy = settings["temperature"] == 0
         drawn = log_softmax(scores)
@@ -121,8 +122,10 @@ class SimulatedEngine:
             token = int(np.searchsorted(sums, numbers.random() * sums[-1], side="right"))
         return Draw(token, log_softmax(raw), drawn, drawn if told is None else told)
 
-    def _apply(self, step: str, scores: Floats, tokens: list[int], settings: Mapping[str, Any]) -> None:
-        """Change scores in place."""
+    def _apply(
+        self, step: str, scores: Floats, tokens: list[int], settings: Mapping[str, Any], numbers: random.Random
+    ) -> None:
+        """Change scores in place; XTC throws a coin."""
         if step == "bias":
             for token, value in settings.get("bias", {}).items():
                 scores[token] += value if self.kind in ("llama.cpp", "sglang") else max(-100.0, min(100.0, value))
@@ -133,6 +136,14 @@ class SimulatedEngine:
             scores[seen] = np.where(scores[seen] > 0, scores[seen] / factor, scores[seen] * factor)
         elif step == "temperature" and settings["temperature"] > 0:
             scores /= settings["temperature"]
+        elif step == "dry" and settings.get("dry_multiplier"):
+            names = ("multiplier", "base", "allowed_length", "penalty_last_n")
+            scores[:] = dry(tokens, scores.tolist(), [], **{name: settings[f"dry_{name}"] for name in names})
+        elif step == "top_n_sigma" and settings.get(step, -1) > 0:
+            scores[:] = top_n_sigma(scores.tolist(), settings[step])
+        elif step == "xtc" and numbers.random() < settings.get("xtc_probability", 0):
+            with np.errstate(divide="ignore"):
+                scores[:] = np.log(xtc(scores.tolist(), probability=1, threshold=settings["xtc_threshold"]))
         elif step in ("top_k", "top_p", "min_p", "typ_p"):
             truncate(step, scores, settings)
 

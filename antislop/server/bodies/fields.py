@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import from_json
 from starlette.requests import ClientDisconnect, Request
 
 from antislop.decoding.policy import MAX_REWINDS, Method
-from antislop.decoding.sampling import LIMITS, Sampling
+from antislop.decoding.sampling import DEFAULT_BREAKERS, LIMITS, Sampling
 from antislop.lists.reading import MAX_SENT_SIZE
 from antislop.matching.scopes import BanScope
-from antislop.server.bodies.foreign_fields import translate_fields
+from antislop.server.bodies.foreign_fields import ORDERS, keeps_order, translate_fields
 from antislop.server.request_errors import RequestError, shorten
 
 MAX_CHOICES = 128
@@ -74,7 +74,7 @@ def _read_seed(value: Any) -> Any:
     return None if value == -1 and not isinstance(value, bool) else value
 
 
-def _read_top_k(value: Any) -> Any:
+def _read_off(value: Any) -> Any:
     return 0 if value == -1 and not isinstance(value, bool) else value
 
 
@@ -84,6 +84,10 @@ def _read_tool_choice(value: Any) -> Any:
     if not is_named and value not in ("auto", "none", "required"):
         raise ValueError('is not "auto", "none", "required" or {"type": "function", "function": {"name": …}}')
     return value
+
+
+def _read_range(value: Any) -> Any:
+    return -1 if value == 0 and not isinstance(value, bool) else value  # 0 is all in TabbyAPI and KoboldCpp
 
 
 def _read_phrases_or_ids(value: Any) -> Any:
@@ -96,6 +100,10 @@ Phrases = Annotated[list[str], BeforeValidator(_read_list)]
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 Bias = Annotated[float, Field(ge=-100, le=100)]
 Share = Annotated[float, Field(ge=0, le=1)]
+Breaker = Annotated[str, Field(max_length=256)]
+Breakers = Annotated[list[Breaker], Field(max_length=64), BeforeValidator(_read_list)]
+Cutoff = Annotated[float, Field(ge=0, le=9900), AfterValidator(lambda value: value / 10_000)]  # its unit in bodies
+Penalty = Annotated[float, Field(ge=-100, le=100)]
 
 
 class _StrictModel(BaseModel):
@@ -164,8 +172,23 @@ class GenerationBody(_StrictModel):
     top_p: Share = 1.0
     typical_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     min_p: Share = 0.0
-    top_k: Annotated[Annotated[int, Field(ge=0, lt=2**31)], BeforeValidator(_read_top_k)] = 0
+    top_k: Annotated[Annotated[int, Field(ge=0, lt=2**31)], BeforeValidator(_read_off)] = 0
     repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] = 1.0
+    encoder_repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] = 1.0
+    no_repeat_ngram_size: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    epsilon_cutoff: Cutoff = 0.0
+    eta_cutoff: Cutoff = 0.0
+    presence_penalty: Penalty = 0.0
+    frequency_penalty: Penalty = 0.0
+    dry_multiplier: Annotated[float, Field(ge=0, le=100)] = 0.0
+    dry_base: Annotated[float, Field(ge=1, le=100)] = 1.75
+    dry_allowed_length: Annotated[int, Field(ge=0, lt=2**31)] = 2
+    dry_penalty_last_n: Annotated[Annotated[int, Field(ge=-1, lt=2**31)], BeforeValidator(_read_range)] = -1
+    dry_sequence_breakers: Breakers = [*DEFAULT_BREAKERS]
+    top_n_sigma: Annotated[Annotated[float, Field(ge=0, le=100)], BeforeValidator(_read_off)] = 0.0
+    xtc_probability: Share = 0.0
+    xtc_threshold: Share = 0.1
+    do_sample: bool = True
     response_format: ResponseFormat = ResponseFormat()
     logit_bias: Annotated[dict[TokenId, Bias], Field(max_length=MAX_BIASES), BeforeValidator(_read_biases)] = {}
 
@@ -199,6 +222,8 @@ class GenerationBody(_StrictModel):
         settings = {name: getattr(self, name) for name in LIMITS}
         if self.top_p == 0:  # for other servers: the likeliest token, which is always kept
             settings |= {"top_k": 1, "top_p": 1.0}
+        if not self.do_sample:
+            settings["temperature"] = 0.0
         return Sampling(**settings)
 
 
@@ -333,6 +358,7 @@ def read_body(kind: type[Generation], fields: dict[str, Any]) -> tuple[Generatio
         raise RequestError(400, f"best_of is {body.best_of}, but is not supported: leave it out", param="best_of")
     if "" in body.stop:
         raise RequestError(400, "stop contains an empty text: leave it out", param="stop")
+    ignored += [name for name in ORDERS if name in fields and not keeps_order(name, fields[name], body.sampling)]
     return body, ignored
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+from antislop.decoding.sampling import PARTS, TRUNCATING, Sampling
 from antislop.server.request_errors import RequestError, shorten
 
 ALIASES = {
@@ -22,6 +23,8 @@ ALIASES = {
     "typical": "typical_p",
     "rep_pen": "repetition_penalty",
     "repeat_penalty": "repetition_penalty",
+    "nsigma": "top_n_sigma",
+    "dry_range": "dry_penalty_last_n",
     "add_special_tokens": "add_bos_token",
     "template_vars": "chat_template_kwargs",
 }
@@ -46,7 +49,6 @@ HARMLESS = {
     "max_tokens_second",
     "speculative_ngram",
     "generate_window",
-    "min_keep",
     "quiet",
     "trim_stop",
     "skip_special_tokens",
@@ -56,8 +58,6 @@ HARMLESS = {
 
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "suffix": ("",),
-    "frequency_penalty": (0,),
-    "presence_penalty": (0,),
     "functions": ([],),
     "function_call": ("none", "auto"),
     "modalities": (["text"], []),
@@ -75,35 +75,20 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "render_special": (False,),
     "memory": ("",),
     "images": ([],),
-    "top_a": (0,),
-    "tfs": (1,),
-    "tfs_z": (1,),
     "skew": (0,),
-    "nsigma": (0,),
-    "top_n_sigma": (0,),
-    "epsilon_cutoff": (0,),
-    "eta_cutoff": (0,),
-    "mirostat": (0, False),
-    "mirostat_mode": (0,),
     "dynamic_temperature": (False,),
     "dynatemp_range": (0,),
     "min_temp": (1,),
     "max_temp": (1,),
     "smoothing_factor": (0,),
-    "dry_multiplier": (0,),
-    "xtc_probability": (0,),
     "adaptive_target": (-1, -0.01, 0),
     "repetition_decay": (0,),
-    "encoder_repetition_penalty": (1,),
-    "no_repeat_ngram_size": (0,),
-    "penalty_alpha": (0,),
     "num_beams": (1,),
     "length_penalty": (0, 1),
     "early_stopping": (False,),
     "guidance_scale": (1,),
     "cfg_scale": (1,),
     "negative_prompt": ("",),
-    "do_sample": (True,),
     "grammar": ("",),
     "grammar_string": ("",),
     "grammar_retain_state": (False,),
@@ -134,31 +119,67 @@ DEPENDENT = {
     "dynatemp_exponent": "dynamic_temperature",
     "temp_exponent": "max_temp",
     "smoothing_curve": "smoothing_factor",
-    "dry_base": "dry_multiplier",
-    "dry_allowed_length": "dry_multiplier",
-    "dry_sequence_breakers": "dry_multiplier",
-    "dry_penalty_last_n": "dry_multiplier",
-    "dry_range": "dry_multiplier",
-    "xtc_threshold": "xtc_probability",
     "adaptive_decay": "adaptive_target",
 }
-"""Sub-options of an unsupported field; ignored, since that field must be off."""
+"""Sub-options of an unsupported field; ignored, since that field is off or ignored."""
 
 IGNORED = {
-    "temperature_last": (False,),
-    "sampler_order": ([], [6, 0, 1, 3, 4, 2, 5]),
     "rep_pen_range": (0, -1),
     "repetition_range": (0, -1),
     "penalty_range": (0, -1),
     "repetition_penalty_range": (0, -1),
     "repeat_last_n": (0, -1),
     "rep_pen_slope": (0, 1),
+    "top_a": (0,),
+    "tfs": (1,),
+    "tfs_z": (1,),
+    "mirostat": (0, False),
+    "mirostat_mode": (0,),
+    "penalty_alpha": (0,),
+    "min_keep": (0, 1),
     "n_probs": (0,),
     "store": (False,),
     "service_tier": ("auto", "default"),
 }
 """Fields that many clients send and that are ignored, with the values for which that makes no difference; a header of
 the answer names those with other values."""
+
+
+ORDERS = ("sampler_order", "sampler_priority", "samplers", "samplers_priorities", "temperature_last")
+"""Fields that ask for an order of settings."""
+OWN_ORDER = [
+    *("encoder_repetition_penalty", "repetition_penalty", "no_repeat_ngram_size", "presence_penalty"),
+    *("frequency_penalty", "dry_multiplier", "top_n_sigma", "temperature", "top_k", "top_p", "min_p", "typical_p"),
+    *("epsilon_cutoff", "eta_cutoff", "xtc_probability"),
+]
+"""The only order of settings here."""
+_PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
+_STEPS: dict[Any, tuple[str, ...]] = {name: (name,) for name in OWN_ORDER} | {
+    "penalties": _PENALTIES,
+    "no_repeat_ngram": ("no_repeat_ngram_size",),
+    "dry": ("dry_multiplier",),
+    "top_nsigma": ("top_n_sigma",),
+    "top_p_top_k": ("top_k", "top_p"),
+    "typ_p": ("typical_p",),
+    "xtc": ("xtc_probability",),
+    0: ("top_k",),  # KoboldCpp's numbers
+    2: ("top_p", "min_p"),
+    4: ("typical_p",),
+    5: ("temperature",),
+    6: _PENALTIES,
+}
+"""The settings of a step, by its name in an order."""
+
+
+def keeps_order(name: str, order: Any, sampling: Sampling) -> bool:
+    """Return whether the order that a field of `ORDERS` asks for is ours, as far as its settings are in effect."""
+    if name == "temperature_last":
+        order = [] if order is False else [*(each for each in OWN_ORDER if each in TRUNCATING), "temperature"]
+    if not isinstance(order, list) or not all(isinstance(step, int | str) for step in order):
+        return False
+    settings = (setting for step in order for setting in _STEPS.get(step, ()))
+    places = [OWN_ORDER.index(setting) for setting in settings if setting in sampling.in_effect]
+    return places == sorted(places)
 
 
 def translate_fields(body: dict[str, Any], names: Collection[str]) -> tuple[dict[str, Any], list[str]]:
@@ -168,7 +189,7 @@ def translate_fields(body: dict[str, Any], names: Collection[str]) -> tuple[dict
     neutral = NEUTRAL | OF_CHATS
     for name, value in body.items():
         meant = ALIASES.get(name, name)
-        if name in names or name in HARMLESS or name in DEPENDENT:
+        if name in names or name in HARMLESS or name in DEPENDENT or name in ORDERS:
             continue
         if meant in names:
             _merge(kept, name, value)
@@ -180,7 +201,8 @@ def translate_fields(body: dict[str, Any], names: Collection[str]) -> tuple[dict
             raise RequestError(
                 400, f"{name} is {shorten(value)}, but is not supported: leave it out, or switch it off", param=name
             )
-    return kept, ignored
+    off = [part for part, whole in PARTS.items() if kept.get(whole, 0) == 0]
+    return {name: value for name, value in kept.items() if name not in off}, ignored
 
 
 def _merge(kept: dict[str, Any], alias: str, value: Any) -> None:
