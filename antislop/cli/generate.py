@@ -349,8 +349,8 @@ class TextWriter:
                 on_exhausted=self.task.policy.on_exhausted,
             )
             processors = make_processors(self.task.grammar, self.model, self.tokenizer)
-            settings = {**self.inputs, **self.task.settings, "logits_processor": processors}
-            settings = add_samplers(settings, self.tokenizer)
+            arguments = {**self.inputs, **self.task.settings, "logits_processor": processors}
+            settings = add_samplers(arguments, self.tokenizer)
             self.stream = sampler.events(self.model, record="top" if self.task.trace else "events", **settings)
         return self.stream if with_bans else self._mark_conceded(self.stream)
 

@@ -323,8 +323,8 @@ class SamplingOptions:
     @property
     def _passed(self) -> dict[str, Any]:
         breakers = [] if self.dry_sequence_breaker == ["none"] else self.dry_sequence_breaker or None
-        values = {**vars(self), "dry_sequence_breakers": breakers}
-        return {name: value for name, value in values.items() if name in LIMITS and value is not None}
+        values = {**vars(self), "dry_sequence_breakers": breakers}.items()
+        return {name: value for name, value in values if name in LIMITS and value is not None}
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -114,8 +114,8 @@ class Sampling:
     @property
     def generate_arguments(self) -> dict[str, Any]:
         """The arguments of `generate`, which replace all of the model's generation config. It lacks `FOREIGN`."""
-        settings = {name: value for name, value in vars(self).items() if name not in FOREIGN}
-        settings |= {} if self.do_sample else dict.fromkeys(DRAWING - FOREIGN)
+        names = [name for name in LIMITS if name not in FOREIGN]
+        settings = {name: getattr(self, name) if self.do_sample or name not in DRAWING else None for name in names}
         return {"do_sample": self.do_sample, **settings, "min_p": settings["min_p"] or None}
 
     def translate(self, names: Mapping[str, str]) -> dict[str, Any]:

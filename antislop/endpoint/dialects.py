@@ -192,7 +192,6 @@ class LlamaCppStream(StreamDialect):
 
     def ask(self) -> dict[str, Any]:
         request, length = self._request, len(self._request.prompt) + self._request.max_tokens
-        last_n = request.sampling.dry_penalty_last_n
         return {
             "prompt": list(request.prompt),
             "n_predict": request.max_tokens,
@@ -205,7 +204,7 @@ class LlamaCppStream(StreamDialect):
             "dry_sequence_breakers": request.sampling.dry_sequence_breakers or [""],  # it refuses an empty list
             "top_n_sigma": request.sampling.top_n_sigma or -1.0,
             "repeat_last_n": length,  # new servers take no -1
-            "dry_penalty_last_n": length if last_n == -1 else last_n,
+            "dry_penalty_last_n": length if (last_n := request.sampling.dry_penalty_last_n) == -1 else last_n,
             "frequency_penalty": 0.0,
             "presence_penalty": 0.0,
             "dynatemp_range": 0.0,

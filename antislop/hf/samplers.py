@@ -29,8 +29,7 @@ def make_samplers(sampling: Sampling, find: Callable[[tuple[str, ...]], Breakers
         presence, frequency = sampling.presence_penalty, sampling.frequency_penalty
         samplers.append(CountPenaltyLogitsProcessor(presence=presence, frequency=frequency))
     if "dry_multiplier" in used:
-        names = ("base", "allowed_length", "penalty_last_n")
-        options = {name: getattr(sampling, f"dry_{name}") for name in names}
+        options = {name: getattr(sampling, f"dry_{name}") for name in ("base", "allowed_length", "penalty_last_n")}
         breakers = find(sampling.dry_sequence_breakers)
         samplers.append(DryLogitsProcessor(sampling.dry_multiplier, breakers=breakers, **options))
     if "top_n_sigma" in used:

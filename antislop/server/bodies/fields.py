@@ -222,9 +222,7 @@ class GenerationBody(_StrictModel):
         settings = {name: getattr(self, name) for name in LIMITS}
         if self.top_p == 0:  # for other servers: the likeliest token, which is always kept
             settings |= {"top_k": 1, "top_p": 1.0}
-        if not self.do_sample:
-            settings["temperature"] = 0.0
-        return Sampling(**settings)
+        return Sampling(**settings | ({} if self.do_sample else {"temperature": 0.0}))
 
 
 class CompletionBody(GenerationBody):
