@@ -235,7 +235,7 @@ class RecordMakerBase(ABC):
 
 
 class ModelRecordMaker(RecordMakerBase):
-    """Makes records with a model in this process. options: see `RecordMakerBase`; settings: of `generate`, and DRY's etc.
+    """Makes records with a model in this process. options: see `RecordMakerBase`; settings: of `generate`, and DRY's.
 
     grammar: for all texts, as a function of `antislop.grammar.compilation` read it. Each record then has the column
         `grammar`, its fingerprint, and the status "cut" if the text ended before the grammar did.

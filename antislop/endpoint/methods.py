@@ -141,9 +141,8 @@ def _find_logprobs(sampling: Sampling, features: ServerFeatures) -> Logprobs | N
     """Return the kind of log-probabilities that the ledger needs; None if the server returns others, or none."""
     if not sampling.in_effect and "raw" in features.logprobs:
         return "raw"
-    if sampling.xtc_probability > 0:  # the server tells what is left after its coin, not the mixture
-        return None
     has_drawn = "drawn" in features.logprobs and (features.has_truncated_logprobs or not sampling.truncates)
+    has_drawn = has_drawn and sampling.xtc_probability == 0  # of which the server tells what is left after its coin
     return "drawn" if sampling.do_sample and has_drawn else None
 
 
