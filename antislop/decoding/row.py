@@ -16,7 +16,7 @@ from antislop.decoding.policy import Policy
 from antislop.decoding.tables import find_dense
 from antislop.devices import send
 from antislop.matching.token_matcher import Matcher, State
-from antislop.trace.events import Event, Settled
+from antislop.trace.events import Event
 
 
 class RowSettings(Protocol):
@@ -209,18 +209,21 @@ class Row:
         if self._node is not None:
             self._node.table = make_table()
 
-    def pass_over(self, settled: int) -> None:
-        """Have the latest token stay, settle the text up to a length, and drop the ledger: no node is needed."""
+    def pass_over(self, settled: int) -> list[int]:
+        """Have the latest token stay, settle the text up to a length, and drop the ledger: no node is needed.
+
+        Returns the tokens that are settled by it.
+        """
         if self._node is not None:
             self._node.cut_loose()
             self._node.drop_children()
             self._node = None
-        if settled > self.settled:
-            self.events.append(Settled.of(tuple(self.tokens[self.settled : settled])))
-            self.settled = settled
+        tokens = self.tokens[self.settled : settled]
+        self.settled += len(tokens)
         self._passed = len(self.tokens)
         if self._tables:
             self._tables = {depth: table for depth, table in self._tables.items() if depth >= settled}
+        return tokens
 
     # -- the text
 

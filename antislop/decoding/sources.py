@@ -194,7 +194,8 @@ class LogitsSource(Source):
         row.events.append(drawn)
         is_done = row.spec.settings.is_done(row)
         if not (is_done or self._is_open(state)):
-            row.pass_over(state.settled_length)
+            if tokens := row.pass_over(state.settled_length):
+                row.events.append(Settled.of(tuple(tokens)))
             return
         self.end_if(self._judge_latest(drawn.token, is_done=is_done))
         self._walk()

@@ -215,7 +215,6 @@ class EngineText:
             if not state.violations:
                 row.append(token, state)
                 row.pass_over(state.settled_length)
-                row.release()
                 return True
         stays = self._source.take(token, None)
         self._follow()
