@@ -218,7 +218,7 @@ class Row:
             self._node.cut_loose()
             self._node.drop_children()
             self._node = None
-        tokens = self.tokens[self.settled : settled]
+        tokens = self.tokens[self.settled : max(self.settled, settled)]
         self.settled += len(tokens)
         self._passed = len(self.tokens)
         if self._tables:
