@@ -1,12 +1,14 @@
 """What real clients send, recorded from them in `recorded_requests.jsonl`: each request is understood.
 
-`TabbyAPI` and `KoboldCpp` were not recorded: these bodies have each field that those servers define.
+`TabbyAPI` and `KoboldCpp` were not recorded: these bodies have each field that those servers define. A `note` says
+where a body comes from that was not recorded as a whole.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import pytest
 
 import antislop
 from antislop.decoding.sampling import Sampling
+from antislop.hf.private import response_template_for
 from antislop.server.application import make_app
 from tests.support.backends import SlowBackend, play_tokens
 
@@ -22,12 +25,18 @@ RECORDED = Path(__file__).parent / "recorded_requests.jsonl"
 RECORDS = [json.loads(line) for line in RECORDED.read_text(encoding="utf-8").splitlines()]
 NEUTRAL = vars(Sampling())
 TOKENIZER = antislop.tiny_model()[1]
-TOKENIZER.chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
+TOKENIZER.chat_template = (
+    "{% for m in messages %}{{ m.role }}: {{ m.reasoning_content }}{{ m.content }}"
+    "{% for call in m.tool_calls %}[{{ call.function.name }} {{ call.function.arguments }}]{% endfor %}{{ '\\n' }}"
+    "{% endfor %}{% for tool in tools or [] %}{{ tool.function.name }}\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant:{% endif %}"
+)
+TOKENIZER.response_template = response_template_for("qwen3")
 
 
 def post(backend: SlowBackend, route: str, body: dict[str, Any] | None) -> httpx.Response:
     async def send() -> httpx.Response:
-        transport = httpx.ASGITransport(make_app(backend))
+        transport = httpx.ASGITransport(make_app(backend, lists={"noir": ["noir ban"]}))
         async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
             return await client.post(route, json=body)
 
@@ -52,6 +61,9 @@ def describe(backend: SlowBackend, answer: httpx.Response) -> dict[str, Any]:
         **{name: value for name, value in vars(first.sampling).items() if value != NEUTRAL[name]},
         **({"bans": bans} if (bans := [ban.text for ban in first.bans.bans if ban.text != "own ban"]) else {}),
         **({"stop": list(first.stop)} if first.stop else {}),
+        **({"biases": len(first.logit_bias)} if first.logit_bias else {}),
+        **({"schema": json.loads(first.schema).get("properties")} if first.schema else {}),
+        **({"calls": re.findall(r'\\"name\\": \\"(\w+)', first.lark)} if first.lark else {}),
         **({"alternatives": first.alternatives} if first.alternatives is not None else {}),
         **({"texts": len(backend.written)} if len(backend.written) > 1 else {}),
         **(

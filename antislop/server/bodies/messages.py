@@ -19,7 +19,11 @@ ROLES = {"system": "system", "developer": "system", "user": "user", "assistant":
 MAX_MESSAGES = 10_000
 REASONING = ("reasoning_content", "reasoning")
 """Names of an earlier answer's thoughts."""
-MORE_FIELDS: Mapping[str, tuple[str, ...]] = {"assistant": ("tool_calls", *REASONING), "tool": ("tool_call_id",)}
+MORE_FIELDS: Mapping[str, tuple[str, ...]] = {
+    "assistant": ("tool_calls", *REASONING, "parsed"),
+    "tool": ("tool_call_id",),
+}
+"""Fields beside role, name and content. parsed: the content again, as OpenAI's client read it; ignored."""
 MAX_NAMED = 20
 """Variables that a template does not read and that are named."""
 THINKING_SWITCHES = ("enable_thinking", "thinking")
