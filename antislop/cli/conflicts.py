@@ -227,7 +227,8 @@ CONFLICTS: Mapping[str, Conflicts] = {
         **_TWO_LISTS,
         "--no-bans leaves nothing to measure: leave it out, or add --ban PHRASE": When("no_bans", _bans_nothing),
         "{option} has no effect with --outputs, whose texts exist already: leave one of them out": When(
-            f"prompts arms key prompt_template system n max_new_tokens {' '.join(_SETTINGS)} stop batch_size force",
+            "prompts arms key prompt_template system chat_template_kwargs n max_new_tokens stop batch_size force "
+            + " ".join(_SETTINGS),
             lambda o: o.outputs,
         ),
         "options of the model have no effect on --outputs without --model: leave them out": When(

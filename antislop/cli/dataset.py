@@ -128,10 +128,9 @@ def dataset(
     refuse_stdin(source)
     target = _Target(out, out if out.suffix == ".jsonl" else out / "records.jsonl", pairs.pairs)
     target.check(source, export)
-    host = ModelHost(engine, model.spec)
+    host = ModelHost(engine, model.spec, scope)
     grammar = structure.read()
-    banned = host.limit_bans(collect_bans(bans), scope)
-    maker, tokenizer = host.make(banned, generation, pairs=pairs.made_kind, grammar=grammar)
+    maker, tokenizer, banned = host.make(collect_bans(bans), generation, pairs=pairs.made_kind, grammar=grammar)
     spec = make_spec(source, model=model.spec, bans=banned, prompts=prompts, generation=generation)
     chosen_arms = [arm for arm in get_args(Arm) if arm in arms.split(",")]
     job = Job(spec, arms=chosen_arms, samples=generation.n, limit=prompts.limit, on_cluster=engine.uses_cluster)

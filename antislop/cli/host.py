@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from antislop.endpoint.endpoint import Endpoint
 
 
+_Made: TypeAlias = "tuple[RecordMaker, PreTrainedTokenizerBase, BanList]"
 EngineName = Literal["transformers", "ray", "openai", "vllm"]
 
 
@@ -69,15 +70,19 @@ class EngineOptions:
 
 @dataclass(frozen=True)
 class ModelHost:
-    """Starts or reaches the model of a job."""
+    """Starts or reaches the model of a job. scope: of the bans, in the model's replies."""
 
     options: EngineOptions
     model: ModelSpec
+    scope: BanScope | None = None
 
     def make(
         self, bans: BanList, generation: GenerationOptions, *, pairs: PairFormat | None, grammar: str | None
-    ) -> tuple[RecordMaker, PreTrainedTokenizerBase]:
-        """Return the maker of records and the tokenizer of its model. grammar: as `GrammarOptions.read` returns it."""
+    ) -> _Made:
+        """Return the maker of records, the tokenizer of its model, and the bans within their scope.
+
+        grammar: as `GrammarOptions.read` returns it.
+        """
         options = {
             "seed": generation.seed,
             "batch_size": generation.batch_size,
@@ -93,18 +98,17 @@ class ModelHost:
         with as_input_error():
             return makers.get(self.options.engine, self._load)(bans, options)
 
-    def limit_bans(self, bans: BanList, where: BanScope | None) -> BanList:
-        """Return the bans that apply to a part of each reply of the model."""
-        served = self.options.engine == "openai" or uses_server(self.options)
-        return limit_bans(bans, where, load_tokenizer(self._served_model if served else self.model))
+    def _limit(self, bans: BanList, tokenizer: PreTrainedTokenizerBase) -> BanList:
+        return limit_bans(bans, self.scope, tokenizer)
 
-    def _load(self, bans: BanList, options: dict[str, Any]) -> tuple[RecordMaker, PreTrainedTokenizerBase]:
+    def _load(self, bans: BanList, options: dict[str, Any]) -> _Made:
         from antislop.datasets.maker import ModelRecordMaker
 
         model, tokenizer = load_model(self.model)
-        return ModelRecordMaker(model, tokenizer, bans, **options), tokenizer
+        bans = self._limit(bans, tokenizer)
+        return ModelRecordMaker(model, tokenizer, bans, **options), tokenizer, bans
 
-    def _start_vllm(self, bans: BanList, options: dict[str, Any]) -> tuple[RecordMaker, PreTrainedTokenizerBase]:
+    def _start_vllm(self, bans: BanList, options: dict[str, Any]) -> _Made:
         from antislop.datasets.vllm_maker import VllmMaker
 
         arguments = {
@@ -118,9 +122,10 @@ class ModelHost:
         if self.options.uses_cluster:
             return self._start_cluster(bans, options | {"vllm": arguments})
         tokenizer = load_tokenizer(self.model)
-        return VllmMaker(arguments, tokenizer, bans, **options), tokenizer
+        bans = self._limit(bans, tokenizer)
+        return VllmMaker(arguments, tokenizer, bans, **options), tokenizer, bans
 
-    def _start_cluster(self, bans: BanList, options: dict[str, Any]) -> tuple[RecordMaker, PreTrainedTokenizerBase]:
+    def _start_cluster(self, bans: BanList, options: dict[str, Any]) -> _Made:
         from antislop.datasets.ray_cluster import Cluster
         from antislop.grammar.compilation import compile_llguidance
         from antislop.sampler import AntiSlop
@@ -128,20 +133,22 @@ class ModelHost:
         if uses_server(self.options):
             options = options | {"endpoint": self._make_endpoint(), "method": self._endpoint_method}
         model = self._served_model if uses_server(self.options) else self.model
-        cluster = Cluster(model, bans, workers=self.options.workers, address=self.options.address, **options)
         tokenizer = load_tokenizer(model)
+        bans = self._limit(bans, tokenizer)
+        cluster = Cluster(model, bans, workers=self.options.workers, address=self.options.address, **options)
         AntiSlop(tokenizer, bans)  # raises the errors of workers before they start
         if "grammar" in options:
             compile_llguidance(options["grammar"], tokenizer)
-        return cluster, tokenizer
+        return cluster, tokenizer, bans
 
-    def _reach_server(self, bans: BanList, options: dict[str, Any]) -> tuple[RecordMaker, PreTrainedTokenizerBase]:
+    def _reach_server(self, bans: BanList, options: dict[str, Any]) -> _Made:
         from antislop.datasets.endpoint_maker import EndpointMaker
 
         tokenizer = load_tokenizer(self._served_model)
+        bans = self._limit(bans, tokenizer)
         maker = EndpointMaker(self._make_endpoint(), tokenizer, bans, method=self._endpoint_method, **options)
         say(maker.describe_server())
-        return maker, tokenizer
+        return maker, tokenizer, bans
 
     @property
     def _served_model(self) -> ModelSpec:

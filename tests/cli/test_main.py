@@ -82,6 +82,7 @@ EXAMPLES = {
         "x --temperature 0",
         "x --greedy --top-k 2",
         "x --system y",
+        "x --chat-template-kwargs {}",
         "x --no-bans --compare",
         "- --bans -",
         "x --no-bans --bans y",
