@@ -130,7 +130,9 @@ class Ban:
         return cls(Regex(write_flags(pattern, flags) if flags else pattern, max_span=max_span), **options)
 
     @classmethod
-    def loop(cls, copies: int = 3, min_length: int = 40, max_passage: int = 1000, **options: Any) -> Ban:
+    def loop(
+        cls, copies: int = 3, min_length: int = 40, max_passage: int = 1000, similarity: int = 85, **options: Any
+    ) -> Ban:
         """Forbid a passage with a letter that is written several times in a row, compared under folding.
 
         copies: number in a row that is a loop.
@@ -148,7 +150,7 @@ class Ban:
         """
         from antislop.matching.patterns.loop import Loop
 
-        return cls(Loop(copies=copies, min_length=min_length, max_passage=max_passage), **options)
+        return cls(Loop("", copies, min_length, max_passage, similarity), **options)
 
     @classmethod
     def tokens(cls, token_ids: Sequence[int], *, weight: float = 0.0, count: int | None = None) -> Ban:

@@ -19,7 +19,10 @@ from tests.support.oracles import cut_at, loop_occurrences
 def looping_texts(draw: st.DrawFn) -> str:
     """Texts of passages that repeat, also within passages that repeat, and break off."""
     letters = st.text(
-        st.sampled_from(draw(st.sampled_from(["ab", "ab ", "aB .", 'a ."', "ab. -", "a\n", "aé́ .ß"]))), max_size=8
+        st.sampled_from(
+            draw(st.sampled_from(["ab", "ab ", "aB .", 'a ."', "ab. -", "a\n", "aé́ .ß", "!- ", "1 =.", " \n"]))
+        ),
+        max_size=8,
     )
     text = ""
     for _ in range(draw(st.integers(1, 4))):

@@ -14,13 +14,16 @@ import regex
 
 from antislop.matching.bans import Ban
 from antislop.matching.folding import BOUNDARY, fold
-from antislop.matching.patterns.loop import MIN_OFFSET, Loop
+from antislop.matching.patterns.loop import LONG, MIN_OFFSET, Loop
 from antislop.matching.patterns.phrase import Phrase
 from antislop.matching.patterns.regex import Regex
 from antislop.matching.patterns.words import WordSequence, stop_words
 from antislop.matching.scopes import SPANS, Scope
 from antislop.matching.text_matcher import TextMatcher
 from tests.support.toys import PROMPT, Markov, Words
+
+RULES = set("-=_*#~+|:.,;'\"`()[]{}<>/\\^&%$·•")
+"""Signs that draw rules and tables or separate numbers."""
 
 
 def occurrences(text: str, ban: Ban, *, is_final: bool = True) -> Iterator[tuple[int, int]]:
@@ -269,11 +272,21 @@ def loop_occurrences(text: str, ban: Ban) -> Iterator[tuple[int, int]]:
                 or (beginnings[place] == "word" and place >= run + room)
                 or place >= run + room + period
             ]
-            has_letter = any(map(str.isalpha, symbols[end - period : end]))
-            if end - first >= (loop.copies - 1) * period and has_letter and starts:
+            least = (loop.copies - 1) * period
+            if not any(map(str.isalpha, symbols[end - period : end])):
+                least = max(least, LONG * loop.min_length - period)
+                if not _has_sign(symbols[end - period : end]):
+                    continue
+            if end - first >= least and starts:
                 yield origins[starts[0]], origins[end - 1] + 1
                 floor = end
                 break
+
+
+def _has_sign(passage: str) -> bool:
+    """Whether a passage without letters has a sign that is not of rules and tables, or an operator after a number."""
+    signs = [sign for sign in passage if not sign.isalnum() and sign not in RULES and not sign.isspace()]
+    return bool(signs) or re.search(r"\d ?[=*+/^]", passage) is not None
 
 
 def _begins(symbols: str, place: int, text: str, origins: Sequence[int]) -> str:

@@ -17,9 +17,10 @@ import regex
 
 from antislop.errors import BanError
 from antislop.matching.folding import BOUNDARY, SENTENCE_ENDS, START, Context, fold
+from antislop.matching.patterns.near import NearTrack, NearTracker
 from antislop.matching.patterns.pattern import Pattern, PatternMatch, PieceResult, TextSearch, check_number
 
-COPIES, MIN_LENGTH, MAX_PASSAGE = 3, 40, 1000
+COPIES, MIN_LENGTH, MAX_PASSAGE, SIMILARITY = 3, 40, 1000, 85
 """Defaults of the options of a loop."""
 MAX_COPIES = 1000
 MAX_CHARACTERS = 100_000
@@ -32,6 +33,16 @@ _STEP = 8  # symbols that are read at once while no loop is near
 _BLOCK = 256  # symbols that a state keeps of its own; the others are shared with earlier states
 _SHORT_PIECE = 40  # characters of the longest piece whose folding is remembered
 _MAX_GAP = 0x10FFFF  # white space of more characters counts as so many
+
+LONG = 5
+"""How many times `min_length` characters copies have together that contain no letter, or are not equal."""
+MAX_WHITE = 40
+"""Characters of white space in a row that compare as one space; each further one is a sign."""
+
+_WHITE = re.compile(r"\s+")
+_WHITE_SIGN = "\u2423"
+# Read backwards: a sign that neither draws rules and tables nor separates numbers, or an operator after a number.
+_SIGN = re.compile(r"""[^\w\s\-=_*#~+|:.,;'"`()\[\]{}<>/\\^&%$·•\u2500-\u259f]|[=*+/^] ?\d""")
 
 _SENTENCE = re.compile("[sS]")
 _WORD = re.compile("[sSwW]")
@@ -63,18 +74,21 @@ class Track(NamedTuple):
     """The state of one pattern.
 
     length, distance: of the longest suffix that occurred before, and how many symbols earlier.
-    since: symbols after the last loop.
+    since: symbols after the last loop of equal copies.
+    near: what follows copies that are not equal.
     """
 
     length: int = 0
     distance: int = 0
     since: int = 0
+    near: NearTrack = NearTrack()
 
 
 class LoopState(NamedTuple):
     """The state of a search.
 
     seam: see `_mark`.
+    white: characters of white space at the end, up to `MAX_WHITE`.
     old, new: the end of the text; `new` follows `old`.
     end_back: place of the last symbol.
     """
@@ -82,6 +96,7 @@ class LoopState(NamedTuple):
     tracks: tuple[Track, ...]
     context: Context = START
     seam: str = "s"
+    white: int = 0
     old: Symbols = Symbols()
     new: Symbols = Symbols()
     end_back: int = 0
@@ -95,6 +110,7 @@ class LoopSearch(TextSearch[LoopState]):
 
     def read(self, state: LoopState, piece: str, *, final: bool = False) -> tuple[LoopState, PieceResult]:
         fold_piece = _fold_again if len(piece) < _SHORT_PIECE else _fold
+        white, piece = _show_white(piece, state.white)
         context, seam, text, marks, gaps, first, last = fold_piece(piece, state.context, state.seam, final)
         size, old, new, end_back = len(piece), state.old, state.new, len(piece) + state.end_back
         if text:
@@ -113,10 +129,12 @@ class LoopSearch(TextSearch[LoopState]):
                 open_.append(end_back + symbols.measure(opened, end - 1))
         if len(new.text) > _BLOCK:
             old, new = symbols.keep(self._kept), Symbols()
-        return LoopState(tuple(tracks), context, seam, old, new, end_back), PieceResult(tuple(matches), tuple(open_))
+        return LoopState(tuple(tracks), context, seam, white, old, new, end_back), PieceResult(
+            tuple(matches), tuple(open_)
+        )
 
     def forget(self, state: LoopState) -> LoopState:
-        return LoopState(self.start.tracks, state.context)
+        return LoopState(self.start.tracks, state.context, white=state.white)
 
 
 class _Tracker:
@@ -127,11 +145,20 @@ class _Tracker:
         self._max_passage = pattern.max_passage
         self._room = min(MIN_OFFSET, pattern.min_length // 2)
         self._near = self._repeats * self._min_period  # symbols of the shortest occurrence
-        self.kept = (pattern.copies + 1) * pattern.max_passage + 2 * self._room
+        self._long = LONG * pattern.min_length
+        self._near_tracker = NearTracker(
+            copies=pattern.copies + 1,
+            least=self._long,
+            most=(pattern.copies + 1) * pattern.max_passage,
+            shortest=self._min_period,
+            longest=pattern.max_passage,
+            similarity=pattern.similarity,
+        )
+        self.kept = max((pattern.copies + 1) * pattern.max_passage, self._long) + 2 * self._room
 
     def read(self, track: Track, symbols: Symbols, *, begun: int) -> tuple[Track, list[tuple[int, int]], int]:
         """Return the loops that the symbols from `begun` on complete, and where the first incomplete one begins."""
-        length, distance, since = track
+        length, distance, since, near = track
         loops = []
         end, size = begun, len(symbols.text)
         while end < size:
@@ -146,7 +173,8 @@ class _Tracker:
                     loops.append((start, end))
                     since = 0
         opened = self._find_start(symbols.marks, end - length, end - since, self._min_period)
-        return Track(length, distance, since), loops, opened
+        near, others, held = self._near_tracker.read(near, symbols.text, symbols.marks, begun, loops)
+        return Track(length, distance, since, near), loops + others, min(opened, held)
 
     def _extend(self, text: str, end: int, step: int, length: int, distance: int) -> tuple[int, int]:
         """Return the length of the longest suffix that occurred before, and how much earlier."""
@@ -166,8 +194,8 @@ class _Tracker:
     def _find_loop(self, symbols: Symbols, end: int, length: int, since: int) -> int | None:
         """Return the start of the loop with the shortest passage that ends at `end`."""
         text, repeats = symbols.text, self._repeats
-        last_letter = max(symbols.marks.rfind(letter, 0, end) for letter in _LETTERS)
-        shortest = max(self._min_period, end - last_letter)
+        letter = end - max(symbols.marks.rfind(letter, 0, end) for letter in _LETTERS)
+        shortest = max(self._min_period, letter if letter <= self._long else min(letter, self._find_sign(text, end)))
         longest = min(length, since, self._max_passage * repeats) // repeats
         suffix = text[end - self._near : end]
         while shortest <= longest:
@@ -177,13 +205,19 @@ class _Tracker:
             period = end - self._near - place
             if self._copies * period > end:
                 return None
-            if text[end - repeats * period : end] == text[end - self._copies * period : end - period]:
+            same = repeats * period if period >= letter else max(repeats * period, self._long - period)
+            if since >= same and text[end - same : end] == text[end - same - period : end - period]:
                 run = self._find_run(text, end, since, period)
                 start = self._find_start(symbols.marks, run, end - since, period)
                 if start < end:
                     return start
             shortest = period + 1
         return None
+
+    def _find_sign(self, text: str, end: int) -> int:
+        """Return how many symbols ago a sign began that is not of a rule, a table or a list of numbers."""
+        match = _SIGN.search(text[max(0, end - self._max_passage) : end][::-1])
+        return match.end() if match else end + 1
 
     def _find_run(self, text: str, end: int, since: int, period: int) -> int:
         """Return where the symbols begin to equal those one period earlier."""
@@ -201,6 +235,24 @@ class _Tracker:
             if match := kind.search(marks, place, start):
                 start = match.start()
         return start
+
+
+def _show_white(piece: str, white: int) -> tuple[int, str]:
+    """Return the white space at the end of a piece after so much of it, and the piece with a sign for what is too much.
+
+    white: characters, up to `MAX_WHITE`.
+    """
+    if not white and len(piece) <= MAX_WHITE and not piece[-1:].isspace():
+        return 0, piece  # most tokens
+
+    def show(run: re.Match[str]) -> str:
+        room = MAX_WHITE if run.start() else MAX_WHITE - white
+        return run[0][:room].ljust(len(run[0]), _WHITE_SIGN)
+
+    after = len(piece) - len(piece.rstrip())
+    if after == len(piece):
+        after += white
+    return min(after, MAX_WHITE), _WHITE.sub(show, piece) if white + len(piece) > MAX_WHITE else piece
 
 
 def _fold(piece: str, context: Context, seam: str, final: bool) -> tuple[Context, str, str, str, str, int, int]:
@@ -269,16 +321,19 @@ class Loop(Pattern):
     copies: int = COPIES
     min_length: int = MIN_LENGTH
     max_passage: int = MAX_PASSAGE
+    similarity: int = SIMILARITY
 
     def __post_init__(self) -> None:
         name = f"a passage {self.copies} times in a row"
         if not isinstance(self.text, str) or not _TEXT.fullmatch(self.text):
             raise BanError(f"a loop has no text of its own, but {self.text!r} came: write {name!r}, or Ban.loop()")
-        for option, least in (("copies", 2), ("min_length", 1), ("max_passage", 1)):
+        for option, least in (("copies", 2), ("min_length", 1), ("max_passage", 1), ("similarity", 50)):
             value = getattr(self, option)
             check_number(option, name, value)
             if value < least:
                 raise BanError(f"{option} of a loop is {value}; it is a whole number, {least} or more")
+        if self.similarity > 100:
+            raise BanError(f"similarity of a loop is {self.similarity}; it is a percentage, 100 or less")
         if self.copies > MAX_COPIES or self.copies * self.max_passage > MAX_CHARACTERS:
             raise BanError(
                 f"a loop of {self.copies} copies of up to {self.max_passage} characters is too long to look for: "

@@ -1,0 +1,143 @@
+"""Find passages that are written several times in a row with a few words changed.
+
+A sentence that begins like an earlier one may be the second copy of what lies between them. Only such candidates are
+followed, word by word, and most of them end at the second word that differs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from antislop.matching.folding import SENTENCE_ENDS
+
+HEAD = 8
+"""Symbols with which a sentence begins like an earlier one."""
+
+_WORD = re.compile(r'\w[^\s"]*')
+_STOP = re.compile(f"[ {re.escape(''.join(sorted(SENTENCE_ENDS)))}]")
+_AROUND = " \"'()[]*_"  # between two sentences
+
+
+class Candidate(NamedTuple):
+    """A passage that may be repeated; places are counted from the beginning of the text.
+
+    first, second: where its first and second copy begin.
+    period: words of the passage.
+    words, changed: words of the later copies, and how many of the latest copy's differ from the copy before.
+    place, before: where the next word, and the one it is compared with, are looked for.
+    """
+
+    first: int
+    second: int
+    period: int
+    words: int
+    changed: int
+    place: int
+    before: int
+
+
+class NearTrack(NamedTuple):
+    """The state of one pattern: the symbols read so far, where the last loop ended, and what may become the next."""
+
+    read: int = 0
+    floor: int = 0
+    candidates: tuple[Candidate, ...] = ()
+
+
+class NearTracker:
+    """Follows one pattern.
+
+    copies: in a row that are a loop.
+    least, most: symbols that they have together.
+    shortest, longest: symbols of a passage.
+    similarity: percent of the words of a copy that equal those of the copy before.
+    """
+
+    def __init__(self, *, copies: int, least: int, most: int, shortest: int, longest: int, similarity: int) -> None:
+        self._copies, self._least, self._most = copies, least, most
+        self._shortest, self._longest = shortest, longest
+        self._tolerance = 100 - similarity
+
+    def read(
+        self, track: NearTrack, text: str, marks: str, begun: int, loops: Sequence[tuple[int, int]]
+    ) -> tuple[NearTrack, list[tuple[int, int]], int]:
+        """Return the loops that the symbols from `begun` on complete, and where the first incomplete one begins.
+
+        loops: of equal copies, found in the same symbols.
+        """
+        size = len(text)
+        total, floor, candidates = track.read + size - begun, track.floor, list(track.candidates)
+        if not self._tolerance or not (candidates or loops or marks.find("S", *_find_heads(begun, size)) >= 0):
+            return NearTrack(total, floor), [], size
+        offset, found, ends = total - size, [], [end for _, end in loops]
+        for stop in _list_stops(text, marks, begun):
+            while ends and ends[0] <= stop:
+                floor, candidates = ends.pop(0) + offset, []
+            last = text[stop - 1]
+            if candidates and last in SENTENCE_ENDS:
+                start = min((c.second for c in candidates if self._is_complete(c, text, stop, offset)), default=None)
+                if start is not None:
+                    found.append((start - offset, stop))
+                    floor, candidates = stop + offset, []
+            elif candidates and last == " ":
+                followed = (self._follow(c, text, stop, offset) for c in candidates)
+                candidates = [c for c in followed if c]
+            if stop >= HEAD and marks[stop - HEAD] == "S" and stop - HEAD + offset >= floor:
+                candidates += self._begin(text, marks, stop - HEAD, offset)
+        if ends:
+            floor, candidates = ends[-1] + offset, []
+        opened = min((candidate.second - offset for candidate in candidates), default=size)
+        return NearTrack(total, floor, tuple(candidates)), found, opened
+
+    def _begin(self, text: str, marks: str, second: int, offset: int) -> Iterator[Candidate]:
+        """Yield the passages of which a second copy may begin at a sentence."""
+        if text[max(0, second - HEAD) : second].rstrip(_AROUND)[-1:] not in SENTENCE_ENDS:
+            return
+        head, first = text[second : second + HEAD], second - self._shortest + 1
+        while (first := text.rfind(head, max(0, second - self._longest), max(0, first + HEAD - 1))) >= 0:
+            if marks[first] == "S":
+                period = len(_WORD.findall(text, first, second))
+                if period * self._tolerance >= 100:  # a shorter one has no word that may differ
+                    place, before = second + offset, first + offset
+                    yield Candidate(before, place, period, 0, 0, place, before)
+
+    def _follow(self, candidate: Candidate, text: str, stop: int, offset: int) -> Candidate | None:
+        """Return a candidate after the words before `stop`, None if they differ from the copy before by too much."""
+        first, second, period, words, changed, place, before = candidate
+        if stop + offset - first > self._most:
+            return None
+        while word := _WORD.search(text, place - offset, stop):
+            other = _WORD.search(text, before - offset)
+            assert other is not None  # it lies before the word
+            place, before = word.end() + offset, other.end() + offset
+            words, changed = words + 1, changed + (word[0] != other[0])
+            inside = words % period
+            if changed * 100 > (inside or period) * self._tolerance + (100 if inside else 0):
+                return None
+            if not inside:
+                changed = 0
+                if word[0][-1] not in SENTENCE_ENDS:
+                    return None
+        return Candidate(first, second, period, words, changed, place, before)
+
+    def _is_complete(self, candidate: Candidate, text: str, stop: int, offset: int) -> bool:
+        after = self._follow(candidate, text, stop, offset)
+        if after is None or after.words % after.period:
+            return False
+        return after.words // after.period >= self._copies - 1 and stop + offset - after.first >= self._least
+
+
+def _list_stops(text: str, marks: str, begun: int) -> list[int]:
+    """Return the places after a space, the end of a sentence, or the head of a sentence."""
+    stops = {match.end() for match in _STOP.finditer(text, begun)}
+    place, end = _find_heads(begun, len(text))
+    while (place := marks.find("S", place, end) + 1) > 0:
+        stops.add(place - 1 + HEAD)
+    return sorted(stops)
+
+
+def _find_heads(begun: int, size: int) -> tuple[int, int]:
+    """Return between which places the heads begin that end after `begun`."""
+    return max(0, begun - HEAD + 1), max(0, size - HEAD + 1)
