@@ -17,7 +17,7 @@ import regex
 
 from antislop.errors import BanError
 from antislop.matching.folding import BOUNDARY, SENTENCE_ENDS, START, Context, fold
-from antislop.matching.patterns.near import NearTrack, NearTracker
+from antislop.matching.patterns.near import HEAD, NearTrack, NearTracker
 from antislop.matching.patterns.pattern import Pattern, PatternMatch, PieceResult, TextSearch, check_number
 
 COPIES, MIN_LENGTH, MAX_PASSAGE, SIMILARITY = 3, 40, 1000, 85
@@ -91,6 +91,7 @@ class LoopState(NamedTuple):
     white: characters of white space at the end, up to `MAX_WHITE`.
     old, new: the end of the text; `new` follows `old`.
     end_back: place of the last symbol.
+    total: symbols read so far.
     """
 
     tracks: tuple[Track, ...]
@@ -100,6 +101,7 @@ class LoopState(NamedTuple):
     old: Symbols = Symbols()
     new: Symbols = Symbols()
     end_back: int = 0
+    total: int = 0
 
 
 class LoopSearch(TextSearch[LoopState]):
@@ -110,28 +112,31 @@ class LoopSearch(TextSearch[LoopState]):
 
     def read(self, state: LoopState, piece: str, *, final: bool = False) -> tuple[LoopState, PieceResult]:
         fold_piece = _fold_again if len(piece) < _SHORT_PIECE else _fold
-        white, piece = _show_white(piece, state.white)
-        context, seam, text, marks, gaps, first, last = fold_piece(piece, state.context, state.seam, final)
+        white, context, seam, text, marks, gaps, first, last = fold_piece(
+            piece, state.context, state.seam, state.white, final
+        )
         size, old, new, end_back = len(piece), state.old, state.new, len(piece) + state.end_back
         if text:
             gaps = chr(min(first + state.end_back, _MAX_GAP)) + gaps
             new, end_back = Symbols(new.text + text, new.marks + marks, new.gaps + gaps), size - last
-        symbols = Symbols(old.text + new.text, old.marks + new.marks, old.gaps + new.gaps)
-        end = len(symbols.text)
-        tracks, matches, open_ = [], [], [back for _, _, back in context.marks]
+        symbols = Symbols(old.text + new.text, old.marks + new.marks)  # and gaps where something is measured
+        end, total = len(symbols.text), state.total + len(text)
+        tracks, matches, open_ = [], [], [back for _, _, back in context.marks] if context.marks else []
+        is_full = len(new.text) > _BLOCK
         for number, (tracker, before) in enumerate(zip(self._trackers, state.tracks, strict=True)):
-            track, found, opened = tracker.read(before, symbols, begun=end - len(text))
+            track, found, opened = tracker.read(before, symbols, begun=end - len(text), total=total)
             tracks.append(track)
-            for start, after in found:
-                places = (end_back + symbols.measure(place, end - 1) for place in (start, after - 1))
+            if (found or opened < end or is_full) and not symbols.gaps:
+                symbols = Symbols(symbols.text, symbols.marks, old.gaps + new.gaps)
+            for start, stop in found:
+                places = (end_back + symbols.measure(place, end - 1) for place in (start, stop - 1))
                 matches.append(PatternMatch(number, *places))
             if opened < end:
                 open_.append(end_back + symbols.measure(opened, end - 1))
-        if len(new.text) > _BLOCK:
+        if is_full:
             old, new = symbols.keep(self._kept), Symbols()
-        return LoopState(tuple(tracks), context, seam, white, old, new, end_back), PieceResult(
-            tuple(matches), tuple(open_)
-        )
+        after = LoopState(tuple(tracks), context, seam, white, old, new, end_back, total)
+        return after, PieceResult(tuple(matches), tuple(open_))
 
     def forget(self, state: LoopState) -> LoopState:
         return LoopState(self.start.tracks, state.context, white=state.white)
@@ -146,7 +151,7 @@ class _Tracker:
         self._room = min(MIN_OFFSET, pattern.min_length // 2)
         self._near = self._repeats * self._min_period  # symbols of the shortest occurrence
         self._long = LONG * pattern.min_length
-        self._near_tracker = NearTracker(
+        self._near_copies = NearTracker(
             copies=pattern.copies + 1,
             least=self._long,
             most=(pattern.copies + 1) * pattern.max_passage,
@@ -156,8 +161,13 @@ class _Tracker:
         )
         self.kept = max((pattern.copies + 1) * pattern.max_passage, self._long) + 2 * self._room
 
-    def read(self, track: Track, symbols: Symbols, *, begun: int) -> tuple[Track, list[tuple[int, int]], int]:
-        """Return the loops that the symbols from `begun` on complete, and where the first incomplete one begins."""
+    def read(
+        self, track: Track, symbols: Symbols, *, begun: int, total: int
+    ) -> tuple[Track, list[tuple[int, int]], int]:
+        """Return the loops that the symbols from `begun` on complete, and where the first incomplete one begins.
+
+        total: symbols read so far.
+        """
         length, distance, since, near = track
         loops = []
         end, size = begun, len(symbols.text)
@@ -173,18 +183,21 @@ class _Tracker:
                     loops.append((start, end))
                     since = 0
         opened = self._find_start(symbols.marks, end - length, end - since, self._min_period)
-        near, others, held = self._near_tracker.read(near, symbols.text, symbols.marks, begun, loops)
-        return Track(length, distance, since, near), loops + others, min(opened, held)
+        heads = symbols.marks[begun - HEAD if begun > HEAD else 0 : end]
+        if near.candidates or loops or "S" in heads:
+            near, others, held = self._near_copies.read(near, symbols.text, symbols.marks, begun, total - end, loops)
+            loops, opened = loops + others, min(opened, held)
+        return Track(length, distance, since, near), loops, opened
 
     def _extend(self, text: str, end: int, step: int, length: int, distance: int) -> tuple[int, int]:
         """Return the length of the longest suffix that occurred before, and how much earlier."""
         if distance and text[end - step : end] == text[end - step - distance : end - distance]:
             return min(length + step, self.kept), distance
         shortest, longest, distance = 0, min(length + step, end), 0
+        begin, stop = end - self._max_passage, max(0, end - self._min_period)
         while shortest < longest:
             middle = (shortest + longest + 1) // 2
-            begin = max(0, end - middle - self._max_passage)
-            place = text.find(text[end - middle : end], begin, max(0, end - self._min_period))
+            place = text.find(text[end - middle : end], begin - middle if begin > middle else 0, stop)
             if place < 0:
                 longest = middle - 1
             else:
@@ -231,9 +244,11 @@ class _Tracker:
         """Return where the second copy begins in a repetition from `run` on, maybe past the end."""
         first = max(run, floor)
         start = max(first, run + self._room + period)  # a passage without a word that begins
-        for kind, place in ((_SENTENCE, first), (_WORD, max(first, run + self._room))):
-            if match := kind.search(marks, place, start):
-                start = match.start()
+        if match := _SENTENCE.search(marks, first, start):
+            start = match.start()
+        word = max(first, run + self._room)
+        if word < len(marks) and (match := _WORD.search(marks, word, start)):
+            start = match.start()
         return start
 
 
@@ -242,8 +257,6 @@ def _show_white(piece: str, white: int) -> tuple[int, str]:
 
     white: characters, up to `MAX_WHITE`.
     """
-    if not white and len(piece) <= MAX_WHITE and not piece[-1:].isspace():
-        return 0, piece  # most tokens
 
     def show(run: re.Match[str]) -> str:
         room = MAX_WHITE if run.start() else MAX_WHITE - white
@@ -255,8 +268,11 @@ def _show_white(piece: str, white: int) -> tuple[int, str]:
     return min(after, MAX_WHITE), _WHITE.sub(show, piece) if white + len(piece) > MAX_WHITE else piece
 
 
-def _fold(piece: str, context: Context, seam: str, final: bool) -> tuple[Context, str, str, str, str, int, int]:
-    """Return the context and seam after a piece, and its symbols: text, marks, gaps, first and last origin."""
+def _fold(
+    piece: str, context: Context, seam: str, white: int, final: bool
+) -> tuple[int, Context, str, str, str, str, int, int]:
+    """Return white space, context and seam after a piece, and its symbols: text, marks, gaps, first and last origin."""
+    white, piece = _show_white(piece, white)
     folded = fold(piece, context=context, final=final)
     marks, origins, edges = [], [], 0
     for symbol, origin in zip(folded.symbols, folded.origins, strict=True):
@@ -272,7 +288,7 @@ def _fold(piece: str, context: Context, seam: str, final: bool) -> tuple[Context
         edges = 0
     gaps = "".join(chr(min(gap, _MAX_GAP)) for gap in map(sub, origins[1:], origins))
     first, last = (origins[0], origins[-1]) if origins else (0, 0)
-    return folded.context, seam, folded.symbols.replace(BOUNDARY, ""), "".join(marks), gaps, first, last
+    return white, folded.context, seam, folded.symbols.replace(BOUNDARY, ""), "".join(marks), gaps, first, last
 
 
 def _mark(symbol: str, seam: str, *, is_line: bool, is_word: bool) -> tuple[str, str]:

@@ -15,6 +15,7 @@ from antislop.matching.folding import SENTENCE_ENDS
 HEAD = 8
 """Symbols with which a sentence begins like an earlier one."""
 
+_SENTENCE = re.compile("S")
 _WORD = re.compile(r'\w[^\s"]*')
 _STOP = re.compile(f"[ {re.escape(''.join(sorted(SENTENCE_ENDS)))}]")
 _AROUND = " \"'()[]*_"  # between two sentences
@@ -39,9 +40,8 @@ class Candidate(NamedTuple):
 
 
 class NearTrack(NamedTuple):
-    """The state of one pattern: the symbols read so far, where the last loop ended, and what may become the next."""
+    """The state of one pattern: where the last loop ended, and what may become the next."""
 
-    read: int = 0
     floor: int = 0
     candidates: tuple[Candidate, ...] = ()
 
@@ -61,18 +61,19 @@ class NearTracker:
         self._tolerance = 100 - similarity
 
     def read(
-        self, track: NearTrack, text: str, marks: str, begun: int, loops: Sequence[tuple[int, int]]
+        self, track: NearTrack, text: str, marks: str, begun: int, offset: int, loops: Sequence[tuple[int, int]]
     ) -> tuple[NearTrack, list[tuple[int, int]], int]:
         """Return the loops that the symbols from `begun` on complete, and where the first incomplete one begins.
 
+        offset: symbols of the text before these.
         loops: of equal copies, found in the same symbols.
         """
-        size = len(text)
-        total, floor, candidates = track.read + size - begun, track.floor, list(track.candidates)
-        if not self._tolerance or not (candidates or loops or marks.find("S", *_find_heads(begun, size)) >= 0):
-            return NearTrack(total, floor), [], size
-        offset, found, ends = total - size, [], [end for _, end in loops]
-        for stop in _list_stops(text, marks, begun):
+        heads = _SENTENCE.finditer(marks, max(0, begun - HEAD + 1), max(0, len(marks) - HEAD + 1))
+        begins = {m.start() + HEAD: new for m in heads if (new := list(self._begin(text, marks, m.start(), offset)))}
+        if not (begins or track.candidates or loops):
+            return track, [], len(text)
+        floor, candidates, found, ends = track.floor, list(track.candidates), [], [end for _, end in loops]
+        for stop in sorted(begins.keys() | {match.end() for match in _STOP.finditer(text, begun)}):
             while ends and ends[0] <= stop:
                 floor, candidates = ends.pop(0) + offset, []
             last = text[stop - 1]
@@ -84,12 +85,12 @@ class NearTracker:
             elif candidates and last == " ":
                 followed = (self._follow(c, text, stop, offset) for c in candidates)
                 candidates = [c for c in followed if c]
-            if stop >= HEAD and marks[stop - HEAD] == "S" and stop - HEAD + offset >= floor:
-                candidates += self._begin(text, marks, stop - HEAD, offset)
+            if stop in begins and stop - HEAD + offset >= floor:
+                candidates += begins[stop]
         if ends:
             floor, candidates = ends[-1] + offset, []
-        opened = min((candidate.second - offset for candidate in candidates), default=size)
-        return NearTrack(total, floor, tuple(candidates)), found, opened
+        opened = min((candidate.second - offset for candidate in candidates), default=len(text))
+        return NearTrack(floor, tuple(candidates)), found, opened
 
     def _begin(self, text: str, marks: str, second: int, offset: int) -> Iterator[Candidate]:
         """Yield the passages of which a second copy may begin at a sentence."""
@@ -127,17 +128,3 @@ class NearTracker:
         if after is None or after.words % after.period:
             return False
         return after.words // after.period >= self._copies - 1 and stop + offset - after.first >= self._least
-
-
-def _list_stops(text: str, marks: str, begun: int) -> list[int]:
-    """Return the places after a space, the end of a sentence, or the head of a sentence."""
-    stops = {match.end() for match in _STOP.finditer(text, begun)}
-    place, end = _find_heads(begun, len(text))
-    while (place := marks.find("S", place, end) + 1) > 0:
-        stops.add(place - 1 + HEAD)
-    return sorted(stops)
-
-
-def _find_heads(begun: int, size: int) -> tuple[int, int]:
-    """Return between which places the heads begin that end after `begun`."""
-    return max(0, begun - HEAD + 1), max(0, size - HEAD + 1)
