@@ -125,6 +125,7 @@ def test_a_loop_is_saved_and_loaded_without_a_phrase() -> None:
         (lambda: Ban.loop(3, 0), "1 or more"),
         (lambda: Ban.loop(3, 40, 10), "raise max_passage"),
         (lambda: Ban.loop(500, 40, 1000), "together"),
+        (lambda: Ban.loop(similarity=101), "100 or less"),
         (lambda: Ban.loop(3.5), "whole number"),  # type: ignore[arg-type]
         (lambda: read_ban("he ran\tloop"), "a loop has no text of its own"),
     ],

@@ -20,7 +20,7 @@ from antislop.matching.folding import BOUNDARY, SENTENCE_ENDS, START, Context, f
 from antislop.matching.patterns.near import HEAD, NearTrack, NearTracker
 from antislop.matching.patterns.pattern import Pattern, PatternMatch, PieceResult, TextSearch, check_number
 
-COPIES, MIN_LENGTH, MAX_PASSAGE, SIMILARITY = 3, 40, 1000, 85
+COPIES, MIN_LENGTH, MAX_PASSAGE, SIMILARITY = 3, 40, 1000, 80
 """Defaults of the options of a loop."""
 MAX_COPIES = 1000
 MAX_CHARACTERS = 100_000
@@ -317,9 +317,14 @@ _fold_again = lru_cache(maxsize=1 << 15)(_fold)  # the same tokens recur
 class Loop(Pattern):
     """A passage that is written several times in a row, whatever it says, compared under folding.
 
-    A loop is complete when the folded text ends in `copies` equal copies of a passage of up to `max_passage` characters
-    that contains a letter, and the copies have `min_length` or more characters together. Of several such passages the
-    shortest counts.
+    A loop is complete when the folded text ends in `copies` equal copies of a passage of up to `max_passage` characters,
+    and the copies have `min_length` or more characters together; `LONG` times as many if the passage contains no letter,
+    which then contains a sign other than those that draw rules and tables or separate numbers. Of several such passages
+    the shortest counts.
+
+    Copies of whole sentences, one more of them and `LONG` times as long together, need not be equal: at each word of a
+    copy, at most one word and 100 - `similarity` percent of the words so far differ from those in the same place of the
+    copy before, and at its end no more than those percent. The occurrence begins with the second copy.
 
     The repetition is the run of characters, up to the loop's end, that equal those one passage earlier. The occurrence
     begins in it at the first sentence or line, or the first word after `MIN_OFFSET` characters, whichever comes first:
