@@ -317,10 +317,9 @@ _fold_again = lru_cache(maxsize=1 << 15)(_fold)  # the same tokens recur
 class Loop(Pattern):
     """A passage that is written several times in a row, whatever it says, compared under folding.
 
-    A loop is complete when the folded text ends in `copies` equal copies of a passage of up to `max_passage` characters,
-    and the copies have `min_length` or more characters together; `LONG` times as many if the passage contains no letter,
-    which then contains a sign other than those that draw rules and tables or separate numbers. Of several such passages
-    the shortest counts.
+    A loop is complete when the folded text ends in `copies` equal copies of a passage of up to `max_passage` characters
+    that have `min_length` or more characters together. A passage without a letter needs `LONG` times as many, and a
+    sign other than those that draw rules and tables or separate numbers. Of several such passages the shortest counts.
 
     Copies of whole sentences, one more of them and `LONG` times as long together, need not be equal: at each word of a
     copy, at most one word and 100 - `similarity` percent of the words so far differ from those in the same place of the
