@@ -35,7 +35,7 @@ def looping_texts(draw: st.DrawFn) -> str:
 @st.composite
 def varied_copies(draw: st.DrawFn) -> str:
     """Texts of sentences that are written several times with words changed, among them such that are not loops."""
-    words = st.sampled_from(["ab", "go", "So", "it", "3", "4", "no.", "e"])
+    words = st.sampled_from(["ab", "go", "So", "it", "3", "4", "no.", "e", "a|b"])
     passage = draw(st.lists(words, min_size=7, max_size=9))
     text = draw(st.sampled_from(["", "He ran. ", "Go it.\n"]))
     for _ in range(draw(st.integers(2, 7))):

@@ -307,6 +307,8 @@ def _is_near(symbols: str, beginnings: Sequence[str], first: int, second: int, e
         or symbols[end - 1] not in ".!?"
     ):
         return False
+    if re.search(r"[|{}<>#\\]|``|==", symbols[first:second]):
+        return False
     period = len(re.findall(r'\w[^\s"]*', symbols[first:second]))
     words = re.findall(r'\w[^\s"]*', symbols[first:end])
     share = (100 - loop.similarity) / 100

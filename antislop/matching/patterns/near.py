@@ -15,6 +15,9 @@ from antislop.matching.folding import SENTENCE_ENDS
 HEAD = 8
 """Symbols with which a sentence begins like an earlier one."""
 
+MARKUP = re.compile(r"[|{}<>#\\]|``|==")
+"""Signs of code and markup, which repeat with a word varied on purpose."""
+
 _SENTENCE = re.compile("S")
 _WORD = re.compile(r'\w[^\s"]*')
 _STOP = re.compile(f"[ {re.escape(''.join(sorted(SENTENCE_ENDS)))}]")
@@ -98,7 +101,7 @@ class NearTracker:
             return
         head, first = text[second : second + HEAD], second - self._shortest + 1
         while (first := text.rfind(head, max(0, second - self._longest), max(0, first + HEAD - 1))) >= 0:
-            if marks[first] == "S":
+            if marks[first] == "S" and not MARKUP.search(text, first, second):
                 period = len(_WORD.findall(text, first, second))
                 if period * self._tolerance >= 100:  # a shorter one has no word that may differ
                     place, before = second + offset, first + offset
