@@ -73,7 +73,7 @@ class Symbols(NamedTuple):
 class Track(NamedTuple):
     """The state of one pattern.
 
-    length, distance: of the longest suffix that occurred before, and how many symbols earlier.
+    length, distance: of the longest suffix that occurred before, and how many symbols earlier; see `_extend`.
     since: symbols after the last loop of equal copies.
     near: what follows copies that are not equal.
     """
@@ -176,25 +176,35 @@ class _Tracker:
             if min(length, since) + step >= self._near:
                 step = 1
             end, since = end + step, since + step
-            length, distance = self._extend(symbols.text, end, step, length, distance)
+            length, distance = self._extend(symbols, end, step, length, distance)
             if min(length, since) >= self._near:
                 start = self._find_loop(symbols, end, length, since)
                 if start is not None:
                     loops.append((start, end))
                     since = 0
         opened = self._find_start(symbols.marks, end - length, end - since, self._min_period)
-        heads = symbols.marks[begun - HEAD if begun > HEAD else 0 : end]
+        heads = symbols.marks[begun - HEAD + 1 if begun > HEAD else 0 : end - HEAD + 1]
         if near.candidates or loops or "S" in heads:
             near, others, held = self._near_copies.read(near, symbols.text, symbols.marks, begun, total - end, loops)
             loops, opened = loops + others, min(opened, held)
         return Track(length, distance, since, near), loops, opened
 
-    def _extend(self, text: str, end: int, step: int, length: int, distance: int) -> tuple[int, int]:
-        """Return the length of the longest suffix that occurred before, and how much earlier."""
+    def _extend(self, symbols: Symbols, end: int, step: int, length: int, distance: int) -> tuple[int, int]:
+        """Return the length of the longest suffix that occurred before, and how much earlier; or its limit and 0.
+
+        A limit is enough where no occurrence can begin in such a suffix.
+        """
+        text, room = symbols.text, self._room
         if distance and text[end - step : end] == text[end - step - distance : end - distance]:
             return min(length + step, self.kept), distance
         shortest, longest, distance = 0, min(length + step, end), 0
         begin, stop = end - self._max_passage, max(0, end - self._min_period)
+        if self._near > room < end and not _SENTENCE.search(symbols.marks, end - room, end):
+            if longest > room:
+                place = text.find(text[end - room - 1 : end], begin - room - 1 if begin > room else 0, stop)
+                shortest, distance = (0, 0) if place < 0 else (room + 1, end - room - 1 - place)
+            if not shortest:
+                return min(longest, room), 0
         while shortest < longest:
             middle = (shortest + longest + 1) // 2
             place = text.find(text[end - middle : end], begin - middle if begin > middle else 0, stop)
