@@ -50,13 +50,7 @@ class NearTrack(NamedTuple):
 
 
 class NearTracker:
-    """Follows one pattern.
-
-    copies: in a row that are a loop.
-    least, most: symbols that they have together.
-    shortest, longest: symbols of a passage.
-    similarity: percent of the words of a copy that equal those of the copy before.
-    """
+    """Follows one pattern: copies of `least` to `most` symbols together, of `shortest` to `longest` symbols each."""
 
     def __init__(self, *, copies: int, least: int, most: int, shortest: int, longest: int, similarity: int) -> None:
         self._copies, self._least, self._most = copies, least, most
