@@ -130,12 +130,15 @@ class Ban:
         return cls(Regex(write_flags(pattern, flags) if flags else pattern, max_span=max_span), **options)
 
     @classmethod
-    def loop(cls, copies: int = 3, min_length: int = 40, max_passage: int = 1000, **options: Any) -> Ban:
-        """Forbid a passage with a letter that is written several times in a row, compared under folding.
+    def loop(
+        cls, copies: int = 3, min_length: int = 40, max_passage: int = 1000, similarity: int = 80, **options: Any
+    ) -> Ban:
+        """Forbid a passage that is written several times in a row, whatever it says, compared under folding.
 
         copies: number in a row that is a loop.
         min_length: characters of all copies together, so that "ha ha ha" is not a loop.
         max_passage: characters that one copy may have.
+        similarity: percent of the words of a copy that equal those of the copy before; 100 for equal copies only.
         options: the other arguments of `Ban`.
 
         The occurrence begins with the first sentence, line or word of the second copy, so that the passage stays once.
@@ -148,7 +151,7 @@ class Ban:
         """
         from antislop.matching.patterns.loop import Loop
 
-        return cls(Loop(copies=copies, min_length=min_length, max_passage=max_passage), **options)
+        return cls(Loop("", copies, min_length, max_passage, similarity), **options)
 
     @classmethod
     def tokens(cls, token_ids: Sequence[int], *, weight: float = 0.0, count: int | None = None) -> Ban:

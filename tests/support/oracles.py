@@ -14,13 +14,17 @@ import regex
 
 from antislop.matching.bans import Ban
 from antislop.matching.folding import BOUNDARY, fold
-from antislop.matching.patterns.loop import MIN_OFFSET, Loop
+from antislop.matching.patterns.loop import LONG, MIN_OFFSET, Loop
+from antislop.matching.patterns.near import HEAD
 from antislop.matching.patterns.phrase import Phrase
 from antislop.matching.patterns.regex import Regex
 from antislop.matching.patterns.words import WordSequence, stop_words
 from antislop.matching.scopes import SPANS, Scope
 from antislop.matching.text_matcher import TextMatcher
 from tests.support.toys import PROMPT, Markov, Words
+
+RULES = set("-=_*#~+|:.,;'\"`()[]{}<>/\\^&%$·•")
+"""Signs that draw rules and tables or separate numbers."""
 
 
 def occurrences(text: str, ban: Ban, *, is_final: bool = True) -> Iterator[tuple[int, int]]:
@@ -255,7 +259,8 @@ def loop_occurrences(text: str, ban: Ban) -> Iterator[tuple[int, int]]:
     pairs = [pair for pair in zip(folded.symbols, folded.origins, strict=True) if pair[0] != BOUNDARY]
     symbols, origins = "".join(symbol for symbol, _ in pairs), [origin for _, origin in pairs]
     beginnings = [_begins(symbols, place, text, origins) for place in range(len(symbols))]
-    room, floor = min(MIN_OFFSET, loop.min_length // 2), 0
+    room, floor, near_floor = min(MIN_OFFSET, loop.min_length // 2), 0, 0
+    heads = [place for place, kind in enumerate(beginnings) if kind == "sentence" and symbols[place].isalpha()]
     for end in range(1, len(symbols) + 1):
         for period in range(-(-loop.min_length // loop.copies), loop.max_passage + 1):
             run = end
@@ -269,11 +274,59 @@ def loop_occurrences(text: str, ban: Ban) -> Iterator[tuple[int, int]]:
                 or (beginnings[place] == "word" and place >= run + room)
                 or place >= run + room + period
             ]
-            has_letter = any(map(str.isalpha, symbols[end - period : end]))
-            if end - first >= (loop.copies - 1) * period and has_letter and starts:
+            least = (loop.copies - 1) * period
+            if not any(map(str.isalpha, symbols[end - period : end])):
+                least = max(least, LONG * loop.min_length - period)
+                if not _has_sign(symbols[end - period : end]):
+                    continue
+            if end - first >= least and starts:
                 yield origins[starts[0]], origins[end - 1] + 1
-                floor = end
+                floor = near_floor = end
                 break
+        else:
+            starts = [
+                second
+                for first, second in product(heads, heads)
+                if max(first, near_floor - 1) < second <= end - HEAD
+                and _is_near(symbols, beginnings, first, second, end, loop)
+            ]
+            if starts:
+                yield origins[min(starts)], origins[end - 1] + 1
+                near_floor = end
+
+
+def _is_near(symbols: str, beginnings: Sequence[str], first: int, second: int, end: int, loop: Loop) -> bool:
+    """Whether copies that begin at `first` and `second`, and those after them, are near copies up to the end."""
+    gap = symbols[max(0, second - HEAD) : second].rstrip(" \"'()[]*_")
+    if symbols[first : first + HEAD] != symbols[second : second + HEAD] or not gap or gap[-1] not in ".!?":
+        return False
+    if not -(-loop.min_length // loop.copies) <= second - first <= loop.max_passage:
+        return False
+    if (
+        not LONG * loop.min_length <= end - first <= (loop.copies + 1) * loop.max_passage
+        or symbols[end - 1] not in ".!?"
+    ):
+        return False
+    if re.search(r"[|{}<>#\\]|``|==", symbols[first:second]):
+        return False
+    period = len(re.findall(r'\w[^\s"]*', symbols[first:second]))
+    words = re.findall(r'\w[^\s"]*', symbols[first:end])
+    share = (100 - loop.similarity) / 100
+    if share * period < 1 - 1e-9 or len(words) % period or len(words) < (loop.copies + 1) * period:
+        return False
+    for place in range(period, len(words), period):
+        changes = [words[i] != words[i - period] for i in range(place, place + period)]
+        if sum(changes) > share * period + 1e-9 or words[place + period - 1][-1] not in ".!?":
+            return False
+        if any(sum(changes[:count]) > share * count + 1 + 1e-9 for count in range(1, period)):
+            return False
+    return True
+
+
+def _has_sign(passage: str) -> bool:
+    """Whether a passage without letters has a sign that is not of rules and tables, or an operator after a number."""
+    signs = [sign for sign in passage if not sign.isalnum() and sign not in RULES and not sign.isspace()]
+    return bool(signs) or re.search(r"\d ?[=*+/^]", passage) is not None
 
 
 def _begins(symbols: str, place: int, text: str, origins: Sequence[int]) -> str:
