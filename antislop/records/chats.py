@@ -62,12 +62,15 @@ def render_chat(
         raise InputError(f"the chat template refuses the chat ({first_line(error)}): change the chat") from error
 
 
-def check_variables(variables: object, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
-    """Return the variables of a chat template, by name. Raises `InputError` for what are none."""
+def check_variables(
+    variables: object, tokenizer: PreTrainedTokenizerBase | type[PreTrainedTokenizerBase]
+) -> dict[str, Any]:
+    """Return the variables of a chat template, by name. Raises `InputError` for what is none."""
     if not isinstance(variables, Mapping) or not all(isinstance(name, str) for name in variables):
         raise InputError(f"chat_template_kwargs is {variables!r}; names and values were expected")
-    if reserved := sorted(variables.keys() & signature(tokenizer.apply_chat_template).parameters.keys()):
-        raise InputError(f"chat_template_kwargs has {reserved[0]!r}, which is no variable of a template: leave it out")
+    taken = {"messages", *signature(tokenizer.apply_chat_template).parameters}
+    if reserved := sorted(variables.keys() & taken):
+        raise InputError(f"chat_template_kwargs has {reserved[0]!r}, which no template reads: leave it out")
     return dict(variables)
 
 

@@ -545,7 +545,7 @@ def test_variables_reach_the_template_and_stay_with_the_prompt(tokenizer: Any) -
     options: dict[str, Any] = {"tokenizer": tokenizer, "chat_template_kwargs": {"mood": "calm"}}
     (prompt,) = read_prompts([{"messages": [USER]}], **options)
     assert prompt.text.endswith("<go>calm") and prompt.variables == {"mood": "calm"}
-    with pytest.raises(InputError, match="chat_template_kwargs has 'chat_template', which is no variable"):
+    with pytest.raises(InputError, match="chat_template_kwargs has 'chat_template', which no template reads"):
         read_prompts(["a"], tokenizer=tokenizer, chat_template_kwargs={"chat_template": "x"})
 
 

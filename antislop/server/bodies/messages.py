@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -12,8 +11,9 @@ from typing import Any
 from pydantic_core import from_json
 from transformers import PreTrainedTokenizerBase
 
+from antislop.records.chats import check_variables
 from antislop.server.bodies.fields import MAX_SCHEMA, MAX_TEMPLATE_VARIABLES, ChatBody
-from antislop.server.request_errors import RequestError, shorten
+from antislop.server.request_errors import RequestError, shorten, translate_errors
 
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 MAX_MESSAGES = 10_000
@@ -28,8 +28,6 @@ MAX_NAMED = 20
 """Variables that a template does not read and that are named."""
 THINKING_SWITCHES = ("enable_thinking", "thinking")
 """Variables by which chat templates turn thoughts off."""
-RESERVED = {"messages", *inspect.signature(PreTrainedTokenizerBase.apply_chat_template).parameters}
-"""Names that can't be variables of a template."""
 
 
 @dataclass(frozen=True)
@@ -90,8 +88,8 @@ def choose_required(body: ChatBody, tools: Sequence[dict[str, Any]]) -> list[dic
 
 def _read_variables(variables: dict[str, Any]) -> dict[str, Any]:
     name = "chat_template_kwargs"
-    for reserved in variables.keys() & RESERVED:
-        raise RequestError(400, f"{name} has {reserved!r}, which no template reads: leave it out", param=name)
+    with translate_errors(param=name):
+        check_variables(variables, PreTrainedTokenizerBase)
     if (size := len(json.dumps(variables))) > MAX_TEMPLATE_VARIABLES:
         message = f"{name} has {size:,} characters of JSON; at most {MAX_TEMPLATE_VARIABLES:,} are allowed"
         raise RequestError(400, message, param=name)
