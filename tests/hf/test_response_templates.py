@@ -72,8 +72,8 @@ DIALECTS: dict[str, tuple[dict[str, Any], list[str]]] = {
 }
 PARTS: dict[BanScope, set[str]] = {
     "answer": {"content", "between"},
-    "thinking": {"reasoning_content"},
-    "all": {"content", "between", "reasoning_content"},
+    "thinking": {"reasoning_content", "thinking"},
+    "all": {"content", "between", "reasoning_content", "thinking"},
 }
 
 
