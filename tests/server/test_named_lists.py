@@ -73,7 +73,8 @@ def test_the_chats_of_sillytavern_get_the_list_of_the_model_that_was_chosen(
 ) -> None:
     """As it sent them to a custom server: without a field for bans."""
     lines = (Path(__file__).parent / "recorded_requests.jsonl").read_text(encoding="utf-8").splitlines()
-    (body,) = [json.loads(line)["body"] for line in lines if "SillyTavern 1.19.0, Custom chat" in line]
+    recorded = map(json.loads, lines)
+    (body,) = [each["body"] for each in recorded if each["client"] == "SillyTavern 1.19.0, Custom chat"]
     del body["banned_strings"]  # from the line of YAML that this replaces
     tokenizer.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
     backend = make_backend(tokenizer)
