@@ -200,7 +200,7 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
             memory.narrow(2, column, count).copy_(states)
         else:
             for number, fed in enumerate(self.columns.counts or ()):
-                if fed:  # the tokens that a row holds are to the left of those that it feeds
+                if fed:  # to the right of the tokens that the row holds already
                     memory[number, :, column + count - fed : column + count] = states[number, :, count - fed :]
         return memory.narrow(2, 0, column + count)
 

@@ -301,7 +301,9 @@ class SamplingOptions:
     frequency_penalty: Annotated[float | None, _setting("frequency_penalty", "The same for each time written.")] = None
     dry_multiplier: Annotated[float | None, _setting("dry_multiplier", "DRY: penalize repetitions; 0 is off.")] = None
     dry_base: Annotated[float | None, _setting("dry_base", "DRY: growth per repeated token.", default="1.75")] = None
-    dry_allowed_length: Annotated[int | None, _setting("dry_allowed_length", "DRY's least length.", default="2")] = None
+    dry_allowed_length: Annotated[
+        int | None, _setting("dry_allowed_length", "The shortest repeat that DRY lowers.", default="2")
+    ] = None
     dry_penalty_last_n: Annotated[int | None, _setting("dry_penalty_last_n", "Tokens DRY sees.", default="all")] = None
     dry_sequence_breaker: Annotated[
         list[str] | None,

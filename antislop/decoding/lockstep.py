@@ -54,8 +54,9 @@ def _settle(sources: Sequence[Source], history: CallbackMemory) -> None:
 def _find_floor(rows: Sequence[Row]) -> int:
     """Return the length that every row has settled, including rows whose end is provisional.
 
-    A row that is ahead may be cut to the length of another row, and had fewer settled tokens at that length. One such
-    cut is allowed for; if a second one follows from it, the judge refuses to rewind settled text.
+    A row may be longer than another row and be cut to the other row's length, at which it had fewer settled tokens. The
+    returned length allows for one such cut. If a second cut follows from the first, the judge refuses to rewind settled
+    text.
     """
     ends = [row.end or 0 for row in rows]
     floor = min((row.settleable for row in rows if row.end is None), default=max(ends, default=0))

@@ -158,7 +158,7 @@ class Row:
         self.unchanged = 0
         self.reported = 0
         self._node: Node | None = None  # while nothing is open
-        self._tables: dict[int, Callable[[], Table]] = {}  # make the tables of unsettled tokens, while there is no node
+        self._tables: dict[int, Callable[[], Table]] = {}  # by position: make tables of unsettled tokens
         self._passed = 0  # how many tokens the node, once there is one, follows
         self.state = spec.state
         self.settled = 0

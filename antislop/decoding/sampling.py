@@ -1,7 +1,8 @@
 """The settings by which tokens are drawn, and their ranges.
 
-Each consumer has a table of the settings that it follows, and of their names there: the options of the command line,
-the fields of a server's bodies, the requests of `StreamDialect.settings`, and the processors of an endpoint's sampler.
+Each consumer has a table of the settings that it follows, with the consumer's own names for them: the options of the
+command line, the fields of a server's bodies, the requests of `StreamDialect.settings`, and the processors of an
+endpoint's sampler.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class Sampling:
 
     @classmethod
     def read(cls, arguments: Mapping[str, Any]) -> tuple[Sampling, dict[str, Any]]:
-        """Return the settings among arguments of `generate`, of which None is the default, and the other arguments."""
+        """Split arguments of `generate` into settings and the others; a setting that is None has its default."""
         settings = {name: value for name, value in arguments.items() if name in LIMITS and value is not None}
         others = {name: value for name, value in arguments.items() if name not in {*LIMITS, "do_sample"}}
         if not arguments.get("do_sample", True):
@@ -99,7 +100,7 @@ class Sampling:
 
     @property
     def in_effect(self) -> dict[str, Any]:
-        """The settings that change what is drawn."""
+        """The settings whose values differ from the defaults and therefore change which tokens are drawn."""
         changed = {name: value for name, value in vars(self).items() if value != getattr(Sampling, name)}
         return {
             name: value

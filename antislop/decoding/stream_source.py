@@ -186,7 +186,7 @@ class StreamSource(Source):
             self.table.tell(likeliest)
 
     def draw(self) -> int | None:
-        """Draw the next token from what is left; None if that is a token whose probability is unknown.
+        """Draw the next token from what is left. Return None if a token with an unknown probability is to be drawn.
 
         The caller must then draw one of these tokens elsewhere, in proportion to their probabilities.
         """

@@ -142,7 +142,7 @@ def _find_logprobs(sampling: Sampling, features: ServerFeatures) -> Logprobs | N
     if not sampling.in_effect and "raw" in features.logprobs:
         return "raw"
     has_drawn = "drawn" in features.logprobs and (features.has_truncated_logprobs or not sampling.truncates)
-    has_drawn = has_drawn and sampling.xtc_probability == 0  # of which the server tells what is left after its coin
+    has_drawn = has_drawn and sampling.xtc_probability == 0  # the server's coin changes its probabilities
     return "drawn" if sampling.do_sample and has_drawn else None
 
 

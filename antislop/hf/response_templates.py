@@ -76,8 +76,8 @@ def chat_scope(template: dict[str, Any], where: BanScope) -> Scope:
 def choose_scopes(where: BanScope | None, template: dict[str, Any] | None) -> tuple[Scope, ...]:
     """Return the scopes that all bans get.
 
-    where: as in `chat_scope`; None for "answer" if the template has thoughts or calls of tools, and else for "all".
-    template: of the model; None if it has none.
+    where: as in `chat_scope`; None is "answer" with a template and "all" without one.
+    template: the model's response template, if it has one.
 
     Raises `InputError` for a part that can't be found without a template.
     """
