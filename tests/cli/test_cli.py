@@ -603,7 +603,11 @@ def test_scan_and_help_do_not_import_torch() -> None:
 
 @pytest.mark.parametrize(
     ("args", "known"),
-    [("--version", {"__main__", "lazy"}), ("--help", {"__main__", "cli", "cli.main", "errors", "lazy"})],
+    [
+        ("--version", {"__main__", "lazy"}),
+        ("-V", {"__main__", "lazy"}),
+        ("--help", {"__main__", "cli", "cli.main", "cli.parsing", "errors", "lazy"}),
+    ],
 )
 def test_version_and_help_import_no_command(args: str, known: set[str]) -> None:
     code = (
@@ -683,11 +687,21 @@ def test_the_module_runs_as_the_command_and_prints_its_version() -> None:
     assert (result.returncode, result.stdout, result.stderr) == (0, f"antislop {antislop.__version__}\n".encode(), b"")
 
 
-@pytest.mark.parametrize("args", [["--help"], ["generate", "--help"], ["scan", "--help"], []])
-def test_the_help_lists_the_exit_statuses(args: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("args", "shown"),
+    [
+        (["--help"], "130 interrupted"),
+        ([], "130 interrupted"),
+        (["generate", "--help"], "Exit status 1: every continuation was banned"),
+        (["scan", "-h"], "Exit status 1: a phrase was found"),
+        (["view", "-h"], ""),
+    ],
+)
+def test_the_help_names_the_exit_statuses_that_are_special(args: list[str], shown: str) -> None:
     result = invoke(*args)
-    assert result.exit_code == 0
-    assert "130 interrupted" in " ".join(result.stdout.split())
+    text = " ".join(result.stdout.split())
+    assert (result.exit_code, "Exit status" in text) == (0, bool(shown))
+    assert shown in text
 
 
 def test_an_unknown_command_is_refused() -> None:
