@@ -16,7 +16,7 @@ from transformers.generation.streamers import BaseStreamer
 from antislop.control.branches import Control, Controller, take_control
 from antislop.decoding.policy import MASS_FLOOR, MAX_REWINDS, PROBABILITY_FLOOR, Method, OnExhausted, Policy, seed_of
 from antislop.decoding.row import RowSpec
-from antislop.display import make_visible, shorten
+from antislop.display import describe_count, make_visible, shorten
 from antislop.errors import BanError, InputError
 from antislop.hf.batching import complete_in_flight
 from antislop.hf.calls import Call, CallInput, PromptInput, add_stop_strings, call_generate, encode, prepare_call
@@ -145,7 +145,7 @@ class AntiSlop:
 
     def __repr__(self) -> str:
         options = f", method={self.method!r}, on_exhausted={self.on_exhausted!r}>"
-        bans = "1 ban" if len(self.bans) == 1 else f"{len(self.bans):,} bans"
+        bans = describe_count(len(self.bans), "ban")
         origin = f" from {make_visible(self.bans.source)}" if self.bans.source else ""
         return shorten(f"<AntiSlop: {bans}{origin}", 80 - len(options)) + options
 

@@ -226,12 +226,14 @@ class _DataSet:
 
     def _report(self, journal: Journal, resumed: Resumed) -> None:
         if journal.damaged:
-            say(f"{journal.damaged:,} damaged lines were removed; their records are made again")
+            damaged = describe_count(journal.damaged, "damaged line was", "damaged lines were")
+            say(f"{damaged} removed; their records are made again")
         if resumed.changed:
-            say(f"{resumed.changed:,} records are made again, since their prompts have changed")
+            changed = describe_count(resumed.changed, "record is", "records are")
+            say(f"{changed} made again, since their prompts have changed")
         if len(journal):
             suffix = f", {resumed.unasked:,} of them for other prompts" if resumed.unasked else ""
-            say(f"resuming: {len(journal):,} records exist already{suffix}")
+            say(f"resuming: {describe_count(len(journal), 'record exists', 'records exist')} already{suffix}")
 
     def _open_pairs(self, pairs: PairOptions, journal: Journal) -> PairFile | None:
         from antislop.datasets.writing import PairFile
@@ -250,7 +252,7 @@ class _DataSet:
             count = file.finish(
                 per_ban=options.pairs_per_ban, per_token=options.pairs_per_token, seed=self.job.spec.seed
             )
-        say("; ".join([f"{count:,} pairs in {file.path}", *describe_counts(file.counts)]))
+        say("; ".join([f"{describe_count(count, 'pair')} in {file.path}", *describe_counts(file.counts)]))
 
     def _count_missing(self, journal: Journal) -> int | None:
         counts = [count for count in (count_records(self.job.spec.source), self.job.limit) if count is not None]

@@ -26,7 +26,7 @@ from antislop.cli.options import (
 from antislop.cli.terminal import as_input_error, check_folder, console, refuse_stdin, say, writing
 from antislop.data import FOLDER
 from antislop.datasets.samples import Arm, fingerprint_bans
-from antislop.display import list_versions
+from antislop.display import describe_count, list_versions
 from antislop.errors import DISTRIBUTION, InputError
 from antislop.evaluation.html_report import describe_machine
 from antislop.hf.pretrained import ModelSpec, load_model
@@ -227,7 +227,7 @@ class _EvaluationRun:
 def _note(records: Sequence[Record], *, failed: int) -> list[str]:
     notes = []
     if failed:
-        notes.append(f"{failed:,} texts could not be generated and are left out.")
+        notes.append(f"{describe_count(failed, 'text')} could not be generated: the figures are of the others.")
     if counts := [record["asked_phrases"] for record in records if "asked_phrases" in record]:
         notes.append(
             f"The prompt-only arm named {min(counts):,} to {max(counts):,} phrases: as many as fit into the prompt."

@@ -22,7 +22,7 @@ from antislop.cli.terminal import (
     warn,
     write_table,
 )
-from antislop.display import make_visible
+from antislop.display import describe_count, make_visible
 from antislop.errors import InputError
 from antislop.lists.ban_list import BanList
 from antislop.lists.bundled import dashes, loops
@@ -211,7 +211,7 @@ def _tally(texts: Iterator[tuple[str, AnyText]], scale: Scale, lists: dict[str, 
         nonlocal characters
         for piece in pieces:
             characters += len(piece)
-            bar.update(note=f"{number:,} texts, {characters / 1e6:.1f} million characters")
+            bar.update(note=f"{describe_count(number, 'text')}, {characters / 1e6:.1f} million characters")
             yield piece
 
     with ProgressBar(console(stderr=True), "reading") as bar:
@@ -270,9 +270,8 @@ def _print_groups(groups: list[TextGroup], level: float) -> None:
     for number, group in enumerate(groups):
         if number:
             screen.print()
-        screen.print(
-            f"{make_visible(group.name)}: {group.texts:,} texts, {group.words:,} words", style="bold", soft_wrap=True
-        )
+        size = f"{describe_count(group.texts, 'text')}, {describe_count(group.words, 'word')}"
+        screen.print(f"{make_visible(group.name)}: {size}", style="bold", soft_wrap=True)
         screen.print(_tabulate(group, level))
         for reason, titles in _collect_reasons(group).items():
             screen.print(f"{reason}: {', '.join(titles)}", soft_wrap=True)

@@ -19,6 +19,7 @@ from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
 from antislop import __version__
 from antislop.datasets.samples import measure_slop
+from antislop.display import describe_count
 from antislop.errors import DISTRIBUTION, InputError
 from antislop.files import read_bytes, read_json, replace_text, replacing
 from antislop.lists.ban_list import BanList
@@ -46,7 +47,7 @@ _SIZES = ("n<1K", "1K<n<10K", "10K<n<100K", "100K<n<1M", "1M<n<10M", "10M<n<100M
 _CARD = """\
 # {title}
 
-{records:,} responses to the prompts of `{source}`, written by `{model}` with
+{records} to the prompts of `{source}`, written by `{model}` with
 [antislop](https://github.com/antislop/antislop) {version}: if the model wrote a banned phrase, the sampler rewound to
 its start and drew again from the same probabilities, without the tokens that lead into the phrase.
 
@@ -208,7 +209,7 @@ def make_card(title: str, records: Sequence[Record], bans: BanList, made_of: Map
     arms = list(counts)
     text = _CARD.format(
         title=title,
-        records=len(records),
+        records=describe_count(len(records), "response"),
         source=made_of["source"],
         model=made_of["model"],
         version=__version__,
@@ -216,7 +217,9 @@ def make_card(title: str, records: Sequence[Record], bans: BanList, made_of: Map
         arm=next(iter(arms), "banned"),
         arm_names=", ".join(f"`{arm}`" for arm in arms),
         command=made_of["command"],
-        bans=f"The {len(bans):,} bans are in [{LIST}]({LIST})." if bans else "Nothing was banned.",
+        bans=f"The {describe_count(len(bans), 'ban')} of the list: [{LIST}]({LIST})."
+        if bans
+        else "Nothing was banned.",
         settings=list_settings(settings),
         pairs=_PAIRS.get(made_of.get("pairs") or "", ""),
         license=f"License: {made_of['license']}." if made_of.get("license") else _NO_LICENSE,

@@ -114,7 +114,8 @@ class Trace:
         attempts = [attempt for history in histories for attempt in history.attempts]
         withdrawn = sum(len(attempt.tokens) for attempt in attempts)
         return (
-            f"<Trace of {len(self.rows)}: {kept:,} tokens kept, {withdrawn:,} withdrawn in {len(attempts):,} rewinds>"
+            f"<Trace of {len(self.rows)}: {describe_count(kept, 'token')} kept, {withdrawn:,} withdrawn in "
+            f"{describe_count(len(attempts), 'rewind')}>"
         )
 
     def _repr_html_(self) -> str:
