@@ -217,9 +217,7 @@ def make_card(title: str, records: Sequence[Record], bans: BanList, made_of: Map
         arm=next(iter(arms), "banned"),
         arm_names=", ".join(f"`{arm}`" for arm in arms),
         command=made_of["command"],
-        bans=f"The {describe_count(len(bans), 'ban')} of the list: [{LIST}]({LIST})."
-        if bans
-        else "Nothing was banned.",
+        bans=f"The list of {describe_count(len(bans), 'ban')} is [{LIST}]({LIST})." if bans else "Nothing was banned.",
         settings=list_settings(settings),
         pairs=_PAIRS.get(made_of.get("pairs") or "", ""),
         license=f"License: {made_of['license']}." if made_of.get("license") else _NO_LICENSE,

@@ -439,7 +439,7 @@ Made with `antislop tune` ([antislop](https://github.com/antislop/antislop) {__v
 
 | | before | after |
 |---|---|---|
-| hits of {describe_count(len(bans), "ban")} per 1,000 words, in samples that continue the data's contexts | {before} | {after} |
+| hits of {describe_count(len(bans), "ban")} per 1,000 words, in samples from the data's contexts | {before} | {after} |
 
 {describe_count(result.steps, "step")}; the chosen side wins in {result.win:.0%}. ![curves]({PLOT})
 

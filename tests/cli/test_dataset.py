@@ -240,7 +240,7 @@ def test_a_run_with_other_settings_is_refused_with_the_difference_unless_forced(
     before = Path("out.jsonl").read_bytes()
     assert_refused(make(*more), difference, "choose another file, the same settings, or --force to mix them")
     assert Path("out.jsonl").read_bytes() == before
-    assert_made(make(*more, "--force"), "resuming: 1 records exist already", "4 records")
+    assert_made(make(*more, "--force"), "resuming: 1 record exists already", "4 records")
     assert Path("out.jsonl").read_bytes().startswith(before)
 
 

@@ -69,7 +69,8 @@ def prepare_folder(folder: Path) -> None:
     """Write the files that documents name: lists, prompts, texts, each as short as can be, and the Hub folder."""
     (folder / "list.txt").write_text("a testament to\nbarely above a whisper\nthe old house\n", encoding="utf-8")
     (folder / "list.json").write_text(json.dumps([["a testament to", 0.5], ["delve", 0.0]]), encoding="utf-8")
-    (folder / "settings.yaml").write_text("prompts: prompts.txt\nout: set.jsonl\nmax-new-tokens: 24\n", encoding="utf-8")
+    settings = "prompts: prompts.txt\nout: set.jsonl\nmax-new-tokens: 24\n"
+    (folder / "settings.yaml").write_text(settings, encoding="utf-8")
     (folder / "story.txt").write_text(_STORY, encoding="utf-8")
     (folder / "prompts.txt").write_text("The old house\nOne day\n", encoding="utf-8")
     prompts = [{"id": str(number), "prompt": prompt} for number, prompt in enumerate(["The old house", "One day"])]
