@@ -133,7 +133,9 @@ def dataset(
     maker, tokenizer, banned = host.make(collect_bans(bans), generation, pairs=pairs.made_kind, grammar=grammar)
     spec = make_spec(source, model=model.spec, bans=banned, prompts=prompts, generation=generation)
     chosen_arms = [arm for arm in get_args(Arm) if arm in arms.split(",")]
-    job = Job(spec, arms=chosen_arms, samples=generation.n, limit=prompts.limit, on_cluster=engine.uses_cluster)
+    at_once = generation.batch_size * (engine.workers or 1)
+    sizes: dict[str, Any] = {"samples": generation.n, "at_once": at_once, "limit": prompts.limit}
+    job = Job(spec, arms=chosen_arms, on_cluster=engine.uses_cluster, **sizes)
     data_set = _DataSet(job, target, tokenizer, bans=banned, grammar=grammar)
     summary = data_set.write(maker, pairs, force=force)
     if job.is_stopped:
