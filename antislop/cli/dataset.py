@@ -24,7 +24,7 @@ from antislop.cli.options import (
     ScopeOption,
     collect_bans,
 )
-from antislop.cli.terminal import check_suffix, describe_command, refuse_stdin, say, warn, writing
+from antislop.cli.terminal import check_suffix, check_writable, describe_command, refuse_stdin, say, warn, writing
 from antislop.datasets.pairs import PairFormat, describe_counts
 from antislop.datasets.samples import Arm
 from antislop.display import describe_count
@@ -166,6 +166,7 @@ def _check_paths(source: str, out: Path, paths: list[Path]) -> None:
         if prompts.exists() and path.resolve().is_relative_to(prompts.resolve()):
             raise InputError(f"{path}: is a source of the prompts: choose another path")
         check_suffix(path, ".jsonl")
+        check_writable(path)
 
 
 @dataclass(frozen=True)
@@ -246,7 +247,6 @@ class _DataSet:
         if len(journal) and not path.exists():
             say(f"{path} is new: it gets no pairs of existing records")
         with writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
             return PairFile(path, journal, kind=pairs.kind, is_own="pairs" in journal.previous)
 
     def _finish_pairs(self, file: PairFile, options: PairOptions) -> None:

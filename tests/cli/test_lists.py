@@ -314,7 +314,7 @@ def test_convert_overwrites_only_when_forced() -> None:
 def test_convert_refuses_unusable_input() -> None:
     bans = write("bans.txt", "cat\n")
     assert_refused(invoke("convert", "nowhere.txt", "-o", "out.txt"), "nowhere.txt: can't be read")
-    assert_refused(invoke("convert", bans, "-o", "nowhere/out.txt"), "nowhere is not a folder")
+    assert_refused(invoke("convert", bans, "-o", "bans.txt/out.txt"), "bans.txt is not a folder")
     assert_refused(invoke("convert", bans, "-o", "out.txt", "--format", "magic"), "magic")
     assert_refused(invoke("convert", bans, "-o", "out.txt", "--edges", "none"), "none", "anywhere")
     assert not Path("out.txt").exists()

@@ -213,7 +213,7 @@ REFUSED = {
         ["sloppy.jsonl", "--as-baseline", "-o", "p.html"],
         "p.html: .html is not what this option",
     ),
-    "no folder": (["sloppy.jsonl", "-o", "nowhere/p.json"], "p.json: can't be written"),
+    "no folder": (["sloppy.jsonl", "-o", "mine.json/p.json"], "p.json: can't be written (mine.json is not a folder)"),
     "no picture": (["--compare", "sloppy.jsonl", "plain.jsonl", "-o", "p.txt"], "p.txt: not a format of pictures"),
     "an empty side": (["--compare", "sloppy.jsonl", "empty.txt"], "empty.txt: no words in the texts"),
     "a text twice": (["plain.jsonl", "./plain.jsonl", "-o", "p.json"], "plain.jsonl: is named twice: leave one out"),
