@@ -23,7 +23,7 @@ from antislop.cli.options import (
     PromptOptions,
     collect_bans,
 )
-from antislop.cli.terminal import as_input_error, check_folder, console, refuse_stdin, say, writing
+from antislop.cli.terminal import as_input_error, check_folder, console, refuse_stdin, say, warn, writing
 from antislop.data import FOLDER
 from antislop.datasets.samples import Arm, fingerprint_bans
 from antislop.display import describe_count, list_versions
@@ -285,8 +285,12 @@ def _evaluate(arms: dict[str, list[Output]], made_from: BanList, held_out: BanLi
 
 
 def _save(out: Path, evaluation: Evaluation, about: dict[str, Any]) -> None:
-    from antislop.evaluation.html_report import write_report
+    from antislop.evaluation.html_report import CHANCE, make_headline, summarize, write_report
 
     with writing(out), console(stderr=True).status("drawing"):
         page = write_report(out, evaluation, about)
+    headline = make_headline(evaluation)
+    say(f"{headline}. {summarize(evaluation)}")
+    if CHANCE in headline:
+        warn("the texts are too few to tell the effect from chance: pass more prompts, or --n for more texts to each")
     say(f"the report is {page}")

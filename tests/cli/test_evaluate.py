@@ -86,6 +86,9 @@ def write_outputs(name: str, *texts: str, **more: Any) -> str:
 def test_all_arms_are_written_measured_and_drawn() -> None:
     result = make("--arms", "prompt-only,plain,token,banned", "--held-out", "other.txt", "--n", "2")
     assert "the report is report/report.html" in result.stderr
+    assert re.search(r"Hits of the list (fell|rose|stayed) .* per 1,000 words.*\. .* in each arm", result.stderr), (
+        result.stderr
+    )
     assert {path.name for path in Path("report").iterdir()} >= {*FILES, "suppression.svg", "suppression.png"}
     summary = read()
     assert list(summary["arms"]) == ["plain", "banned", "token", "prompt-only"]
