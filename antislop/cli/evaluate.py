@@ -291,6 +291,6 @@ def _save(out: Path, evaluation: Evaluation, about: dict[str, Any]) -> None:
         page = write_report(out, evaluation, about)
     headline = make_headline(evaluation)
     say(f"{headline}. {summarize(evaluation)}")
-    if CHANCE in headline:
+    if CHANCE in headline.partition(";")[0]:
         warn("the texts are too few to tell the effect from chance: pass more prompts, or --n for more texts to each")
     say(f"the report is {page}")

@@ -255,7 +255,7 @@ NO_LIST = {
     "no file": (["nowhere.json"], "nowhere.json: can't be read"),
     "no kind": (["profile.json", "--kinds", "word,nouns"], "'nouns' is not a valid kind of entry"),
     "nothing left": (["profile.json", "--min-ratio", "1e12"], "entries is left"),
-    "no frequency": (["profile.json", "--max-zipf", "nan"], "Invalid value for '--max-zipf'"),
+    "no frequency": (["profile.json", "--max-zipf", "nan"], "'--max-zipf' is 'nan', but should be"),
     "nothing in it": (["nothing.json"], "the profile has no entries: make it of more texts"),
 }
 

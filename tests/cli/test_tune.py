@@ -144,7 +144,7 @@ def test_what_it_says(tune_as: Tune) -> None:
         (("--rest-weight", "inf"), "rest_weight is inf: a finite number was expected"),
         (("--lr", "0"), "rate is 0.0: a number above 0 was expected"),
         (("--lr", "inf"), "rate is inf: a finite number was expected"),
-        (("--seed", "-1"), "Invalid value for '--seed'"),
+        (("--seed", "-1"), "'--seed' is '-1', but should be"),
         (("--loss", "dpo"), "pairs.jsonl:1: the pair has no prompt: make pairs with antislop dataset --pairs"),
     ],
 )
