@@ -48,6 +48,22 @@ def test_the_code_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest
                 exec(code, names)
 
 
+@pytest.mark.slow
+def test_the_code_of_all_pages_is_typed_strictly(tmp_path: Path) -> None:
+    """What runs, each page a module: the lines of errors are those of the page."""
+    mypy = pytest.importorskip("mypy.api", reason="mypy is not installed")
+    for page in [README, *PAGES]:
+        lines = [""] * page.read_text(encoding="utf-8").count("\n")
+        for block in read_blocks(page, "python"):
+            if not block.title:
+                code = block.text.splitlines()
+                lines[block.line - 1 : block.line - 1 + len(code)] = code
+        (tmp_path / re.sub(r"\W", "_", name(page).removesuffix(".md"))).with_suffix(".py").write_text("\n".join(lines))
+    assert sum("antislop" in path.read_text(encoding="utf-8") for path in tmp_path.iterdir()) > 10
+    out, _, status = mypy.run(["--config-file", str(ROOT / "pyproject.toml"), str(tmp_path)])
+    assert status == 0, out
+
+
 def test_the_examples_to_start_with_withdraw_what_they_show() -> None:
     page = DOCS / "getting-started.md"
     commands = [command for block in read_blocks(page, "sh") for command in read_commands(block)]
