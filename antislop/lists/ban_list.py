@@ -322,6 +322,8 @@ class BanList(Sequence[Ban]):
 
         They may overlap.
         """
+        if not isinstance(text, str):
+            raise BanError(f"find reads one text (str), not {shorten(repr(text), 40)}: call it for each text")
         return [match for step in self.search([text]) for match in step.matches]
 
     def search(self, pieces: Iterable[str]) -> Iterator[SearchStep]:

@@ -295,6 +295,12 @@ def test_phrases_and_bans_are_added_to_a_list_and_removed_from_it_on_either_side
                     operate(*pair)
 
 
+@pytest.mark.parametrize("text", [["a cat"], 5, None, b"a cat"])
+def test_anything_but_one_text_is_refused_by_find(text: Any) -> None:
+    with pytest.raises(BanError, match=r"^find reads one text \(str\), not .*: call it for each text$"):
+        BanList(["a cat"]).find(text)
+
+
 def test_a_phrase_or_a_ban_is_in_a_list_if_it_compares_as_equal_to_one_of_its_bans() -> None:
     bans = BanList([Ban("it’s a testament", weight=0.5), "—", Ban("sparkl", edges="anywhere"), "a * of"])
     for entry in ("It's  a Testament", Ban("it's a testament"), "—", Ban("Sparkl", edges="anywhere"), Ban("A * of")):
