@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections import deque
@@ -148,7 +149,7 @@ def _compile(globs: Sequence[str]) -> Callable[[Path], bool | None]:
 
     with as_input_error():
         spec = PathSpec.from_lines("gitignore", globs)
-    return lambda path: spec.check_file(path).include
+    return lambda path: spec.check_file(os.path.relpath(path)).include
 
 
 @dataclass

@@ -111,7 +111,10 @@ def show_naively(bans: BanList, text: str, *, context: int) -> list[HitLine]:
             if text[index] != "\n":
                 marks[line][index - text.rfind("\n", 0, index) - 1] = 1
     begun = [[hit.column for hit in hits if hit.line == number] for number in range(1, len(lines) + 1)]
-    is_hit = [any(mark) for mark in marks]
+    is_hit = [
+        any(hit.line <= number <= hit.line + hit.text.count("\n") for hit in hits)
+        for number in range(1, len(lines) + 1)
+    ]
     return [
         HitLine("f", number + 1, line, begun[number], [(i, i + 1) for i, mark in enumerate(marks[number]) if mark])
         for number, line in enumerate(lines)
