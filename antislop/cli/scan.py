@@ -101,7 +101,8 @@ def scan(
     Of phrases that overlap, the first counts, and the longest of those that begin with it.
     """
     shows_lines = output == "text" and not (count or quiet) and (context is not None or console().is_terminal)
-    search = _Search(collect_bans(bans), column, counts_only=count or quiet, context=context or 0, by_line=shows_lines)
+    around = (context or 0) if shows_lines else None
+    search = _Search(collect_bans(bans), column, counts_only=count or quiet, around=around)
     globs = [*(glob or []), *(f"!{pattern}" for pattern in exclude or [])]
     rows = search.run(_choose_files(files, globs, lists=bans.bans or [], opens_folders=column is None))
     if quiet:
@@ -156,7 +157,7 @@ def _compile(globs: Sequence[str]) -> Callable[[Path], bool | None]:
 class _Search:
     """A search of several files.
 
-    by_line: yield lines in place of occurrences, with `context` others on either side.
+    around: number of lines before and after each hit; None yields occurrences in place of lines.
     found: occurrences so far. files, hit_files: number of files so far, and of those with occurrences.
     has_failed: whether a file could not be read.
     """
@@ -164,8 +165,7 @@ class _Search:
     bans: BanList
     column: str | None
     counts_only: bool
-    context: int
-    by_line: bool
+    around: int | None
     found: int = 0
     files: int = 0
     hit_files: int = 0
@@ -180,15 +180,14 @@ class _Search:
         hides_bar = console().is_terminal and not self.counts_only
         with ProgressBar(console(stderr=True), silence=SILENCE) as bar:
             for name in names:
-                before = self.found
-                path = Path(name)
+                before, path = self.found, Path(name)
                 total = path.stat().st_size if path.is_file() and path.suffix.lower() != ".gz" else None
-                bar.update(title=_title(name), done=0, total=total)
+                bar.update(title=_title(name), done=0, total=total, note="")
                 try:
                     for block in self._find(name, advance=lambda length: bar.update(advance=length)):
                         if block and hides_bar:
                             bar.hide()
-                        self.found += sum(len(row.columns) if isinstance(row, HitLine) else 1 for row in block)
+                        self.found += sum(len(row.hits) if isinstance(row, HitLine) else 1 for row in block)
                         if not self.counts_only:
                             yield from (row._asdict() for row in block)
                             sys.stdout.flush()
@@ -208,14 +207,14 @@ class _Search:
 
     def _find(self, name: str, *, advance: Callable[[int], None]) -> Iterator[Sequence[Occurrence | HitLine]]:
         if self.column is not None:
-            for line, occurrences in search_records(self.bans, name, column=self.column):
-                yield occurrences if not self.by_line else [line] if occurrences else []
+            for line in search_records(self.bans, name, column=self.column):
+                yield line.hits if self.around is None else [line][: len(line.hits)]
             return
         pieces = read_input_pieces(name, advance=advance)
-        if self.by_line:
-            yield from find_lines(self.bans, pieces, file=_title(name), context=self.context)
-        else:
+        if self.around is None:
             yield from find_occurrences(self.bans, Window(pieces), file=_title(name))
+        else:
+            yield from find_lines(self.bans, pieces, file=_title(name), context=self.around)
 
 
 def _print_rows(rows: Iterable[Mapping[str, Any]]) -> None:
@@ -232,11 +231,11 @@ def _print_lines(context: int | None, rows: Iterable[Mapping[str, Any]]) -> None
     screen = console()
     name, hit, dim = (_style(screen, style) for style in ("magenta", "bold red", "dim"))
     following: tuple[str, int] | None = None
-    for file, number, text, columns, spans in map(dict.values, rows):
+    for file, number, text, hits, spans in map(dict.values, rows):
         if context and following not in (None, (file, number)):
             screen.file.write(dim.format("--") + "\n")
         following = file, number + 1
-        place = f":{number}:{columns[0]}: " if columns else f"-{number}- "
+        place = f":{number}:{hits[0].column}: " if hits else f"-{number}- "
         room = screen.width - len(file) - len(place) if context is None else len(text)
         parts = [
             (hit if is_hit else "{}").format(make_visible(part, keep_layout=True))

@@ -54,10 +54,11 @@ def scan(
         is_folder = column is None and Path(source).is_dir()
         for path in filter(is_text, list_files(source)) if is_folder else [source]:
             file = os.fspath(path)
+            blocks: Iterator[Sequence[Occurrence]]
             if column is None:
                 blocks = find_occurrences(bans, Window(read_text_pieces(file)), file=file)
             else:
-                blocks = (found for _, found in search_records(bans, file, column=column))
+                blocks = (line.hits for line in search_records(bans, file, column=column))
             yield from chain.from_iterable(blocks)
 
 
@@ -76,40 +77,38 @@ def find_lines(bans: BanList, pieces: Iterable[str], *, file: str, context: int 
     """Yield the lines of a text in which bans occur, and `context` lines on either side, as soon as they are known."""
     lines = _Lines(pieces, file=file, context=context)
     window = Window(lines)
-    for occurrences in find_occurrences(bans, window, file=file):
-        for occurrence in occurrences:
-            lines.mark(occurrence)
+    for hits in find_occurrences(bans, window, file=file):
+        for hit in hits:
+            lines.mark(hit)
         yield list(lines.take(before=window.line))
     yield list(lines.take(before=inf))
 
 
-def search_records(bans: BanList, file: str, *, column: str) -> Iterator[tuple[HitLine, list[Occurrence]]]:
-    """Yield each record of a file as one line, with the occurrences in it; its line in the file, or else its number."""
+def search_records(bans: BanList, file: str, *, column: str) -> Iterator[HitLine]:
+    """Yield each record of a file as one line, numbered by its line in the file or by its place among the records."""
     for number, text in enumerate(read_texts([file], column=column), start=1):
-        place, matches = text.place.rpartition(":")[2], drop_overlaps(bans.find(text.text))
+        place = text.place.rpartition(":")[2]
         line = int(place) if place.isdecimal() else number
+        matches = drop_overlaps(bans.find(text.text))
         spans = [(match.start, match.end) for match in matches]
-        columns = [match.start + 1 for match in matches]
-        yield (
-            HitLine(file, line, text.text.replace("\n", " "), columns, spans),
-            [
-                Occurrence(file, line, match.start + 1, match.ban.text, text.text[match.start : match.end])
-                for match in matches
-            ],
-        )
+        hits = [
+            Occurrence(file, line, start + 1, match.ban.text, text.text[start:end])
+            for match, (start, end) in zip(matches, spans, strict=True)
+        ]
+        yield HitLine(file, line, text.text.replace("\n", " "), hits, spans)
 
 
 class HitLine(NamedTuple):
     """A line of a text in which bans occur, or one beside it.
 
-    columns: from 1, of the first characters of occurrences.
-    spans: from 0, of all characters of occurrences, which may have begun in a line before.
+    hits: those that begin in it.
+    spans: of the characters of hits, from 0; the first may belong to one that began in a line before.
     """
 
     file: str
     line: int
     text: str
-    columns: Sequence[int]
+    hits: Sequence[Occurrence]
     spans: Sequence[tuple[int, int]]
 
 
@@ -158,7 +157,7 @@ class _Lines:
     def __init__(self, pieces: Iterable[str], *, file: str, context: int) -> None:
         self._pieces, self._file, self._context = pieces, file, context
         self._lines, self._next = deque([""]), 1  # _next: the number of the first of _lines
-        self._columns: dict[int, list[int]] = {}
+        self._hits: dict[int, list[Occurrence]] = {}
         self._spans: dict[int, list[tuple[int, int]]] = {}
 
     def __iter__(self) -> Iterator[str]:
@@ -168,21 +167,21 @@ class _Lines:
             self._lines.extend(others)
             yield piece
 
-    def mark(self, occurrence: Occurrence) -> None:
-        start = occurrence.column - 1
-        self._columns.setdefault(occurrence.line, []).append(occurrence.column)
-        for number, part in enumerate(occurrence.text.split("\n"), start=occurrence.line):
+    def mark(self, hit: Occurrence) -> None:
+        start = hit.column - 1
+        self._hits.setdefault(hit.line, []).append(hit)
+        for number, part in enumerate(hit.text.split("\n"), start=hit.line):
             self._spans.setdefault(number, []).append((start, start + len(part)))
             start = 0
 
     def take(self, *, before: float) -> Iterator[HitLine]:
-        """Remove the lines that no occurrence from line `before` on can be near, and yield those near a marked one."""
+        """Remove the lines that no hit from line `before` on can be near, and yield those near a marked one."""
         if before == inf and not self._lines[-1]:
             self._lines.pop()  # a line feed at the end begins no line
         while self._lines and self._next + self._context < before:
             number, text = self._next, self._lines.popleft()
             if any(near in self._spans for near in range(number - self._context, number + self._context + 1)):
-                yield HitLine(self._file, number, text, self._columns.pop(number, ()), self._spans.get(number, ()))
+                yield HitLine(self._file, number, text, self._hits.pop(number, ()), self._spans.get(number, ()))
             self._spans.pop(number - self._context, None)
             self._next += 1
 

@@ -13,14 +13,7 @@ import regex
 from antislop.errors import InputError
 from antislop.files import decode, parse_json, read_json, replace_text
 from antislop.lists.bundled import read_constructions
-from antislop.profiles.counting import (
-    COUNTER_MEGABYTES,
-    Census,
-    Occurrences,
-    choose_min_prompts,
-    count,
-    cut_examples,
-)
+from antislop.profiles.counting import COUNTER_MEGABYTES, Census, Occurrences, choose_min_prompts, count, cut_examples
 from antislop.profiles.human_rates import HumanRate, HumanRates
 from antislop.profiles.ngrams import Kind, Progress, Texts, cut_words
 from antislop.profiles.ratios import estimate_error, estimate_ratio, find_explained

@@ -110,7 +110,7 @@ def show_naively(bans: BanList, text: str, *, context: int) -> list[HitLine]:
             line = text.count("\n", 0, index)
             if text[index] != "\n":
                 marks[line][index - text.rfind("\n", 0, index) - 1] = 1
-    begun = [[hit.column for hit in hits if hit.line == number] for number in range(1, len(lines) + 1)]
+    begun = [[hit for hit in hits if hit.line == number] for number in range(1, len(lines) + 1)]
     is_hit = [
         any(hit.line <= number <= hit.line + hit.text.count("\n") for hit in hits)
         for number in range(1, len(lines) + 1)
@@ -132,9 +132,7 @@ def test_the_lines_of_hits_and_those_beside_them_do_not_depend_on_the_pieces_of_
     context = random.randrange(4)
     found = chain.from_iterable(find_lines(bans, cut(text, random), file="f", context=context))
     by_character = [
-        line._replace(
-            columns=list(line.columns), spans=[(i, i + 1) for start, end in line.spans for i in range(start, end)]
-        )
+        line._replace(hits=list(line.hits), spans=[(i, i + 1) for start, end in line.spans for i in range(start, end)])
         for line in found
     ]
     assert by_character == show_naively(bans, text, context=context)
