@@ -60,6 +60,23 @@ ScanFormat = Literal["text", "json", "csv", "github"]
 # -- scan -------------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class ChoiceOptions:
+    """Which files of folders are searched."""
+
+    glob: Annotated[
+        list[str] | None,
+        typer.Option("--glob", "-g", metavar="GLOB", help="Of folders, search only files like this. Repeatable."),
+    ] = None
+    exclude: Annotated[
+        list[str] | None, typer.Option(metavar="GLOB", help="Leave out files and folders like this. Repeatable.")
+    ] = None
+
+    @property
+    def globs(self) -> list[str]:
+        return [*(self.glob or []), *(f"!{pattern}" for pattern in self.exclude or [])]
+
+
 def scan(
     files: Annotated[
         list[str],
@@ -69,15 +86,9 @@ def scan(
     ],
     *,
     bans: BanOptions,
+    choice: ChoiceOptions,
     column: Annotated[
         str | None, typer.Option(help="Search this column of records: .jsonl, .json, .csv, .parquet, .gz of these.")
-    ] = None,
-    glob: Annotated[
-        list[str] | None,
-        typer.Option("--glob", "-g", metavar="GLOB", help="Of folders, search only files like this. Repeatable."),
-    ] = None,
-    exclude: Annotated[
-        list[str] | None, typer.Option(metavar="GLOB", help="Leave out files and folders like this. Repeatable.")
     ] = None,
     context: Annotated[
         int | None, typer.Option("--context", "-C", metavar="N", min=0, help="Show N lines before and after a hit too.")
@@ -103,8 +114,7 @@ def scan(
     shows_lines = output == "text" and not (count or quiet) and (context is not None or console().is_terminal)
     around = (context or 0) if shows_lines else None
     search = _Search(collect_bans(bans), column, counts_only=count or quiet, around=around)
-    globs = [*(glob or []), *(f"!{pattern}" for pattern in exclude or [])]
-    rows = search.run(_choose_files(files, globs, lists=bans.bans or [], opens_folders=column is None))
+    rows = search.run(_choose_files(files, choice.globs, lists=bans.bans or [], opens_folders=column is None))
     if quiet:
         deque(rows, maxlen=0)
     elif output == "github":
@@ -231,7 +241,7 @@ def _print_lines(context: int | None, rows: Iterable[Mapping[str, Any]]) -> None
     screen = console()
     name, hit, dim = (_style(screen, style) for style in ("magenta", "bold red", "dim"))
     following: tuple[str, int] | None = None
-    for file, number, text, hits, spans in map(dict.values, rows):
+    for file, number, text, hits, spans in (row.values() for row in rows):
         if context and following not in (None, (file, number)):
             screen.file.write(dim.format("--") + "\n")
         following = file, number + 1
