@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 import antislop
 from antislop.cli.main import COMMANDS, app, load_command
+from antislop.cli.parsing import ALIASES
 from antislop.lists.ban_list import BanList
 from antislop.lists.formats.formats import FORMATS
 from antislop.matching.patterns.kinds import KINDS
@@ -145,9 +146,8 @@ def find_unknown_options(span: str) -> list[str]:
     """Return the options in a piece of code that its command, or without one any command, does not have."""
     words = span.removeprefix("antislop ").split()
     commands = words[:1] if words[:1] and words[0] in COMMANDS else list(COMMANDS)
-    known = set().union(
-        {"--help", "--version", "--install-completion"}, OF_OTHER_PROGRAMS, *map(list_options, commands)
-    )
+    everywhere = {"--help", "--version", "--install-completion", *ALIASES, *ALIASES.values()}
+    known = everywhere.union(OF_OTHER_PROGRAMS, *map(list_options, commands))
     return [option for option in re.findall(r"(?<!\S)--?[a-z][\w-]*", " ".join(words)) if option not in known]
 
 

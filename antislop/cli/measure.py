@@ -196,7 +196,9 @@ def _read_groups(files: list[str], options: GroupOptions) -> Iterator[tuple[str,
 
 def _find_group(text: AnyText, by: str) -> str:
     if by not in text.fields:
-        columns = ", ".join(text.fields) or "none"
+        if not text.fields:
+            raise InputError(f"{text.place}: has no columns to group by: leave out --by")
+        columns = ", ".join(text.fields)
         raise InputError(f"{text.place}: no column {by!r}; there are {columns}: pass --by with one of them")
     return str(text.fields[by])
 

@@ -162,9 +162,10 @@ def describe_mistake(error: Any) -> str:
     context, param, sentence = error.ctx, getattr(error, "param", None), " ".join(error.format_message().split())
     if type(error) is not typer.BadParameter:
         return sentence if context is None else f"{sentence.rstrip('.')}: try {context.command_path} --help"
-    if faults := getattr(error.__cause__, "errors", list)():  # of pydantic, with which newer versions read values
+    faults: list[Any] = getattr(error.__cause__, "errors", list)()
+    if faults:  # of pydantic, with which newer versions read values
         expected = re.sub(
             r"^Value error, .* is not (?=one of)|^Input (should be )?|, unable to .*|\.$", "", faults[0]["msg"]
         )
-        sentence = f"{error.param.get_error_hint()} is {str(faults[0]['input'])!r}, but should be {expected}"
+        sentence = f"{param.get_error_hint()} is {str(faults[0]['input'])!r}, but should be {expected}"
     return ": ".join(filter(None, [param and context and context.meta.get(_PLACES, {}).get(param.name), sentence]))
