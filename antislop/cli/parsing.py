@@ -163,9 +163,10 @@ def describe_mistake(error: Any) -> str:
     if type(error) is not typer.BadParameter:
         return sentence if context is None else f"{sentence.rstrip('.')}: try {context.command_path} --help"
     faults: list[Any] = getattr(error.__cause__, "errors", list)()
-    if faults:  # of pydantic, with which newer versions read values
+    if faults:  # of pydantic, with which newer versions of typer read values
         expected = re.sub(
-            r"^Value error, .* is not (?=one of)|^Input (should be )?|, unable to .*|\.$", "", faults[0]["msg"]
+            r"^Value error, .* is not (?=one of)|^Input (should be )?|, unable to .*", "", faults[0]["msg"]
         )
-        sentence = f"{param.get_error_hint()} is {str(faults[0]['input'])!r}, but should be {expected}"
-    return ": ".join(filter(None, [param and context and context.meta.get(_PLACES, {}).get(param.name), sentence]))
+        sentence = f"{param.get_error_hint()} is {str(faults[0]['input'])!r}, but should be {expected.rstrip('.')}"
+    place = context.meta.get(_PLACES, {}).get(param.name) if param and context else None
+    return f"{place}: {sentence}" if place else sentence
