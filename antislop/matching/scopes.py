@@ -14,6 +14,9 @@ from antislop.errors import BanError
 Where = Literal["inside", "outside", "after"]
 BanScope = Literal["answer", "thinking", "all"]
 """Where bans apply in a chat message, and never in its calls of tools: beside the thoughts, in these, or in both."""
+THOUGHTS = frozenset({"reasoning_content", "reasoning", "thinking"})
+TOOL_CALLS = frozenset({"tool_calls"})
+"""The fields of a message that are not its answer."""
 
 _LINE = "\n"  # closes a quotation, so that a missing quotation mark swaps inside and outside on one line only
 SPANS: dict[str, dict[str, tuple[str, ...]]] = {
@@ -67,6 +70,11 @@ class Regions(NamedTuple):
         groups = match.groupdict()
         names = (name for i, (name, _, _) in enumerate(self.delimiters) if groups.get(f"{_MARK}{i}") is not None)
         return next(names, "")
+
+    @staticmethod
+    def name_part(opened: str) -> str:
+        """Return whether a part is of the "answer", of "thinking" or of "tool_calls", however a template names it."""
+        return "thinking" if opened in THOUGHTS else "tool_calls" if opened in TOOL_CALLS else "answer"
 
 
 _MARK = "antislop_"  # begins the names of groups, which delimiters may have, too
