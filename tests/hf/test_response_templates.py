@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
@@ -106,7 +107,7 @@ def find_marked(scope: Scope, pieces: Sequence[str]) -> list[bool]:
 @given(data=st.data())
 def test_a_scope_is_where_the_parser_finds_its_part(dialect: str, where: BanScope, data: st.DataObject) -> None:
     template, marks = DIALECTS[dialect]
-    text = "".join(data.draw(st.lists(st.sampled_from(["§", " §", "§ ", "<", "\n", *marks]), max_size=16)))
+    text = "".join(data.draw(st.lists(st.sampled_from(["§", " §", "§ ", "<", "\n", " " * 90, *marks]), max_size=16)))
     cuts = sorted(data.draw(st.sets(st.integers(0, len(text)), max_size=20)) | {0, len(text)})
     pieces = [text[start:end] for start, end in pairwise(cuts)]
     assert find_marked(chat_scope(template, where), pieces) == [
@@ -121,6 +122,16 @@ def test_what_the_prompt_says_of_delimiters_opens_nothing_in_the_message(dialect
     prompt = f"write {''.join(marks)} or {marks[0]}, please" + (anchor if isinstance(anchor, str) else anchor[0])
     assert find_marked(chat_scope(template, "answer"), [prompt, "§"]) == [True]
     assert find_marked(chat_scope(template, "answer"), [prompt, marks[0], "§"]) == [False]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_long_run_of_spaces_costs_each_token_the_same(dialect: str) -> None:
+    """5,000 took 2 s when each token had all of them searched again."""
+    scope, state, began = chat_scope(DIALECTS[dialect][0], "answer"), ScopeState(), time.process_time()
+    for _ in range(5000):
+        state, _ = scope.read(state, " ")
+    assert len(state.tail) < 100
+    assert time.process_time() - began < 1
 
 
 @pytest.mark.parametrize(("where", "banned"), [("answer", [1, 11]), ("thinking", [4]), ("all", [1, 4, 11])])
