@@ -159,7 +159,8 @@ def describe_mistake(error: Any) -> str:
 
     error: a `UsageError`, which typer's versions export under different names.
     """
-    context, param, sentence = error.ctx, getattr(error, "param", None), " ".join(error.format_message().split())
+    context, sentence = error.ctx, " ".join(error.format_message().split())
+    param: Any = getattr(error, "param", None)
     if type(error) is not typer.BadParameter:
         return sentence if context is None else f"{sentence.rstrip('.')}: try {context.command_path} --help"
     faults: list[Any] = getattr(error.__cause__, "errors", list)()

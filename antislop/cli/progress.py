@@ -113,7 +113,7 @@ def estimate_seconds(finished: Sequence[float], *, elapsed: float, total: int, a
         than the texts in flight: their durations are taken for the lower part of a normal distribution.
 
     >>> estimate_seconds([60.0, 60.0], elapsed=60.0, total=40, at_once=8)
-    240.0
+    255.0
     """
     in_flight = min(at_once, total - len(finished))
     if len(finished) < 2 or in_flight < 1:

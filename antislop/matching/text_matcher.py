@@ -99,6 +99,10 @@ class TextMatcher:
         """Return the state in which no free occurrence is used up."""
         return others._replace(rules=others.rules._replace(counted=())) if others.rules.counted else others
 
+    def find_part(self, others: OtherState) -> str | None:
+        """See `Rules.find_part`."""
+        return self._rules.find_part(others.rules) if self._rules else None
+
     def restart(self, others: OtherState, content: str = "") -> OtherState:
         """Return the state after a special token, which no ban extends across. content: only scopes read it."""
         rules = self._rules.restart(others.rules, content) if self._rules else others.rules

@@ -27,6 +27,7 @@ def test_every_choice_reaches_transformers(monkeypatch: pytest.MonkeyPatch) -> N
         seen.append({"source": source, **options})
         return "loaded"
 
+    monkeypatch.setattr("antislop.hf.pretrained._find_fault", lambda _: None)
     for part in (AutoModelForCausalLM, AutoTokenizer):
         monkeypatch.setattr(part, "from_pretrained", load)
     spec = ModelSpec(
