@@ -694,6 +694,8 @@ def test_the_module_runs_as_the_command_and_prints_its_version() -> None:
         ([], "130 interrupted"),
         (["generate", "--help"], "Exit status 1: every continuation was banned"),
         (["scan", "-h"], "Exit status 1: a phrase was found"),
+        (["lint", "-h"], "Exit status 1: something was found"),
+        (["dataset", "-h"], "Exit status 1: records have failed"),
         (["view", "-h"], ""),
     ],
 )
