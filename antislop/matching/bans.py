@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from antislop.errors import BanError
 from antislop.matching.patterns.pattern import MAX_SPAN, WILDCARD_GAP, Pattern, check_number, find_options, is_visible
 from antislop.matching.patterns.phrase import Phrase, read_phrase
 from antislop.matching.scopes import Scope
+
+if TYPE_CHECKING:
+    from antislop.matching.patterns.repeat import RepeatOf
 
 
 @dataclass(frozen=True, slots=True, repr=False, init=False)
@@ -152,6 +155,26 @@ class Ban:
         from antislop.matching.patterns.loop import Loop
 
         return cls(Loop("", copies, min_length, max_passage, similarity), **options)
+
+    @classmethod
+    def repeat(cls, words: int = 8, of: RepeatOf = "text", **options: Any) -> Ban:
+        """Forbid to write words again, in the same order, compared under folding, whatever is between them.
+
+        words: number in a row that is a repeat, from 2 on.
+        of: where they stand already: "text" is what was written so far, "prompt" all before it, and "both" either.
+        options: the other arguments of `Ban`; exempt names, for example.
+
+        The occurrence begins with the first of the words. `BanList.find` knows no prompt. Raises `BanError` for values
+        out of range.
+
+        >>> from antislop import BanList
+        >>> text = "It was a cold and dark night. So it was a cold, and dark, day."
+        >>> [match[1:] for match in BanList([Ban.repeat(words=5)]).find(text)]
+        [(33, 50)]
+        """
+        from antislop.matching.patterns.repeat import Repeat
+
+        return cls(Repeat("", words, of), **options)
 
     @classmethod
     def tokens(cls, token_ids: Sequence[int], *, weight: float = 0.0, count: int | None = None) -> Ban:

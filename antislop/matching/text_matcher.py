@@ -95,14 +95,23 @@ class TextMatcher:
         rules = self._rules.forget(others.rules) if self._rules else others.rules
         return self.phrases.forget(phrases), OtherState(searches, rules)
 
-    def count_anew(self, others: OtherState) -> OtherState:
-        """Return the state in which no free occurrence is used up."""
-        return others._replace(rules=others.rules._replace(counted=())) if others.rules.counted else others
+    @property
+    def prompt_start(self) -> OtherState:
+        """The state before a prompt."""
+        return self.start._replace(searches=tuple(search.prompt_start for _, search in self._searches))
+
+    def leave_prompt(self, others: OtherState) -> OtherState:
+        """Return the state at the end of a prompt, in which no free occurrence is used up."""
+        pairs = zip(self._searches, others.searches, strict=True)
+        searches = tuple(search.leave_prompt(state) for (_, search), state in pairs)
+        return OtherState(searches, others.rules._replace(counted=()))
 
     def restart(self, others: OtherState, content: str = "") -> OtherState:
         """Return the state after a special token, which no ban extends across. content: only scopes read it."""
+        pairs = zip(self._searches, others.searches, strict=True)
+        searches = tuple(search.restart(state) for (_, search), state in pairs)
         rules = self._rules.restart(others.rules, content) if self._rules else others.rules
-        return OtherState(self.start.searches, rules)
+        return OtherState(searches, rules)
 
     @property
     def has_comparable_states(self) -> bool:
