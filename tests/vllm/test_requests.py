@@ -37,6 +37,7 @@ def test_equal_requests_share_what_they_ask_for() -> None:
     assert ask(dict(config)) is options
     assert ask('{"bans": ["a cat"], "use_global_bans": false}').use_global_bans is False
     assert len(ask().bans) == 0
+    assert ask({"loops": True, "bans": ["a"], "repeats": True}).bans == BanList(["a", Ban.loop(), Ban.repeat()])
 
 
 @pytest.mark.parametrize(
@@ -44,13 +45,15 @@ def test_equal_requests_share_what_they_ask_for() -> None:
     [
         ("{", {}, "is not JSON"),
         ([], {}, "an object was expected"),
-        ({"bnas": []}, {}, "has 'bnas', which is none of bans, events, exempt, use_global_bans"),
+        ({"bnas": []}, {}, "has 'bnas', which is none of bans, events, exempt, loops, repeats, use_global_bans"),
         ({"bans": "a cat"}, {}, "bans is 'a cat': pass a list"),
         ({"bans": [3]}, {}, r"a ban is a phrase \(str\), not 3"),
         ({"bans": [{"text": "a", "kind": "rex"}]}, {}, "the kind of 'a' is 'rex'; it is one of"),
         ({"bans": [{"text": "(", "kind": "regex"}]}, {}, "does not compile"),
         ({"bans": {1, 2}}, {}, "which is not JSON"),
         ({"use_global_bans": 1}, {}, "pass true or false"),
+        ({"repeats": "yes"}, {}, "repeats is 'yes': pass true or false"),
+        ({"repeats": True}, {"temperature": 0}, "bans need sampling, and temperature is 0"),
         ({"bans": ["a"]}, {"temperature": 0}, "bans need sampling, and temperature is 0"),
         (None, {"temperature": 0, "has_own_list": True}, "bans need sampling, and temperature is 0"),
         ({"bans": ["a"]}, {"structured_outputs": "json"}, "structured outputs can't be combined"),

@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from math import inf
 from typing import ClassVar, Literal, NamedTuple, get_args
 
 from antislop.errors import BanError
@@ -85,12 +86,14 @@ class Track(NamedTuple):
     """The state of one pattern.
 
     path: None if nothing was recorded.
+    adds: number of words that will be recorded.
     count: words in a row that may be recorded, up to as many as a repeat has; -1 within a word that may not.
     since: the same of words in which an occurrence may begin.
     length: upper bound on how many of the latest words in a row stand earlier, too.
     """
 
     path: _Path | None = None
+    adds: float = 0
     count: int = 0
     since: int = 0
     length: int = 0
@@ -110,7 +113,6 @@ class RepeatState(NamedTuple):
     """
 
     tracks: tuple[Track, ...]
-    in_prompt: bool = False
     context: Context = START
     word: str | None = None
     start: int = 0
@@ -124,16 +126,17 @@ class RepeatSearch(TextSearch[RepeatState]):
     def __init__(self, patterns: Sequence[Repeat]) -> None:
         self._trackers = [_Tracker(pattern) for pattern in patterns]
         self._kept = max(pattern.words for pattern in patterns)
-        self.start = RepeatState((Track(),) * len(patterns))
+        self._of = [pattern.of for pattern in patterns]
+        self.start = RepeatState(tuple(Track(adds=0 if of == "prompt" else inf) for of in self._of))
 
     @property
     def prompt_start(self) -> RepeatState:
-        return self.start._replace(in_prompt=True)
+        return RepeatState(tuple(Track(adds=0 if of == "text" else inf) for of in self._of))
 
     def read(self, state: RepeatState, piece: str, *, final: bool = False) -> tuple[RepeatState, PieceResult]:
         split = _split_again if len(piece) < _SHORT_PIECE else _split
         context, parts, is_open = split(piece, state.context, state.word is not None, final)
-        tracks, in_prompt, _, word, start, end, words, starts, before = state
+        tracks, _, word, start, end, words, starts, before = state
         size, matches, kept = before + len(piece), [], self._kept
         for number, part in enumerate(parts, start=1):
             if word is None:
@@ -143,17 +146,14 @@ class RepeatSearch(TextSearch[RepeatState]):
             if is_open and number == len(parts):
                 break
             words, starts, word = (*words[1 - kept :], word), (*starts[1 - kept :], start), None
-            followed = [
-                tracker.follow(track, words, in_prompt=in_prompt)
-                for tracker, track in zip(self._trackers, tracks, strict=True)
-            ]
+            followed = [tracker.follow(track, words) for tracker, track in zip(self._trackers, tracks, strict=True)]
             tracks = tuple(track for track, _ in followed)
             matches += [
                 PatternMatch(index, size - starts[-self._trackers[index].size], size - end)
                 for index, (_, is_complete) in enumerate(followed)
                 if is_complete
             ]
-        after = RepeatState(tracks, in_prompt, context, word, start, end, words, starts, size)
+        after = RepeatState(tracks, context, word, start, end, words, starts, size)
         return after, PieceResult(tuple(matches), tuple(_find_open(after)))
 
     def forget(self, state: RepeatState) -> RepeatState:
@@ -161,35 +161,32 @@ class RepeatSearch(TextSearch[RepeatState]):
         return state._replace(tracks=tuple(track._replace(since=since, length=0) for track in state.tracks))
 
     def restart(self, state: RepeatState) -> RepeatState:
-        tracks = tuple(Track(track.path) for track in state.tracks)
-        return RepeatState(tracks, state.in_prompt, size=state.size)
+        return RepeatState(tuple(Track(track.path, track.adds) for track in state.tracks), size=state.size)
 
     def leave_prompt(self, state: RepeatState) -> RepeatState:
-        count = 0 if state.word is None else -1
-        tracks = [
-            track if tracker.of_prompt else Track(count=count)
-            for tracker, track in zip(self._trackers, state.tracks, strict=True)
-        ]
-        return state._replace(tracks=tuple(tracks), in_prompt=False)
+        in_word = state.word is not None  # which began in the prompt, and belongs to it
+        tracks = []
+        for of, track in zip(self._of, state.tracks, strict=True):
+            text = Track(adds=inf, count=-1 if in_word else 0)
+            tracks.append(text if of == "text" else track._replace(adds=int(in_word)) if of == "prompt" else track)
+        return state._replace(tracks=tuple(tracks))
 
 
 class _Tracker:
     def __init__(self, pattern: Repeat) -> None:
         self.size = pattern.words
-        self.of_prompt = pattern.of != "text"
-        self._of_text = pattern.of != "prompt"
         # That a word or a pair is new decides what is held back; more sizes would hold back less, and take more memory.
         self._sizes = sorted({2, pattern.words})
 
-    def follow(self, track: Track, words: tuple[str, ...], *, in_prompt: bool) -> tuple[Track, bool]:
+    def follow(self, track: Track, words: tuple[str, ...]) -> tuple[Track, bool]:
         """Return the track after one more word, the last of `words`, and whether that completes an occurrence."""
-        path, most = track.path, self.size
-        count, since, length = min(track.count + 1, most), min(track.since + 1, most), track.length + 1
-        adds = self.of_prompt if in_prompt else self._of_text
+        path, left, count, since, length = track
+        count, since, length = min(count + 1, self.size), min(since + 1, self.size), length + 1
+        adds = left > 0 and count > 0
         if adds:
-            path = (path or _Path(_Record())).extend()
+            path, left = (path or _Path(_Record())).extend(), left - 1
         if path is None or count < 1:
-            return Track(path, count, since), False
+            return Track(path, left, count, since), False
         if not path.find(hash(word := words[-1]), adds=adds):
             length = 0
             for end in range(1, len(word)) if adds else ():
@@ -199,9 +196,9 @@ class _Tracker:
             is_known = count >= size and path.find(hash(words[-size:]), adds=adds)
             if not is_known:
                 length = min(length, size - 1)
-        if is_known and since == most:
-            return Track(path, count), True
-        return Track(path, count, since, min(length, since, most - 1)), False
+        if is_known and since == self.size:
+            return Track(path, left, count), True
+        return Track(path, left, count, since, min(length, since, self.size - 1)), False
 
 
 def _find_open(state: RepeatState) -> list[int]:
