@@ -20,7 +20,7 @@ from tests.support.oracles import completed, loop_occurrences
 from tests.support.toys import PROMPT, Markov, Words, run
 
 SPACED = Words("a ", "b ", "a. ", "c")
-LOOP = Ban.loop(2, 4, 8)
+LOOP, REPEAT = Ban.loop(2, 4, 8), Ban.repeat(3)
 
 
 VARIED = Words("a ", "b. ", "c ")
@@ -76,21 +76,21 @@ def greedy_text(model: Markov, words: Words, ban: Ban) -> tuple[int, ...] | None
     return tokens
 
 
-@given(seed=st.integers(0, 10_000))
-def test_greedy_decoding_takes_the_next_best_token_where_a_loop_begins(seed: int) -> None:
+@given(seed=st.integers(0, 10_000), ban=st.sampled_from([LOOP, REPEAT]))
+def test_greedy_decoding_takes_the_next_best_token_where_a_loop_or_repeat_begins(seed: int, ban: Ban) -> None:
     model = Markov(len(SPACED), seed=seed, length=9)
-    expected = greedy_text(model, SPACED, LOOP)
+    expected = greedy_text(model, SPACED, ban)
     if expected is not None:
-        tokens, _ = run(model, SPACED, [LOOP], do_sample=False, lookback=False, mass_floor=0.0)
+        tokens, _ = run(model, SPACED, [ban], do_sample=False, lookback=False, mass_floor=0.0)
         assert tokens == expected
 
 
 @settings(max_examples=sample_size(20))
-@given(seed=st.integers(0, 10_000))
-def test_what_was_streamed_is_never_withdrawn(seed: int) -> None:
+@given(seed=st.integers(0, 10_000), ban=st.sampled_from([LOOP, REPEAT]))
+def test_what_was_streamed_is_never_withdrawn(seed: int, ban: Ban) -> None:
     torch.manual_seed(seed)
     model = Markov(len(SPACED), seed=seed, sharpness=3.0, length=40)
-    tokens, report = run(model, SPACED, [LOOP, Ban("b a")], lookback=False)
+    tokens, report = run(model, SPACED, [ban, Ban("b a")], lookback=False)
     streamed: tuple[int, ...] = ()
     for event in report.events:
         if isinstance(event, Settled):

@@ -13,6 +13,7 @@ import antislop.vllm
 from antislop import BanList
 from antislop.errors import InputError
 from antislop.hf.compiled_bans import CompiledBans
+from antislop.matching.bans import Ban
 from antislop.vllm import banning
 from antislop.vllm.requests import KEY, EngineSettings, ListCache, RequestOptions, check_request
 from tests.support.models import build_tokenizer
