@@ -53,6 +53,7 @@ class TextMatcher:
         self.is_plain = not (self._searches or self._rules)
         rules = (self._rules or Rules(())).start
         self.start = OtherState(tuple(search.start for _, search in self._searches), rules)
+        self.prompt_start = OtherState(tuple(search.prompt_start for _, search in self._searches), rules)
 
     def read(
         self, phrases: PhraseStates, others: OtherState, piece: str, *, final: bool = False
@@ -94,11 +95,6 @@ class TextMatcher:
         searches = tuple(search.forget(state) for (_, search), state in pairs)
         rules = self._rules.forget(others.rules) if self._rules else others.rules
         return self.phrases.forget(phrases), OtherState(searches, rules)
-
-    @property
-    def prompt_start(self) -> OtherState:
-        """The state before a prompt."""
-        return self.start._replace(searches=tuple(search.prompt_start for _, search in self._searches))
 
     def leave_prompt(self, others: OtherState) -> OtherState:
         """Return the state at the end of a prompt, in which no free occurrence is used up."""

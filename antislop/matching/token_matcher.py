@@ -335,13 +335,12 @@ class Matcher:
             in_prompt.update(match.ban for match in state._matches)
         if exempt_prompt:
             in_prompt.update(match.ban for match in self.feed(state, _END)._matches)
-        situation = state._transition.situation
-        others = self._texts.leave_prompt(state._others or self._texts.start)
+        situation, others = state._transition.situation, state._others or self._texts.start
+        if not self._is_plain:
+            state._others = others = self._texts.leave_prompt(others)
         if not lookback:
             phrases, others = self._texts.forget(situation.phrases, others)
             state = self._begin(situation.pending, phrases, others)
-        elif not self._is_plain:
-            state._others = others
         state.muted = frozenset(in_prompt) if exempt_prompt else state.muted
         return state
 

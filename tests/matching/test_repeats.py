@@ -14,7 +14,8 @@ from antislop.errors import BanError
 from antislop.lists.ban_list import BanList
 from antislop.lists.formats.text_format import read_ban, write_ban
 from antislop.matching.bans import Ban
-from antislop.matching.patterns.repeat import Repeat, RepeatOf, RepeatSearch, RepeatState
+from antislop.matching.options import RepeatOf
+from antislop.matching.patterns.repeat import Repeat, RepeatSearch, RepeatState
 from antislop.matching.scopes import Scope
 from antislop.matching.token_matcher import Matcher, State
 from tests.support.oracles import cut_at, find_in_pieces, repeat_occurrences
@@ -122,7 +123,7 @@ def test_a_repeat_is_saved_and_loaded_without_a_phrase() -> None:
         (lambda: Ban.repeat(1), "from 2 to 1,000"),
         (lambda: Ban.repeat(1001), "from 2 to 1,000"),
         (lambda: Ban.repeat(3.5), "whole number"),  # type: ignore[arg-type]
-        (lambda: Ban.repeat(of="chat"), "one of 'text', 'prompt', 'both'"),  # type: ignore[arg-type]
+        (lambda: Ban.repeat(of="chat"), "of 'text', 'prompt' or 'both', not of 'chat'"),  # type: ignore[arg-type]
         (lambda: read_ban("he ran\trepeat"), "a repeat has no text of its own"),
         (lambda: read_ban("x\tregex words=5"), "the regex 'x' has no option words"),
     ],
