@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import get_args
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import example, given, strategies as st
 
 from antislop.errors import BanError
 from antislop.lists.ban_list import BanList
@@ -52,6 +52,10 @@ def naive_violations(
     ban=repeats,
     lookback=st.booleans(),
 )
+@example(prompt=[], steps=[(0, [0, 1, 3, 7, 0, 1, 3, 7])], ban=Ban.repeat(2), lookback=True)  # a word in two tokens
+@example(prompt=[0], steps=[(0, [1, 3, 7, 0, 1, 3, 7])], ban=Ban.repeat(2), lookback=True)  # a word of the prompt,
+@example(prompt=[4, 1], steps=[(0, [7, 4, 1, 7])], ban=Ban.repeat(2, "prompt"), lookback=True)  # which counts there,
+@example(prompt=[4, 5, 0], steps=[(0, [3, 7])], ban=Ban.repeat(2, "both"), lookback=False)  # and may begin none
 def test_repeats_are_violations_by_their_definition_after_any_rewinds(
     prompt: list[int], steps: list[tuple[int, list[int]]], ban: Ban, lookback: bool
 ) -> None:
@@ -154,6 +158,17 @@ def _read_all(search: RepeatSearch, pieces: list[str]) -> list[RepeatState]:
     for piece in pieces:
         states.append(search.read(states[-1], piece)[0])
     return states
+
+
+def test_a_text_that_is_read_again_after_a_draft_shares_what_was_recorded() -> None:
+    matcher, ids = Matcher([Ban.repeat()], VOCABULARY), [2, 3, 6, 2] * 8
+    state = matcher.start()
+    for token in ids:
+        matcher.feed(matcher.feed(state, token), 7)  # a draft, of which the first token is accepted
+        state = matcher.feed(state, token)
+    assert state._others is not None
+    path = state._others.searches[0].tracks[0].path
+    assert path.edges == (0,) and len(path.record.runs) == 1
 
 
 def test_a_word_that_is_new_is_not_held_back() -> None:
