@@ -184,9 +184,9 @@ class _RepeatTracker:
         """Return the track after one more word, the last of `words`, and whether that completes an occurrence."""
         path, left, recorded, since, length = track
         recorded, since, length = min(recorded + 1, self.size), min(since + 1, self.size), length + 1
-        adds = left > 0 and recorded > 0
+        adds, sequence = left > 0 and recorded > 0, hash(words[-recorded:])
         if adds:
-            path, left = (path or _Path(_Record())).extend(hash(words[-recorded:])), left - 1
+            path, left = (path or _Path(_Record())).extend(sequence), left - 1
         if path is None or recorded < 1:
             return RepeatTrack(path, left, recorded, since), False
         beginning = words[-1][:_BEGINNING]
@@ -196,7 +196,8 @@ class _RepeatTracker:
                 path.find(hash(beginning[:end]), adds=True)
         is_known = False
         for size in self._sizes:
-            is_known = recorded >= size and path.find(hash(words[-size:]), adds=adds)
+            key = sequence if size == recorded else hash(words[-size:])
+            is_known = recorded >= size and path.find(key, adds=adds)
             if not is_known:
                 length = min(length, size - 1)
         if is_known and since == self.size:
