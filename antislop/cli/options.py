@@ -320,6 +320,8 @@ class SamplingOptions:
     xtc_probability: Annotated[float | None, _setting("xtc_probability", "XTC: how often to exclude the top.")] = None
     xtc_threshold: Annotated[float | None, _setting("xtc_threshold", "Least p of XTC's choices.", default="0.1")] = None
 
+    min_keep: Annotated[int | None, _setting("min_keep", "The least tokens that top-p, min-p and XTC keep.")] = None
+
     def __post_init__(self) -> None:
         _ = self.sampling  # raises the errors of values
 

@@ -102,6 +102,10 @@ class TextMatcher:
         searches = tuple(search.leave_prompt(state) for (_, search), state in pairs)
         return OtherState(searches, others.rules._replace(counted=()))
 
+    def find_part(self, others: OtherState) -> str | None:
+        """See `Rules.find_part`."""
+        return self._rules.find_part(others.rules) if self._rules else None
+
     def restart(self, others: OtherState, content: str = "") -> OtherState:
         """Return the state after a special token, which no ban extends across. content: only scopes read it."""
         pairs = zip(self._searches, others.searches, strict=True)

@@ -356,6 +356,10 @@ class Matcher:
         """Return the bans that the end of the text completes."""
         return self.feed(state, _END)._list_violations(state.length - 1)
 
+    def find_part(self, state: State) -> str | None:
+        """See `Rules.find_part`."""
+        return None if state._others is None else self._texts.find_part(state._others)
+
     def expect(self, state: State, count: int) -> tuple[int, list[str]]:
         """Return the token in which the longest incomplete phrase begins, and up to `count` folded rests of it.
 

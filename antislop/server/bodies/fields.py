@@ -188,6 +188,7 @@ class GenerationBody(_StrictModel):
     top_n_sigma: Annotated[Annotated[float, Field(ge=0, le=100)], BeforeValidator(_read_off)] = 0.0
     xtc_probability: Share = 0.0
     xtc_threshold: Share = 0.1
+    min_keep: Annotated[int, Field(ge=0, lt=2**31)] = 0
     do_sample: bool = True
     response_format: ResponseFormat = ResponseFormat()
     logit_bias: Annotated[dict[TokenId, Bias], Field(max_length=MAX_BIASES), BeforeValidator(_read_biases)] = {}
