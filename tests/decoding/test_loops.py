@@ -16,7 +16,7 @@ from antislop.matching.bans import Ban
 from antislop.matching.token_matcher import Matcher
 from antislop.trace.events import Conceded, Drawn, Event, Rewound, Settled
 from tests.support.depth import sample_size
-from tests.support.oracles import completed, loop_occurrences
+from tests.support.oracles import completed, loop_occurrences, repeat_occurrences
 from tests.support.toys import PROMPT, Markov, Words, run
 
 SPACED = Words("a ", "b ", "a. ", "c")
@@ -169,3 +169,17 @@ def test_the_bundled_model_stops_looping_at_little_cost() -> None:
         assert not loops.find(tokenizer.decode(clean.sequences[0]))
         assert 0 < clean.report.withdrawn_tokens <= 0.5 * 110
         assert clean.report.conceded == 0
+
+
+def test_a_prompt_is_not_written_again() -> None:
+    model, tokenizer = antislop.tiny_model()
+    prompt = "The air was thick with the scent of damp earth and old wood. The air was"
+    inputs, ban = tokenizer(prompt, return_tensors="pt"), Ban.repeat(6, "prompt")
+
+    def repeat(bans: list[Ban]) -> list[tuple[int, int]]:
+        ids = antislop.AntiSlop(tokenizer, bans).generate(model, **inputs, do_sample=False, max_new_tokens=30)
+        text = tokenizer.decode(ids[0], skip_special_tokens=True)
+        assert text.startswith(prompt)
+        return [*repeat_occurrences(text, ban, prompt_size=len(prompt))]
+
+    assert repeat([]) and not repeat([ban])
