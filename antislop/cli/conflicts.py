@@ -54,8 +54,8 @@ def _reads_stdin(options: Any) -> bool:
 
 
 def _bans_nothing(options: Any) -> bool:
-    chosen = options.ban or options.bans or options.constructions or options.loops or options.no_dashes
-    return options.no_bans and not chosen
+    names = ("ban", "bans", "constructions", "loops", "repeats", "no_dashes")
+    return options.no_bans and not any(getattr(options, name) for name in names)
 
 
 def _makes_dpo_pairs(options: Any) -> bool:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypedDict
+from typing import Literal, TypedDict
 
 from antislop.matching.folding import Edges
 from antislop.matching.scopes import Scope
+
+RepeatOf = Literal["text", "prompt", "both"]
+"""Where the words of a repeat stand already: in what was written so far, in the prompt, or in either."""
 
 
 class CommonOptions(TypedDict, total=False):
@@ -39,3 +42,5 @@ class PatternOptions(TypedDict, total=False):
     min_length: int
     max_passage: int
     similarity: int
+    words: int
+    of: RepeatOf

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 from antislop.decoding.policy import MAX_REWINDS, OnExhausted, Policy
 from antislop.errors import InputError
 from antislop.lists.ban_list import BanList, Bans, combine_bans, read_bans
+from antislop.lists.bundled import loops, repeats
 from antislop.lists.reading import (
     MAX_SENT_CHARACTERS,
     MAX_SENT_ENTRIES,
@@ -125,9 +126,9 @@ def _write_config(extra_args: Mapping[str, Any] | None) -> str:
 
 @lru_cache(LISTS_KEPT)
 def _read_request(config: str) -> RequestOptions:
-    found = _read_fields(config, {"bans", "exempt", "use_global_bans", "events", "ban_scope"}, place=PLACE)
+    switches = {"use_global_bans": True, "events": False, "loops": False, "repeats": False}
+    found = _read_fields(config, {"bans", "exempt", "ban_scope", *switches}, place=PLACE)
     entries, exempt = found.get("bans", []), found.get("exempt", [])
-    switches = {"use_global_bans": True, "events": False}
     if not isinstance(entries, list):
         raise InputError(f"bans is {entries!r}: pass a list of phrases, or of objects with a text, a kind and options")
     if not isinstance(exempt, list):
@@ -140,7 +141,8 @@ def _read_request(config: str) -> RequestOptions:
     if scope is not None and scope not in scopes:
         raise InputError(f"ban_scope is {scope!r}; it is one of {', '.join(map(repr, scopes))}")
     _check_size(config, entries, exempt)
-    bans = combine_bans(BanList(map(_read_entry, entries)), exempt=exempt)
+    bundled = [*(loops() if switches.pop("loops") else ()), *(repeats() if switches.pop("repeats") else ())]
+    bans = combine_bans(BanList([*map(_read_entry, entries), *bundled]), exempt=exempt)
     return RequestOptions(bans=bans, ban_scope=scope, **switches)
 
 

@@ -55,6 +55,8 @@ VALUES: dict[str, list[Any]] = {
     "banned_strings": [["the", "was"], '["a", "e"]', []],
     "banned_regex": [[r"\w+ed\b"], ["so+"], ["("], []],
     "banned_tokens": [[60, 61], ["cat"]],
+    "loops": [True, False],
+    "repeats": [True, False],
     "ban_weights": [{"a cat": 0.5}, {"none": 0.5}],
     "custom_token_bans": [[60], "60,61"],
     "exempt": [["the cat"], '["so"]'],

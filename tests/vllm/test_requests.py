@@ -16,6 +16,7 @@ from antislop.errors import InputError
 from antislop.hf.compiled_bans import CompiledBans
 from antislop.hf.private import response_template_for
 from antislop.hf.response_templates import chat_scope, choose_scopes
+from antislop.matching.bans import Ban
 from antislop.matching.scopes import BanScope
 from antislop.vllm import banning
 from antislop.vllm.requests import KEY, EngineSettings, ListCache, RequestOptions, check_request
@@ -41,6 +42,7 @@ def test_equal_requests_share_what_they_ask_for() -> None:
     assert ask(dict(config)) is options
     assert ask('{"bans": ["a cat"], "use_global_bans": false}').use_global_bans is False
     assert len(ask().bans) == 0
+    assert ask({"loops": True, "bans": ["a"], "repeats": True}).bans == BanList(["a", Ban.loop(), Ban.repeat()])
 
 
 @pytest.mark.parametrize(
@@ -48,7 +50,7 @@ def test_equal_requests_share_what_they_ask_for() -> None:
     [
         ("{", {}, "is not JSON"),
         ([], {}, "an object was expected"),
-        ({"bnas": []}, {}, "has 'bnas', which is none of ban_scope, bans, events, exempt, use_global_bans"),
+        ({"bnas": []}, {}, "none of ban_scope, bans, events, exempt, loops, repeats, use_global_bans"),
         ({"ban_scope": "thoughts"}, {}, "ban_scope is 'thoughts'; it is one of 'answer', 'thinking', 'all'"),
         ({"ban_scope": ["all"]}, {}, "ban_scope is"),
         ({"bans": "a cat"}, {}, "bans is 'a cat': pass a list"),
@@ -57,6 +59,8 @@ def test_equal_requests_share_what_they_ask_for() -> None:
         ({"bans": [{"text": "(", "kind": "regex"}]}, {}, "does not compile"),
         ({"bans": {1, 2}}, {}, "which is not JSON"),
         ({"use_global_bans": 1}, {}, "pass true or false"),
+        ({"repeats": "yes"}, {}, "repeats is 'yes': pass true or false"),
+        ({"repeats": True}, {"temperature": 0}, "bans need sampling, and temperature is 0"),
         ({"bans": ["a"]}, {"temperature": 0}, "bans need sampling, and temperature is 0"),
         (None, {"temperature": 0, "has_own_list": True}, "bans need sampling, and temperature is 0"),
         ({"bans": ["a"]}, {"structured_outputs": "json"}, "structured outputs can't be combined"),

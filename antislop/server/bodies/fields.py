@@ -197,6 +197,8 @@ class GenerationBody(_StrictModel):
     banned_tokens: Annotated[list[str] | list[TokenId], BeforeValidator(_read_phrases_or_ids)] = []
     custom_token_bans: Annotated[list[TokenId], BeforeValidator(_read_ids)] = []
     banned_regex: Phrases = []
+    loops: bool = False
+    repeats: bool = False
     ban_weights: dict[str, Share] = {}
     ban_method: Method = "exact"
     ban_scope: BanScope | None = None
