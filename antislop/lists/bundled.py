@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from antislop.data import FOLDER
 from antislop.errors import BanError
@@ -99,10 +99,12 @@ def dashes() -> BanList:
     return BanList(bans, source="dashes")
 
 
-def loops() -> BanList:
+def loops(**options: Any) -> BanList:
     """Return `Ban.loop()` as a list to add to others.
+
+    options: of `Ban.loop`; then="stop" for instance ends a text that goes on looping after `tries` rewinds to a place.
 
     >>> [match[1:] for match in loops().find("He ran to the door. " * 3)]
     [(20, 60)]
     """
-    return BanList([Ban.loop()], source="loops")
+    return BanList([Ban.loop(**options)], source="loops")
