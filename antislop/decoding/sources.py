@@ -186,8 +186,6 @@ class Source:
             self.end("done")
         elif self._is_lockstep:
             row.is_waiting = True
-        else:
-            self.settle(row.floor)
 
     def end(self, reason: Reason) -> None:
         """End the text here; in step with others, once these can't change that any more."""

@@ -38,7 +38,7 @@ from antislop.decoding.policy import seed_of
 from antislop.decoding.row import RowSpec
 from antislop.errors import InputError
 from antislop.hf.compiled_bans import CompiledBans
-from antislop.lists.ban_list import BanList, combine_bans, read_bans
+from antislop.lists.ban_list import BanList
 from antislop.lists.reading import MAX_SENT_SECONDS
 from antislop.vllm.engine_text import Allowed, EngineRules, EngineText, StopStrings, Told
 from antislop.vllm.outcomes import describe
@@ -53,6 +53,7 @@ from antislop.vllm.requests import (
     ListCache,
     RequestOptions,
     check_settings,
+    read_own_bans,
 )
 
 Request: TypeAlias = Any
@@ -249,8 +250,8 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
         tokenizer = AutoTokenizer.from_pretrained(
             model.tokenizer, revision=model.tokenizer_revision, trust_remote_code=model.trust_remote_code
         )
-        own = combine_bans(read_bans(self._settings.bans), exempt=self._settings.exempt)
-        self._lists = ListCache(CompiledBans.compile(own, tokenizer), exempt=self._settings.exempt)
+        own = CompiledBans.compile(read_own_bans(self._settings), tokenizer)
+        self._lists = ListCache(own, exempt=self._settings.exempt)
         self._opening: dict[str, tuple[Future[FoundList], float]] = {}  # lists of requests that wait, until when
         groups = self.kv_cache_config.kv_cache_groups
         is_attention = all(type(group.kv_cache_spec) in (FullAttentionSpec, SlidingWindowSpec) for group in groups)
@@ -327,6 +328,8 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
             request.status, stopped = RequestStatus.FINISHED_LENGTH_CAPPED, True
         elif stopped and not text.is_finished:
             (request.status, request.stop_reason), stopped = before, False
+        if stopped and text.report.reason == "repetition":
+            request.status = RequestStatus.FINISHED_REPETITION
         if not stays:
             self._cut(request, len(text.tokens))
         if stopped and text.report.conceded and request.stop_reason is None:
