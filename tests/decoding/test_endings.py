@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, strategies as st
-from scipy.stats import chi2_contingency
 
 from antislop.decoding.loop import decode
 from antislop.decoding.row import Draft, Row
@@ -23,47 +20,28 @@ from antislop.trace.events import Conceded, Drawn, Forced, Rewound
 from antislop.trace.report import Report
 from tests.support.ban_cases import LETTERS, SPACED, anywhere
 from tests.support.depth import in_turn, sample_size
-from tests.support.oracles import completed
+from tests.support.endings import (
+    CASES,
+    FORCED,
+    Ended,
+    compare,
+    count_naively,
+    ending,
+    finder,
+    loop,
+    ways,
+    write_naively,
+)
 from tests.support.toys import EXACT, PROMPT, Markov, Words, spec_of
-
-FORCED = {"d": (3,), "bd": (1, 3), "d d ": (3, 3)}
-"""Texts that the bans below force, and their tokens."""
-Ended = tuple[tuple[int, ...], str]
-"""The tokens of a text, and the reason for its end."""
-
-
-def ending(phrase: str, then: Any, *, tries: int = 1, force: str = "", weight: float = 0.0) -> Ban:
-    return replace(anywhere(phrase, weight), then=then, tries=tries, force=force)
-
-
-def loop(then: Any, *, tries: int = 1, force: str = "") -> Ban:
-    return Ban.loop(2, 2, 4, 100, then=then, tries=tries, force=force)
-
-
-def ways(then: Any, *, tries: int = 1, force: str = "", weight: float = 0.0) -> Ban:
-    """A ban with several ways to be completed from one place: a phrase has one, which is drawn once only."""
-    return Ban.regex("a.[bc]", then=then, tries=tries, force=force, weight=weight)
-
-
-CASES: dict[str, tuple[Words, list[Ban]]] = {
-    "stop": (LETTERS, [ways("stop"), anywhere("ca")]),
-    "stop at once": (LETTERS, [ending("ab", "stop", tries=0), anywhere("c")]),
-    "stop by one of two": (LETTERS, [ways("stop", weight=0.2), ending("dd", "stop", tries=0, weight=0.5)]),
-    "concede": (LETTERS, [ways("concede"), anywhere("bd")]),
-    "force": (LETTERS, [ways("force", force="d"), anywhere("bc")]),
-    "force what may end a ban": (LETTERS, [ways("force", tries=0, force="bd"), anywhere("db", 0.3), anywhere("abd")]),
-    "force after each loop": (SPACED, [loop("force", tries=0, force="d d ")]),
-    "stop after a loop": (SPACED, [loop("stop", tries=1)]),
-}
 
 
 def write(
-    model: Markov, words: Words, bans: Sequence[Ban], *, rows: int = 1, do_sample: bool = True, **kwargs: Any
+    model: Markov, words: Words, bans: Sequence[Ban], *, do_sample: bool = True, **kwargs: Any
 ) -> list[tuple[Ended, Report]]:
     """Write texts with the loop under test, in one batch."""
     limits = {name: kwargs.pop(name) for name in [*kwargs] if name in ("max_rewinds", "max_withdrawn_ratio")}
     policy = replace(EXACT, do_sample=do_sample, mass_floor=0.0, **limits)
-    seeds = kwargs.pop("seeds", [None] * rows)
+    seeds = kwargs.pop("seeds", [None])
     matcher = Matcher(bans, words)
     specs = [spec_of(model, matcher, policy=policy, lookback=False, forced=FORCED, seed=s, **kwargs) for s in seeds]
     texts = [Row(spec, number=index, index=index) for index, spec in enumerate(specs)]
@@ -71,57 +49,6 @@ def write(
     for row, event in decode(Scheduler(rows=texts), model):
         reports[row.number].add(event)
     return [((tuple(row.tokens), str(report.reason)), report) for row, report in zip(texts, reports, strict=True)]
-
-
-Find = Callable[[tuple[int, ...]], Sequence[tuple[int, int]]]
-
-
-def finder(model: Markov, words: Words, bans: Sequence[Ban]) -> Find:
-    """Return a function that finds the bans which the last token of a path completes, by (start, index)."""
-    return cache(lambda path: completed(path, words, bans, is_final=model.ends(path)))
-
-
-def write_naively(
-    model: Markov, bans: Sequence[Ban], find: Find, draw: Callable[..., int], coin: Callable[[], float]
-) -> Ended:
-    """Plain rejection that counts the tries at each place; what was rejected before is drawn again for free.
-
-    draw: draws a token after others; it may leave out the tokens that led from there into a ban.
-    """
-    tokens, floor, known, tries = tuple[int, ...](), 0, set[Any](), Counter[Any]()
-    rejected = defaultdict[tuple[int, ...], set[int]](set)
-    while not (tokens and model.ends(tokens)):
-        path = (*tokens, draw(tokens, rejected[tokens]))
-        for start, number in find(path):
-            ban, place = bans[number], path[: max(start, floor)]
-            if coin() < ban.weight:
-                continue
-            is_new = (path, number) not in known
-            siblings = ((*tokens, token) for token in range(model.size))
-            known |= {(other, each) for other in siblings for _, each in find(other)}
-            rejected[place].add(path[len(place)])
-            tries[place, number] += is_new
-            if not (is_new and ban.then) or tries[place, number] <= ban.tries:
-                tokens = place
-                break
-            if ban.then == "concede":
-                continue
-            reason = "repetition" if ban.pattern.is_repetition else "exhausted"
-            if ban.then == "stop" or 0 < floor == len(place):
-                return place, reason
-            tokens = place
-            for token in FORCED[ban.force]:
-                tokens = (*tokens, token)
-                if find(tokens):
-                    return place, reason
-                if model.ends(tokens):
-                    break
-            floor = len(tokens)
-            break
-        else:
-            known |= {(path, number) for _, number in find(path)}
-            tokens = path
-    return tokens, "done"
 
 
 TIMES = sample_size(1000)
@@ -135,18 +62,9 @@ A root mean square, by `smallest_deviation` for 30 texts and half as many draws,
 def test_texts_end_as_those_of_plain_rejection_with_a_count_of_tries(case: str, seed: int) -> None:
     words, bans = CASES[case]
     model = Markov(len(words), seed=seed, length=5)
-    generator = np.random.default_rng(0)
-    sums = cache(lambda tokens: np.cumsum(model.probs(PROMPT, tokens).double().numpy()))
-
-    def draw(tokens: tuple[int, ...], _: object) -> int:
-        return int(np.searchsorted(sums(tokens), generator.random() * sums(tokens)[-1]))
-
     torch.manual_seed(0)
     drawn = Counter(write(model, words, bans)[0][0] for _ in range(TIMES))
-    find = finder(model, words, bans)
-    naive = Counter(write_naively(model, bans, find, draw, generator.random) for _ in range(TIMES))
-    often = [text for text in drawn | naive if drawn[text] + naive[text] >= 10]
-    assert chi2_contingency([[drawn[text] for text in often], [naive[text] for text in often]]).pvalue > 1e-3
+    assert compare(drawn, count_naively(model, words, bans, times=TIMES)) > 1e-3
 
 
 @pytest.mark.slow
@@ -159,8 +77,7 @@ def test_the_check_rejects_one_try_more() -> None:
         Counter(write(model, words, [ways("stop", tries=tries), bans[1]])[0][0] for _ in range(3000))
         for tries in (1, 2)
     ]
-    often = [text for text in two[0] | two[1] if two[0][text] + two[1][text] >= 10]
-    assert chi2_contingency([[each[text] for text in often] for each in two]).pvalue < 1e-6
+    assert compare(*two) < 1e-6
 
 
 @given(
