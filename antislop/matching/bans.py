@@ -287,11 +287,11 @@ def drop_overlaps(matches: Iterable[Match], *, begin: int = 0) -> list[Match]:
 
 
 def distinct(bans: Iterable[Ban]) -> list[Ban]:
-    """Return one ban for each key, with the smallest weight, in order."""
+    """Return one ban for each key, with the smallest weight, and an ending if one of these has one, in order."""
     kept: dict[Hashable, Ban] = {}
     for ban in bans:
         key = ban.key
         rival = kept.setdefault(key, ban)
-        if ban.weight < rival.weight:
+        if (ban.weight, not ban.then) < (rival.weight, not rival.then):
             kept[key] = ban
     return list(kept.values())
