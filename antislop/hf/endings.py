@@ -43,7 +43,7 @@ def name_forced(bans: BanList, tokenizer: PreTrainedTokenizerBase) -> BanList:
             else:
                 yield ban
 
-    return BanList(split(), source=bans.source)
+    return BanList(split(), source=bans.source, license=bans.license)
 
 
 def _is_nameless(ban: Ban) -> bool:

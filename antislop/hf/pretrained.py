@@ -14,7 +14,7 @@ from antislop.errors import InputError, first_line
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 
 BUNDLED = "the bundled model"
@@ -65,7 +65,7 @@ class ModelSpec:
         return {"model": self.name or self.title, "revision": self.revision, "dtype": dtype}
 
 
-def tiny_model() -> tuple[Any, PreTrainedTokenizerBase]:
+def tiny_model() -> tuple[Any, PreTrainedTokenizerFast]:
     """Load the bundled (model, tokenizer): a small Llama that writes sloppy English fiction, to try the sampler.
 
     512 positions, including the prompt; float32 on the CPU.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from antislop.data import FOLDER
 from antislop.errors import BanError
@@ -11,6 +11,11 @@ from antislop.files import read_json
 from antislop.lists.ban_list import BanList
 from antislop.matching.bans import Ban
 from antislop.matching.scopes import Scope
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from antislop.matching.options import LoopOptions
 
 
 @cache
@@ -99,7 +104,7 @@ def dashes() -> BanList:
     return BanList(bans, source="dashes")
 
 
-def loops(**options: Any) -> BanList:
+def loops(**options: Unpack[LoopOptions]) -> BanList:
     """Return `Ban.loop()` as a list to add to others.
 
     options: of `Ban.loop`; then="stop" for instance ends a text that goes on looping after `tries` rewinds to a place.

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from antislop.errors import BanError
+from antislop.matching.options import Ending
 from antislop.matching.patterns.pattern import MAX_SPAN, WILDCARD_GAP, Pattern, check_number, find_options, is_visible
 from antislop.matching.patterns.phrase import Phrase, read_phrase
 from antislop.matching.scopes import Scope
 
-Ending: TypeAlias = Literal["", "stop", "force", "concede"]
-"""What follows where a ban has used up its tries; nothing of its own if empty."""
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from antislop.matching.options import CommonOptions, LetterOptions, PatternOptions
+
 TRIES = 3
 
 
@@ -27,7 +31,7 @@ class Ban:
     from_token: index of the first generated token, from 0, in which the ban may begin.
     at_most: number of free occurrences in any `per_words` words, or in the whole text if that is 0.
     then: how it ends where the ban has led back `tries` times to one place, and is completed from there once more.
-        "stop": the text ends at that place. "force": it goes on from there with `force`. "concede": the ban stays in
+        "stop": the text ends there. "force": it goes on from there with `force`. "concede": the ban stays in
         the text. Without it, the sampler's `max_rewinds` and `on_exhausted` apply.
     tries: rewinds to one place that this ban may cause before `then` follows.
     force: what is written there with then="force". Without it, the end of the model's thoughts, by its response
@@ -70,7 +74,7 @@ class Ban:
         tries: int = TRIES,
         force: str = "",
         count: int | None = None,
-        **options: Any,
+        **options: Unpack[PatternOptions],
     ) -> None:
         if not isinstance(pattern, Pattern):
             kind, text = read_phrase(pattern)
@@ -96,7 +100,7 @@ class Ban:
             raise BanError(f"{pattern.describe()} have no text, which exempt, scopes and at_most need: leave these out")
 
     @classmethod
-    def wildcard(cls, phrase: str, *, gap: int = WILDCARD_GAP, **options: Any) -> Ban:
+    def wildcard(cls, phrase: str, *, gap: int = WILDCARD_GAP, **options: Unpack[LetterOptions]) -> Ban:
         r"""Forbid a phrase in which `*` stands for any letters of a word, and alone for one to `gap` words.
 
         options: the other arguments of `Ban`, except edges.
@@ -112,7 +116,9 @@ class Ban:
         return cls(Wildcard(phrase, gap=gap), **options)
 
     @classmethod
-    def words(cls, words: Sequence[str], *, gap: int = 0, skip_stop_words: bool = False, **options: Any) -> Ban:
+    def words(
+        cls, words: Sequence[str], *, gap: int = 0, skip_stop_words: bool = False, **options: Unpack[LetterOptions]
+    ) -> Ban:
         """Forbid words in this order within a sentence, with up to `gap` others between any two of them.
 
         skip_stop_words: don't count articles, pronouns, auxiliaries and the like: published n-gram lists lack these.
@@ -130,7 +136,7 @@ class Ban:
         return cls(Words(" ".join(words), gap=gap, skip_stop_words=skip_stop_words), **options)
 
     @classmethod
-    def regex(cls, pattern: str, *, max_span: int = MAX_SPAN, flags: int = 0, **options: Any) -> Ban:
+    def regex(cls, pattern: str, *, max_span: int = MAX_SPAN, flags: int = 0, **options: Unpack[LetterOptions]) -> Ban:
         r"""Forbid the matches of a regular expression of the package `regex`, in the text as it is, without folding.
 
         max_span: characters that a match, and what it looks ahead to, may cover; longer ones are not seen.
@@ -152,7 +158,12 @@ class Ban:
 
     @classmethod
     def loop(
-        cls, copies: int = 3, min_length: int = 40, max_passage: int = 1000, similarity: int = 80, **options: Any
+        cls,
+        copies: int = 3,
+        min_length: int = 40,
+        max_passage: int = 1000,
+        similarity: int = 80,
+        **options: Unpack[CommonOptions],
     ) -> Ban:
         """Forbid a passage that is written several times in a row, whatever it says, compared under folding.
 
@@ -175,7 +186,7 @@ class Ban:
         return cls(Loop("", copies, min_length, max_passage, similarity), **options)
 
     @classmethod
-    def tokens(cls, token_ids: Sequence[int], **options: Any) -> Ban:
+    def tokens(cls, token_ids: Sequence[int], **options: Unpack[CommonOptions]) -> Ban:
         """Forbid a sequence of token ids, whatever its text: other tokens with the same text stay allowed.
 
         options: the other arguments of `Ban`, except those that need a text: exempt, scopes and at_most.
@@ -186,6 +197,10 @@ class Ban:
         from antislop.matching.patterns.tokens import Tokens, join_ids
 
         return cls(Tokens(join_ids(token_ids)), **options)
+
+    if TYPE_CHECKING:  # without a method of its own here, mypy takes `"a phrase" in bans` for a mistake
+
+        def __eq__(self, other: object) -> bool: ...
 
     @property
     def text(self) -> str:

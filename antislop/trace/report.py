@@ -41,7 +41,7 @@ class Withdrawal(NamedTuple):
     violation: Violation
 
 
-@dataclass
+@dataclass(repr=False)
 class Report:
     """Count the events of a generation.
 
@@ -93,6 +93,12 @@ class Report:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "surfaces": None}
+
+    def __repr__(self) -> str:
+        """Return the counts that are not zero."""
+        blank, names = Report(), [each.name for each in fields(self) if each.repr]
+        shown = [name for name in names if getattr(self, name) != getattr(blank, name)]
+        return f"Report({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
 
     def add(self, event: Event) -> None:
         """Count an event and keep it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import IO, TYPE_CHECKING, Any
 
 from antislop.display import describe_count, make_visible
@@ -36,6 +36,9 @@ class Trace:
     def about(self) -> Mapping[str, Any]:
         """The facts of the call as plain data: model, tokenizer, sampler, settings, versions, seed, record."""
         return self.describe()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Trace, (self.rows, self.bans, self.surfaces, partial(dict, self.about))
 
     @property
     def sequences(self) -> list[list[int]]:

@@ -74,7 +74,7 @@ def write_lines(bans: Iterable[Ban], *, source: str | None = None, license: str 
     for ban in bans:
         line = write_ban(ban)
         _, read = attempt(0, read_ban, line)
-        if read != ban or read.count != ban.count:
+        if not isinstance(read, Ban) or read != ban or read.count != ban.count:
             raise BanError(f"{ban.text[:80]!r} can't be written so that it reads back the same: simplify it")
         yield line
 
