@@ -157,12 +157,15 @@ class Source:
         return "stays"
 
     def end_if(self, outcome: Outcome) -> None:
-        if outcome == "forced":
-            self._force()
-        elif outcome not in ("stays", "rewound"):
-            self.end(outcome)
+        match outcome:
+            case "forced":
+                self._write_forced()
+            case "done" | "exhausted" | "repetition":
+                self.end(outcome)
+            case "stays" | "rewound":
+                pass
 
-    def _force(self) -> None:
+    def _write_forced(self) -> None:
         """Write the tokens that a ban forces; end the text before them if they complete a ban."""
         row, violation, start = self.row, self.judge.ended_by, len(self.row.tokens)
         assert violation is not None, "a ban forces tokens"
