@@ -15,7 +15,7 @@ from antislop.matching.scopes import Scope
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from antislop.matching.options import CommonOptions, LetterOptions, PatternOptions
+    from antislop.matching.options import CommonOptions, LetterOptions, PhraseOptions
 
 TRIES = 3
 
@@ -73,9 +73,9 @@ class Ban:
         then: Ending = "",
         tries: int = TRIES,
         force: str = "",
-        count: int | None = None,
-        **options: Unpack[PatternOptions],
+        **options: Unpack[PhraseOptions],
     ) -> None:
+        count = options.pop("count", None)
         if not isinstance(pattern, Pattern):
             kind, text = read_phrase(pattern)
             pattern = kind.build(text, **options) if options or kind is not Phrase else Phrase(text)

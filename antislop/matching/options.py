@@ -54,3 +54,9 @@ class PatternOptions(TypedDict, total=False):
     min_length: int
     max_passage: int
     similarity: int
+
+
+class PhraseOptions(PatternOptions, total=False):
+    """What `Ban` takes beside the arguments that it names."""
+
+    count: int | None
