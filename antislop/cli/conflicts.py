@@ -110,6 +110,12 @@ CONFLICTS: Mapping[str, Conflicts] = {
         f"both a text and --bans {_READ_ONCE}": When("bans", lambda o: "-" in o.files and _reads_stdin(o)),
         **_TWO_LISTS,
         "--no-bans leaves nothing to search for: leave it out, or add --ban PHRASE": When("no_bans", _bans_nothing),
+        "--glob chooses files in folders, and there is none to search: name a folder, or pass --exclude": When(
+            "glob", lambda o: o.column or not any(Path(name).is_dir() for name in o.files)
+        ),
+        "--context has no lines to show with --column, --count, --quiet or --format: leave one of them out": When(
+            "context", lambda o: o.column or o.count or o.quiet or o.output != "text"
+        ),
     },
     "try": {
         "no text to try the list on: pass --text FILE, or --text - for standard input": When("", lambda o: not o.text),

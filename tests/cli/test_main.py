@@ -94,6 +94,8 @@ EXAMPLES = {
         "x - --bans -",
         "x --no-bans --bans y",
         "x --no-bans",
+        "x -g *.md",
+        "x -C 1 --count",
     ),
     "try": (
         "",

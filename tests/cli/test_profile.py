@@ -277,6 +277,29 @@ def test_texts_of_too_few_prompts_make_an_empty_profile_with_a_hint() -> None:
     assert "nothing comes" not in run("profile", "one.jsonl", "--min-prompts", "1", "-o", "profile.json").stderr
 
 
+def test_a_novel_can_be_one_file_or_one_for_each_chapter() -> None:
+    chapters = [f"{SLOP.format('Oh')} Day {number}.\n" for number in range(8)]
+    Path("chapters").mkdir()
+    for number, chapter in enumerate(chapters):
+        Path(f"chapters/{number}.{'md' if number % 2 else 'txt'}").write_text(chapter, encoding="utf-8")
+    Path("novel.txt").write_text("\n".join(chapters), encoding="utf-8")
+    for source, texts in (("chapters", 8), ("novel.txt", 1)):
+        made = run("profile", source, "-o", "profile.json")
+        profile = Profile.load("profile.json")
+        assert (profile.texts, profile.prompts, profile.made_with["min_prompts"]) == (texts, texts, min(2, texts))
+        assert {entry.texts for entry in profile.entries} == {texts}
+        assert ("a folder with a file for each" in made.stderr) is (texts == 1)
+        assert "fathomless" in run("bans-from", "profile.json").stdout
+    assert "none of" in run("bans-from", "profile.json", "--min-prompts", "2").stderr
+
+
+def test_the_missing_extra_is_named_before_texts_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "wordfreq", None)
+    Path("sloppy.jsonl").write_text("{", encoding="utf-8")
+    said = run("profile", "sloppy.jsonl", "-o", "profile.json").stderr.splitlines()
+    assert "antislop bans-from can't make a list of the profile: pip install" in said[0] and "sloppy.jsonl:1" in said[1]
+
+
 @pytest.mark.parametrize("command", [["lint"], ["try", "--text", "plain.jsonl"]])
 def test_a_profile_used_as_a_list_is_recognized(command: list[str]) -> None:
     run("profile", "sloppy.jsonl", "-o", "profile.json")
