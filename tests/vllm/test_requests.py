@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import antislop.vllm
-from antislop import BanList
+from antislop import Ban, BanList
 from antislop.errors import InputError
 from antislop.hf.compiled_bans import CompiledBans
 from antislop.vllm import banning
@@ -64,6 +64,7 @@ def test_equal_requests_share_what_they_ask_for() -> None:
         ({"exempt": ["a" * 257]}, {}, "257 characters in one phrase are too many"),
         ({"bans": [{"text": "a" * 1001, "kind": "regex"}]}, {}, "1,001 characters in one regex are too many"),
         (" " * 2**20 + "{}", {}, "1,048,578 characters of JSON are too many for a request: at most 1,048,576"),
+        ({"bans": [{"text": "a", "then": "force", "force": "b"}]}, {}, "inside vLLM no text can be forced: choose"),
         ({"bans": [{"text": "a", "exempt": 5}]}, {}, "exempt of 'a' is 5; a list was expected"),
     ],
 )
@@ -139,6 +140,7 @@ def test_without_the_modules_of_vllm_one_sentence_says_what_to_install(monkeypat
         ({"on_greedy": "write"}, "on_greedy is 'write'; it is one of 'refuse', 'pass'"),
         ({"on_exhausted": "raise"}, "on_exhausted is 'raise'; it is one of 'concede', 'stop'"),
         ({"resume": "cut"}, "resume is 'cut'"),
+        ({"bans": [Ban("a", then="force", force="b")]}, "'a' has then='force', and inside vLLM"),
         ({"max_rewind": 3}, "has 'max_rewind', which is none of"),
     ],
 )
