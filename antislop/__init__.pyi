@@ -28,6 +28,7 @@ from .lists.bundled import (
     default_bans as default_bans,
     held_out_bans as held_out_bans,
     loops as loops,
+    repeats as repeats,
 )
 from .matching.bans import Ban as Ban, Match as Match
 from .matching.scopes import Scope as Scope

@@ -25,7 +25,7 @@ from antislop.cli.terminal import (
 from antislop.display import make_visible
 from antislop.errors import InputError
 from antislop.lists.ban_list import BanList
-from antislop.lists.bundled import dashes, loops
+from antislop.lists.bundled import dashes, loops, repeats
 from antislop.records.texts import AnyText, LongText, cut, open_texts
 
 if TYPE_CHECKING:
@@ -85,6 +85,9 @@ class ScaleOptions:
         list[Path] | None, typer.Option(metavar="LIST", help="Also count the hits of this list of bans. Repeatable.")
     ] = None
     loops: Annotated[bool, typer.Option("--loops", help="Also count passages written 3 times in a row.")] = False
+    repeats: Annotated[
+        bool, typer.Option("--repeats", help="Also count 8 words in a row that the text contains already.")
+    ] = False
     no_dashes: Annotated[
         bool, typer.Option("--no-dashes", help="Also count the dashes that other commands ban by this option.")
     ] = False
@@ -143,6 +146,8 @@ def measure(
     lists = _load_lists(scales.bans or [], lenient=scales.lenient)
     if scales.loops:
         lists["loops"] = loops()
+    if scales.repeats:
+        lists["repeats"] = repeats()
     if scales.no_dashes:
         lists["dashes"] = dashes()
     tallies = _tally(_read_groups(files, grouping), scale, lists)

@@ -39,7 +39,7 @@ LANGUAGE_SAMPLE = 1000
 ENGLISH_STOP_SHARE = 0.25
 """Share of stop words above which texts count as English; about 0.45 in English prose."""
 
-_COUNTS = ("violations", "withdrawn", "conceded")
+_COUNTS = ("violations", "withdrawn", "conceded", "rewinds_by_part")
 _OWN_NAME = re.compile(r"data-[a-z-]*\d{5,}-of-\d{5,}\.parquet|bans\.txt")
 _SIZES = ("n<1K", "1K<n<10K", "10K<n<100K", "100K<n<1M", "1M<n<10M", "10M<n<100M", "100M<n<1B")
 
@@ -73,8 +73,9 @@ Those of the prompts; `prompt`, `response`, `messages` if the prompt was a chat;
 which decide a response together with the settings above; `status` ("ok", "error", "conceded" for a response in which a
 banned phrase stays because no alternative was left, or "cut" for one that ended before its grammar) and `error`;
 `reason`, why the text ended ("done", or "repetition" or "exhausted" for one that a ban ended);
-`tokens`, `prompt_tokens`, `withdrawn_tokens`; per ban `violations`, `withdrawn` tokens, and `conceded`; `seconds` from
-the prompt to the end; `grammar`, a fingerprint, if there was one.
+`tokens`, `prompt_tokens`, `withdrawn_tokens`; per ban `violations`, `withdrawn` tokens, and `conceded`;
+`rewinds_by_part` of a message, if there were any; `seconds` from the prompt to the end; `grammar`, a fingerprint, if
+there was one.
 
 {pairs}## License and limits
 

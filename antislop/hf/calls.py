@@ -24,7 +24,7 @@ from antislop.errors import InputError
 from antislop.hf.model import device_of, prompt_mask
 from antislop.hf.private import pad_token_of
 from antislop.hf.refusals import PER_PROMPT, PromptError, check_model, refuse_arguments
-from antislop.processors.samplers import CountPenaltyLogitsProcessor
+from antislop.processors.samplers import CountPenaltyLogitsProcessor, MinKeepLogitsProcessor, apply_min_keep
 from antislop.records.chats import check_variables, is_chat, render_chat
 
 CallInput: TypeAlias = str | Tensor | Sequence[Mapping[str, Any]]
@@ -75,6 +75,8 @@ class Call:
         **model_kwargs: Any,
     ) -> Call:
         length = input_ids.shape[1]
+        if any(isinstance(each, MinKeepLogitsProcessor) for each in logits_processor):
+            logits_processor = LogitsProcessorList(apply_min_keep(logits_processor))
         processors = LogitsProcessorList(
             each.after_prompt(length) if isinstance(each, CountPenaltyLogitsProcessor) else each
             for each in logits_processor

@@ -113,3 +113,13 @@ def loops(**options: Unpack[LoopOptions]) -> BanList:
     [(20, 60)]
     """
     return BanList([Ban.loop(**options)], source="loops")
+
+
+def repeats() -> BanList:
+    """Return `Ban.repeat()` as a list to add to others.
+
+    >>> text = "He ran to the old door of the house. She ran to the old door of the house, too."
+    >>> [match[1:] for match in repeats().find(text)]
+    [(41, 73)]
+    """
+    return BanList([Ban.repeat()], source="repeats")

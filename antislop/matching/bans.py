@@ -15,7 +15,7 @@ from antislop.matching.scopes import Scope
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from antislop.matching.options import CommonOptions, LetterOptions, PhraseOptions
+    from antislop.matching.options import CommonOptions, LetterOptions, PhraseOptions, RepeatOf
 
 TRIES = 3
 
@@ -184,6 +184,26 @@ class Ban:
         from antislop.matching.patterns.loop import Loop
 
         return cls(Loop("", copies, min_length, max_passage, similarity), **options)
+
+    @classmethod
+    def repeat(cls, words: int = 8, of: RepeatOf = "text", **options: Unpack[CommonOptions]) -> Ban:
+        """Forbid to write words again, in the same order, compared under folding, whatever is between them.
+
+        words: number in a row that is a repeat, from 2 on.
+        of: where they stand already: "text" is what was written so far, "prompt" all before it, and "both" either.
+        options: the other arguments of `Ban`; exempt names, for example.
+
+        The occurrence begins with the first of the words. `BanList.find` knows no prompt. Raises `BanError` for values
+        out of range.
+
+        >>> from antislop import BanList
+        >>> text = "It was a cold and dark night. So it was a cold, and dark, day."
+        >>> [match[1:] for match in BanList([Ban.repeat(words=5)]).find(text)]
+        [(33, 51)]
+        """
+        from antislop.matching.patterns.repeat import Repeat
+
+        return cls(Repeat("", words, of), **options)
 
     @classmethod
     def tokens(cls, token_ids: Sequence[int], **options: Unpack[CommonOptions]) -> Ban:

@@ -8,6 +8,9 @@ from typing import Literal, TypeAlias, TypedDict
 from antislop.matching.folding import Edges
 from antislop.matching.scopes import Scope
 
+RepeatOf = Literal["text", "prompt", "both"]
+"""Where the words of a repeat stand already: in what was written so far, in the prompt, or in either."""
+
 Ending: TypeAlias = Literal["", "stop", "force", "concede"]
 """What follows where a ban has used up its tries; nothing of its own if empty."""
 
@@ -54,6 +57,8 @@ class PatternOptions(TypedDict, total=False):
     min_length: int
     max_passage: int
     similarity: int
+    words: int
+    of: RepeatOf
 
 
 class PhraseOptions(PatternOptions, total=False):

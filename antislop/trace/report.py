@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -47,6 +48,7 @@ class Report:
 
     violations: bans that were completed and not admitted by their weight: rewinds and concessions.
     rewinds: rewinds because of a violation.
+    rewinds_by_part: these, by the `Rewound.part` in which the ban begins; empty if the parts are not known.
     withdrawn_tokens: tokens that these rewinds removed from the text.
     conceded: bans left in the text because every alternative was banned as well.
     admitted: bans left in the text because their weight allows it.
@@ -87,6 +89,7 @@ class Report:
     reason: Reason | None = None
     withdrawn: list[Withdrawal] = field(default_factory=list, repr=False)
     endings: list[Violation] = field(default_factory=list)
+    rewinds_by_part: Counter[str] = field(default_factory=Counter)
     let_through: list[Conceded | Admitted] = field(default_factory=list, repr=False)
     events: list[Event] = field(default_factory=list, repr=False)
     surfaces: Surfaces | None = field(default=None, repr=False, compare=False)
@@ -128,6 +131,8 @@ class Report:
             case Rewound(length, tokens, violation):
                 self.violations += 1
                 self.rewinds += 1
+                if event.part is not None:
+                    self.rewinds_by_part[event.part] += 1
                 self.withdrawn_tokens += len(tokens)
                 text = None if self.surfaces is None else decode(self.surfaces, tokens)
                 self.withdrawn.append(Withdrawal(text, length, violation))
@@ -165,6 +170,7 @@ class Report:
         """
         return {
             **{name: getattr(self, name) for name in _COUNTS},
+            **({"rewinds_by_part": dict(self.rewinds_by_part)} if self.rewinds_by_part else {}),
             "reason": self.reason,
             "endings": list(map(_describe_violation, self.endings)),
             "timed_out": [ban.text for ban in self.timed_out],
@@ -192,7 +198,8 @@ class Report:
         withdrawn = [withdrawal for report in reports for withdrawal in report.withdrawn]
         endings = [violation for report in reports for violation in report.endings]
         counts = {name: sum(getattr(report, name) for report in reports) for name in _COUNTS}
-        return cls(**counts, timed_out=timed_out, withdrawn=withdrawn, endings=endings)
+        parts = sum((report.rewinds_by_part for report in reports), Counter[str]())
+        return cls(**counts, rewinds_by_part=parts, timed_out=timed_out, withdrawn=withdrawn, endings=endings)
 
     @classmethod
     def of(cls, events: Sequence[Event], *, surfaces: Surfaces | None = None) -> Report:

@@ -521,6 +521,8 @@ def test_phrases_are_added_to_the_list_of_any_source() -> None:
     assert len(find("--no-bans", "--ban", "cat", "--constructions")) == 2  # "not a cat, but a mouse" holds a cat
     looping = invoke("scan", "-", "--no-bans", "--loops", stdin="He ran to the door. " * 3)
     assert looping.stdout == "<stdin>:1:21: a passage 3 times in a row\n"
+    repeating = invoke("scan", "-", "--no-bans", "--repeats", stdin="He ran to the door and saw a cat. " * 2)
+    assert repeating.stdout == "<stdin>:1:35: 8 words of the text again\n"
     dashed = invoke("scan", "-", "--no-bans", "--no-dashes", stdin="A well-known cat—and a mouse - ran.")
     assert [line.split(": ")[0] for line in dashed.stdout.splitlines()] == ["<stdin>:1:17", "<stdin>:1:29"]
 

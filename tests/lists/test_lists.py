@@ -135,8 +135,15 @@ _loops = st.builds(
     st.integers(5, 99),
     _rules.map(lambda rules: {name: value for name, value in rules.items() if name != "case_sensitive"}),
 )
+_repeats = st.builds(
+    lambda words, of, rules: Ban.repeat(words, of, **rules),
+    st.integers(2, 1000),
+    st.sampled_from(["text", "prompt", "both"]),
+    _rules.map(lambda rules: {name: value for name, value in rules.items() if name != "case_sensitive"}),
+)
 _bans = (
     _loops
+    | _repeats
     | st.builds(lambda kind, rules: kind[0](kind[1], **kind[2], **rules), _kinds, _rules)
     | st.builds(
         Ban.tokens,

@@ -234,6 +234,19 @@ class TextSearch(ABC, Generic[S]):
     def forget(self, state: S) -> S:
         """Return the state after the same text, in which no later match may begin."""
 
+    @property
+    def prompt_start(self) -> S:
+        """The state before a prompt."""
+        return self.start
+
+    def leave_prompt(self, state: S) -> S:
+        """Return the state at the end of a prompt, after which the text begins."""
+        return state
+
+    def restart(self, state: S) -> S:  # noqa: ARG002
+        """Return the state after a special token, which no occurrence extends across."""
+        return self.start
+
     def begin(self) -> None:
         """Begin a text that is unrelated to earlier ones."""
         return

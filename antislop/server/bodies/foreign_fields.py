@@ -136,7 +136,6 @@ IGNORED = {
     "mirostat": (0, False),
     "mirostat_mode": (0,),
     "penalty_alpha": (0,),
-    "min_keep": (0, 1),
     "n_probs": (0,),
     "store": (False,),
     "service_tier": ("auto", "default"),
