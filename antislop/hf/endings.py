@@ -9,7 +9,6 @@ from transformers import PreTrainedTokenizerBase
 
 from antislop.errors import BanError
 from antislop.hf.response_templates import (
-    THOUGHTS,
     chat_scope,
     find_response_template,
     read_response_template,
@@ -17,6 +16,7 @@ from antislop.hf.response_templates import (
 from antislop.hf.vocabulary import Vocabulary
 from antislop.lists.ban_list import BanList
 from antislop.matching.bans import Ban
+from antislop.matching.scopes import THOUGHTS
 
 
 def name_forced(bans: BanList, tokenizer: PreTrainedTokenizerBase) -> BanList:
