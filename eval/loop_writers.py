@@ -1,0 +1,144 @@
+"""The ways to write texts that may loop, and the texts, which are kept so that an interrupted run goes on."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import islice, product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import antislop
+from antislop import AntiSlop, BanList
+from antislop.hf import find_breakers
+from antislop.processors import DryLogitsProcessor
+from antislop.trace.events import Drawn, Event, Rewound, Settled
+from eval.habits import list_openings
+from eval.speed.measuring import Subject
+from eval.writers import FIRST_SEED, Task, write_plain
+
+ROWS = 20  # texts that are written at once
+
+
+@dataclass(frozen=True)
+class Text:
+    """What one way wrote after one opening.
+
+    ended: whether it ended by itself.
+    held: how often so many tokens were held back from a stream after a token, by their number; empty without bans.
+    """
+
+    opening: str
+    text: str
+    tokens: list[int]
+    ended: bool
+    withdrawn: int = 0
+    conceded: int = 0
+    held: Mapping[str, int] = field(default_factory=dict)
+
+
+class Arm(NamedTuple):
+    """A way to write: a sampler with bans, or settings of `generate` without one."""
+
+    label: str
+    bans: Callable[[], BanList] | None = None
+    settings: Callable[[Subject], dict[str, Any]] = lambda subject: {}
+
+
+def make_dry(subject: Subject) -> dict[str, Any]:
+    """Return the setting for DRY as it is usual: 0.8, 1.75 and 2, over the whole text, with llama.cpp's breakers."""
+    breakers = find_breakers(subject.tokenizer)
+    return {"logits_processor": [DryLogitsProcessor(0.8, breakers=breakers, pad_token_id=subject.pad)]}
+
+
+ARMS = {
+    "plain": Arm("plain"),
+    "penalty": Arm("repetition_penalty 1.1", settings=lambda subject: {"repetition_penalty": 1.1}),
+    "ngrams": Arm("no_repeat_ngram_size 4", settings=lambda subject: {"no_repeat_ngram_size": 4}),
+    "dry": Arm("DRY 0.8 / 1.75 / 2", settings=make_dry),
+    "loops": Arm("loops()", bans=antislop.loops),
+}
+GREEDY = 0.0
+TEMPERATURES = {GREEDY: "greedy", 0.3: "temperature 0.3"}
+
+
+def choose_openings(count: int) -> list[str]:
+    """Return openings for stories and other texts in equal shares; fewer are not the first of more."""
+    openings = list_openings()
+    return [openings[i * len(openings) // count] for i in range(count)]
+
+
+def write_texts(
+    subject: Subject, arm: str, temperature: float, openings: Sequence[str], folder: Path, *, seed: int
+) -> list[Text]:
+    """Return a text for each opening; those that an earlier run wrote are read from the folder.
+
+    Texts end with the model's end token, or at `subject.tokens`.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{subject.name}-{subject.tokens}-{len(openings)}-{temperature}-{arm}-{seed}.jsonl"
+    texts = [Text(**json.loads(line)) for line in path.open(encoding="utf-8")] if path.exists() else []
+    write = _write_with_bans if ARMS[arm].bans else _write_without
+    while len(texts) < len(openings):
+        batch = openings[len(texts) : len(texts) + ROWS]
+        written = list(write(subject, ARMS[arm], temperature, batch, seed=seed * FIRST_SEED + len(texts)))
+        with path.open("a", encoding="utf-8") as file:
+            file.writelines(json.dumps(asdict(text)) + "\n" for text in written)
+        texts += written
+    return texts
+
+
+def _write_without(
+    subject: Subject, arm: Arm, temperature: float, openings: Sequence[str], *, seed: int
+) -> Iterator[Text]:
+    prompts = [list(subject.tokenizer(opening)["input_ids"]) for opening in openings]
+    task = Task(subject, prompts, seed, lambda: None)
+    settings = _choose_settings(subject, temperature) | arm.settings(subject)
+    ends = settings["eos_token_id"]
+    for opening, row in zip(openings, write_plain(task, rows=ROWS, **settings).texts, strict=True):
+        length = next((i for i, token in enumerate(row) if token == ends), len(row))
+        text = str(subject.tokenizer.decode(row[:length], skip_special_tokens=True))
+        yield Text(opening, text, row[:length], length < len(row))
+
+
+def _write_with_bans(
+    subject: Subject, arm: Arm, temperature: float, openings: Sequence[str], *, seed: int
+) -> Iterator[Text]:
+    assert arm.bans is not None
+    sampler = AntiSlop(subject.tokenizer, arm.bans())
+    settings = subject.settings() | _choose_settings(subject, temperature) | {"record": "events"}
+    del settings["return_dict_in_generate"]
+    written = sampler.generate_many(
+        subject.model, list(openings), batch_size=ROWS, seeds=range(seed, seed + len(openings)), **settings
+    )
+    for done in sorted(written, key=lambda text: text.number):
+        report, ends = done.report, settings["eos_token_id"]
+        held = {str(size): times for size, times in count_held(report.events).items()}
+        tokens = [token for token in done.tokens if token != ends]
+        ended = len(tokens) < subject.tokens
+        yield Text(
+            openings[done.number], done.text, tokens, ended, report.withdrawn_tokens, report.conceded, held
+        )
+
+
+def count_held(events: Sequence[Event]) -> Counter[int]:
+    """Return how often so many tokens were held back from a stream after a token was drawn and not withdrawn."""
+    held: Counter[int] = Counter()
+    length = settled = 0
+    for event, after in zip(events, [*events[1:], None], strict=True):
+        if isinstance(event, Rewound):
+            length = event.length
+            continue
+        length += isinstance(event, Drawn)
+        settled += len(event.tokens) if isinstance(event, Settled) else 0
+        if isinstance(event, (Drawn, Settled)) and isinstance(after, Drawn):
+            held[length - settled] += 1
+    return held
+
+
+def _choose_settings(subject: Subject, temperature: float) -> dict[str, Any]:
+    end: Any = subject.model.generation_config.eos_token_id  # type: ignore[union-attr]
+    drawn = {"do_sample": True, "temperature": temperature} if temperature > GREEDY else {"do_sample": False}
+    return {"eos_token_id": end, "temperature": None, "top_k": 0, **drawn}

@@ -1,0 +1,58 @@
+"""How a text ends: in a loop or not, by a measure of its own and by `antislop.loops()`, and how much it repeats."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import antislop
+from eval.qualities import measure_distinct
+
+LAST = 300
+"""Characters at the end of a text that a loop reaches, and that are compared with those a passage earlier."""
+LONGEST = 1000
+"""Characters of a passage."""
+ALIKE = 0.9
+"""The share of characters that equal those a passage earlier from which on a text ends in a loop."""
+LOOPED = 5 * LONGEST
+"""Characters within which `antislop.loops()` finds a loop, however long its passage."""
+
+
+def ends_in_copies(text: str) -> bool:
+    """Return whether a text's end consists of copies of a passage, without any rule of `antislop.loops()`.
+
+    >>> ends_in_copies("He slept. " * 40)
+    True
+    >>> ends_in_copies(" ".join(map(str, range(400))))
+    False
+    """
+    return measure_copying(text) >= ALIKE
+
+
+def measure_copying(text: str) -> float:
+    """Return the largest share, over all passages' lengths, of characters at the end that equal those a passage earlier.
+
+    The end is two passages long, and `LAST` characters or more, so a loop has three copies at least.
+    """
+    signs = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
+    shares = [0.0]
+    for period in range(1, LONGEST + 1):
+        size = max(LAST, 2 * period)
+        if size + period > len(signs):
+            break
+        shares.append(float((signs[-size:] == signs[-size - period : -period]).mean()))
+    return max(shares)
+
+
+def ends_in_loop(text: str) -> bool:
+    """Return whether `antislop.loops()` finds a loop that reaches into the last `LAST` characters.
+
+    Loops are found one after the other, so the search begins at several places: one loop must not hide the next.
+    """
+    find, text = antislop.loops().find, text[-LOOPED:]
+    sizes = range(LAST, len(text) + LAST, LAST) if find(text) else ()
+    return any(match.end > min(size, len(text)) - LAST for size in sizes for match in find(text[-size:]))
+
+
+def measure_own_distinct(text: str, n: int) -> float:
+    """Return the share of distinct n-grams of words of one text; 1.0 if it is shorter."""
+    return measure_distinct([text], n) or 1.0
