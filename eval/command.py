@@ -119,7 +119,9 @@ def answer_question(
     finally:
         gc.unfreeze()
     seconds = time.perf_counter() - began
-    path = write_answer(answered, out, command=spell_command(name, asked, options), setting=asked.setting, seconds=seconds)
+    path = write_answer(
+        answered, out, command=spell_command(name, asked, options), setting=asked.setting, seconds=seconds
+    )
     Console(width=None if sys.stdout.isatty() else 160).print(Markdown(path.read_text(encoding="utf-8")))
     return 0
 

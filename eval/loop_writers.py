@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import islice, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +19,8 @@ from eval.habits import list_openings
 from eval.speed.measuring import Subject
 from eval.writers import FIRST_SEED, Task, write_plain
 
-ROWS = 20  # texts that are written at once
+ROWS = 25  # texts that are written at once
+LARGE_ROWS = 10  # the same with a large model
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Arm(NamedTuple):
 
     label: str
     bans: Callable[[], BanList] | None = None
-    settings: Callable[[Subject], dict[str, Any]] = lambda subject: {}
+    settings: Callable[[Subject], dict[str, Any]] = lambda _: {}
 
 
 def make_dry(subject: Subject) -> dict[str, Any]:
@@ -55,8 +56,8 @@ def make_dry(subject: Subject) -> dict[str, Any]:
 
 ARMS = {
     "plain": Arm("plain"),
-    "penalty": Arm("repetition_penalty 1.1", settings=lambda subject: {"repetition_penalty": 1.1}),
-    "ngrams": Arm("no_repeat_ngram_size 4", settings=lambda subject: {"no_repeat_ngram_size": 4}),
+    "penalty": Arm("repetition_penalty 1.1", settings=lambda _: {"repetition_penalty": 1.1}),
+    "ngrams": Arm("no_repeat_ngram_size 4", settings=lambda _: {"no_repeat_ngram_size": 4}),
     "dry": Arm("DRY 0.8 / 1.75 / 2", settings=make_dry),
     "loops": Arm("loops()", bans=antislop.loops),
 }
@@ -65,9 +66,10 @@ TEMPERATURES = {GREEDY: "greedy", 0.3: "temperature 0.3"}
 
 
 def choose_openings(count: int) -> list[str]:
-    """Return openings for stories and other texts in equal shares; fewer are not the first of more."""
+    """Return openings for stories and other texts in any order; fewer are the first of more."""
     openings = list_openings()
-    return [openings[i * len(openings) // count] for i in range(count)]
+    random.Random(0).shuffle(openings)
+    return openings[:count]
 
 
 def write_texts(
@@ -78,16 +80,18 @@ def write_texts(
     Texts end with the model's end token, or at `subject.tokens`.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{subject.name}-{subject.tokens}-{len(openings)}-{temperature}-{arm}-{seed}.jsonl"
-    texts = [Text(**json.loads(line)) for line in path.open(encoding="utf-8")] if path.exists() else []
+    path = folder / f"{subject.name}-{subject.tokens}-{temperature}-{arm}-{seed}.jsonl"
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    texts = [Text(**json.loads(line)) for line in lines]
     write = _write_with_bans if ARMS[arm].bans else _write_without
+    rows = LARGE_ROWS if subject.is_large else ROWS
     while len(texts) < len(openings):
-        batch = openings[len(texts) : len(texts) + ROWS]
+        batch = openings[len(texts) : len(texts) + rows]
         written = list(write(subject, ARMS[arm], temperature, batch, seed=seed * FIRST_SEED + len(texts)))
         with path.open("a", encoding="utf-8") as file:
             file.writelines(json.dumps(asdict(text)) + "\n" for text in written)
         texts += written
-    return texts
+    return texts[: len(openings)]
 
 
 def _write_without(
@@ -97,7 +101,7 @@ def _write_without(
     task = Task(subject, prompts, seed, lambda: None)
     settings = _choose_settings(subject, temperature) | arm.settings(subject)
     ends = settings["eos_token_id"]
-    for opening, row in zip(openings, write_plain(task, rows=ROWS, **settings).texts, strict=True):
+    for opening, row in zip(openings, write_plain(task, rows=len(prompts), **settings).texts, strict=True):
         length = next((i for i, token in enumerate(row) if token == ends), len(row))
         text = str(subject.tokenizer.decode(row[:length], skip_special_tokens=True))
         yield Text(opening, text, row[:length], length < len(row))
@@ -108,19 +112,17 @@ def _write_with_bans(
 ) -> Iterator[Text]:
     assert arm.bans is not None
     sampler = AntiSlop(subject.tokenizer, arm.bans())
-    settings = subject.settings() | _choose_settings(subject, temperature) | {"record": "events"}
+    settings = subject.settings() | _choose_settings(subject, temperature)
     del settings["return_dict_in_generate"]
     written = sampler.generate_many(
-        subject.model, list(openings), batch_size=ROWS, seeds=range(seed, seed + len(openings)), **settings
+        subject.model, list(openings), batch_size=len(openings), seeds=range(seed, seed + len(openings)), **settings
     )
     for done in sorted(written, key=lambda text: text.number):
         report, ends = done.report, settings["eos_token_id"]
         held = {str(size): times for size, times in count_held(report.events).items()}
         tokens = [token for token in done.tokens if token != ends]
         ended = len(tokens) < subject.tokens
-        yield Text(
-            openings[done.number], done.text, tokens, ended, report.withdrawn_tokens, report.conceded, held
-        )
+        yield Text(openings[done.number], done.text, tokens, ended, report.withdrawn_tokens, report.conceded, held)
 
 
 def count_held(events: Sequence[Event]) -> Counter[int]:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import numpy as np
+import torch
 
 import antislop
 from eval.qualities import measure_distinct
+from eval.speed.measuring import Subject
 
 LAST = 300
 """Characters at the end of a text that a loop reaches, and that are compared with those a passage earlier."""
@@ -15,6 +20,17 @@ ALIKE = 0.9
 """The share of characters that equal those a passage earlier from which on a text ends in a loop."""
 LOOPED = 5 * LONGEST
 """Characters within which `antislop.loops()` finds a loop, however long its passage."""
+
+
+class Ending(NamedTuple):
+    """Whether a text ends in a loop, by two measures."""
+
+    is_copied: bool
+    is_loop: bool
+
+
+def find_ending(text: str) -> Ending:
+    return Ending(ends_in_copies(text), ends_in_loop(text))
 
 
 def ends_in_copies(text: str) -> bool:
@@ -28,15 +44,15 @@ def ends_in_copies(text: str) -> bool:
     return measure_copying(text) >= ALIKE
 
 
-def measure_copying(text: str) -> float:
-    """Return the largest share, over all passages' lengths, of characters at the end that equal those a passage earlier.
+def measure_copying(text: str, *, last: int = LAST) -> float:
+    """Return the share of characters at the end that equal those a passage earlier, largest over passages' lengths.
 
-    The end is two passages long, and `LAST` characters or more, so a loop has three copies at least.
+    The end is two passages long, and `last` characters or more, so a loop has three copies at least.
     """
     signs = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
     shares = [0.0]
     for period in range(1, LONGEST + 1):
-        size = max(LAST, 2 * period)
+        size = max(last, 2 * period)
         if size + period > len(signs):
             break
         shares.append(float((signs[-size:] == signs[-size - period : -period]).mean()))
@@ -56,3 +72,12 @@ def ends_in_loop(text: str) -> bool:
 def measure_own_distinct(text: str, n: int) -> float:
     """Return the share of distinct n-grams of words of one text; 1.0 if it is shorter."""
     return measure_distinct([text], n) or 1.0
+
+
+@torch.no_grad()
+def read_end(subject: Subject, opening: str, tokens: Sequence[int], *, last: int) -> float:
+    """Return the nats per token of a text's last tokens under the untouched model, given its opening and the others."""
+    ids = torch.tensor([[*subject.tokenizer(opening)["input_ids"], *tokens]])
+    count = min(last, len(tokens))
+    own = torch.log_softmax(subject.model(ids, logits_to_keep=count + 1).logits[0, :-1].float(), dim=-1)
+    return -float(own.gather(1, ids[0, -count:, None]).mean())
