@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import random
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +13,6 @@ import antislop
 from antislop import AntiSlop, BanList
 from antislop.hf import find_breakers
 from antislop.processors import DryLogitsProcessor
-from antislop.trace.events import Drawn, Event, Rewound, Settled
 from eval.habits import list_openings
 from eval.speed.measuring import Subject
 from eval.writers import FIRST_SEED, Task, write_plain
@@ -28,7 +26,6 @@ class Text:
     """What one way wrote after one opening.
 
     ended: whether it ended by itself.
-    held: how often so many tokens were held back from a stream after a token, by their number; empty without bans.
     """
 
     opening: str
@@ -37,7 +34,6 @@ class Text:
     ended: bool
     withdrawn: int = 0
     conceded: int = 0
-    held: Mapping[str, int] = field(default_factory=dict)
 
 
 class Arm(NamedTuple):
@@ -119,25 +115,9 @@ def _write_with_bans(
     )
     for done in sorted(written, key=lambda text: text.number):
         report, ends = done.report, settings["eos_token_id"]
-        held = {str(size): times for size, times in count_held(report.events).items()}
         tokens = [token for token in done.tokens if token != ends]
         ended = len(tokens) < subject.tokens
-        yield Text(openings[done.number], done.text, tokens, ended, report.withdrawn_tokens, report.conceded, held)
-
-
-def count_held(events: Sequence[Event]) -> Counter[int]:
-    """Return how often so many tokens were held back from a stream after a token was drawn and not withdrawn."""
-    held: Counter[int] = Counter()
-    length = settled = 0
-    for event, after in zip(events, [*events[1:], None], strict=True):
-        if isinstance(event, Rewound):
-            length = event.length
-            continue
-        length += isinstance(event, Drawn)
-        settled += len(event.tokens) if isinstance(event, Settled) else 0
-        if isinstance(event, (Drawn, Settled)) and isinstance(after, Drawn):
-            held[length - settled] += 1
-    return held
+        yield Text(openings[done.number], done.text, tokens, ended, report.withdrawn_tokens, report.conceded)
 
 
 def _choose_settings(subject: Subject, temperature: float) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from eval.command import Work, answer_question, describe_size
 from eval.loop_writers import ARMS, GREEDY, TEMPERATURES, Text, choose_openings, write_texts
 from eval.people import quote
 from eval.qualities import estimate
-from eval.repetition import Ending, find_ending, measure_own_distinct, read_end
+from eval.repetition import HELD, Ending, count_held, describe_held, find_ending, measure_own_distinct, read_end
 from eval.reporting import Answer, Cell, Table
 from eval.speed.measuring import Subject
 
@@ -40,10 +40,10 @@ class Size(NamedTuple):
 
 
 SIZES = {
-    "full": Size(200, 480, 20),  # the bundled model has 512 positions
+    "full": Size(200, 480, 10),  # the bundled model has 512 positions
     "quick": Size(10, 200, 4),
     "smallest": Size(2, 24, 2),
-    "large, full": Size(20, 1000, 8),
+    "large, full": Size(20, 1000, 5),
 }
 OPTIONS = {
     "texts": {"type": int, "help": "of each arm and temperature (default: by setting)"},
@@ -74,7 +74,8 @@ NOTES = (
     "the texts. NLL: minus the logarithm of the tokens' probabilities under the untouched model, given all before; of "
     "the first texts only. A loop is likely once it has begun: its NLL is near 0, and less is not better.",
     "DRY: as in llama.cpp, over prompt and text, with its usual breakers (line feed, colon, quote, asterisk).",
-    "Held back: tokens that a stream has not yet shown after a token, those included that became part of a loop.",
+    "Held back: how many tokens a stream of the texts under loops() has not yet shown after each of their tokens; "
+    "1 is the least, with any list.",
 )
 LIMITS = (
     "These are small base models that write from openings alone, without truncation. Models that follow instructions "
@@ -100,11 +101,12 @@ def answer(work: Work) -> Answer:
             rows = [describe(subject, arm, texts[arm], endings[arm], size, work.seed) for arm in texts]
             tables.append(Table(title, COLUMNS, rows))
             verdicts += judge(title, endings)
-            held += [[title, *describe_held(own)] for own in texts.values() if any(text.held for text in own)]
+            sizes = [size for text in texts.get("loops", ()) for size in count_held(subject, text.opening, text.tokens)]
+            held += [[title, *describe_held(sizes)]] if sizes else []
             own_shares = {arm: float(np.mean([ending.is_copied for ending in own])) for arm, own in endings.items()}
             shares.setdefault(subject.name, {})[temperature] = own_shares
         tables += show_texts(subject.name, written.get(GREEDY, {}))
-    tables.append(Table("Held back from streams, tokens", ("texts", "median", "99 of 100", "mean"), held))
+    tables.append(Table("Held back from streams, tokens", HELD, held))
     work.out.mkdir(parents=True, exist_ok=True)
     draw_plot(shares, work.out / "loops.svg")
     return Answer("loops", QUESTION, [t for t in tables if t.rows], verdicts, LIMITS, notes, settings, "loops.svg")
@@ -180,13 +182,6 @@ def judge(title: str, endings: Mapping[str, Sequence[Ending]]) -> list[str]:
             0, f"{title}: {looping} of {len(own)} texts end in a loop under loops(), by any measure ({met})."
         )
     return verdicts
-
-
-def describe_held(texts: Sequence[Text]) -> list[Cell]:
-    """Return the median, the 99th percentile and the mean of the tokens held back."""
-    held = sum((Counter({int(size): times for size, times in text.held.items()}) for text in texts), Counter[int]())
-    sizes = np.repeat(list(held), list(held.values()))
-    return [float(np.median(sizes)), float(np.percentile(sizes, 99)), float(sizes.mean())]
 
 
 def show_texts(name: str, texts: Mapping[str, Sequence[Text]]) -> list[Table]:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 import antislop
+from antislop import AntiSlop
 from eval.qualities import measure_distinct
 from eval.speed.measuring import Subject
 
@@ -20,6 +21,8 @@ ALIKE = 0.9
 """The share of characters that equal those a passage earlier from which on a text ends in a loop."""
 LOOPED = 5 * LONGEST
 """Characters within which `antislop.loops()` finds a loop, however long its passage."""
+HELD = ("texts", "median", "99 of 100", "mean")
+"""What `describe_held` returns, after a title."""
 
 
 class Ending(NamedTuple):
@@ -81,3 +84,17 @@ def read_end(subject: Subject, opening: str, tokens: Sequence[int], *, last: int
     count = min(last, len(tokens))
     own = torch.log_softmax(subject.model(ids, logits_to_keep=count + 1).logits[0, :-1].float(), dim=-1)
     return -float(own.gather(1, ids[0, -count:, None]).mean())
+
+
+def count_held(subject: Subject, opening: str, tokens: Sequence[int]) -> list[int]:
+    """Return for each token of a text how many tokens a stream under `antislop.loops()` holds back after it."""
+    compiled = AntiSlop(subject.tokenizer, antislop.loops()).compiled
+    state, held = compiled.read_prompt(subject.tokenizer(opening)["input_ids"]), list[int]()
+    for token in tokens:
+        state = compiled.matcher.feed(state, token)
+        held.append(state.length - max(0, state.settled_length))
+    return held
+
+
+def describe_held(counts: Sequence[int]) -> list[float]:
+    return [float(np.median(counts)), float(np.percentile(counts, 99)), float(np.mean(counts))]

@@ -125,10 +125,20 @@ def test_a_loop_at_the_end_is_found_behind_other_loops_and_not_after_it_was_left
     assert not repetition.ends_in_loop(prose)
 
 
-def test_tokens_are_held_back_until_they_are_settled() -> None:
-    rewound: Any = Rewound(1, (2, 3), violation=None)  # type: ignore[arg-type]
-    happened = [Drawn(1), Settled((1,)), Drawn(2), Drawn(3), rewound, Drawn(4), Drawn(5), Settled((4,)), Drawn(6)]
-    assert load("loop_writers").count_held(happened) == {0: 1, 1: 3}  # after 1; after 2, 4 and 5
+def test_tokens_are_held_back_as_in_a_stream_until_they_are_settled() -> None:
+    repetition, measuring = load("repetition"), load("speed.measuring")
+    subject = measuring.load("tiny", 40)
+    sampler = antislop.AntiSlop(subject.tokenizer, antislop.loops())
+    opening = "I was here. I was here for days, and I was here. I"
+    events = list(sampler.events(subject.model, opening, do_sample=False, max_new_tokens=40))
+    assert not any(isinstance(event, Rewound) for event in events)
+    tokens, held, settled = list[int](), list[int](), 0
+    for event in events:
+        if isinstance(event, Drawn):
+            held.append(len(tokens) - settled)
+            tokens.append(event.token)
+        settled += len(event.tokens) if isinstance(event, Settled) else 0
+    assert repetition.count_held(subject, opening, tokens)[:-1] == held[1:] and max(held) > 2
 
 
 def test_texts_are_written_once_and_those_of_a_larger_number_follow(tmp_path: Path) -> None:
