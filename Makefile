@@ -51,8 +51,8 @@ test: export ANTISLOP_TEST_DEPTH ?= 0.25
 test: $(READY)  ## the main path, every refusal, every example: 8 minutes of CPU time; see tests/README.md
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"
 
-test-all: $(READY) ## all tests; ANTISLOP_TEST_DEPTH=10 draws ten times as many random cases
-	$(BIN)/python -m pytest -n auto --dist worksteal
+test-all: $(READY) ## all tests; ANTISLOP_TEST_DEPTH=10 draws ten times as many random cases; TESTS="-m slow" chooses
+	$(BIN)/python -m pytest -n auto --dist worksteal $(TESTS)
 
 test-versions: $(READY) ## the oldest transformers; Python 3.10 and 3.13 where they are installed
 	bash .ci/versions

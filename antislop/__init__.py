@@ -6,7 +6,11 @@
 Everything is imported when it is first used. `Ban` and `BanList` need neither torch nor transformers.
 """
 
+from pkgutil import iter_modules
+
 import lazy_loader
 
 __version__ = "0.1.0"
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+# A star import leaves the packages out: `datasets` is the name of another library, too.
+__all__ = sorted({*__all__} - {module.name for module in iter_modules(__path__)})

@@ -1,5 +1,25 @@
+from . import (
+    control as control,
+    datasets as datasets,
+    decoding as decoding,
+    endpoint as endpoint,
+    grammar as grammar,
+    hf as hf,
+    interpret as interpret,
+    lists as lists,
+    matching as matching,
+    metrics as metrics,
+    processors as processors,
+    profiles as profiles,
+    records as records,
+    server as server,
+    testing as testing,
+    trace as trace,
+    tuning as tuning,
+    vllm as vllm,
+)
 from .decoding.policy import Exhausted as Exhausted
-from .errors import BanError as BanError
+from .errors import BanError as BanError, InputError as InputError
 from .hf.pretrained import tiny_model as tiny_model
 from .lists.ban_list import BanList as BanList
 from .lists.bundled import (
@@ -8,6 +28,7 @@ from .lists.bundled import (
     default_bans as default_bans,
     held_out_bans as held_out_bans,
     loops as loops,
+    repeats as repeats,
 )
 from .matching.bans import Ban as Ban, Match as Match
 from .matching.scopes import Scope as Scope

@@ -20,6 +20,7 @@ from io import BufferedReader, RawIOBase, TextIOWrapper
 from itertools import chain
 from pathlib import Path
 from secrets import token_hex
+from tempfile import TemporaryFile
 from typing import IO, Any
 
 from antislop.errors import InputError, first_line
@@ -168,6 +169,15 @@ def explain_write(error: OSError, *, advice: str) -> str:
     return f"can't be written ({error.strerror or first_line(error)}): {_ADVICE.get(error.errno or 0, advice)}"
 
 
+def takes_files(folder: Path) -> bool:
+    """Return whether a file can be made in a folder: it makes one without a name."""
+    try:
+        TemporaryFile(dir=folder).close()
+    except OSError:
+        return False
+    return True
+
+
 class _Unpacked(RawIOBase):
     """The content of a gzip file as a stream; damages raise `OSError`."""
 
@@ -218,9 +228,9 @@ def replace_bytes(path: str | os.PathLike[str], data: bytes) -> None:
 def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     """Yield an open file that takes the place of another when the block ends without an error.
 
-    Readers find the old content or the new content, never a part. The mode is kept, a symbolic link's target is
-    replaced, a device or a pipe is written to directly. Raises `OSError`, on Windows also if another program has the
-    old file open for a second.
+    Readers find the old content or the new content, never a part. Missing folders are made. The mode is kept, a link's
+    target is replaced, a device or a pipe is written to directly. Raises `OSError`, on Windows also if another program
+    has the old file open for a second.
     """
     target = Path(os.path.realpath(path))
     mode = target.stat().st_mode if target.exists() else None
@@ -230,6 +240,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
         return
     if mode is not None and not os.access(target, os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(target))
+    target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f".{target.name[:40]}.{token_hex(8)}")
     try:
         number = os.open(part, _NEW, 0o666 if mode is None else 0o600)
@@ -238,6 +249,9 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
         if mode is not None:
             part.chmod(stat.S_IMODE(mode))
         _move(part, target)
+    except OSError as error:
+        error.filename = str(target)  # not the part's, which nobody knows
+        raise
     finally:
         part.unlink(missing_ok=True)
 

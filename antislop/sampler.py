@@ -16,7 +16,7 @@ from transformers.generation.streamers import BaseStreamer
 from antislop.control.branches import Control, Controller, take_control
 from antislop.decoding.policy import MASS_FLOOR, MAX_REWINDS, PROBABILITY_FLOOR, Method, OnExhausted, Policy, seed_of
 from antislop.decoding.row import RowSpec
-from antislop.display import make_visible, shorten
+from antislop.display import describe_count, escape_html, make_visible, shorten
 from antislop.errors import BanError, InputError
 from antislop.hf.batching import complete_in_flight
 from antislop.hf.calls import Call, CallInput, PromptInput, add_stop_strings, call_generate, encode, prepare_call
@@ -24,7 +24,7 @@ from antislop.hf.compiled_bans import CompiledBans, CompiledLists
 from antislop.hf.model import device_of
 from antislop.hf.preparation import prepare_row, prepare_run
 from antislop.hf.private import arguments_of_generate
-from antislop.hf.refusals import PromptError, refuse_hidden, refuse_per_prompt, refuse_states
+from antislop.hf.refusals import PromptError, check_model, refuse_hidden, refuse_per_prompt, refuse_states
 from antislop.hf.run import CallOutput, ConcessionWarner, EventStream, ReportedOutput, Run
 from antislop.interpret.activations import ActivationCache, NamesFilter
 from antislop.interpret.forward_result import ForwardResult, refuse_tensors
@@ -84,6 +84,12 @@ class AntiSlop:
 
     Compiled once; use one sampler for any number of calls and models with that vocabulary. Raises `BanError` for bans
     that can't be used and `InputError` for a tokenizer whose surfaces can't be read.
+
+    >>> from antislop import AntiSlop, Ban, tiny_model
+    >>> model, tokenizer = tiny_model()
+    >>> sampler = AntiSlop(tokenizer, ["a testament to", Ban("tapestry", weight=0.1)])
+    >>> sampler.generate(model, "The old house", max_new_tokens=8).shape
+    torch.Size([1, 12])
     """
 
     def __init__(
@@ -145,9 +151,14 @@ class AntiSlop:
 
     def __repr__(self) -> str:
         options = f", method={self.method!r}, on_exhausted={self.on_exhausted!r}>"
-        bans = "1 ban" if len(self.bans) == 1 else f"{len(self.bans):,} bans"
+        bans = describe_count(len(self.bans), "ban")
         origin = f" from {make_visible(self.bans.source)}" if self.bans.source else ""
         return shorten(f"<AntiSlop: {bans}{origin}", 80 - len(options)) + options
+
+    def _repr_html_(self) -> str:
+        options = ", ".join(f"{name}={value!r}" for name, value in self.options.items())
+        shown = f"<summary>{escape_html(repr(self))}</summary><p>{escape_html(options)}</p>{self.bans._repr_html_()}"
+        return f"<details>{shown}</details>"
 
     def __call__(
         self,
@@ -234,9 +245,17 @@ class AntiSlop:
         max_forks: how many texts a controller may continue at a time for each row. Forked texts are further rows of the
             output, whose reports name their parents.
 
-        With `return_dict_in_generate=True` the output has three more fields: `report`, `reports` with one for each row,
-        and `trace`. An assistant drafts tokens under the same bans. Hidden states and attentions come from one more
-        forward pass over the kept text. A model with a `generate` of its own (Whisper) returns the result of that.
+        With `return_dict_in_generate=True` the output has four more fields: `report`, `reports` and `texts` with one
+        for each row, and `trace`. An assistant drafts tokens under the same bans. Hidden states and attentions come
+        from one more forward pass over the kept text. A model with a `generate` of its own (Whisper) returns the result
+        of that.
+
+        >>> from antislop import AntiSlop, tiny_model
+        >>> model, tokenizer = tiny_model()
+        >>> sampler = AntiSlop(tokenizer, ["village"])
+        >>> out = sampler.generate(model, "The old", max_new_tokens=20, return_dict_in_generate=True)
+        >>> sampler.bans.find(out.text)
+        []
         """
         request: CacheRequest | None = None
         if return_cache or names_filter is not None or device is not None or kwargs.get("return_dict_in_generate"):
@@ -284,9 +303,22 @@ class AntiSlop:
         # Some models process what their loop returns; what they leave as it is gets its reports.
         return loop, loop.run.with_reports(returned) if returned is loop.output else returned
 
-    def stream(self, model: PreTrainedModel, inputs: CallInput | None = None, **kwargs: Any) -> Iterator[str]:
-        """Yield the text in pieces that are never withdrawn. Takes the arguments of `generate`, except `streamer`."""
-        run = self._prepare_stream(model, inputs, **kwargs)
+    def stream(
+        self,
+        model: PreTrainedModel,
+        inputs: CallInput | None = None,
+        *,
+        controller: Controller | None = None,
+        **kwargs: Any,
+    ) -> Iterator[str]:
+        """Yield the text in pieces that are never withdrawn.
+
+        inputs, controller: as for `generate`; the controller can't fork the text.
+        kwargs: what `model.generate` takes: `input_ids` and `attention_mask`, settings (`max_new_tokens`, `do_sample`,
+            `temperature`, `top_k`, `top_p`, `min_p`, `repetition_penalty`, `stop_strings`, and all others),
+            `generation_config`, `logits_processor`, `stopping_criteria`, `assistant_model`.
+        """
+        run = self._prepare_stream(model, inputs, controller=controller, **kwargs)
         vocabulary = self.compiled.vocabulary
         drops_space = vocabulary.drops_space_after(run.rows[0].ids[0].tolist())
         return stream_text(run.events(), vocabulary, drops_space=drops_space)
@@ -298,10 +330,16 @@ class AntiSlop:
         *,
         record: RecordLevel = "events",
         record_top_k: int = 10,
+        controller: Controller | None = None,
         **kwargs: Any,
     ) -> EventStream:
-        """Yield events as they happen. Takes the arguments of `generate`, except `streamer`."""
-        return EventStream(self._prepare_stream(model, inputs, Recording(record, record_top_k), **kwargs))
+        """Yield events as they happen.
+
+        inputs, record, record_top_k, controller: as for `generate`; the controller can't fork the text.
+        kwargs: as for `stream`.
+        """
+        recording = Recording(record, record_top_k)
+        return EventStream(self._prepare_stream(model, inputs, recording, controller=controller, **kwargs))
 
     def generate_many(
         self,
@@ -330,6 +368,7 @@ class AntiSlop:
             `logits_processor` and `stopping_criteria` are lists for all texts, or functions that make a list for each,
             for objects that remember a text.
         """
+        check_model(model)
         check_prompts(prompts)
         refuse_one_list(bans)
         refuse_per_prompt(kwargs)
@@ -370,7 +409,7 @@ class AntiSlop:
     def _prepare_stream(
         self, model: PreTrainedModel, inputs: CallInput | None, recording: Recording = EVENTS, **kwargs: Any
     ) -> Run:
-        control = take_control(kwargs) if kwargs.keys() & {"controller", "max_forks"} else None
+        control = take_control(kwargs)
         call = prepare_call(model, inputs, kwargs, tokenizer=self.compiled.tokenizer)
         refuse_states(call.requested_states, "stream")
         return self._prepare_run(call, recording, control)

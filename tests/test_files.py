@@ -73,6 +73,19 @@ def test_a_file_that_only_its_owner_may_read_stays_so(write: Callable[[Path], An
     assert (mode_of(path), mode_of(new)) == (0o600, 0o644)
 
 
+@pytest.mark.parametrize("write", WRITERS)
+def test_missing_folders_are_made(write: Callable[[Path], Any], tmp_path: Path) -> None:
+    write(tmp_path / "new" / "folder" / "out")
+    assert (tmp_path / "new" / "folder" / "out").exists()
+
+
+def test_an_error_names_the_file_that_was_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / ("x" * 255)
+    with pytest.raises(OSError) as caught, replacing(path.with_suffix(".long")):
+        pass
+    assert caught.value.filename == str(path.with_suffix(".long"))
+
+
 @needs_posix
 @pytest.mark.parametrize("write", WRITERS)
 def test_a_link_stays_and_its_target_is_replaced(write: Callable[[Path], Any], tmp_path: Path) -> None:

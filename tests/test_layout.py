@@ -159,6 +159,16 @@ def test_the_public_names_are_complete() -> None:
     assert (PACKAGE / "py.typed").is_file()
 
 
+def test_the_packages_are_there_without_an_import_but_not_in_a_star_import() -> None:
+    """`datasets` and others have names that star imports would hide."""
+    code = "import antislop; print(*dir(antislop)); print(antislop.trace.Trace); from antislop import *; print(*dir())"
+    ended = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    listed, shown, starred = ended.stdout.splitlines()
+    packages = {package.removeprefix("antislop.") for package in WITH_PUBLIC_NAMES} - {"antislop"} | {"testing"}
+    assert packages == {*listed.split()} - {*antislop.__all__}
+    assert "Trace" in shown and "AntiSlop" in starred and not packages & {*starred.split()}
+
+
 PACKAGES = [path for path in MODULES if path.name == "__init__.py"]
 PACKAGE_NAMES = [name(path) for path in PACKAGES]
 WITH_PUBLIC_NAMES = [

@@ -13,6 +13,7 @@ import antislop
 from antislop import AntiSlop, BanList
 from antislop.datasets import ModelRecordMaker, PairFile, ban_reward, open_journal, write_records
 from antislop.errors import InputError
+from antislop.hf import chat_scope
 from antislop.records.prompts import read_prompts
 
 pytestmark = pytest.mark.filterwarnings("default")  # of packages that are not ours
@@ -129,6 +130,24 @@ def test_replies_to_chats_are_rewarded_and_hold_no_ban(
     with antislop.applied_to(prepared.model, AntiSlop(tokenizer, BANS)):
         prepared.train()
     assert not any(BANS.find(reply[0]["content"]) for reply in prepared.completions.texts[8:])
+
+
+@pytest.mark.slow
+def test_a_model_that_thinks_is_trained_under_bans_in_the_part_that_they_hold_in(
+    model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The template opens thoughts, which the small model does not end; prompts of a batch differ in length."""
+    fields: dict[str, Any] = {"thinking": {"open": "<think>", "close": "</think>"}, "content": {}}
+    template = {"start_anchor": "assistant:", "fields": fields}
+    monkeypatch.setattr(tokenizer, "chat_template", f"{TEMPLATE}<think>")
+    monkeypatch.setattr(tokenizer, "response_template", template, raising=False)
+    prepared = train(model, tmp_path, prompts=[[{"role": "user", "content": prompt}] for prompt in PROMPTS])
+    found = []
+    for where in ("thinking", "answer"):
+        with antislop.applied_to(prepared.model, AntiSlop(tokenizer, BANS, scopes=[chat_scope(template, where)])):
+            prepared.train()
+        found.append([bool(BANS.find(str(reply))) for reply in prepared.completions.texts[-8:]])
+    assert len(prepared.completions.texts) == 16 and not any(found[0]) and any(found[1])
 
 
 def test_an_adapter_is_trained_under_bans(model: Any, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import antislop
-from antislop import AntiSlop, Ban, Scope
+from antislop import AntiSlop, Ban, BanList, Scope
 from antislop.hf.run import DecoderOnlyOutput, EncoderDecoderOutput
 from antislop.interpret import ActivationCache
 from antislop.trace import Trace
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
         assert_type(out.report, Report)
         assert_type(out.reports, list[Report])
         assert_type(out.report.withdrawn[0].text, str | None)
+        assert_type(out.text, str)
+        assert_type(out.texts, list[str])
+        assert_type(out.trace.to_text(), Any | str)
         assert_type(sampler.generate(model, "The old house", max_new_tokens=60), Tensor)
         ids, cache = sampler.generate(model, "The old house", return_cache=True, names_filter=["lm_head"])
         assert_type(ids, Tensor)
@@ -35,3 +38,15 @@ if TYPE_CHECKING:
             assert_type(text, str)
         for done in sampler.generate_many(model, ["The old house"], seed=1):
             assert_type(done.conceded, int)
+
+    def mistype() -> None:
+        """Name options that don't exist: without an error, the comments are superfluous, which mypy says."""
+        bans = BanList(["delve"]) | "tapestry" | Ban("whisper", edges="anywhere", at_most=1) | ["voice"]
+        assert_type("delve" in "tapestry" - bans, bool)
+        Ban("delve", case_sensitve=True)  # type: ignore[call-arg]
+        Ban("delve", edges="anywere")  # type: ignore[arg-type]
+        Ban.words(["a", "b"], gap=1, wieght=0.5)  # type: ignore[call-arg]
+        Ban.wildcard("a * of", weight=0.5, edges="word")  # type: ignore[call-arg]
+        Ban.regex("a+", at_most=1, maxspan=3)  # type: ignore[call-arg]
+        Ban.loop(weight=0.5, case_sensitive=True)  # type: ignore[call-arg]
+        antislop.interpret.run_with_cahce  # type: ignore[attr-defined]  # noqa: B018

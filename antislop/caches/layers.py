@@ -155,8 +155,8 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
         start = max(start, other.base)
         first = self.columns.end - (stop - start)
         if not self.is_initialized:
+            self.base = first  # before memory is allocated: a window's base is near the end until then
             self.lazy_initialization(*(s[:1, :, :0].expand(rows, -1, -1, -1) for s in (other._keys, other._values)))
-            self.base = first
         assert self._keys is not None and self._values is not None
         lacking = self.base - first
         if lacking > 0:  # the new row may rewind further than the others

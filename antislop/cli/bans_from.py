@@ -45,8 +45,14 @@ class EntryOptions:
         ),
     ] = None
     min_prompts: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Keep entries that come from at least N prompts.")
-    ] = 2
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Keep entries that come from at least N prompts.",
+            show_default="2, or 1 for a single text",
+        ),
+    ] = None
 
 
 @dataclass(frozen=True)

@@ -54,8 +54,8 @@ def _reads_stdin(options: Any) -> bool:
 
 
 def _bans_nothing(options: Any) -> bool:
-    chosen = options.ban or options.bans or options.constructions or options.loops or options.no_dashes
-    return options.no_bans and not chosen
+    names = ("ban", "bans", "constructions", "loops", "repeats", "no_dashes")
+    return options.no_bans and not any(getattr(options, name) for name in names)
 
 
 def _makes_dpo_pairs(options: Any) -> bool:
@@ -78,6 +78,9 @@ _PARTS: Conflicts = {
     ),
     "--xtc-threshold has no effect without --xtc-probability: add it, or leave --xtc-threshold out": When(
         "xtc_threshold", lambda o: not o.xtc_probability
+    ),
+    "--min-keep has no effect without --top-p, --min-p or --xtc-probability: add one, or leave --min-keep out": When(
+        "min_keep", lambda o: o.min_p == 0 and o.top_p in (None, 1) and not o.xtc_probability
     ),
 }
 _EQUAL_SAMPLES: Conflicts = {
@@ -110,6 +113,12 @@ CONFLICTS: Mapping[str, Conflicts] = {
         f"both a text and --bans {_READ_ONCE}": When("bans", lambda o: "-" in o.files and _reads_stdin(o)),
         **_TWO_LISTS,
         "--no-bans leaves nothing to search for: leave it out, or add --ban PHRASE": When("no_bans", _bans_nothing),
+        "--glob chooses files in folders, and there is none to search: name a folder, or pass --exclude": When(
+            "glob", lambda o: o.column or not any(Path(name).is_dir() for name in o.files)
+        ),
+        "--context has no lines to show with --column, --count, --quiet or --format: leave one of them out": When(
+            "context", lambda o: o.column or o.count or o.quiet or o.output != "text"
+        ),
     },
     "try": {
         "no text to try the list on: pass --text FILE, or --text - for standard input": When("", lambda o: not o.text),
@@ -154,7 +163,7 @@ CONFLICTS: Mapping[str, Conflicts] = {
             "device device_map attention", lambda o: o.engine == "vllm"
         ),
         "vLLM has no {option}: pass --engine transformers, or leave it out": When(
-            "dry_multiplier top_n_sigma xtc_probability", lambda o: o.engine == "vllm"
+            "dry_multiplier top_n_sigma xtc_probability min_keep", lambda o: o.engine == "vllm"
         ),
         "{option} and bans can't be combined inside vLLM: pass --engine transformers": When(
             "json_schema grammar", lambda o: o.engine == "vllm"

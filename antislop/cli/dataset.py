@@ -24,7 +24,7 @@ from antislop.cli.options import (
     ScopeOption,
     collect_bans,
 )
-from antislop.cli.terminal import check_suffix, describe_command, refuse_stdin, say, warn, writing
+from antislop.cli.terminal import check_suffix, check_writable, describe_command, refuse_stdin, say, warn, writing
 from antislop.datasets.pairs import PairFormat, describe_counts
 from antislop.datasets.samples import Arm
 from antislop.display import describe_count
@@ -133,7 +133,9 @@ def dataset(
     maker, tokenizer, banned = host.make(collect_bans(bans), generation, pairs=pairs.made_kind, grammar=grammar)
     spec = make_spec(source, model=model.spec, bans=banned, prompts=prompts, generation=generation)
     chosen_arms = [arm for arm in get_args(Arm) if arm in arms.split(",")]
-    job = Job(spec, arms=chosen_arms, samples=generation.n, limit=prompts.limit, on_cluster=engine.uses_cluster)
+    at_once = generation.batch_size * (engine.workers or 1)
+    sizes: dict[str, Any] = {"samples": generation.n, "at_once": at_once, "limit": prompts.limit}
+    job = Job(spec, arms=chosen_arms, on_cluster=engine.uses_cluster, **sizes)
     data_set = _DataSet(job, target, tokenizer, bans=banned, grammar=grammar)
     summary = data_set.write(maker, pairs, force=force)
     if job.is_stopped:
@@ -164,6 +166,7 @@ def _check_paths(source: str, out: Path, paths: list[Path]) -> None:
         if prompts.exists() and path.resolve().is_relative_to(prompts.resolve()):
             raise InputError(f"{path}: is a source of the prompts: choose another path")
         check_suffix(path, ".jsonl")
+        check_writable(path)
 
 
 @dataclass(frozen=True)
@@ -226,12 +229,14 @@ class _DataSet:
 
     def _report(self, journal: Journal, resumed: Resumed) -> None:
         if journal.damaged:
-            say(f"{journal.damaged:,} damaged lines were removed; their records are made again")
+            damaged = describe_count(journal.damaged, "damaged line was", "damaged lines were")
+            say(f"{damaged} removed; their records are made again")
         if resumed.changed:
-            say(f"{resumed.changed:,} records are made again, since their prompts have changed")
+            changed = describe_count(resumed.changed, "record is", "records are")
+            say(f"{changed} made again, since their prompts have changed")
         if len(journal):
             suffix = f", {resumed.unasked:,} of them for other prompts" if resumed.unasked else ""
-            say(f"resuming: {len(journal):,} records exist already{suffix}")
+            say(f"resuming: {describe_count(len(journal), 'record exists', 'records exist')} already{suffix}")
 
     def _open_pairs(self, pairs: PairOptions, journal: Journal) -> PairFile | None:
         from antislop.datasets.writing import PairFile
@@ -242,7 +247,6 @@ class _DataSet:
         if len(journal) and not path.exists():
             say(f"{path} is new: it gets no pairs of existing records")
         with writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
             return PairFile(path, journal, kind=pairs.kind, is_own="pairs" in journal.previous)
 
     def _finish_pairs(self, file: PairFile, options: PairOptions) -> None:
@@ -250,7 +254,7 @@ class _DataSet:
             count = file.finish(
                 per_ban=options.pairs_per_ban, per_token=options.pairs_per_token, seed=self.job.spec.seed
             )
-        say("; ".join([f"{count:,} pairs in {file.path}", *describe_counts(file.counts)]))
+        say("; ".join([f"{describe_count(count, 'pair')} in {file.path}", *describe_counts(file.counts)]))
 
     def _count_missing(self, journal: Journal) -> int | None:
         counts = [count for count in (count_records(self.job.spec.source), self.job.limit) if count is not None]

@@ -23,10 +23,10 @@ from antislop.cli.options import (
     PromptOptions,
     collect_bans,
 )
-from antislop.cli.terminal import as_input_error, check_folder, console, refuse_stdin, say, writing
+from antislop.cli.terminal import as_input_error, check_folder, console, refuse_stdin, say, warn, writing
 from antislop.data import FOLDER
 from antislop.datasets.samples import Arm, fingerprint_bans
-from antislop.display import list_versions
+from antislop.display import describe_count, list_versions
 from antislop.errors import DISTRIBUTION, InputError
 from antislop.evaluation.html_report import describe_machine
 from antislop.hf.pretrained import ModelSpec, load_model
@@ -108,7 +108,8 @@ def evaluate(
     else:
         name = source.prompts or "openings"
         job_spec = make_spec(name, model=spec, bans=made_from, prompts=prompts, generation=generation)
-        job = Job(job_spec, arms=_read_arms(source.arms), samples=generation.n, limit=prompts.limit)
+        sizes: dict[str, Any] = {"samples": generation.n, "at_once": generation.batch_size, "limit": prompts.limit}
+        job = Job(job_spec, arms=_read_arms(source.arms), **sizes)
         run = _EvaluationRun(job, out / "records.jsonl", source.prompts or str(OPENINGS), generation.batch_size)
         texts = run.write(made_from, model=spec, force=force)
     if texts is None:
@@ -227,7 +228,7 @@ class _EvaluationRun:
 def _note(records: Sequence[Record], *, failed: int) -> list[str]:
     notes = []
     if failed:
-        notes.append(f"{failed:,} texts could not be generated and are left out.")
+        notes.append(f"{describe_count(failed, 'text')} could not be generated: the figures are of the others.")
     if counts := [record["asked_phrases"] for record in records if "asked_phrases" in record]:
         notes.append(
             f"The prompt-only arm named {min(counts):,} to {max(counts):,} phrases: as many as fit into the prompt."
@@ -284,8 +285,12 @@ def _evaluate(arms: dict[str, list[Output]], made_from: BanList, held_out: BanLi
 
 
 def _save(out: Path, evaluation: Evaluation, about: dict[str, Any]) -> None:
-    from antislop.evaluation.html_report import write_report
+    from antislop.evaluation.html_report import CHANCE, make_headline, summarize, write_report
 
     with writing(out), console(stderr=True).status("drawing"):
         page = write_report(out, evaluation, about)
+    headline = make_headline(evaluation)
+    say(f"{headline}. {summarize(evaluation)}")
+    if CHANCE in headline.partition(";")[0]:
+        warn("the texts are too few to tell the effect from chance: pass more prompts, or --n for more texts to each")
     say(f"the report is {page}")

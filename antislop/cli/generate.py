@@ -47,6 +47,7 @@ from antislop.cli.terminal import (
     writing,
 )
 from antislop.decoding.policy import Method, OnExhausted
+from antislop.display import describe_count
 from antislop.errors import InputError
 from antislop.hf.pretrained import ModelSpec, load_model
 from antislop.lists.ban_list import BanList
@@ -178,7 +179,7 @@ def _write_text(writer: TextWriter, screen: Console, *, show: bool, with_bans: b
     page, text_pieces = ConsoleWriter(screen, show_withdrawn=show), TextPieces(writer.vocabulary)
     run = _GenerationRun([prompt], Report(surfaces=writer.vocabulary))
     events, began = writer.events(with_bans=with_bans), time.perf_counter()
-    exhausted: Exhausted | None = None
+    stopped: BaseException | None = None
     page.write([prompt])
     try:
         for event in events:
@@ -187,17 +188,21 @@ def _write_text(writer: TextWriter, screen: Console, *, show: bool, with_bans: b
             pieces = text_pieces.add(event)
             run.pieces += pieces
             page.write(pieces)
-    except Exhausted as error:
-        exhausted = error
+    except (Exhausted, KeyboardInterrupt) as error:
+        stopped = error
     finally:
         try:
             page.end()
         finally:  # also if the reader of the output closed it
             if with_bans:
                 writer.save_trace()
-    if exhausted is not None:
-        warn(str(exhausted))
-        raise typer.Exit(1) from exhausted
+    if isinstance(stopped, Exhausted):
+        warn(str(stopped))
+        raise typer.Exit(1) from stopped
+    if stopped is not None:
+        written = f"{describe_count(run.tokens, 'token')} of at most {writer.task.text.max_new_tokens:,}"
+        say(f"interrupted after {written} (seed {writer.seed})")
+        raise stopped
     run.seconds = time.perf_counter() - began
     return run
 

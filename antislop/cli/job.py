@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from antislop.cli.options import GenerationOptions, PromptOptions, read_variables
-from antislop.cli.progress import ProgressBar, Stop, stop_at_interrupt, stop_workers_at_interrupt
+from antislop.cli.progress import ProgressBar, Stop, estimate_seconds, stop_at_interrupt, stop_workers_at_interrupt
 from antislop.cli.terminal import console, say, warn
 from antislop.display import describe_count, shorten
 from antislop.files import open_bytes
@@ -31,8 +29,6 @@ if TYPE_CHECKING:
 
 MAX_NAME = 41
 """Characters of a prompt that are shown if it has no key."""
-LINE_EVERY = 10.0
-"""Seconds between two lines of progress if there is no terminal."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,16 +82,25 @@ class Job:
     """Make the records that a journal lacks, and stop at Ctrl-C.
 
     samples: texts for each prompt and arm.
+    at_once: texts written side by side.
     limit: of records of the source.
     on_cluster: whether Ctrl-C discards the texts in flight at once, since workers elsewhere can't finish them.
     """
 
     def __init__(
-        self, spec: JobSpec, *, arms: Sequence[Arm], samples: int, limit: int | None = None, on_cluster: bool = False
+        self,
+        spec: JobSpec,
+        *,
+        arms: Sequence[Arm],
+        samples: int,
+        at_once: int,
+        limit: int | None = None,
+        on_cluster: bool = False,
     ) -> None:
         self.spec = spec
         self.arms = tuple(arms)
         self.samples = samples
+        self._at_once = at_once
         self.limit = limit
         self._stopping = stop_workers_at_interrupt if on_cluster else stop_at_interrupt
         self._stop = Stop()
@@ -153,7 +158,7 @@ class Job:
         )
         try:
             with self._stopping(say) as self._stop:
-                follow(records, summary, screen=console(stderr=True), total=total)
+                follow(records, summary, screen=console(stderr=True), total=total, at_once=self._at_once)
         finally:
             if self.is_stopped:
                 made = describe_count(len(journal), "record") + ("" if total is None else f" of {existing + total:,}")
@@ -161,16 +166,31 @@ class Job:
         return summary
 
 
-def follow(records: Iterable[Record], summary: Summary, *, screen: Console, total: int | None) -> None:
-    """Add records to a summary as they are made and show the progress; warn once for each prompt that fails."""
+def follow(
+    records: Iterable[Record], summary: Summary, *, screen: Console, total: int | None, at_once: int = 1
+) -> None:
+    """Add records to a summary as they are made and show the progress; warn once for each prompt that fails.
+
+    at_once: texts written side by side.
+    """
     failed: set[str] = set()
-    with show_progress(screen, summary, total) as show:
+    durations: list[float] = []
+    of = "" if total is None else f"/{total:,}"
+    with ProgressBar(screen, f"0{of}") as bar:
+        bar.update()
         for record in records:
             summary.add(record)
+            durations += [record["seconds"]] if "seconds" in record else []
             if record["error"] and record["key"] not in failed:
                 failed.add(record["key"])
                 warn(f"{_name_prompt(record)}: {record['error']}" if record["prompt"] else record["error"])
-            show()
+            count, left = summary.records + summary.failed, None
+            if total is not None and len(durations) % (len(durations) // 100 + 1) == 0:  # it takes longer and longer
+                elapsed, texts = time.monotonic() - summary.began, total - summary.failed
+                left = estimate_seconds(durations, elapsed=elapsed, total=texts, at_once=at_once)
+            whole = total if len(durations) >= 2 else None
+            note = summary.describe_rates()
+            bar.update(done=count, total=whole, title=f"{count:,}{of}", note=note, seconds_left=left)
 
 
 def _name_prompt(record: Record) -> str:
@@ -179,43 +199,6 @@ def _name_prompt(record: Record) -> str:
     if key.split("#")[0] != fingerprint_text(text):
         return str(key)
     return repr(shorten(text, MAX_NAME))
-
-
-@contextmanager
-def show_progress(screen: Console, summary: Summary, total: int | None) -> Iterator[Callable[[], None]]:
-    """Show a bar on a terminal, else a line every few seconds; call the yielded function after each record."""
-    if not screen.is_terminal:
-        yield _make_line_writer(screen, summary, total)
-        return
-    with ProgressBar(screen, total=total) as bar:
-
-        def show() -> None:
-            count = summary.records + summary.failed
-            title = f"{count:,}/{'?' if total is None else f'{total:,}'}"
-            bar.update(done=count, title=title, note=summary.describe_rates())
-
-        yield show
-
-
-def _make_line_writer(screen: Console, summary: Summary, total: int | None) -> Callable[[], None]:
-    since = time.monotonic()
-
-    def write() -> None:
-        nonlocal since
-        if time.monotonic() - since >= LINE_EVERY:
-            since = time.monotonic()
-            screen.print(summary.describe() + _estimate(summary, total), soft_wrap=True)
-
-    return write
-
-
-def _estimate(summary: Summary, total: int | None) -> str:
-    count = summary.records + summary.failed
-    if total is None or not count:
-        return ""
-    remaining = max(0, total - count)
-    seconds = (time.monotonic() - summary.began) / count * remaining
-    return f", {remaining:,} to go, {timedelta(seconds=round(seconds))} left"
 
 
 def count_records(source: str) -> int | None:

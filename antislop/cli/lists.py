@@ -70,10 +70,11 @@ def lint_list(
 ) -> int:
     """Find entries of a list that have no effect, match too much, or look like mistakes: file:line: kind: fault: fix.
 
-    **duplicate**, **contained**: another entry already forbids it. **short**, **common**: it matches words that every
-    text needs. **joined**: a comma seems to be missing. **kind**: it looks like a regex, and is a phrase. **slow**: the
-    regex takes too long. **loop**: it matches repeated passages, which Ban.loop withdraws better. With --model,
-    **untypable** and **case**: the model can't generate it. Words are judged by their frequency in English.
+    **duplicate**, **contained**: another entry already forbids it. **overlapping**: another entry is from the same
+    sentence. **short**, **common**: it matches words that every text needs. **joined**: a comma seems to be missing.
+    **kind**: it looks like a regex, and is a phrase. **slow**: the regex takes too long. **loop**: it matches repeated
+    passages, which Ban.loop withdraws better. With --model, **untypable** and **case**: the model can't generate it.
+    Words are judged by their frequency in English.
     """
     ignored = set(ignore or ())
     if unknown := ignored - set(KINDS):

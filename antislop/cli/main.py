@@ -20,15 +20,14 @@ import typer
 from typer.core import TyperGroup
 
 from antislop import __version__
+from antislop.cli.parsing import AliasedCommand, ConfigOption, describe_mistake, hide_flag_types
 from antislop.errors import InputError
 
 EXIT_CODES = (
-    "Exit status: 0 success, and scan or lint found nothing; 1 scan or lint found something, "
-    "dataset has failed records, or every continuation was banned with --on-exhausted raise; 2 an input can't be used; "
-    "130 interrupted; 141 the reader of the output closed it."
+    "Exit status: 0 success; 1 something was found, or is missing, as the command's help says; 2 an input can't be "
+    "used; 130 interrupted; 141 the reader of the output closed it."
 )
-
-
+HELP = {"help_option_names": ["-h", "--help"]}
 Check = Callable[[dict[str, Any], dict[str, Any]], None]
 
 
@@ -87,7 +86,7 @@ def main() -> None:
     """Run the command line."""
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    if not {"--help", "--version"} & set(sys.argv):
+    if not {"--help", "-h", "--version", "-V"} & set(sys.argv):
         from antislop.trace.events import ConcededWarning
 
         warnings.simplefilter("ignore", ConcededWarning)  # commands report concessions themselves
@@ -101,11 +100,14 @@ class Commands(TyperGroup):
         try:
             status = super().main(*args, **{**options, "standalone_mode": False})
         except _UsageError as error:
-            _warn(" ".join(error.format_message().split()))
+            _warn(describe_mistake(error))
             status = 2
         if options.get("standalone_mode", True):
             sys.exit(status)
         return status
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return hide_flag_types(super().get_params(ctx))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Import the command in place of its placeholder."""
@@ -146,11 +148,14 @@ def _warn(sentence: str) -> None:
 def load_command(name: str) -> Any:
     """Import a command and return it in the form that typer runs."""
     from antislop.cli.conflicts import refuse_conflicts
+    from antislop.cli.examples import EPILOGS
 
     command = COMMANDS[name]
     single = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown")
     function = getattr(import_module(f"antislop.cli.{command.module}"), command.function)
-    single.command(name, epilog=EXIT_CODES)(expand_options(function, check=partial(refuse_conflicts, name)))
+    single.command(name, cls=AliasedCommand, epilog=EPILOGS[name], context_settings=HELP)(
+        expand_options(function, check=partial(refuse_conflicts, name))
+    )
     return typer.main.get_command(single)
 
 
@@ -171,8 +176,9 @@ def expand_options(command: Callable[..., int], *, check: Check | None = None) -
         ]
 
     defaults = {parameter.name: parameter.default for parameter in parameters}
+    config = inspect.Parameter("config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=ConfigOption)
 
-    def run(**values: Any) -> int:
+    def run(config: Any, **values: Any) -> int:  # noqa: ARG001 - its callback has read it
         if check is not None:
             check(values, defaults)
         for name, group in groups.items():
@@ -180,7 +186,7 @@ def expand_options(command: Callable[..., int], *, check: Check | None = None) -
         return command(**values)
 
     run.__name__, run.__doc__ = command.__name__, command.__doc__
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__signature__ = inspect.Signature([*parameters, config])  # type: ignore[attr-defined]
     return run
 
 
@@ -191,7 +197,9 @@ def _read_annotations(source: Any) -> dict[str, Any]:
     return {name: inner[name][0] if get_origin(hint) is Union and inner[name] else hint for name, hint in hints.items()}
 
 
-app = typer.Typer(cls=Commands, pretty_exceptions_enable=False, rich_markup_mode="markdown")
+app = typer.Typer(
+    name="antislop", cls=Commands, context_settings=HELP, pretty_exceptions_enable=False, rich_markup_mode="markdown"
+)
 
 
 def _placeholder() -> None:
@@ -205,7 +213,7 @@ for _name, _command in COMMANDS.items():
 @app.callback(invoke_without_command=True, epilog=EXIT_CODES)
 def _antislop(
     ctx: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+    version: Annotated[bool, typer.Option("--version", "-V", help="Show the version and exit.")] = False,
 ) -> int:
     """Ban phrases from a language model's output, exactly."""
     if version:

@@ -22,10 +22,10 @@ from antislop.cli.terminal import (
     warn,
     write_table,
 )
-from antislop.display import make_visible
+from antislop.display import describe_count, make_visible
 from antislop.errors import InputError
 from antislop.lists.ban_list import BanList
-from antislop.lists.bundled import dashes, loops
+from antislop.lists.bundled import dashes, loops, repeats
 from antislop.records.texts import AnyText, LongText, cut, open_texts
 
 if TYPE_CHECKING:
@@ -85,6 +85,9 @@ class ScaleOptions:
         list[Path] | None, typer.Option(metavar="LIST", help="Also count the hits of this list of bans. Repeatable.")
     ] = None
     loops: Annotated[bool, typer.Option("--loops", help="Also count passages written 3 times in a row.")] = False
+    repeats: Annotated[
+        bool, typer.Option("--repeats", help="Also count 8 words in a row that the text contains already.")
+    ] = False
     no_dashes: Annotated[
         bool, typer.Option("--no-dashes", help="Also count the dashes that other commands ban by this option.")
     ] = False
@@ -143,6 +146,8 @@ def measure(
     lists = _load_lists(scales.bans or [], lenient=scales.lenient)
     if scales.loops:
         lists["loops"] = loops()
+    if scales.repeats:
+        lists["repeats"] = repeats()
     if scales.no_dashes:
         lists["dashes"] = dashes()
     tallies = _tally(_read_groups(files, grouping), scale, lists)
@@ -196,7 +201,9 @@ def _read_groups(files: list[str], options: GroupOptions) -> Iterator[tuple[str,
 
 def _find_group(text: AnyText, by: str) -> str:
     if by not in text.fields:
-        columns = ", ".join(text.fields) or "none"
+        if not text.fields:
+            raise InputError(f"{text.place}: has no columns to group by: leave out --by")
+        columns = ", ".join(text.fields)
         raise InputError(f"{text.place}: no column {by!r}; there are {columns}: pass --by with one of them")
     return str(text.fields[by])
 
@@ -211,7 +218,7 @@ def _tally(texts: Iterator[tuple[str, AnyText]], scale: Scale, lists: dict[str, 
         nonlocal characters
         for piece in pieces:
             characters += len(piece)
-            bar.update(note=f"{number:,} texts, {characters / 1e6:.1f} million characters")
+            bar.update(note=f"{describe_count(number, 'text')}, {characters / 1e6:.1f} million characters")
             yield piece
 
     with ProgressBar(console(stderr=True), "reading") as bar:
@@ -270,9 +277,8 @@ def _print_groups(groups: list[TextGroup], level: float) -> None:
     for number, group in enumerate(groups):
         if number:
             screen.print()
-        screen.print(
-            f"{make_visible(group.name)}: {group.texts:,} texts, {group.words:,} words", style="bold", soft_wrap=True
-        )
+        size = f"{describe_count(group.texts, 'text')}, {describe_count(group.words, 'word')}"
+        screen.print(f"{make_visible(group.name)}: {size}", style="bold", soft_wrap=True)
         screen.print(_tabulate(group, level))
         for reason, titles in _collect_reasons(group).items():
             screen.print(f"{reason}: {', '.join(titles)}", soft_wrap=True)

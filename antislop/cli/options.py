@@ -18,7 +18,7 @@ from antislop.display import describe_count
 from antislop.errors import InputError
 from antislop.hf.pretrained import Dtype, ModelSpec
 from antislop.lists.ban_list import BanList, combine_bans
-from antislop.lists.bundled import constructions, dashes, default_bans, loops
+from antislop.lists.bundled import constructions, dashes, default_bans, loops, repeats
 from antislop.matching.folding import Edges
 from antislop.matching.scopes import BanScope
 from antislop.trace.completions import BATCH_SIZE
@@ -102,6 +102,9 @@ class BanOptions:
     loops: Annotated[
         bool, ban_option("--loops", help="Ban passages written 3 times in a row as well, whatever they say.")
     ] = False
+    repeats: Annotated[
+        bool, ban_option("--repeats", help="Ban 8 words in a row that the text contains already as well.")
+    ] = False
     no_dashes: Annotated[
         bool, ban_option("--no-dashes", help="Ban dashes as well: —, –, -- and a hyphen with spaces, as between words.")
     ] = False
@@ -135,6 +138,8 @@ def collect_bans(options: BanOptions) -> BanList:
         lists, names = [*lists, constructions()], [*names, "the bundled constructions"]
     if options.loops:
         lists, names = [*lists, loops()], [*names, "loops"]
+    if options.repeats:
+        lists, names = [*lists, repeats()], [*names, "repeats"]
     if options.no_dashes:
         lists, names = [*lists, dashes()], [*names, "dashes"]
     if phrases:
@@ -314,6 +319,8 @@ class SamplingOptions:
     top_n_sigma: Annotated[float | None, _setting("top_n_sigma", "Keep scores up to n σ below the best.")] = None
     xtc_probability: Annotated[float | None, _setting("xtc_probability", "XTC: how often to exclude the top.")] = None
     xtc_threshold: Annotated[float | None, _setting("xtc_threshold", "Least p of XTC's choices.", default="0.1")] = None
+
+    min_keep: Annotated[int | None, _setting("min_keep", "The least tokens that top-p, min-p and XTC keep.")] = None
 
     def __post_init__(self) -> None:
         _ = self.sampling  # raises the errors of values

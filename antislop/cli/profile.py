@@ -90,7 +90,10 @@ class LimitOptions:
     min_count: Annotated[
         int | None, typer.Option(min=1, help="Leave out entries that occur less often.", show_default="5; baseline 3")
     ] = None
-    min_prompts: Annotated[int, typer.Option(min=1, help="Leave out entries of fewer prompts.")] = 2
+    min_prompts: Annotated[
+        int | None,
+        typer.Option(min=1, help="Leave out entries of fewer prompts.", show_default="2, or 1 for a single text"),
+    ] = None
     min_ratio: Annotated[float, typer.Option(min=0, help="Leave out entries that are less overused.")] = 2.0
     memory: Annotated[int, typer.Option(min=1, help="Megabytes for counters.")] = 64
 
@@ -109,7 +112,8 @@ def profile(
     texts: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="TEXTS", help="Texts: .txt, .jsonl, .json, .csv, .parquet, .gz of these, folders of them."
+            metavar="TEXTS",
+            help="Texts: .txt or .md of one each, .jsonl, .json, .csv, .parquet, .gz of these, folders of them.",
         ),
     ] = None,
     out: Annotated[
@@ -155,6 +159,8 @@ def _make_profile(
     _check_distinct(texts, human.baseline or [])
     _check_paths(texts, out, human=[*(human.baseline or []), *(human.also_human or [])])
     modern = find_spec("wordfreq") is not None
+    if not modern:
+        warn(_WITHOUT_WORDFREQ)
     min_count, memory = limits.min_count or PROFILE_MIN_COUNT, limits.memory
     baseline = _load_baseline(human.baseline or [HUMAN], reading.column, min_count=BASELINE_MIN_COUNT, memory=memory)
     column = reading.also_column or reading.column
@@ -176,10 +182,8 @@ def _make_profile(
             replace_text(path, render_page(new_profile))
         else:
             new_profile.save(path)
-    if not modern:
-        warn(_WITHOUT_WORDFREQ)
     warn(f"texts: {_list_names(texts)}; compared with: {baseline.name}")
-    _report_profile(new_profile, min_count=min_count, min_prompts=limits.min_prompts)
+    _report_profile(new_profile, min_count=min_count)
     return 0
 
 
@@ -348,7 +352,7 @@ def _show_counting(title: str = "texts") -> Iterator[Progress]:
         yield show
 
 
-def _report_profile(profile: Profile, *, min_count: int, min_prompts: int) -> None:
+def _report_profile(profile: Profile, *, min_count: int) -> None:
     kinds = {kind: sum(entry.kind == kind for entry in profile.entries) for kind in KINDS}
     entries = ", ".join(describe_count(number, _KIND_NAMES.get(kind, kind)) for kind, number in kinds.items())
     sizes = (
@@ -357,15 +361,17 @@ def _report_profile(profile: Profile, *, min_count: int, min_prompts: int) -> No
         describe_count(profile.prompts, "prompt"),
     )
     warn(f"{', '.join(sizes)}; listed: {entries}")
-    if profile.prompts < min_prompts:
+    if profile.texts == 1:
+        warn("in how many of its chapters an entry occurs is not counted: pass a folder with a file for each")
+    if profile.prompts < (min_prompts := profile.made_with["min_prompts"]):
         warn(f"no entry comes from {min_prompts} prompts: pass texts of more prompts, or --min-prompts 1")
     if profile.made_with["min_count"] > min_count:
         warn(f"--memory was too small for counts from {min_count}: counted from {profile.made_with['min_count']}")
 
 
 _WITHOUT_WORDFREQ = (
-    "wordfreq is not installed, so human rates are those of the baseline alone, and words newer than it count as "
-    f"overused; pip install '{DISTRIBUTION}[eval]' adds today's rates"
+    "wordfreq is not installed, so human rates are those of the baseline alone, words newer than it count as overused, "
+    f"and antislop bans-from can't make a list of the profile: pip install '{DISTRIBUTION}[eval]' adds it"
 )
 
 

@@ -1,13 +1,16 @@
-"""Progress bars of long runs, and how Ctrl-C stops these."""
+"""Progress of long runs, how long they will take, and how Ctrl-C stops them."""
 
 from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from math import ceil, sqrt
+from statistics import NormalDist, fmean, stdev
+from threading import Event, Thread
 from types import FrameType
 from typing import Any
 
@@ -16,19 +19,23 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.table import Column
 from rich.text import Text
 
+LINE_EVERY = 30.0
+"""Seconds between two lines of progress if there is no terminal."""
+
 
 class _TimeColumn(ProgressColumn):
     """The remaining time if it can be estimated, else the elapsed time."""
 
     def render(self, task: Task) -> Text:
-        seconds, suffix = task.time_remaining, " left"
+        ends = task.fields["ends"]
+        seconds, suffix = task.time_remaining if ends is None else max(0, ends - time.monotonic()), " left"
         if seconds is None:
             seconds, suffix = task.elapsed or 0, ""
         return Text(f"{timedelta(seconds=round(seconds))}{suffix}")
 
 
 class ProgressBar:
-    """Show the progress of a run, on terminals only; the bar is removed at the end.
+    """Show the progress of a run: on terminals a bar, which is removed at the end, elsewhere a line now and then.
 
     total: of the units that `update` counts; None if unknown.
     silence: seconds without output before the bar appears.
@@ -43,17 +50,31 @@ class ProgressBar:
         )
         # Standard output is not redirected: it may be a file.
         self._bar = Progress(*columns, console=screen, transient=True, expand=True, redirect_stdout=False)
-        self._task = self._bar.add_task(title, total=total, note="")
+        self._task = self._bar.add_task(title, total=total, note="", ends=None)
         self._is_enabled = screen.is_interactive
+        self._ended = Event()
+        self._writer = None if screen.is_terminal else Thread(target=self._write_lines, daemon=True)
         self._is_shown = False
         self._silence = silence
         self._quiet_since = time.monotonic()
 
     def __enter__(self) -> ProgressBar:
+        if self._writer is not None:
+            self._writer.start()
         return self
 
     def __exit__(self, *error: object) -> None:
         self.hide()
+        if self._writer is not None:
+            self._ended.set()
+            self._writer.join()
+
+    def _write_lines(self) -> None:
+        while not self._ended.wait(LINE_EVERY):
+            task = self._bar.tasks[0]
+            share = f"{task.percentage:.0f} %" if task.total else ""
+            parts = (task.description, share, str(_TimeColumn().render(task)), task.fields["note"])
+            self._bar.console.print(Text(", ".join(filter(None, parts))), soft_wrap=True)
 
     def update(
         self,
@@ -63,9 +84,15 @@ class ProgressBar:
         total: float | None = None,
         title: str | None = None,
         note: str | None = None,
+        seconds_left: float | None = None,
     ) -> None:
-        """Update the bar; `advance` adds to `done`, both in the units of `total`."""
+        """Update the bar; `advance` adds to `done`, both in the units of `total`.
+
+        seconds_left: by default estimated from the latest updates, as if the rest were as fast.
+        """
         fields: dict[str, Any] = {} if note is None else {"note": note}
+        if seconds_left is not None:
+            fields["ends"] = time.monotonic() + seconds_left
         self._bar.update(self._task, advance=advance, completed=done, total=total, description=title, **fields)
         if self._is_enabled and not self._is_shown and time.monotonic() - self._quiet_since >= self._silence:
             self._bar.start()
@@ -77,6 +104,29 @@ class ProgressBar:
             self._bar.stop()
         self._is_shown = False
         self._quiet_since = time.monotonic()
+
+
+def estimate_seconds(finished: Sequence[float], *, elapsed: float, total: int, at_once: int) -> float | None:
+    """Return how long the rest of `total` texts will take; None before two are finished.
+
+    finished: the seconds that each finished text took, of which `at_once` are written side by side. They are shorter
+        than the texts in flight: their durations are taken for the lower part of a normal distribution.
+
+    >>> estimate_seconds([60.0, 60.0], elapsed=60.0, total=40, at_once=8)
+    255.0
+    """
+    in_flight = min(at_once, total - len(finished))
+    if len(finished) < 2 or in_flight < 1:
+        return None
+    share = len(finished) / (len(finished) + in_flight)
+    cut = NormalDist().inv_cdf(share)
+    ratio = NormalDist().pdf(cut) / share
+    spread = stdev(finished) / sqrt(max(1e-3, 1 - cut * ratio - ratio**2))
+    places = min(at_once, total)
+    mean = max(fmean(finished) + spread * ratio, places * elapsed / (len(finished) + in_flight))
+    age = (places * elapsed - sum(finished)) / in_flight  # all places were taken all the time
+    rounds = ceil((total - len(finished) - in_flight) / at_once)
+    return max(0.0, mean - age) + rounds * mean + spread * (in_flight > 1)  # the last one ends later than the mean
 
 
 @dataclass

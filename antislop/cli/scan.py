@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,6 +20,7 @@ from antislop.cli.options import BanOptions, LenientOption, collect_bans, load_b
 from antislop.cli.progress import ProgressBar
 from antislop.cli.terminal import (
     OutputFormatOption,
+    as_input_error,
     console,
     print_line,
     read_input,
@@ -31,17 +35,46 @@ from antislop.errors import InputError
 from antislop.lists.ban_list import BanList
 from antislop.lists.bundled import default_bans
 from antislop.matching.bans import distinct
-from antislop.metrics.occurrences import HitContext, Occurrence, Trial, find_occurrences, list_texts, search_records
+from antislop.metrics.folders import is_text, list_files
+from antislop.metrics.occurrences import (
+    HitContext,
+    HitLine,
+    Occurrence,
+    Trial,
+    Window,
+    find_lines,
+    find_occurrences,
+    search_records,
+)
 from antislop.trace.console import to_rich
 from antislop.trace.text_pieces import TextPiece
 
 SILENCE = 0.5
 """Seconds without output before the bar of a file appears."""
+MARGIN = 20
+"""Characters that are shown on either side of a hit at least."""
 
 ScanFormat = Literal["text", "json", "csv", "github"]
 
 
 # -- scan -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ChoiceOptions:
+    """Which files of folders are searched."""
+
+    glob: Annotated[
+        list[str] | None,
+        typer.Option("--glob", "-g", metavar="GLOB", help="Of folders, search only files like this. Repeatable."),
+    ] = None
+    exclude: Annotated[
+        list[str] | None, typer.Option(metavar="GLOB", help="Leave out files and folders like this. Repeatable.")
+    ] = None
+
+    @property
+    def globs(self) -> list[str]:
+        return [*(self.glob or []), *(f"!{pattern}" for pattern in self.exclude or [])]
 
 
 def scan(
@@ -53,11 +86,16 @@ def scan(
     ],
     *,
     bans: BanOptions,
+    choice: ChoiceOptions,
     column: Annotated[
         str | None, typer.Option(help="Search this column of records: .jsonl, .json, .csv, .parquet, .gz of these.")
     ] = None,
+    context: Annotated[
+        int | None, typer.Option("--context", "-C", metavar="N", min=0, help="Show N lines before and after a hit too.")
+    ] = None,
     count: Annotated[bool, typer.Option("--count", "-c", help="Print file:number only.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing: the exit status is the answer.")] = False,
+    stats: Annotated[bool, typer.Option("--stats", help="Say at the end how much was searched and found.")] = False,
     output: Annotated[
         ScanFormat,
         typer.Option("--format", help="text, json or csv for programs, or github for annotations of a workflow."),
@@ -65,87 +103,170 @@ def scan(
 ) -> int:
     """Find banned phrases in files, with the place at which each begins: file:line:column: phrase.
 
-    In folders, hidden files and those that are not UTF-8 are left out. With --column, the line is that of the record,
+    On a terminal, and with -C, the line is shown in place of the phrase. With --column, the line is that of the record,
     or its number, and the column that of the character in its text.
+
+    In folders, hidden files, links, what git ignores and files that are not UTF-8 are left out; so is the file of
+    --bans anywhere. A GLOB is written as in .gitignore, from the current folder on; of several the last decides.
 
     Of phrases that overlap, the first counts, and the longest of those that begin with it.
     """
-    search = _Search(collect_bans(bans), column, counts_only=count or quiet)
-    rows = search.run(files)
+    shows_lines = output == "text" and not (count or quiet) and (context is not None or console().is_terminal)
+    around = (context or 0) if shows_lines else None
+    search = _Search(collect_bans(bans), column, counts_only=count or quiet, around=around)
+    rows = search.run(_choose_files(files, choice.globs, lists=bans.bans or [], opens_folders=column is None))
     if quiet:
         deque(rows, maxlen=0)
     elif output == "github":
         _print_annotations(rows)
     else:
         columns = ("file", "count") if count else Occurrence._fields
-        write_table(output, rows, columns=columns, show=_print_rows)
+        write_table(output, rows, columns=columns, show=partial(_print_lines, context) if shows_lines else _print_rows)
+    if stats:
+        say(search.describe())
     return 2 if search.has_failed else int(search.found > 0)
 
 
-def _list_files(names: Iterable[str]) -> Iterator[str]:
-    """Yield the files, and in place of a folder the texts in it, in order."""
+def _choose_files(
+    names: Iterable[str], globs: Sequence[str], *, lists: Sequence[Path], opens_folders: bool
+) -> Iterator[str]:
+    """Yield the files to search, and in place of a folder the texts in it, in order."""
+    match, default = _compile(globs), all(pattern.startswith("!") for pattern in globs)
+    places = {path.resolve() for path in lists}
+    list_names = {place.name for place in places}
     for name in names:
-        if not Path(name).is_dir():
+        path, left_out = Path(name), 0
+        if opens_folders and path.is_dir():
+            for file in list_files(path):
+                is_chosen = default if (is_match := match(file)) is None else is_match
+                if is_chosen and not (file.name in list_names and file.resolve() in places):
+                    if is_text(file):
+                        yield str(file)
+                    else:
+                        left_out += 1
+            if left_out:
+                say(f"{name}: left out {describe_count(left_out, 'file')} that can't be read as UTF-8")
+        elif path.resolve() in places:
+            say(f"{name}: left out, since it is the list of --bans")
+        elif match(path) is not False:
             yield name
-            continue
-        texts, left_out = list_texts(name)
-        if left_out:
-            say(f"{name}: left out {describe_count(left_out, 'file')} that can't be read as UTF-8")
-        yield from map(str, texts)
+
+
+def _compile(globs: Sequence[str]) -> Callable[[Path], bool | None]:
+    """Return whether the last glob that fits a path chooses it; None if none fits."""
+    if not globs:
+        return lambda _: None
+    from pathspec import PathSpec
+
+    with as_input_error():
+        spec = PathSpec.from_lines("gitignore", globs)
+    return lambda path: spec.check_file(os.path.relpath(path)).include
 
 
 @dataclass
 class _Search:
-    """A search of several files. found: occurrences so far. has_failed: whether a file could not be read."""
+    """A search of several files.
+
+    around: number of lines before and after each hit; None yields occurrences in place of lines.
+    found: occurrences so far. files, hit_files: number of files so far, and of those with occurrences.
+    has_failed: whether a file could not be read.
+    """
 
     bans: BanList
     column: str | None
     counts_only: bool
+    around: int | None
     found: int = 0
+    files: int = 0
+    hit_files: int = 0
     has_failed: bool = False
+    begun: float = field(default_factory=time.perf_counter)
 
     def run(self, names: Iterable[str]) -> Iterator[dict[str, Any]]:
-        """Yield a row for each occurrence as it is found, or for each file."""
-        for name in _list_files(names) if self.column is None else names:
-            before = self.found
-            try:
-                for occurrences in self._search_file(name):
-                    if not self.counts_only:
-                        yield from (occurrence._asdict() for occurrence in occurrences)
-                        sys.stdout.flush()
-            except InputError as error:
-                warn(str(error))
-                self.has_failed = True
-                continue
-            if self.counts_only:
-                yield {"file": _title(name), "count": self.found - before}
+        """Yield a row for each occurrence or line as it is found, or for each file.
 
-    def _search_file(self, name: str) -> Iterator[list[Occurrence]]:
-        """Yield occurrences with a bar beside them, which is hidden where they are written to the same terminal."""
-        path = Path(name)
-        total = path.stat().st_size if path.is_file() and path.suffix.lower() != ".gz" else None
+        A bar beside them is hidden where they are written to the same terminal.
+        """
         hides_bar = console().is_terminal and not self.counts_only
-        with ProgressBar(console(stderr=True), _title(name), total=total, silence=SILENCE) as bar:
-            if self.column is None:
-                pieces = read_input_pieces(name, advance=lambda length: bar.update(advance=length))
-                blocks = find_occurrences(self.bans, pieces, file=_title(name))
-            else:
-                blocks = search_records(self.bans, name, column=self.column)
-            before = self.found
-            for occurrences in blocks:
-                if occurrences and hides_bar:
-                    bar.hide()
-                self.found += len(occurrences)
-                yield occurrences
-                bar.update(note=f"{self.found - before:,} found")
+        with ProgressBar(console(stderr=True), silence=SILENCE) as bar:
+            for name in names:
+                before, path = self.found, Path(name)
+                total = path.stat().st_size if path.is_file() and path.suffix.lower() != ".gz" else None
+                bar.update(title=_title(name), done=0, total=total, note="")
+                try:
+                    for block in self._find(name, advance=lambda length: bar.update(advance=length)):
+                        if block and hides_bar:
+                            bar.hide()
+                        self.found += sum(len(row.hits) if isinstance(row, HitLine) else 1 for row in block)
+                        if not self.counts_only:
+                            yield from (row._asdict() for row in block)
+                            sys.stdout.flush()
+                        bar.update(note=f"{self.found - before:,} found")
+                except InputError as error:
+                    warn(str(error))
+                    self.has_failed = True
+                    continue
+                self.files += 1
+                self.hit_files += self.found > before
+                if self.counts_only:
+                    yield {"file": _title(name), "count": self.found - before}
+
+    def describe(self) -> str:
+        places = f"{self.hit_files:,} of {describe_count(self.files, 'file')}"
+        return f"{describe_count(self.found, 'hit')} in {places}, {time.perf_counter() - self.begun:.2f} seconds"
+
+    def _find(self, name: str, *, advance: Callable[[int], None]) -> Iterator[Sequence[Occurrence | HitLine]]:
+        if self.column is not None:
+            for line in search_records(self.bans, name, column=self.column):
+                yield line.hits if self.around is None else [line][: len(line.hits)]
+            return
+        pieces = read_input_pieces(name, advance=advance)
+        if self.around is None:
+            yield from find_occurrences(self.bans, Window(pieces), file=_title(name))
+        else:
+            yield from find_lines(self.bans, pieces, file=_title(name), context=self.around)
 
 
 def _print_rows(rows: Iterable[Mapping[str, Any]]) -> None:
     screen = console()
-    line = style_line(screen)
+    name, hit = _style(screen, "magenta"), _style(screen, "bold red")
     for row in rows:
         place = f":{row['count']}" if "count" in row else f":{row['line']}:{row['column']}: "
-        screen.file.write(line.format(make_visible(row["file"]), place, make_visible(row.get("ban", ""))))
+        phrase = hit.format(make_visible(row["ban"])) if "ban" in row else ""
+        screen.file.write(f"{name.format(make_visible(row['file']))}{place}{phrase}\n")
+
+
+def _print_lines(context: int | None, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Print lines with their hits marked, whole with a context, else cut to about the width of the terminal."""
+    screen = console()
+    name, hit, dim = (_style(screen, style) for style in ("magenta", "bold red", "dim"))
+    following: tuple[str, int] | None = None
+    for file, number, text, hits, spans in (row.values() for row in rows):
+        if context and following not in (None, (file, number)):
+            screen.file.write(dim.format("--") + "\n")
+        following = file, number + 1
+        place = f":{number}:{hits[0].column}: " if hits else f"-{number}- "
+        room = screen.width - len(file) - len(place) if context is None else len(text)
+        parts = [
+            (hit if is_hit else "{}").format(make_visible(part, keep_layout=True))
+            for part, is_hit in _cut_line(text.removesuffix("\r"), spans, room=room)
+        ]
+        screen.file.write(f"{name.format(make_visible(file))}{place}{''.join(parts)}\n")
+
+
+def _cut_line(text: str, spans: Sequence[tuple[int, int]], *, room: int) -> Iterator[tuple[str, bool]]:
+    """Yield a line in parts, each with whether it is a hit; what is far from hits is cut if there is no room for it."""
+    margin = len(text) if len(text) <= room else max(MARGIN, (room - spans[-1][1] + spans[0][0]) // 2 - 1)
+    begin = left = 0
+    for start, end in spans:
+        yield _cut_gap(text[begin:start], left, margin), False
+        yield text[start:end], True
+        begin, left = end, margin
+    yield _cut_gap(text[begin:], margin, 0), False
+
+
+def _cut_gap(gap: str, left: int, right: int) -> str:
+    return gap if len(gap) <= left + right + 1 else f"{gap[:left]}…{gap[len(gap) - right :]}"
 
 
 def _print_annotations(rows: Iterable[Mapping[str, Any]]) -> None:
@@ -174,14 +295,12 @@ def _title(name: str) -> str:
     return "<stdin>" if name == "-" else name
 
 
-def style_line(screen: Console) -> str:
-    """Return a format string for (name, place, phrase), styled once by rich, since styling each line is slow."""
-    if not screen.is_terminal:
-        return "{}{}{}\n"
-    name, place, phrase = "\ue000\ue001\ue002"
+def _style(screen: Console, style: str) -> str:
+    """Return a format string for a text in a style, made once by rich, since styling each line is slow."""
+    text = "\ue000"
     with screen.capture() as captured:
-        screen.print(Text.assemble((name, "magenta"), place, (phrase, "bold red")), soft_wrap=True)
-    return captured.get().replace(name, "{}").replace(place, "{}").replace(phrase, "{}")
+        screen.print(Text(text, style), end="")
+    return captured.get().replace(text, "{}")
 
 
 # -- try --------------------------------------------------------------------------------------------------------------

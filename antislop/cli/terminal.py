@@ -208,23 +208,23 @@ def refuse_repeats(paths: Iterable[str | Path]) -> None:
 
 
 def check_writable(path: Path, *, or_stdout: bool = False) -> None:
-    """Refuse a path that can't be written; "-" is allowed if `or_stdout`."""
+    """Refuse a path where no file can be written; "-" is allowed if `or_stdout`. Missing folders are made later."""
     if str(path) == "-":
         if or_stdout:
             return
         raise InputError("-: standard output can't take this file: pass the path of a file")
-    if path.is_dir() or not path.parent.is_dir():
-        reason = "it is a folder" if path.is_dir() else f"{path.parent} is not a folder"
+    place = _find_place(path)
+    if path.is_dir() or (place != path and not place.is_dir()):
+        reason = "it is a folder" if path.is_dir() else f"{place} is not a folder"
         raise InputError(f"{path}: can't be written ({reason}): pass the path of a file")
-    _check_access(path, path if path.exists() else path.parent)
+    _check_access(path, place)
 
 
 def check_folder(path: Path, content: str) -> None:
     """Refuse a path where no folder can be made, or a folder that can't be written. content: what it is for."""
     if str(path) == "-":
         raise InputError(f"-: {content} is a folder of files: pass -o FOLDER")
-    with writing(path, advice="choose another folder"):
-        place = next(place for place in (path, *path.parents) if place.exists())
+    place = _find_place(path)
     if not place.is_dir():
         raise InputError(f"{place}: is a file, and {content} needs a folder: choose another path")
     if place != path:
@@ -232,10 +232,18 @@ def check_folder(path: Path, content: str) -> None:
     _check_access(path, place)
 
 
+def _find_place(path: Path) -> Path:
+    """Return a path, or the nearest folder above it that exists."""
+    with writing(path, advice="choose another path"):  # a name that is too long
+        return next(place for place in (path, *path.parents) if place.exists())
+
+
 def _check_access(path: Path, place: Path) -> None:
     if not os.access(place, os.W_OK):
         reason = "it is read-only" if place == path else f"{place} is read-only"
         raise InputError(f"{path}: can't be written ({reason}): choose a folder of yours")
+    if place.is_dir() and not files.takes_files(place):  # a folder of the system, such as /proc
+        raise InputError(f"{path}: can't be written ({place} takes no files): choose a folder of yours")
 
 
 def check_suffix(path: Path, *suffixes: str, advice: str | None = None) -> None:

@@ -130,17 +130,27 @@ def tune(
         return 130
     if was_finished:
         say(f"{out}: was finished before; --force trains again")
-    _report(result)
+    report_result(result, training)
     say(f"{out}: the {'model' if training.full or training.merge else 'adapter'}, its card and its curves")
     return 0
 
 
-def _report(result: TuneResult) -> None:
+def report_result(result: TuneResult, options: TrainingOptions) -> None:
+    """Say whether training worked, and what to do if it didn't."""
     say(f"{describe_count(result.steps, 'step')}; the chosen side wins in {result.win:.0%}")
+    wanted = options.stop_at_win if options.stop_at_win <= 1 else 0.5  # above 1, training takes all epochs
     if result.steps == 1:  # the first step warms up, with a learning rate of 0
         warn("training ended before it changed the model: raise --stop-at-win")
-    if result.before is not None:
-        say(f"banned phrases per 1,000 words, in a few samples: {result.before:.1f} before, {result.after:.1f} after")
+    elif result.win < wanted:
+        longer = f"train longer, with --epochs {2 * options.epochs:g} --force, or on more pairs"
+        warn(f"training ended before the chosen side won in {wanted:.0%}: {longer}")
+    if result.before is None or result.after is None:
+        return
+    say(f"banned phrases per 1,000 words, in a few samples: {result.before:.1f} before, {result.after:.1f} after")
+    if result.after >= result.before > 0:
+        warn("the model writes banned phrases as often as before: train longer, on more pairs, or raise --lr")
+    elif result.after < result.before and result.win >= wanted:
+        say("it worked: there are fewer; antislop eval measures how many, and what it costs")
 
 
 @dataclass(frozen=True)

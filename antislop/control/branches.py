@@ -249,6 +249,13 @@ class Control:
         return controllers
 
 
+def check_branches(branches: Sequence[Branch]) -> Sequence[Branch]:
+    """Return what `mid_process` gave. Raises `InputError` unless it is a list of branches."""
+    if isinstance(branches, Sequence) and all(isinstance(branch, Branch) for branch in branches):
+        return branches
+    raise InputError(f"mid_process returned a {type(branches).__name__}: return a list, [branch], or [] to stop")
+
+
 def take_control(arguments: dict[str, Any]) -> Control | None:
     """Remove `controller` and `max_forks` from a call's arguments."""
     controller, max_forks = arguments.pop("controller", None), arguments.pop("max_forks", 1)

@@ -19,6 +19,7 @@ from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
 from antislop import __version__
 from antislop.datasets.samples import measure_slop
+from antislop.display import describe_count
 from antislop.errors import DISTRIBUTION, InputError
 from antislop.files import read_bytes, read_json, replace_text, replacing
 from antislop.lists.ban_list import BanList
@@ -39,14 +40,14 @@ LANGUAGE_SAMPLE = 1000
 ENGLISH_STOP_SHARE = 0.25
 """Share of stop words above which texts count as English; about 0.45 in English prose."""
 
-_COUNTS = ("violations", "withdrawn", "conceded")
+_COUNTS = ("violations", "withdrawn", "conceded", "rewinds_by_part")
 _OWN_NAME = re.compile(r"data-[a-z-]*\d{5,}-of-\d{5,}\.parquet|bans\.txt")
 _SIZES = ("n<1K", "1K<n<10K", "10K<n<100K", "100K<n<1M", "1M<n<10M", "10M<n<100M", "100M<n<1B")
 
 _CARD = """\
 # {title}
 
-{records:,} responses to the prompts of `{source}`, written by `{model}` with
+{records} to the prompts of `{source}`, written by `{model}` with
 [antislop](https://github.com/antislop/antislop) {version}: if the model wrote a banned phrase, the sampler rewound to
 its start and drew again from the same probabilities, without the tokens that lead into the phrase.
 
@@ -72,8 +73,9 @@ Banned phrases were counted in the finished responses. `load_dataset(…)` loads
 Those of the prompts; `prompt`, `response`, `messages` if the prompt was a chat; `key`, `sample`, `arm` and `seed`,
 which decide a response together with the settings above; `status` ("ok", "error", "conceded" for a response in which a
 banned phrase stays because no alternative was left, or "cut" for one that ended before its grammar) and `error`;
-`tokens`, `prompt_tokens`, `withdrawn_tokens`; per ban `violations`, `withdrawn` tokens, and `conceded`; `seconds` from
-the prompt to the end; `grammar`, a fingerprint, if there was one.
+`tokens`, `prompt_tokens`, `withdrawn_tokens`; per ban `violations`, `withdrawn` tokens, and `conceded`;
+`rewinds_by_part` of a message, if there were any; `seconds` from the prompt to the end; `grammar`, a fingerprint, if
+there was one.
 
 {pairs}## License and limits
 
@@ -208,7 +210,7 @@ def make_card(title: str, records: Sequence[Record], bans: BanList, made_of: Map
     arms = list(counts)
     text = _CARD.format(
         title=title,
-        records=len(records),
+        records=describe_count(len(records), "response"),
         source=made_of["source"],
         model=made_of["model"],
         version=__version__,
@@ -216,7 +218,7 @@ def make_card(title: str, records: Sequence[Record], bans: BanList, made_of: Map
         arm=next(iter(arms), "banned"),
         arm_names=", ".join(f"`{arm}`" for arm in arms),
         command=made_of["command"],
-        bans=f"The {len(bans):,} bans are in [{LIST}]({LIST})." if bans else "Nothing was banned.",
+        bans=f"The list of {describe_count(len(bans), 'ban')} is [{LIST}]({LIST})." if bans else "Nothing was banned.",
         settings=list_settings(settings),
         pairs=_PAIRS.get(made_of.get("pairs") or "", ""),
         license=f"License: {made_of['license']}." if made_of.get("license") else _NO_LICENSE,

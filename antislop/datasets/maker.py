@@ -194,6 +194,7 @@ class RecordMakerBase(ABC):
             violations=dict(violations),
             withdrawn=dict(withdrawn),
             conceded=dict(conceded),
+            **({"rewinds_by_part": dict(report.rewinds_by_part)} if report.rewinds_by_part else {}),
             seconds=round(time.perf_counter() - since, 3),
         )
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
 from antislop.datasets.pairs import PairCount
+from antislop.display import describe_count
 from antislop.lists.ban_list import BanList
 from antislop.matching.bans import drop_overlaps
 from antislop.records.journal import Record
@@ -112,7 +113,7 @@ class Summary:
 
     def describe(self) -> str:
         """Return the counts and rates as one line."""
-        return f"{self.records:,} {'record' if self.records == 1 else 'records'}, {self.describe_rates()}"
+        return f"{describe_count(self.records, 'record')}, {self.describe_rates()}"
 
     def describe_rates(self) -> str:
         seconds = max(1e-9, time.monotonic() - self.began)

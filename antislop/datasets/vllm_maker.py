@@ -167,5 +167,5 @@ def _make_params(settings: dict[str, Any], *, seed: int, is_banned: bool) -> Any
         raise InputError(f"vLLM has no setting {unknown[0]}: leave it out")
     arguments = {own: others[name] for name, own in NAMES.items() if name in others}
     arguments |= sampling.translate(SETTINGS)
-    bans = {"events": True, "use_global_bans": is_banned}
+    bans = {"events": True, "use_global_bans": is_banned, "ban_scope": "all"}  # the list says where its bans hold
     return SamplingParams(seed=seed % 2**63, extra_args={KEY: bans}, **arguments)

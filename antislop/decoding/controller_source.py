@@ -17,7 +17,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from antislop.control.branches import Branch, CapabilityError, Controller, SampleRule, Splice, Step
+from antislop.control.branches import (
+    Branch,
+    CapabilityError,
+    Controller,
+    SampleRule,
+    Splice,
+    Step,
+    check_branches,
+)
 from antislop.decoding.drawing import NONE_ALLOWED, NONE_DRAWN, Draws, draw, draw_together
 from antislop.decoding.judge import in_order
 from antislop.decoding.ledger import Node
@@ -176,7 +184,7 @@ class ControllerSource(Source):
             is_greedy=not row.spec.policy.do_sample,
         )
         with self._noting_step():
-            branches = self._check(self._select(self.controller.mid_process(step)))
+            branches = self._check(self._select(check_branches(self.controller.mid_process(step))))
             controllers = [self.controller.fork() for _ in branches[1:]]
         self._length = row.reported = len(row.tokens)
         self._branch_idx, self._sampled = 0, None

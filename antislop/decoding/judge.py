@@ -73,9 +73,9 @@ class Judge:
             self._subtract(token, violation, violations, latest_start)
             if target := self._find_target(violation, latest_start):
                 target.rewinds += 1
-                withdrawn = row.rewind(target.depth)
+                part, withdrawn = self._find_part(violation), row.rewind(target.depth)
                 alternatives = target.list_alternatives(LISTED_ALTERNATIVES)
-                row.events.append(Rewound(target.depth, withdrawn, violation, alternatives))
+                row.events.append(Rewound(target.depth, withdrawn, violation, alternatives, part))
                 return "rewound"
             constraint = self._source.find_constraint(row.node.back_to(violation.start))
             if self._policy.on_exhausted == "raise":
@@ -209,8 +209,12 @@ class Judge:
         """Rewind the text to before a violation, and before any ban that ending there would complete."""
         row, violations = self._row, [violation]
         while violations:
-            row.events.append(Rewound(violations[0].start, row.rewind(violations[0].start), violations[0]))
+            first, part = violations[0], self._find_part(violations[0])
+            row.events.append(Rewound(first.start, row.rewind(first.start), first, part=part))
             violations = list(self._matcher.finish(row.state))
+
+    def _find_part(self, violation: Violation) -> str | None:
+        return self._matcher.find_part(self._row.state.back_to(violation.start))
 
 
 def in_order(violations: Sequence[Violation]) -> tuple[Violation, ...]:

@@ -52,6 +52,7 @@ class Sampling:
     xtc_…: of `XtcLogitsProcessor`; a probability of 0 switches it off.
     epsilon_cutoff, eta_cutoff, no_repeat_ngram_size, encoder_repetition_penalty: as in `generate`.
     top_n_sigma: keep tokens up to this many standard deviations below the highest score; 0 for all.
+    min_keep: how many tokens each of `KEEPING` leaves at least, as in llama.cpp; 0 and 1 are the same.
 
     Raises `InputError` for values out of range.
     """
@@ -76,6 +77,7 @@ class Sampling:
     top_n_sigma: Annotated[float, Limits(0, 100, "0 to 100 was expected")] = 0.0
     xtc_probability: Annotated[float, Limits(0, 1, _PROBABILITY)] = 0.0
     xtc_threshold: Annotated[float, Limits(0, 1, _PROBABILITY)] = 0.1
+    min_keep: Annotated[int, Limits(0, inf, "a number of tokens was expected, 0 for no minimum")] = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dry_sequence_breakers", tuple(self.dry_sequence_breakers))  # a journal has a list
@@ -102,6 +104,8 @@ class Sampling:
     def in_effect(self) -> dict[str, Any]:
         """The settings whose values differ from the defaults and therefore change which tokens are drawn."""
         changed = {name: value for name, value in vars(self).items() if value != getattr(Sampling, name)}
+        if self.min_keep < 2 or KEEPING.isdisjoint(changed):
+            changed.pop("min_keep", None)
         return {
             name: value
             for name, value in changed.items()
@@ -133,10 +137,13 @@ PARTS: Mapping[str, str] = {
     "xtc_threshold": "xtc_probability",
 }
 """By the name of a setting, the one that switches it on."""
-FOREIGN = {"presence_penalty", "frequency_penalty", "dry_multiplier", "top_n_sigma", "xtc_probability", *PARTS}
+_OWN = ("presence_penalty", "frequency_penalty", "dry_multiplier", "top_n_sigma", "xtc_probability", "min_keep")
+FOREIGN = {*_OWN, *PARTS}
 """Settings that `generate` lacks."""
 _CUTS = ("min_p", "top_p", "top_k", "typical_p", "epsilon_cutoff", "eta_cutoff", "top_n_sigma", "xtc_probability")
 TRUNCATING = frozenset(_CUTS)
 """The settings that leave out tokens."""
-DRAWING = TRUNCATING | {"temperature", "xtc_threshold"}
+KEEPING = TRUNCATING - {"top_k", "top_n_sigma"}
+"""Those that leave at least `min_keep`."""
+DRAWING = TRUNCATING | {"temperature", "xtc_threshold", "min_keep"}
 """The settings that change no greedy text."""

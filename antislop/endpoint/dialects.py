@@ -27,7 +27,7 @@ LOGPROB_ROUNDING = 1e-3
 COMMON_SETTINGS = {name: name for name in ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")}
 """The names that vLLM, SGLang and many others have for fields of `Sampling`."""
 LLAMA_CPP_SETTINGS = COMMON_SETTINGS | {
-    name: name for name in LIMITS if name == "typical_p" or name.startswith(("dry_", "xtc_", "top_n_"))
+    name: name for name in LIMITS if name in ("typical_p", "min_keep") or name.startswith(("dry_", "xtc_", "top_n_"))
 }
 LLAMA_CPP_SAMPLERS = ("penalties", "dry", "top_n_sigma", "temperature", "top_k", "top_p", "min_p", "typ_p", "xtc")
 """In the order of `generate`; the server's own order has the temperature last."""

@@ -44,7 +44,7 @@ from antislop.hf.calls import PromptInput, add_stop_strings, encode
 from antislop.hf.compiled_bans import CompiledBans, CompiledLists
 from antislop.hf.samplers import make_samplers
 from antislop.lists.ban_list import Bans
-from antislop.processors.samplers import Breakers
+from antislop.processors.samplers import Breakers, apply_min_keep
 from antislop.processors.settings import Settings
 from antislop.sampler import AntiSlop
 from antislop.trace.completions import BATCH_SIZE, Completion, check_prompts, pair, refuse_one_list
@@ -87,7 +87,7 @@ class EndpointSettings:
         settings = self.sampling.in_effect
         own = {name: make(settings[name]) for name, make in PROCESSORS.items() if name in settings}
         penalty = [own.pop("repetition_penalty")] if "repetition_penalty" in own else []
-        return LogitsProcessorList([*penalty, *make_samplers(self.sampling, find), *own.values()])
+        return LogitsProcessorList(apply_min_keep([*penalty, *make_samplers(self.sampling, find), *own.values()]))
 
     def make_criteria(self, tokenizer: PreTrainedTokenizerBase, end_tokens: Sequence[int]) -> StoppingCriteriaList:
         """Return what ends a text: end tokens, stop strings and the caller's criteria."""

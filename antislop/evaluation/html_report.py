@@ -31,6 +31,7 @@ from antislop.profiles.changes import Change
 
 CHANGES_LIMIT = 30
 BANS_LIMIT = 30
+CHANCE = "which may be chance"
 COLUMNS = ("arm", "metric", "value", "low", "high", "unit", "against", "why")
 
 _FIGURES = {
@@ -209,8 +210,8 @@ def _describe_change(evaluation: Evaluation, arm: str, name: str, suppressed: Es
         percent = "more than 99"
     is_chance = suppressed.low is not None and suppressed.high is not None and suppressed.low <= 0 <= suppressed.high
     direction = "fell" if suppressed.value > 0 else "rose"
-    chance = ", which may be chance" if is_chance else ""
-    return f"{direction} by {percent}\u00a0%, from {before} to {after} per 1,000 words{chance}"
+    change = f"{direction} by {percent}\u00a0%, from {before} to {after} per 1,000 words"
+    return f"{change}, {CHANCE}" if is_chance else change
 
 
 def summarize(evaluation: Evaluation) -> str:

@@ -23,8 +23,8 @@ from transformers.generation import StopStringCriteria
 from antislop.errors import InputError
 from antislop.hf.model import device_of, prompt_mask
 from antislop.hf.private import pad_token_of
-from antislop.hf.refusals import PER_PROMPT, PromptError, refuse_arguments
-from antislop.processors.samplers import CountPenaltyLogitsProcessor
+from antislop.hf.refusals import PER_PROMPT, PromptError, check_model, refuse_arguments
+from antislop.processors.samplers import CountPenaltyLogitsProcessor, MinKeepLogitsProcessor, apply_min_keep
 from antislop.records.chats import check_variables, is_chat, render_chat
 
 CallInput: TypeAlias = str | Tensor | Sequence[Mapping[str, Any]]
@@ -75,6 +75,8 @@ class Call:
         **model_kwargs: Any,
     ) -> Call:
         length = input_ids.shape[1]
+        if any(isinstance(each, MinKeepLogitsProcessor) for each in logits_processor):
+            logits_processor = LogitsProcessorList(apply_min_keep(logits_processor))
         processors = LogitsProcessorList(
             each.after_prompt(length) if isinstance(each, CountPenaltyLogitsProcessor) else each
             for each in logits_processor
@@ -168,6 +170,7 @@ def call_generate(
 
     Raises `InputError` for arguments that never reach the loop, and for a model that doesn't call it.
     """
+    check_model(model)
     refuse_arguments(arguments, tokenizer)
     inputs, kwargs = read_inputs(inputs, arguments, tokenizer, device_of(model))
     assistant = Assistant(kwargs.pop("assistant_model", None), kwargs.pop("assistant_tokenizer", None))

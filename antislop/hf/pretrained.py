@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from logging import ERROR, getLogger
 from pathlib import Path
+from socket import gaierror, getaddrinfo
 from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from antislop.data import FOLDER
 from antislop.errors import InputError, first_line
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 
 BUNDLED = "the bundled model"
 """The name of the bundled model in messages and files."""
+_HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 
 
@@ -65,7 +70,7 @@ class ModelSpec:
         return {"model": self.name or self.title, "revision": self.revision, "dtype": dtype}
 
 
-def tiny_model() -> tuple[Any, PreTrainedTokenizerBase]:
+def tiny_model() -> tuple[Any, PreTrainedTokenizerFast]:
     """Load the bundled (model, tokenizer): a small Llama that writes sloppy English fiction, to try the sampler.
 
     512 positions, including the prompt; float32 on the CPU.
@@ -81,7 +86,7 @@ def tiny_model() -> tuple[Any, PreTrainedTokenizerBase]:
 def load_model(model: ModelSpec | str | None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load (model, tokenizer). Raises `InputError` if they can't be loaded."""
     spec = model if isinstance(model, ModelSpec) else ModelSpec(model)
-    with _loading(spec.title, advice=_advise_on_model(spec)):
+    with _loading(spec, spec.title, advice=_advise_on_model(spec)):
         from transformers import AutoModelForCausalLM
 
         device = None if spec.device_map else choose_device(spec.device)
@@ -93,7 +98,7 @@ def load_model(model: ModelSpec | str | None) -> tuple[PreTrainedModel, PreTrain
 
 def load_tokenizer(model: ModelSpec | str | None) -> PreTrainedTokenizerBase:
     spec = model if isinstance(model, ModelSpec) else ModelSpec(model)
-    with _loading(f"the tokenizer of {spec.title}", advice="pass a model's Hugging Face id or folder"):
+    with _loading(spec, f"the tokenizer of {spec.title}", advice="pass a model's Hugging Face id or folder"):
         return _load_tokenizer(spec)
 
 
@@ -109,17 +114,45 @@ def choose_device(name: str) -> torch.device:
 
 
 @contextmanager
-def _loading(what: str, *, advice: str) -> Iterator[None]:
+def _loading(spec: ModelSpec, what: str, *, advice: str) -> Iterator[None]:
     """Silence transformers inside, and turn its errors into an `InputError` that ends with advice."""
     from transformers.utils import logging
 
+    if fault := _find_fault(spec):
+        raise InputError(f"{what} can't be loaded ({fault}): check the name, the path or the connection")
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     getLogger("huggingface_hub").setLevel(ERROR)  # or each of its retries would be a line
     try:
         yield
+    except InputError:
+        raise
     except (OSError, ValueError, ImportError) as error:
         raise InputError(f"{what} can't be loaded ({first_line(error)}): {advice}") from error
+
+
+def _find_fault(spec: ModelSpec) -> str | None:
+    """Return why a model can't be found, where transformers would speak of repositories, or try again for minutes."""
+    from huggingface_hub import constants, try_to_load_from_cache
+
+    if spec.name is None or Path(spec.name).exists():
+        return None
+    if not _HUB_ID.fullmatch(spec.name):
+        return f"there is no folder {spec.name}"
+    files = ("config.json", "tokenizer_config.json", "adapter_config.json")
+    is_cached = any(isinstance(try_to_load_from_cache(spec.name, file, revision=spec.revision), str) for file in files)
+    host = urlsplit(constants.ENDPOINT).hostname
+    if is_cached or not (constants.HF_HUB_OFFLINE or (not getproxies() and not _has_address(host))):
+        return None
+    reason = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else f"{host} can't be reached"
+    return f"there is no such folder, it is not in the cache, and {reason}"
+
+
+def _has_address(host: str | None) -> bool:
+    try:
+        return bool(getaddrinfo(host, None))
+    except gaierror:
+        return False
 
 
 def _advise_on_model(spec: ModelSpec) -> str:

@@ -230,7 +230,10 @@ def compile_response_template(template: dict[str, Any]) -> ResponseTemplate:
 
 def _search_once(delimiter: Any) -> Any:
     begins_with_spaces = delimiter is not None and delimiter.pattern.startswith(r"\s*")
-    return regex.compile(r"(?:\G|(?<!\s))" + delimiter.pattern, delimiter.flags) if begins_with_spaces else delimiter
+    if not begins_with_spaces:
+        return delimiter
+    # "(?!)" is never found; without it, a partial search first looks for what follows the spaces, from each of them.
+    return regex.compile(rf"(?:\G|(?<!\s))(?:{delimiter.pattern}|(?!))", delimiter.flags)
 
 
 class RegionParser(ResponseParser):  # type: ignore[misc]
@@ -244,7 +247,8 @@ class RegionParser(ResponseParser):  # type: ignore[misc]
     """
 
     def __init__(self, template: ResponseTemplate, prefix: str, *, tools: list[Any]) -> None:
-        self._opening = 0
+        self._opening = self._spaces = 0  # which the text ends with
+        self._held = ""
         super().__init__(template, prefix, tools=tools)
         self.prefilled = len(self._buffer)
 
@@ -253,6 +257,24 @@ class RegionParser(ResponseParser):  # type: ignore[misc]
         """The field that is being written."""
         name: str | None = self._current
         return name
+
+    def feed(self, text: str) -> list[dict[str, Any]]:
+        """See `ResponseParser.feed`. The more spaces the text ends with, the more of them are held until they are read.
+
+        Reason: where spaces may begin a delimiter, each call searches all of them again.
+        """
+        self._held += text
+        if self._held.isspace() and len(self._held) < self._spaces // 8:
+            return []
+        text, self._held = self._held, ""
+        self._spaces = len(text) - len(text.rstrip()) + (self._spaces if text.isspace() else 0)
+        events: list[dict[str, Any]] = super().feed(text)
+        return events
+
+    def finalize(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        held = super().feed(self._held)
+        message, events = super().finalize()
+        return message, [*held, *events]
 
     def _accumulate(self, events: list[dict[str, Any]], text: str) -> None:
         if not self._opened:

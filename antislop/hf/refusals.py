@@ -45,6 +45,11 @@ class PromptError(InputError):
 # -- arguments ---------------------------------------------------------------------------------------------------------
 
 
+def check_model(model: object) -> None:
+    if not hasattr(model, "generate"):
+        raise InputError(f"a model was expected first, not a {type(model).__name__}: write generate(model, text)")
+
+
 def refuse_hidden(arguments: Mapping[str, Any]) -> None:
     for name, instead in (
         ("assistant_model", "sampler.generate(model, …, assistant_model=assistant)"),

@@ -11,13 +11,10 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from antislop.errors import InputError, first_line
 from antislop.hf.private import compile_response_template, response_template_for
-from antislop.matching.scopes import BanScope, Regions, Scope
+from antislop.matching.scopes import THOUGHTS, TOOL_CALLS, BanScope, Regions, Scope
 
 if TYPE_CHECKING:
     from transformers.utils.chat_parsing.response_templates import ResponseTemplate, ResponseTemplateField
-
-THOUGHTS = frozenset({"reasoning_content", "reasoning", "thinking"})
-TOOL_CALLS = frozenset({"tool_calls"})
 
 _NEVER = "(?!)"  # matches nothing
 _HEAD = regex.compile(r"(?:\\s[*+]?)?(?P<head>(?:(?:\\\W|[^\\.^$*+?{}\[\]|()])(?![*+?{]))+)")

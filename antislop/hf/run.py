@@ -23,6 +23,7 @@ from antislop.decoding.loop import decode_in_steps
 from antislop.decoding.protocols import LanguageModel, RewindableCache
 from antislop.decoding.row import Row
 from antislop.decoding.scheduler import Scheduler
+from antislop.display import shorten
 from antislop.errors import InputError
 from antislop.hf.calls import Call
 from antislop.hf.compiled_bans import CompiledBans
@@ -36,30 +37,42 @@ from antislop.trace.trace import Trace
 from antislop.trace.traced_row import TracedRow
 
 
-@dataclass
+@dataclass(repr=False)
 class _Reported:
     report: Report = None  # type: ignore[assignment]  # fields of an output have None as their default
     reports: list[Report] = None  # type: ignore[assignment]
-    trace: Trace | None = None
+    trace: Trace | Any = None  # typed so that nobody has to rule out None, which comes with record="none" only
+    texts: list[str] = None  # type: ignore[assignment]
+
+    @property
+    def text(self) -> str:
+        """The text after the prompt if there is one only. Raises `InputError` for several."""
+        if len(self.texts) != 1:
+            raise InputError(f"the output has {len(self.texts)} texts, and text is for a single one: use texts")
+        return self.texts[0]
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} with {', '.join(self.keys())}: {shorten(repr(self.texts), 60)}>"  # type: ignore[attr-defined]
 
     def _repr_html_(self) -> str:
         """Return the texts with their withdrawn parts if they were recorded, else the report."""
         return self.report._repr_html_() if self.trace is None else self.trace._repr_html_()
 
 
-@dataclass
+@dataclass(repr=False)
 class DecoderOnlyOutput(_Reported, GenerateDecoderOnlyOutput):  # type: ignore[misc]  # mypy does not read its base
-    """`generate`'s output of decoder-only models, with three more fields.
+    """`generate`'s output of decoder-only models, with four more fields.
 
     report: counts of all rows together.
     reports: one for each row.
     trace: all that happened; None with record="none".
+    texts: for each row, what follows the prompt, without special tokens. `text` is the only one of them.
     """
 
 
-@dataclass
+@dataclass(repr=False)
 class EncoderDecoderOutput(_Reported, GenerateEncoderDecoderOutput):  # type: ignore[misc]
-    """`generate`'s output of encoder-decoder models, with the three fields more that `DecoderOnlyOutput` has."""
+    """`generate`'s output of encoder-decoder models, with the four fields more that `DecoderOnlyOutput` has."""
 
 
 ReportedOutput: TypeAlias = DecoderOnlyOutput | EncoderDecoderOutput
@@ -216,7 +229,9 @@ class Run:
     def _report(self, fields: Mapping[str, Any]) -> ReportedOutput:
         report = self._reports[0] if len(self._reports) == 1 else Report.total(self._reports)
         kind = EncoderDecoderOutput if self.call.model.config.is_encoder_decoder else DecoderOnlyOutput
-        return kind(**fields, report=report, reports=self._reports, trace=self.trace)
+        decode = self.bans.vocabulary.decode
+        texts = [decode(row.tokens, after=row.ids_up_to(0)[0].tolist()) for row in self.rows]
+        return kind(**fields, report=report, reports=self._reports, trace=self.trace, texts=texts)
 
     @contextmanager
     def _borrowed_model(self) -> Iterator[None]:

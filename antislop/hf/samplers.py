@@ -14,6 +14,7 @@ from antislop.processors.samplers import (
     Breakers,
     CountPenaltyLogitsProcessor,
     DryLogitsProcessor,
+    MinKeepLogitsProcessor,
     TopNSigmaLogitsProcessor,
     XtcLogitsProcessor,
 )
@@ -36,6 +37,8 @@ def make_samplers(sampling: Sampling, find: Callable[[tuple[str, ...]], Breakers
         samplers.append(TopNSigmaLogitsProcessor(sampling.top_n_sigma))
     if "xtc_probability" in used:
         samplers.append(XtcLogitsProcessor(sampling.xtc_probability, sampling.xtc_threshold))
+    if "min_keep" in used:
+        samplers.append(MinKeepLogitsProcessor(sampling.min_keep))
     return samplers
 
 

@@ -57,8 +57,8 @@ class Diff(NamedTuple):
 class BanList(Sequence[Ban]):
     r"""A sequence of bans, checked when it is made. Bans that compare as equal count once, with the smallest weight.
 
-    Another list, phrases and bans are added by `|` or `+` and removed by `-`, from either side; a phrase or a ban is
-    `in` the list if it compares as equal to one of its bans, whatever their weights.
+    A phrase, a ban, or a list of these is added by `|` or `+` and removed by `-`, from either side; a phrase or a ban
+    is `in` the list if it compares as equal to one of its bans, whatever their weights.
 
     entries: phrases and `Ban`s, in any mixture; a `*` in a phrase is a wildcard, as in `Ban`.
     source: their origin, for messages and reports.
@@ -70,8 +70,8 @@ class BanList(Sequence[Ban]):
     lines: the line of each ban, from 1.
     refused: entries that were left out.
 
-    >>> bans = BanList(["a testament to"]) | [Ban("cat", edges="anywhere")]
-    >>> "A  Testament to" in bans, bans - ["a testament to"] == BanList([Ban("cat", edges="anywhere")])
+    >>> bans = BanList(["a testament to"]) | Ban("cat", edges="anywhere")
+    >>> "A  Testament to" in bans, bans - "a testament to" == BanList([Ban("cat", edges="anywhere")])
     (True, True)
     >>> [(match.ban.text, match.start, match.end) for match in bans.find("A  TESTAMENT\nto bobcats")]
     [('a testament to', 0, 15), ('cat', 19, 22)]
@@ -86,7 +86,8 @@ class BanList(Sequence[Ban]):
         if isinstance(entries, Mapping):
             raise BanError("a list of bans was expected, not a mapping: write [Ban(phrase, weight=…), …]")
         if not isinstance(entries, Iterable):
-            raise BanError(f"a list of bans was expected, not {entries!r}: write [phrase, Ban(phrase, weight=…), …]")
+            shown = shorten(make_visible(repr(entries)), 40)
+            raise BanError(f"a list of bans was expected, not {shown}: write [phrase, Ban(phrase, weight=…), …]")
         self._bans = tuple(entry if isinstance(entry, Ban) else Ban(entry) for entry in entries)
         self.source = source
         self.license = license
@@ -194,27 +195,27 @@ class BanList(Sequence[Ban]):
             hub.upload(Path(folder), repo, private=private)
         return f"hf://{repo}/{hub.LIST}"
 
-    def __or__(self, other: Iterable[str | Ban]) -> BanList:
+    def __or__(self, other: Operand) -> BanList:
         """Return the bans of both, in order, equal ones once with the smallest weight."""
-        added = other if isinstance(other, BanList) else BanList(other)
+        added = _read_operand(other)
         return BanList(
             distinct([*self, *added]),
             source=_join_names(self.source, added.source),
             license=_join_names(self.license, added.license),
         )
 
-    def __ror__(self, other: Iterable[str | Ban]) -> BanList:
-        return BanList(other) | self
+    def __ror__(self, other: Operand) -> BanList:
+        return _read_operand(other) | self
 
     __add__, __radd__ = __or__, __ror__
 
-    def __sub__(self, other: Iterable[str | Ban]) -> BanList:
+    def __sub__(self, other: Operand) -> BanList:
         """Return the bans that are not in another list, whatever their weights."""
-        removed = other if isinstance(other, BanList) else BanList(other)
+        removed = _read_operand(other)
         return self.filter(lambda ban: ban not in removed)
 
-    def __rsub__(self, other: Iterable[str | Ban]) -> BanList:
-        return BanList(other) - self
+    def __rsub__(self, other: Operand) -> BanList:
+        return _read_operand(other) - self
 
     def top(self, n: int) -> BanList:
         """Return the n bans with the largest counts, largest first; bans without a count come last, in order.
@@ -244,12 +245,13 @@ class BanList(Sequence[Ban]):
         """
         return self._with(replace(ban, **options) for ban in self)
 
-    def diff(self, other: BanList) -> Diff:
+    def diff(self, other: Operand) -> Diff:
         """Return the bans that another list adds, lacks, and has with another weight or other options.
 
         >>> BanList(["cat", "dog"]).diff(BanList([Ban("cat", weight=0.5), "emu"]))
         Diff(added=(Ban('emu'),), removed=(Ban('dog'),), changed=((Ban('cat'), Ban('cat', weight=0.5)),))
         """
+        other = _read_operand(other)
         old, new = set(self), set(other)
         added: dict[Any, deque[Ban]] = {}
         for ban in dict.fromkeys(other):
@@ -294,7 +296,7 @@ class BanList(Sequence[Ban]):
     def __repr__(self) -> str:
         shown = ", ".join(repr(ban.text) for ban in self._bans[:3]) + (", …" if len(self) > 3 else "")
         origin = f" from {shorten(make_visible(self.source), 40)}" if self.source else ""
-        return shorten(f"<BanList of {len(self)}{origin}: {shown}", 79) + ">"
+        return shorten(f"<BanList of {len(self)}{origin}{shown and ': '}{shown}", 79) + ">"
 
     def _repr_html_(self) -> str:
         rows = [
@@ -320,6 +322,8 @@ class BanList(Sequence[Ban]):
 
         They may overlap.
         """
+        if not isinstance(text, str):
+            raise BanError(f"find reads one text (str), not {shorten(repr(text), 40)}: call it for each text")
         return [match for step in self.search([text]) for match in step.matches]
 
     def search(self, pieces: Iterable[str]) -> Iterator[SearchStep]:
@@ -361,6 +365,16 @@ class BanList(Sequence[Ban]):
     @cached_property
     def _keys(self) -> frozenset[Hashable]:
         return frozenset(ban.key for ban in self._bans)
+
+
+Operand: TypeAlias = str | Ban | Iterable[str | Ban]
+"""A phrase, a ban, or several."""
+
+
+def _read_operand(operand: Operand) -> BanList:
+    if isinstance(operand, BanList):
+        return operand
+    return BanList([operand] if isinstance(operand, (str, Ban)) else operand)
 
 
 Bans: TypeAlias = BanList | Iterable[str | Ban] | os.PathLike[str] | str

@@ -106,3 +106,13 @@ def loops() -> BanList:
     [(20, 60)]
     """
     return BanList([Ban.loop()], source="loops")
+
+
+def repeats() -> BanList:
+    """Return `Ban.repeat()` as a list to add to others.
+
+    >>> text = "He ran to the old door of the house. She ran to the old door of the house, too."
+    >>> [match[1:] for match in repeats().find(text)]
+    [(41, 73)]
+    """
+    return BanList([Ban.repeat()], source="repeats")

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from antislop.errors import BanError
 from antislop.matching.patterns.pattern import MAX_SPAN, WILDCARD_GAP, Pattern, check_number, find_options, is_visible
 from antislop.matching.patterns.phrase import Phrase, read_phrase
 from antislop.matching.scopes import Scope
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from antislop.matching.options import CommonOptions, LetterOptions, PatternOptions, RepeatOf
 
 
 @dataclass(frozen=True, slots=True, repr=False, init=False)
@@ -54,7 +59,7 @@ class Ban:
         at_most: int = 0,
         per_words: int = 0,
         count: int | None = None,
-        **options: Any,
+        **options: Unpack[PatternOptions],
     ) -> None:
         if not isinstance(pattern, Pattern):
             kind, text = read_phrase(pattern)
@@ -75,7 +80,7 @@ class Ban:
             raise BanError(f"{pattern.describe()} have no text, which exempt, scopes and at_most need: leave these out")
 
     @classmethod
-    def wildcard(cls, phrase: str, *, gap: int = WILDCARD_GAP, **options: Any) -> Ban:
+    def wildcard(cls, phrase: str, *, gap: int = WILDCARD_GAP, **options: Unpack[LetterOptions]) -> Ban:
         r"""Forbid a phrase in which `*` stands for any letters of a word, and alone for one to `gap` words.
 
         options: the other arguments of `Ban`, except edges.
@@ -91,7 +96,9 @@ class Ban:
         return cls(Wildcard(phrase, gap=gap), **options)
 
     @classmethod
-    def words(cls, words: Sequence[str], *, gap: int = 0, skip_stop_words: bool = False, **options: Any) -> Ban:
+    def words(
+        cls, words: Sequence[str], *, gap: int = 0, skip_stop_words: bool = False, **options: Unpack[LetterOptions]
+    ) -> Ban:
         """Forbid words in this order within a sentence, with up to `gap` others between any two of them.
 
         skip_stop_words: don't count articles, pronouns, auxiliaries and the like: published n-gram lists lack these.
@@ -109,7 +116,7 @@ class Ban:
         return cls(Words(" ".join(words), gap=gap, skip_stop_words=skip_stop_words), **options)
 
     @classmethod
-    def regex(cls, pattern: str, *, max_span: int = MAX_SPAN, flags: int = 0, **options: Any) -> Ban:
+    def regex(cls, pattern: str, *, max_span: int = MAX_SPAN, flags: int = 0, **options: Unpack[LetterOptions]) -> Ban:
         r"""Forbid the matches of a regular expression of the package `regex`, in the text as it is, without folding.
 
         max_span: characters that a match, and what it looks ahead to, may cover; longer ones are not seen.
@@ -131,7 +138,12 @@ class Ban:
 
     @classmethod
     def loop(
-        cls, copies: int = 3, min_length: int = 40, max_passage: int = 1000, similarity: int = 80, **options: Any
+        cls,
+        copies: int = 3,
+        min_length: int = 40,
+        max_passage: int = 1000,
+        similarity: int = 80,
+        **options: Unpack[CommonOptions],
     ) -> Ban:
         """Forbid a passage that is written several times in a row, whatever it says, compared under folding.
 
@@ -154,6 +166,26 @@ class Ban:
         return cls(Loop("", copies, min_length, max_passage, similarity), **options)
 
     @classmethod
+    def repeat(cls, words: int = 8, of: RepeatOf = "text", **options: Unpack[CommonOptions]) -> Ban:
+        """Forbid to write words again, in the same order, compared under folding, whatever is between them.
+
+        words: number in a row that is a repeat, from 2 on.
+        of: where they stand already: "text" is what was written so far, "prompt" all before it, and "both" either.
+        options: the other arguments of `Ban`; exempt names, for example.
+
+        The occurrence begins with the first of the words. `BanList.find` knows no prompt. Raises `BanError` for values
+        out of range.
+
+        >>> from antislop import BanList
+        >>> text = "It was a cold and dark night. So it was a cold, and dark, day."
+        >>> [match[1:] for match in BanList([Ban.repeat(words=5)]).find(text)]
+        [(33, 51)]
+        """
+        from antislop.matching.patterns.repeat import Repeat
+
+        return cls(Repeat("", words, of), **options)
+
+    @classmethod
     def tokens(cls, token_ids: Sequence[int], *, weight: float = 0.0, count: int | None = None) -> Ban:
         """Forbid a sequence of token ids, whatever its text: other tokens with the same text stay allowed.
 
@@ -163,6 +195,10 @@ class Ban:
         from antislop.matching.patterns.tokens import Tokens, join_ids
 
         return cls(Tokens(join_ids(token_ids)), weight, count=count)
+
+    if TYPE_CHECKING:  # without a method of its own here, mypy takes `"a phrase" in bans` for a mistake
+
+        def __eq__(self, other: object) -> bool: ...
 
     @property
     def text(self) -> str:

@@ -13,7 +13,7 @@ from antislop.matching.bans import Ban
 from antislop.matching.folding import find_words
 from antislop.matching.patterns.pattern import PatternMatch, PieceResult, TextSearch
 from antislop.matching.patterns.phrase import Phrase, PhraseSearch
-from antislop.matching.scopes import ScopeState
+from antislop.matching.scopes import Regions, ScopeState
 
 T = TypeVar("T")
 
@@ -125,6 +125,11 @@ class Rules:
 
     def _is_in_scope(self, match: PatternMatch, state: RuleState) -> bool:
         return all(state.scopes[scope][1].at(match.start_back) for scope in self._scopes_of[match.pattern])
+
+    def find_part(self, state: RuleState) -> str | None:
+        """Return which part of a chat message is being written; None if no scope knows its parts."""
+        spans = zip((scope.span for scope in self._scopes), state.scopes, strict=True)
+        return next((span.name_part(scope.opened) for span, (scope, _) in spans if isinstance(span, Regions)), None)
 
     def forget(self, state: RuleState) -> RuleState:
         return state._replace(exempt=self._exempt.forget(state.exempt), spans=(), waiting=(), counted=())

@@ -14,8 +14,13 @@ from antislop.errors import BanError
 Where = Literal["inside", "outside", "after"]
 BanScope = Literal["answer", "thinking", "all"]
 """Where bans apply in a chat message, and never in its calls of tools: beside the thoughts, in these, or in both."""
+THOUGHTS = frozenset({"reasoning_content", "reasoning", "thinking"})
+TOOL_CALLS = frozenset({"tool_calls"})
+"""The fields of a message that are not its answer."""
 
 _LINE = "\n"  # closes a quotation, so that a missing quotation mark swaps inside and outside on one line only
+SPACES_KEPT = 64
+"""Of those before a delimiter, which it may take any number of: each piece of text has them all searched again."""
 SPANS: dict[str, dict[str, tuple[str, ...]]] = {
     "think": {
         "<think>": ("</think>",),
@@ -67,6 +72,11 @@ class Regions(NamedTuple):
         groups = match.groupdict()
         names = (name for i, (name, _, _) in enumerate(self.delimiters) if groups.get(f"{_MARK}{i}") is not None)
         return next(names, "")
+
+    @staticmethod
+    def name_part(opened: str) -> str:
+        """Return whether a part is of the "answer", of "thinking" or of "tool_calls", however a template names it."""
+        return "thinking" if opened in THOUGHTS else "tool_calls" if opened in TOOL_CALLS else "answer"
 
 
 _MARK = "antislop_"  # begins the names of groups, which delimiters may have, too
@@ -128,7 +138,7 @@ class Scope:
         start, text, tail = 0, state.tail + piece, len(state.tail)
         while match := self._delimiters[state.opened].search(text, start, partial=True):
             if match.partial:
-                return state._replace(tail=text[match.start() :]), changes
+                return state._replace(tail=_shorten(text[match.start() :])), changes
             before, start = self.applies(state), match.end()
             state = ScopeState(self._find_opened(state, match), state.has_ended or self._is_inside(state))
             if self.applies(state) != before:
@@ -148,6 +158,12 @@ class Scope:
         span = SPANS[self.span] if isinstance(self.span, str) else {self.span[0]: (self.span[1],)}
         delimiters = {"": tuple(span), **span}
         return {opened: regex.compile("|".join(map(regex.escape, marks))) for opened, marks in delimiters.items()}
+
+
+def _shorten(tail: str) -> str:
+    """Return the end of a text that a delimiter may begin in, without the first of very many spaces."""
+    spaces = len(tail) - len(tail.lstrip())
+    return tail[max(0, spaces - SPACES_KEPT) :]
 
 
 def _is_text(mark: object) -> bool:

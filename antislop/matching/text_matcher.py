@@ -53,6 +53,7 @@ class TextMatcher:
         self.is_plain = not (self._searches or self._rules)
         rules = (self._rules or Rules(())).start
         self.start = OtherState(tuple(search.start for _, search in self._searches), rules)
+        self.prompt_start = OtherState(tuple(search.prompt_start for _, search in self._searches), rules)
 
     def read(
         self, phrases: PhraseStates, others: OtherState, piece: str, *, final: bool = False
@@ -95,14 +96,22 @@ class TextMatcher:
         rules = self._rules.forget(others.rules) if self._rules else others.rules
         return self.phrases.forget(phrases), OtherState(searches, rules)
 
-    def count_anew(self, others: OtherState) -> OtherState:
-        """Return the state in which no free occurrence is used up."""
-        return others._replace(rules=others.rules._replace(counted=())) if others.rules.counted else others
+    def leave_prompt(self, others: OtherState) -> OtherState:
+        """Return the state at the end of a prompt, in which no free occurrence is used up."""
+        pairs = zip(self._searches, others.searches, strict=True)
+        searches = tuple(search.leave_prompt(state) for (_, search), state in pairs)
+        return OtherState(searches, others.rules._replace(counted=()))
+
+    def find_part(self, others: OtherState) -> str | None:
+        """See `Rules.find_part`."""
+        return self._rules.find_part(others.rules) if self._rules else None
 
     def restart(self, others: OtherState, content: str = "") -> OtherState:
         """Return the state after a special token, which no ban extends across. content: only scopes read it."""
+        pairs = zip(self._searches, others.searches, strict=True)
+        searches = tuple(search.restart(state) for (_, search), state in pairs)
         rules = self._rules.restart(others.rules, content) if self._rules else others.rules
-        return OtherState(self.start.searches, rules)
+        return OtherState(searches, rules)
 
     @property
     def has_comparable_states(self) -> bool:

@@ -13,8 +13,8 @@ computed once and remembered, so that feeding is a dictionary look-up, whatever 
 
 _Situation: the bytes of an incomplete character, and nodes of the automatons of phrases and of token ids.
 _Transition: the characters that the token completes, and the matches of phrases.
-State: where these are in the text. If there are regexes, loops or rules of bans, a state also has their `OtherState`:
-    regexes and loops are read anew at each token, rules only if something has changed.
+State: where these are in the text. If there are regexes, loops, repeats or rules of bans, a state also has their
+    `OtherState`: patterns are read anew at each token, rules only if something has changed.
 """
 
 from __future__ import annotations
@@ -327,19 +327,20 @@ class Matcher:
         lookback: let bans begin in the prompt; its last character decides word edges either way.
         exempt_prompt: allow the bans that occur in the prompt.
         """
-        state = self._begin(NOTHING, self._texts.phrases.start, self._texts.start, length=-len(prompt))
+        state = self._begin(NOTHING, self._texts.phrases.start, self._texts.prompt_start, length=-len(prompt))
         in_prompt: set[Ban] = set()
         for token in prompt:
             state = self.feed(state, token)
+            state.parent = state._jump = None  # nobody goes back to it, and the states of a long prompt take memory
             in_prompt.update(match.ban for match in state._matches)
         if exempt_prompt:
             in_prompt.update(match.ban for match in self.feed(state, _END)._matches)
         situation, others = state._transition.situation, state._others or self._texts.start
+        if not self._is_plain:
+            state._others = others = self._texts.leave_prompt(others)
         if not lookback:
             phrases, others = self._texts.forget(situation.phrases, others)
             state = self._begin(situation.pending, phrases, others)
-        elif not self._is_plain:
-            state._others = self._texts.count_anew(others)
         state.muted = frozenset(in_prompt) if exempt_prompt else state.muted
         return state
 
@@ -354,6 +355,10 @@ class Matcher:
     def finish(self, state: State) -> tuple[Violation, ...]:
         """Return the bans that the end of the text completes."""
         return self.feed(state, _END)._list_violations(state.length - 1)
+
+    def find_part(self, state: State) -> str | None:
+        """See `Rules.find_part`."""
+        return None if state._others is None else self._texts.find_part(state._others)
 
     def expect(self, state: State, count: int) -> tuple[int, list[str]]:
         """Return the token in which the longest incomplete phrase begins, and up to `count` folded rests of it.

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import re
-from codecs import getincrementaldecoder
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from math import inf
 from pathlib import Path
 from typing import NamedTuple
 
-from antislop.files import PIECE, open_bytes, read_text_pieces
+from antislop.files import read_text_pieces
 from antislop.lists.ban_list import BanList
 from antislop.matching.bans import Ban, Match, distinct, drop_overlaps
+from antislop.metrics.folders import is_text, list_files
 from antislop.records.texts import read_texts
 
 _WHITE_SPACE = re.compile(r"\s+")
@@ -41,8 +43,8 @@ def scan(
 
     Of occurrences that overlap, the first counts, and the longest of those that begin with it.
 
-    sources: texts of UTF-8, also .gz, and folders of texts. In folders, hidden files and those that are not UTF-8 are
-        left out.
+    sources: texts of UTF-8, also .gz, and folders of texts. In folders, hidden files, links, files that git ignores and
+        those that are not UTF-8 are left out.
     column: search this column of records instead, in .jsonl, .json, .csv and .parquet; `line` is that of the record, or
         its number, and `column` is that of the character in its text.
 
@@ -50,61 +52,71 @@ def scan(
     """
     for source in sources:
         is_folder = column is None and Path(source).is_dir()
-        for path in list_texts(source)[0] if is_folder else [source]:
+        for path in filter(is_text, list_files(source)) if is_folder else [source]:
             file = os.fspath(path)
+            blocks: Iterator[Sequence[Occurrence]]
             if column is None:
-                blocks = find_occurrences(bans, read_text_pieces(file), file=file)
+                blocks = find_occurrences(bans, Window(read_text_pieces(file)), file=file)
             else:
-                blocks = search_records(bans, file, column=column)
+                blocks = (line.hits for line in search_records(bans, file, column=column))
             yield from chain.from_iterable(blocks)
 
 
-def list_texts(folder: str | os.PathLike[str]) -> tuple[list[Path], int]:
-    """Return the files of a folder that are not hidden and begin as UTF-8, and the number of those that don't."""
-    paths = [path for path in sorted(Path(folder).rglob("*")) if path.is_file() and not _is_hidden(path, Path(folder))]
-    texts = [path for path in paths if _is_text(path)]
-    return texts, len(paths) - len(texts)
-
-
-def _is_hidden(path: Path, folder: Path) -> bool:
-    return any(part.startswith(".") for part in path.relative_to(folder).parts)
-
-
-def _is_text(path: Path) -> bool:
-    """Return whether the beginning of a file is UTF-8 without null characters."""
-    try:
-        with open_bytes(path, unpack=False) as file:
-            piece = file.read(PIECE)
-        return "\0" not in getincrementaldecoder("utf-8")().decode(piece)
-    except (OSError, UnicodeDecodeError):
-        return False
-
-
-def find_occurrences(bans: BanList, pieces: Iterable[str], *, file: str) -> Iterator[list[Occurrence]]:
+def find_occurrences(bans: BanList, window: Window, *, file: str) -> Iterator[list[Occurrence]]:
     """Yield the occurrences of bans in a text that is read in pieces, in order, without overlaps."""
-    window, end = Window(pieces), 0
+    end = 0
     for result in bans.search(window):
         matches = drop_overlaps(result.matches, begin=end)
-        yield [Occurrence(file, *window.locate(match.start), match.ban.text, window.cut(match)) for match in matches]
+        found = [Occurrence(file, *window.locate(match.start), match.ban.text, window.cut(match)) for match in matches]
         end = matches[-1].end if matches else end
         window.drop(result.settled)
+        yield found
 
 
-def search_records(bans: BanList, file: str, *, column: str) -> Iterator[list[Occurrence]]:
-    """Yield the occurrences in each record of a file; their line is that of the record, or its number."""
+def find_lines(bans: BanList, pieces: Iterable[str], *, file: str, context: int = 0) -> Iterator[list[HitLine]]:
+    """Yield the lines of a text in which bans occur, and `context` lines on either side, as soon as they are known."""
+    lines = _Lines(pieces, file=file, context=context)
+    window = Window(lines)
+    for hits in find_occurrences(bans, window, file=file):
+        for hit in hits:
+            lines.mark(hit)
+        yield list(lines.take(before=window.line))
+    yield list(lines.take(before=inf))
+
+
+def search_records(bans: BanList, file: str, *, column: str) -> Iterator[HitLine]:
+    """Yield each record of a file as one line, numbered by its line in the file or by its place among the records."""
     for number, text in enumerate(read_texts([file], column=column), start=1):
-        line = text.place.rpartition(":")[2]
-        yield [
-            Occurrence(file, int(line) if line.isdecimal() else number, match.start + 1, match.ban.text, found)
-            for match in drop_overlaps(bans.find(text.text))
-            for found in [text.text[match.start : match.end]]
+        place = text.place.rpartition(":")[2]
+        line = int(place) if place.isdecimal() else number
+        matches = drop_overlaps(bans.find(text.text))
+        spans = [(match.start, match.end) for match in matches]
+        hits = [
+            Occurrence(file, line, start + 1, match.ban.text, text.text[start:end])
+            for match, (start, end) in zip(matches, spans, strict=True)
         ]
+        yield HitLine(file, line, text.text.replace("\n", " "), hits, spans)
+
+
+class HitLine(NamedTuple):
+    """A line of a text in which bans occur, or one beside it.
+
+    hits: those that begin in it.
+    spans: of the characters of hits, from 0; the first may belong to one that began in a line before.
+    """
+
+    file: str
+    line: int
+    text: str
+    hits: Sequence[Occurrence]
+    spans: Sequence[tuple[int, int]]
 
 
 class Window:
     """The part of a text in which matches are still possible; iterating over it reads more.
 
     pieces: the text. `locate` and `drop` take increasing indices only.
+    line: of the latest index.
     """
 
     def __init__(self, pieces: Iterable[str]) -> None:
@@ -112,7 +124,7 @@ class Window:
         self.text = ""
         self._start = 0  # characters before `text`
         self._counted = 0  # the index in `text` up to which lines were counted
-        self._line, self._line_start = 1, 0
+        self.line, self._line_start = 1, 0
 
     def __iter__(self) -> Iterator[str]:
         for piece in self._pieces:
@@ -122,12 +134,12 @@ class Window:
     def locate(self, index: int) -> tuple[int, int]:
         """Return the line and the column of a character, from 1."""
         end = index - self._start
-        self._line += self.text.count("\n", self._counted, end)
+        self.line += self.text.count("\n", self._counted, end)
         line_end = self.text.rfind("\n", self._counted, end)
         if line_end >= 0:
             self._line_start = self._start + line_end + 1
         self._counted = end
-        return self._line, index - self._line_start + 1
+        return self.line, index - self._line_start + 1
 
     def cut(self, match: Match) -> str:
         return self.text[match.start - self._start : match.end - self._start]
@@ -137,6 +149,41 @@ class Window:
         self.locate(settled)
         self.text = self.text[self._counted :]
         self._start, self._counted = settled, 0
+
+
+class _Lines:
+    """The lines of a text that are still needed; iterating over it reads more."""
+
+    def __init__(self, pieces: Iterable[str], *, file: str, context: int) -> None:
+        self._pieces, self._file, self._context = pieces, file, context
+        self._lines, self._next = deque([""]), 1  # _next: the number of the first of _lines
+        self._hits: dict[int, list[Occurrence]] = {}
+        self._spans: dict[int, list[tuple[int, int]]] = {}
+
+    def __iter__(self) -> Iterator[str]:
+        for piece in self._pieces:
+            begun, *others = piece.split("\n")
+            self._lines[-1] += begun
+            self._lines.extend(others)
+            yield piece
+
+    def mark(self, hit: Occurrence) -> None:
+        start = hit.column - 1
+        self._hits.setdefault(hit.line, []).append(hit)
+        for number, part in enumerate(hit.text.split("\n"), start=hit.line):
+            self._spans.setdefault(number, []).append((start, start + len(part)))
+            start = 0
+
+    def take(self, *, before: float) -> Iterator[HitLine]:
+        """Remove the lines that no hit from line `before` on can be near, and yield those near a marked one."""
+        if before == inf and not self._lines[-1]:
+            self._lines.pop()  # a line feed at the end begins no line
+        while self._lines and self._next + self._context < before:
+            number, text = self._next, self._lines.popleft()
+            if any(near in self._spans for near in range(number - self._context, number + self._context + 1)):
+                yield HitLine(self._file, number, text, self._hits.pop(number, ()), self._spans.get(number, ()))
+            self._spans.pop(number - self._context, None)
+            self._next += 1
 
 
 class HitContext(NamedTuple):

@@ -12,7 +12,7 @@ and drafts share them. Their order, with transformers' own between them:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import copy
 from typing import Any, TypeAlias
 
@@ -166,16 +166,23 @@ class XtcLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         the processor would change the mixture instead. `AntiSlop` therefore moves it to the end of a list; in a plain
         `generate` it must be the last, with temperature and truncations before it in the list or in `after`.
 
-    Nothing is excluded where fewer than two tokens reach the threshold, so never above a threshold of 0.5.
+    Nothing is excluded where fewer than two tokens reach the threshold, so never above a threshold of 0.5, or where
+    fewer than `min_tokens_to_keep` would be left.
     """
 
     def __init__(
-        self, probability: float, threshold: float, *, after: Sequence[Callable[[Tensor, Tensor], Tensor]] = ()
+        self,
+        probability: float,
+        threshold: float,
+        *,
+        after: Sequence[Callable[[Tensor, Tensor], Tensor]] = (),
+        min_tokens_to_keep: int = 1,
     ) -> None:
         if not (0 <= probability <= 1 and 0 <= threshold <= 1):
             raise InputError(f"probability={probability}, threshold={threshold} was passed: pass numbers from 0 to 1")
         self._probability, self._threshold = probability, threshold
         self.after: Any = LogitsProcessorList(after)
+        self.min_tokens_to_keep = min_tokens_to_keep
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         parts = [(1 - self._probability, scores), (self._probability, self._exclude(scores))]
@@ -188,4 +195,40 @@ class XtcLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         probabilities = scores.softmax(-1)
         is_top = (probabilities >= self._threshold) & (probabilities > 0)
         least = probabilities.where(is_top, torch.inf).argmin(-1, keepdim=True)
-        return scores.masked_fill(is_top.scatter(-1, least, False), -torch.inf)
+        excluded = scores.masked_fill(is_top.scatter(-1, least, False), -torch.inf)
+        are_few = (excluded > -torch.inf).sum(-1, keepdim=True) < self.min_tokens_to_keep
+        return scores.where(are_few, excluded)
+
+
+class MinKeepLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
+    """Have the truncations of a list leave at least `count` tokens each, as llama.cpp's `min_keep` does.
+
+    An `AntiSlop` applies it to all processors that have `min_tokens_to_keep`, those of `generate` included: top-p,
+    min-p, typical-p, epsilon and eta cutoffs, and XTC; a top-k keeps its k. Plain `generate` can't: pass it processors
+    of your own with that argument instead.
+    """
+
+    def __init__(self, count: int) -> None:
+        if count < 1:
+            raise InputError(f"count={count} was passed: pass at least 1")
+        self.count = count
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:  # noqa: ARG002
+        raise InputError(
+            "MinKeepLogitsProcessor changes other processors, which plain generate() doesn't let it: pass those, with "
+            "min_tokens_to_keep, as logits_processor"
+        )
+
+
+def apply_min_keep(processors: Iterable[Any]) -> list[Any]:
+    """Return processors as a `MinKeepLogitsProcessor` among them changes them, without it."""
+    listed = list(processors)
+    least = max((each.count for each in listed if isinstance(each, MinKeepLogitsProcessor)), default=1)
+    return [_keep_at_least(least, each) for each in listed if not isinstance(each, MinKeepLogitsProcessor)]
+
+
+def _keep_at_least(least: int, processor: Any) -> Any:
+    if getattr(processor, "min_tokens_to_keep", least) < least:
+        processor = copy(processor)
+        processor.min_tokens_to_keep = least
+    return processor

@@ -116,7 +116,7 @@ def count(
     *,
     patterns: Mapping[str, Any] | None = None,
     min_count: int = 5,
-    min_prompts: int = 2,
+    min_prompts: int | None = None,
     megabytes: int = COUNTER_MEGABYTES,
     limit: int | None = None,
     progress: Progress | None = None,
@@ -124,6 +124,7 @@ def count(
     """Count the frequent entries of texts, which are read twice.
 
     texts: a text without a prompt is its own prompt.
+    min_prompts: by default `choose_min_prompts`.
     patterns: compiled patterns of the package `regex`, by name, counted as constructions.
     megabytes: memory of the counters, rounded down to a power of two.
     limit: candidates that are counted exactly, about 400 bytes each; `min_count` is raised until they fit. By default
@@ -145,6 +146,11 @@ def count(
     for chunk in second_reading:
         table.add(chunk)
     return table.collect(second_reading, min_prompts=min_prompts, min_count=min_count)
+
+
+def choose_min_prompts(texts: int) -> int:
+    """Return 2, so that no prompt alone makes an entry, or 1 for a single text, such as a novel."""
+    return min(2, texts)
 
 
 def cut_examples(texts: Texts, occurrences: Iterable[Occurrences]) -> dict[tuple[Kind, str], tuple[str, ...]]:
@@ -350,13 +356,14 @@ class _CountTable:
         order = np.argsort(hashes)
         self._sorted, self._rows = hashes[order], order + self._fixed
 
-    def collect(self, reading: Reading, *, min_prompts: int, min_count: int) -> Census:
+    def collect(self, reading: Reading, *, min_prompts: int | None, min_count: int) -> Census:
         """Return the frequent candidates, by kind and then by first occurrence."""
         columns, size = self._columns, len(self._columns.names)
         totals = columns.counts[:size].sum(axis=1, dtype=np.int64)
         prompts = _BITS[columns.prompts[:size]].sum(axis=1)
         min_counts = np.where(np.arange(size) < self._fixed, min_count, self.min_count)
-        rows = np.flatnonzero((totals >= min_counts) & (prompts >= min_prompts)).tolist()
+        least = choose_min_prompts(reading.texts) if min_prompts is None else min_prompts
+        rows = np.flatnonzero((totals >= min_counts) & (prompts >= least)).tolist()
         rows.sort(key=lambda row: _ORDER[columns.names[row][0]])
         return Census(
             texts=reading.texts,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from math import log
 
 from antislop.display import describe_count, fill_page, format_number
+from antislop.metrics.segmentation import drop_stop_words
+from antislop.profiles.ngrams import cut_words
 from antislop.profiles.profiles import Entry, Profile
 
 SHOWN_AT_ONCE, MAX_SHOWN = 20, 500
@@ -16,14 +18,14 @@ _SECTIONS = {
     "content": "Content words in sequence",
     "construction": "Constructions",
     "name": "Names",
+    "function": "Function words alone",
 }
 
 
 def render_page(profile: Profile) -> str:
-    # names are apart, since they depend on what the texts are about
     sections: dict[str, list[Entry]] = {name: [] for name in _SECTIONS}
     for entry in profile.entries:
-        sections["name" if entry.is_name and entry.kind == "word" else entry.kind].append(entry)
+        sections[_find_section(entry)].append(entry)
     page, _ = fill_page(
         "profile.html",
         styles=("page.css", "report.css"),
@@ -41,12 +43,21 @@ def render_page(profile: Profile) -> str:
     return page
 
 
+def _find_section(entry: Entry) -> str:
+    """Return where an entry is shown: apart if it depends on what a text is about, or on its person and tense."""
+    if entry.kind in ("word", "phrase") and not drop_stop_words(cut_words(entry.text)):
+        return "function"
+    return "name" if entry.is_name and entry.kind == "word" else entry.kind
+
+
 def make_headline(profile: Profile) -> str:
-    """Return the number of entries, and the most certain one that contains no name, as a sentence."""
-    entry = next((entry for entry in profile.entries if entry.kind in ("word", "phrase") and not entry.is_name), None)
+    """Return the number of entries, and the most certain one without names that says something, as a sentence."""
+    telling = (entry for entry in profile.entries if _find_section(entry) in ("word", "phrase") and not entry.is_name)
+    entry = next(telling, None)
+    size = sum(_find_section(entry) != "function" for entry in profile.entries)
     if entry is None or entry.ratio is None or entry.low is None:
-        return f"{describe_count(len(profile.entries), 'entry', 'entries')} in {describe_count(profile.words, 'word')}"
-    number = describe_count(len(profile.entries), "entry is", "entries are")
+        return f"{describe_count(size, 'entry', 'entries')} in {describe_count(profile.words, 'word')}"
+    number = describe_count(size, "entry is", "entries are")
     times = format_number(entry.ratio) if entry.high is not None else f"at least {format_number(entry.low)}"
     return f"{number} overused: “{entry.text}” occurs {times} times as often as in human writing"
 

@@ -13,7 +13,7 @@ import regex
 from antislop.errors import InputError
 from antislop.files import decode, parse_json, read_json, replace_text
 from antislop.lists.bundled import read_constructions
-from antislop.profiles.counting import COUNTER_MEGABYTES, Census, Occurrences, count, cut_examples
+from antislop.profiles.counting import COUNTER_MEGABYTES, Census, Occurrences, choose_min_prompts, count, cut_examples
 from antislop.profiles.human_rates import HumanRate, HumanRates
 from antislop.profiles.ngrams import Kind, Progress, Texts, cut_words
 from antislop.profiles.ratios import estimate_error, estimate_ratio, find_explained
@@ -113,7 +113,7 @@ def make_profile(
     *,
     rates: HumanRates | None = None,
     min_count: int = 5,
-    min_prompts: int = 2,
+    min_prompts: int | None = None,
     min_ratio: float = 0.0,
     examples: bool = False,
     megabytes: int = COUNTER_MEGABYTES,
@@ -125,6 +125,7 @@ def make_profile(
     texts: read twice, with examples three times.
     rates: of human writing; without them, entries have no ratio.
     min_count, min_prompts, min_ratio: entries below are left out; so are those that a longer one explains.
+        min_prompts is 2 by default, or 1 for a single text.
     megabytes: of counters, see `count`, which may raise min_count.
 
     Raises `InputError` if there are no words, or if texts can't be read.
@@ -147,7 +148,7 @@ def make_profile(
         made_with={
             **(made_with or {}),
             "min_count": census.min_count,
-            "min_prompts": min_prompts,
+            "min_prompts": choose_min_prompts(census.texts) if min_prompts is None else min_prompts,
             "min_ratio": min_ratio if rates else 0.0,
             "modern": rates is not None and rates.is_modern,
         },

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import floor, log10
 from typing import NamedTuple, get_args
 
@@ -12,9 +12,10 @@ from antislop.errors import BanError
 from antislop.lists.ban_list import BanList
 from antislop.lists.bundled import constructions
 from antislop.lists.frequencies import find_zipf, load_frequencies
-from antislop.lists.lint.lint import lint
+from antislop.lists.lint.lint import OVERLAP_WORDS, find_overlapping, lint
 from antislop.matching.bans import Ban
 from antislop.metrics.segmentation import drop_stop_words
+from antislop.profiles.counting import choose_min_prompts
 from antislop.profiles.ngrams import Kind, cut_words
 from antislop.profiles.profiles import Entry, Profile
 from antislop.profiles.ratios import find_parts
@@ -27,7 +28,7 @@ COMMON_ZIPF = 5.3
 # A phrase that begins with a linking word, or ends with one of these words, is a fragment.
 _LINKING = frozenset(("and", "but", "or", "that", "which", "who"))
 _CUT = _LINKING | {"a", "an", "the"}
-_REPEATED = ("duplicate", "contained")  # another entry forbids them already
+_REPEATED = ("duplicate", "contained", "overlapping")  # another entry forbids them already
 _POSSESSIVE = frozenset(("my", "your", "his", "her", "its", "our", "their"))
 
 
@@ -38,6 +39,7 @@ class Choice:
     min_ratio: least lower end of the interval of its ratio to the human rate.
     names: "all" includes them, "none" excludes them, "words" includes single words only, "only" excludes all else.
     max_zipf: excludes single words of this Zipf frequency or more: log10 of occurrences per billion English words.
+    min_prompts: by default 2, or 1 for the profile of a single text.
     top: limit of bans, the largest excess over human usage first.
     forbid: give all bans the weight 0.
     """
@@ -46,7 +48,7 @@ class Choice:
     kinds: Collection[str] = KINDS
     names: str = "all"
     max_zipf: float | None = None
-    min_prompts: int = 2
+    min_prompts: int | None = None
     top: int | None = None
     forbid: bool = False
 
@@ -61,8 +63,8 @@ class Chosen(NamedTuple):
 def choose_bans(profile: Profile, choice: Choice, *, source: str | None = None) -> Chosen:
     """Make a list of bans out of a profile, with the weights of `weigh`.
 
-    Leaves out phrases that are not distinctive, entries that contain another one, and entries that `antislop.lint`
-    reports.
+    Leaves out phrases that are not distinctive, entries that contain another one, all but one of the phrases that
+    overlap in one sentence, and entries that `antislop.lint` reports.
 
     Raises `BanError` for a profile without ratios, and if no entry is left.
     """
@@ -75,6 +77,8 @@ def choose_bans(profile: Profile, choice: Choice, *, source: str | None = None) 
     if unknown := set(choice.kinds) - set(get_args(Kind)):
         raise BanError(f"{min(unknown)!r} is not a valid kind of entry: take one of {', '.join(get_args(Kind))}")
     frequencies = load_frequencies()
+    if choice.min_prompts is None:
+        choice = replace(choice, min_prompts=choose_min_prompts(profile.texts))
     reasons = {(entry.kind, entry.text): _refuse(entry, choice, frequencies) for entry in profile.entries}
     left_out = Counter(reason for reason in reasons.values() if reason)
     candidates = [entry for entry in profile.entries if not reasons[entry.kind, entry.text]]
@@ -85,8 +89,10 @@ def choose_bans(profile: Profile, choice: Choice, *, source: str | None = None) 
     }
     left_out.update(f"lint: {kind}" for kind in lint_kinds.values())
     unlinted = [entry for index, entry in enumerate(candidates) if index not in lint_kinds]
-    remaining = [make_ban(entry, forbid=choice.forbid) for entry in drop_containing(unlinted, forbid=choice.forbid)]
-    left_out["contains another entry"] += len(unlinted) - len(remaining)
+    minimal = list(drop_containing(unlinted, forbid=choice.forbid))
+    left_out["contains another entry"] += len(unlinted) - len(minimal)
+    remaining = [make_ban(entry, forbid=choice.forbid) for entry in drop_overlapping(minimal, profile.entries)]
+    left_out["of a sentence with another entry"] += len(minimal) - len(remaining)
     lint_kinds = {finding.index: finding.kind for finding in lint(remaining, frequencies=frequencies)}
     left_out.update(f"lint: {kind}" for kind in lint_kinds.values())
     chosen = [ban for index, ban in enumerate(remaining) if index not in lint_kinds][: choice.top]
@@ -105,7 +111,7 @@ def _refuse(entry: Entry, choice: Choice, frequencies: Mapping[str, float]) -> s
         return "of other kinds"
     if (entry.low or 0.0) < choice.min_ratio:
         return "below the ratio"
-    if entry.prompts < choice.min_prompts:
+    if entry.prompts < (choice.min_prompts or 0):
         return "from too few prompts"
     if _is_wrong_name(entry, choice.names):
         return "names" if entry.is_name else "no names"
@@ -173,3 +179,25 @@ def drop_containing(entries: Iterable[Entry], *, forbid: bool = False) -> Iterat
         part_weights = [weights[part] for part in find_parts(entry.kind, entry.text) if part in weights]
         if not part_weights or (weight == 0 and min(part_weights) > 0):
             yield entry
+
+
+def drop_overlapping(entries: Iterable[Entry], all_entries: Iterable[Entry]) -> list[Entry]:
+    """Return the entries without those that go on in a sentence where another one ends: one ban stops all of it.
+
+    all_entries: may contain the pieces that link others.
+    """
+    pieces = [entry for entry in all_entries if entry.kind == "phrase" and entry.text.count(" ") >= OVERLAP_WORDS]
+    findings = find_overlapping([make_ban(piece) for piece in pieces])
+    previous = {finding.ban.text: pieces[finding.other].text for finding in findings if finding.other is not None}
+    places = {entry: _trace_back(entry.text, previous) for entry in entries}
+    backwards = sorted(places, key=lambda entry: -len(places[entry]))
+    first = {(entry.kind, places[entry][-1]): entry for entry in backwards}
+    return [entry for entry in places if first[entry.kind, places[entry][-1]] is entry]
+
+
+def _trace_back(text: str, previous: Mapping[str, str]) -> list[str]:
+    """Return a piece of a sentence and the pieces before it, the first one last."""
+    passed = [text]
+    while (text := previous.get(text, passed[0])) not in passed:
+        passed.append(text)
+    return passed

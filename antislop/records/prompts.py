@@ -10,6 +10,7 @@ from itertools import chain, islice
 from string import Formatter
 from typing import TYPE_CHECKING, Any
 
+from antislop.display import describe_count
 from antislop.errors import InputError
 from antislop.records.chats import Message, check_variables, put_system, read_chat, render_chat
 from antislop.records.sources import SourceRecord, name_source, read_records
@@ -239,7 +240,8 @@ class _Writer:
             assert self.tokenizer is not None
             return render_chat(messages, self.tokenizer, variables=self.variables), messages
         if len(messages) > 1 or self.parts is None:
-            raise InputError(f"{len(messages)} messages can't be written without a chat template: use another model")
+            chat = describe_count(len(messages), "message")
+            raise InputError(f"{chat} can't be written without a chat template: use another model")
         return last, messages
 
     def _fill(self, prompt: str, fields: Mapping[str, Any]) -> str:

@@ -21,6 +21,8 @@ from antislop.files import read_text_pieces
 from antislop.records.sources import SourceRecord, read_records
 
 COLUMNS = ("response", "output", "completion", "text", "mes")
+BOOKS = (".txt", ".md")
+"""Suffixes of files that are one text each."""
 PROMPTS = ("key", "prompt", "prompt_id", "prompt_index")
 
 _CHATS = ("messages", "conversations")
@@ -75,7 +77,7 @@ def read_texts(
 ) -> Iterator[Text]:
     """Read texts from files, folders and data sets of the hub, one at a time.
 
-    sources: .txt files (also .gz) are one text each; .jsonl, .json, .csv and .parquet have one per record.
+    sources: .txt and .md files (also .gz) are one text each; .jsonl, .json, .csv and .parquet have one per record.
     column: of the texts; by default `response`, else `output`, `completion`, `text`, `mes`, else the last reply of
         `messages` or `conversations`.
     prompt_column: identifies prompts; by default `key`, else `prompt`, else `prompt_id`, else `prompt_index`.
@@ -98,7 +100,7 @@ def open_texts(
     split: str = "train",
     limit: int | None = None,
 ) -> Iterator[AnyText]:
-    """Read texts as `read_texts` does, but don't read .txt files yet: each is a `LongText`."""
+    """Read texts as `read_texts` does, but don't read .txt and .md files yet: each is a `LongText`."""
     for source in sources:
         path = Path(source).expanduser()
         texts = _open_books(path) if _is_book(path) else _read_records(str(source), column, prompt_column, split)
@@ -115,11 +117,12 @@ def _is_book(path: Path) -> bool:
     if path.is_dir():
         files = [file for file in path.rglob("*") if file.is_file() and not file.name.startswith(".")]
         return bool(files) and all(map(_is_book, files))
-    return path.suffix == ".txt" or path.name.endswith(".txt.gz")
+    return path.name.removesuffix(".gz").endswith(BOOKS)
 
 
 def _open_books(path: Path) -> Iterator[AnyText]:
-    for file in sorted(path.rglob("*.txt*")) if path.is_dir() else [path]:
+    files = sorted(file for file in path.rglob("*") if file.is_file() and _is_book(file)) if path.is_dir() else [path]
+    for file in files:
         yield LongText(partial(read_text_pieces, file), str(file))
 
 

@@ -12,6 +12,7 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from antislop.display import describe_count
 from antislop.errors import InputError
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ class DrainingServer(uvicorn.Server):
     def _begin_closing(self) -> None:
         seconds = 0.0 if self._closing else self._seconds
         if seconds and (count := self._service.backend.active):
-            self._say(f"finishing {count} texts; the same signal again cuts them off")
+            self._say(f"finishing {describe_count(count, 'text')}; the same signal again cuts them off")
         self._closing.append(asyncio.ensure_future(self._close(seconds)))
 
     async def _close(self, seconds: float) -> None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import re
 from bisect import bisect_right
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
 from antislop.hf.private import RegionParser, compile_response_template
-from antislop.hf.response_templates import THOUGHTS
+from antislop.matching.scopes import THOUGHTS
 
 LONG_SPACES = re.compile(r"(?<!\s)(\s{1000})\s+")
 """In a prompt they say no more than 1,000 do, and take long to read."""
@@ -59,7 +58,6 @@ class MessageParser:
     prompt: the rendered chat; it may have begun the message, which is not returned again.
     tools: those that the model may call. Without any, calls are content.
     calls: the number of calls so far.
-    rewinds: their number so far, by the part of the message in which they were.
 
     What looks like a call and can't be read is content, too. A region that occurs again is a new paragraph.
     """
@@ -67,8 +65,6 @@ class MessageParser:
     def __init__(self, template: dict[str, Any], *, prompt: str, tools: Sequence[Mapping[str, Any]] = ()) -> None:
         compiled = compile_response_template(template)
         self.calls = 0
-        self.rewinds: Counter[str] = Counter()
-        self._fed = 0  # characters
         self._fields = compiled.fields
         self._regions = RegionParser(compiled, LONG_SPACES.sub(r"\1", prompt), tools=list(tools))
         self._reads_calls = bool(tools)
@@ -81,25 +77,9 @@ class MessageParser:
     def is_thinking(self) -> bool:
         return self._regions.region in THOUGHTS
 
-    def feed(self, text: str, *, withdrawn: Iterable[int] = ()) -> MessageDelta:
-        """Return what more of the text makes certain. withdrawn: where rewinds were, in all of the text."""
-        delta = MessageDelta()
-        for index in sorted(withdrawn):
-            count = max(0, index - self._fed)
-            delta += self._feed(text[:count])
-            text = text[count:]
-            self.rewinds[self._part] += 1
-        delta += self._feed(text)
-        return delta
-
-    def _feed(self, text: str) -> MessageDelta:
-        self._fed += len(text)
+    def feed(self, text: str) -> MessageDelta:
+        """Return what more of the text makes certain."""
         return self._read(self._regions.feed(text))
-
-    @property
-    def _part(self) -> str:
-        region = self._regions.region
-        return "thinking" if self.is_thinking else "tool_calls" if region == "tool_calls" else "answer"
 
     def end(self, *, is_cut: bool) -> MessageDelta:
         """Return the rest. is_cut: a call that is not complete is content, even if it can be read."""

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from antislop.hf.response_templates import THOUGHTS
+from antislop.matching.scopes import THOUGHTS
 from antislop.server.request_errors import RequestError
 
 METACHARACTERS = frozenset(".^$*+?{}[]()|\\")

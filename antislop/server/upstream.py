@@ -10,6 +10,7 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
+from antislop.display import describe_count
 from antislop.endpoint.connection import Refused, StreamConnection
 from antislop.endpoint.dialects import DIALECTS
 from antislop.endpoint.endpoint import Endpoint, EndpointError
@@ -55,7 +56,7 @@ class UpstreamBackend:
 
     async def write(self, request: GenerationRequest) -> AsyncGenerator[Event, None]:
         if self._is_closing or self.active >= self._queue_length:
-            state = "shutting down" if self._is_closing else f"writing {self.active} texts already"
+            state = "shutting down" if self._is_closing else f"writing {describe_count(self.active, 'text')} already"
             raise Busy(f"the server is {state}: try again later")
         if request.alternatives is not None:
             raise InputError("log-probabilities are not passed on from another server: leave logprobs out")

@@ -75,12 +75,15 @@ class Rewound:
     """A violation cut the text to `length` tokens.
 
     alternatives: the likeliest next tokens, with probabilities renormalized without the banned tokens.
+    part: of a chat message in which the ban begins: "answer", "thinking" or "tool_calls"; None if no scope of the bans
+        knows the parts.
     """
 
     length: int
     withdrawn: tuple[int, ...]
     violation: Violation
     alternatives: tuple[tuple[int, float], ...] = field(default=(), compare=False)
+    part: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -40,12 +41,13 @@ class Withdrawal(NamedTuple):
     violation: Violation
 
 
-@dataclass
+@dataclass(repr=False)
 class Report:
     """Count the events of a generation.
 
     violations: bans that were completed and not admitted by their weight: rewinds and concessions.
     rewinds: rewinds because of a violation.
+    rewinds_by_part: these, by the `Rewound.part` in which the ban begins; empty if the parts are not known.
     withdrawn_tokens: tokens that these rewinds removed from the text.
     conceded: bans left in the text because every alternative was banned as well.
     admitted: bans left in the text because their weight allows it.
@@ -82,12 +84,19 @@ class Report:
     matcher_seconds: float = 0.0
     reason: Reason | None = None
     withdrawn: list[Withdrawal] = field(default_factory=list, repr=False)
+    rewinds_by_part: Counter[str] = field(default_factory=Counter)
     let_through: list[Conceded | Admitted] = field(default_factory=list, repr=False)
     events: list[Event] = field(default_factory=list, repr=False)
     surfaces: Surfaces | None = field(default=None, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "surfaces": None}
+
+    def __repr__(self) -> str:
+        """Return the counts that are not zero."""
+        blank, names = Report(), [each.name for each in fields(self) if each.repr]
+        shown = [name for name in names if getattr(self, name) != getattr(blank, name)]
+        return f"Report({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
 
     def add(self, event: Event) -> None:
         """Count an event and keep it."""
@@ -117,6 +126,8 @@ class Report:
             case Rewound(length, tokens, violation):
                 self.violations += 1
                 self.rewinds += 1
+                if event.part is not None:
+                    self.rewinds_by_part[event.part] += 1
                 self.withdrawn_tokens += len(tokens)
                 text = None if self.surfaces is None else decode(self.surfaces, tokens)
                 self.withdrawn.append(Withdrawal(text, length, violation))
@@ -150,6 +161,7 @@ class Report:
         """
         return {
             **{name: getattr(self, name) for name in _COUNTS},
+            **({"rewinds_by_part": dict(self.rewinds_by_part)} if self.rewinds_by_part else {}),
             "reason": self.reason,
             "timed_out": [ban.text for ban in self.timed_out],
             "withdrawn": [
@@ -175,7 +187,8 @@ class Report:
         timed_out = list(dict.fromkeys(ban for report in reports for ban in report.timed_out))
         withdrawn = [withdrawal for report in reports for withdrawal in report.withdrawn]
         counts = {name: sum(getattr(report, name) for report in reports) for name in _COUNTS}
-        return cls(**counts, timed_out=timed_out, withdrawn=withdrawn)
+        parts = sum((report.rewinds_by_part for report in reports), Counter[str]())
+        return cls(**counts, rewinds_by_part=parts, timed_out=timed_out, withdrawn=withdrawn)
 
     @classmethod
     def of(cls, events: Sequence[Event], *, surfaces: Surfaces | None = None) -> Report:

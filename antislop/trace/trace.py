@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import IO, TYPE_CHECKING, Any
 
 from antislop.display import describe_count, make_visible
@@ -36,6 +36,9 @@ class Trace:
     def about(self) -> Mapping[str, Any]:
         """The facts of the call as plain data: model, tokenizer, sampler, settings, versions, seed, record."""
         return self.describe()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Trace, (self.rows, self.bans, self.surfaces, partial(dict, self.about))
 
     @property
     def sequences(self) -> list[list[int]]:
@@ -114,7 +117,8 @@ class Trace:
         attempts = [attempt for history in histories for attempt in history.attempts]
         withdrawn = sum(len(attempt.tokens) for attempt in attempts)
         return (
-            f"<Trace of {len(self.rows)}: {kept:,} tokens kept, {withdrawn:,} withdrawn in {len(attempts):,} rewinds>"
+            f"<Trace of {len(self.rows)}: {describe_count(kept, 'token')} kept, {withdrawn:,} withdrawn in "
+            f"{describe_count(len(attempts), 'rewind')}>"
         )
 
     def _repr_html_(self) -> str:

@@ -95,6 +95,8 @@ def read_pairs(path: Path) -> Iterator[tuple[str, Record]]:
 
 def _read_row(record: Record, fingerprint: str, *, vocab_size: int, place: str) -> FTPORow:
     if missing := [name for name in COLUMNS if name not in record]:
+        if {"chosen", "rejected"} <= record.keys():
+            raise InputError(f"{place}: a pair of texts, and ftpo reads final-token pairs: pass --loss dpo")
         raise InputError(
             f"{place}: the pair has no {missing[0]}: make pairs with antislop dataset --pairs-format tokens"
         )

@@ -435,13 +435,13 @@ def describe(result: TuneResult, settings: Mapping[str, Any], model: PreTrainedM
 # {base}, tuned against its habits
 
 Made with `antislop tune` ([antislop](https://github.com/antislop/antislop) {__version__}) by
-{METHODS[settings["loss"]]} on {settings["rows"]:,} places at which the model had begun a banned phrase.
+{METHODS[settings["loss"]]} on {describe_count(settings["rows"], "place")} at which the model had begun a banned phrase.
 
 | | before | after |
 |---|---|---|
-| hits of {len(bans):,} bans per 1,000 words, in samples that continue the data's contexts | {before} | {after} |
+| hits of {describe_count(len(bans), "ban")} per 1,000 words, in samples from the data's contexts | {before} | {after} |
 
-{result.steps:,} steps; the chosen side wins in {result.win:.0%}. ![curves]({PLOT})
+{describe_count(result.steps, "step")}; the chosen side wins in {result.win:.0%}. ![curves]({PLOT})
 
 {list_settings(settings)}
 

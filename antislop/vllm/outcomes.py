@@ -18,6 +18,8 @@ COUNTS = ("violations", "rewinds", "withdrawn_tokens", "conceded", "admitted")
 def describe(report: Report, events: Sequence[Event] | None, bans: Sequence[Ban]) -> dict[str, Any]:
     """Return the counts of a report, and events that are not None; bans are numbered as in their list."""
     counts: dict[str, Any] = {name: getattr(report, name) for name in COUNTS}
+    if report.rewinds_by_part:
+        counts["rewinds_by_part"] = dict(report.rewinds_by_part)
     if events is None:
         return counts
     numbers = {ban: number for number, ban in enumerate(bans)}

@@ -8,7 +8,7 @@ included, comes from `additional_config["antislop"]`.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from functools import lru_cache
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 from antislop.decoding.policy import MAX_REWINDS, OnExhausted, Policy
 from antislop.errors import InputError
 from antislop.lists.ban_list import BanList, Bans, combine_bans, read_bans
+from antislop.lists.bundled import loops, repeats
 from antislop.lists.reading import (
     MAX_SENT_CHARACTERS,
     MAX_SENT_ENTRIES,
@@ -29,7 +30,7 @@ from antislop.lists.reading import (
 )
 from antislop.matching.bans import Ban
 from antislop.matching.patterns.kinds import KINDS
-from antislop.matching.scopes import Regions
+from antislop.matching.scopes import BanScope, Regions, Scope
 
 if TYPE_CHECKING:
     from antislop.hf.compiled_bans import CompiledBans  # imports transformers, which the front end does not need
@@ -100,12 +101,14 @@ class RequestOptions:
 
     bans: its own bans, which are added to the engine's.
     use_global_bans: whether the engine's own list holds, too.
+    ban_scope: the part of a chat message in which they hold; None for the default of the model.
     events: whether the output names what each ban did, not only the counts.
     """
 
     bans: BanList
     use_global_bans: bool
     events: bool
+    ban_scope: BanScope | None
 
     @classmethod
     def read(cls, extra_args: Mapping[str, Any] | None) -> RequestOptions:
@@ -123,9 +126,9 @@ def _write_config(extra_args: Mapping[str, Any] | None) -> str:
 
 @lru_cache(LISTS_KEPT)
 def _read_request(config: str) -> RequestOptions:
-    found = _read_fields(config, {"bans", "exempt", "use_global_bans", "events"}, place=PLACE)
+    switches = {"use_global_bans": True, "events": False, "loops": False, "repeats": False}
+    found = _read_fields(config, {"bans", "exempt", "ban_scope", *switches}, place=PLACE)
     entries, exempt = found.get("bans", []), found.get("exempt", [])
-    switches = {"use_global_bans": True, "events": False}
     if not isinstance(entries, list):
         raise InputError(f"bans is {entries!r}: pass a list of phrases, or of objects with a text, a kind and options")
     if not isinstance(exempt, list):
@@ -134,8 +137,13 @@ def _read_request(config: str) -> RequestOptions:
         switches[name] = found.get(name, switches[name])
         if not isinstance(switches[name], bool):
             raise InputError(f"{name} is {switches[name]!r}: pass true or false")
+    scope, scopes = found.get("ban_scope"), get_args(BanScope)
+    if scope is not None and scope not in scopes:
+        raise InputError(f"ban_scope is {scope!r}; it is one of {', '.join(map(repr, scopes))}")
     _check_size(config, entries, exempt)
-    return RequestOptions(bans=combine_bans(BanList(map(_read_entry, entries)), exempt=exempt), **switches)
+    bundled = [*(loops() if switches.pop("loops") else ()), *(repeats() if switches.pop("repeats") else ())]
+    bans = combine_bans(BanList([*map(_read_entry, entries), *bundled]), exempt=exempt)
+    return RequestOptions(bans=bans, ban_scope=scope, **switches)
 
 
 def _check_size(config: str, entries: Sequence[object], exempt: Sequence[object]) -> None:
@@ -214,12 +222,21 @@ class ListCache:
 
     own: the engine's list, compiled.
     exempt: phrases that all requests may write.
+    choose_scopes: returns the scopes of a request's bans, as in `antislop.hf.response_templates`.
     """
 
-    def __init__(self, own: CompiledBans, *, exempt: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        own: CompiledBans,
+        *,
+        exempt: Sequence[str] = (),
+        choose_scopes: Callable[[BanScope | None], tuple[Scope, ...]] = lambda _: (),
+    ) -> None:
         self.has_own = len(own.bans) > 0
         self._own = own
         self._exempt = exempt
+        self._choose_scopes = choose_scopes
+        self._limit_own = lru_cache(self._compile_own)
         self._unasked: Future[FoundList] = Future()  # done, so that requests without a list wait for no thread
         self._unasked.set_result(self._find(_write_config(None)))
         self._pool = ThreadPoolExecutor(COMPILER_THREADS, thread_name_prefix="antislop-lists")
@@ -231,11 +248,16 @@ class ListCache:
 
     def _find(self, config: str) -> FoundList:
         options = _read_request(config)
+        scopes = self._choose_scopes(options.ban_scope)
+        own = self._limit_own(scopes)
         if options.use_global_bans and not len(options.bans):
-            return options, self._own if self.has_own else None
-        bans = combine_bans(options.bans, exempt=self._exempt)
-        bans = self._own.bans | bans if options.use_global_bans else bans
-        return options, self._own.with_bans(bans) if len(bans) else None
+            return options, own if self.has_own else None
+        bans = combine_bans(options.bans, exempt=self._exempt, scopes=scopes)
+        bans = own.bans | bans if options.use_global_bans else bans
+        return options, own.with_bans(bans) if len(bans) else None
+
+    def _compile_own(self, scopes: tuple[Scope, ...]) -> CompiledBans:
+        return self._own.with_bans(combine_bans(self._own.bans, scopes=scopes)) if scopes else self._own
 
 
 def banning(bans: Bans = (), *, on_greedy: OnGreedy = "refuse", **options: Any) -> dict[str, Any]:

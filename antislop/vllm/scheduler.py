@@ -12,6 +12,7 @@ import inspect
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, TimeoutError as FutureTimeout
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -38,6 +39,7 @@ from antislop.decoding.policy import seed_of
 from antislop.decoding.row import RowSpec
 from antislop.errors import InputError
 from antislop.hf.compiled_bans import CompiledBans
+from antislop.hf.response_templates import choose_scopes, find_response_template
 from antislop.lists.ban_list import BanList, combine_bans, read_bans
 from antislop.lists.reading import MAX_SENT_SECONDS
 from antislop.vllm.engine_text import Allowed, EngineRules, EngineText, StopStrings, Told
@@ -250,7 +252,11 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
             model.tokenizer, revision=model.tokenizer_revision, trust_remote_code=model.trust_remote_code
         )
         own = combine_bans(read_bans(self._settings.bans), exempt=self._settings.exempt)
-        self._lists = ListCache(CompiledBans.compile(own, tokenizer), exempt=self._settings.exempt)
+        self._lists = ListCache(
+            CompiledBans.compile(own, tokenizer),
+            exempt=self._settings.exempt,
+            choose_scopes=partial(choose_scopes, template=find_response_template(tokenizer)),
+        )
         self._opening: dict[str, tuple[Future[FoundList], float]] = {}  # lists of requests that wait, until when
         groups = self.kv_cache_config.kv_cache_groups
         is_attention = all(type(group.kv_cache_spec) in (FullAttentionSpec, SlidingWindowSpec) for group in groups)

@@ -31,6 +31,7 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 def describe_commands() -> Iterator[str]:
     """Yield the page, command by command."""
+    from antislop.cli.examples import EPILOGS, EXAMPLES
     from antislop.cli.main import COMMANDS, load_command
 
     for name in COMMANDS:
@@ -43,6 +44,8 @@ def describe_commands() -> Iterator[str]:
             "[OPTIONS]",
         ]
         yield f"## antislop {name} {{ #{name} }}\n\n```text\n{' '.join(usage)}\n```\n\n{inspect.getdoc(function)}\n"
+        status = EPILOGS[name].partition("\n\n")[2]
+        yield "```sh\n" + "\n".join(EXAMPLES[name]) + f"\n```\n\n{status}\n"
         for table, group in groupby(rows, key=lambda row: row.table):
             yield f"| {table[1]} | |\n|---|---|"
             yield from (

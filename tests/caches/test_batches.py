@@ -16,7 +16,7 @@ from transformers import DynamicCache, PreTrainedModel, set_seed
 from antislop import AntiSlop, Ban
 from antislop.caches import cache as cache_module, layers as layers_module
 from antislop.caches.cache import TransformersCache
-from antislop.caches.layers import SPARE_COLUMNS_IN_WINDOW, GrowingLayer
+from antislop.caches.layers import SPARE_COLUMNS, SPARE_COLUMNS_IN_WINDOW, GrowingLayer
 from antislop.caches.positions import AttentionMask
 from antislop.decoding.policy import seed_of
 from antislop.decoding.protocols import fill_left
@@ -398,6 +398,15 @@ def test_one_batch_refuses_nan_as_generate_does(llama: PreTrainedModel) -> None:
         for generate_ in (llama.generate, partial(AntiSlop(TOKENIZER, COMMON).generate, llama)):
             with pytest.raises(RuntimeError, match="nan"):
                 generate_(prompt, attention_mask=torch.ones_like(prompt), do_sample=True, max_new_tokens=3)
+
+
+def test_a_prompt_may_be_far_longer_than_a_window(model: PreTrainedModel) -> None:
+    """A former fault: an error, since memory was allocated for the window alone."""
+    set_seed(0)
+    prompt = torch.randint(2, VOCABULARY, (WINDOW + SPARE_COLUMNS + 9,)).tolist()
+    settings = {"do_sample": False, "max_new_tokens": 8, **NO_END}
+    done = next(AntiSlop(TOKENIZER, NEVER).generate_many(model, [prompt], **settings))
+    assert list(done.tokens) == texts_of(generate(model, [prompt], **settings), [prompt])[0]
 
 
 def test_prompts_come_as_texts_lists_and_tensors(llama: PreTrainedModel) -> None:

@@ -86,6 +86,7 @@ def write_outputs(name: str, *texts: str, **more: Any) -> str:
 def test_all_arms_are_written_measured_and_drawn() -> None:
     result = make("--arms", "prompt-only,plain,token,banned", "--held-out", "other.txt", "--n", "2")
     assert "the report is report/report.html" in result.stderr
+    assert re.search(r"hits of the list fell .* per 1,000 words.*\. .* in each arm", result.stderr), result.stderr
     assert {path.name for path in Path("report").iterdir()} >= {*FILES, "suppression.svg", "suppression.png"}
     summary = read()
     assert list(summary["arms"]) == ["plain", "banned", "token", "prompt-only"]
@@ -284,7 +285,9 @@ def test_unusable_input_is_refused_in_a_sentence() -> None:
     assert_refused(run("--outputs", "plain="), "--outputs plain=: an arm and a file were expected: write plain=FILE")
     assert_refused(run("--outputs", "=a.jsonl"), "an arm and a file were expected: write plain=a.jsonl")
     assert_refused(run("--prompts", "p.txt", "--seed", "-1"), "--seed is -1: the report resamples by it, so 0 or more")
-    assert_refused(run("--prompts", "p.txt", "--repetition-penalty", "nan"), "Invalid value for '--repetition-penalty'")
+    assert_refused(
+        run("--prompts", "p.txt", "--repetition-penalty", "nan"), "'--repetition-penalty' is 'nan', but should"
+    )
     assert not Path("report").exists()
     assert_refused(run("--prompts", "empty.jsonl"), "empty.jsonl")
     assert_refused(run("--prompts", "p.txt", out="file"), "the report needs a folder")

@@ -314,7 +314,7 @@ def test_convert_overwrites_only_when_forced() -> None:
 def test_convert_refuses_unusable_input() -> None:
     bans = write("bans.txt", "cat\n")
     assert_refused(invoke("convert", "nowhere.txt", "-o", "out.txt"), "nowhere.txt: can't be read")
-    assert_refused(invoke("convert", bans, "-o", "nowhere/out.txt"), "nowhere is not a folder")
+    assert_refused(invoke("convert", bans, "-o", "bans.txt/out.txt"), "bans.txt is not a folder")
     assert_refused(invoke("convert", bans, "-o", "out.txt", "--format", "magic"), "magic")
     assert_refused(invoke("convert", bans, "-o", "out.txt", "--edges", "none"), "none", "anywhere")
     assert not Path("out.txt").exists()
@@ -369,13 +369,6 @@ def test_commands_about_lists_import_no_torch() -> None:
     )
     env = {**os.environ, "PYTHONPATH": str(Path(antislop.__file__).parents[1])}
     subprocess.run([sys.executable, "-c", code], check=True, env=env, capture_output=True)
-
-
-@pytest.mark.parametrize("command", ["lint", "try", "convert"])
-def test_the_help_lists_the_exit_statuses(command: str) -> None:
-    result = invoke(command, "--help")
-    assert result.exit_code == 0
-    assert "130 interrupted" in " ".join(result.stdout.split())
 
 
 def test_published_lists_are_tried_on_real_texts(assets: Path) -> None:

@@ -89,11 +89,14 @@ EXAMPLES = {
         "x --grammar y.lark --json-schema z",
         "x --dry-allowed-length 3",
         "x --xtc-threshold 0.2",
+        "x --min-keep 3 --min-p 0",
     ),
     "scan": (
         "x - --bans -",
         "x --no-bans --bans y",
         "x --no-bans",
+        "x -g *.md",
+        "x -C 1 --count",
     ),
     "try": (
         "",
@@ -114,6 +117,7 @@ EXAMPLES = {
         "x -o y --n 2 --temperature 0",
         "x -o y --dry-sequence-breaker z",
         "x -o y --xtc-threshold 0.2",
+        "x -o y --min-keep 3 --min-p 0",
         "x -o y --workers 2",
         "x -o y --base-url z",
         "x -o y --tp 2",
@@ -162,6 +166,7 @@ EXAMPLES = {
         "-o y --n 2 --temperature 0",
         "-o y --dry-penalty-last-n 9",
         "-o y --xtc-threshold 0.2",
+        "-o y --min-keep 3 --min-p 0",
     ),
 }
 """Arguments for each conflict of the table."""

@@ -93,11 +93,11 @@ def test_hits_of_lists_are_counted_and_one_that_never_occurs_is_named() -> None:
     assert "list.txt: nothing" not in result.stderr
 
 
-def test_loops_and_dashes_are_counted_if_asked_for() -> None:
+def test_loops_repeats_and_dashes_are_counted_if_asked_for() -> None:
     Path("loop.txt").write_text("He ran – to the door. " * 3, encoding="utf-8")
-    result = run("loop.txt", "--loops", "--no-dashes", "--format", "json")
+    result = run("loop.txt", "--loops", "--repeats", "--no-dashes", "--format", "json")
     metrics = json.loads(result.stdout)["groups"][0]["metrics"]
-    assert (metrics["loops"]["value"], metrics["dashes"]["value"]) == (1000 / 15, 3000 / 15)
+    assert [metrics[name]["value"] for name in ("loops", "repeats", "dashes")] == [1000 / 15, 1000 / 15, 3000 / 15]
 
 
 def test_lists_of_the_user_replace_the_bundled_ones() -> None:

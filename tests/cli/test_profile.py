@@ -213,7 +213,7 @@ REFUSED = {
         ["sloppy.jsonl", "--as-baseline", "-o", "p.html"],
         "p.html: .html is not what this option",
     ),
-    "no folder": (["sloppy.jsonl", "-o", "nowhere/p.json"], "p.json: can't be written"),
+    "no folder": (["sloppy.jsonl", "-o", "mine.json/p.json"], "p.json: can't be written (mine.json is not a folder)"),
     "no picture": (["--compare", "sloppy.jsonl", "plain.jsonl", "-o", "p.txt"], "p.txt: not a format of pictures"),
     "an empty side": (["--compare", "sloppy.jsonl", "empty.txt"], "empty.txt: no words in the texts"),
     "a text twice": (["plain.jsonl", "./plain.jsonl", "-o", "p.json"], "plain.jsonl: is named twice: leave one out"),
@@ -255,7 +255,7 @@ NO_LIST = {
     "no file": (["nowhere.json"], "nowhere.json: can't be read"),
     "no kind": (["profile.json", "--kinds", "word,nouns"], "'nouns' is not a valid kind of entry"),
     "nothing left": (["profile.json", "--min-ratio", "1e12"], "entries is left"),
-    "no frequency": (["profile.json", "--max-zipf", "nan"], "Invalid value for '--max-zipf'"),
+    "no frequency": (["profile.json", "--max-zipf", "nan"], "'--max-zipf' is 'nan', but should be"),
     "nothing in it": (["nothing.json"], "the profile has no entries: make it of more texts"),
 }
 
@@ -275,6 +275,29 @@ def test_texts_of_too_few_prompts_make_an_empty_profile_with_a_hint() -> None:
     assert "40 texts, 1 prompt; listed: 0 words, 0 phrases, 0 content n-grams, 0 constructions" in made.stderr
     assert "no entry comes from 2 prompts: pass texts of more prompts, or --min-prompts 1" in made.stderr
     assert "nothing comes" not in run("profile", "one.jsonl", "--min-prompts", "1", "-o", "profile.json").stderr
+
+
+def test_a_novel_can_be_one_file_or_one_for_each_chapter() -> None:
+    chapters = [f"{SLOP.format('Oh')} Day {number}.\n" for number in range(8)]
+    Path("chapters").mkdir()
+    for number, chapter in enumerate(chapters):
+        Path(f"chapters/{number}.{'md' if number % 2 else 'txt'}").write_text(chapter, encoding="utf-8")
+    Path("novel.txt").write_text("\n".join(chapters), encoding="utf-8")
+    for source, texts in (("chapters", 8), ("novel.txt", 1)):
+        made = run("profile", source, "-o", "profile.json")
+        profile = Profile.load("profile.json")
+        assert (profile.texts, profile.prompts, profile.made_with["min_prompts"]) == (texts, texts, min(2, texts))
+        assert {entry.texts for entry in profile.entries} == {texts}
+        assert ("a folder with a file for each" in made.stderr) is (texts == 1)
+        assert "fathomless" in run("bans-from", "profile.json").stdout
+    assert "none of" in run("bans-from", "profile.json", "--min-prompts", "2").stderr
+
+
+def test_the_missing_extra_is_named_before_texts_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "wordfreq", None)
+    Path("sloppy.jsonl").write_text("{", encoding="utf-8")
+    said = run("profile", "sloppy.jsonl", "-o", "profile.json").stderr.splitlines()
+    assert "antislop bans-from can't make a list of the profile: pip install" in said[0] and "sloppy.jsonl:1" in said[1]
 
 
 @pytest.mark.parametrize("command", [["lint"], ["try", "--text", "plain.jsonl"]])

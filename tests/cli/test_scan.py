@@ -7,9 +7,11 @@ import gzip
 import io
 import json
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 from rich.console import Console
@@ -161,3 +163,119 @@ def test_annotations_of_a_workflow_name_the_place_and_can_not_be_broken_by_names
     assert scan("a,b%:\n.md", "--ban", "cat", "--format", "github")[1] == (
         "::error file=a%2Cb%25%3A␊.md,line=2,col=3,title=antislop::the banned phrase “cat”\n"
     )
+
+
+# -- which files -------------------------------------------------------------------------------------------------------
+
+
+def write(*names: str, text: str = "a cat\n") -> None:
+    for name in names:
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text(text, encoding="utf-8")
+
+
+def files_of(*args: str) -> list[str]:
+    return [line.rpartition(":")[0] for line in scan(*args, "--ban", "cat", "--count")[1].splitlines()]
+
+
+GLOBS = {
+    "all": ([], ["a.md", "b.txt", "docs/a.md", "docs/old/a.md"]),
+    "names like this": (["-g", "*.md"], ["a.md", "docs/a.md", "docs/old/a.md"]),
+    "two kinds": (["-g", "*.txt", "-g", "old/"], ["b.txt", "docs/old/a.md"]),
+    "names not like this": (["-g", "!*.md"], ["b.txt"]),
+    "left out": (["--exclude", "*.md"], ["b.txt"]),
+    "a folder left out": (["--exclude", "old/"], ["a.md", "b.txt", "docs/a.md"]),
+    "from the current folder on": (["-g", "/a.md"], ["a.md"]),
+    "in one folder": (["-g", "docs/*.md"], ["docs/a.md"]),
+    "at any depth": (["-g", "docs/**/a.md"], ["docs/a.md", "docs/old/a.md"]),
+    "the last decides": (["-g", "*.md", "-g", "!docs/", "-g", "docs/old/a.md"], ["a.md", "docs/old/a.md"]),
+    "both": (["-g", "*.md", "--exclude", "old"], ["a.md", "docs/a.md"]),
+}
+
+
+@pytest.mark.parametrize("case", GLOBS)
+def test_globs_choose_files_in_folders(case: str, folder: Path) -> None:
+    write("a.md", "b.txt", "docs/a.md", "docs/old/a.md")
+    options, expected = GLOBS[case]
+    assert files_of(".", *options) == expected
+    assert files_of(str(folder), *options) == [str(folder / name) for name in expected]
+
+
+def test_a_named_file_is_searched_unless_it_is_excluded_by_name(folder: Path) -> None:
+    write(".gitignore", text="*.log\n")
+    write("a.log", ".hidden.md", "b.md", "docs/c.md")
+    subprocess.run(["git", "init", "-q"], check=True)
+    assert files_of(".") == ["b.md", "docs/c.md"]
+    assert files_of("a.log", ".hidden.md", "docs", "-g", "*.md") == ["a.log", ".hidden.md", "docs/c.md"]
+    assert files_of("a.log", "b.md", "--exclude", "*.log") == ["b.md"]
+
+
+def test_a_glob_that_can_not_be_read_is_refused(folder: Path) -> None:
+    assert scan(".", "-g", "!")[0] == 2
+
+
+@pytest.mark.parametrize("files", [["."], ["list.txt", "README.md"]], ids=["a folder", "names, as of pre-commit"])
+def test_a_repository_that_holds_its_list_passes(folder: Path, files: list[str]) -> None:
+    write("list.txt", text="a testament to\n")
+    write("README.md", text="Fine.\n")
+    status, out, said = scan(*files, "--bans", "list.txt")
+    assert (status, out) == (0, "")
+    assert said == ("list.txt: left out, since it is the list of --bans\n" if len(files) > 1 else "")
+    write("docs/list.txt", text="It was a testament to cats.\n")
+    assert scan("docs/list.txt", "--bans", "list.txt")[1] == "docs/list.txt:1:8: a testament to\n"
+
+
+# -- how hits are shown ------------------------------------------------------------------------------------------------
+
+STORY = "It was a cat\n\nnamed Tom.\nHe\nsat, a\ncat among cats.\n"
+
+
+def test_lines_around_hits_are_shown(folder: Path) -> None:
+    write("a.txt", text=STORY)
+    assert scan("a.txt", "--ban", "a cat", "-C", "0")[1] == (
+        "a.txt:1:8: It was a cat\na.txt:5:6: sat, a\na.txt-6- cat among cats.\n"
+    )
+    assert scan("a.txt", "--ban", "a cat", "-C", "1")[1] == (
+        "a.txt:1:8: It was a cat\na.txt-2- \n--\na.txt-4- He\na.txt:5:6: sat, a\na.txt-6- cat among cats.\n"
+    )
+    assert scan("a.txt", "--ban", "a cat")[1] == "a.txt:1:8: a cat\na.txt:5:6: a cat\n"
+
+
+def test_a_terminal_shows_the_line_with_the_hit_marked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    write("a.txt", text="a cat\x1b[2J\tand a cat\r\n")
+    write("r.jsonl", text='{"text": "so\\na cat"}\n')
+    hit = "\x1b[1;31ma cat\x1b[0m"
+    assert scan("a.txt", "--ban", "a cat")[1] == f"\x1b[35ma.txt\x1b[0m:1:1: {hit}␛[2J\tand {hit}\n"
+    assert scan("r.jsonl", "--ban", "a cat", "--column", "text")[1] == f"\x1b[35mr.jsonl\x1b[0m:1:4: so {hit}\n"
+    assert json.loads(scan("a.txt", "--ban", "a cat", "--format", "json")[1])[0]["ban"] == "a cat"
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_a_long_line_is_cut_where_it_is_far_from_hits(seed: int) -> None:
+    random = Random(seed)
+    text = "".join(random.choice("ab ") for _ in range(random.randrange(10, 600)))
+    ends = sorted(random.sample(range(len(text)), 2 * random.randrange(1, 4)))
+    spans = list(zip(ends[::2], ends[1::2], strict=True))
+    for room in (10, 80, 1000):
+        parts = list(scan_module._cut_line(text, spans, room=room))
+        shown = "".join(part for part, _ in parts)
+        assert [part for part, is_hit in parts if is_hit] == [text[start:end] for start, end in spans]
+        pieces = [part for part in re.split("…", shown) if part]
+        assert all(piece in text for piece in pieces)
+        if len(text) <= room:
+            assert shown == text
+        elif spans[-1][1] - spans[0][0] <= room - 2 * scan_module.MARGIN - 2:
+            assert len(shown) <= room
+        margin = scan_module.MARGIN
+        assert text[max(0, spans[0][0] - margin) : spans[0][0]] in parts[0][0]
+        assert text[spans[-1][1] : spans[-1][1] + margin] in parts[-1][0]
+
+
+def test_stats_say_what_was_searched(folder: Path) -> None:
+    write("a.txt", "b.txt")
+    write("c.txt", text="a dog")
+    status, out, said = scan(".", "--ban", "cat", "--stats", "--quiet")
+    assert (status, out) == (1, "")
+    assert re.fullmatch(r"2 hits in 2 of 3 files, \d+\.\d\d seconds\n", said)

@@ -23,6 +23,7 @@ from typer.testing import Result
 
 import antislop
 from antislop.cli.options import BanOptions, ModelOptions
+from antislop.cli.tune import TrainingOptions, report_result
 from antislop.cli.tune_auto import AutoOptions, list_stages, split_prompts
 from antislop.data import FOLDER
 from antislop.evaluation import html_report
@@ -30,6 +31,7 @@ from antislop.hf.vocabulary import fingerprint_tokenizer
 from antislop.records.prompts import read_prompts
 from antislop.tuning import tuning
 from antislop.tuning.trainer import FTPOTrainer
+from antislop.tuning.tuning import TuneResult
 from tests.support.commands import assert_refused, invoke
 
 FEW = ("--lora-r", "4", "--epochs", "1", "--batch-size", "8")
@@ -142,7 +144,7 @@ def test_what_it_says(tune_as: Tune) -> None:
         (("--rest-weight", "inf"), "rest_weight is inf: a finite number was expected"),
         (("--lr", "0"), "rate is 0.0: a number above 0 was expected"),
         (("--lr", "inf"), "rate is inf: a finite number was expected"),
-        (("--seed", "-1"), "Invalid value for '--seed'"),
+        (("--seed", "-1"), "'--seed' is '-1', but should be"),
         (("--loss", "dpo"), "pairs.jsonl:1: the pair has no prompt: make pairs with antislop dataset --pairs"),
     ],
 )
@@ -270,6 +272,32 @@ def test_a_folder_that_can_not_be_made_is_reported_in_a_sentence(way: str, monke
     result = invoke("tune", *options, "-o", "tuned", *FEW)
     assert result.exit_code == 2
     assert "tuned: can't be written (Permission denied): choose a folder of yours" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("result", "said"),
+    [
+        (TuneResult(9, 0.9, 12.0, 1.0), ["it worked: there are fewer"]),
+        (
+            TuneResult(9, 0.08, 12.0, 11.0),
+            ["before the chosen side won in 85%: train longer, with --epochs 20 --force"],
+        ),
+        (TuneResult(9, 0.9, 12.0, 12.0), ["writes banned phrases as often as before: train longer"]),
+        (TuneResult(9, 0.9, None, None), []),
+        (TuneResult(1, 0.9, 12.0, 12.0), ["training ended before it changed the model", "as often as before"]),
+    ],
+)
+def test_the_end_says_whether_it_worked_and_what_to_do(
+    result: TuneResult, said: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    report_result(result, TrainingOptions())
+    shown = " ".join(capsys.readouterr().err.split())
+    assert shown.startswith(f"{result.steps} step")
+    assert [part for part in said if part not in shown] == []
+    assert ("it worked" in shown, shown.count("antislop: ")) == (
+        "it worked" in str(said),
+        len(said) - ("it worked" in str(said)),
+    )
 
 
 def test_ids_beyond_the_model_are_named_with_their_line(pairs: Path) -> None:

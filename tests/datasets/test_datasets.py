@@ -9,6 +9,7 @@ import os
 import random
 import signal
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,8 @@ from antislop.datasets.pair_maker import MAX_CONTINUATION_TOKENS
 from antislop.datasets.samples import Arm, Summary, fingerprint_bans, identify, measure_slop, plan_samples
 from antislop.datasets.writing import PairFile, open_journal, resume, write_records
 from antislop.errors import InputError
+from antislop.hf.response_templates import chat_scope
+from antislop.lists.ban_list import combine_bans
 from antislop.records.journal import Journal, Record, read_records
 from antislop.records.prompts import Prompt
 from antislop.trace.completions import Completion
@@ -78,6 +81,20 @@ def test_a_record_contains_the_columns_of_its_prompt_and_its_result() -> None:
     assert 0 < record["tokens"] <= 20
     assert record["withdrawn_tokens"] == sum(record["withdrawn"].values()) >= sum(record["violations"].values()) > 0
     assert json.loads(json.dumps(record)) == record
+
+
+def test_records_and_reports_say_in_which_parts_of_their_messages_the_rewinds_were() -> None:
+    template = {"start_anchor": "hh", "fields": {"thinking": {"open": "g", "close": "d"}, "content": {}}}
+    bans = combine_bans(BanList(BANS), scopes=[chat_scope(template, "all")])
+    seam = ModelRecordMaker(MODEL, TOKENIZER, bans, settings=GENERATION, seed=5)
+    records = [made.record for made in seam.make(plan_samples(PROMPTS, samples=4, arm="banned"))]
+    counts = [Counter(record.get("rewinds_by_part", {})) for record in records]
+    assert [sum(count.values()) for count in counts] == [sum(record["violations"].values()) for record in records]
+    assert min(sum(counts, Counter())[part] for part in ("thinking", "answer")) > 5
+    assert "rewinds_by_part" not in make([PROMPTS[0]], samples=1)[0]
+    out = AntiSlop(TOKENIZER, bans).generate(MODEL, "a g", **GENERATION, return_dict_in_generate=True)
+    assert out.report.rewinds_by_part["thinking"] > 0
+    assert out.report.to_dict()["rewinds_by_part"] == out.report.rewinds_by_part
 
 
 def test_a_record_is_the_same_in_any_subset_order_and_batch() -> None:

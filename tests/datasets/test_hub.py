@@ -51,7 +51,7 @@ def test_a_card_has_license_language_size_and_a_configuration_for_each_arm() -> 
 def test_a_card_has_the_command_and_names_the_list() -> None:
     card = read_card([record(0)], pairs="dpo", top_k=0, template=None)
     assert "```console\nantislop dataset prompts.txt -o out\n```" in card.text
-    assert "The 2 bans are in [bans.txt](bans.txt)." in card.text
+    assert "The list of 2 bans is [bans.txt](bans.txt)." in card.text
     assert "Columns of the preference pairs: `prompt`" in card.text
     assert "| top_k | `0` |" in card.text
     assert "| template |" not in card.text

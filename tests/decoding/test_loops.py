@@ -16,11 +16,11 @@ from antislop.matching.bans import Ban
 from antislop.matching.token_matcher import Matcher
 from antislop.trace.events import Conceded, Drawn, Event, Rewound, Settled
 from tests.support.depth import sample_size
-from tests.support.oracles import completed, loop_occurrences
+from tests.support.oracles import completed, loop_occurrences, repeat_occurrences
 from tests.support.toys import PROMPT, Markov, Words, run
 
 SPACED = Words("a ", "b ", "a. ", "c")
-LOOP = Ban.loop(2, 4, 8)
+LOOP, REPEAT = Ban.loop(2, 4, 8), Ban.repeat(3)
 
 
 VARIED = Words("a ", "b. ", "c ")
@@ -76,21 +76,21 @@ def greedy_text(model: Markov, words: Words, ban: Ban) -> tuple[int, ...] | None
     return tokens
 
 
-@given(seed=st.integers(0, 10_000))
-def test_greedy_decoding_takes_the_next_best_token_where_a_loop_begins(seed: int) -> None:
+@given(seed=st.integers(0, 10_000), ban=st.sampled_from([LOOP, REPEAT]))
+def test_greedy_decoding_takes_the_next_best_token_where_a_loop_or_repeat_begins(seed: int, ban: Ban) -> None:
     model = Markov(len(SPACED), seed=seed, length=9)
-    expected = greedy_text(model, SPACED, LOOP)
+    expected = greedy_text(model, SPACED, ban)
     if expected is not None:
-        tokens, _ = run(model, SPACED, [LOOP], do_sample=False, lookback=False, mass_floor=0.0)
+        tokens, _ = run(model, SPACED, [ban], do_sample=False, lookback=False, mass_floor=0.0)
         assert tokens == expected
 
 
 @settings(max_examples=sample_size(20))
-@given(seed=st.integers(0, 10_000))
-def test_what_was_streamed_is_never_withdrawn(seed: int) -> None:
+@given(seed=st.integers(0, 10_000), ban=st.sampled_from([LOOP, REPEAT]))
+def test_what_was_streamed_is_never_withdrawn(seed: int, ban: Ban) -> None:
     torch.manual_seed(seed)
     model = Markov(len(SPACED), seed=seed, sharpness=3.0, length=40)
-    tokens, report = run(model, SPACED, [LOOP, Ban("b a")], lookback=False)
+    tokens, report = run(model, SPACED, [ban, Ban("b a")], lookback=False)
     streamed: tuple[int, ...] = ()
     for event in report.events:
         if isinstance(event, Settled):
@@ -169,3 +169,17 @@ def test_the_bundled_model_stops_looping_at_little_cost() -> None:
         assert not loops.find(tokenizer.decode(clean.sequences[0]))
         assert 0 < clean.report.withdrawn_tokens <= 0.5 * 110
         assert clean.report.conceded == 0
+
+
+def test_a_prompt_is_not_written_again() -> None:
+    model, tokenizer = antislop.tiny_model()
+    prompt = "The air was thick with the scent of damp earth and old wood. The air was"
+    inputs, ban = tokenizer(prompt, return_tensors="pt"), Ban.repeat(6, "prompt")
+
+    def repeat(bans: list[Ban]) -> list[tuple[int, int]]:
+        ids = antislop.AntiSlop(tokenizer, bans).generate(model, **inputs, do_sample=False, max_new_tokens=30)
+        text = tokenizer.decode(ids[0], skip_special_tokens=True)
+        assert text.startswith(prompt)
+        return [*repeat_occurrences(text, ban, prompt_size=len(prompt))]
+
+    assert repeat([]) and not repeat([ban])

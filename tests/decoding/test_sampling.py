@@ -43,10 +43,11 @@ CHANGED = Sampling(
     top_n_sigma=1.5,
     xtc_probability=0.25,
     xtc_threshold=0.2,
+    min_keep=3,
 )
 OLDEST = {name: getattr(CHANGED, name) for name in ("temperature", "min_p", "top_p", "top_k", "repetition_penalty")}
 COUNTING = {"presence_penalty": 0.5, "frequency_penalty": -0.25}
-OWN = {name: value for name, value in vars(CHANGED).items() if name.startswith(("dry_", "top_n_", "xtc_"))}
+OWN = {name: value for name, value in vars(CHANGED).items() if name.startswith(("dry_", "top_n_", "xtc_", "min_k"))}
 NO_OPTIONS = {"typical_p", "encoder_repetition_penalty", "no_repeat_ngram_size", "epsilon_cutoff", "eta_cutoff"}
 """Settings that the command line lacks."""
 OPTIONS = {
@@ -68,7 +69,9 @@ def ask(server: Server) -> Any:
 def describe_samplers(sampling: Sampling) -> dict[str, Any]:
     """Return the attributes of the processors under the names of the settings."""
     asked: list[Any] = []
-    count, dry, sigma, xtc = (vars(each) for each in make_samplers(sampling, lambda found: asked.append(found) or {}))
+    count, dry, sigma, xtc, keep = (
+        vars(each) for each in make_samplers(sampling, lambda found: asked.append(found) or {})
+    )
     return {
         "presence_penalty": count["presence"],
         "frequency_penalty": count["frequency"],
@@ -80,6 +83,7 @@ def describe_samplers(sampling: Sampling) -> dict[str, Any]:
         "top_n_sigma": sigma["_n"],
         "xtc_probability": xtc["_probability"],
         "xtc_threshold": xtc["_threshold"],
+        "min_keep": keep["count"],
     }
 
 
@@ -116,11 +120,13 @@ def test_each_consumer_has_every_setting_under_its_name_there(consumer: str, mon
     assert {name: value for name, value in make().items() if name in known} == expected
 
 
-@pytest.mark.parametrize("name", ["typical_p", "dry_multiplier", "top_n_sigma", "xtc_probability", "eta_cutoff"])
+@pytest.mark.parametrize(
+    "name", ["typical_p", "dry_multiplier", "top_n_sigma", "xtc_probability", "eta_cutoff", "min_keep"]
+)
 def test_a_setting_that_vllm_lacks_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(SamplingParams=dict))
     with pytest.raises(InputError, match=f"vLLM has no setting {name}: leave it out"):
-        vllm_maker._make_params({name: getattr(CHANGED, name)}, seed=1, is_banned=True)
+        vllm_maker._make_params({"top_p": 0.5, name: getattr(CHANGED, name)}, seed=1, is_banned=True)
 
 
 OUTSIDE = {
@@ -144,6 +150,7 @@ OUTSIDE = {
     "top_n_sigma": ((-0.1, 101.0, inf, nan), "0 to 100 was expected"),
     "xtc_probability": ((-0.1, 1.1, nan), "a probability up to 1 was expected"),
     "xtc_threshold": ((-0.1, 1.1, nan), "a probability up to 1 was expected"),
+    "min_keep": ((-1,), "a number of tokens was expected, 0 for no minimum"),
 }
 READ_OTHERWISE = {("top_p", 0.0), ("top_k", -1), ("epsilon_cutoff", 1.0), ("eta_cutoff", 1.0)}
 """What clients of other servers send for the likeliest token, for all tokens, and in units of 0.0001."""
@@ -180,7 +187,9 @@ def test_only_settings_that_change_what_is_drawn_are_in_effect() -> None:
     assert CHANGED.in_effect == vars(CHANGED)
     assert CHANGED.truncates
     assert not Sampling(temperature=0, top_k=3).truncates
-    assert Sampling(dry_base=3, xtc_threshold=0.3).in_effect == {}, "parts of what is off"
+    assert Sampling(dry_base=3, xtc_threshold=0.3, min_keep=5).in_effect == {}, "parts of what is off"
+    assert Sampling(min_p=0.1, min_keep=1).in_effect == Sampling(min_p=0.1).in_effect, "one token is always left"
+    assert Sampling(min_p=0.1, min_keep=2).in_effect == {"min_p": 0.1, "min_keep": 2}
     followed = replace(CHANGED, presence_penalty=0.0, frequency_penalty=0.0)
     processors = EndpointSettings(max_new_tokens=1, sampling=followed).make_processors(lambda _: {})
     assert [type(each).__name__ for each in processors] == [

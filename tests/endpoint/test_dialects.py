@@ -40,10 +40,11 @@ SETTINGS = {
     "min_p": Sampling(temperature=1.3, min_p=0.1),
     "penalty": Sampling(repetition_penalty=1.9),
 }
-NEUTRAL = {"dry_multiplier": 0.0, "top_n_sigma": 0.0, "xtc_probability": 0.0}
+NEUTRAL = {"dry_multiplier": 0.0, "top_n_sigma": 0.0, "xtc_probability": 0.0, "min_keep": 0}
 OF_LLAMA_CPP = {
     "dry": Sampling(dry_multiplier=2.0, dry_allowed_length=1, dry_penalty_last_n=9, dry_sequence_breakers=()),
     "top_n_sigma": Sampling(temperature=1.5, top_n_sigma=1.0),
+    "min_keep": Sampling(temperature=1.5, top_p=0.1, min_keep=4),
     "xtc": Sampling(temperature=1.5, xtc_probability=0.5, xtc_threshold=0.05),
 }
 

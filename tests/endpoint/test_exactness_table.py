@@ -54,6 +54,7 @@ SETTINGS = {
         Sampling(dry_multiplier=0.8, dry_allowed_length=0, dry_base=3.0, dry_penalty_last_n=1, temperature=0.7),
     ],
     "`top_n_sigma`": [Sampling(top_n_sigma=1.0), Sampling(top_n_sigma=1.0, temperature=0.7)],
+    "`min_keep`": [Sampling(min_p=0.3, min_keep=9), Sampling(top_p=0.4, min_keep=9, temperature=0.7)],
     "`xtc_probability`": [Sampling(xtc_probability=0.5), Sampling(xtc_probability=1.0, temperature=0.7)],
     "`frequency_penalty`, `presence_penalty`": [Sampling(frequency_penalty=0.5), Sampling(presence_penalty=0.5)],
     "`epsilon_cutoff`, `eta_cutoff`, `no_repeat_ngram_size`, `encoder_repetition_penalty`": [
@@ -125,6 +126,7 @@ REFUSALS = {
     "`typical_p`": NO_FIELD,
     "`dry_multiplier`": NO_FIELD,
     "`top_n_sigma`": NO_FIELD,
+    "`min_keep`": NO_FIELD,
     "`xtc_probability`": NO_FIELD,
     "`epsilon_cutoff`, `eta_cutoff`, `no_repeat_ngram_size`, `encoder_repetition_penalty`": "{name} can't be followed "
     "on {title}, whose requests lack that field: leave it out, or use a model in this process",
@@ -146,7 +148,7 @@ def test_a_dash_is_a_refusal_that_names_the_setting_the_reason_and_a_way_out(set
     for sampling in SETTINGS[setting]:
         with pytest.raises(InputError) as caught:
             plan_method("auto", sampling, features)
-        names = [name for name in sampling.in_effect if name != "temperature"]
+        names = [name for name in sampling.in_effect if name != "temperature" and name in setting]
         name = names[0] if names else None
         assert str(caught.value) == REFUSALS[setting].format(title=title, cause=CAUSES.get(server), name=name)
 
@@ -172,7 +174,7 @@ def test_servers_draw_from_what_generate_draws_from_but_where_a_dagger_is(server
     engine = SimulatedEngine(lambda _: logits, antislop.tiny_model()[1], kind)
     asked = {name: getattr(sampling, name) for name in ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")}
     asked |= {"typical_p": sampling.typical_p, "order": ["bias", *LLAMA_CPP_SAMPLERS] if kind == "llama.cpp" else None}
-    asked |= {name: value for name, value in vars(sampling).items() if name.startswith(("dry_", "top_n_"))}
+    asked |= {name: value for name, value in vars(sampling).items() if name.startswith(("dry_", "top_n_", "min_k"))}
     drawn = torch.as_tensor(next(engine.draw([1, 5], asked, count=1, seed=0)).drawn).exp()
     expected = process(logits, [1, 5], sampling)
     assert (float((drawn - expected).abs().sum()) > 0.01) == describe(sampling, features).endswith("†")

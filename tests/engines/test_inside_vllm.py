@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import time
 from collections import Counter
@@ -23,6 +24,7 @@ from transformers import LogitsProcessorList
 import antislop
 from antislop import Ban, BanList
 from antislop.decoding.policy import MASS_FLOOR, PROBABILITY_FLOOR
+from antislop.hf.private import response_template_for
 from tests.support.depth import DEPTH
 from tests.support.letters import END, LENGTH, LISTS, SETTINGS, START, LettersChain, build_model, expected_texts
 from tests.support.statistics import p_value
@@ -287,6 +289,33 @@ def test_a_thousand_requests_keep_a_list_each(vllm_python: str, tmp_path: Path) 
     assert sum(text["counts"]["rewinds"] for (text,) in outputs if text["counts"]) > 1000
 
 
+def test_bans_hold_in_the_parts_of_a_message(vllm_python: str, tmp_path: Path) -> None:
+    """The prompt opens thoughts, which this model never ends, or none."""
+    model = shutil.copytree(TINY, tmp_path / "model")
+    _, tokenizer = antislop.tiny_model()
+    tokenizer.response_template = response_template_for("qwen3")
+    tokenizer.save_pretrained(model)
+    began = "<|im_start|>assistant\n"
+    asked = [(thinks, where) for thinks in (False, True) for where in (None, "answer", "thinking", "all")]
+    requests = [
+        {
+            "prompt": tokenizer(f"{began}<think>The" if thinks else f"{began}The")["input_ids"],
+            "max_tokens": 60,
+            "n": 4,
+            "extra_args": {"antislop": {} if where is None else {"ban_scope": where}},
+        }
+        for thinks, where in asked
+    ]
+    outputs = write_texts(vllm_python, tmp_path, model, requests, banning={"bans": ["the", "a", "was"]})
+    for (thinks, where), texts in zip(asked, outputs, strict=True):
+        part, text = "thinking" if thinks else "answer", " ".join(text["text"] for text in texts)
+        holds = where == "all" or part == (where or "answer")
+        assert bool(BanList(["the", "a", "was"]).find(f" {text}")) != holds, (thinks, where)
+        (counts,) = [text["counts"] for text in texts[:1]]
+        assert counts.get("rewinds_by_part", {}) == ({part: counts["rewinds"]} if counts["rewinds"] else {})
+        assert holds or not counts["rewinds"]
+
+
 def test_thinning_is_refused_where_probabilities_are_those_before_sampling(vllm_python: str, tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="logprobs_mode is 'raw_logprobs': pass logprobs_mode='processed_logprobs'"):
         write_texts(vllm_python, tmp_path, TINY, [], banning={"method": "thin"}, logprobs_mode="raw_logprobs")
@@ -335,7 +364,7 @@ def test_a_server_keeps_its_list_and_those_of_requests(server: str) -> None:
         ({"temperature": 0}, "bans need sampling, and temperature is 0"),
         (
             {"vllm_xargs": {"antislop": '{"bnas": []}'}},
-            "has 'bnas', which is none of bans, events, exempt,",
+            "has 'bnas', which is none of ban_scope, bans, events, exempt,",
         ),
         ({"vllm_xargs": {"antislop": "["}}, "is not JSON"),
         ({"vllm_xargs": {"antislop": '{"bans": ["(", {"kind": "regex", "text": "("}]}'}}, "does not compile"),

@@ -22,7 +22,7 @@ from transformers import (
     set_seed,
 )
 
-from antislop import AntiSlop, Ban, BanError, BanList
+from antislop import AntiSlop, Ban, BanError, BanList, InputError
 from antislop.hf.calls import prepare_call
 from antislop.trace.events import Settled
 from tests.support.models import build_model, build_spaced_tokenizer, build_tokenizer
@@ -265,6 +265,12 @@ def test_a_model_that_does_not_call_the_sampler_is_refused(llama: PreTrainedMode
         ValueError, match=r"Independent.generate\(\) wrote the text by itself and never called the sampler"
     ):
         SAMPLER.generate(Independent(llama.config), TEXT, **SETTINGS)
+
+
+@pytest.mark.parametrize("way", [SAMPLER.generate, SAMPLER.stream, SAMPLER.generate_many, SAMPLER.forward_pass])
+def test_a_text_in_the_place_of_the_model_is_refused(way: Callable[..., Any], llama: PreTrainedModel) -> None:
+    with pytest.raises(InputError, match=r"^a model was expected first, not a str: write generate\(model, text\)$"):
+        way(TEXT, llama)
 
 
 def test_a_tokenizer_other_than_the_samplers_is_refused(llama: PreTrainedModel) -> None:

@@ -27,6 +27,7 @@ def test_every_choice_reaches_transformers(monkeypatch: pytest.MonkeyPatch) -> N
         seen.append({"source": source, **options})
         return "loaded"
 
+    monkeypatch.setattr("antislop.hf.pretrained._find_fault", lambda _: None)
     for part in (AutoModelForCausalLM, AutoTokenizer):
         monkeypatch.setattr(part, "from_pretrained", load)
     spec = ModelSpec(
@@ -70,8 +71,25 @@ def test_options_that_can_not_be_combined_are_refused(options: dict[str, Any], s
 def test_an_error_of_transformers_is_reported_in_one_sentence() -> None:
     with pytest.raises(InputError, match=r"^the bundled model can't be loaded \(.*magic.*\): change the options"):
         load_model(ModelSpec(attention="magic"))
-    with pytest.raises(InputError, match=r"^the model 'nowhere/x' can't be loaded \("):
-        load_model("nowhere/x")
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("./nomodel", "there is no folder ./nomodel"),
+        ("a b", "there is no folder a b"),
+        ("nowhere/x", "there is no such folder, it is not in the cache, and example.invalid can't be reached"),
+    ],
+)
+def test_a_model_that_is_nowhere_is_named_at_once(name: str, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "https://example.invalid")
+    monkeypatch.setattr("antislop.hf.pretrained.getproxies", dict)
+    for load, what in ((load_model, ""), (load_tokenizer, "the tokenizer of ")):
+        with pytest.raises(InputError) as caught:
+            load(name)
+        sentence = f"{what}the model {name!r} can't be loaded ({fault}): check the name, the path or the connection"
+        assert str(caught.value) == sentence
 
 
 def test_settings_that_determine_the_texts_are_named_and_devices_are_not() -> None:

@@ -102,14 +102,20 @@ READ: dict[str, Case] = {
         '[["a b", 0.5], {"kind": "regex", "phrase": "a|b"}]', "factors", [Ban("a b", weight=0.5), Ban.regex("a|b")]
     ),
     "regexes and another kind": Case(
-        r'["\\bnot\\b.*", {"kind": "loop", "copies": 4}]', "regexes", [Ban.regex(r"\bnot\b.*"), Ban.loop(4)]
+        r'["\\bnot\\b.*", {"kind": "repeat", "words": 5, "of": "both"}]',
+        "regexes",
+        [Ban.regex(r"\bnot\b.*"), Ban.repeat(5, "both")],
     ),
     "statistics with a kind of their own": Case('[{"word": "a b", "kind": "noun", "score": 3}]', "statistics", ["a b"]),
-    "csv with kinds": Case("phrase,kind\na b,\n,loop\n", "csv", ["a b", Ban.loop()], suffix=".csv"),
+    "csv with kinds": Case(
+        "phrase,kind\na b,\n,loop\n,repeat\n", "csv", ["a b", Ban.loop(), Ban.repeat()], suffix=".csv"
+    ),
     "csv with a column of another kind": Case(
         "phrase,kind,count\na b,noun,3\nc,regex,2\n", "csv", [Ban("a b", count=3), Ban("c", count=2)], suffix=".csv"
     ),
-    "yaml with tags": Case("- !regex 'a|b'\n- !loop\n- !mine c\n", "yaml", [Ban.regex("a|b"), Ban.loop(), "c"]),
+    "yaml with tags": Case(
+        "- !regex 'a|b'\n- !loop\n- !repeat\n- !mine c\n", "yaml", [Ban.regex("a|b"), Ban.loop(), Ban.repeat(), "c"]
+    ),
     "phrases, each in a list": Case('[["elara"], ["kael"]]', "phrases", ["elara", "kael"]),
     "phrases anywhere": Case('["eyes sparkl"]', "phrases", anywhere("eyes sparkl"), {"edges": "anywhere"}),
     "phrases that keep their spaces": Case('[" delve", ", once a "]', "phrases", [" delve", ", once a "]),
@@ -553,9 +559,9 @@ _json = st.recursive(
         st.lists(inner, max_size=4)
         | st.dictionaries(st.sampled_from(["word", "phrase", "ngram", "count", "top_bigrams", "m"]), inner, max_size=3)
         | st.fixed_dictionaries(
-            {"kind": st.sampled_from(["phrase", "words", "wildcard", "regex", "tokens", "loop"])},
+            {"kind": st.sampled_from(["phrase", "words", "wildcard", "regex", "tokens", "loop", "repeat"])},
             optional=dict.fromkeys(
-                ["phrase", "weight", "exempt", "scopes", "gap", "copies", "edges", "at_most"], inner
+                ["phrase", "weight", "exempt", "scopes", "gap", "copies", "words", "of", "edges", "at_most"], inner
             ),
         )
     ),

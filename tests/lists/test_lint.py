@@ -15,7 +15,7 @@ from hypothesis import given, strategies as st
 
 from antislop import Ban, BanList
 from antislop.lists.frequencies import load_frequencies
-from antislop.lists.lint.lint import COMMON_ZIPF, find_contained, lint
+from antislop.lists.lint.lint import COMMON_ZIPF, find_contained, find_overlapping, lint
 from antislop.lists.lint.speller import Speller
 from antislop.matching.folding import fold_phrase
 from antislop.matching.patterns.phrase import Phrase
@@ -63,6 +63,16 @@ CORRECTIONS = {
         ["not just a house", Ban.regex(r"(?i)\bnot\s+just\b")],
         "contained",
         [Ban.regex(r"(?i)\bnot\s+just\b")],
+    ),
+    "pieces of a sentence": (
+        ["Thick  with the scent of", "with the scent of damp tapestry"],
+        "overlapping",
+        ["thick with the scent of", "the scent of damp tapestry"],
+    ),
+    "pieces that occur as often": (
+        [Ban("thick with the scent of", count=100), Ban("with the scent of tapestry", count=95)],
+        "overlapping",
+        [Ban("thick with the scent of", count=100), Ban("with the scent of tapestry", count=94)],
     ),
     "two letters": (["ok"], "short", ["ok then"]),
     "a common word": (["eyes"], "common", [Ban("eyes", 0.3)]),
@@ -143,6 +153,23 @@ def test_a_finding_names_the_other_entry() -> None:
 def test_the_finding_on_a_stem_lists_the_most_common_words_that_it_hits() -> None:
     (finding,) = lint([Ban("cat", edges="anywhere")], frequencies={**FREQUENCIES, "cats": 2e-4})
     assert "(cats, cat, education and 1 more): 500 in a million words" in finding.fault
+
+
+@given(
+    st.lists(st.sampled_from("ab"), min_size=8, max_size=12),
+    st.lists(st.tuples(st.integers(0, 6), st.integers(1, 8)), max_size=6),
+)
+def test_phrases_overlap_that_end_and_begin_with_the_same_four_words(
+    sentence: list[str], slices: list[tuple[int, int]]
+) -> None:
+    phrases = [list(words) for words in dict.fromkeys(tuple(sentence[start : start + size]) for start, size in slices)]
+    expected = {
+        (index, other)
+        for (index, words), (other, before) in product(enumerate(phrases), repeat=2)
+        if index != other and any(words[:k] == before[-k:] for k in range(4, min(len(words), len(before))))
+    }
+    bans = [Ban(Phrase(" ".join(words))) for words in phrases]
+    assert {(finding.index, finding.other) for finding in find_overlapping(bans)} == expected
 
 
 # -- against a naive search --------------------------------------------------------------------------------------------

@@ -135,8 +135,15 @@ _loops = st.builds(
     st.integers(5, 99),
     _rules.map(lambda rules: {name: value for name, value in rules.items() if name != "case_sensitive"}),
 )
+_repeats = st.builds(
+    lambda words, of, rules: Ban.repeat(words, of, **rules),
+    st.integers(2, 1000),
+    st.sampled_from(["text", "prompt", "both"]),
+    _rules.map(lambda rules: {name: value for name, value in rules.items() if name != "case_sensitive"}),
+)
 _bans = (
     _loops
+    | _repeats
     | st.builds(lambda kind, rules: kind[0](kind[1], **kind[2], **rules), _kinds, _rules)
     | st.builds(
         Ban.tokens,
@@ -255,11 +262,12 @@ def test_a_file_is_replaced_completely_or_not_at_all(tmp_path: Path) -> None:
 
 
 def test_a_path_that_can_not_be_written_is_refused(tmp_path: Path) -> None:
-    for path in (tmp_path / "none" / "list", tmp_path):
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file" / "list", tmp_path):
         with pytest.raises(BanError, match=r"can't be written \(.+\): name a file in a folder of yours$") as caught:
             BanList(["a"]).save(path)
         assert str(caught.value).startswith(f"{path}: ")
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [tmp_path / "file"]
 
 
 # Combining and reducing lists
@@ -277,17 +285,28 @@ def test_a_union_contains_equal_bans_once_with_the_smallest_weight_in_order() ->
 
 def test_phrases_and_bans_are_added_to_a_list_and_removed_from_it_on_either_side() -> None:
     bans = BanList([Ban("b", weight=0.5), "a"], source="x")
-    assert bans | ["c"] == operator.add(bans, ("c",)) == BanList([*bans, "c"])
-    assert ["c"] | bans == operator.add(["c"], bans) == BanList(["c", *bans])
+    for one in ("a cat", Ban("a cat")):
+        for other in (one, [one], (one,), {one}, iter([one])):
+            assert bans | other == BanList([*bans, "a cat"])
+        assert bans + one == BanList([*bans, "a cat"])
+        assert one | bans == one + bans == BanList(["a cat", *bans])
+        assert (one - bans, (bans | one) - one) == (BanList(["a cat"]), bans)
+        assert bans.diff(one).added == (Ban("a cat"),)
     assert (bans | {Ban("B", weight=0.2)}, (bans | ["c"]).source) == (BanList([Ban("B", weight=0.2), "a"]), "x")
     assert (bans - ["B", "z"], (bans - ["B"]).source) == (BanList(["a"]), "x")
     assert ["a", "c"] - bans == BanList(["c"])
     assert bans - (ban for ban in bans) == BanList([])
-    for other in ("c", b"c", {"c": 0.5}, 5, None, [5]):
+    for other in ("", b"c", {"c": 0.5}, 5, None, [5]):
         for operate in (operator.or_, operator.add, operator.sub):
             for pair in ((bans, other), (other, bans)):
-                with pytest.raises(BanError, match=r"^a (list of bans was expected|ban is a phrase)"):
+                with pytest.raises(BanError, match=r"^a list of bans was expected|^a ban is a phrase|^the ban '' "):
                     operate(*pair)
+
+
+@pytest.mark.parametrize("text", [["a cat"], 5, None, b"a cat"])
+def test_anything_but_one_text_is_refused_by_find(text: Any) -> None:
+    with pytest.raises(BanError, match=r"^find reads one text \(str\), not .*: call it for each text$"):
+        BanList(["a cat"]).find(text)
 
 
 def test_a_phrase_or_a_ban_is_in_a_list_if_it_compares_as_equal_to_one_of_its_bans() -> None:

@@ -19,8 +19,10 @@ from antislop.evaluation.outputs import Output
 from antislop.evaluation.rows import tally_outputs
 from antislop.lists.ban_list import BanList, combine_bans
 from antislop.lists.bundled import constructions, default_bans
-from antislop.matching.bans import Ban, Match, distinct, drop_overlaps
-from antislop.matching.patterns.pattern import has_wildcard, read_stars, write_stars
+from antislop.matching.bans import BAN_OPTIONS, Ban, Match, distinct, drop_overlaps
+from antislop.matching.options import CommonOptions, PatternOptions
+from antislop.matching.patterns.kinds import KINDS
+from antislop.matching.patterns.pattern import find_options, has_wildcard, read_stars, write_stars
 from antislop.matching.patterns.phrase import Phrase
 from antislop.metrics.metrics import measure
 from antislop.metrics.tally import Tally
@@ -117,6 +119,13 @@ def test_an_option_of_phrases_is_refused_for_a_wildcard_with_the_way_to_write_th
     assert Ban(r"7\*7", edges="anywhere") == Ban(Phrase("7*7", edges="anywhere"))
 
 
+def test_a_misspelled_option_of_any_kind_is_named() -> None:
+    with pytest.raises(BanError, match=r"^the phrase 'delve' has no option wieght: did you mean weight\?$"):
+        Ban("delve", wieght=0.5)  # type: ignore[call-arg]
+    with pytest.raises(BanError, match=r"did you mean skip_stop_words\?$"):
+        Ban(Ban.words(["a", "b"]).pattern, skip_stopwords=True)  # type: ignore[call-arg]
+
+
 def test_a_ban_is_a_value() -> None:
     assert Ban("delve") == Ban("delve", weight=0, edges="word") != Ban("Delve")
     assert len({Ban("delve"), Ban("delve"), Ban("delve", weight=0.5)}) == 2
@@ -165,6 +174,13 @@ def test_a_slice_is_a_list_from_the_same_source() -> None:
     assert (type(bans[:0]), bans[:0].source) == (BanList, "here")
 
 
+def test_type_checkers_know_all_options_of_bans_and_patterns() -> None:
+    """That each constructor takes its own is a matter of mypy: tests/typed_use.py."""
+    assert CommonOptions.__annotations__.keys() == BAN_OPTIONS.keys()
+    of_patterns = {option.name for kind in KINDS.values() for option in find_options(kind)}
+    assert PatternOptions.__annotations__.keys() == of_patterns
+
+
 def test_lists_of_equal_bans_are_equal() -> None:
     assert BanList(["a", "b"], source="x") == BanList([Ban("a"), Ban("b")], source="y")
     assert hash(BanList(["a"], source="x")) == hash(BanList(["a"]))
@@ -175,6 +191,7 @@ def test_lists_of_equal_bans_are_equal() -> None:
 def test_the_repr_of_a_list_has_its_length_its_source_and_its_first_three_bans() -> None:
     assert repr(BanList(["a", "b", "c", "d"], source="slop.txt")) == "<BanList of 4 from slop.txt: 'a', 'b', 'c', …>"
     assert repr(BanList(["a", "b", "c"])) == "<BanList of 3: 'a', 'b', 'c'>"
+    assert repr(BanList([])) == "<BanList of 0>"
 
 
 def test_the_repr_of_a_list_fits_on_a_line() -> None:

@@ -130,6 +130,7 @@ EVERY = {
     "regex": Ban.regex(r"a\b", max_span=9, weight=0.5),
     "tokens": Ban.tokens([5, 17], count=3),
     "loop": Ban.loop(4, max_passage=200, weight=0.5),
+    "repeat": Ban.repeat(5, of="both", weight=0.5),
 }
 
 
@@ -156,7 +157,8 @@ def test_a_ban_of_any_kind_is_a_value_that_outlives_its_process(kind: str) -> No
 @pytest.mark.parametrize("kind", EVERY)
 def test_every_kind_describes_itself(kind: str) -> None:
     pattern = EVERY[kind].pattern
-    assert pattern.describe() in (repr(pattern.text), f"the tokens {pattern.text}", "a passage 4 times in a row")
+    names = ("a passage 4 times in a row", "5 words of the prompt or the text again")
+    assert pattern.describe() in (repr(pattern.text), f"the tokens {pattern.text}", *names)
     assert pattern.key == replace(pattern).key  # type: ignore[type-var]
     with pytest.raises(BanError, match=f"^the {kind} .* has no option colour: "):
         pattern.with_options(colour=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from itertools import chain, islice, repeat
 from pathlib import Path
 from random import Random
@@ -19,7 +20,7 @@ from antislop.lists.ban_list import PIECE
 from antislop.matching.bans import Match, drop_overlaps
 from antislop.matching.text_matcher import TextMatcher
 from antislop.metrics import Occurrence, scan
-from antislop.metrics.occurrences import Trial, Window, find_occurrences
+from antislop.metrics.occurrences import HitLine, Trial, Window, find_lines, find_occurrences
 from tests.support.depth import DEPTH
 
 EVERY_KIND = BanList(
@@ -94,9 +95,62 @@ def test_places_do_not_depend_on_the_pieces_of_a_text(seed: int, monkeypatch: py
     random = Random(seed)
     monkeypatch.setattr("antislop.lists.ban_list.PIECE", random.choice([1, 2, 7, PIECE]))
     text = write_text(random, 40)
-    found = list(chain.from_iterable(find_occurrences(EVERY_KIND, cut(text, random), file="f")))
+    found = list(chain.from_iterable(find_occurrences(EVERY_KIND, Window(cut(text, random)), file="f")))
     assert found == place_naively(EVERY_KIND, text)
     assert set(EVERY_KIND.find(text)) == find_at_once(EVERY_KIND, text)
+
+
+def show_naively(bans: BanList, text: str, *, context: int) -> list[HitLine]:
+    """Mark each character of a text that belongs to a hit, then look at its lines."""
+    lines, hits = text.split("\n"), place_naively(bans, text)
+    marks = [bytearray(len(line)) for line in lines]
+    for hit in hits:
+        place = sum(len(line) + 1 for line in lines[: hit.line - 1]) + hit.column - 1
+        for index in range(place, place + len(hit.text)):
+            line = text.count("\n", 0, index)
+            if text[index] != "\n":
+                marks[line][index - text.rfind("\n", 0, index) - 1] = 1
+    begun = [[hit for hit in hits if hit.line == number] for number in range(1, len(lines) + 1)]
+    is_hit = [
+        any(hit.line <= number <= hit.line + hit.text.count("\n") for hit in hits)
+        for number in range(1, len(lines) + 1)
+    ]
+    return [
+        HitLine("f", number + 1, line, begun[number], [(i, i + 1) for i, mark in enumerate(marks[number]) if mark])
+        for number, line in enumerate(lines)
+        if any(is_hit[max(0, number - context) : number + context + 1]) and (line or number < len(lines) - 1)
+    ]
+
+
+@pytest.mark.parametrize("seed", range(25 * DEPTH))
+def test_the_lines_of_hits_and_those_beside_them_do_not_depend_on_the_pieces_of_a_text(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random = Random(seed)
+    monkeypatch.setattr("antislop.lists.ban_list.PIECE", random.choice([1, 2, 7, PIECE]))
+    text, bans = write_text(random, 60), BanList(["the cat", "sat on", Ban("C at", case_sensitive=True)])
+    context = random.randrange(4)
+    found = chain.from_iterable(find_lines(bans, cut(text, random), file="f", context=context))
+    by_character = [
+        line._replace(hits=list(line.hits), spans=[(i, i + 1) for start, end in line.spans for i in range(start, end)])
+        for line in found
+    ]
+    assert by_character == show_naively(bans, text, context=context)
+
+
+def test_a_line_is_known_before_the_text_ends_and_those_far_from_hits_are_forgotten() -> None:
+    read = 0
+
+    def write() -> Iterator[str]:
+        nonlocal read
+        for read in range(20_000):
+            yield "no hit here\n" if read % 5000 else "a cat\n"
+
+    numbers = [
+        (line.line, read) for lines in find_lines(BanList(["cat"]), write(), file="f", context=1) for line in lines
+    ]
+    assert [number for number, _ in numbers] == [1, 2, 5000, 5001, 5002, 10_000, 10_001, 10_002, 15_000, 15_001, 15_002]
+    assert all(at - number < 1000 for number, at in numbers)
 
 
 def test_a_text_without_an_end_is_searched_in_bounded_memory() -> None:

@@ -13,24 +13,32 @@ import torch
 from hypothesis import assume, given, strategies as st
 from torch import Tensor
 from transformers import (
+    EpsilonLogitsWarper,
+    EtaLogitsWarper,
     LogitsProcessor,
     LogitsProcessorList,
+    MinPLogitsWarper,
     PreTrainedModel,
     RepetitionPenaltyLogitsProcessor,
     TemperatureLogitsWarper,
     TopKLogitsWarper,
+    TopPLogitsWarper,
+    TypicalLogitsWarper,
 )
 
 import antislop
 from antislop import AntiSlop, Ban
+from antislop.errors import InputError
 from antislop.hf import find_breakers
 from antislop.processors import (
     CountPenaltyLogitsProcessor,
     DryLogitsProcessor,
+    MinKeepLogitsProcessor,
     TopNSigmaLogitsProcessor,
     XtcLogitsProcessor,
 )
 from antislop.processors.processors import Processors
+from antislop.processors.samplers import apply_min_keep
 from tests.support import letters, naive_samplers as naive
 from tests.support.depth import sample_size
 from tests.support.models import build_model, build_spaced_tokenizer, build_tokenizer
@@ -265,6 +273,21 @@ def test_xtc_acts_after_temperature_and_truncation(llama: PreTrainedModel) -> No
     for bans, is_same in ((["zz"], True), (None, False)):
         out = sample(llama, XtcLogitsProcessor(0.5, 0.1), bans=bans, temperature=0.6, top_k=12)
         assert torch.equal(out.sequences, plain.sequences) == is_same
+
+
+def test_truncations_keep_the_least_number_that_a_list_has() -> None:
+    """At a top-p of nearly 0 all of them keep exactly that many, and plain `generate` says that it can't."""
+    logits = 9 * torch.randn(3, SIZE, generator=torch.Generator().manual_seed(0))
+    few = [TopPLogitsWarper(1e-9), MinPLogitsWarper(1.0), TypicalLogitsWarper(1e-9), EpsilonLogitsWarper(0.99)]
+    for warper in [*few, EtaLogitsWarper(0.99)]:
+        for count in (1, 4):
+            (changed,) = apply_min_keep([MinKeepLogitsProcessor(count), warper])
+            assert (changed(None, logits) > -torch.inf).sum(-1).tolist() == [count] * 3
+        assert warper.min_tokens_to_keep == 1, "the caller's own is not changed"
+    kept = apply_min_keep([MinKeepLogitsProcessor(4), TopKLogitsWarper(2)])[0](None, logits) > -torch.inf
+    assert kept.sum(-1).tolist() == [2] * 3
+    with pytest.raises(InputError, match="min_tokens_to_keep, as logits_processor"):
+        MinKeepLogitsProcessor(4)(torch.zeros(1, 1), logits)
 
 
 def test_samplers_take_the_path_of_those_of_transformers() -> None:

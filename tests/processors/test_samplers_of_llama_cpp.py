@@ -10,15 +10,24 @@ from urllib.request import Request, urlopen
 
 import pytest
 import torch
-from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper
+from transformers import (
+    LogitsProcessorList,
+    MinPLogitsWarper,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+    TypicalLogitsWarper,
+)
 
 from antislop.hf import find_breakers
 from antislop.processors import (
     CountPenaltyLogitsProcessor,
     DryLogitsProcessor,
+    MinKeepLogitsProcessor,
     TopNSigmaLogitsProcessor,
     XtcLogitsProcessor,
 )
+from antislop.processors.samplers import apply_min_keep
 from tests.support.depth import DEPTH
 from tests.support.letters import START, build_model, build_tokenizer
 from tests.support.llama_cpp import serve_llama_cpp
@@ -48,6 +57,11 @@ def make_xtc(threshold: float, temperature: float) -> Case:
     return {"samplers": ["xtc", "temperature"], **body}, [XtcLogitsProcessor(1, threshold, after=after)]
 
 
+def make_min_keep(name: str, value: float, count: int, warper: Any) -> Case:
+    body = {{"typ_p": "typical_p"}.get(name, name): value, "min_keep": count, "samplers": ["top_k", name], "top_k": 9}
+    return body, apply_min_keep([MinKeepLogitsProcessor(count), TopKLogitsWarper(9), warper])
+
+
 CASES: dict[str, Case] = {
     "no sampler": ({"samplers": []}, []),
     "counts": (
@@ -73,6 +87,20 @@ CASES: dict[str, Case] = {
     **{
         f"XTC {threshold} {temperature}": make_xtc(threshold, temperature)
         for threshold, temperature in product((0.02, 0.1, 0.3, 0.6), (1.0, 0.5))
+    },
+    **{
+        f"min-keep {count} {name} {value}": make_min_keep(name, value, count, make(value))
+        for count, (name, value, make) in product(
+            (1, 3, 7, 20),
+            [("top_p", 0.5, TopPLogitsWarper), ("min_p", 0.4, MinPLogitsWarper), ("typ_p", 0.4, TypicalLogitsWarper)],
+        )
+    },
+    **{
+        f"min-keep {count} XTC": (
+            {"samplers": ["top_k", "xtc"], "top_k": 9, "xtc_probability": 1, "xtc_threshold": 0.05, "min_keep": count},
+            apply_min_keep([TopKLogitsWarper(9), XtcLogitsProcessor(1, 0.05), MinKeepLogitsProcessor(count)]),
+        )
+        for count in (1, 5, 7, 9)
     },
 }
 

@@ -37,6 +37,14 @@ def test_the_headline_names_the_most_certain_entry_that_is_no_name() -> None:
     assert make_headline(Profile(1, 1, 12, 60, None, {}, ())) == "0 entries in 12 words"
 
 
+def test_function_words_alone_are_not_called_overused() -> None:
+    entries = [make_entry("word", "the", 1), make_entry("phrase", "it was", 2), make_entry("phrase", "it was deep", 3)]
+    profile = Profile(40, 10, 5000, 30_000, None, make_profile(4).made_with, tuple(entries))
+    assert make_headline(profile).startswith("1 entry is overused: “it was deep” occurs 300 times")
+    page = render_page(profile)
+    assert page.index(">it was deep<") < page.index("Function words alone <small>2 entries") < page.index(">the<")
+
+
 def test_each_entry_is_on_the_page_with_its_ratio_and_the_rest_is_counted() -> None:
     profile = make_profile(MAX_SHOWN + 30)
     page = render_page(profile)

@@ -18,7 +18,7 @@ from antislop.profiles.changes import Change, compare
 from antislop.profiles.human_rates import Baseline, HumanRate, HumanRates, interval
 from antislop.profiles.profiles import Entry, Profile, profile_texts, take_census
 from antislop.profiles.ratios import estimate_error, estimate_ratio, find_explained
-from antislop.profiles.to_bans import Choice, choose_bans, drop_containing, make_ban, weigh
+from antislop.profiles.to_bans import Choice, choose_bans, drop_containing, drop_overlapping, make_ban, weigh
 from antislop.records.texts import Text
 
 MILLION = 1_000_000
@@ -264,6 +264,41 @@ def test_an_entry_that_contains_another_is_left_out_unless_only_it_is_forbidden(
     assert list(drop_containing([seen, unseen])) == [seen, unseen]
     assert list(drop_containing([seen, unseen], forbid=True)) == [seen]
     assert list(drop_containing([replace(seen, human_count=None), unseen])) == [replace(seen, human_count=None)]
+
+
+def cut_sentence(sentence: str, **options: object) -> list[Entry]:
+    words = sentence.split()
+    return [entry(" ".join(words[start : start + 5]), **options) for start in range(len(words) - 4)]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_of_a_sentence_in_overlapping_pieces_the_first_that_may_be_a_ban_is_kept(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    sentences = [
+        cut_sentence(" ".join(f"{name}{number}" for number in range(random.integers(5, 14))), count=100 + 10 * index)
+        for index, name in enumerate("abc")
+    ]
+    everything = [piece for sentence in sentences for piece in sentence]
+    chosen = [piece for piece in everything if random.random() < 0.5]
+    random.shuffle(chosen)  # type: ignore[arg-type]
+    firsts = [next((piece for piece in sentence if piece in chosen), None) for sentence in sentences]
+    kept = drop_overlapping(chosen, everything)
+    assert kept == [piece for piece in chosen if piece in firsts]
+
+
+def test_pieces_that_are_not_equally_frequent_and_circles_stay() -> None:
+    often, seldom = entry("thick with the scent of"), entry("with the scent of damp", count=90)
+    assert drop_overlapping([often, seldom], [often, seldom]) == [often, seldom]
+    assert drop_overlapping([often], [often, seldom]) == [often]
+    circle = cut_sentence("a b a b a b")
+    assert 1 <= len(drop_overlapping(circle, circle)) <= 2
+
+
+def test_a_sentence_becomes_one_ban() -> None:
+    pieces = cut_sentence("glinting air was thick with the scent of damp fathomless earth")
+    chosen = choose_bans(profile(*pieces), Choice())
+    assert [ban.text for ban in chosen.bans] == ["glinting air was thick with"]
+    assert chosen.left_out["of a sentence with another entry"] >= 3
 
 
 CHOSEN = {

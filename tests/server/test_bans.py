@@ -176,6 +176,8 @@ BODIES = (
     {"banned_regex": ["ab"]},
     {"banned_strings": ["ab"], "ban_weights": {"ab": 0.5}},
     {"exempt": ["ab"]},
+    {"loops": True},
+    {"repeats": True},
     {"use_global_bans": False},
 )
 

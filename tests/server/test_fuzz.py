@@ -14,6 +14,7 @@ import pytest
 
 import antislop
 from antislop.server.application import make_app
+from antislop.server.bodies.fields import ChatBody, CompletionBody, GenerationBody
 from antislop.server.local import LocalBackend
 from tests.support.backends import run_server, wait_until
 
@@ -41,6 +42,11 @@ VALUES: dict[str, list[Any]] = {
     "xtc_threshold": [0, 0.1, 0.6],
     "top_n_sigma": [-1, 0, 1.5],
     "eta_cutoff": [3],
+    "epsilon_cutoff": [0, 3],
+    "typical_p": [0.5, 1],
+    "min_keep": [0, 3, 10**6],
+    "encoder_repetition_penalty": [1.2],
+    "do_sample": [True, False],
     "no_repeat_ngram_size": [0, 3],
     "sampler_order": [[], [6, 0, 1, 3, 4, 2, 5]],
     "samplers": [["dry", "temperature"], "edkt"],
@@ -49,18 +55,25 @@ VALUES: dict[str, list[Any]] = {
     "banned_strings": [["the", "was"], '["a", "e"]', []],
     "banned_regex": [[r"\w+ed\b"], ["so+"], ["("], []],
     "banned_tokens": [[60, 61], ["cat"]],
+    "loops": [True, False],
+    "repeats": [True, False],
     "ban_weights": [{"a cat": 0.5}, {"none": 0.5}],
+    "custom_token_bans": [[60], "60,61"],
+    "exempt": [["the cat"], '["so"]'],
     "ban_method": ["exact", "token", "text"],
+    "ban_scope": ["answer", "thinking", "all"],
+    "model": ["tiny", "tiny@noir"],
+    "best_of": [1, 2],
     "use_global_bans": [True, False],
     "ban_list": ["noir", "plain", "none"],
     "on_exhausted": ["concede", "stop"],
     "max_rewinds": [0, 5],
     "genkey": ["one", "two"],
     "stream_options": [{"include_usage": True}],
-    "echo": [True, False],
     "logit_bias": [{"60": 5}, {"61": -100}, {}],
     "response_format": [{"type": "text"}, {"type": "json_object"}],
 }
+COMPLETION_VALUES: dict[str, list[Any]] = {"echo": [True, False], "add_bos_token": [True, False]}
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"enum": [{}]}}}
 CHAT_VALUES: dict[str, list[Any]] = {
     "tools": [[TOOL], [TOOL, TOOL], []],
@@ -70,6 +83,7 @@ CHAT_VALUES: dict[str, list[Any]] = {
     "reasoning_effort": ["none", "high"],
     "response_prefix": ["The", "a {"],
     "continue_final_message": [True, False],
+    "echo": [False, True],
     "add_generation_prompt": [True, False],
     "messages": [
         [{"role": "user", "content": "x"}, {"role": "assistant", "content": "The a"}],
@@ -107,6 +121,7 @@ def make_body(rng: random.Random, route: str) -> dict[str, Any]:
         body |= {name: rng.choice(CHAT_VALUES[name]) for name in rng.sample(sorted(CHAT_VALUES), rng.randrange(4))}
     else:
         body = {"prompt": rng.choice(["One day", [60, 61], ["a", "b"], [[60], [61, 62]]]), "logprobs": 2}
+        body |= {name: rng.choice(values) for name, values in COMPLETION_VALUES.items() if rng.random() < 0.2}
     body = {name: value for name, value in body.items() if "logprobs" not in name or rng.random() < 0.5}
     body |= {name: rng.choice(VALUES[name]) for name in rng.sample(sorted(VALUES), rng.randrange(5))}
     if rng.random() < 0.25:
@@ -179,7 +194,7 @@ def fuzz(count: int, *, seed: int) -> Counter[str]:
     model, tokenizer = antislop.tiny_model()
     tokenizer.chat_template, tokenizer.response_template = CHAT_TEMPLATE, RESPONSE_TEMPLATE
     backend = LocalBackend(model, tokenizer, bans=["a cat"], batch_size=8)
-    with run_server(make_app(backend)) as url:
+    with run_server(make_app(backend, lists={"noir": ["dark"], "plain": []})) as url:
         fuzzer = Fuzzer(url, seed=seed)
         asyncio.run(fuzzer.run(count))
         wait_until(lambda: backend.active == 0)
@@ -194,3 +209,8 @@ def test_each_of_many_requests_with_aborts_between_them_is_answered() -> None:
     assert counts["200"] >= 30
     assert counts["400"] >= 10
     assert min(counts["aborted"], counts["left"]) >= 1
+
+
+@pytest.mark.parametrize(("kind", "own"), [(CompletionBody, COMPLETION_VALUES), (ChatBody, CHAT_VALUES)])
+def test_every_field_of_a_body_is_among_them(kind: type[GenerationBody], own: dict[str, Any]) -> None:
+    assert kind.model_fields.keys() - {"prompt", "logprobs", "top_logprobs", "max_tokens"} - VALUES.keys() <= own.keys()

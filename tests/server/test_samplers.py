@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-from transformers import LogitsProcessor
+from transformers import LogitsProcessor, MinPLogitsWarper, TopPLogitsWarper
 
 import antislop
 import antislop.server
@@ -60,6 +60,15 @@ EACH: dict[str, tuple[dict[str, Any], dict[str, Any], list[LogitsProcessor]]] = 
     ),
     "top-n-sigma": ({"nsigma": 1.5, "temperature": 1.5}, {"temperature": 1.5}, [TopNSigmaLogitsProcessor(1.5)]),
     "XTC": ({"xtc_probability": 0.5, "xtc_threshold": 0.05}, {}, [XtcLogitsProcessor(0.5, 0.05)]),
+    "min-keep": (
+        {"top_p": 0.2, "min_keep": 4, "min_p": 0.7, "xtc_probability": 1, "xtc_threshold": 0.05},
+        {"top_p": None, "min_p": None},
+        [
+            TopPLogitsWarper(0.2, min_tokens_to_keep=4),
+            MinPLogitsWarper(0.7, min_tokens_to_keep=4),
+            XtcLogitsProcessor(1, 0.05, min_tokens_to_keep=4),
+        ],
+    ),
     "all, and temperature, greedily": (
         {"dry_multiplier": 2, "dry_allowed_length": 1, "presence_penalty": 1, "xtc_probability": 1, "do_sample": False},
         {"do_sample": False},

@@ -44,6 +44,8 @@ CASES: dict[str, tuple[Words, list[Ban]]] = {
     "inside of brackets only": (BRACKETS, [Ban("a", edges="anywhere", scopes=[Scope("inside", ("<", ">"))])]),
     "a loop": (SPACED, [Ban.loop(2, 2, 4)]),
     "loops of sentences": (SENTENCES, [Ban.loop(2, 3, 9, weight=0.3), anywhere("b. b")]),
+    "a repeat": (SPACED, [Ban.repeat(2)]),
+    "repeats with weights, whose end is not known at once": (EDGED, [Ban.repeat(2, weight=0.3), Ban("cat the")]),
     "word edges inside a longer phrase": (EDGED, [Ban("cat"), Ban("the cat cat"), Ban("cat s")]),
 }
 

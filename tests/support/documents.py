@@ -31,7 +31,7 @@ ABSENT = re.compile(
 )
 """Arguments that no test can provide: placeholders such as NAME, clusters, servers, the hub, models of chats."""
 
-_FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```", flags=re.DOTALL | re.MULTILINE)
+_FENCE = re.compile(r"^( *)```(\w+)([^\n]*)\n(.*?)^\1```", flags=re.DOTALL | re.MULTILINE)
 _STORY = "It's not just a dance; it's a testament to her will.\nA whisper, barely above a whisper, hung in the air.\n"
 
 
@@ -56,19 +56,27 @@ class Block(NamedTuple):
 
 
 def read_blocks(path: Path, *languages: str) -> list[Block]:
-    """Return the blocks of a document in some languages."""
+    """Return the blocks of a document in some languages, those in tabs and lists too."""
     text = path.read_text(encoding="utf-8")
-    blocks = [
-        Block(path, text.count("\n", 0, match.start()) + 2, match[1], match[2].strip(), match[3])
-        for match in _FENCE.finditer(text)
-    ]
+    blocks = []
+    for match in _FENCE.finditer(text):
+        indent, language, title, code = match.groups()
+        line = text.count("\n", 0, match.start()) + 2
+        blocks.append(Block(path, line, language, title.strip(), re.sub(f"^{indent}", "", code, flags=re.MULTILINE)))
     return [block for block in blocks if block.language in languages]
+
+
+def read_prose(path: Path) -> str:
+    """Return a document without its blocks of code."""
+    return _FENCE.sub("", path.read_text(encoding="utf-8"))
 
 
 def prepare_folder(folder: Path) -> None:
     """Write the files that documents name: lists, prompts, texts, each as short as can be, and the Hub folder."""
     (folder / "list.txt").write_text("a testament to\nbarely above a whisper\nthe old house\n", encoding="utf-8")
     (folder / "list.json").write_text(json.dumps([["a testament to", 0.5], ["delve", 0.0]]), encoding="utf-8")
+    settings = "prompts: prompts.txt\nout: set.jsonl\nmax-new-tokens: 24\n"
+    (folder / "settings.yaml").write_text(settings, encoding="utf-8")
     (folder / "story.txt").write_text(_STORY, encoding="utf-8")
     (folder / "prompts.txt").write_text("The old house\nOne day\n", encoding="utf-8")
     prompts = [{"id": str(number), "prompt": prompt} for number, prompt in enumerate(["The old house", "One day"])]

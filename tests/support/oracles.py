@@ -18,6 +18,7 @@ from antislop.matching.patterns.loop import LONG, MIN_OFFSET, Loop
 from antislop.matching.patterns.near import HEAD
 from antislop.matching.patterns.phrase import Phrase
 from antislop.matching.patterns.regex import Regex
+from antislop.matching.patterns.repeat import Repeat
 from antislop.matching.patterns.words import WordSequence, stop_words
 from antislop.matching.scopes import SPANS, Scope
 from antislop.matching.text_matcher import TextMatcher
@@ -156,6 +157,8 @@ def _find(text: str, ban: Ban, words: Words, *, is_final: bool) -> Iterable[tupl
         return occurrences(text, ban, is_final=is_final)
     if isinstance(ban.pattern, Loop) and ban.is_unconditional:
         return loop_occurrences(text, ban)  # complete whatever follows
+    if isinstance(ban.pattern, Repeat) and ban.is_unconditional:
+        return repeat_occurrences(text, ban, is_final=is_final)
     return counting(text, ban) if is_final else decided(text, ban, _letters(words))
 
 
@@ -249,6 +252,27 @@ def first_token_text(
                 tokens = tokens[:start]
                 break
     return tokens
+
+
+def repeat_occurrences(
+    text: str, ban: Ban, *, prompt_size: int = 0, lookback: bool = True, is_final: bool = True
+) -> Iterator[tuple[int, int]]:
+    """Where words stand again in an ASCII text, which begins with a prompt, and in which a null is a special token."""
+    repeat, before, floor = ban.pattern, set[tuple[str, ...]](), 0 if lookback else prompt_size
+    assert isinstance(repeat, Repeat)
+    words = list(re.finditer("[a-z0-9]+", text.lower()))
+    if not is_final and text[-1:].isalnum():
+        del words[-1]
+    for number in range(len(words) - repeat.words + 1):
+        span = words[number : number + repeat.words]
+        start, end, row = span[0].start(), span[-1].end(), tuple(word[0] for word in span)
+        if "\0" in text[start:end]:
+            continue
+        if start >= floor and row in before:
+            yield start, end
+            floor = end
+        if {"text": start >= prompt_size, "prompt": span[-1].start() < prompt_size, "both": True}[repeat.of]:
+            before.add(row)
 
 
 def loop_occurrences(text: str, ban: Ban) -> Iterator[tuple[int, int]]:

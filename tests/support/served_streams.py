@@ -29,6 +29,7 @@ from antislop.endpoint.streams import StreamEnd, StreamRequest
 from antislop.hf.samplers import make_samplers
 from antislop.hf.vocabulary import Vocabulary
 from antislop.processors import XtcLogitsProcessor
+from antislop.processors.samplers import apply_min_keep
 from tests.support.processes import ServingProcess
 from tests.support.streaming import read
 
@@ -80,6 +81,7 @@ def process(logits: torch.Tensor, prompt: list[int], sampling: Sampling) -> torc
     processors += [TypicalLogitsWarper(sampling.typical_p)] if sampling.typical_p < 1 else []
     if sampling.xtc_probability:
         processors += [XtcLogitsProcessor(sampling.xtc_probability, sampling.xtc_threshold)]
+    processors = LogitsProcessorList(apply_min_keep(processors))
     return torch.softmax(processors(torch.tensor([prompt]), logits[None])[0].double(), dim=-1)
 
 

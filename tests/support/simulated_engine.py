@@ -158,19 +158,20 @@ def log_softmax(scores: Floats) -> Floats:
 
 def truncate(step: str, scores: Floats, settings: Mapping[str, Any]) -> None:
     """Set the scores of unlikely tokens to -inf."""
-    value = settings.get(step, settings.get("typical_p", 1.0))
+    value, least = settings.get(step, settings.get("typical_p", 1.0)), max(1, settings.get("min_keep", 1))
     if step == "top_k" and 0 < value < len(scores):
         scores[scores < np.sort(scores)[-value]] = -np.inf
     elif step == "min_p" and value > 0:
-        scores[scores < scores.max() + np.log(value)] = -np.inf
+        order = np.argsort(-scores, kind="stable")[least:]
+        scores[order[scores[order] < scores.max() + np.log(value)]] = -np.inf
     elif step == "top_p" and value < 1:
         order = np.argsort(-scores, kind="stable")
         before = np.exp(log_softmax(scores))[order].cumsum() - np.exp(log_softmax(scores))[order]
-        scores[order[before >= value]] = -np.inf
+        scores[order[least:][before[least:] >= value]] = -np.inf
     elif step == "typ_p" and value < 1:
         logprobs = log_softmax(scores)
         probs = np.exp(logprobs)
         entropy = -(probs[probs > 0] * logprobs[probs > 0]).sum()
         order = np.argsort(np.abs(-logprobs - entropy), kind="stable")
         before = probs[order].cumsum() - probs[order]
-        scores[order[before >= value]] = -np.inf
+        scores[order[least:][before[least:] >= value]] = -np.inf

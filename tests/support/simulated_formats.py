@@ -73,7 +73,7 @@ class _Writer:
             raise RequestRefused(400, f"maximum context length is {self.engine.context_length} tokens")
         names = ("temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty")
         asked = {name: params[name] for name in names if params.get(name) is not None}
-        others = ("dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n", "top_n_sigma")
+        others = ("dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n", "top_n_sigma", "min_keep")
         others += ("xtc_probability", "xtc_threshold", "order", "penalized")
         asked |= {name: params[name] for name in others if name in params}
         asked["bias"] = _read_bias(self.engine, params.get("logit_bias"))

@@ -11,7 +11,8 @@ import torch
 from transformers import PreTrainedModel, set_seed
 from transformers.generation import GenerateDecoderOnlyOutput, GenerateEncoderDecoderOutput
 
-from antislop import AntiSlop, Ban, BanList, Report
+from antislop import AntiSlop, Ban, BanList, InputError, Report
+from antislop.display import shorten
 from antislop.matching.token_matcher import Violation
 from antislop.trace.events import Admitted, Conceded, Event, Finished, Rewound, TimedOut, Truncated
 from antislop.trace.report import Withdrawal
@@ -110,10 +111,39 @@ def test_an_output_is_that_of_transformers_with_three_more_fields(family: str, k
     ours = AntiSlop(TOKENIZER, []).generate(model, prompt, **asked, output_scores=True)
     assert isinstance(ours, kind)
     assert isinstance(ours.report, Report) and ours.reports == [ours.report]
-    added = {"report", "reports", "trace"}
+    added = {"report", "reports", "trace", "texts"}
     assert {"sequences", "scores", *added} <= set(ours.keys()) <= {*theirs.keys(), *added}
     assert torch.equal(ours["sequences"], theirs.sequences)
     assert torch.equal(ours[0], theirs[0])
+
+
+def test_an_output_has_its_texts_and_prints_on_a_line(llama: PreTrainedModel) -> None:
+    sampler = AntiSlop(TOKENIZER, ["ad"])
+    ids = TOKENIZER(["abad fab", "ab"], return_tensors="pt", padding=True, padding_side="left")
+    out = sampler.generate(llama, **ids, **ASKED, num_return_sequences=2, output_scores=True)
+    size = ids["input_ids"].shape[1]
+    assert out.texts == TOKENIZER.batch_decode(out.sequences[:, size:], skip_special_tokens=True)
+    assert all(out.texts)
+    with pytest.raises(InputError, match=r"^the output has 4 texts, and text is for a single one: use texts$"):
+        out.text  # noqa: B018 - it raises
+    assert pickle.loads(pickle.dumps(out.trace)).to_text(row=3) == out.trace.to_text(row=3)
+    assert repr(out) == str(out) == f"<DecoderOnlyOutput with {', '.join(out)}: {shorten(repr(out.texts), 60)}>"
+    (done,) = sampler.generate_many(llama, ["abad fab"], max_new_tokens=40)
+    assert sampler.generate(llama, "abad fab", max_new_tokens=40, return_dict_in_generate=True).text == done.text != ""
+
+
+def test_a_report_prints_only_the_counts_that_are_not_zero() -> None:
+    assert repr(Report()) == "Report()"
+    report = Report(rewinds=2, parent=0, timed_out=[BAN], matcher_seconds=0.5, reason="done", events=EVENTS)
+    counts = "rewinds=2, parent=0, timed_out=[Ban('a testament to')], matcher_seconds=0.5, reason='done'"
+    assert repr(report) == f"Report({counts})"
+
+
+def test_a_notebook_shows_a_sampler_as_its_options_and_its_bans() -> None:
+    bans = BanList(["a <b>", "b"], source="slop.txt")
+    shown = AntiSlop(TOKENIZER, bans, max_rewinds=7)._repr_html_()
+    assert "max_rewinds=7" in shown and bans._repr_html_() in shown
+    assert "<b>" not in shown and shown.index("2 bans") < shown.index("</summary>")
 
 
 def test_the_representation_of_a_sampler_shows_its_bans_and_options() -> None:

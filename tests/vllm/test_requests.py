@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from threading import Event
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -13,6 +14,10 @@ import antislop.vllm
 from antislop import BanList
 from antislop.errors import InputError
 from antislop.hf.compiled_bans import CompiledBans
+from antislop.hf.private import response_template_for
+from antislop.hf.response_templates import chat_scope, choose_scopes
+from antislop.matching.bans import Ban
+from antislop.matching.scopes import BanScope
 from antislop.vllm import banning
 from antislop.vllm.requests import KEY, EngineSettings, ListCache, RequestOptions, check_request
 from tests.support.models import build_tokenizer
@@ -37,6 +42,7 @@ def test_equal_requests_share_what_they_ask_for() -> None:
     assert ask(dict(config)) is options
     assert ask('{"bans": ["a cat"], "use_global_bans": false}').use_global_bans is False
     assert len(ask().bans) == 0
+    assert ask({"loops": True, "bans": ["a"], "repeats": True}).bans == BanList(["a", Ban.loop(), Ban.repeat()])
 
 
 @pytest.mark.parametrize(
@@ -44,13 +50,17 @@ def test_equal_requests_share_what_they_ask_for() -> None:
     [
         ("{", {}, "is not JSON"),
         ([], {}, "an object was expected"),
-        ({"bnas": []}, {}, "has 'bnas', which is none of bans, events, exempt, use_global_bans"),
+        ({"bnas": []}, {}, "none of ban_scope, bans, events, exempt, loops, repeats, use_global_bans"),
+        ({"ban_scope": "thoughts"}, {}, "ban_scope is 'thoughts'; it is one of 'answer', 'thinking', 'all'"),
+        ({"ban_scope": ["all"]}, {}, "ban_scope is"),
         ({"bans": "a cat"}, {}, "bans is 'a cat': pass a list"),
         ({"bans": [3]}, {}, r"a ban is a phrase \(str\), not 3"),
         ({"bans": [{"text": "a", "kind": "rex"}]}, {}, "the kind of 'a' is 'rex'; it is one of"),
         ({"bans": [{"text": "(", "kind": "regex"}]}, {}, "does not compile"),
         ({"bans": {1, 2}}, {}, "which is not JSON"),
         ({"use_global_bans": 1}, {}, "pass true or false"),
+        ({"repeats": "yes"}, {}, "repeats is 'yes': pass true or false"),
+        ({"repeats": True}, {"temperature": 0}, "bans need sampling, and temperature is 0"),
         ({"bans": ["a"]}, {"temperature": 0}, "bans need sampling, and temperature is 0"),
         (None, {"temperature": 0, "has_own_list": True}, "bans need sampling, and temperature is 0"),
         ({"bans": ["a"]}, {"structured_outputs": "json"}, "structured outputs can't be combined"),
@@ -103,6 +113,25 @@ def test_equal_lists_are_compiled_once_and_others_in_threads_of_their_own() -> N
     assert alone is not None and [ban.text for ban in alone.bans] == ["c"]
     with pytest.raises(InputError, match="pass a list"):
         find(cache, {"bans": "c"})
+
+
+def test_bans_hold_in_the_part_that_a_request_names_as_on_the_server() -> None:
+    template: dict[str, Any] = response_template_for("qwen3") or {}
+    choose = partial(choose_scopes, template=template)
+    cache = ListCache(CompiledBans.compile(BanList(["ab"]), build_tokenizer()), choose_scopes=choose)
+    for config, where in ((None, "answer"), *(({"ban_scope": where}, where) for where in get_args(BanScope))):
+        compiled = find(cache, {**(config or {}), "bans": ["c"]})
+        assert compiled is not None
+        assert [ban.scopes for ban in compiled.bans] == [(chat_scope(template, where),)] * 2
+        own = find(cache, config or {})
+        assert own is not None and [ban.scopes for ban in own.bans] == [(chat_scope(template, where),)]
+        assert find(cache, {**(config or {}), "events": True}) is own
+    assert cache.find(None).result()[1] is find(cache, {})
+    without = ListCache(
+        CompiledBans.compile(BanList(["ab"]), build_tokenizer()), choose_scopes=partial(choose_scopes, template=None)
+    )
+    with pytest.raises(InputError, match="bans can't hold in 'thinking' alone"):
+        find(without, {"ban_scope": "thinking"})
 
 
 def test_an_engine_without_a_list_has_none_for_requests_that_bring_none() -> None:

@@ -74,7 +74,7 @@ def write_lines(bans: Iterable[Ban], *, source: str | None = None, license: str 
     for ban in bans:
         line = write_ban(ban)
         _, read = attempt(0, read_ban, line)
-        if read != ban or read.count != ban.count:
+        if not isinstance(read, Ban) or read != ban or read.count != ban.count:
             raise BanError(f"{ban.text[:80]!r} can't be written so that it reads back the same: simplify it")
         yield line
 
@@ -169,7 +169,9 @@ def _read_flags(flags: str, line: str) -> dict[str, Any]:
             raise BanError(f"the flag {name!r} of {line[:80]!r} is unknown: it is one of {', '.join(defaults)}")
         name = match[1]
         text, start = _cut_value(flags, match.end()) if match[2] else (None, match.end())
-        key, value = ("kind" if name in KINDS else name), _read_value(name, defaults[name], text, line)
+        # "words" alone is a kind, and "words=5" the option of a repeat.
+        key = "kind" if name in KINDS and text is None else name
+        value = _read_value(name, defaults[name], text, line)
         if key in options:
             raise BanError(f"{key} of {line[:80]!r} is given twice: leave one out")
         options[key] = value

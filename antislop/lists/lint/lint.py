@@ -20,7 +20,7 @@ from antislop.matching.patterns.kinds import KINDS
 from antislop.matching.patterns.pattern import FILLER, Pattern, TextSearch
 
 FindingKind = Literal[
-    "duplicate", "contained", "short", "common", "joined", "kind", "untypable", "case", "slow", "loop"
+    "duplicate", "contained", "overlapping", "short", "common", "joined", "kind", "untypable", "case", "slow", "loop"
 ]
 
 COMMON_ZIPF = 4.5
@@ -31,6 +31,10 @@ KNOWN_ZIPF = 3.0
 """The same for a word that one of two joined entries may end or begin with."""
 KNOWN_SHORT_ZIPF = 5.5
 """`KNOWN_ZIPF` for words of up to 3 letters."""
+OVERLAP_WORDS = 4
+"""Words that end a phrase and begin another one if these are pieces of one sentence."""
+OVERLAP_SHARE = 0.95
+"""Pieces of one sentence have counts of at least this ratio, if their counts are known."""
 LIGHT_WEIGHT = 0.1
 """From this weight on, a ban makes its matches rarer instead of forbidding them, and may hit common words."""
 
@@ -76,7 +80,8 @@ def lint(
     >>> [(finding.fault, finding.fix) for finding in lint([Ban("a testament to"), Ban("testament")])]
     [("'a testament to' contains 'testament', which forbids it already", 'leave it out')]
     """
-    checks = [find_duplicates(bans), find_contained(bans), find_faults(bans), find_named_kinds(bans)]
+    checks = [find_duplicates(bans), find_contained(bans), find_overlapping(bans)]
+    checks += [find_faults(bans), find_named_kinds(bans)]
     if frequencies is not None:
         checks += [find_common(bans, frequencies), find_joined(bans, frequencies)]
     if vocabulary is not None:
@@ -137,6 +142,38 @@ def find_contained(bans: Sequence[Ban]) -> Findings:
                 containers[index] = other, clause
     for index, (other, clause) in sorted(containers.items()):
         yield Finding(bans[index], index, "contained", clause, "leave it out", other)
+
+
+def find_overlapping(bans: Sequence[Ban]) -> Findings:
+    """Yield the phrases that go on where another one ends, and seem to be pieces of the same sentence.
+
+    >>> [finding.fault for finding in find_overlapping([Ban("thick with the scent of"), Ban("with the scent of rain")])]
+    ["'with the scent of rain' goes on from 'thick with the scent of', as a piece of the same sentence"]
+    """
+    is_phrase = [ban.pattern.is_literal and ban.is_unconditional for ban in bans]
+    phrases = {index: tuple(_split_phrase(ban.text)) for index, ban in enumerate(bans) if is_phrase[index]}
+    begun: dict[tuple[str, ...], list[int]] = defaultdict(list)
+    for index, words in phrases.items():
+        begun[words[:OVERLAP_WORDS]].append(index)
+    for other, words in phrases.items():
+        for end in (words[start:] for start in range(1, len(words) - OVERLAP_WORDS + 1)):
+            for index in begun.get(end[:OVERLAP_WORDS], ()):
+                goes_on = phrases[index][: len(end)] == end and len(phrases[index]) > len(end)
+                if goes_on and index != other and _are_as_frequent(bans[index], bans[other]):
+                    fault = (
+                        f"{describe(bans[index])} goes on from {describe(bans[other])}, as a piece of the same sentence"
+                    )
+                    yield Finding(bans[index], index, "overlapping", fault, "keep one of them", other)
+
+
+def _are_as_frequent(ban: Ban, other: Ban) -> bool:
+    if ban.count is None or other.count is None:
+        return True
+    return min(ban.count, other.count) >= OVERLAP_SHARE * max(ban.count, other.count)
+
+
+def _split_phrase(text: str) -> list[str]:
+    return fold_phrase(text).replace(BOUNDARY, "").split()
 
 
 def _find_repeats(bans: Sequence[Ban]) -> dict[int, int]:
@@ -293,7 +330,7 @@ def _describe_hits(
 
 
 def _is_made_of_common_words(ban: Ban, frequencies: Mapping[str, float]) -> bool:
-    words = fold_phrase(ban.text).replace(BOUNDARY, "").split()
+    words = _split_phrase(ban.text)
     return 2 <= len(words) <= 3 and all(find_zipf(word, frequencies) >= COMMONEST_ZIPF for word in words)
 
 

@@ -10,10 +10,12 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import Field, fields, replace
+from difflib import get_close_matches
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, get_args
 
 from antislop.errors import BanError
 from antislop.matching.folding import BOUNDARY, Folding, fold_phrase
+from antislop.matching.options import CommonOptions
 
 P = TypeVar("P", bound="Pattern")
 S = TypeVar("S")
@@ -172,7 +174,9 @@ class Pattern:
         names = [option.name for option in find_options(cls)]
         for name in options:
             if name not in names:
+                near = get_close_matches(name, [*names, *CommonOptions.__annotations__], n=1)
                 known = f"it has {', '.join(names)}" if names else "leave it out"
+                known = f"did you mean {near[0]}?" if near else known
                 advice = r"; write \* for the character" if has_wildcard(str(text)) else ""
                 raise BanError(f"the {cls.kind} {text!r} has no option {name}: {known}{advice}")
 
@@ -227,6 +231,19 @@ class TextSearch(ABC, Generic[S]):
     @abstractmethod
     def forget(self, state: S) -> S:
         """Return the state after the same text, in which no later match may begin."""
+
+    @property
+    def prompt_start(self) -> S:
+        """The state before a prompt."""
+        return self.start
+
+    def leave_prompt(self, state: S) -> S:
+        """Return the state at the end of a prompt, after which the text begins."""
+        return state
+
+    def restart(self, state: S) -> S:  # noqa: ARG002
+        """Return the state after a special token, which no occurrence extends across."""
+        return self.start
 
     def begin(self) -> None:
         """Begin a text that is unrelated to earlier ones."""

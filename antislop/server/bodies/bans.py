@@ -14,6 +14,7 @@ from typing import NamedTuple
 from antislop.errors import InputError, first_line
 from antislop.hf.compiled_bans import CompiledBans
 from antislop.lists.ban_list import BanList, combine_bans
+from antislop.lists.bundled import loops, repeats
 from antislop.lists.reading import (
     MAX_SENT_CHARACTERS,
     MAX_SENT_ENTRIES,
@@ -40,6 +41,8 @@ FIELDS = {
     "banned_tokens",
     "custom_token_bans",
     "banned_regex",
+    "loops",
+    "repeats",
     "ban_weights",
     "exempt",
     "use_global_bans",
@@ -146,7 +149,9 @@ def collect_bans(body: GenerationBody, own: BanList, *, scopes: Sequence[Scope] 
     phrases = [text for text in body.banned_tokens if isinstance(text, str)]
     ids = [token for token in body.banned_tokens if isinstance(token, int)] + body.custom_token_bans
     try:
-        base = BanList([*(own if body.use_global_bans else ()), *(Ban.tokens([token]) for token in ids)])
+        bundled = [*(loops() if body.loops else ()), *(repeats() if body.repeats else ())]
+        tokens = (Ban.tokens([token]) for token in ids)
+        base = BanList([*(own if body.use_global_bans else ()), *bundled, *tokens])
         strings = [*body.banned_strings, *phrases]
         bans = combine_bans(base, strings=strings, patterns=body.banned_regex, exempt=body.exempt, scopes=scopes)
     except InputError as error:

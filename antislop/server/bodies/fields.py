@@ -188,6 +188,7 @@ class GenerationBody(_StrictModel):
     top_n_sigma: Annotated[Annotated[float, Field(ge=0, le=100)], BeforeValidator(_read_off)] = 0.0
     xtc_probability: Share = 0.0
     xtc_threshold: Share = 0.1
+    min_keep: Annotated[int, Field(ge=0, lt=2**31)] = 0
     do_sample: bool = True
     response_format: ResponseFormat = ResponseFormat()
     logit_bias: Annotated[dict[TokenId, Bias], Field(max_length=MAX_BIASES), BeforeValidator(_read_biases)] = {}
@@ -196,6 +197,8 @@ class GenerationBody(_StrictModel):
     banned_tokens: Annotated[list[str] | list[TokenId], BeforeValidator(_read_phrases_or_ids)] = []
     custom_token_bans: Annotated[list[TokenId], BeforeValidator(_read_ids)] = []
     banned_regex: Phrases = []
+    loops: bool = False
+    repeats: bool = False
     ban_weights: dict[str, Share] = {}
     ban_method: Method = "exact"
     ban_scope: BanScope | None = None

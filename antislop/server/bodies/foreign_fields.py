@@ -6,6 +6,7 @@ SillyTavern sends some 60 fields to any server, most of them switched off.
 from __future__ import annotations
 
 from collections.abc import Collection
+from difflib import get_close_matches
 from typing import Any
 
 from antislop.decoding.sampling import PARTS, TRUNCATING, Sampling
@@ -136,7 +137,6 @@ IGNORED = {
     "mirostat": (0, False),
     "mirostat_mode": (0,),
     "penalty_alpha": (0,),
-    "min_keep": (0, 1),
     "n_probs": (0,),
     "store": (False,),
     "service_tier": ("auto", "default"),
@@ -196,7 +196,9 @@ def translate_fields(body: dict[str, Any], names: Collection[str]) -> tuple[dict
         elif name in IGNORED:
             ignored += [] if _is_among(value, IGNORED[name]) else [name]
         elif meant not in neutral:
-            raise RequestError(400, f"the field {name[:60]!r} is unknown: leave it out", param=name[:60])
+            near = get_close_matches(name[:60], [*names, *ALIASES], n=1, cutoff=0.8)
+            advice = f"did you mean {ALIASES.get(near[0], near[0])}?" if near else "leave it out"
+            raise RequestError(400, f"the field {name[:60]!r} is unknown: {advice}", param=name[:60])
         elif not _is_among(value, neutral[meant]):
             raise RequestError(
                 400, f"{name} is {shorten(value)}, but is not supported: leave it out, or switch it off", param=name

@@ -71,9 +71,6 @@ class AnswerFormat(Protocol):
     def write_whole(self, number: int, chunk: AnswerChunk, logprobs: Any) -> dict[str, Any]:
         """Return the choice of a whole text."""
 
-    def count_parts(self, number: int) -> dict[str, Any]:
-        """Return what is counted of text `number` by the parts of its message, if anything."""
-
     def locate(self, number: int, index: int) -> int:
         """Return where a character of text `number` is in what was written of it."""
 
@@ -95,12 +92,15 @@ class AnswerWriter:
     id: str = field(default_factory=lambda: uuid4().hex)
     created: int = field(default_factory=lambda: int(time.time()))
 
-    def write_whole(self, texts: Sequence[AnswerChunk], usage: dict[str, Any]) -> dict[str, Any]:
+    def write_whole(
+        self, texts: Sequence[AnswerChunk], reports: Sequence[Report], usage: dict[str, Any]
+    ) -> dict[str, Any]:
         choices = []
-        for number, text in enumerate(texts):
+        for number, (text, report) in enumerate(zip(texts, reports, strict=True)):
             choice = self.format.write_whole(number, text, self._write_logprobs(text.tokens))
             choice = {"finish_reason": text.finish_reason, **choice, "index": number}
-            if counts := (self._trace(number, text) if self.has_trace else {}) | self.format.count_parts(number):
+            counts = self._trace(number, text) if self.has_trace else {}
+            if counts := counts | _count_parts(report):
                 choice["antislop"] = counts
             choices.append(choice)
         return {**self._head(self.format.whole), "choices": choices, "usage": usage}
@@ -115,8 +115,7 @@ class AnswerWriter:
         if self.has_trace and chunk.withdrawn:
             choice["antislop"] = self._trace(number, chunk)
         if chunk.finish_reason:
-            counts = count_bans([report]) | self.format.count_parts(number)
-            choice["antislop"] = {**choice.get("antislop", {}), **counts}
+            choice["antislop"] = {**choice.get("antislop", {}), **count_bans([report])}
         return self._write_chunk(choice, number, chunk.finish_reason)
 
     def write_usage(self, usage: dict[str, Any]) -> dict[str, Any]:
@@ -138,13 +137,18 @@ class AnswerWriter:
         return {"withdrawn": [text.to_dict() for text in placed]}
 
 
-def count_bans(reports: Sequence[Report]) -> dict[str, int]:
+def count_bans(reports: Sequence[Report]) -> dict[str, Any]:
     """Return what the bans of some texts did."""
     total = Report.total(reports)
     counts = {name: getattr(total, name) for name in ("violations", "withdrawn_tokens", "rewinds", "conceded")}
     exhausted = sum(report.reason == "exhausted" for report in reports)
     rare = {"timed_out_regexes": len(total.timed_out), "exhausted": exhausted}
-    return counts | {name: count for name, count in rare.items() if count}
+    return counts | {name: count for name, count in rare.items() if count} | _count_parts(total)
+
+
+def _count_parts(report: Report) -> dict[str, dict[str, int]]:
+    """Return the rewinds in each part of a message, if there are any in known parts."""
+    return {"rewinds_by_part": dict(report.rewinds_by_part)} if report.rewinds_by_part else {}
 
 
 def write_token(data: bytes) -> str:
@@ -222,12 +226,11 @@ class AnswerResponder(Generic[Generation]):
         with translate_errors():
             async for number, chunk in running.chunks():
                 parts[number].append(chunk)
-        usage = self._count(running, requests)
+        usage, reports = self._count(running, requests), [maker.report for maker in running.makers]
 
         def write() -> JSONResponse:
-            return JSONResponse(
-                self.writer.write_whole([AnswerChunk.join(part) for part in parts], usage), headers=headers
-            )
+            texts = [AnswerChunk.join(part) for part in parts]
+            return JSONResponse(self.writer.write_whole(texts, reports, usage), headers=headers)
 
         return await asyncio.to_thread(write)  # up to seconds for the log-probabilities of long prompts
 

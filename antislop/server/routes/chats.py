@@ -61,10 +61,6 @@ class ChatFormat:
         self.make_parser: Callable[[], MessageParser] | None = None
         self._parsers: dict[int, MessageParser] = {}
 
-    def count_parts(self, number: int) -> dict[str, Any]:
-        """Return how many rewinds were in each part of the message of a text."""
-        return {"rewinds_by_part": dict(self._parsers[number].rewinds)} if number in self._parsers else {}
-
     def begin(self) -> dict[str, Any]:
         return {"delta": {"role": "assistant", "content": ""}, "logprobs": None}
 
@@ -88,7 +84,7 @@ class ChatFormat:
         if number not in self._parsers:
             self._parsers[number] = self.make_parser()
         parser = self._parsers[number]
-        count, delta = parser.calls, parser.feed(chunk.text, withdrawn=[text.start for text in chunk.withdrawn])
+        count, delta = parser.calls, parser.feed(chunk.text)
         if chunk.finish_reason is None:
             return delta, count, {}
         delta += parser.end(is_cut=chunk.finish_reason == "length")

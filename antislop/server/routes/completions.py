@@ -45,9 +45,6 @@ class CompletionFormat:
 
     write_whole = write_part
 
-    def count_parts(self, number: int) -> dict[str, Any]:  # noqa: ARG002
-        return {}
-
     def locate(self, number: int, index: int) -> int:  # noqa: ARG002
         return index
 

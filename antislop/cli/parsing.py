@@ -1,0 +1,173 @@
+"""How commands read their arguments: the names that people try, files of settings, sentences about mistakes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterator, Sequence
+from difflib import get_close_matches
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from antislop.errors import InputError, first_line
+
+if TYPE_CHECKING:
+    from yaml import Node
+
+ALIASES = {
+    "-m": "--model",
+    "-p": "--prompt",
+    "--max-tokens": "--max-new-tokens",
+    "--output": "--out",
+    "--repeat-penalty": "--repetition-penalty",
+    "--system-prompt": "--system",
+    "--temp": "--temperature",
+}
+"""Names that options have in llama.cpp, ollama, vLLM and transformers."""
+_PLACES = "antislop.places"
+"""The key in a context's `meta` of path:line for each parameter that a file of settings has."""
+
+
+class AliasedCommand(TyperCommand):
+    """A command that also takes aliases, underscores for hyphens, and arguments as options; its help names none."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return hide_flag_types(super().get_params(ctx))
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, [*self._rename(ctx, args)])
+
+    def _rename(self, ctx: Any, args: Sequence[str]) -> Iterator[str]:
+        """Yield the arguments with the options' own names; arguments that were named as options come last."""
+        options = {name: param for param in self.get_params(ctx) for name in param.opts if name.startswith("-")}
+        named = {f"--{key}" for key in _list_settings(self)} - options.keys()
+        left, arguments = iter(args), list[str]()
+        for arg in left:
+            name, equals, value = arg.partition("=")
+            name = name.replace("_", "-") if name.startswith("--") else name
+            name = name if name in options else ALIASES.get(name, name)
+            if arg == "--":
+                arguments += left
+            elif name in named:
+                arguments += [value] if equals else islice(left, 1)
+            elif name in options:
+                yield name + equals + value
+                if not equals and not options[name].is_flag:
+                    yield from islice(left, options[name].nargs)
+            else:
+                yield arg
+        yield from ["--", *arguments] if arguments else []
+
+
+def hide_flag_types(params: list[Any]) -> list[Any]:
+    """Return parameters whose flags are shown without <bool>."""
+    for param in params:
+        if getattr(param, "is_flag", False):
+            param.metavar = ""
+    return params
+
+
+# -- files of settings ------------------------------------------------------------------------------------------------
+
+
+def _list_settings(command: Any) -> dict[str, Any]:
+    """Return the parameters of a command by their keys in a file: the long name, or the argument's name in the help."""
+    names = {param: param.metavar or param.name for param in command.params}
+    return {
+        max(param.opts, key=len).lstrip("-") if param.param_type_name == "option" else name.strip(".").lower(): param
+        for param, name in names.items()
+        if param.name != "config"
+    }
+
+
+def _apply_settings(ctx: typer.Context, path: Path | None) -> Path | None:
+    if path is not None and not ctx.resilient_parsing:
+        ctx.default_map, ctx.meta[_PLACES] = _read_settings(path, _list_settings(ctx.command))
+    return path
+
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        is_eager=True,
+        callback=_apply_settings,
+        help="Read options from this YAML file, a line name: value for each; the command line overrides it.",
+    ),
+]
+
+
+def _read_settings(path: Path, known: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the values and the places of a file's settings, by the names of parameters. Raises `InputError`."""
+    import yaml
+
+    from antislop.files import read_text
+
+    advice = "write a line name: value for each option"
+    try:
+        loader = yaml.SafeLoader(read_text(path, advice="pass the path of a YAML file"))
+        root = loader.get_single_node()
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        reason = getattr(error, "problem", None) or first_line(error)
+        raise InputError(f"{path}:{mark.line + 1 if mark else 1}: not YAML ({reason}): {advice}") from error
+    if not isinstance(root, yaml.MappingNode):
+        raise InputError(f"{path}: contains no settings: {advice}")
+    values, places = dict[str, Any](), dict[str, str]()
+    for key_node, node in root.value:
+        key, place = str(key_node.value).replace("_", "-"), f"{path}:{key_node.start_mark.line + 1}"
+        if key not in known:
+            raise InputError(f"{place}: there is no option {key!r}: {_suggest_key(key, known)}")
+        name = known[key].name
+        if name in values:
+            raise InputError(f"{place}: {key} comes twice: leave one out")
+        values[name], places[name] = _read_value(node, known[key], loader, f"{place}: {key}"), place
+    return values, places
+
+
+def _suggest_key(key: str, known: Collection[str]) -> str:
+    near = get_close_matches(ALIASES.get(f"--{key}", key).lstrip("-"), known, n=1)
+    return f"did you mean {near[0]}?" if near else "--help lists them"
+
+
+def _read_value(node: Node, param: Any, loader: Any, place: str) -> Any:
+    if param.nargs == 1 and not getattr(param, "multiple", False):
+        return _read_text(node, loader, place)
+    return [_read_text(item, loader, place) for item in (node.value if node.id == "sequence" else [node])]
+
+
+def _read_text(node: Node, loader: Any, place: str) -> str:
+    """Return a value as the command line has it: as it is written, an object as JSON."""
+    if node.id == "sequence":
+        raise InputError(f"{place} takes one value, and a list came: leave one")
+    value = loader.construct_object(node, deep=True)
+    if value is None:
+        raise InputError(f"{place} has no value: write one, or leave the line out")
+    return str(node.value) if node.id == "scalar" else json.dumps(value, default=str)
+
+
+# -- mistakes ---------------------------------------------------------------------------------------------------------
+
+
+def describe_mistake(error: Any) -> str:
+    """Return a sentence about a usage error: with the value, its place in a file of settings, or the way to the help.
+
+    error: a `UsageError`, which typer's versions export under different names.
+    """
+    context, sentence = error.ctx, " ".join(error.format_message().split())
+    param: Any = getattr(error, "param", None)
+    if type(error) is not typer.BadParameter:
+        return sentence if context is None else f"{sentence.rstrip('.')}: try {context.command_path} --help"
+    faults: list[Any] = getattr(error.__cause__, "errors", list)()
+    if faults:  # of pydantic, with which newer versions of typer read values
+        expected = re.sub(
+            r"^Value error, .* is not (?=one of)|^Input (should be )?|, unable to .*", "", faults[0]["msg"]
+        )
+        sentence = f"{param.get_error_hint()} is {str(faults[0]['input'])!r}, but should be {expected.rstrip('.')}"
+    place = context.meta.get(_PLACES, {}).get(param.name) if param and context else None
+    return f"{place}: {sentence}" if place else sentence

@@ -1,0 +1,46 @@
+"""The keyword arguments that several constructors of bans take, for type checkers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, TypedDict
+
+from antislop.matching.folding import Edges
+from antislop.matching.scopes import Scope
+
+RepeatOf = Literal["text", "prompt", "both"]
+"""Where the words of a repeat stand already: in what was written so far, in the prompt, or in either."""
+
+
+class CommonOptions(TypedDict, total=False):
+    """The arguments of `Ban` that all kinds have."""
+
+    weight: float
+    exempt: Sequence[str]
+    scopes: Sequence[Scope]
+    from_token: int
+    at_most: int
+    per_words: int
+    count: int | None
+
+
+class LetterOptions(CommonOptions, total=False):
+    """Those of kinds that compare letters, too."""
+
+    case_sensitive: bool
+
+
+class PatternOptions(TypedDict, total=False):
+    """The options of all patterns; each kind has some of them."""
+
+    case_sensitive: bool
+    edges: Edges
+    gap: int
+    skip_stop_words: bool
+    max_span: int
+    copies: int
+    min_length: int
+    max_passage: int
+    similarity: int
+    words: int
+    of: RepeatOf

@@ -1,0 +1,280 @@
+"""Find words that stand earlier in the text, or in the prompt, in the same order.
+
+Sequences of words are compared by their hashes, so equal hashes count as equal: two of 64 bits that are equal by chance
+are met once in 10^9 texts of 32,000 words. All states of a text share one record of where its sequences stand, which
+is only added to: going back is reading on from an earlier state, from which the words that followed are not seen.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import inf
+from typing import ClassVar, NamedTuple, get_args
+
+from antislop.errors import BanError
+from antislop.matching.folding import BOUNDARY, START, Context, fold
+from antislop.matching.options import RepeatOf
+from antislop.matching.patterns.pattern import Pattern, PatternMatch, PieceResult, TextSearch, check_number
+
+WORDS = 8
+"""Default number of words of a repeat."""
+MAX_WORDS = 1000
+
+_OF: dict[RepeatOf, str] = {"text": "the text", "prompt": "the prompt", "both": "the prompt or the text"}
+_TEXT = re.compile(rf"\d+ words of ({'|'.join(_OF.values())}) again|")
+_SHORT_PIECE = 40  # characters of the longest piece whose words are remembered
+_RUN = 1 << 32  # words that a run has room for
+_BEGINNING = 32  # letters of a word that decide what is held back while it is written
+
+
+class _WordPart(NamedTuple):
+    """What a piece contains of a word; start, end: indices into the piece of its first and last character."""
+
+    text: str
+    start: int
+    end: int
+
+
+class _Record:
+    """Where sequences stand, by their hashes, in a text and all that was withdrawn of it.
+
+    A run is words that were written one after the other; after a rewind, other words begin another one. Word i of run r
+    is at the place r * _RUN + i.
+
+    runs: for each word, the hash of the sequence that ends in it.
+    """
+
+    def __init__(self) -> None:
+        self.places: dict[int, int] = {}
+        self.runs: list[list[int]] = [[]]
+
+
+class _Path(NamedTuple):
+    """The places of a record that belong to one text: from edges[0] to edges[1], …, from edges[-1] to `end`."""
+
+    record: _Record
+    edges: tuple[int, ...] = (0,)
+    end: int = 0
+
+    def extend(self, sequence: int) -> _Path:
+        """Return the path with one more word. sequence: hash of the words in a row that end in it."""
+        record, edges, end = self
+        number, index = divmod(end, _RUN)
+        run = record.runs[number]
+        if index == len(run):
+            run.append(sequence)
+        elif run[index] != sequence:  # another text goes on from here; an equal one is a draft of this
+            edges, end = (*edges, end, len(record.runs) * _RUN), len(record.runs) * _RUN
+            record.runs.append([sequence])
+        return _Path(record, edges, end + 1)
+
+    def find(self, key: int, *, adds: bool) -> bool:
+        """Return whether a sequence stands on the path; or before its last word, if that ends one to add."""
+        places = self.record.places
+        while (place := places.get(key)) is not None:
+            if place < self.end and bisect_right(self.edges, place) % 2:
+                return not adds or place < self.end - 1
+            key += 1  # of another text, so that the next free key is this one's
+        if adds:
+            places[key] = self.end - 1
+        return False
+
+
+class RepeatTrack(NamedTuple):
+    """The state of one pattern.
+
+    path: None if nothing was recorded.
+    adds: number of words that will be recorded.
+    recorded: words in a row that may be recorded, up to as many as a repeat has; -1 within a word that may not.
+    since: the same of words in which an occurrence may begin.
+    length: upper bound on how many of the latest words in a row stand earlier, too.
+    """
+
+    path: _Path | None = None
+    adds: float = 0
+    recorded: int = 0
+    since: int = 0
+    length: int = 0
+
+    def begins_word(self, text: str) -> bool:
+        """Return whether an occurrence may contain the word that begins so: an earlier one does, too."""
+        return self.since >= 0 and self.path is not None and self.path.find(hash(text[:_BEGINNING]), adds=False)
+
+
+class RepeatState(NamedTuple):
+    """The state of a search. Places are indices into the text.
+
+    word: as far as it was read, folded; None outside of words.
+    start, end: of the word's first and latest character.
+    words, starts: the latest ones.
+    size: characters read so far.
+    """
+
+    tracks: tuple[RepeatTrack, ...]
+    context: Context = START
+    word: str | None = None
+    start: int = 0
+    end: int = 0
+    words: tuple[str, ...] = ()
+    starts: tuple[int, ...] = ()
+    size: int = 0
+
+
+class RepeatSearch(TextSearch[RepeatState]):
+    def __init__(self, patterns: Sequence[Repeat]) -> None:
+        self._trackers = [_RepeatTracker(pattern) for pattern in patterns]
+        self._kept = max(pattern.words for pattern in patterns)
+        self._of = [pattern.of for pattern in patterns]
+        self.start = RepeatState(tuple(RepeatTrack(adds=0 if of == "prompt" else inf) for of in self._of))
+
+    @property
+    def prompt_start(self) -> RepeatState:
+        return RepeatState(tuple(RepeatTrack(adds=0 if of == "text" else inf) for of in self._of))
+
+    def read(self, state: RepeatState, piece: str, *, final: bool = False) -> tuple[RepeatState, PieceResult]:
+        split = _split_again if len(piece) < _SHORT_PIECE else _split
+        context, parts, is_open = split(piece, state.context, state.word is not None, final)
+        tracks, _, word, start, end, words, starts, before = state
+        size, matches, kept = before + len(piece), [], self._kept
+        for number, part in enumerate(parts, start=1):
+            if word is None:
+                word, start = "", before + part.start
+            if part.text:
+                word, end = word + part.text, before + part.end
+            if is_open and number == len(parts):
+                break
+            words, starts, word = (*words[1 - kept :], word), (*starts[1 - kept :], start), None
+            followed = [tracker.follow(track, words) for tracker, track in zip(self._trackers, tracks, strict=True)]
+            tracks = tuple(track for track, _ in followed)
+            matches += [
+                PatternMatch(index, size - starts[-self._trackers[index].size], size - end)
+                for index, (_, is_complete) in enumerate(followed)
+                if is_complete
+            ]
+        after = RepeatState(tracks, context, word, start, end, words, starts, size)
+        return after, PieceResult(tuple(matches), tuple(_find_open(after)))
+
+    def forget(self, state: RepeatState) -> RepeatState:
+        since = 0 if state.word is None else -1
+        return state._replace(tracks=tuple(track._replace(since=since, length=0) for track in state.tracks))
+
+    def restart(self, state: RepeatState) -> RepeatState:
+        return RepeatState(tuple(RepeatTrack(track.path, track.adds) for track in state.tracks), size=state.size)
+
+    def leave_prompt(self, state: RepeatState) -> RepeatState:
+        in_word = state.word is not None  # which began in the prompt, and belongs to it
+        tracks = []
+        for of, track in zip(self._of, state.tracks, strict=True):
+            text = RepeatTrack(adds=inf, recorded=-1 if in_word else 0)
+            tracks.append(text if of == "text" else track._replace(adds=int(in_word)) if of == "prompt" else track)
+        return state._replace(tracks=tuple(tracks))
+
+
+class _RepeatTracker:
+    def __init__(self, pattern: Repeat) -> None:
+        self.size = pattern.words
+        # That a word or a pair is new decides what is held back; more sizes would hold back less, and take more memory.
+        self._sizes = sorted({2, pattern.words})
+
+    def follow(self, track: RepeatTrack, words: tuple[str, ...]) -> tuple[RepeatTrack, bool]:
+        """Return the track after one more word, the last of `words`, and whether that completes an occurrence."""
+        path, left, recorded, since, length = track
+        recorded, since, length = min(recorded + 1, self.size), min(since + 1, self.size), length + 1
+        adds, sequence = left > 0 and recorded > 0, hash(words[-recorded:])
+        if adds:
+            path, left = (path or _Path(_Record())).extend(sequence), left - 1
+        if path is None or recorded < 1:
+            return RepeatTrack(path, left, recorded, since), False
+        beginning = words[-1][:_BEGINNING]
+        if not path.find(hash(beginning), adds=adds):
+            length = 0
+            for end in range(1, len(beginning)) if adds else ():
+                path.find(hash(beginning[:end]), adds=True)
+        is_known = False
+        for size in self._sizes:
+            key = sequence if size == recorded else hash(words[-size:])
+            is_known = recorded >= size and path.find(key, adds=adds)
+            if not is_known:
+                length = min(length, size - 1)
+        if is_known and since == self.size:
+            return RepeatTrack(path, left, recorded), True
+        return RepeatTrack(path, left, recorded, since, min(length, since, self.size - 1)), False
+
+
+def _find_open(state: RepeatState) -> list[int]:
+    """Return the places at which incomplete occurrences may begin."""
+    word, starts = state.word, state.starts
+    if word is None:
+        lengths = [track.length for track in state.tracks]
+    else:
+        starts = (*starts, state.start)
+        lengths = [track.length + 1 for track in state.tracks if track.begins_word(word)]
+    return [state.size - starts[-length] for length in lengths if length]
+
+
+def _split(piece: str, context: Context, in_word: bool, final: bool) -> tuple[Context, tuple[_WordPart, ...], bool]:
+    """Return the context after a piece, what it contains of words, and whether the last one may continue.
+
+    in_word: whether the piece continues a word, which is the first part, even if nothing is left of it.
+    """
+    folded = fold(piece, context=context, final=final)
+    parts, place, origins = [], 0, folded.origins
+    for text in folded.symbols.split(BOUNDARY):
+        end = place + len(text)
+        if in_word:
+            parts.append(_WordPart(text, origins[place], origins[end - 1]) if text else _WordPart("", 0, 0))
+        place, in_word = end + 1, not in_word
+    return folded.context, tuple(parts), not in_word
+
+
+_split_again = lru_cache(maxsize=1 << 15)(_split)  # the same tokens recur
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat(Pattern):
+    """Words that stand earlier in the text or the prompt, compared under folding; what is between them does not matter.
+
+    An occurrence is `words` words in a row that stand in a row earlier, where both may overlap. Special tokens are
+    between two texts, which no sequence extends across. The next occurrence begins after this one.
+
+    A word is a run of letters and digits, or one character in scripts without spaces.
+
+    text: follows from the options.
+    of: what the words are compared with. The prompt is all before the generated text, earlier turns included; in a text
+        that has none, as in `BanList.find`, nothing stands in the prompt.
+    """
+
+    kind: ClassVar[str] = "repeat"
+    constructor: ClassVar[str] = "Ban.repeat"
+    changes_first_token: ClassVar[bool] = True
+    search = RepeatSearch
+
+    text: str = ""
+    words: int = WORDS
+    of: RepeatOf = "text"
+
+    def __post_init__(self) -> None:
+        if self.of not in get_args(RepeatOf):
+            raise BanError(f"a repeat is of 'text', 'prompt' or 'both', not of {self.of!r}: pass one of these")
+        name = f"{self.words} words of {_OF[self.of]} again"
+        if not isinstance(self.text, str) or not _TEXT.fullmatch(self.text):
+            raise BanError(f"a repeat has no text of its own, but {self.text!r} came: write {name!r}, or Ban.repeat()")
+        check_number("words", name, self.words)
+        if not 2 <= self.words <= MAX_WORDS:
+            raise BanError(f"words of a repeat is {self.words}; it is a whole number from 2 to {MAX_WORDS:,}")
+        object.__setattr__(self, "text", name)
+
+    @property
+    def arguments(self) -> str:
+        return ""
+
+    @property
+    def diff_key(self) -> Hashable:
+        return self.kind
+
+    def describe(self) -> str:
+        return self.text

@@ -1,0 +1,188 @@
+"""Arguments under the names that people try, files of settings, and sentences about mistakes."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from antislop.cli.examples import EPILOGS, EXAMPLES
+from antislop.cli.main import COMMANDS, load_command
+from antislop.cli.parsing import ALIASES
+from tests.support.commands import assert_refused, invoke
+from tests.support.documents import parse_command, prepare_folder, run_command
+
+SHORT = ("--max-new-tokens", "8")
+
+
+def parse(command: str, *args: str) -> dict[str, object]:
+    """Return the values of a command's parameters."""
+    values: dict[str, object] = load_command(command).make_context(command, list(args)).params
+    return values
+
+
+# -- help -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_help_fits_80_columns_shows_examples_and_no_type_of_flags(command: str) -> None:
+    shown = invoke(command, "-h").stdout
+    assert shown == invoke(command, "--help").stdout
+    assert all(f"\n {example}".rstrip() in shown for example in EXAMPLES[command])
+    assert "<bool>" not in shown
+    assert max(map(len, shown.splitlines())) <= 80
+    assert not [alias for alias in ALIASES if f" {alias} " in shown and alias not in ("-p", "-m")]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [*COMMANDS.keys() - {"tune", "eval", "serve"}, *(pytest.param(c, marks=pytest.mark.slow) for c in ["eval"])],
+)
+def test_the_examples_of_a_help_run(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    prepare_folder(tmp_path)
+    if command == "view":
+        run_command(shlex.split(EXAMPLES["generate"][1]))
+    if command == "bans-from":
+        run_command(shlex.split(EXAMPLES["profile"][0]))
+    for example in EXAMPLES[command]:
+        run_command(shlex.split(example))
+
+
+@pytest.mark.parametrize("command", ["tune", "eval", "serve"])
+def test_the_examples_of_long_commands_can_be_parsed(command: str) -> None:
+    for example in EXAMPLES[command]:
+        parse_command(shlex.split(example)[1:])
+
+
+def test_every_command_has_examples() -> None:
+    assert EPILOGS.keys() == EXAMPLES.keys() == COMMANDS.keys()
+
+
+# -- names ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "args", "meant"),
+    [
+        ("generate", "--prompt One", "One"),
+        ("generate", "-p One", "One"),
+        ("generate", "--prompt=One --ban=--temp", "One --ban=--temp"),
+        ("generate", "One --ban --temp --ban --", "--ban --temp --ban -- One"),
+        ("generate", "One --max_new_tokens 3 --top_k=4", "One --max-new-tokens 3 --top-k 4"),
+        ("generate", "-m a --temp 0.5 --max-tokens 3 One", "One --model a --temperature 0.5 --max-new-tokens 3"),
+        ("generate", "One --repeat-penalty 2 --system-prompt a", "One --repetition-penalty 2 --system a"),
+        ("generate", "--ban a -- --prompt", "--ban a -- --prompt"),
+        ("dataset", "--prompts One --output a", "One -o a"),
+        ("dataset", "One -o a --pairs b", "One --pairs b -o a"),
+        ("measure", "--file a b --file c --by d", "b a c --by d"),
+        ("scan", "-q --file a -c", "a -q -c"),
+    ],
+)
+def test_names_that_people_try_are_understood(command: str, args: str, meant: str) -> None:
+    assert parse(command, *shlex.split(args)) == parse(command, *shlex.split(meant))
+
+
+def test_aliases_mean_options_that_exist() -> None:
+    options = {name for command in COMMANDS for param in load_command(command).params for name in param.opts}
+    assert {*ALIASES.values()} - {"--prompt"} <= options
+    assert not ALIASES.keys() & options
+
+
+# -- mistakes ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("args", "sentence"),
+    [
+        ("generate", "Missing argument 'PROMPT': try antislop generate --help"),
+        ("generate --prompt", "Missing argument 'PROMPT': try antislop generate --help"),
+        ("dataset x", "Missing option '--out' / '-o': try antislop dataset --help"),
+        ("generate x y", "Got unexpected extra argument(s) (y): try antislop generate --help"),
+        ("generate x --qqq", "No such option: --qqq: try antislop generate --help"),
+        ("generate x --top-k abc", "'--top-k' is 'abc', but should be a valid integer"),
+        ("generate x --temperature 200", "'--temperature' is '200', but should be less than or equal to 100"),
+        (
+            "generate x --dtype int8",
+            "'--dtype' is 'int8', but should be one of 'auto', 'float32', 'bfloat16', 'float16'",
+        ),
+    ],
+)
+def test_a_mistake_is_quoted_or_leads_to_the_help(args: str, sentence: str) -> None:
+    assert invoke(*args.split()).stderr == f"antislop: {sentence}\n"
+
+
+# -- files of settings ------------------------------------------------------------------------------------------------
+
+
+def write(text: str) -> str:
+    Path("settings.yaml").write_text(text, encoding="utf-8")
+    return "settings.yaml"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_file_of_settings_means_the_same_as_the_options() -> None:
+    file = write(
+        "prompt: The old\nmax_new_tokens: 5\nban: [cat, a *]\nstop: .\nno-bans: yes\nchat: false\ndry-base: 1.5e0\n"
+        "revision: 0123\nchat-template-kwargs: {think: false, depth: 2}"
+    )
+    args = ("--max-new-tokens", "5", "--ban", "cat", "--ban", "a *", "--stop", ".", "--no-bans", "--dry-base", "1.5")
+    rest = ("--revision", "0123", "--chat-template-kwargs", '{"think": false, "depth": 2}', "The old")
+    read = parse("generate", "--config", file)
+    assert read == parse("generate", *args, *rest) | {"config": Path(file)}
+
+
+def test_the_command_line_overrides_a_file_of_settings() -> None:
+    file = write("prompt: The old\nseed: 5\nban: [cat]\nno-bans: true\n")
+    values = parse("generate", "One", "--seed", "6", "--ban", "dog", "--config", file)
+    assert [values[name] for name in ("prompt", "seed", "ban", "no_bans")] == ["One", 6, ["dog"], True]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("seed: 1\ntop_n: 2", "settings.yaml:2: there is no option 'top-n': did you mean top-p?"),
+        ("max-tokens: 2", "settings.yaml:1: there is no option 'max-tokens': did you mean max-new-tokens?"),
+        ("zzz: 2", "settings.yaml:1: there is no option 'zzz': --help lists them"),
+        ("config: a", "settings.yaml:1: there is no option 'config': "),
+        ("seed: 1\nseed: 2", "settings.yaml:2: seed comes twice: leave one out"),
+        ("seed: 1\ntop-k: abc", "settings.yaml:2: '--top-k' is 'abc', but should be a valid integer"),
+        ("greedy: maybe", "settings.yaml:1: '--greedy' is 'maybe', but should be a valid boolean"),
+        ("seed: [1, 2]", "settings.yaml:1: seed takes one value, and a list came: leave one"),
+        ("ban: [[a]]", "settings.yaml:1: ban takes one value, and a list came: leave one"),
+        ("seed:", "settings.yaml:1: seed has no value: write one, or leave the line out"),
+        ("seed: {", "settings.yaml:1: not YAML (expected the node content, but found '<stream end>'): write a line"),
+        ("seed: \x00", "settings.yaml:1: not YAML (unacceptable character #x0000"),
+        ("- seed", "settings.yaml: contains no settings: write a line name: value for each option"),
+        ("", "settings.yaml: contains no settings: "),
+        ("temperature: 0", "the temperature is 0, but must be above it"),
+    ],
+)
+def test_a_file_of_settings_that_can_not_be_used_is_refused_with_its_line(text: str, sentence: str) -> None:
+    assert_refused(invoke("generate", "x", "--config", write(text)), sentence)
+
+
+def test_a_missing_file_of_settings_is_refused() -> None:
+    assert_refused(invoke("scan", "x", "--config", "no.yaml"), "no.yaml: can't be read (No such file or directory)")
+
+
+def test_a_data_set_is_a_file_and_its_journal_compares_the_resolved_settings() -> None:
+    Path("prompts.txt").write_text("The old house\n", encoding="utf-8")
+    file = write("prompts: prompts.txt\nout: out.jsonl\nmax-new-tokens: 8\nseed: 3\n")
+    assert invoke("dataset", "--config", file).exit_code == 0
+    (record,) = map(json.loads, Path("out.jsonl").read_text(encoding="utf-8").splitlines())
+    assert record["prompt"] == "The old house"
+    again = invoke("dataset", "prompts.txt", "-o", "out.jsonl", *SHORT, "--seed", "3")
+    assert (again.exit_code, "resuming: 1 record exists already" in again.stderr) == (0, True)
+    other = invoke("dataset", "--config", file, "--seed", "4")
+    assert_refused(other, "out.jsonl was made with seed=3, and this run has seed=4")
+    Path("other.yaml").write_text(
+        Path(file).read_text(encoding="utf-8").replace("seed: 3", "seed: 5"), encoding="utf-8"
+    )
+    assert_refused(invoke("dataset", "--config", "other.yaml"), "was made with seed=3, and this run has seed=5")
