@@ -219,7 +219,7 @@ def draw_plot(ends: Mapping[str, Mapping[float, Mapping[str, float]]], path: Pat
             bars = panel.barh(places, values, height=height, color=COLORS[temperature], label=label)
             panel.bar_label(bars, [f"{value:.0f} %" for value in values], padding=3, fontsize=8)
         panel.set_yticks([number - 0.2 for number in range(len(by_arm))], [ARMS[arm].label for arm in reversed(by_arm)])
-        panel.set_title(f"texts that end in a loop, {name}", fontsize=9)
+        panel.set_title(f"texts that end in copies of a passage, {name}", fontsize=9)
         panel.margins(x=0.15)
         panel.spines[["top", "right", "bottom"]].set_visible(False)
         panel.tick_params(bottom=False, labelbottom=False, left=False)
