@@ -21,6 +21,7 @@ from antislop.errors import BanError, InputError
 from antislop.hf.batching import complete_in_flight
 from antislop.hf.calls import Call, CallInput, PromptInput, add_stop_strings, call_generate, encode, prepare_call
 from antislop.hf.compiled_bans import CompiledBans, CompiledLists
+from antislop.hf.endings import name_forced
 from antislop.hf.model import device_of
 from antislop.hf.preparation import prepare_row, prepare_run
 from antislop.hf.private import arguments_of_generate
@@ -119,7 +120,7 @@ class AntiSlop:
         if bans is None and not (banned_strings or banned_regex):
             raise BanError("nothing is banned: give a list, banned_strings or banned_regex, or [] to ban nothing")
         self._bans = combine_bans(
-            read_bans([] if bans is None else bans),
+            name_forced(read_bans([] if bans is None else bans), tokenizer),
             strings=banned_strings,
             patterns=banned_regex,
             exempt=exempt,

@@ -53,7 +53,15 @@ from antislop.hf.pretrained import ModelSpec, load_model
 from antislop.lists.ban_list import BanList
 from antislop.matching.bans import drop_overlaps
 from antislop.records.chats import check_variables, render_chat
-from antislop.trace.console import ConsoleWriter, describe_conceded, list_bans, save_svg, summarize, to_rich
+from antislop.trace.console import (
+    ConsoleWriter,
+    describe_conceded,
+    describe_endings,
+    list_bans,
+    save_svg,
+    summarize,
+    to_rich,
+)
 from antislop.trace.events import Event, Settled, mark_conceded
 from antislop.trace.report import Report
 from antislop.trace.text_pieces import TextPiece, TextPieces
@@ -147,6 +155,8 @@ def generate(
         say(f"withdrawn for {withdrawn}")
     if conceded := describe_conceded(runs[-1].report):
         say(conceded)
+    if endings := describe_endings(runs[-1].report):
+        say(endings)
     if task.grammar is not None and runs[-1].tokens >= text.max_new_tokens:
         warn(f"the text was cut at {text.max_new_tokens} tokens, maybe inside of the grammar: raise --max-new-tokens")
     which = f"{_TITLES[1]}: " if output.compare else ""

@@ -167,7 +167,8 @@
     }
     describe() {
       const usage = this.usage, own = usage?.antislop, seed = ` Seed ${this.settings.seed}.`;
-      const end = this.reason === "length" ? "The limit of tokens was reached" : "The model ended the text";
+      const ends = { length: "The limit of tokens was reached", repetition: "The text ended because it repeated itself" };
+      const end = ends[this.reason] ?? "The model ended the text";
       if (!own) return `${end}.${seed}`;
       const conceded = own.conceded ? `, ${count(own.conceded, "ban")} conceded` : "";
       const withdrawn = own.rewinds ? `${own.withdrawn_tokens.toLocaleString("en")} withdrawn in ${count(own.rewinds, "rewind")}` : "none withdrawn";

@@ -186,6 +186,7 @@ class RecordMakerBase(ABC):
             status="error" if completion.error is not None else "conceded" if conceded else "ok",
             error=None if completion.error is None else str(completion.error),
             response=completion.text,
+            reason=report.reason,
             **chat,
             **asked,
             prompt_tokens=prompt_tokens,

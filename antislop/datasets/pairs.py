@@ -17,7 +17,7 @@ from antislop.matching.bans import Ban
 from antislop.matching.folding import BOUNDARY, find_words, fold
 from antislop.metrics.segmentation import find_sentence_end
 from antislop.records.journal import Record
-from antislop.trace.events import Event, Rewound, Truncated
+from antislop.trace.events import Event, Forced, Rewound, Truncated
 from antislop.trace.traced_row import read_history
 
 LOOKBACK = 200
@@ -111,18 +111,19 @@ class PairDraft(NamedTuple):
 
 
 def find_corrections(events: Sequence[Event], tokens: Sequence[int]) -> Iterator[Correction]:
-    """Yield the rewinds of a run whose context is still part of its final tokens.
+    """Yield the rewinds of a run whose context is still part of its final tokens, unless a ban forced what follows.
 
     Several rewinds to one place give several corrections, with the same final text.
     """
     yielded = set[tuple[int, tuple[int, ...]]]()
+    forced = {event.violation.start for event in events if isinstance(event, Forced)}
     cuts = (event for event in events if isinstance(event, (Rewound, Truncated)))
     for event, attempt in zip(cuts, read_history(events).attempts, strict=True):
         if not isinstance(event, Rewound):
             continue
         place = event.length
         began_here = place == event.violation.start  # else the withdrawn text contains more than the ban
-        is_kept = attempt.is_on_path and place < len(tokens)
+        is_kept = attempt.is_on_path and place < len(tokens) and place not in forced
         is_new = (place, event.withdrawn) not in yielded
         if began_here and is_kept and is_new and tokens[place] != event.withdrawn[0]:
             yielded.add((place, event.withdrawn))

@@ -238,7 +238,7 @@ class ControllerSource(Source):
 
     def _add(self, token: int, drawn: Drawn, *, choice: int | None = None, state: State | None = None) -> bool:
         outcome: Outcome = self.add(token, drawn, choice=choice, state=state)
-        if outcome in ("rewound", "exhausted"):
+        if outcome not in ("stays", "done"):
             self._sampled = None
         self.end_if(outcome)
         return outcome == "stays"

@@ -23,8 +23,10 @@ ALSO_TRIED = 32
 LISTED_ALTERNATIVES = 16
 """Alternatives that a `Rewound` event lists."""
 
-Verdict: TypeAlias = Literal["stays", "rewound", "exhausted"]
-"""What becomes of a token. "exhausted": the text was cut before it and ends there."""
+Verdict: TypeAlias = Literal["stays", "rewound", "forced", "exhausted", "repetition"]
+"""What becomes of a token. "forced": the text was cut before it and goes on with what the ban forces. "exhausted",
+"repetition": it was cut and ends there.
+"""
 
 
 class Drawer(Protocol):
@@ -47,7 +49,11 @@ class Drawer(Protocol):
 
 
 class Judge:
-    """Judges the tokens of one row. constraint: what left no choice where the text was cut."""
+    """Judges the tokens of one row.
+
+    constraint: what left no choice where the text was cut.
+    ended_by: the violation whose ban said by its `then` what follows.
+    """
 
     def __init__(self, row: Row, source: Drawer) -> None:
         self._row = row
@@ -56,10 +62,11 @@ class Judge:
         self._policy = row.spec.policy
         self._draw_exactly: Callable[[], float] = partial(draw_uniform, row.spec.generator, dtype=torch.float64)
         self.constraint: str | None = None
+        self.ended_by: Violation | None = None
 
     def judge(self, token: int, violations: Sequence[Violation]) -> Verdict:
         """Judge the violations that `token` completes, which was drawn at the row's node."""
-        row = self._row
+        row, violations = self._row, self._raise_starts(violations)
         latest_start = self._find_latest_start(row.node)
         for violation in violations:
             if violation.start < row.settled:
@@ -71,19 +78,19 @@ class Judge:
                 row.events.append(Admitted(violation))
                 continue
             self._subtract(token, violation, violations, latest_start)
-            if target := self._find_target(violation, latest_start):
+            if self._may_try(violation, latest_start) and (target := self._find_target(violation, latest_start)):
                 target.rewinds += 1
                 part, withdrawn = self._find_part(violation), row.rewind(target.depth)
                 alternatives = target.list_alternatives(LISTED_ALTERNATIVES)
                 row.events.append(Rewound(target.depth, withdrawn, violation, alternatives, part))
                 return "rewound"
             constraint = self._source.find_constraint(row.node.back_to(violation.start))
-            if self._policy.on_exhausted == "raise":
+            ending = violation.ban.then or self._policy.on_exhausted
+            if ending == "raise":
                 raise Exhausted(_describe_exhaustion(violation, constraint))
-            if self._policy.on_exhausted == "stop":
-                self._cut_before(violation)
-                self.constraint = constraint
-                return "exhausted"
+            if ending != "concede":
+                self.constraint, self.ended_by = constraint, violation if violation.ban.then else None
+                return self._end_before(violation, forces=ending == "force")
             row.events.append(Conceded(violation, constraint))
         if self._policy.method != "token":
             # Subtract the mass now. Otherwise a later violation below this node would be weighted by the full
@@ -109,7 +116,7 @@ class Judge:
         # proportion to its probability times the weights of its bans. The mass that the ledger has subtracted belongs
         # to trials that would be rejected: without them, the accepted texts keep their shares.
         if self._policy.method == "text":
-            return 0
+            return self._row.floor
         choice = self.find_choice(node)  # a ban within certain tokens leads back to the draw before them
         return self._row.max_new_tokens if choice is None else choice.depth
 
@@ -155,7 +162,7 @@ class Judge:
             completed = after.violations
             if len(row.tokens) == row.max_new_tokens:
                 completed = in_order((*completed, *self._matcher.finish(after)))
-            self._subtract_known(other, completed, latest_start)
+            self._subtract_known(other, self._raise_starts(completed), latest_start)
 
     def _subtract_known(self, token: int, violations: Sequence[Violation], latest_start: int) -> bool:
         """Subtract all violations that a token would complete, if all probabilities since their starts are known.
@@ -167,6 +174,18 @@ class Judge:
             node.subtract(token, violations, latest_start=latest_start)
             return True
         return False
+
+    def _raise_starts(self, violations: Sequence[Violation]) -> Sequence[Violation]:
+        """Have bans that began before the end of a forced text lead back to that end."""
+        floor = self._row.floor
+        return [each._replace(start=max(each.start, floor)) for each in violations] if floor else violations
+
+    def _may_try(self, violation: Violation, latest_start: int) -> bool:
+        """Count a try of a ban that has an ending, where it leads back to; return whether one was left."""
+        ban, place = violation.ban, self._row.node.back_to(min(violation.start, latest_start))
+        if ban.then:
+            place.tries[ban] = place.tries.get(ban, 0) + 1
+        return not ban.then or place.tries[ban] <= ban.tries
 
     def _find_target(self, violation: Violation, latest_start: int) -> Node | None:
         row, policy = self._row, self._policy
@@ -189,7 +208,7 @@ class Judge:
         row = self._row
         while not self._source.has_choice(node, avoided=avoided):
             before = node.depth - 1  # a splice or a cut may lead from a greater depth: then resume before it
-            if node.parent is None or before < 0 or row.state.back_to(before).earliest_start < row.settled:
+            if node.parent is None or before < row.floor or row.state.back_to(before).earliest_start < row.settled:
                 return None
             node.parent.exclude(node.token, start=before)
             node.parent.propagate()
@@ -205,13 +224,22 @@ class Judge:
         ended = {(other.ban, other.start) for other in self._matcher.finish(before)}
         return self._row.node if (violation.ban, violation.start) in ended else None
 
-    def _cut_before(self, violation: Violation) -> None:
+    def _end_before(self, violation: Violation, *, forces: bool) -> Verdict:
+        row, floor = self._row, self._row.floor
+        if forces and violation.ban.force in row.spec.forced and not 0 < floor == violation.start:
+            part = self._find_part(violation)
+            row.events.append(Rewound(violation.start, row.rewind(violation.start), violation, part=part))
+            return "forced"
+        self.cut_before(violation)
+        return "repetition" if violation.ban.then and violation.ban.pattern.is_repetition else "exhausted"
+
+    def cut_before(self, violation: Violation) -> None:
         """Rewind the text to before a violation, and before any ban that ending there would complete."""
         row, violations = self._row, [violation]
         while violations:
             first, part = violations[0], self._find_part(violations[0])
             row.events.append(Rewound(first.start, row.rewind(first.start), first, part=part))
-            violations = list(self._matcher.finish(row.state))
+            violations = list(self._raise_starts(self._matcher.finish(row.state)))
 
     def _find_part(self, violation: Violation) -> str | None:
         return self._matcher.find_part(self._row.state.back_to(violation.start))

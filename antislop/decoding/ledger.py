@@ -18,6 +18,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from antislop.matching.bans import Ban
 from antislop.matching.token_matcher import Violation
 
 
@@ -78,10 +79,11 @@ class Node:
 
     table: the distribution of the next token; None before a forward pass has reached the node.
     rewinds: how often a violation has led back here.
+    tries: how often a violation of each ban that has an ending began here.
     memory: whatever the source of the tokens keeps here.
     """
 
-    __slots__ = ("_subtracted", "children", "depth", "memory", "parent", "rewinds", "table", "token")
+    __slots__ = ("_subtracted", "children", "depth", "memory", "parent", "rewinds", "table", "token", "tries")
 
     def __init__(self, parent: Node | None = None, token: int = -1, depth: int | None = None) -> None:
         self.parent = parent
@@ -90,6 +92,7 @@ class Node:
         self.children: dict[int, Node] = {}
         self.table: Table | None = None
         self.rewinds = 0
+        self.tries: dict[Ban, int] = {}
         self.memory: object = None
         self._subtracted: dict[int, Subtracted] = {}
 
@@ -234,7 +237,7 @@ class Node:
         """Start anew with another table: nothing is subtracted here, and nothing is known below."""
         self.drop_children()
         self._subtracted.clear()
-        self.table, self.rewinds = table, 0
+        self.table, self.rewinds, self.tries = table, 0, {}
         if self.parent is not None:
             self.propagate()
 
@@ -298,7 +301,7 @@ class Node:
     def _copy_under(self, parent: Node | None) -> Node:
         node = Node(parent, self.token, self.depth)
         node.table = None if self.table is None else self.table.copy()
-        node.rewinds, node.memory = self.rewinds, copy.copy(self.memory)
+        node.rewinds, node.tries, node.memory = self.rewinds, dict(self.tries), copy.copy(self.memory)
         node._subtracted = {token: entry.copy() for token, entry in self._subtracted.items()}
         if parent is not None:
             parent.children[self.token] = node

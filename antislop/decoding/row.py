@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
 import torch
@@ -102,6 +102,7 @@ class RowSpec:
     keep_scores: keep logits and scores of the kept tokens.
     alternatives: likely tokens that are recorded with each draw; None if draws are not described.
     max_forks: how many texts the controller may continue at a time.
+    forced: the tokens of the texts that bans force.
     """
 
     prompt: Tensor
@@ -116,6 +117,7 @@ class RowSpec:
     alternatives: int | None = None
     controller: Controller | None = None
     max_forks: int = 1
+    forced: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
 
 class Row:
@@ -135,6 +137,7 @@ class Row:
     root: the number of the text that this one was forked from, or its own.
     index: of the row in its batch.
     reported: tokens that a controller has seen, and that were not rewritten since.
+    floor: length of the text up to the end of what a ban has forced; no ban rewinds below it.
     withdrawn_count: how many tokens bans have withdrawn.
     events: since they were last read.
     history: shared by the rows of a batch.
@@ -157,6 +160,7 @@ class Row:
         self.draft = NO_DRAFT
         self.unchanged = 0
         self.reported = 0
+        self.floor = 0
         self._node: Node | None = None  # while nothing is open
         self._tables: dict[int, Callable[[], Table]] = {}  # by position: make tables of unsettled tokens
         self._passed = 0  # how many tokens the node, once there is one, follows
@@ -325,6 +329,7 @@ class Row:
         self.state = self.state.back_to(length)
         self.unchanged = min(self.unchanged, length)
         self.reported = min(self.reported, length)
+        self.floor = self.floor if length >= self.floor else 0  # a criterion has ended the text within what was forced
         self._written = min(self._written, length)
         self.withdrawn_count += len(withdrawn)
         self.draft = self.draft._replace(proposals=None)  # each proposal may be used for one draw only

@@ -22,7 +22,7 @@ from antislop.decoding.row import NO_DRAFT, Row
 from antislop.decoding.tables import CertainTable, DenseTable, LogitsBatch, find_dense
 from antislop.matching.bans import Ban
 from antislop.matching.token_matcher import State
-from antislop.trace.events import Drafted, Drawn, Finished, Reason, Rewound, Settled, TimedOut, Truncated
+from antislop.trace.events import Drafted, Drawn, Finished, Forced, Reason, Rewound, Settled, TimedOut, Truncated
 
 Outcome: TypeAlias = Verdict | Literal["done"]
 """The judge's verdict on a token that was added, or: the text has reached its end."""
@@ -120,8 +120,9 @@ class Source:
         row.node.drop_children()
         if self._reason != "failed":  # then its logits are described
             row.node = Node(depth=len(row.tokens))
-        constraint = self.judge.constraint if self._reason == "exhausted" else None
-        row.events.append(Finished(self._reason, row.matcher_seconds, constraint))
+        is_cut = self._reason in ("exhausted", "repetition")
+        constraint, violation = (self.judge.constraint, self.judge.ended_by) if is_cut else (None, None)
+        row.events.append(Finished(self._reason, row.matcher_seconds, constraint, violation))
 
     # -- what sources share
 
@@ -156,8 +157,38 @@ class Source:
         return "stays"
 
     def end_if(self, outcome: Outcome) -> None:
-        if outcome in ("done", "exhausted"):
-            self.end("done" if outcome == "done" else "exhausted")
+        match outcome:
+            case "forced":
+                self._write_forced()
+            case "done" | "exhausted" | "repetition":
+                self.end(outcome)
+            case "stays" | "rewound":
+                pass
+
+    def _write_forced(self) -> None:
+        """Write the tokens that a ban forces; end the text before them if they complete a ban."""
+        row, violation, start = self.row, self.judge.ended_by, len(self.row.tokens)
+        assert violation is not None, "a ban forces tokens"
+        tokens, is_done = row.spec.forced[violation.ban.force], False
+        for place, token in enumerate(tokens):
+            row.append(token, row.feed(row.state, token))
+            row.events.append(Drawn.plain(token))
+            row.node = row.node.child(token)
+            is_done = row.spec.settings.is_done(row)
+            is_last = is_done or place == len(tokens) - 1
+            completed = row.state.violations or (is_last and row.spec.matcher.finish(row.state))
+            if completed:
+                self.judge.cut_before(completed[0]._replace(start=start))
+                self.end("repetition" if violation.ban.pattern.is_repetition else "exhausted")
+                return
+            if is_done:
+                break
+        row.floor = len(row.tokens)
+        row.events.append(Forced(row.floor - start, violation))
+        if is_done:
+            self.end("done")
+        elif self._is_lockstep:
+            row.is_waiting = True
 
     def end(self, reason: Reason) -> None:
         """End the text here; in step with others, once these can't change that any more."""

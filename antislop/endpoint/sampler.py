@@ -298,6 +298,7 @@ class EndpointSampler:
             ),
             max_new_tokens=settings.max_new_tokens,
             generator=torch.Generator().manual_seed(request.seed),
+            forced=request.bans.forced,
         )
         end_token = self._end_tokens[0] if self._end_tokens else None
         special = self._bans.vocabulary.breaks

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from transformers import PreTrainedTokenizerBase
 
 from antislop.decoding.drafts import PhraseDrafter
+from antislop.hf.endings import encode_forced, name_forced
 from antislop.hf.vocabulary import Vocabulary, encode_after
 from antislop.lists.ban_list import BanList, Bans, combine_bans, read_bans
 from antislop.matching.scopes import Scope
@@ -22,7 +23,8 @@ LISTS_KEPT = 64
 class CompiledBans:
     """Bans and the matcher for them; compared and hashed by identity, since lists are long.
 
-    The options mean the same as `AntiSlop`'s.
+    forced: the tokens of the texts that bans force.
+    The other options mean the same as `AntiSlop`'s.
     """
 
     bans: BanList
@@ -33,6 +35,7 @@ class CompiledBans:
     scopes: tuple[Scope, ...] = ()
     prompt_lookback: bool = True
     exempt_prompt: bool = False
+    forced: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     @classmethod
     def compile(
@@ -46,12 +49,24 @@ class CompiledBans:
         exempt_prompt: bool = False,
     ) -> CompiledBans:
         vocabulary = Vocabulary.of(tokenizer)
-        matcher = Matcher(bans, vocabulary)
-        return cls(bans, tokenizer, vocabulary, matcher, tuple(exempt), tuple(scopes), prompt_lookback, exempt_prompt)
+        bans = name_forced(bans, tokenizer)
+        return cls(
+            bans,
+            tokenizer,
+            vocabulary,
+            Matcher(bans, vocabulary),
+            tuple(exempt),
+            tuple(scopes),
+            prompt_lookback,
+            exempt_prompt,
+            encode_forced(bans, tokenizer, vocabulary),
+        )
 
     def with_bans(self, bans: Bans) -> CompiledBans:
-        combined = combine_bans(read_bans(bans), exempt=self.exempt, scopes=self.scopes)
-        return replace(self, bans=combined, matcher=Matcher(combined, self.vocabulary))
+        named = name_forced(read_bans(bans), self.tokenizer)
+        combined = combine_bans(named, exempt=self.exempt, scopes=self.scopes)
+        forced = encode_forced(combined, self.tokenizer, self.vocabulary)
+        return replace(self, bans=combined, matcher=Matcher(combined, self.vocabulary), forced=forced)
 
     def read_prompt(self, ids: Sequence[int]) -> State:
         return self.matcher.start(ids, lookback=self.prompt_lookback, exempt_prompt=self.exempt_prompt)

@@ -15,7 +15,7 @@ from antislop.decoding.policy import Policy
 from antislop.decoding.protocols import RewindableCache, SharingCache
 from antislop.decoding.row import Drafter, RowSpec, begin_rows
 from antislop.errors import InputError
-from antislop.grammar.grammar import adapt_processor
+from antislop.grammar.grammar import Grammar, adapt_processor
 from antislop.hf.assisted import AssistantDrafter, make_assistant_drafter
 from antislop.hf.calls import Call
 from antislop.hf.compiled_bans import CompiledBans
@@ -117,7 +117,7 @@ def _make_specs(
 ) -> list[RowSpec]:
     if call.asks_for_drafts:
         drafters = [*drafters, make_assistant_drafter(call, bans.tokenizer)]
-    processors = (each if is_stateless(each) else adapt_processor(each) for each in call.logits_processor)
+    processors = [each if is_stateless(each) else adapt_processor(each) for each in call.logits_processor]
     settings = Settings(
         logits_processor=LogitsProcessorList(processors),
         stopping_criteria=call.stopping_criteria,
@@ -128,6 +128,15 @@ def _make_specs(
         shares_criteria="stopping_criteria" in shared,
     )
     keeps = call.config.return_dict_in_generate and (call.config.output_scores or call.config.output_logits)
+    has_grammar = any(isinstance(each, Grammar) for each in processors)
+    forced = {} if has_grammar else bans.forced  # which a grammar may not allow: then the text stops
+    if forced and keeps:
+        raise InputError("a ban has then='force', and forced tokens have no scores: leave output_scores and logits out")
+    if forced and settings.is_lockstep and call.rows > 1:
+        raise InputError(
+            "the stopping criteria or processors see the rows of the batch in step, and then='force' moves each by "
+            "itself: pass one prompt at a time, or choose then='stop'"
+        )
     return [
         RowSpec(
             prompt=call.input_ids[place : place + 1],
@@ -138,6 +147,7 @@ def _make_specs(
             max_new_tokens=call.max_new_tokens,
             drafter=FirstDrafter(drafters) if len(drafters) > 1 else next(iter(drafters), None),
             keep_scores=bool(keeps),
+            forced=forced,
         )
         for place in range(call.rows)
     ]
@@ -149,6 +159,8 @@ def _refuse_control(control: Control, specs: Sequence[RowSpec], cache: Rewindabl
         raise InputError(f"a controller needs method='exact', and the sampler has method={spec.policy.method!r}")
     if spec.drafter is not None:
         raise InputError("a controller decides each step, so nothing is drafted: leave out draft_bans and assistants")
+    if spec.forced:
+        raise InputError("a controller decides each step, and a ban has then='force': choose then='stop' instead")
     if spec.keep_scores:
         raise InputError("forced tokens have no scores: leave out output_scores and output_logits with a controller")
     if isinstance(spec.settings, Settings) and spec.settings.is_lockstep:

@@ -300,9 +300,8 @@ class ConcessionWarner:
             return
         self._has_warned = True
         violation = event.violation
-        cause = (
-            f"{event.constrained_by} rules out all else" if event.constrained_by else "nothing else was left to write"
-        )
+        spent = "its tries were used up" if violation.ban.then else "nothing else was left to write"
+        cause = f"{event.constrained_by} rules out all else" if event.constrained_by else spent
         warnings.warn(
             f"the banned {violation.ban.text!r} was let through at token {violation.start}, since {cause}: "
             "report.conceded and Completion.conceded count such places, of which this is the sampler's "

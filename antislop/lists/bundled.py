@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from antislop.data import FOLDER
 from antislop.errors import BanError
@@ -11,6 +11,11 @@ from antislop.files import read_json
 from antislop.lists.ban_list import BanList
 from antislop.matching.bans import Ban
 from antislop.matching.scopes import Scope
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from antislop.matching.options import LoopOptions
 
 
 @cache
@@ -99,13 +104,15 @@ def dashes() -> BanList:
     return BanList(bans, source="dashes")
 
 
-def loops() -> BanList:
+def loops(**options: Unpack[LoopOptions]) -> BanList:
     """Return `Ban.loop()` as a list to add to others.
+
+    options: of `Ban.loop`; then="stop" for instance ends a text that goes on looping after `tries` rewinds to a place.
 
     >>> [match[1:] for match in loops().find("He ran to the door. " * 3)]
     [(20, 60)]
     """
-    return BanList([Ban.loop()], source="loops")
+    return BanList([Ban.loop(**options)], source="loops")
 
 
 def repeats() -> BanList:

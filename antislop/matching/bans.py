@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from antislop.errors import BanError
+from antislop.matching.options import Ending
 from antislop.matching.patterns.pattern import MAX_SPAN, WILDCARD_GAP, Pattern, check_number, find_options, is_visible
 from antislop.matching.patterns.phrase import Phrase, read_phrase
 from antislop.matching.scopes import Scope
@@ -14,7 +15,9 @@ from antislop.matching.scopes import Scope
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from antislop.matching.options import CommonOptions, LetterOptions, PatternOptions, RepeatOf
+    from antislop.matching.options import CommonOptions, LetterOptions, PhraseOptions, RepeatOf
+
+TRIES = 3
 
 
 @dataclass(frozen=True, slots=True, repr=False, init=False)
@@ -27,6 +30,12 @@ class Ban:
     scopes: all of these must hold where the ban applies; everywhere by default.
     from_token: index of the first generated token, from 0, in which the ban may begin.
     at_most: number of free occurrences in any `per_words` words, or in the whole text if that is 0.
+    then: how it ends where the ban has led back `tries` times to one place, and is completed from there once more.
+        "stop": the text ends there. "force": it goes on from there with `force`. "concede": the ban stays in
+        the text. Without it, the sampler's `max_rewinds` and `on_exhausted` apply.
+    tries: rewinds to one place that this ban may cause before `then` follows.
+    force: what is written there with then="force". Without it, the end of the model's thoughts, by its response
+        template; outside of thoughts the text then stops.
     count: how often the phrase was counted somewhere: a rank for `BanList.top`.
     options: of the pattern. For a phrase, case_sensitive=True compares letters as they are, and edges="anywhere" lets
         letters and digits touch it ("cat" in "category").
@@ -46,6 +55,9 @@ class Ban:
     from_token: int = 0
     at_most: int = 0
     per_words: int = 0
+    then: Ending = ""
+    tries: int = TRIES
+    force: str = ""
     count: int | None = field(default=None, compare=False)
 
     def __init__(
@@ -58,9 +70,12 @@ class Ban:
         from_token: int = 0,
         at_most: int = 0,
         per_words: int = 0,
-        count: int | None = None,
-        **options: Unpack[PatternOptions],
+        then: Ending = "",
+        tries: int = TRIES,
+        force: str = "",
+        **options: Unpack[PhraseOptions],
     ) -> None:
+        count = options.pop("count", None)
         if not isinstance(pattern, Pattern):
             kind, text = read_phrase(pattern)
             pattern = kind.build(text, **options) if options or kind is not Phrase else Phrase(text)
@@ -72,8 +87,13 @@ class Ban:
         assign(self, "from_token", from_token)
         assign(self, "at_most", at_most)
         assign(self, "per_words", per_words)
+        assign(self, "then", then)
+        assign(self, "tries", tries)
+        assign(self, "force", force)
         assign(self, "count", count)
         self._check_numbers()
+        if (then, tries, force) != ("", TRIES, ""):
+            self._check_ending()
         assign(self, "exempt", _check_exempt(self.text, exempt) if exempt != () else ())
         assign(self, "scopes", _check_scopes(self.text, scopes) if scopes != () else ())
         if not pattern.occurs_in_text and (self.exempt or self.scopes or self.at_most):
@@ -186,15 +206,17 @@ class Ban:
         return cls(Repeat("", words, of), **options)
 
     @classmethod
-    def tokens(cls, token_ids: Sequence[int], *, weight: float = 0.0, count: int | None = None) -> Ban:
+    def tokens(cls, token_ids: Sequence[int], **options: Unpack[CommonOptions]) -> Ban:
         """Forbid a sequence of token ids, whatever its text: other tokens with the same text stay allowed.
+
+        options: the other arguments of `Ban`, except those that need a text: exempt, scopes and at_most.
 
         >>> Ban.tokens([5, 17])
         Ban.tokens([5, 17])
         """
         from antislop.matching.patterns.tokens import Tokens, join_ids
 
-        return cls(Tokens(join_ids(token_ids)), weight, count=count)
+        return cls(Tokens(join_ids(token_ids)), **options)
 
     if TYPE_CHECKING:  # without a method of its own here, mypy takes `"a phrase" in bans` for a mistake
 
@@ -230,10 +252,21 @@ class Ban:
                 "a number from 0.0 (never) to 1.0 (as often as before)"
             )
         check_number("count", self.text, 0 if self.count is None else self.count)
-        for name in ("from_token", "at_most", "per_words"):
+        for name in ("from_token", "at_most", "per_words", "tries"):
             check_number(name, self.text, getattr(self, name))
         if self.per_words and not self.at_most:
             raise BanError(f"per_words of {self.text!r} needs at_most: say how many occurrences are free there")
+
+    def _check_ending(self) -> None:
+        if self.then not in get_args(Ending):
+            endings = ", ".join(map(repr, get_args(Ending)[1:]))
+            raise BanError(f"then of {self.text!r} is {self.then!r}; it is one of {endings}")
+        if not isinstance(self.force, str):
+            raise BanError(f"force of {self.text!r} is {self.force!r}; the text to write there was expected")
+        if self.tries != TRIES and not self.then:
+            raise BanError(f"tries of {self.text!r} needs then: say what follows, then='stop' for instance")
+        if self.force and self.then != "force":
+            raise BanError(f"force of {self.text!r} needs then='force': pass that, or leave it out")
 
 
 BAN_OPTIONS: dict[str, Any] = {option.name: option.default for option in fields(Ban)[1:]}
@@ -289,11 +322,11 @@ def drop_overlaps(matches: Iterable[Match], *, begin: int = 0) -> list[Match]:
 
 
 def distinct(bans: Iterable[Ban]) -> list[Ban]:
-    """Return one ban for each key, with the smallest weight, in order."""
+    """Return one ban for each key, with the smallest weight, and an ending if one of these has one, in order."""
     kept: dict[Hashable, Ban] = {}
     for ban in bans:
         key = ban.key
         rival = kept.setdefault(key, ban)
-        if ban.weight < rival.weight:
+        if (ban.weight, not ban.then) < (rival.weight, not rival.then):
             kept[key] = ban
     return list(kept.values())

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, TypedDict
+from typing import Literal, TypeAlias, TypedDict
 
 from antislop.matching.folding import Edges
 from antislop.matching.scopes import Scope
 
 RepeatOf = Literal["text", "prompt", "both"]
 """Where the words of a repeat stand already: in what was written so far, in the prompt, or in either."""
+
+Ending: TypeAlias = Literal["", "stop", "force", "concede"]
+"""What follows where a ban has used up its tries; nothing of its own if empty."""
 
 
 class CommonOptions(TypedDict, total=False):
@@ -21,6 +24,9 @@ class CommonOptions(TypedDict, total=False):
     from_token: int
     at_most: int
     per_words: int
+    then: Ending
+    tries: int
+    force: str
     count: int | None
 
 
@@ -28,6 +34,15 @@ class LetterOptions(CommonOptions, total=False):
     """Those of kinds that compare letters, too."""
 
     case_sensitive: bool
+
+
+class LoopOptions(CommonOptions, total=False):
+    """The arguments of `Ban.loop`."""
+
+    copies: int
+    min_length: int
+    max_passage: int
+    similarity: int
 
 
 class PatternOptions(TypedDict, total=False):
@@ -44,3 +59,9 @@ class PatternOptions(TypedDict, total=False):
     similarity: int
     words: int
     of: RepeatOf
+
+
+class PhraseOptions(PatternOptions, total=False):
+    """What `Ban` takes beside the arguments that it names."""
+
+    count: int | None

@@ -15,7 +15,7 @@ from antislop.trace.events import Event, Rewound, TokenChoice, Truncated
 from antislop.trace.report import Report
 from antislop.trace.text_pieces import END, WrittenText, WrittenToken, find_spans
 
-FinishReason = Literal["stop", "length"]
+FinishReason = Literal["stop", "length", "repetition"]
 
 
 class SettledToken(NamedTuple):
@@ -149,6 +149,8 @@ class ChunkMaker:
         chunk = self._release(hold=False) or AnswerChunk()
         if chunk.finish_reason:
             return chunk
+        if self.report.reason == "repetition":
+            return replace(chunk, finish_reason="repetition")
         is_full = self.kept >= self.max_new_tokens and self._last_token not in self.end_tokens
         return replace(chunk, finish_reason="length" if is_full else "stop")
 

@@ -5,6 +5,7 @@ from .events import (
     Drafted as Drafted,
     Drawn as Drawn,
     Finished as Finished,
+    Forced as Forced,
     Forked as Forked,
     Forwarded as Forwarded,
     Rewound as Rewound,

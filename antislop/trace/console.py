@@ -10,6 +10,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
 from rich.console import CONSOLE_SVG_FORMAT, Console  # type: ignore[attr-defined]  # rich documents this name
@@ -21,6 +22,9 @@ from antislop.files import replace_text
 from antislop.trace.events import Conceded, Rewound
 from antislop.trace.report import Report
 from antislop.trace.text_pieces import PieceKind, TextPiece
+
+if TYPE_CHECKING:
+    from antislop.matching.token_matcher import Violation
 
 STYLES: dict[PieceKind, str] = {
     "prompt": "dim",
@@ -161,7 +165,11 @@ def list_bans(report: Report, kind: type[Rewound | Conceded] = Rewound) -> str:
     >>> list_bans(Report(events=[Rewound(3, (8,), Violation(Ban("cat"), 3, 3))] * 2))
     "'cat' (2)"
     """
-    counts = Counter(event.violation.ban.text for event in report.events if isinstance(event, kind))
+    return _count_bans([event.violation for event in report.events if isinstance(event, kind)])
+
+
+def _count_bans(violations: Iterable[Violation]) -> str:
+    counts = Counter(violation.ban.text for violation in violations)
     shown = ((make_visible(repr(phrase)), count) for phrase, count in counts.most_common())
     return ", ".join(f"{phrase} ({count:,})" if count > 1 else phrase for phrase, count in shown)
 
@@ -182,6 +190,22 @@ def describe_conceded(report: Report) -> str:
         why = "every continuation was banned" if cause is None else f"{cause} rules out all else"
         parts.append(f"since {why}: {bans}")
     return f"conceded, {'; '.join(parts)}" if parts else ""
+
+
+def describe_endings(report: Report) -> str:
+    """Return what followed where bans had used up their tries, "" if none had.
+
+    >>> from antislop import Ban
+    >>> from antislop.matching.token_matcher import Violation
+    >>> from antislop.trace.events import Finished
+    >>> ended = Violation(Ban.loop(then="stop"), 3, 8)
+    >>> describe_endings(Report.of([Finished("repetition", 0.0, None, ended)]))
+    "the text ended because it repeated itself: 'a passage 3 times in a row'"
+    """
+    forced, ended = report.endings[: report.forced], report.endings[report.forced :]
+    why = "it repeated itself" if report.reason == "repetition" else "a ban had used up its tries"
+    parts = [("text was forced in the place of", forced), (f"the text ended because {why}:", ended)]
+    return "; ".join(f"{what} {_count_bans(each)}" for what, each in parts if each)
 
 
 def save_svg(text: Text, path: str | os.PathLike[str], *, width: int = 88) -> None:

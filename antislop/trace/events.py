@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 SHARED = 1 << 13
 """Maximum events of each kind that texts share, 5 MB in all: most events equal an earlier one."""
 
-Reason = Literal["done", "exhausted", "failed"]
+Reason = Literal["done", "exhausted", "repetition", "failed"]
 
 
 class ConcededWarning(RuntimeWarning):
@@ -129,6 +129,14 @@ class Conceded:
 
 
 @dataclass(frozen=True, slots=True)
+class Forced:
+    """A ban used up its tries, and the latest `length` tokens were written in its place, as its `then` says."""
+
+    length: int
+    violation: Violation
+
+
+@dataclass(frozen=True, slots=True)
 class TimedOut:
     """A regex took too long, here or in an earlier text, and is no longer searched for."""
 
@@ -152,18 +160,32 @@ class Settled:
 class Finished:
     """The text ends.
 
-    reason: "done": a stopping criterion is met; "exhausted": every continuation is banned; "failed": the model returned
-        no probabilities to draw from.
+    reason: "done": a stopping criterion is met; "exhausted": every continuation is banned, or the tries of a ban with
+        then="stop" are used up; "repetition": the same for one that finds repeated text, such as a loop; "failed": the
+        model returned no probabilities to draw from.
     constrained_by: if the text is exhausted, as in `Conceded`.
+    violation: of the ban whose `then` ended the text, if one did.
     """
 
     reason: Reason
     matcher_seconds: float
     constrained_by: str | None = None
+    violation: Violation | None = None
 
 
 Event: TypeAlias = (
-    Forwarded | Drafted | Drawn | Rewound | Truncated | Forked | Admitted | Conceded | TimedOut | Settled | Finished
+    Forwarded
+    | Drafted
+    | Drawn
+    | Rewound
+    | Truncated
+    | Forked
+    | Admitted
+    | Conceded
+    | Forced
+    | TimedOut
+    | Settled
+    | Finished
 )
 
 

@@ -17,6 +17,7 @@ from antislop.trace.events import (
     Drawn,
     Event,
     Finished,
+    Forced,
     Forked,
     Forwarded,
     Rewound,
@@ -198,7 +199,7 @@ class WrittenText:
                 self._mark(violation, "admitted")
             case Finished():
                 self._end()
-            case Forwarded() | Drafted() | Forked() | TimedOut():
+            case Forwarded() | Drafted() | Forked() | Forced() | TimedOut():
                 pass
         certain = []
         while self._uncertain and (self._uncertain[0].attempt or self._uncertain[0].is_settled):

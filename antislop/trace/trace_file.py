@@ -29,6 +29,7 @@ from antislop.trace.events import (
     Drawn,
     Event,
     Finished,
+    Forced,
     Forked,
     Forwarded,
     Rewound,
@@ -116,7 +117,7 @@ def _list_tokens(row: TracedRow) -> Iterator[int]:
                 yield from (other for other, _ in event.alternatives)
             case Truncated() | Settled():
                 pass  # they were drawn
-            case Forwarded() | Drafted() | Forked() | Admitted() | Conceded() | TimedOut() | Finished():
+            case Forwarded() | Drafted() | Forked() | Admitted() | Conceded() | Forced() | TimedOut() | Finished():
                 pass
 
 

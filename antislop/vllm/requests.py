@@ -116,6 +116,20 @@ class RequestOptions:
         return _read_request(_write_config(extra_args))
 
 
+def read_own_bans(settings: EngineSettings) -> BanList:
+    """Return the engine's own list. Raises `InputError` for a ban that forces text."""
+    bans = combine_bans(read_bans(settings.bans), exempt=settings.exempt)
+    for ban in bans:
+        _refuse_forced(ban)
+    return bans
+
+
+def _refuse_forced(ban: Ban) -> Ban:
+    if ban.then == "force":
+        raise InputError(f"{ban.text!r} has then='force', and inside vLLM no text can be forced: choose then='stop'")
+    return ban
+
+
 def _write_config(extra_args: Mapping[str, Any] | None) -> str:
     config = (extra_args or {}).get(KEY, {})
     try:
@@ -170,7 +184,7 @@ def _read_entry(entry: object) -> Ban:
         options = {name: value for name, value in entry.items() if name not in ("text", "kind")}
         if entry.get("kind") is not None and not is_kind(entry["kind"]):
             raise InputError(f"the kind of {entry['text']!r} is {entry['kind']!r}; it is one of {', '.join(KINDS)}")
-        ban = make_ban(entry["text"], kind=entry.get("kind"), options=options, edges="word")
+        ban = _refuse_forced(make_ban(entry["text"], kind=entry.get("kind"), options=options, edges="word"))
         if any(isinstance(scope.span, Regions) for scope in ban.scopes):
             raise InputError(f"a scope of {ban.text!r} has regexes, which only the engine's own list may have")
         return ban
@@ -276,7 +290,7 @@ def banning(bans: Bans = (), *, on_greedy: OnGreedy = "refuse", **options: Any) 
     """
     config = {"bans": bans, "on_greedy": on_greedy, **options}
     settings = EngineSettings.read(config)
-    has_own_list = len(read_bans(settings.bans)) > 0 and on_greedy == "refuse"
+    has_own_list = len(read_own_bans(settings)) > 0 and on_greedy == "refuse"
     arguments = {LOGPROBS_MODE: TELLS_DRAWN} if settings.method == "thin" else {}
     return arguments | {
         "scheduler_cls": "antislop.vllm.BanningScheduler",

@@ -40,7 +40,7 @@ from antislop.decoding.row import RowSpec
 from antislop.errors import InputError
 from antislop.hf.compiled_bans import CompiledBans
 from antislop.hf.response_templates import choose_scopes, find_response_template
-from antislop.lists.ban_list import BanList, combine_bans, read_bans
+from antislop.lists.ban_list import BanList
 from antislop.lists.reading import MAX_SENT_SECONDS
 from antislop.vllm.engine_text import Allowed, EngineRules, EngineText, StopStrings, Told
 from antislop.vllm.outcomes import describe
@@ -55,6 +55,7 @@ from antislop.vllm.requests import (
     ListCache,
     RequestOptions,
     check_settings,
+    read_own_bans,
 )
 
 Request: TypeAlias = Any
@@ -251,9 +252,8 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
         tokenizer = AutoTokenizer.from_pretrained(
             model.tokenizer, revision=model.tokenizer_revision, trust_remote_code=model.trust_remote_code
         )
-        own = combine_bans(read_bans(self._settings.bans), exempt=self._settings.exempt)
         self._lists = ListCache(
-            CompiledBans.compile(own, tokenizer),
+            CompiledBans.compile(read_own_bans(self._settings), tokenizer),
             exempt=self._settings.exempt,
             choose_scopes=partial(choose_scopes, template=find_response_template(tokenizer)),
         )
@@ -333,6 +333,8 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
             request.status, stopped = RequestStatus.FINISHED_LENGTH_CAPPED, True
         elif stopped and not text.is_finished:
             (request.status, request.stop_reason), stopped = before, False
+        if stopped and text.report.reason == "repetition":
+            request.status = RequestStatus.FINISHED_REPETITION
         if not stays:
             self._cut(request, len(text.tokens))
         if stopped and text.report.conceded and request.stop_reason is None:

@@ -31,7 +31,7 @@ from antislop.lists.ban_list import BanList
 from antislop.matching.bans import Ban
 from antislop.matching.token_matcher import Violation
 from antislop.records.journal import Record
-from antislop.trace.events import Drawn, Rewound
+from antislop.trace.events import Drawn, Forced, Rewound
 from tests.support.toys import Markov, Words, run
 
 SURFACES = (
@@ -87,6 +87,11 @@ EVENTS = [Drawn(3), Drawn(0), Drawn(1), rewound(1, (0, 1)), Drawn(2), Drawn(3), 
 def test_a_correction_is_a_position_of_the_final_text_and_the_text_withdrawn_there() -> None:
     (correction,) = find_corrections(EVENTS, [3, 2, 3, 3])
     assert (correction.place, correction.rejected, correction.banned) == (1, (0, 1), 2)
+
+
+def test_what_a_ban_forces_corrects_nothing() -> None:
+    found = next(event.violation for event in EVENTS if isinstance(event, Rewound))
+    assert not list(find_corrections([*EVENTS, Forced(1, found)], [3, 2, 3, 3]))
 
 
 def test_a_rewind_whose_context_was_withdrawn_later_is_no_correction() -> None:

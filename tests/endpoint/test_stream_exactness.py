@@ -25,6 +25,7 @@ from antislop.processors import DryLogitsProcessor, XtcLogitsProcessor
 from tests.support.ban_cases import CASES, LETTERS, anywhere, expected_of
 from tests.support.depth import DEPTH, in_turn
 from tests.support.drawing_server import DrawingServer
+from tests.support.endings import CASES as ENDINGS, FORCED, compare, count_naively
 from tests.support.models import spell
 from tests.support.oracles import conditioned_distribution, rejection_distribution
 from tests.support.simulated_engine import EngineKind, SimulatedEngine
@@ -69,7 +70,7 @@ def write_texts(
     policy = replace(EXACT, do_sample=sampling.do_sample, method=method_of_bans, max_rewinds=10_000)
 
     async def write(seed: int) -> EndpointText:
-        spec = spec_of(settings, matcher, seed=seed, lookback=False, policy=policy)
+        spec = spec_of(settings, matcher, seed=seed, lookback=False, policy=policy, forced=FORCED)
         text = EndpointText(server, spec, plan, sampling, seed=seed)
         async for _ in text.events():
             pass
@@ -92,6 +93,21 @@ def test_a_server_draws_as_rejection_sampling_would(case: str, way: str) -> None
     method, features = WAYS[way]
     server = DrawingServer(Markov(len(words), seed=1), features)
     assert p_value(draw(server, words, bans, method=method), expected_of(case, 1)) > 1e-4
+
+
+@pytest.mark.parametrize(
+    ("case", "way"), in_turn(["stop at once", "force what may end a ban", "force after each loop"], WAYS)
+)
+def test_a_text_of_a_server_ends_as_with_plain_rejection(case: str, way: str) -> None:
+    """At once: where no probability is known, a continuation that is drawn twice counts twice."""
+    words, bans = ENDINGS[case]
+    method, features = WAYS[way]
+    model = Markov(len(words), seed=1, length=5)
+    drawn = draw(DrawingServer(model, features), words, bans, method=method)
+    naive = Counter[tuple[int, ...]]()
+    for (tokens, _), count in count_naively(model, words, bans, times=TIMES).items():
+        naive[tokens] += count
+    assert compare(drawn, naive) > 1e-3
 
 
 @pytest.mark.parametrize("way", WAYS)

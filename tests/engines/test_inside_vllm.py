@@ -152,6 +152,34 @@ def test_schedulers_with_steps_in_flight_write_the_same_texts(
 
 
 @pytest.mark.parametrize("in_flight", [1, 2])
+def test_a_text_that_repeats_itself_ends_with_vllms_own_reason(
+    in_flight: int, vllm_python: str, letters: Path, tmp_path: Path
+) -> None:
+    """Of "abc. abc. " only the first passage leaves the engine, also where the limit of tokens comes with the loop."""
+    path = [2, 3, 4, 7, 6] * 5
+    certain = {" ".join(map(str, path[:i])): [float(t == token) for t in range(16)] for i, token in enumerate(path)}
+    loop = {
+        "text": "a passage 2 times in a row",
+        "kind": "loop",
+        "copies": 2,
+        "min_length": 4,
+        "then": "stop",
+        "tries": 0,
+    }
+    arguments = {"antislop": {"bans": [loop]}}
+    requests = [{"prompt": [START], "max_tokens": most, "extra_args": arguments} for most in (5, 10, 20)]
+    job = {"model": str(letters), "banning": {}, "shares": certain, "requests": requests}
+    job |= {"in_flight": in_flight, "second": False}
+    (output,) = run_job(vllm_python, tmp_path, [job], module="tests.support.vllm_simulated")
+    assert dict(zip(output["order"], output["reasons"], strict=True)) == {
+        "0": "length",
+        "1": "repetition",
+        "2": "repetition",
+    }
+    assert output["texts"] == [path[:5]] * 3 and output["is_free"]
+
+
+@pytest.mark.parametrize("in_flight", [1, 2])
 def test_other_texts_go_on_while_a_list_is_compiled(
     in_flight: int, vllm_python: str, letters: Path, tmp_path: Path
 ) -> None:

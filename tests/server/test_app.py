@@ -16,7 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 import antislop
 import antislop.endpoint
 import antislop.server
-from antislop import AntiSlop
+from antislop import AntiSlop, Ban
 from antislop.errors import InputError
 from tests.support.backends import leave_streams, run_server, wait_until
 from tests.support.processes import ServingProcess
@@ -159,6 +159,33 @@ def test_a_stream_tells_of_bans_that_were_conceded(post: Any) -> None:
     ends, whole = read_ends(post, max_tokens=3, **EVERYTHING)
     assert (ends[0]["finish_reason"], ends[0]["antislop"]["conceded"]) == ("length", 3)
     assert whole["usage"]["antislop"] == ends[0]["antislop"]
+
+
+def test_a_text_that_repeats_itself_ends_with_that_reason_streamed_or_whole(tiny: Tiny) -> None:
+    loop, phrase = {"then": "stop", "tries": 0}, [Ban.regex(r"\w", then="stop", tries=0)]
+    lists = {"loop": antislop.loops(copies=2, min_length=4, **loop), "phrase": phrase}
+    lists["force"] = [Ban.regex("e", then="force", force="!", tries=0, at_most=1)]
+    app = antislop.server.app(*tiny, bans=[], lists=lists, name="tiny")
+    reasons = set()
+    with run_server(app) as address, openai.OpenAI(base_url=f"{address}/v1", api_key="-") as connected:
+        for name in lists:
+            body: dict[str, Any] = {
+                "model": "tiny",
+                "max_tokens": 60,
+                "temperature": 0,
+                "extra_body": {"ban_list": name},
+            }
+            whole = connected.completions.create(prompt=PROMPT, **body)
+            *_, last = connected.completions.create(prompt=PROMPT, stream=True, **body)
+            message = [{"role": "user", "content": PROMPT}]
+            chat = connected.chat.completions.create(messages=message, **body)  # type: ignore[call-overload]
+            *_, part = connected.chat.completions.create(messages=message, stream=True, **body)  # type: ignore[call-overload]
+            assert whole.choices[0].finish_reason == last.choices[0].finish_reason
+            assert chat.choices[0].finish_reason == part.choices[0].finish_reason
+            reasons |= {(name, choice.finish_reason) for choice in (whole.choices[0], chat.choices[0])}
+            own = whole.usage.antislop  # type: ignore[union-attr]
+            assert (own.get("forced", 0) > 0) == ("!" in whole.choices[0].text) == (name == "force")
+    assert reasons > {("loop", "repetition"), ("phrase", "stop")}
 
 
 def test_a_text_may_end_before_a_ban_instead(post: Any) -> None:

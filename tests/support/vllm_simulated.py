@@ -189,6 +189,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
 
     seconds: how long a request waits for its list.
     order: the names of the requests as they ended; those that failed begin with a minus sign.
+    reasons: why they ended, in that order.
     """
     antislop.vllm.scheduler.MAX_SENT_SECONDS = job.get("seconds", 10.0)
     torch.manual_seed(0)  # the coins of requests without a seed
@@ -201,7 +202,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     for name, own in zip(texts, job["requests"], strict=True):
         prompt, params = own.pop("prompt"), SamplingParams(**own, stop_token_ids=[END])
         scheduler.add_request(Request(name, prompt, params, None, block_hasher=HASHER))
-    order, flight = list[str](), deque[tuple[Any, Any]]()
+    order, reasons, flight = list[str](), list[str](), deque[tuple[Any, Any]]()
     for number in range(STEPS):
         lists.go_on(number)
         for name in [name for name, steps in patience.items() if steps == 0 and name in scheduler.requests]:
@@ -225,12 +226,13 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
             rows = output.new_logprobs
             assert rows is None or list(rows.logprob_token_ids[:, 0]) == output.new_token_ids
             if output.finish_reason is not None:
-                failed = str(output.finish_reason) == "error"
+                reasons.append(str(output.finish_reason))
+                failed = reasons[-1] == "error"
                 order.append("-" * failed + output.request_id)
     assert not scheduler.requests
     free = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
     written = [text if name in order else None for name, text in texts.items()]
-    return {"texts": written, "is_free": free == BLOCKS - 1, "order": order}
+    return {"texts": written, "is_free": free == BLOCKS - 1, "order": order, "reasons": reasons}
 
 
 if __name__ == "__main__":

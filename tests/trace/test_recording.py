@@ -20,6 +20,7 @@ from antislop.trace import (
     Drafted,
     Drawn,
     Finished,
+    Forced,
     Forked,
     Forwarded,
     Rewound,
@@ -171,9 +172,10 @@ EACH: list[Event] = [
     Admitted(FOUND),
     Conceded(FOUND),
     Conceded(FOUND, "Grammar"),
+    Forced(1, FOUND),
     TimedOut(FOUND.ban),
     Settled((0,)),
-    Finished("exhausted", 0.25, "Grammar"),
+    Finished("exhausted", 0.25, "Grammar", FOUND),
 ]
 
 

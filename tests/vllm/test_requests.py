@@ -74,6 +74,7 @@ def test_equal_requests_share_what_they_ask_for() -> None:
         ({"exempt": ["a" * 257]}, {}, "257 characters in one phrase are too many"),
         ({"bans": [{"text": "a" * 1001, "kind": "regex"}]}, {}, "1,001 characters in one regex are too many"),
         (" " * 2**20 + "{}", {}, "1,048,578 characters of JSON are too many for a request: at most 1,048,576"),
+        ({"bans": [{"text": "a", "then": "force", "force": "b"}]}, {}, "inside vLLM no text can be forced: choose"),
         ({"bans": [{"text": "a", "exempt": 5}]}, {}, "exempt of 'a' is 5; a list was expected"),
     ],
 )
@@ -174,3 +175,8 @@ def test_without_the_modules_of_vllm_one_sentence_says_what_to_install(monkeypat
 def test_settings_of_an_engine_that_can_not_be_used_are_refused(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         EngineSettings.read(options)
+
+
+def test_an_engine_whose_list_forces_text_is_refused() -> None:
+    with pytest.raises(InputError, match="'a' has then='force', and inside vLLM no text can be forced"):
+        banning([Ban("a", then="force", force="b")])

@@ -153,7 +153,9 @@ def _write_flag(name: str, value: Any) -> str:
         return name
     if name == "scopes":
         value = [[scope.where, scope.span] for scope in value]
-    return f"{name}={_to_json(value) if name in ('exempt', 'scopes') else float(value) if name == 'weight' else value}"
+    if name in ("exempt", "scopes", "force"):
+        return f"{name}={_to_json(value)}"
+    return f"{name}={float(value) if name == 'weight' else value}"
 
 
 def _read_flags(flags: str, line: str) -> dict[str, Any]:
@@ -187,8 +189,8 @@ def _list_defaults(names: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _cut_value(flags: str, at: int) -> tuple[Any, int]:
-    """Return the value after a = and its end: a JSON list, or text up to the next space."""
-    if flags[at : at + 1] == "[":
+    """Return the value after a = and its end: a JSON list or string, or text up to the next space."""
+    if flags[at : at + 1] in ("[", '"'):
         try:
             return json.JSONDecoder().raw_decode(flags, at)
         except ValueError:
@@ -221,6 +223,8 @@ def _is_number(default: Any) -> bool:
 _EXAMPLES = {
     "edges": "edges=anywhere",
     "exempt": 'exempt=["a phrase"]',
+    "force": 'force="</think>"',
+    "then": "then=stop",
     "scopes": 'scopes=[["outside", "quotes"]]',
     "weight": "weight=0.25",
 }

@@ -346,6 +346,7 @@ class Loop(Pattern):
     kind: ClassVar[str] = "loop"
     constructor: ClassVar[str] = "Ban.loop"
     changes_first_token: ClassVar[bool] = True
+    is_repetition: ClassVar[bool] = True
     search = LoopSearch
 
     text: str = ""

@@ -58,6 +58,7 @@ class Pattern:
     search: finds it in texts; None if text alone does not show it. Kinds with the same search are searched together.
     is_literal: whether the symbols of `find_symbols` are all there is to an occurrence.
     changes_first_token: whether greedy decoding replaces the first token of an occurrence, not the last one.
+    is_repetition: whether an occurrence repeats earlier text, which is then the reason that a text ends.
     """
 
     __slots__ = ()
@@ -67,6 +68,7 @@ class Pattern:
     search: ClassVar[type[TextSearch[Any]] | None] = None
     is_literal: ClassVar[bool] = False
     changes_first_token: ClassVar[bool] = False
+    is_repetition: ClassVar[bool] = False
 
     text: str
 

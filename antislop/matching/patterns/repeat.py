@@ -251,6 +251,7 @@ class Repeat(Pattern):
     kind: ClassVar[str] = "repeat"
     constructor: ClassVar[str] = "Ban.repeat"
     changes_first_token: ClassVar[bool] = True
+    is_repetition: ClassVar[bool] = True
     search = RepeatSearch
 
     text: str = ""

@@ -87,7 +87,7 @@ class ChatFormat:
         count, delta = parser.calls, parser.feed(chunk.text)
         if chunk.finish_reason is None:
             return delta, count, {}
-        delta += parser.end(is_cut=chunk.finish_reason == "length")
+        delta += parser.end(is_cut=chunk.finish_reason != "stop")
         return delta, count, {"finish_reason": "tool_calls"} if parser.calls and chunk.finish_reason == "stop" else {}
 
     def write_logprobs(self, tokens: Sequence[SettledToken], read: TokenBytes) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from antislop.display import describe_count, make_visible
 from antislop.matching.characters import decode
-from antislop.trace.console import describe_conceded
+from antislop.trace.console import describe_conceded, describe_endings
 from antislop.trace.events import Admitted, Conceded, Drawn, Finished, Forked, TimedOut
 from antislop.trace.report import Report
 from antislop.trace.text_pieces import END, Cut, TextPiece, TextPieces, WrittenToken, complete_events, write_tokens
@@ -209,8 +209,10 @@ def list_notes(row: TracedRow) -> list[str]:
     ['The text is unfinished: its events end here.']
     """
     notes = [*_explain_fork(row), *_explain_end(row)]
-    if text := describe_conceded(Report.of(row.events)):
-        notes.append(f"{text[:1].upper()}{text[1:]}.")
+    report = Report.of(row.events)
+    notes += [
+        f"{text[:1].upper()}{text[1:]}." for text in (describe_endings(report), describe_conceded(report)) if text
+    ]
     notes += [
         f"The regex {event.ban.text!r} took too long, and was no longer searched for."
         for event in row.events
@@ -233,12 +235,12 @@ def _explain_end(row: TracedRow) -> Iterator[str]:
         if not isinstance(event, Finished):
             continue
         match event.reason:
-            case "exhausted":
+            case "exhausted" if event.violation is None:
                 cause = f", since {event.constrained_by} rules out all else" if event.constrained_by else ""
                 yield f"The text ends early: every continuation was banned{cause}."
             case "failed":
                 yield "The text ends early: the model returned no probabilities to draw from."
-            case "done":
+            case _:
                 pass
 
 
