@@ -7,9 +7,9 @@ import gc
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import torch
 import transformers
@@ -23,6 +23,10 @@ from eval.speed import measuring
 
 FOLDERS = {"full": ROOT / "eval/results", "quick": ROOT / "eval/results/quick", "smallest": ROOT / "build/eval"}
 INTERRUPTED = 130
+
+Options: TypeAlias = Mapping[str, Mapping[str, Any]]
+"""What `add_argument` takes for options of one question, by their names; those that were not given are None."""
+NO_OPTIONS: Options = {}
 
 log = Console(stderr=True)
 
@@ -46,6 +50,7 @@ class Work:
     models: names for `measuring.load`.
     clock: one of `measuring.CLOCKS`.
     dtype: of the weights of all models but the bundled one.
+    options: the question's own.
     """
 
     setting: str
@@ -55,6 +60,7 @@ class Work:
     clock: str
     dtype: str
     progress: Progress
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     def begin(self, what: str, total: int) -> Callable[[], None]:
         """Start a progress bar; return a function that advances it by one."""
@@ -84,13 +90,18 @@ def describe_size(subject: measuring.Subject, size: Sized) -> dict[str, Any]:
 
 
 def answer_question(
-    name: str, about: str | None, answer: Callable[[Work], Answer], arguments: Sequence[str] | None = None
+    name: str,
+    about: str | None,
+    answer: Callable[[Work], Answer],
+    arguments: Sequence[str] | None = None,
+    *,
+    options: Options = NO_OPTIONS,
 ) -> int:
     """Read the command line, answer, write and print; return the exit status.
 
     Ctrl-C writes nothing and gives 130.
     """
-    asked = parse_arguments(name, about, arguments)
+    asked = parse_arguments(name, about, arguments, options)
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
@@ -99,20 +110,25 @@ def answer_question(
     gc.freeze()  # clearing the heap before each timed text then takes no 0.2 s, most of which are libraries
     try:
         with Progress(*columns, console=log) as progress:
-            out = asked.out or find_folder(asked)
-            answered = answer(Work(asked.setting, asked.seed, out, asked.model, asked.clock, asked.dtype, progress))
+            out, own = asked.out or find_folder(asked), {option: getattr(asked, option) for option in options}
+            work = Work(asked.setting, asked.seed, out, asked.model, asked.clock, asked.dtype, progress, own)
+            answered = answer(work)
     except KeyboardInterrupt:
         log.print("Stopped; nothing was written.")
         return INTERRUPTED
     finally:
         gc.unfreeze()
     seconds = time.perf_counter() - began
-    path = write_answer(answered, out, command=spell_command(name, asked), setting=asked.setting, seconds=seconds)
+    path = write_answer(
+        answered, out, command=spell_command(name, asked, options), setting=asked.setting, seconds=seconds
+    )
     Console(width=None if sys.stdout.isatty() else 160).print(Markdown(path.read_text(encoding="utf-8")))
     return 0
 
 
-def parse_arguments(name: str, about: str | None, arguments: Sequence[str] | None) -> argparse.Namespace:
+def parse_arguments(
+    name: str, about: str | None, arguments: Sequence[str] | None, options: Options = NO_OPTIONS
+) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog=f"python -m eval.{name}", description=about, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -149,6 +165,8 @@ def parse_arguments(name: str, about: str | None, arguments: Sequence[str] | Non
         default="float32",
         help="of the weights of all models but the bundled one (default: float32)",
     )
+    for option, settings in options.items():
+        parser.add_argument(f"--{option}", **settings)
     parser.set_defaults(setting="full")
     return parser.parse_args(arguments)
 
@@ -159,10 +177,16 @@ def find_folder(asked: argparse.Namespace) -> Path:
     return folder / Path(asked.model[0]).name if len(asked.model) == 1 else folder
 
 
-def spell_command(name: str, asked: argparse.Namespace) -> str:
+def spell_command(name: str, asked: argparse.Namespace, options: Options = NO_OPTIONS) -> str:
     """Return the command that makes the same table again."""
     size = "" if asked.setting == "full" else f" --{asked.setting}"
     models = "" if asked.model == ["tiny", "stories3M"] or name == "exactness" else f" --model {' '.join(asked.model)}"
     clock = "" if asked.clock == "wall" else f" --clock {asked.clock}"
     dtype = "" if asked.dtype == "float32" else f" --dtype {asked.dtype}"
-    return f"python -m eval.{name}{size} --seed {asked.seed}{models}{clock}{dtype}"
+    given = {option: getattr(asked, option) for option in options}
+    own = "".join(f" --{option} {spell(value)}" for option, value in given.items() if value is not None)
+    return f"python -m eval.{name}{size} --seed {asked.seed}{models}{clock}{dtype}{own}"
+
+
+def spell(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from eval import comparison, cost, exactness, fidelity, habits, suppression
+from eval import comparison, cost, exactness, fidelity, habits, loops, people, suppression
 
-QUESTIONS = (exactness.main, fidelity.main, cost.main, suppression.main, comparison.main, habits.main)
+QUESTIONS = tuple(each.main for each in (exactness, fidelity, cost, suppression, comparison, habits, loops, people))
 
 
 def main() -> int:

@@ -17,12 +17,12 @@ from hypothesis import assume, given, settings, strategies as st
 from transformers import AutoModelForCausalLM
 
 import antislop
-from antislop.trace.report import Report
+from antislop.trace.events import Drawn, Rewound, Settled
 from tests.support.commands import invoke
 from tests.support.families import build
 from tests.support.oracles import conditioned_distribution, first_token_text, rejection_distribution
 
-QUESTIONS = ("exactness", "fidelity", "cost", "suppression", "comparison", "tuning")
+QUESTIONS = ("exactness", "fidelity", "cost", "suppression", "comparison", "tuning", "loops", "people")
 
 
 def load(name: str) -> Any:
@@ -41,6 +41,7 @@ def test_each_question_is_answered_by_one_command(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(load("tuning"), "run", run_here)
+    monkeypatch.setattr(load("loops"), "ROOT", tmp_path)  # where it keeps texts, which then are written anew
     monkeypatch.setattr("antislop.tuning.tuning.PROBE_TOKENS", 24)  # or counting takes most of the time
     assert load(name).main(["--smallest", "--model", "tiny", "--out", str(tmp_path)]) == 0
     page = (tmp_path / f"{name}.md").read_text(encoding="utf-8")
@@ -88,32 +89,90 @@ def test_a_difference_exceeds_the_noise() -> None:
     assert exactness.total_variation(drawn, expected) > exactness.noise(expected, expected, 4000, 1)[2]
 
 
-def test_loops_are_counted_with_bans_and_without(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    loops, (_, tokenizer) = load("loops"), antislop.tiny_model()
-    monkeypatch.setattr(load("passages"), "ASSETS", tmp_path)
-    monkeypatch.setattr(loops, "STEPS", ("tiny",))
-    looping = " He was so glad to be home, and slept." * 6
-
-    def complete(sampler: antislop.AntiSlop, model: object, ids: Any, tokens: int) -> tuple[list[int], Report]:
-        text = tokenizer.decode(ids[0], skip_special_tokens=True) + (" He slept." if sampler.bans else looping)
-        return tokenizer(text)["input_ids"], Report(withdrawn_tokens=tokens * bool(sampler.bans), conceded=2)
-
-    monkeypatch.setattr(loops, "_complete", complete)
-    assert loops.main(["--openings", "2", "--tokens", "3"]) == 0
-    plain, banned, _, novels, steps = capsys.readouterr().out.splitlines()
-    assert plain.startswith("plain: 2 of 2 texts loop;") and "0 withdrawn" in plain and "more than half in 2" in plain
-    assert banned.startswith("Ban.loop(): 0 of 2 texts loop;") and "6 withdrawn" in banned and "4 conceded" in banned
-    assert novels.startswith("novels: ../shared/assets/human is not beside")
-    assert re.match(r"tiny: the matcher takes [\d.]+% of the time; [\d.]+ of an empty list", steps)
+def test_a_text_ends_in_copies_if_its_end_repeats_whatever_the_passage() -> None:
+    repetition, rng = load("repetition"), np.random.default_rng(1)
+    words = rng.choice([*"abcdefghijklmnopqrstuvwxyz"], size=(5000, 5))
+    prose = " ".join("".join(word) for word in words)
+    for period in (1, 2, 7, 100, 149, 300, 999):
+        passage = prose[100 : 100 + period]
+        copies = 2 + max(2, 400 // period)
+        assert repetition.ends_in_copies(prose[:100] + passage * copies)
+        assert not repetition.ends_in_copies(passage * copies + prose[-1500:])  # it was left
+        assert not repetition.ends_in_copies(prose[:100] + passage * 2) or period <= 2
+    assert not repetition.ends_in_copies(prose) and not repetition.ends_in_copies("")
+    varied = "".join(f"The council met in hall {hall} and did not agree about its roof. " for hall in range(9)) * 2
+    assert repetition.ends_in_copies(varied[: len(varied) // 2])  # one character in 60
 
 
-@given(st.lists(st.sampled_from("abc"), max_size=30))
-def test_a_sequence_of_words_is_repeated_if_it_occurs_earlier(words: list[str]) -> None:
-    starts = range(len(words) - 3)
-    repeated = [start for start in starts if any(words[start : start + 4] == words[i : i + 4] for i in range(start))]
-    assert load("loops").measure_repetition(" ".join(words)) == pytest.approx(len(repeated) / max(1, len(starts)))
+@given(st.text("ab ", max_size=60), st.integers(2, 12))
+def test_copying_is_the_largest_share_that_equals_what_is_a_passage_earlier(text: str, last: int) -> None:
+    repetition = load("repetition")
+    shares = [0.0]
+    for period in range(1, len(text) + 1):
+        end = range(len(text) - max(last, 2 * period), len(text))
+        if end[0] >= period:
+            shares.append(sum(text[i] == text[i - period] for i in end) / len(end))
+    assert repetition.measure_copying(text, last=last) == pytest.approx(max(shares))
+
+
+def test_a_loop_at_the_end_is_found_behind_other_loops_and_not_after_it_was_left() -> None:
+    repetition = load("repetition")
+    prose = " ".join(f"Then number {n} met {n * n} near the gate of {n + 7}." for n in range(20))
+    for period in (9, 57, 300):
+        passage = prose[: period - 2] + ". "
+        assert repetition.ends_in_loop("Ha ha. " * 20 + prose + passage * 7 + passage[: period // 2])
+        assert not repetition.ends_in_loop(passage * 7 + prose)
+    assert not repetition.ends_in_loop(prose)
+
+
+def test_tokens_are_held_back_as_in_a_stream_until_they_are_settled() -> None:
+    repetition, measuring = load("repetition"), load("speed.measuring")
+    subject = measuring.load("tiny", 40)
+    sampler = antislop.AntiSlop(subject.tokenizer, antislop.loops())
+    opening = "I was here. I was here for days, and I was here. I"
+    events = list(sampler.events(subject.model, opening, do_sample=False, max_new_tokens=40))
+    assert not any(isinstance(event, Rewound) for event in events)
+    tokens, held, settled = list[int](), list[int](), 0
+    for event in events:
+        if isinstance(event, Drawn):
+            held.append(len(tokens) - settled)
+            tokens.append(event.token)
+        settled += len(event.tokens) if isinstance(event, Settled) else 0
+    assert repetition.count_held(subject, opening, tokens)[:-1] == held[1:] and max(held) > 2
+
+
+def test_texts_are_written_once_and_those_of_a_larger_number_follow(tmp_path: Path) -> None:
+    writers, measuring = load("loop_writers"), load("speed.measuring")
+    subject = measuring.load("tiny", 12)
+    for arm in writers.ARMS:
+        write = lambda count, arm=arm: writers.write_texts(  # noqa: E731
+            subject, arm, 0.0, writers.choose_openings(count), tmp_path, seed=1
+        )
+        two = write(2)
+        (path,) = tmp_path.glob(f"*-{arm}-*")
+        kept = path.read_bytes()
+        assert write(2) == two and path.read_bytes() == kept
+        three = write(3)
+        assert three[:2] == two and path.read_bytes().startswith(kept)
+        assert all(0 < len(text.tokens) <= 12 and (text.ended or len(text.tokens) == 12) for text in three)
+    plain, banned = (
+        writers.write_texts(subject, arm, 0.0, writers.choose_openings(3), tmp_path, seed=1)
+        for arm in ("plain", "loops")
+    )
+    assert [text.tokens for text in plain] == [text.tokens for text in banned]  # too short for a loop
+
+
+def test_what_people_wrote_is_read_up_to_the_words_asked_for(tmp_path: Path) -> None:
+    finds = load("people")
+    (tmp_path / "a.py").write_text("x = 1\n# He went to the door. He went to the door. He went to the door.\n")
+    (tmp_path / "b.py").write_bytes(b"\xff")
+    (tmp_path / "site-packages").mkdir()
+    (tmp_path / "site-packages" / "c.py").write_text("y = 2\n")
+    read = list(finds.read_files(tmp_path, finds.CODE))
+    assert [name for name, _ in read] == ["a.py"]
+    found = finds.search("code", [*read, ("later", "z")], words=10)
+    assert found.words == 19 and [(find.file, find.line) for find in found.finds] == [("a.py", 2)]
+    assert finds.quote("a |\n`b`", 5) == r"`a \| '`"
 
 
 def test_the_published_figures_of_constrained_decoding_are_reproduced() -> None:
