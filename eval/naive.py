@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import torch
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
+from antislop.caches.private import CACHE
+
 PATIENCE = 10_000  # violations at a place before one is let through
 MARGIN = 8  # characters beside the longest phrase: what white space may add
 STRAIGHT = {"\u2019": "'", "\u2018": "'", "\u02bc": "'"}
@@ -121,7 +123,7 @@ def write_naively(
     places = (mask.cumsum(dim=1) - 1).clamp(min=0)
     cache = DynamicCache()
     while any(len(row.kept) < tokens for row in rows):
-        output = model(fed, attention_mask=mask, position_ids=places, past_key_values=cache, logits_to_keep=1)
+        output = model(fed, attention_mask=mask, position_ids=places, **{CACHE: cache}, logits_to_keep=1)
         for number, row in enumerate(rows):
             row.slots.append(mask.shape[1] - 1)
             if len(row.kept) < tokens:

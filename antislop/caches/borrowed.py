@@ -32,7 +32,7 @@ from antislop.caches.layers import (
     WindowLayer,
     without_window,
 )
-from antislop.caches.private import copy_states, set_layer_factory
+from antislop.caches.private import CACHE, copy_states, set_layer_factory
 from antislop.caches.recurrent_states import narrow_states
 from antislop.errors import InputError
 
@@ -96,7 +96,7 @@ class BorrowedCache:
     def take_layers(self, other: Cache) -> None:
         if self.is_static or self.held or type(other) is not DynamicCache:
             raise InputError(
-                "the model read its prompt into a cache of its own: leave out past_key_values and cache_implementation"
+                f"the model read its prompt into a cache of its own: leave out {CACHE} and cache_implementation"
             )
         self.columns.end = length_of(other)
         decoder_part(self.cache).layers = [_make_layer(layer, self.columns) for layer in other.layers]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from transformers import DynamicCache, EncoderDecoderCache, PreTrainedModel, StaticCache
@@ -21,7 +22,13 @@ from transformers.cache_utils import (
 from antislop.caches.borrowed import decoder_part, length_of
 from antislop.caches.cache import TransformersCache
 from antislop.caches.layers import GrowingLayer
-from antislop.caches.private import needs_mask_with_static_cache, placeholder_layer, supports_dynamic_cache
+from antislop.caches.private import (
+    CACHE,
+    cache_name,
+    needs_mask_with_static_cache,
+    placeholder_layer,
+    supports_dynamic_cache,
+)
 from antislop.errors import InputError
 
 # Measured, layer by layer: `is_croppable` is also true of sliding windows, which forget what a rewind needs.
@@ -38,17 +45,23 @@ _LAYERS = {
 }
 
 
-def choose_cache(cache: Cache | None, *, model: PreTrainedModel) -> Cache:
+def choose_cache(model_kwargs: Mapping[str, Any], *, model: PreTrainedModel) -> Cache:
     """Return the cache that `generate` prepared, or a new one for a model that generates without by default.
 
     Raises `InputError` for a cache that can't be rewound exactly.
     """
+    cache = model_kwargs.get(cache_name(model))
     if cache is None and model.generation_config.use_cache is False and not model.config.is_encoder_decoder:
         cache = DynamicCache(config=model.config.get_text_config(decoder=True))
     if cache is None and not supports_dynamic_cache(model):
         raise InputError(
             f"{type(model).__name__} keeps what it has read in states of its own, not in a cache that can be rewound: "
             "choose a model of a family in docs/families.md"
+        )
+    if cache is None and model_kwargs.get("use_cache"):
+        raise InputError(
+            f"this release of transformers passes no {cache_name(model)}: "
+            "install one that antislop supports, as in docs/limits.md"
         )
     if cache is None:
         raise InputError("the model generates without a cache, which a rewind needs: pass use_cache=True")
@@ -83,7 +96,7 @@ def _refuse_unknown(cache: Cache) -> None:
         name = type(cache).__name__ + (" with offloading" if cache.offloading else "")
         raise InputError(
             f"a {name} can't be rewound yet: "
-            "leave out past_key_values and cache_implementation, or pass a DynamicCache or StaticCache"
+            f"leave out {CACHE} and cache_implementation, or pass a DynamicCache or StaticCache"
         )
     unknown = {type(layer).__name__ for layer in cache.layers if type(layer) not in _LAYERS}
     if unknown:

@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 from torch import Tensor
 from transformers import PreTrainedModel, cache_utils
 from transformers.cache_utils import Cache, DynamicLayer, LinearAttentionCacheLayerMixin, LinearAttentionLayer
+from transformers.generation import GenerateDecoderOnlyOutput
+
+CACHE = "cache" if "cache" in {field.name for field in fields(GenerateDecoderOnlyOutput)} else "past_key_values"
+"""The name of the cache in outputs: another one since transformers 5.24. That of the argument: `cache_name`."""
 
 STATES = (
     "conv_states",
@@ -22,6 +27,15 @@ STATES = (
     "conv_kernel_size",
 )
 """The attributes in which a recurrent layer keeps its states: dicts by the number of the state."""
+
+
+def cache_name(model: PreTrainedModel) -> str:
+    """Return the argument by which a model's forward pass takes its cache, and `generate` passes it on.
+
+    Reason: before transformers 5.24, `generate` chose another one if the name of the model's class contained "mamba".
+    """
+    is_mamba = "mamba" in type(model).__name__.lower()
+    return "cache_params" if is_mamba and CACHE == "past_key_values" else CACHE
 
 
 def set_layer_factory(cache: Cache, make: Callable[[], Any]) -> None:

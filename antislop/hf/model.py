@@ -13,6 +13,7 @@ from transformers import DynamicCache, EncoderDecoderCache, GenerationConfig, Ge
 
 from antislop.caches.cache import TransformersCache
 from antislop.caches.choice import choose_cache, refuse_unread
+from antislop.caches.private import CACHE, cache_name
 from antislop.decoding.protocols import PAD, LanguageModel, RewindableCache, count_queries
 from antislop.decoding.unbatched import RowwiseCache, RowwiseModel, slice_row
 from antislop.devices import send
@@ -75,7 +76,7 @@ class TransformersModel:
         self._config = generation_config or model.generation_config
         self._kwargs = model_kwargs or {"use_cache": True}
         self._copies = copies
-        self._cache_name = "cache_params" if "mamba" in type(model).__name__.lower() else "past_key_values"
+        self._cache_name = cache_name(model)
         self._device = device_of(model)  # a model looks through all parameters for it
         prepares = type(model).prepare_inputs_for_generation is GenerationMixin.prepare_inputs_for_generation
         self._is_plain = prepares and not model.config.is_encoder_decoder and not has_remote_code(model)
@@ -131,7 +132,7 @@ class TransformersModel:
         in_parts = cache.following(self._model) if self._config.prefill_chunk_size else nullcontext()
         with cache.feeding([length - cache.get_num_tokens()] * cache.rows), in_parts:
             outputs = prefill(self._model, ids[:: self._copies], self._config, kwargs)
-            held = outputs.get("past_key_values")
+            held = outputs.get(CACHE)
             if held is not None and held is not cache.cache:
                 cache.take_layers(held)
             if self._copies > 1:
@@ -269,9 +270,8 @@ def split_arguments(
     if rows > 1 and _counts_by_cache(model):
         parts = [_split_row(model, config, model_kwargs, decode_mode, row=row, rows=rows) for row in range(rows)]
         return RowwiseModel([model for model, _ in parts]), RowwiseCache([cache for _, cache in parts])
-    name = "cache_params" if model_kwargs.get("cache_params") is not None else "past_key_values"
-    chosen = choose_cache(model_kwargs.get(name), model=model)
-    mask = _mask_name(model)
+    chosen = choose_cache(model_kwargs, model=model)
+    name, mask = cache_name(model), _mask_name(model)
     prompt = {key: value for key, value in model_kwargs.items() if key in PROMPT_ONLY or key == mask}
     shared = {key: value for key, value in model_kwargs.items() if key not in prompt and key != name}
     cache = TransformersCache(
@@ -307,15 +307,15 @@ def _split_row(
     row: int,
     rows: int,
 ) -> tuple[LanguageModel, RewindableCache]:
-    given = choose_cache(model_kwargs.get("past_key_values"), model=model)
-    if belongs_to_caller(given):
+    name = cache_name(model)
+    if belongs_to_caller(choose_cache(model_kwargs, model=model)):
         raise InputError(
             f"{type(model).__name__} counts positions by its cache, so each row of a batch has a cache of its own: "
-            "leave out past_key_values, or pass one prompt"
+            f"leave out {name}, or pass one prompt"
         )
-    kwargs = {name: slice_row(value, row, rows) for name, value in model_kwargs.items() if name != "past_key_values"}
+    kwargs = {key: slice_row(value, row, rows) for key, value in model_kwargs.items() if key != name}
     decoder = model.config.get_text_config(decoder=True)
-    kwargs["past_key_values"] = EncoderDecoderCache(DynamicCache(config=decoder), DynamicCache(config=decoder))
+    kwargs[name] = EncoderDecoderCache(DynamicCache(config=decoder), DynamicCache(config=decoder))
     return split_arguments(model, config, kwargs, rows=1, decode_mode=decode_mode)
 
 

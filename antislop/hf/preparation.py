@@ -102,7 +102,7 @@ def _check_call(call: Call, bans: CompiledBans) -> PromptLengths:
     if call.input_ids.shape[1] == 0 and call.model_kwargs.get("inputs_embeds") is None:
         raise PromptError("an empty prompt was passed: pass at least one token, the bos token for instance")
     refuse_ids(call.input_ids, call.model)
-    lengths = measure_prompts(call.input_ids, call.mask, call.config, call.model_kwargs)
+    lengths = measure_prompts(call.input_ids, call.mask, call.config, call.model_kwargs, model=call.model)
     refuse_lengths(call.model, lengths, new=call.max_new_tokens)
     return lengths
 

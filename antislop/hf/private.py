@@ -29,6 +29,8 @@ from transformers.utils.chat_parsing.response_templates import (
 )
 from transformers.utils.chat_template_utils import _compile_jinja_template
 
+from antislop.caches.private import CACHE
+
 PREFILL_INPUTS: frozenset[str] = frozenset(MULTIMODAL_INPUTS_TO_DROP_OUTSIDE_PREFILL)
 """Images, sounds and the like: arguments that `generate` passes to the first forward pass only."""
 
@@ -56,7 +58,7 @@ def compiled_if_possible(model: PreTrainedModel, cache: Cache, config: Generatio
     Reason: the conditions depend on device, cache and quantization, and the compiled model is kept by the model.
     """
     call: Callable[..., Any] = model
-    if model._valid_auto_compile_criteria({"past_key_values": cache}, config):
+    if model._valid_auto_compile_criteria({CACHE: cache}, config):
         call = model.get_compiled_call(config.compile_config)
     return call
 
@@ -125,7 +127,7 @@ def cache_of(generator: CandidateGenerator) -> Cache | None:
     Reason: a candidate generator crops its cache by lengths alone, which is wrong after a rewind.
     """
     arguments: Mapping[str, Any] = getattr(generator, "assistant_kwargs", {})
-    return arguments.get("past_key_values")
+    return arguments.get(CACHE)
 
 
 def pad_token_of(config: GenerationConfig) -> int | None:

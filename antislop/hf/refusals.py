@@ -14,10 +14,12 @@ from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel,
 from transformers.cache_utils import Cache
 
 from antislop.caches.borrowed import decoder_part, length_of
+from antislop.caches.private import cache_name
 from antislop.errors import InputError
 from antislop.hf.private import mask_length_of
 
-PER_PROMPT = ("attention_mask", "position_ids", "inputs_embeds", "past_key_values", "inputs", "input_ids")
+_CACHES = ("past_key_values", "cache_params", "cache")  # by their former and their present names
+PER_PROMPT = ("attention_mask", "position_ids", "inputs_embeds", *_CACHES, "inputs", "input_ids")
 """Arguments of `generate` that belong to one prompt."""
 
 _REMEMBERING = ("UnbatchedClassifierFreeGuidanceLogitsProcessor", "SynthIDTextWatermarkLogitsProcessor")
@@ -188,12 +190,17 @@ def refuse_ids(ids: Tensor, model: PreTrainedModel) -> None:
 
 
 def measure_prompts(
-    input_ids: Tensor, mask: Tensor | None, config: GenerationConfig, model_kwargs: Mapping[str, Any]
+    input_ids: Tensor,
+    mask: Tensor | None,
+    config: GenerationConfig,
+    model_kwargs: Mapping[str, Any],
+    *,
+    model: PreTrainedModel,
 ) -> PromptLengths:
     """Return the lengths of prompts [rows, tokens] or their embeddings."""
     embeds = model_kwargs.get("inputs_embeds")
     tokens = input_ids.shape[1] if embeds is None else max(embeds.shape[1], input_ids.shape[1])
-    cache = model_kwargs.get("past_key_values", model_kwargs.get("cache_params"))
+    cache = model_kwargs.get(cache_name(model))
     held = 0 if cache is None else length_of(decoder_part(cache))
     if mask is not None and mask.ndim == 2 and mask.shape[1] >= tokens:  # it covers tokens in a cache, too
         counts: list[int] = mask.sum(dim=1).tolist()

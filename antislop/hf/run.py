@@ -17,6 +17,7 @@ from transformers.generation import GenerateDecoderOnlyOutput, GenerateEncoderDe
 from transformers.generation.streamers import BaseStreamer
 
 from antislop.caches.cache import TransformersCache
+from antislop.caches.private import CACHE
 from antislop.control.branches import CapabilityError
 from antislop.decoding.engine import BatchEngine
 from antislop.decoding.loop import decode_in_steps
@@ -211,7 +212,7 @@ class Run:
             "sequences": self._sequences(),
             "scores": self._steps(1) if config.output_scores else None,
             "logits": self._steps(0) if config.output_logits else None,
-            "past_key_values": self._past,
+            CACHE: self._past,
         }
         if type(model).generate is not GenerationMixin.generate:
             # Its own `generate` may expect a tensor in every field; see `with_reports`.

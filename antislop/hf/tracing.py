@@ -10,6 +10,7 @@ import torch
 from transformers import GenerationConfig
 from transformers.generation import StopStringCriteria
 
+from antislop.caches.private import cache_name
 from antislop.control.branches import Control
 from antislop.display import list_versions
 from antislop.hf.calls import Call
@@ -20,10 +21,8 @@ from antislop.hf.private import attention_of, belongs_to_caller, revision_of
 from antislop.hf.vocabulary import fingerprint_tokenizer
 from antislop.trace.recording import Recording
 
-PLAIN_INPUTS = frozenset(
-    {"attention_mask", "cache_position", "logits_to_keep", "past_key_values", "position_ids", "use_cache"}
-)
-"""Arguments of the model that follow from ids, mask and settings."""
+PLAIN_INPUTS = frozenset({"attention_mask", "cache_position", "logits_to_keep", "position_ids", "use_cache"})
+"""Arguments of the model that follow from ids, mask and settings; so does a cache that `generate` made."""
 
 
 def describe_call(
@@ -85,10 +84,9 @@ def _list_settings(config: GenerationConfig) -> dict[str, Any]:
 
 
 def _list_inputs(call: Call) -> list[str]:
-    names = call.model_kwargs.keys() - PLAIN_INPUTS
-    if belongs_to_caller(call.model_kwargs.get("past_key_values")):
-        names |= {"past_key_values"}
-    return sorted(names)
+    cache = cache_name(call.model)
+    made = set() if belongs_to_caller(call.model_kwargs.get(cache)) else {cache}
+    return sorted(call.model_kwargs.keys() - PLAIN_INPUTS - made)
 
 
 def _describe_model(model: Any) -> dict[str, str]:

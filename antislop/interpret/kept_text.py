@@ -30,8 +30,8 @@ from antislop.interpret.activations import (
 )
 from antislop.interpret.clean_pass import input_names, prepare_inputs, read
 
-_PREPARED = {"attention_mask", "position_ids", "past_key_values", "cache_params"}
-"""Tensors and caches that `generate` prepares for each call of a plain decoder."""
+_PREPARED = {"attention_mask", "position_ids"}
+"""Tensors that `generate` prepares for each call of a plain decoder."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def _find_other_input(call: Call, name: str) -> str | None:
     columns = mask_length_of(call.config) if call.mask is None else call.mask.shape[1]
     if columns > call.input_ids.shape[1]:
         return (
-            f"{name} reads the finished text by its ids, and those of the tokens in past_key_values are not passed: "
+            f"{name} reads the finished text by its ids, and those of the tokens in the cache are not passed: "
             "pass all ids, or call antislop.interpret.run_with_cache(model, ids) with the whole text"
         )
     return None

@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from antislop import AntiSlop, BanList, constructions, default_bans, loops
+from antislop.caches.private import CACHE
 from eval.speed.cases import Bench
 from eval.speed.measuring import ASSETS, Contestant, Result, Skipped, Written, figures, widen
 from eval.speed.phrases import collect_words, invent
@@ -67,7 +68,7 @@ def _stubbed(bench: Bench, texts: Tensor, sampler: AntiSlop | None) -> Contestan
     def answer(*, input_ids: Tensor, **arguments: Any) -> CausalLMOutputWithPast:
         if input_ids.shape[1] > 1:  # the prompts
             return forward(input_ids=input_ids, **arguments)
-        return CausalLMOutputWithPast(logits=logits, past_key_values=arguments["past_key_values"])
+        return CausalLMOutputWithPast(logits=logits, **{CACHE: arguments[CACHE]})
 
     def write(seed: int) -> Written:
         written = subject.write_rows(prompts, seed=seed, sampler=sampler, max_new_tokens=STEPS)

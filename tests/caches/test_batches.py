@@ -18,6 +18,7 @@ from antislop.caches import cache as cache_module, layers as layers_module
 from antislop.caches.cache import TransformersCache
 from antislop.caches.layers import SPARE_COLUMNS, SPARE_COLUMNS_IN_WINDOW, GrowingLayer
 from antislop.caches.positions import AttentionMask
+from antislop.caches.private import CACHE
 from antislop.decoding.policy import seed_of
 from antislop.decoding.protocols import fill_left
 from antislop.hf.model import TransformersModel
@@ -158,7 +159,7 @@ def assert_as_if_alone(model: PreTrainedModel, out: Any, prompts: Sequence[Seque
             DynamicCache(),
             [ids[:, : len(prompt)], *(ids[:, place : place + 1] for place in range(len(prompt), ids.shape[1] - 1))],
         )
-        passes = [model(piece, past_key_values=cache).logits[:, -1].float() for piece in pieces]
+        passes = [model(piece, **{CACHE: cache}).logits[:, -1].float() for piece in pieces]
         floor = max(float((torch.cat(passes) - fresh).abs().max()), torch.finfo(dtype).eps * float(fresh.abs().max()))
         kept = torch.stack([step[row] for step in out.logits[: len(text)]])
         assert float((kept - fresh).abs().max()) <= 5 * floor, row

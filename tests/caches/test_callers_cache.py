@@ -14,6 +14,7 @@ from transformers import DynamicCache, EncoderDecoderCache, LogitsProcessor, Pre
 from transformers.generation.streamers import BaseStreamer
 
 from antislop import AntiSlop, Ban, Exhausted
+from antislop.caches.private import CACHE, cache_name
 from antislop.trace.events import Rewound
 from tests.support.families import build, prepare
 from tests.support.models import build_tokenizer
@@ -27,15 +28,11 @@ SETTINGS: dict[str, Any] = {"max_new_tokens": 30, "do_sample": True, "suppress_t
 FAMILIES = ("llama", "mistral", "gemma3", "gpt-oss", "mamba", "qwen3-next", "falcon-h1", "lfm2")
 
 
-def name_of(model: PreTrainedModel) -> str:
-    return "cache_params" if "mamba" in type(model).__name__.lower() else "past_key_values"
-
-
 def begun(model: PreTrainedModel, *, rows: int = 1, static: bool = False) -> Any:
     """Return a cache that contains the first tokens of the prompt."""
     cache = StaticCache(config=model.config, max_cache_len=80) if static else DynamicCache(config=model.config)
     with torch.no_grad():
-        model(READ.repeat(rows, 1), use_cache=True, **{name_of(model): cache})
+        model(READ.repeat(rows, 1), use_cache=True, **{cache_name(model): cache})
     return cache
 
 
@@ -144,7 +141,7 @@ def test_an_interrupted_call_leaves_the_cache_as_it_was(family: str, way_out: Ca
     cache = begun(model)
     before = deepcopy(cache)
     set_seed(0)
-    way_out(model, attention_mask=torch.ones_like(PROMPT), **SETTINGS, **{name_of(model): cache})
+    way_out(model, attention_mask=torch.ones_like(PROMPT), **SETTINGS, **{cache_name(model): cache})
     assert is_as_it_was(cache, before)
 
 
@@ -152,9 +149,9 @@ def test_an_interrupted_call_leaves_the_cache_as_it_was(family: str, way_out: Ca
 def test_a_static_cache_can_be_used_after_an_interrupted_call(way_out: Callable[..., None]) -> None:
     model, mask = build("llama"), torch.ones_like(PROMPT)
     cache, other = begun(model, static=True), begun(model, static=True)
-    way_out(model, attention_mask=mask, past_key_values=cache, **SETTINGS)
+    way_out(model, attention_mask=mask, **{CACHE: cache}, **SETTINGS)
     texts = [
-        model.generate(PROMPT, attention_mask=mask, past_key_values=cache, max_new_tokens=9) for cache in (cache, other)
+        model.generate(PROMPT, attention_mask=mask, **{CACHE: cache}, max_new_tokens=9) for cache in (cache, other)
     ]
     assert torch.equal(*texts)
 
@@ -164,9 +161,9 @@ def test_the_states_of_an_encoder_are_dropped_after_their_call(way_out: Callable
     """Otherwise the next call would attend to the encoder input of another call."""
     model = build("t5")
     cache = EncoderDecoderCache(DynamicCache(config=model.config), DynamicCache(config=model.config))
-    way_out(model, attention_mask=torch.ones_like(PROMPT), past_key_values=cache, **SETTINGS)
+    way_out(model, attention_mask=torch.ones_like(PROMPT), **{CACHE: cache}, **SETTINGS)
     expected = model.generate(READ[:, 3:], max_new_tokens=9)
-    assert torch.equal(model.generate(READ[:, 3:], past_key_values=cache, max_new_tokens=9), expected)
+    assert torch.equal(model.generate(READ[:, 3:], **{CACHE: cache}, max_new_tokens=9), expected)
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, "static llama"])
@@ -176,12 +173,12 @@ def test_rows_that_diverged_leave_the_cache_as_it_was(family: str) -> None:
     cache = begun(model, rows=2, static=family.startswith("static "))
     before, prompts = deepcopy(cache), PROMPT.repeat(2, 1)
     set_seed(0)
-    settings = {**SETTINGS, name_of(model): cache, "return_dict_in_generate": True}
+    settings = {**SETTINGS, cache_name(model): cache, "return_dict_in_generate": True}
     out = SAMPLER.generate(model, prompts, attention_mask=torch.ones_like(prompts), **settings)
     assert out.report.rewinds
     assert out.past_key_values is None
     if isinstance(cache, StaticCache):
-        before, cache = (model(prompts[:, -3:], past_key_values=cache) for cache in (before, cache))
+        before, cache = (model(prompts[:, -3:], **{CACHE: cache}) for cache in (before, cache))
         assert torch.equal(before.logits, cache.logits)
     else:
         assert is_as_it_was(cache, before)
@@ -193,10 +190,12 @@ def test_a_text_continues_from_a_cache_of_every_kind(family: str) -> None:
     model = build(family)
     mask, settings = torch.ones_like(PROMPT), {**SETTINGS, "return_dict_in_generate": True, "output_logits": True}
     set_seed(0)
-    theirs = model.generate(PROMPT, attention_mask=mask, **{name_of(model): begun(model)}, **settings)
+    theirs = model.generate(PROMPT, attention_mask=mask, **{cache_name(model): begun(model)}, **settings)
     set_seed(0)
     cache = begun(model)
-    ours = AntiSlop(TOKENIZER, []).generate(model, PROMPT, attention_mask=mask, **{name_of(model): cache}, **settings)
+    ours = AntiSlop(TOKENIZER, []).generate(
+        model, PROMPT, attention_mask=mask, **{cache_name(model): cache}, **settings
+    )
     assert torch.equal(ours.sequences, theirs.sequences)
     assert all(map(torch.equal, ours.logits, theirs.logits))
     assert is_as_it_was(cache, theirs.past_key_values)
@@ -204,7 +203,7 @@ def test_a_text_continues_from_a_cache_of_every_kind(family: str) -> None:
 
 def test_one_cache_serves_one_text_at_a_time() -> None:
     model, cache = build("llama"), DynamicCache(config=build("llama").config)
-    settings = {"past_key_values": cache, "attention_mask": torch.ones_like(PROMPT), **SETTINGS}
+    settings = {CACHE: cache, "attention_mask": torch.ones_like(PROMPT), **SETTINGS}
     first, second = SAMPLER.stream(model, PROMPT, **settings), SAMPLER.stream(model, PROMPT, **settings)
     next(first)
     with pytest.raises(ValueError, match="another text is being written with the cache"):
@@ -217,16 +216,16 @@ def test_one_cache_serves_one_text_at_a_time() -> None:
 def test_a_cache_that_grew_between_the_call_and_its_beginning_is_refused() -> None:
     model, cache = build("llama"), DynamicCache(config=build("llama").config)
     text: Iterator[str] = SAMPLER.stream(
-        model, PROMPT, past_key_values=cache, attention_mask=torch.ones_like(PROMPT), **SETTINGS
+        model, PROMPT, **{CACHE: cache}, attention_mask=torch.ones_like(PROMPT), **SETTINGS
     )
     with torch.no_grad():
-        model(READ, past_key_values=cache)
+        model(READ, **{CACHE: cache})
     with pytest.raises(ValueError, match="held 0 tokens when the call was prepared, and holds 17 now"):
         next(text)
     assert cache.get_seq_length() == READ.shape[1]
 
 
-@pytest.mark.parametrize("name", ["past_key_values", "cache_params"])
+@pytest.mark.parametrize("name", ["past_key_values", "cache_params", "cache"])
 def test_prompts_in_flight_take_no_cache(name: str) -> None:
     model = build("llama")
     cache = begun(model)
@@ -241,5 +240,5 @@ def test_rows_that_are_run_one_by_one_take_no_cache() -> None:
     model = build("bart")
     cache = EncoderDecoderCache(DynamicCache(config=model.config), DynamicCache(config=model.config))
     inputs = prepare("bart", [3, 4, 5], [6, 7])
-    with pytest.raises(ValueError, match="leave out past_key_values, or pass one prompt"):
-        SAMPLER.generate(model, **inputs, past_key_values=cache, **SETTINGS)
+    with pytest.raises(ValueError, match=f"leave out {CACHE}, or pass one prompt"):
+        SAMPLER.generate(model, **inputs, **{CACHE: cache}, **SETTINGS)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 import torch
 import transformers
@@ -9,13 +11,17 @@ from packaging.version import Version
 from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import (
+    Cache,
     DynamicLayer,
     LinearAttentionAndFullAttentionLayer,
     LinearAttentionLayer,
 )
 
+from antislop.caches.choice import choose_cache
 from antislop.caches.private import (
+    CACHE,
     STATES,
+    cache_name,
     copy_states,
     join_layers,
     needs_mask_with_static_cache,
@@ -23,7 +29,7 @@ from antislop.caches.private import (
     set_layer_factory,
     supports_dynamic_cache,
 )
-from tests.support.families import build, build_refused
+from tests.support.families import build, build_refused, prepare
 from tests.support.models import build_model
 
 
@@ -36,6 +42,24 @@ def recurrent() -> LinearAttentionLayer:
     layer.update_conv_state(states(2, 4, 3))
     layer.update_recurrent_state(states(2, 4, 5))
     return layer
+
+
+@pytest.mark.parametrize("family", ["llama", "mamba", "mamba2", "falcon-h1", "bamba", "t5"])
+def test_models_take_their_cache_by_its_name_and_return_it_by_that_of_outputs(family: str) -> None:
+    model = build(family)
+    assert cache_name(model) in inspect.signature(model.forward).parameters
+    out = model.generate(
+        **prepare(family, [3, 4]), **{cache_name(model): None}, max_new_tokens=2, return_dict_in_generate=True
+    )
+    assert isinstance(out[CACHE], Cache)
+
+
+def test_a_release_that_passes_the_cache_by_another_name_is_refused() -> None:
+    kwargs = {"use_cache": True, "of_another_name": DynamicCache()}
+    with pytest.raises(ValueError, match=f"this release of transformers passes no {CACHE}: install one that antislop"):
+        choose_cache(kwargs, model=build("llama"))
+    with pytest.raises(ValueError, match="the model generates without a cache, .* pass use_cache=True"):
+        choose_cache({"use_cache": False}, model=build("llama"))
 
 
 def test_a_cache_without_a_configuration_makes_layers_when_it_is_updated() -> None:

@@ -14,6 +14,7 @@ from transformers import CompileConfig, PreTrainedModel, StaticCache
 
 from antislop import AntiSlop, Ban
 from antislop.caches.cache import TransformersCache
+from antislop.caches.private import CACHE, cache_name
 from antislop.decoding.protocols import PAD
 from antislop.hf.model import TransformersModel
 from tests.support.families import RECURRENT, build
@@ -68,14 +69,14 @@ def test_a_text_can_continue_from_a_static_cache_of_the_caller(family: str) -> N
         pytest.skip("`generate` itself can't run it with a static cache before transformers 5.20")
     model, prompt = build(family), PROMPTS[:1, 1:]
     cache = StaticCache(config=model.config, max_cache_len=60)
-    name = "cache_params" if family in ("mamba", "mamba2") else "past_key_values"
+    name = cache_name(model)
     settings: dict[str, Any] = {"max_new_tokens": 40, "do_sample": True, "suppress_tokens": [0, 1], name: cache}
     torch.manual_seed(0)
     out = AntiSlop(TOKENIZER, COMMON).generate(model, prompt, return_dict_in_generate=True, **settings)
     assert out.report.rewinds >= 3
     assert out.past_key_values is cache
     text = out.sequences
-    more = {} if name == "cache_params" else {"position_ids": torch.tensor([[text.shape[1] - 1]])}
+    more = {} if family in ("mamba", "mamba2") else {"position_ids": torch.tensor([[text.shape[1] - 1]])}
     logits = model(text[:, -1:], **{name: cache}, **more).logits
     assert torch.allclose(logits[0, -1], model(text, use_cache=False).logits[0, -1], atol=1e-4)
 
@@ -102,7 +103,7 @@ def test_a_row_near_the_end_of_its_memory_is_moved_to_read_more(family: str) -> 
 def test_the_tensors_of_a_static_cache_keep_their_addresses() -> None:
     model = build_model("llama")
     cache = StaticCache(config=model.config, max_cache_len=60)
-    settings = {"max_new_tokens": 40, "do_sample": True, "top_k": 0, "attention_mask": MASK, "past_key_values": cache}
+    settings = {"max_new_tokens": 40, "do_sample": True, "top_k": 0, "attention_mask": MASK, CACHE: cache}
     seen: set[int] = set()
     handle = model.register_forward_hook(lambda *_: seen.update(layer.keys.data_ptr() for layer in cache.layers))
     torch.manual_seed(0)

@@ -29,6 +29,7 @@ from transformers import (
 from transformers.generation.streamers import BaseStreamer
 
 from antislop import AntiSlop, Ban, applied_to
+from antislop.caches.private import CACHE
 from antislop.control import BestOf, Regenerate, Replace
 from antislop.datasets.maker import ModelRecordMaker
 from antislop.datasets.samples import plan_samples
@@ -159,9 +160,9 @@ def keep_states(place: Place) -> Any:
 
 def continue_text(place: Place) -> Any:
     model, ids = model_at(place.model), torch.tensor([PROMPTS[1]], device=place.ids)
-    first = SAMPLER.generate(model, ids, **DRAWS, **DICT, past_key_values=DynamicCache())
+    first = SAMPLER.generate(model, ids, **DRAWS, **DICT, **{CACHE: DynamicCache()})
     mask = torch.ones_like(first.sequences)
-    options = {**DRAWS, **DICT, "attention_mask": mask, "past_key_values": first.past_key_values}
+    options = {**DRAWS, **DICT, "attention_mask": mask, CACHE: first.past_key_values}
     return [tell(first, place), tell(SAMPLER.generate(model, first.sequences, **options), place)]
 
 

@@ -104,7 +104,9 @@ def test_inputs_that_are_not_a_prompt_are_refused(llama: PreTrainedModel, inputs
             way(llama, inputs, **SETTINGS)
 
 
-@pytest.mark.parametrize("name", ["attention_mask", "input_ids", "position_ids", "inputs_embeds", "past_key_values"])
+@pytest.mark.parametrize(
+    "name", ["attention_mask", "input_ids", "position_ids", "inputs_embeds", "past_key_values", "cache"]
+)
 def test_a_text_together_with_arguments_for_ids_is_refused(llama: PreTrainedModel, name: str) -> None:
     with refusing(llama, f"a text and {name} are passed: leave {name} out"):
         SAMPLER.generate(llama, TEXT, **{name: IDS}, **SETTINGS)

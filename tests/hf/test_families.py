@@ -25,6 +25,7 @@ from torch import Tensor
 from transformers import CONFIG_MAPPING, PreTrainedModel, set_seed
 
 from antislop import AntiSlop, Ban
+from antislop.caches.private import cache_name
 from antislop.trace.events import Drawn, Rewound
 from antislop.trace.report import Report
 from tests.support.depth import DEPTH, in_turn
@@ -340,7 +341,7 @@ def test_the_returned_cache_has_the_layers_of_the_cache_of_generate(family: str)
 def test_the_returned_states_are_those_of_the_text(family: str) -> None:
     model, out = build(family), sampled(family, torch.float32, rows=1, kind=None)[0]
     taken = inspect.signature(model.forward).parameters
-    more = {"cache_params" if "cache_params" in taken else "past_key_values": deepcopy(out.past_key_values)}
+    more = {cache_name(model): deepcopy(out.past_key_values)}
     if "position_ids" in taken:
         more["position_ids"] = torch.tensor([[out.sequences.shape[1] - 1]])  # Bamba's own guess is wrong
     expected = fresh_logits(model, prepare(family, PROMPTS[0]), out.sequences[0, -NEW:].tolist())[-1]

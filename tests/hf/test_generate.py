@@ -22,6 +22,7 @@ from transformers.cache_utils import DynamicLayer
 
 from antislop import AntiSlop, Ban, BanList
 from antislop.caches.cache import TransformersCache
+from antislop.caches.private import CACHE
 from antislop.matching.token_matcher import State
 from antislop.trace.events import Drawn, Forwarded, Rewound
 from antislop.trace.report import Report
@@ -152,7 +153,7 @@ def test_after_any_rewinds_the_logits_are_those_of_a_fresh_pass(model: PreTraine
     straight = straight_logits(model, out.sequences)
     floor = float((straight - fresh).abs().max())
     assert float((torch.cat(out.logits) - fresh).abs().max()) <= max(5 * floor, 1e-5)
-    following = model(out.sequences[:, -1:], past_key_values=out.past_key_values).logits[0, -1]
+    following = model(out.sequences[:, -1:], **{CACHE: out.past_key_values}).logits[0, -1]
     assert torch.allclose(following, model(out.sequences).logits[0, -1], atol=1e-4)
 
 
@@ -161,7 +162,7 @@ def straight_logits(model: PreTrainedModel, ids: Tensor) -> Tensor:
     """Return the logits of cached decoding of the same tokens, one by one, without a rewind."""
     cache, prompt = DynamicCache(), PROMPT.shape[1]
     pieces = [ids[:, :prompt], *ids[:, prompt:-1].split(1, dim=1)]
-    return torch.cat([model(piece, past_key_values=cache, logits_to_keep=1).logits[:, -1] for piece in pieces])
+    return torch.cat([model(piece, **{CACHE: cache}, logits_to_keep=1).logits[:, -1] for piece in pieces])
 
 
 @cache
@@ -319,16 +320,16 @@ def test_a_left_padded_prompt_is_read_with_its_mask(llama: PreTrainedModel) -> N
 
 def test_generation_continues_from_a_cache_of_the_user(llama: PreTrainedModel) -> None:
     cache, theirs = DynamicCache(), DynamicCache()
-    llama(PROMPT[:, :4], past_key_values=cache)
-    llama(PROMPT[:, :4], past_key_values=theirs)
-    expected = generate(llama, past_key_values=theirs, do_sample=True)
+    llama(PROMPT[:, :4], **{CACHE: cache})
+    llama(PROMPT[:, :4], **{CACHE: theirs})
+    expected = generate(llama, **{CACHE: theirs}, do_sample=True)
     sampler = AntiSlop(TOKENIZER, COMMON)
     assert torch.equal(
-        generate(llama, custom_generate=AntiSlop(TOKENIZER, []), past_key_values=cache, do_sample=True), expected
+        generate(llama, custom_generate=AntiSlop(TOKENIZER, []), **{CACHE: cache}, do_sample=True), expected
     )
     cache = DynamicCache()
-    llama(PROMPT[:, :4], past_key_values=cache)
-    out = sample(sampler, llama, past_key_values=cache, do_sample=True, output_logits=True)
+    llama(PROMPT[:, :4], **{CACHE: cache})
+    out = sample(sampler, llama, **{CACHE: cache}, do_sample=True, output_logits=True)
     assert out.report.rewinds
     assert torch.allclose(torch.cat(out.logits), llama(out.sequences).logits[0, 5:-1], atol=1e-4)
 
@@ -342,13 +343,13 @@ def test_a_cache_of_the_user_is_returned_as_one_of_transformers(llama: PreTraine
         cache = DynamicCache(config=llama.config)
         set_seed(0)
         if streams:
-            events = list(sampler.events(llama, PROMPT, past_key_values=cache, **asked))
+            events = list(sampler.events(llama, PROMPT, **{CACHE: cache}, **asked))
             assert any(isinstance(event, Rewound) for event in events)
         else:
-            ids = sampler.generate(llama, PROMPT, past_key_values=cache, **asked)
+            ids = sampler.generate(llama, PROMPT, **{CACHE: cache}, **asked)
         assert {type(layer) for layer in cache.layers} == {DynamicLayer}
         assert cache.get_seq_length() == ids.shape[1] - 1
-        logits = llama(ids[:, -1:], past_key_values=cache).logits[:, -1]
+        logits = llama(ids[:, -1:], **{CACHE: cache}).logits[:, -1]
         assert torch.allclose(logits, llama(ids).logits[:, -1], atol=1e-4)
 
 

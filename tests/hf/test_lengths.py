@@ -32,6 +32,7 @@ from transformers import (
 )
 
 from antislop import AntiSlop, Ban
+from antislop.caches.private import CACHE
 from antislop.datasets import ModelRecordMaker
 from antislop.datasets.samples import plan_samples
 from antislop.records.prompts import Prompt
@@ -151,7 +152,7 @@ def test_tokens_in_a_cache_occupy_positions() -> None:
     past = model(long, use_cache=True).past_key_values
     mask = torch.ones((1, 21), dtype=torch.long)
     with pytest.raises(ValueError, match="a prompt of 21 tokens with 5 new ones takes 25: ask for at most 4 new"):
-        SAMPLER.generate(model, PROMPT, **{**settings(5), "attention_mask": mask}, past_key_values=past)
+        SAMPLER.generate(model, PROMPT, **{**settings(5), "attention_mask": mask}, **{CACHE: past})
 
 
 def test_a_prompt_that_is_too_long_by_itself_is_refused() -> None:
@@ -193,7 +194,7 @@ def test_longrope_is_refused_if_a_text_may_cross_its_boundary() -> None:
         SAMPLER.generate(phi3(), ids, **{**settings(5), "attention_mask": mask})
     past = phi3()(ids[1:, :8], use_cache=True).past_key_values
     with pytest.raises(ValueError, match=match):
-        SAMPLER.generate(phi3(), ids[1:], **settings(5, ids[1:]), past_key_values=past)
+        SAMPLER.generate(phi3(), ids[1:], **settings(5, ids[1:]), **{CACHE: past})
 
 
 def test_a_data_set_has_a_failed_record_if_a_text_may_cross_the_boundary() -> None:
@@ -213,7 +214,7 @@ def test_on_one_side_of_the_longrope_boundary_rewinds_leave_no_trace(prompt: tor
     """Beyond the boundary, transformers reads the prompt into a new cache."""
     model, prompt = phi3(), prompt.repeat(rows, 1)  # made here: its weights are random numbers, too
     kwargs = {**settings(new, prompt), "return_dict_in_generate": True, "output_logits": True}
-    for cached in ({}, {"past_key_values": DynamicCache(config=LONGROPE)}):
+    for cached in ({}, {CACHE: DynamicCache(config=LONGROPE)}):
         set_seed(0)
         plain = model.generate(prompt, **kwargs)
         set_seed(0)

@@ -25,6 +25,7 @@ from transformers import (
 from transformers.generation.logits_process import LogitsProcessorList
 
 import antislop
+from antislop.caches.private import CACHE
 from antislop.hf import private
 from tests.support.models import build_model
 
@@ -80,7 +81,7 @@ def test_a_prompt_is_read_into_the_cache_in_parts_of_the_given_size(llama: PreTr
     handle = llama.register_forward_hook(lambda *_: passes.append(1))
     cache = DynamicCache(config=llama.config)
     config = GenerationConfig(prefill_chunk_size=chunk)
-    kwargs = {"past_key_values": cache, "use_cache": True, "attention_mask": torch.ones_like(PROMPT)}
+    kwargs = {CACHE: cache, "use_cache": True, "attention_mask": torch.ones_like(PROMPT)}
     output = private.prefill(llama, PROMPT, config, kwargs)
     handle.remove()
     assert cache.get_seq_length() == PROMPT.shape[1]
@@ -157,9 +158,9 @@ def test_the_length_of_an_omitted_mask_is_known(llama: PreTrainedModel) -> None:
 
 
 def test_a_cache_of_the_caller_is_distinguished_from_one_that_generate_made(llama: PreTrainedModel) -> None:
-    passed = call(llama, past_key_values=DynamicCache(config=llama.config))
-    assert private.belongs_to_caller(passed.kwargs["past_key_values"])
-    assert not private.belongs_to_caller(call(llama).kwargs["past_key_values"])
+    passed = call(llama, **{CACHE: DynamicCache(config=llama.config)})
+    assert private.belongs_to_caller(passed.kwargs[CACHE])
+    assert not private.belongs_to_caller(call(llama).kwargs[CACHE])
     assert not private.belongs_to_caller(None)
 
 
@@ -229,7 +230,7 @@ def test_a_compiled_model_contains_the_original(llama: PreTrainedModel) -> None:
 
 def test_images_are_inputs_of_the_prompt_only() -> None:
     assert "pixel_values" in private.PREFILL_INPUTS
-    assert not {"attention_mask", "past_key_values", "position_ids"} & private.PREFILL_INPUTS
+    assert not {"attention_mask", CACHE, "position_ids"} & private.PREFILL_INPUTS
 
 
 def test_a_loop_can_read_the_arguments_of_generate_that_are_not_passed_to_it(llama: PreTrainedModel) -> None:

@@ -20,6 +20,7 @@ from transformers import (
 )
 
 from antislop import AntiSlop, BanError, BanList
+from antislop.caches.private import CACHE
 from tests.support.families import REFUSED, UNKNOWN_LAYERS, build, build_refused
 from tests.support.models import VOCABULARY, build_model, build_tokenizer
 
@@ -84,7 +85,7 @@ def offload(model: PreTrainedModel) -> DynamicCache:
 def test_static_caches_are_refused_if_generate_is_wrong_with_them(family: str) -> None:
     model, match = build(family), r"takes the free columns .* in generate\(\) too: leave out cache_implementation"
     refuses(model, match, cache_implementation="static")
-    refuses(model, match, past_key_values=StaticCache(config=model.config, max_cache_len=20))
+    refuses(model, match, **{CACHE: StaticCache(config=model.config, max_cache_len=20)})
 
 
 def test_an_assistant_with_another_vocabulary_is_refused(llama: PreTrainedModel) -> None:
@@ -115,16 +116,16 @@ def test_a_stream_of_several_prompts_is_refused(llama: PreTrainedModel) -> None:
 
 
 def test_an_offloaded_cache_of_the_caller_is_refused(llama: PreTrainedModel) -> None:
-    refuses(llama, "DynamicCache with offloading", past_key_values=offload(llama))
+    refuses(llama, "DynamicCache with offloading", **{CACHE: offload(llama)})
 
 
 def test_caches_that_can_not_be_cut_are_refused(llama: PreTrainedModel) -> None:
-    refuses(llama, "a Half can't be rewound yet", past_key_values=Half(config=llama.config))
+    refuses(llama, "a Half can't be rewound yet", **{CACHE: Half(config=llama.config)})
     mistral = build_model("mistral")
     cache = StaticCache(config=mistral.config, max_cache_len=40)
-    mistral(PROMPT, past_key_values=cache)
+    mistral(PROMPT, **{CACHE: cache})
     longer = torch.cat([PROMPT, PROMPT], dim=1)
-    refuses(mistral, "holds tokens in sliding windows", longer, past_key_values=cache)
+    refuses(mistral, "holds tokens in sliding windows", longer, **{CACHE: cache})
 
 
 @pytest.mark.parametrize("family", REFUSED)

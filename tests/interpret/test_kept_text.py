@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from antislop import AntiSlop, Ban, applied_to
+from antislop.caches.private import cache_name
 from antislop.interpret import ActivationCache, run_with_cache
 from tests.support import families
 from tests.support.depth import DEPTH
@@ -190,8 +191,8 @@ def test_a_cache_that_holds_part_of_the_prompt() -> None:
     outs = []
     for write in (model.generate, partial(FREE.generate, model)):
         cache = DynamicCache()
-        model(prompt[:, :2], past_key_values=cache)
-        outs.append(write(inputs=prompt, past_key_values=cache, **{**STATES, "do_sample": False}))
+        model(prompt[:, :2], **{cache_name(model): cache})
+        outs.append(write(inputs=prompt, **{cache_name(model): cache}, **{**STATES, "do_sample": False}))
     for field in ("hidden_states", "attentions"):
         for layers, expected in zip(outs[1][field], outs[0][field], strict=True):
             for layer, expected_layer in zip(layers, expected, strict=True):
@@ -269,10 +270,10 @@ def test_no_encoder_runs_before_a_call_is_refused(family: str, encoder: str, opt
 
 def test_ids_that_only_a_cache_knows_are_refused() -> None:
     model, cache = build("llama"), DynamicCache()
-    model(TEXT["input_ids"], past_key_values=cache)
+    model(TEXT["input_ids"], **{cache_name(model): cache})
     mask = torch.ones((1, PROMPT + 2))
-    with pytest.raises(NotImplementedError, match="those of the tokens in past_key_values are not passed"):
-        FREE.generate(model, torch.tensor([[3, 4]]), attention_mask=mask, past_key_values=cache, **HIDDEN)
+    with pytest.raises(NotImplementedError, match="those of the tokens in the cache are not passed"):
+        FREE.generate(model, torch.tensor([[3, 4]]), attention_mask=mask, **{cache_name(model): cache}, **HIDDEN)
 
 
 def test_a_model_without_attention_has_none_to_return() -> None:
