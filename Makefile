@@ -54,7 +54,7 @@ test: $(READY)  ## the main path, every refusal, every example: 8 minutes of CPU
 test-all: $(READY) ## all tests; ANTISLOP_TEST_DEPTH=10 draws ten times as many random cases; TESTS="-m slow" chooses
 	$(BIN)/python -m pytest -n auto --dist worksteal $(TESTS)
 
-test-versions: $(READY) ## the oldest transformers; Python 3.10 and 3.13 where they are installed
+test-versions: $(READY) ## the oldest and the newest transformers; Python 3.10 and 3.13 where they are installed
 	bash .ci/versions
 
 # Its builds of the first three packages break the import of vLLM for CPUs, which needs none of them.

@@ -201,6 +201,13 @@ def test_a_text_continues_from_a_cache_of_every_kind(family: str) -> None:
     assert is_as_it_was(cache, theirs.past_key_values)
 
 
+@pytest.mark.filterwarnings("ignore:`past_key_values` is deprecated:FutureWarning")
+def test_a_cache_can_be_passed_by_the_name_that_it_had_before_transformers_5_24() -> None:
+    model, cache = build("llama"), begun(build("llama"))
+    SAMPLER.generate(model, PROMPT, attention_mask=torch.ones_like(PROMPT), past_key_values=cache, **SETTINGS)
+    assert cache.get_seq_length() == PROMPT.shape[1] + SETTINGS["max_new_tokens"] - 1
+
+
 def test_one_cache_serves_one_text_at_a_time() -> None:
     model, cache = build("llama"), DynamicCache(config=build("llama").config)
     settings = {CACHE: cache, "attention_mask": torch.ones_like(PROMPT), **SETTINGS}

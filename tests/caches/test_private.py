@@ -58,7 +58,7 @@ def test_a_release_that_passes_the_cache_by_another_name_is_refused() -> None:
     kwargs = {"use_cache": True, "of_another_name": DynamicCache()}
     with pytest.raises(ValueError, match=f"this release of transformers passes no {CACHE}: install one that antislop"):
         choose_cache(kwargs, model=build("llama"))
-    with pytest.raises(ValueError, match="the model generates without a cache, .* pass use_cache=True"):
+    with pytest.raises(ValueError, match=r"the model generates without a cache, .* pass use_cache=True"):
         choose_cache({"use_cache": False}, model=build("llama"))
 
 
