@@ -180,7 +180,7 @@ class _Lines:
             self._lines.pop()  # a line feed at the end begins no line
         while self._lines and self._next + self._context < before:
             number, text = self._next, self._lines.popleft()
-            if any(near in self._spans for near in range(number - self._context, number + self._context + 1)):
+            if next(iter(self._spans), inf) <= number + self._context:  # those further up were removed
                 yield HitLine(self._file, number, text, self._hits.pop(number, ()), self._spans.get(number, ()))
             self._spans.pop(number - self._context, None)
             self._next += 1
