@@ -78,7 +78,7 @@ def _list_settings(command: Any) -> dict[str, Any]:
     """Return the parameters of a command by their keys in a file: the long name, or the argument's name in the help."""
     names = {param: param.metavar or param.name for param in command.params}
     return {
-        max(param.opts, key=len).lstrip("-") if param.param_type_name == "option" else name.strip(".").lower(): param
+        max(param.opts, key=len).lstrip("-") if param.param_type_name == "option" else name.lower(): param
         for param, name in names.items()
         if param.name != "config"
     }

@@ -80,9 +80,7 @@ class ChoiceOptions:
 def scan(
     files: Annotated[
         list[str],
-        typer.Argument(
-            metavar="FILE...", help="UTF-8 texts, or .gz of them, and folders of texts; - is standard input."
-        ),
+        typer.Argument(metavar="FILE", help="UTF-8 texts, or .gz of them, and folders of texts; - is standard input."),
     ],
     *,
     bans: BanOptions,
@@ -138,19 +136,21 @@ def _choose_files(
     list_names = {place.name for place in places}
     for name in names:
         path, left_out = Path(name), 0
-        if opens_folders and path.is_dir():
-            for file in list_files(path):
-                if is_chosen(file) and not (file.name in list_names and file.resolve() in places):
-                    if is_text(file):
-                        yield str(file)
-                    else:
-                        left_out += 1
-            if left_out:
-                say(f"{name}: left out {describe_count(left_out, 'file')} that can't be read as UTF-8")
-        elif path.resolve() in places:
-            say(f"{name}: left out, since it is the list of --bans")
-        elif is_kept(path):
-            yield name
+        if not (opens_folders and path.is_dir()):
+            if path.resolve() in places:
+                say(f"{name}: left out, since it is the list of --bans")
+            elif is_kept(path):
+                yield name
+            continue
+        for file in filter(is_chosen, list_files(path)):
+            if file.name in list_names and file.resolve() in places:
+                continue
+            if is_text(file):
+                yield str(file)
+            else:
+                left_out += 1
+        if left_out:
+            say(f"{name}: left out {describe_count(left_out, 'file')} that can't be read as UTF-8")
 
 
 def _compile(globs: Sequence[str]) -> Callable[[Path], bool]:
@@ -217,7 +217,7 @@ class _Search:
     def _find(self, name: str, *, advance: Callable[[int], None]) -> Iterator[Sequence[Occurrence | HitLine]]:
         if self.column is not None:
             for line in search_records(self.bans, name, column=self.column):
-                yield line.hits if self.around is None else [line][: len(line.hits)]
+                yield line.hits if self.around is None or not line.hits else [line]
             return
         pieces = read_input_pieces(name, advance=advance)
         if self.around is None:

@@ -90,12 +90,8 @@ def search_records(bans: BanList, file: str, *, column: str) -> Iterator[HitLine
         place = text.place.rpartition(":")[2]
         line = int(place) if place.isdecimal() else number
         matches = drop_overlaps(bans.find(text.text))
-        spans = [(match.start, match.end) for match in matches]
-        hits = [
-            Occurrence(file, line, start + 1, match.ban.text, text.text[start:end])
-            for match, (start, end) in zip(matches, spans, strict=True)
-        ]
-        yield HitLine(file, line, text.text.replace("\n", " "), hits, spans)
+        hits = [Occurrence(file, line, m.start + 1, m.ban.text, text.text[m.start : m.end]) for m in matches]
+        yield HitLine(file, line, text.text.replace("\n", " "), hits, [(m.start, m.end) for m in matches])
 
 
 class HitLine(NamedTuple):

@@ -32,6 +32,7 @@ def test_each_help_fits_80_columns_with_whole_names_examples_and_no_type_of_flag
     assert shown == invoke(command, "--help").stdout
     assert all(f"\n {example}".rstrip() in shown for example in EXAMPLES[command])
     assert "<bool>" not in shown
+    assert "...}..." not in shown
     assert all(name in shown for param in load_command(command).params for name in param.opts if name[0] == "-")
     assert max(map(len, shown.splitlines())) <= 80
     assert not [alias for alias in ALIASES if f" {alias} " in shown and alias not in ("-p", "-m")]
