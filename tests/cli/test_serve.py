@@ -73,6 +73,8 @@ def test_a_port_in_use_is_refused_before_the_model_is_loaded() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         result = invoke("serve", "--port", str(listener.getsockname()[1]), "--model", "/no/such/model", "--no-bans")
     assert_refused(result, "can't be used", "pass another --port")
+    result = invoke("serve", "--host", "203.0.113.1", "--port", "0", "--model", "/no/such/model", "--no-bans")
+    assert_refused(result, "can't be used", "pass another --host")
 
 
 def test_an_upstream_server_that_is_not_there_is_one_sentence() -> None:
