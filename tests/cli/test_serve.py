@@ -50,7 +50,10 @@ def test_a_model_is_served_until_a_signal_comes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (("--api-key-env", "NO_SUCH_KEY"), "--api-key-env NO_SUCH_KEY: this environment variable is not set"),
+        (
+            ("--api-key-env", "NO_SUCH_KEY"),
+            "--api-key-env NO_SUCH_KEY: this variable is not set, or is empty: export a key",
+        ),
         (("--host", "nowhere.invalid", "--no-bans"), "the host 'nowhere.invalid' is unknown"),
         (("--list", "noir.txt"), "--list noir.txt: write NAME=FILE, or NAME= for a list without bans"),
         (("--list", "noir=/no/such/list.txt"), "/no/such/list.txt: can't be read"),
