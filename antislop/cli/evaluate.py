@@ -251,7 +251,7 @@ def _read_outputs(sources: Sequence[str], prompts: PromptOptions, *, model: Mode
     for source in sources:
         arm, sign, path = source.partition("=")
         if not sign or not arm or not path:
-            file = path or ("FILE" if sign else source)
+            file = path or ("FILE" if sign or source in get_args(Arm) else source)
             raise InputError(f"--outputs {source}: an arm and a file were expected: write plain={file}")
         if arm in outputs:
             raise InputError(

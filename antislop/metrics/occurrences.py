@@ -12,11 +12,13 @@ from math import inf
 from pathlib import Path
 from typing import NamedTuple
 
+from antislop.display import shorten
+from antislop.errors import InputError
 from antislop.files import read_text_pieces
 from antislop.lists.ban_list import BanList
 from antislop.matching.bans import Ban, Match, distinct, drop_overlaps
 from antislop.metrics.folders import is_text, list_files
-from antislop.records.texts import read_texts
+from antislop.records.texts import list_sources, read_texts
 
 _WHITE_SPACE = re.compile(r"\s+")
 
@@ -50,7 +52,9 @@ def scan(
 
     Raises `InputError` for a file that can't be read.
     """
-    for source in sources:
+    if not isinstance(bans, BanList):
+        raise InputError(f"a BanList was expected, not {shorten(repr(bans), 40)}: write BanList([…])")
+    for source in list_sources(sources):
         is_folder = column is None and Path(source).is_dir()
         for path in filter(is_text, list_files(source)) if is_folder else [source]:
             file = os.fspath(path)
