@@ -32,7 +32,7 @@ from antislop.interpret.forward_result import ForwardResult, refuse_tensors
 from antislop.interpret.kept_text import CacheRequest, complete_and_read, request_cache
 from antislop.lists.ban_list import BanList, Bans, combine_bans, read_bans
 from antislop.matching.scopes import Scope
-from antislop.trace.completions import BATCH_SIZE, Completion, check_prompts, pair, refuse_one_list
+from antislop.trace.completions import BATCH_SIZE, Completion, check_many, check_prompts, pair, refuse_one_list
 from antislop.trace.recording import EVENTS, NOTHING, Recording, RecordLevel
 from antislop.trace.text_pieces import stream_text
 
@@ -117,6 +117,10 @@ class AntiSlop:
         self.mass_floor = mass_floor
         self.probability_floor = probability_floor
         self.make_policy()  # refuses values before the bans are compiled
+        flags = {"exempt_prompt": exempt_prompt, "prompt_lookback": prompt_lookback, "draft_bans": draft_bans}
+        for name, flag in flags.items():
+            if not isinstance(flag, bool):
+                raise InputError(f"{name} is {flag!r}; it is True or False")
         if bans is None and not (banned_strings or banned_regex):
             raise BanError("nothing is banned: give a list, banned_strings or banned_regex, or [] to ban nothing")
         self._bans = combine_bans(
@@ -373,10 +377,7 @@ class AntiSlop:
         check_prompts(prompts)
         refuse_one_list(bans)
         refuse_per_prompt(kwargs)
-        if batch_size < 1:
-            raise InputError(f"batch_size is {batch_size}; at least 1 is expected")
-        if seed is not None and seeds is not None:
-            raise InputError("both seed and seeds are given: one seed for all, or one for each prompt")
+        check_many(batch_size, seed, seeds)
         if seeds is None:
             seeds = map(partial(seed_of, int(torch.randint(2**31, ())) if seed is None else seed), count())
         lists = repeat(None) if bans is None else bans

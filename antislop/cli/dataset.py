@@ -114,7 +114,13 @@ def dataset(
     bans: BanOptions,
     scope: ScopeOption = None,
     prompts: PromptOptions,
-    arms: Annotated[Arms, typer.Option(help="Responses with bans, without, or both with the same seeds.")] = "banned",
+    arms: Annotated[
+        Arms,
+        typer.Option(
+            metavar="ARMS",
+            help="banned: responses with bans; plain: without; plain,banned: both, with the same seeds.",
+        ),
+    ] = "banned",
     structure: GrammarOptions,
     generation: GenerationOptions,
     pairs: PairOptions,
@@ -133,9 +139,14 @@ def dataset(
     maker, tokenizer, banned = host.make(collect_bans(bans), generation, pairs=pairs.made_kind, grammar=grammar)
     spec = make_spec(source, model=model.spec, bans=banned, prompts=prompts, generation=generation)
     chosen_arms = [arm for arm in get_args(Arm) if arm in arms.split(",")]
-    at_once = generation.batch_size * (engine.workers or 1)
-    sizes: dict[str, Any] = {"samples": generation.n, "at_once": at_once, "limit": prompts.limit}
-    job = Job(spec, arms=chosen_arms, on_cluster=engine.uses_cluster, **sizes)
+    job = Job(
+        spec,
+        arms=chosen_arms,
+        samples=generation.n,
+        at_once=generation.batch_size * (engine.workers or 1),
+        limit=prompts.limit,
+        on_cluster=engine.uses_cluster,
+    )
     data_set = _DataSet(job, target, tokenizer, bans=banned, grammar=grammar)
     summary = data_set.write(maker, pairs, force=force)
     if job.is_stopped:

@@ -108,8 +108,13 @@ def evaluate(
     else:
         name = source.prompts or "openings"
         job_spec = make_spec(name, model=spec, bans=made_from, prompts=prompts, generation=generation)
-        sizes: dict[str, Any] = {"samples": generation.n, "at_once": generation.batch_size, "limit": prompts.limit}
-        job = Job(job_spec, arms=_read_arms(source.arms), **sizes)
+        job = Job(
+            job_spec,
+            arms=_read_arms(source.arms),
+            samples=generation.n,
+            at_once=generation.batch_size,
+            limit=prompts.limit,
+        )
         run = _EvaluationRun(job, out / "records.jsonl", source.prompts or str(OPENINGS), generation.batch_size)
         texts = run.write(made_from, model=spec, force=force)
     if texts is None:
@@ -246,7 +251,7 @@ def _read_outputs(sources: Sequence[str], prompts: PromptOptions, *, model: Mode
     for source in sources:
         arm, sign, path = source.partition("=")
         if not sign or not arm or not path:
-            file = path or ("FILE" if sign else source)
+            file = path or ("FILE" if sign or source in get_args(Arm) else source)
             raise InputError(f"--outputs {source}: an arm and a file were expected: write plain={file}")
         if arm in outputs:
             raise InputError(

@@ -9,6 +9,7 @@ import random
 import shlex
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import takewhile
@@ -189,30 +190,25 @@ def _write_text(writer: TextWriter, screen: Console, *, show: bool, with_bans: b
     page, text_pieces = ConsoleWriter(screen, show_withdrawn=show), TextPieces(writer.vocabulary)
     run = _GenerationRun([prompt], Report(surfaces=writer.vocabulary))
     events, began = writer.events(with_bans=with_bans), time.perf_counter()
-    stopped: BaseException | None = None
     page.write([prompt])
     try:
-        for event in events:
-            run.report.add(event)
-            run.tokens += len(event.tokens) if isinstance(event, Settled) else 0
-            pieces = text_pieces.add(event)
-            run.pieces += pieces
-            page.write(pieces)
-    except (Exhausted, KeyboardInterrupt) as error:
-        stopped = error
-    finally:
-        try:
-            page.end()
-        finally:  # also if the reader of the output closed it
+        with ExitStack() as endings:
             if with_bans:
-                writer.save_trace()
-    if isinstance(stopped, Exhausted):
-        warn(str(stopped))
-        raise typer.Exit(1) from stopped
-    if stopped is not None:
+                endings.callback(writer.save_trace)
+            endings.callback(page.end)  # is called first, and may find that the reader of the output closed it
+            for event in events:
+                run.report.add(event)
+                run.tokens += len(event.tokens) if isinstance(event, Settled) else 0
+                pieces = text_pieces.add(event)
+                run.pieces += pieces
+                page.write(pieces)
+    except Exhausted as error:
+        warn(str(error))
+        raise typer.Exit(1) from error
+    except KeyboardInterrupt:
         written = f"{describe_count(run.tokens, 'token')} of at most {writer.task.text.max_new_tokens:,}"
         say(f"interrupted after {written} (seed {writer.seed})")
-        raise stopped
+        raise
     run.seconds = time.perf_counter() - began
     return run
 

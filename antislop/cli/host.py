@@ -32,11 +32,19 @@ EngineName = Literal["transformers", "ray", "openai", "vllm"]
 class EngineOptions:
     engine: Annotated[
         EngineName,
-        typer.Option(help="transformers, vllm: in this process; ray: on a cluster's workers; openai: on a server."),
+        typer.Option(
+            metavar="NAME",
+            help="transformers, vllm: in this process; ray: on a cluster's workers; openai: on a server.",
+        ),
     ] = "transformers"
     workers: Annotated[
         int | None,
-        typer.Option(min=1, help="Workers of ray, each with a model or vllm.", show_default="one per GPU, or machine"),
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Workers of ray, each with a model or vllm.",
+            show_default="one per GPU, or machine",
+        ),
     ] = None
     address: Annotated[
         str | None,
@@ -52,14 +60,18 @@ class EngineOptions:
     ] = None
     endpoint_method: Annotated[
         EndpointMethod | None,
-        typer.Option(help="How bans are kept on a server.", show_default="auto"),
+        typer.Option(
+            metavar="NAME", help="How bans are kept on a server: auto, reject, thin or bias.", show_default="auto"
+        ),
     ] = None
 
-    tp: Annotated[int | None, typer.Option(min=1, help="GPUs that vllm spreads the model over.", show_default="1")] = (
-        None
-    )
+    tp: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="GPUs that vllm spreads the model over.", show_default="1"),
+    ] = None
     max_model_len: Annotated[
-        int | None, typer.Option(min=1, help="Tokens of vllm's texts with their prompts.", show_default="the model's")
+        int | None,
+        typer.Option(min=1, metavar="N", help="Tokens of vllm's texts with their prompts.", show_default="the model's"),
     ] = None
 
     @property

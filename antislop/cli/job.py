@@ -180,7 +180,8 @@ def follow(
         bar.update()
         for record in records:
             summary.add(record)
-            durations += [record["seconds"]] if "seconds" in record else []
+            if "seconds" in record:
+                durations.append(record["seconds"])
             if record["error"] and record["key"] not in failed:
                 failed.add(record["key"])
                 warn(f"{_name_prompt(record)}: {record['error']}" if record["prompt"] else record["error"])

@@ -24,8 +24,8 @@ from antislop.cli.parsing import AliasedCommand, ConfigOption, describe_mistake,
 from antislop.errors import InputError
 
 EXIT_CODES = (
-    "Exit status: 0 success; 1 something was found, or is missing, as the command's help says; 2 an input can't be "
-    "used; 130 interrupted; 141 the reader of the output closed it."
+    "Exit status: 0 success; 1 a result that the command's help names; 2 an input can't be used; 130 interrupted; "
+    "141 the reader of the output closed it."
 )
 HELP = {"help_option_names": ["-h", "--help"]}
 Check = Callable[[dict[str, Any], dict[str, Any]], None]

@@ -119,7 +119,7 @@ def measure(
     files: Annotated[
         list[str],
         typer.Argument(
-            metavar="FILE...",
+            metavar="FILE",
             help="Texts: .jsonl, .json, .csv or .parquet with one in each record, .txt files of one, or folders of "
             "them; - is standard input, one text.",
         ),

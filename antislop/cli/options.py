@@ -103,7 +103,7 @@ class BanOptions:
         bool, ban_option("--loops", help="Ban passages written 3 times in a row as well, whatever they say.")
     ] = False
     repeats: Annotated[
-        bool, ban_option("--repeats", help="Ban 8 words in a row that the text contains already as well.")
+        bool, ban_option("--repeats", help="Ban 8 words in a row as well if the text contains them already.")
     ] = False
     no_dashes: Annotated[
         bool, ban_option("--no-dashes", help="Ban dashes as well: —, –, -- and a hyphen with spaces, as between words.")
@@ -274,7 +274,7 @@ class PromptOptions:
     ] = None
     system: Annotated[str | None, typer.Option(help="The system message of each chat.")] = None
     chat_template_kwargs: TemplateOption = None
-    limit: Annotated[int | None, typer.Option(min=1, help="Read only the first N records.")] = None
+    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Read only the first N records.")] = None
 
 
 MIN_P = 0.05
@@ -320,7 +320,7 @@ class SamplingOptions:
     xtc_probability: Annotated[float | None, _setting("xtc_probability", "XTC: how often to exclude the top.")] = None
     xtc_threshold: Annotated[float | None, _setting("xtc_threshold", "Least p of XTC's choices.", default="0.1")] = None
 
-    min_keep: Annotated[int | None, _setting("min_keep", "The least tokens that top-p, min-p and XTC keep.")] = None
+    min_keep: Annotated[int | None, _setting("min_keep", "The fewest tokens that top-p, min-p and XTC keep.")] = None
 
     def __post_init__(self) -> None:
         _ = self.sampling  # raises the errors of values
@@ -349,10 +349,10 @@ class GenerationOptions(SamplingOptions):
     temperature: Annotated[
         float | None, _setting("temperature", "0 always takes the likeliest token.", default="1.0")
     ] = None
-    n: Annotated[int, typer.Option(min=1, help="Responses per prompt.")] = 1
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Maximum tokens per response.")] = 300
+    n: Annotated[int, typer.Option(min=1, metavar="N", help="Responses per prompt.")] = 1
+    max_new_tokens: Annotated[int, typer.Option(min=1, metavar="N", help="Maximum tokens per response.")] = 300
     stop: StopOption = None
-    batch_size: Annotated[int, typer.Option(min=1, help="Texts generated at a time.")] = BATCH_SIZE
+    batch_size: Annotated[int, typer.Option(min=1, metavar="N", help="Texts generated at a time.")] = BATCH_SIZE
     seed: Annotated[int, typer.Option(help="Determines each text, together with the key of its prompt.")] = 0
 
     @property

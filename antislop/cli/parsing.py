@@ -78,7 +78,7 @@ def _list_settings(command: Any) -> dict[str, Any]:
     """Return the parameters of a command by their keys in a file: the long name, or the argument's name in the help."""
     names = {param: param.metavar or param.name for param in command.params}
     return {
-        max(param.opts, key=len).lstrip("-") if param.param_type_name == "option" else name.strip(".").lower(): param
+        max(param.opts, key=len).lstrip("-") if param.param_type_name == "option" else name.lower(): param
         for param, name in names.items()
         if param.name != "config"
     }
@@ -120,7 +120,8 @@ def _read_settings(path: Path, known: dict[str, Any]) -> tuple[dict[str, Any], d
         raise InputError(f"{path}: contains no settings: {advice}")
     values, places = dict[str, Any](), dict[str, str]()
     for key_node, node in root.value:
-        key, place = str(key_node.value).replace("_", "-"), f"{path}:{key_node.start_mark.line + 1}"
+        place = f"{path}:{key_node.start_mark.line + 1}"
+        key = _read_text(key_node, f"{place}: the name of an option").replace("_", "-")
         if key not in known:
             raise InputError(f"{place}: there is no option {key!r}: {_suggest_key(key, known)}")
         name = known[key].name
@@ -136,19 +137,27 @@ def _suggest_key(key: str, known: Collection[str]) -> str:
 
 
 def _read_value(node: Node, param: Any, loader: Any, place: str) -> Any:
-    if param.nargs == 1 and not getattr(param, "multiple", False):
-        return _read_text(node, loader, place)
-    return [_read_text(item, loader, place) for item in (node.value if node.id == "sequence" else [node])]
-
-
-def _read_text(node: Node, loader: Any, place: str) -> str:
     """Return a value as the command line has it: as it is written, an object as JSON."""
+    from yaml import YAMLError
+
+    if param.nargs != 1 or getattr(param, "multiple", False):
+        return [_read_text(item, place) for item in (node.value if node.id == "sequence" else [node])]
+    if node.id == "mapping" and param.metavar == "JSON":
+        try:
+            return json.dumps(loader.construct_object(node, deep=True))
+        except (TypeError, ValueError, YAMLError) as error:
+            raise InputError(f"{place} can't be JSON ({first_line(error)}): put quotes around texts") from error
+    return _read_text(node, place)
+
+
+def _read_text(node: Node, place: str) -> str:
     if node.id == "sequence":
         raise InputError(f"{place} takes one value, and a list came: leave one")
-    value = loader.construct_object(node, deep=True)
-    if value is None:
+    if node.id == "mapping":
+        raise InputError(f"{place} takes a text, and name: value came: put quotes around the text")
+    if node.tag == "tag:yaml.org,2002:null":
         raise InputError(f"{place} has no value: write one, or leave the line out")
-    return str(node.value) if node.id == "scalar" else json.dumps(value, default=str)
+    return str(node.value)
 
 
 # -- mistakes ---------------------------------------------------------------------------------------------------------

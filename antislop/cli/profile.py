@@ -362,7 +362,7 @@ def _report_profile(profile: Profile, *, min_count: int) -> None:
     )
     warn(f"{', '.join(sizes)}; listed: {entries}")
     if profile.texts == 1:
-        warn("in how many of its chapters an entry occurs is not counted: pass a folder with a file for each")
+        warn("a single text counts as a whole: to count the chapters of each entry, pass a folder with a file for each")
     if profile.prompts < (min_prompts := profile.made_with["min_prompts"]):
         warn(f"no entry comes from {min_prompts} prompts: pass texts of more prompts, or --min-prompts 1")
     if profile.made_with["min_count"] > min_count:

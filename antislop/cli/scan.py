@@ -66,10 +66,10 @@ class ChoiceOptions:
 
     glob: Annotated[
         list[str] | None,
-        typer.Option("--glob", "-g", metavar="GLOB", help="Of folders, search only files like this. Repeatable."),
+        typer.Option("--glob", "-g", metavar="GLOB", help="In folders, search only what matches this. Repeatable."),
     ] = None
     exclude: Annotated[
-        list[str] | None, typer.Option(metavar="GLOB", help="Leave out files and folders like this. Repeatable.")
+        list[str] | None, typer.Option(metavar="GLOB", help="Leave out files and folders that match this. Repeatable.")
     ] = None
 
     @property
@@ -80,9 +80,7 @@ class ChoiceOptions:
 def scan(
     files: Annotated[
         list[str],
-        typer.Argument(
-            metavar="FILE...", help="UTF-8 texts, or .gz of them, and folders of texts; - is standard input."
-        ),
+        typer.Argument(metavar="FILE", help="UTF-8 texts, or .gz of them, and folders of texts; - is standard input."),
     ],
     *,
     bans: BanOptions,
@@ -91,7 +89,8 @@ def scan(
         str | None, typer.Option(help="Search this column of records: .jsonl, .json, .csv, .parquet, .gz of these.")
     ] = None,
     context: Annotated[
-        int | None, typer.Option("--context", "-C", metavar="N", min=0, help="Show N lines before and after a hit too.")
+        int | None,
+        typer.Option("--context", "-C", metavar="N", min=0, help="Show N lines around each hit as well."),
     ] = None,
     count: Annotated[bool, typer.Option("--count", "-c", help="Print file:number only.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing: the exit status is the answer.")] = False,
@@ -103,11 +102,11 @@ def scan(
 ) -> int:
     """Find banned phrases in files, with the place at which each begins: file:line:column: phrase.
 
-    On a terminal, and with -C, the line is shown in place of the phrase. With --column, the line is that of the record,
-    or its number, and the column that of the character in its text.
+    On a terminal, and with -C, the line is shown in place of the phrase. With --column, the line is that of the
+    record in the file, or the record's number, and columns are counted in its text.
 
-    In folders, hidden files, links, what git ignores and files that are not UTF-8 are left out; so is the file of
-    --bans anywhere. A GLOB is written as in .gitignore, from the current folder on; of several the last decides.
+    In folders, hidden files, links, what git ignores and files that are not UTF-8 are left out; the file of --bans is
+    left out everywhere. A GLOB is written as in .gitignore, from the current folder on; the last that matches decides.
 
     Of phrases that overlap, the first counts, and the longest of those that begin with it.
     """
@@ -131,36 +130,36 @@ def _choose_files(
     names: Iterable[str], globs: Sequence[str], *, lists: Sequence[Path], opens_folders: bool
 ) -> Iterator[str]:
     """Yield the files to search, and in place of a folder the texts in it, in order."""
-    match, default = _compile(globs), all(pattern.startswith("!") for pattern in globs)
+    is_kept = _compile(["*", *globs])
+    is_chosen = _compile(globs) if any(not pattern.startswith("!") for pattern in globs) else is_kept
     places = {path.resolve() for path in lists}
     list_names = {place.name for place in places}
     for name in names:
         path, left_out = Path(name), 0
-        if opens_folders and path.is_dir():
-            for file in list_files(path):
-                is_chosen = default if (is_match := match(file)) is None else is_match
-                if is_chosen and not (file.name in list_names and file.resolve() in places):
-                    if is_text(file):
-                        yield str(file)
-                    else:
-                        left_out += 1
-            if left_out:
-                say(f"{name}: left out {describe_count(left_out, 'file')} that can't be read as UTF-8")
-        elif path.resolve() in places:
-            say(f"{name}: left out, since it is the list of --bans")
-        elif match(path) is not False:
-            yield name
+        if not (opens_folders and path.is_dir()):
+            if path.resolve() in places:
+                say(f"{name}: left out, since it is the list of --bans")
+            elif is_kept(path):
+                yield name
+            continue
+        for file in filter(is_chosen, list_files(path)):
+            if file.name in list_names and file.resolve() in places:
+                continue
+            if is_text(file):
+                yield str(file)
+            else:
+                left_out += 1
+        if left_out:
+            say(f"{name}: left out {describe_count(left_out, 'file')} that can't be read as UTF-8")
 
 
-def _compile(globs: Sequence[str]) -> Callable[[Path], bool | None]:
-    """Return whether the last glob that fits a path chooses it; None if none fits."""
-    if not globs:
-        return lambda _: None
+def _compile(globs: Sequence[str]) -> Callable[[Path], bool]:
+    """Return whether the last glob that matches a path chooses it; False if none matches."""
     from pathspec import PathSpec
 
     with as_input_error():
         spec = PathSpec.from_lines("gitignore", globs)
-    return lambda path: spec.check_file(os.path.relpath(path)).include
+    return lambda path: spec.match_file(os.path.relpath(path))
 
 
 @dataclass
@@ -218,7 +217,7 @@ class _Search:
     def _find(self, name: str, *, advance: Callable[[int], None]) -> Iterator[Sequence[Occurrence | HitLine]]:
         if self.column is not None:
             for line in search_records(self.bans, name, column=self.column):
-                yield line.hits if self.around is None else [line][: len(line.hits)]
+                yield line.hits if self.around is None or not line.hits else [line]
             return
         pieces = read_input_pieces(name, advance=advance)
         if self.around is None:

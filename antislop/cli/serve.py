@@ -97,7 +97,9 @@ class ServerOptions:
             return None
         key = os.environ.get(self.api_key_env, "").strip()
         if not key:
-            raise InputError(f"--api-key-env {self.api_key_env}: this environment variable is not set, or is empty")
+            raise InputError(
+                f"--api-key-env {self.api_key_env}: this variable is not set, or is empty: export a key in it"
+            )
         return key
 
     @property

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from antislop.display import shorten
 from antislop.errors import InputError
 from antislop.lists.ban_list import BanList, Bans, read_bans
 from antislop.metrics.segmentation import extract_words
@@ -35,6 +36,8 @@ class BanReward:
 
         Raises `InputError` for a completion of another shape, and `BanError` for a regex that takes too long.
         """
+        if isinstance(completions, str) or not isinstance(completions, Sequence):
+            raise InputError(f"completions is {shorten(repr(completions), 40)}: pass a list of texts or of chats")
         return [self._rate(_read_texts(completion, number)) for number, completion in enumerate(completions, start=1)]
 
     def _rate(self, texts: Sequence[str]) -> float:

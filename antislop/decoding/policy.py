@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
+from antislop.errors import InputError
+
 Method = Literal["exact", "token", "text"]
 """Where a violation leads: to its start; there, by the classic first-token rule; to the start of the text."""
 OnExhausted = Literal["concede", "stop", "raise"]
@@ -42,7 +44,7 @@ class Policy:
         _check_choice("method", self.method, get_args(Method))
         _check_choice("on_exhausted", self.on_exhausted, get_args(OnExhausted))
         if isinstance(self.max_rewinds, bool) or not isinstance(self.max_rewinds, int) or self.max_rewinds < 0:
-            raise ValueError(
+            raise InputError(
                 f"max_rewinds is {self.max_rewinds!r}; the limit of rewinds to one position, 0 or more, was expected"
             )
         _check_share("mass_floor", self.mass_floor)
@@ -59,12 +61,12 @@ class Policy:
 
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     if value not in choices:
-        raise ValueError(f"{name} is {value!r}; it is one of {', '.join(map(repr, choices))}")
+        raise InputError(f"{name} is {value!r}; it is one of {', '.join(map(repr, choices))}")
 
 
 def _check_share(name: str, value: float) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
-        raise ValueError(f"{name} is {value!r}; it is a share of probability, 0.0 to 1.0")
+        raise InputError(f"{name} is {value!r}; it is a share of probability, 0.0 to 1.0")
 
 
 _SEED_STEP = 2654435769

@@ -47,7 +47,7 @@ from antislop.lists.ban_list import Bans
 from antislop.processors.samplers import Breakers, apply_min_keep
 from antislop.processors.settings import Settings
 from antislop.sampler import AntiSlop
-from antislop.trace.completions import BATCH_SIZE, Completion, check_prompts, pair, refuse_one_list
+from antislop.trace.completions import BATCH_SIZE, Completion, check_many, check_prompts, pair, refuse_one_list
 from antislop.trace.events import Conceded, Event
 from antislop.trace.report import Report
 from antislop.trace.text_pieces import stream_text
@@ -175,12 +175,9 @@ class EndpointSampler:
         """
         check_prompts(prompts)
         refuse_one_list(bans)
-        if batch_size < 1:
-            raise InputError(f"batch_size is {batch_size}; at least 1 is expected")
+        check_many(batch_size, seed, seeds)
         text_settings = EndpointSettings.of(**settings)
         self._check(text_settings)
-        if seed is not None and seeds is not None:
-            raise InputError("both seed and seeds were passed: pass one seed for all prompts, or one for each")
         if seeds is None:
             seeds = map(partial(seed_of, _random_seed() if seed is None else seed), count())
         lists = CompiledLists(self._bans)

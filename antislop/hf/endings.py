@@ -24,8 +24,11 @@ def name_forced(bans: BanList, tokenizer: PreTrainedTokenizerBase) -> BanList:
 
     Raises `BanError` if nobody says how the model's thoughts end.
     """
-    if not any(_is_nameless(ban) for ban in bans):
+    nameless = [ban for ban in bans if _is_nameless(ban)]
+    if not nameless:
         return bans
+    if tokens := [ban.pattern.describe() for ban in nameless if not ban.pattern.occurs_in_text]:
+        raise BanError(f"then='force' needs a text for {tokens[0]}, which have no place in thoughts: pass force")
     template = find_response_template(tokenizer)
     fields = read_response_template(template).fields if template else {}
     ends = [field.close_literals[0] for name, field in fields.items() if name in THOUGHTS and field.close_literals]

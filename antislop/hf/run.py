@@ -140,6 +140,9 @@ class Run:
         """Run to the end."""
         config = self.call.config
         if streamer is not None:
+            if not callable(getattr(streamer, "put", None)):
+                kind = type(streamer).__name__
+                raise InputError(f"streamer is a {kind} without a put method: pass a TextStreamer of transformers")
             streamer.put(torch.cat([row.ids for row in self.rows]).cpu())
         with self._borrowed_model():
             for row, events in self._decode():

@@ -233,6 +233,9 @@ class BanList(Sequence[Ban]):
         >>> len(BanList(["a testament to", "delve"]).filter(lambda ban: " " in ban.text))
         1
         """
+        if not callable(predicate):
+            shown = shorten(repr(predicate), 40)
+            raise BanError(f"filter takes a function of a ban, not {shown}: write filter(lambda ban: 'x' in ban.text)")
         return self._with(filter(predicate, self))
 
     def with_options(self, **options: Any) -> BanList:

@@ -221,6 +221,8 @@ def read_text(source: str | os.PathLike[str] | IO[str] | IO[bytes]) -> tuple[str
 
 def write_text(path: str | os.PathLike[str], lines: Iterable[str]) -> None:
     """Replace a file, as a whole or not at all."""
+    if not isinstance(path, str | os.PathLike):
+        raise BanError(f"the path of a file was expected, not {path!r}: write save('bans.txt')")
     try:
         replace_text(path, "".join(f"{line}\n" for line in lines))
     except OSError as error:

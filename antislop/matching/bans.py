@@ -131,7 +131,11 @@ class Ban:
         """
         from antislop.matching.patterns.words import Words
 
-        if isinstance(words, str) or not all(isinstance(word, str) for word in words):
+        if (
+            isinstance(words, str)
+            or not isinstance(words, Iterable)
+            or not all(isinstance(word, str) for word in words)
+        ):
             raise BanError(f"words were expected, not {words!r}: write Ban.words(['…', '…'])")
         return cls(Words(" ".join(words), gap=gap, skip_stop_words=skip_stop_words), **options)
 
@@ -286,7 +290,11 @@ def list_options(ban: Ban, *, with_pattern: bool = True) -> list[tuple[str, Any]
 
 
 def _check_exempt(phrase: str, exempt: Sequence[str]) -> tuple[str, ...]:
-    if isinstance(exempt, str) or not all(isinstance(other, str) for other in exempt):
+    if (
+        isinstance(exempt, str)
+        or not isinstance(exempt, Iterable)
+        or not all(isinstance(other, str) for other in exempt)
+    ):
         raise BanError(f"exempt of {phrase!r} is {exempt!r}; a list of phrases is expected: write exempt=['…']")
     for other in exempt:
         if not is_visible(other):
@@ -295,7 +303,7 @@ def _check_exempt(phrase: str, exempt: Sequence[str]) -> tuple[str, ...]:
 
 
 def _check_scopes(phrase: str, scopes: Sequence[Scope]) -> tuple[Scope, ...]:
-    if isinstance(scopes, Scope) or not all(isinstance(scope, Scope) for scope in scopes):
+    if not isinstance(scopes, Iterable) or not all(isinstance(scope, Scope) for scope in scopes):
         raise BanError(f"scopes of {phrase!r} is {scopes!r}; write scopes=[Scope('outside', 'quotes')]")
     return tuple(scopes)
 

@@ -15,7 +15,7 @@ from antislop.files import read_json
 from antislop.metrics.definitions import METRICS, compute_metrics
 from antislop.metrics.estimates import Estimate, Floats, Sums, estimate
 from antislop.metrics.metrics import bound_unseen_rates, explain_interval, warn_of_short_texts
-from antislop.metrics.tally import Tally
+from antislop.metrics.tally import Tally, check_tallies
 
 FORMAT = "antislop human 1"
 _ADVICE = "pass a file that data/metrics/make.py wrote"
@@ -78,6 +78,7 @@ def measure_distance(
     since chance increases each part. Human answers to writing prompts are at about 1.2, eleven models at 2.9 to 9.1
     (eval/published.md of the repository). It does NOT measure quality, or whether a person wrote a text.
     """
+    check_tallies(tally)
     human = load_human() if human is None else human
     if not tally.words:
         undefined = Estimate.undefined("no words in the texts" if len(tally) else "no texts")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from antislop.errors import InputError
 from antislop.metrics.definitions import compute_metrics
 from antislop.metrics.estimates import Estimate, Sums, estimate, estimate_pairs
-from antislop.metrics.tally import Tally
+from antislop.metrics.tally import Tally, check_tallies
 
 
 def measure(tally: Tally, *, resamples: int = 1000, level: float = 0.95, seed: int = 0) -> dict[str, Estimate]:
@@ -17,6 +17,7 @@ def measure(tally: Tally, *, resamples: int = 1000, level: float = 0.95, seed: i
     prompts. A rate of 0 is bounded by the rule of three. A lower value is not better in itself: compare it with human
     writing, see `measure_distance`.
     """
+    check_tallies(tally)
     if not tally.words:
         return _explain_empty(tally)
     sums = tally.sum_groups(seed=seed)
@@ -44,6 +45,7 @@ def measure_difference(
     paired by position. A rate of 0 on both sides has no interval.
     Raises `InputError` if a group or text has no counterpart, or if the tallies have different scales or metrics.
     """
+    check_tallies(after, before)
     _check_pairs(after, before)
     if not (after.words and before.words):
         return _explain_empty(after, before)

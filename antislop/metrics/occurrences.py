@@ -12,11 +12,13 @@ from math import inf
 from pathlib import Path
 from typing import NamedTuple
 
+from antislop.display import shorten
+from antislop.errors import InputError
 from antislop.files import read_text_pieces
 from antislop.lists.ban_list import BanList
 from antislop.matching.bans import Ban, Match, distinct, drop_overlaps
 from antislop.metrics.folders import is_text, list_files
-from antislop.records.texts import read_texts
+from antislop.records.texts import list_sources, read_texts
 
 _WHITE_SPACE = re.compile(r"\s+")
 
@@ -50,7 +52,9 @@ def scan(
 
     Raises `InputError` for a file that can't be read.
     """
-    for source in sources:
+    if not isinstance(bans, BanList):
+        raise InputError(f"a BanList was expected, not {shorten(repr(bans), 40)}: write BanList([…])")
+    for source in list_sources(sources):
         is_folder = column is None and Path(source).is_dir()
         for path in filter(is_text, list_files(source)) if is_folder else [source]:
             file = os.fspath(path)
@@ -90,12 +94,8 @@ def search_records(bans: BanList, file: str, *, column: str) -> Iterator[HitLine
         place = text.place.rpartition(":")[2]
         line = int(place) if place.isdecimal() else number
         matches = drop_overlaps(bans.find(text.text))
-        spans = [(match.start, match.end) for match in matches]
-        hits = [
-            Occurrence(file, line, start + 1, match.ban.text, text.text[start:end])
-            for match, (start, end) in zip(matches, spans, strict=True)
-        ]
-        yield HitLine(file, line, text.text.replace("\n", " "), hits, spans)
+        hits = [Occurrence(file, line, m.start + 1, m.ban.text, text.text[m.start : m.end]) for m in matches]
+        yield HitLine(file, line, text.text.replace("\n", " "), hits, [(m.start, m.end) for m in matches])
 
 
 class HitLine(NamedTuple):
@@ -180,7 +180,7 @@ class _Lines:
             self._lines.pop()  # a line feed at the end begins no line
         while self._lines and self._next + self._context < before:
             number, text = self._next, self._lines.popleft()
-            if any(near in self._spans for near in range(number - self._context, number + self._context + 1)):
+            if next(iter(self._spans), inf) <= number + self._context:  # those further up were removed
                 yield HitLine(self._file, number, text, self._hits.pop(number, ()), self._spans.get(number, ()))
             self._spans.pop(number - self._context, None)
             self._next += 1

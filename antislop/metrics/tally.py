@@ -7,9 +7,11 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from math import nan
+from types import NoneType
 
 import numpy as np
 
+from antislop.display import shorten
 from antislop.errors import InputError
 from antislop.lists.ban_list import BanList
 from antislop.matching.bans import drop_overlaps
@@ -46,6 +48,12 @@ class Tally:
         metrics: Sequence[Metric] = METRICS,
     ) -> None:
         self.scale = Scale.load() if scale is None else scale
+        if not isinstance(self.scale, Scale):
+            raise InputError(f"scale is {shorten(repr(scale), 40)}; a Scale was expected, or None for the bundled one")
+        if not (
+            isinstance(bans, Mapping | NoneType) and all(isinstance(each, BanList) for each in (bans or {}).values())
+        ):
+            raise InputError(f"bans is {shorten(repr(bans), 40)}: pass each list with a name, {{'mine': BanList([…])}}")
         lists = dict(bans or {})
         for name in lists.keys() & {metric.name for metric in metrics}:
             raise InputError(f"a list of bans is named {name!r} like a metric: give it another name")
@@ -94,6 +102,10 @@ class Tally:
         In pieces, a contrast of more than 1,000 characters may be missed where one ends, and 2,000,000 characters
         without white space or a comma are cut, even within a word.
         """
+        if not isinstance(text, Iterable):
+            raise InputError(
+                f"a text (str) or its pieces were expected, not {shorten(repr(text), 40)}: call add for each"
+            )
         self._sums.clear()
         self._owners.append(self._find_group(group))
         counted: Counter[str] = Counter()
@@ -179,6 +191,16 @@ class Tally:
         beginnings = self._counts.beginnings
         scores[indices] = measure_self_bleu([beginnings[ends[i - 1] if i else 0 : ends[i]] for i in indices])
         return {"bleu": np.nan_to_num(scores), "compared": (~np.isnan(scores)).astype(float)}
+
+
+def check_tallies(*tallies: object) -> None:
+    """Raise `InputError` for texts in place of their tally."""
+    for tally in tallies:
+        if not isinstance(tally, Tally):
+            raise InputError(
+                f"a Tally was expected, not {shorten(repr(tally), 40)}: make one, tally = Tally(), and call "
+                "tally.add(text) for each text"
+            )
 
 
 def _count_hits(bans: BanList, pieces: Iterable[str], name: str, counted: Counter[str]) -> Iterator[str]:

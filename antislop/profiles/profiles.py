@@ -105,6 +105,8 @@ def profile_texts(texts: Iterable[Text], **options: Any) -> Profile:
     ['a testament to']
     """
     all_texts = list(texts)
+    if not all(isinstance(text, Text) for text in all_texts):
+        raise InputError("profile_texts takes Texts, not strings or paths: pass read_texts([path, …])")
     return make_profile(lambda: all_texts, **options)
 
 

@@ -101,10 +101,17 @@ def open_texts(
     limit: int | None = None,
 ) -> Iterator[AnyText]:
     """Read texts as `read_texts` does, but don't read .txt and .md files yet: each is a `LongText`."""
-    for source in sources:
+    for source in list_sources(sources):
         path = Path(source).expanduser()
         texts = _open_books(path) if _is_book(path) else _read_records(str(source), column, prompt_column, split)
         yield from islice((text for text in texts if any(map(str.strip, cut(text)))), limit)
+
+
+def list_sources(sources: Iterable[str | os.PathLike[str]]) -> Iterable[str | os.PathLike[str]]:
+    """Return the sources. Raises `InputError` for one path, and for what is no list of paths."""
+    if isinstance(sources, str | os.PathLike) or not isinstance(sources, Iterable):
+        raise InputError(f"a list of paths was expected, not {sources!r}: write [path]")
+    return sources
 
 
 def drop_reasoning(text: str) -> str:

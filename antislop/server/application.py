@@ -215,7 +215,8 @@ async def _answer_error(_: Request, error: Exception) -> Response:
 async def _answer_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     reason = HTTPStatus(error.status_code).phrase.lower()
-    message = f"{request.method} {request.url.path[:80]}: {reason}"
+    advice = {404: "; send texts to /v1/completions or /v1/chat/completions", 405: "; send what its header Allow names"}
+    message = f"{request.method} {request.url.path[:80]}: {reason}{advice.get(error.status_code, '')}"
     return _respond(RequestError(error.status_code, message, headers=error.headers))
 
 

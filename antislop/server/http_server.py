@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
+from errno import EADDRNOTAVAIL
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -42,7 +43,8 @@ def bind(host: str, port: int) -> socket.socket:
         listener.bind((host, port))
     except OSError as error:
         listener.close()
-        raise InputError(f"port {port} of {host} can't be used ({error.strerror}): pass another --port") from error
+        option = "--host" if error.errno == EADDRNOTAVAIL else "--port"
+        raise InputError(f"port {port} of {host} can't be used ({error.strerror}): pass another {option}") from error
     return listener
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import NoneType
-from typing import Any, TypeVar
+from typing import Any, SupportsIndex, TypeVar
 
 from antislop.errors import InputError
 from antislop.lists.ban_list import BanList
@@ -57,6 +57,18 @@ def refuse_one_list(bans: object) -> None:
             f"bans is a {type(bans).__name__}: pass a list of bans for each prompt, bans=[list, list, …], or one list "
             "for all texts to AntiSlop"
         )
+
+
+def check_many(batch_size: object, seed: object, seeds: object) -> None:
+    """Raise `InputError` for a batch size or seeds that can't be used."""
+    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+        raise InputError(f"batch_size is {batch_size!r}; a whole number, at least 1, is expected")
+    if not isinstance(seed, SupportsIndex | NoneType):
+        raise InputError(f"seed is {seed!r}; a whole number is expected, or None")
+    if isinstance(seeds, str) or not isinstance(seeds, Iterable | NoneType):
+        raise InputError(f"seeds is {seeds!r}: pass a whole number for each prompt, or a single one as seed")
+    if seed is not None and seeds is not None:
+        raise InputError("both seed and seeds are given: pass one seed for all prompts, or one for each")
 
 
 def pair(prompts: Iterable[T], values: Iterable[Value], *, name: str = "seeds") -> Iterator[tuple[T, Value]]:

@@ -63,7 +63,8 @@ class Report:
     timed_out: regexes that took too long and are no longer searched for.
     matcher_seconds: time spent in the matcher.
     reason: why the text ended; None while it is being generated.
-    endings: the violations after which text was forced, or the text stopped, as their bans' `then` says.
+    endings: the violations after which text was forced, and then those after which the text stopped, as their bans'
+        `then` says.
     let_through: the events of the bans that are left in the text.
     events: empty if they were only counted.
     surfaces: the bytes of each token, such as a `Vocabulary`; without it, withdrawn texts are None. Not pickled.
@@ -196,10 +197,11 @@ class Report:
         """
         timed_out = list(dict.fromkeys(ban for report in reports for ban in report.timed_out))
         withdrawn = [withdrawal for report in reports for withdrawal in report.withdrawn]
-        endings = [violation for report in reports for violation in report.endings]
+        forced = [violation for report in reports for violation in report.endings[: report.forced]]
+        ended = [violation for report in reports for violation in report.endings[report.forced :]]
         counts = {name: sum(getattr(report, name) for report in reports) for name in _COUNTS}
         parts = sum((report.rewinds_by_part for report in reports), Counter[str]())
-        return cls(**counts, rewinds_by_part=parts, timed_out=timed_out, withdrawn=withdrawn, endings=endings)
+        return cls(**counts, rewinds_by_part=parts, timed_out=timed_out, withdrawn=withdrawn, endings=forced + ended)
 
     @classmethod
     def of(cls, events: Sequence[Event], *, surfaces: Surfaces | None = None) -> Report:

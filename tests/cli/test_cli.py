@@ -464,7 +464,7 @@ def test_scan_uses_the_bundled_list_by_default(texts: Path) -> None:
 @pytest.mark.usefixtures("texts")
 def test_scan_colors_on_a_terminal_only() -> None:
     colored = invoke("scan", "sloppy.txt", *CATS, env={"FORCE_COLOR": "1", "TERM": "xterm"})
-    assert colored.stdout.startswith("\x1b[35msloppy.txt\x1b[0m:1:8: \x1b[1;31mcat\x1b[0m\n")
+    assert colored.stdout.startswith("\x1b[35msloppy.txt\x1b[0m:1:8: Über a \x1b[1;31mcat\x1b[0m,\n")
 
 
 def test_scan_continues_after_unreadable_files_and_exits_with_2(texts: Path) -> None:

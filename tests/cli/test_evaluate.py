@@ -283,6 +283,7 @@ def test_unusable_input_is_refused_in_a_sentence() -> None:
     assert_refused(run("--outputs", "plain=odd.jsonl"), "odd.jsonl:1: no column", "speech")
     assert_refused(run("--outputs", "plain=missing.jsonl"), "missing.jsonl")
     assert_refused(run("--outputs", "plain="), "--outputs plain=: an arm and a file were expected: write plain=FILE")
+    assert_refused(run("--outputs", "plain"), "--outputs plain: an arm and a file were expected: write plain=FILE")
     assert_refused(run("--outputs", "=a.jsonl"), "an arm and a file were expected: write plain=a.jsonl")
     assert_refused(run("--prompts", "p.txt", "--seed", "-1"), "--seed is -1: the report resamples by it, so 0 or more")
     assert_refused(

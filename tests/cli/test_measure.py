@@ -39,7 +39,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_each_file_is_a_group_with_all_metrics() -> None:
     result = run("a.jsonl", "b.jsonl")
     assert result.exit_code == 0
-    assert "a.jsonl: 6 texts, " in result.stdout and "b.jsonl: 1 texts, " in result.stdout
+    assert "a.jsonl: 6 texts, " in result.stdout and "b.jsonl: 1 text, " in result.stdout
     assert all(result.stdout.count(f"\n{metric.title} ") >= 2 for metric in METRICS)
     assert "fewer than 500 words in all: MATTR-500\n" in result.stdout
     assert "fewer than 20 texts: intervals are rough for a.jsonl, b.jsonl" in result.stderr

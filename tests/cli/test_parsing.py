@@ -27,11 +27,13 @@ def parse(command: str, *args: str) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_each_help_fits_80_columns_shows_examples_and_no_type_of_flags(command: str) -> None:
+def test_each_help_fits_80_columns_with_whole_names_examples_and_no_type_of_flags(command: str) -> None:
     shown = invoke(command, "-h").stdout
     assert shown == invoke(command, "--help").stdout
     assert all(f"\n {example}".rstrip() in shown for example in EXAMPLES[command])
     assert "<bool>" not in shown
+    assert "...}..." not in shown
+    assert all(name in shown for param in load_command(command).params for name in param.opts if name[0] == "-")
     assert max(map(len, shown.splitlines())) <= 80
     assert not [alias for alias in ALIASES if f" {alias} " in shown and alias not in ("-p", "-m")]
 
@@ -133,10 +135,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_file_of_settings_means_the_same_as_the_options() -> None:
     file = write(
         "prompt: The old\nmax_new_tokens: 5\nban: [cat, a *]\nstop: .\nno-bans: yes\nchat: false\ndry-base: 1.5e0\n"
-        "revision: 0123\nchat-template-kwargs: {think: false, depth: 2}"
+        "revision: 2026-99-01\nchat-template-kwargs: {think: false, depth: 2}"
     )
     args = ("--max-new-tokens", "5", "--ban", "cat", "--ban", "a *", "--stop", ".", "--no-bans", "--dry-base", "1.5")
-    rest = ("--revision", "0123", "--chat-template-kwargs", '{"think": false, "depth": 2}', "The old")
+    rest = ("--revision", "2026-99-01", "--chat-template-kwargs", '{"think": false, "depth": 2}', "The old")
     read = parse("generate", "--config", file)
     assert read == parse("generate", *args, *rest) | {"config": Path(file)}
 
@@ -160,6 +162,14 @@ def test_the_command_line_overrides_a_file_of_settings() -> None:
         ("seed: [1, 2]", "settings.yaml:1: seed takes one value, and a list came: leave one"),
         ("ban: [[a]]", "settings.yaml:1: ban takes one value, and a list came: leave one"),
         ("seed:", "settings.yaml:1: seed has no value: write one, or leave the line out"),
+        ("ban: [so: it goes]", "settings.yaml:1: ban takes a text, and name: value came: put quotes around the text"),
+        ("? [seed]\n: 1", "settings.yaml:1: the name of an option takes one value, and a list came"),
+        (
+            "chat-template-kwargs: {a: 2026-99-01}",
+            "settings.yaml:1: chat-template-kwargs can't be JSON (month",
+        ),
+        ("chat-template-kwargs: {a: !b c}", "settings.yaml:1: chat-template-kwargs can't be JSON (could not determine"),
+        ("chat-template-kwargs: {2026-01-01: a}", "settings.yaml:1: chat-template-kwargs can't be JSON (keys must be"),
         ("seed: {", "settings.yaml:1: not YAML (expected the node content, but found '<stream end>'): write a line"),
         ("seed: \x00", "settings.yaml:1: not YAML (unacceptable character #x0000"),
         ("- seed", "settings.yaml: contains no settings: write a line name: value for each option"),

@@ -50,7 +50,10 @@ def test_a_model_is_served_until_a_signal_comes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (("--api-key-env", "NO_SUCH_KEY"), "--api-key-env NO_SUCH_KEY: this environment variable is not set"),
+        (
+            ("--api-key-env", "NO_SUCH_KEY"),
+            "--api-key-env NO_SUCH_KEY: this variable is not set, or is empty: export a key",
+        ),
         (("--host", "nowhere.invalid", "--no-bans"), "the host 'nowhere.invalid' is unknown"),
         (("--list", "noir.txt"), "--list noir.txt: write NAME=FILE, or NAME= for a list without bans"),
         (("--list", "noir=/no/such/list.txt"), "/no/such/list.txt: can't be read"),
@@ -73,6 +76,8 @@ def test_a_port_in_use_is_refused_before_the_model_is_loaded() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         result = invoke("serve", "--port", str(listener.getsockname()[1]), "--model", "/no/such/model", "--no-bans")
     assert_refused(result, "can't be used", "pass another --port")
+    result = invoke("serve", "--host", "203.0.113.1", "--port", "0", "--model", "/no/such/model", "--no-bans")
+    assert_refused(result, "can't be used", "pass another --host")
 
 
 def test_an_upstream_server_that_is_not_there_is_one_sentence() -> None:

@@ -115,6 +115,12 @@ def test_bans_that_cannot_be_counted_are_refused() -> None:
         ban_reward("tapestry")
 
 
+@pytest.mark.parametrize("completions", [None, "A tapestry"])
+def test_anything_but_a_list_of_completions_is_refused(completions: Any) -> None:
+    with pytest.raises(InputError, match=r"completions is .*: pass a list of texts or of chats"):
+        ban_reward(PHRASES)(prompts=[""], completions=completions)
+
+
 @pytest.mark.parametrize("completion", [None, 5, ["A tapestry"], [{"role": "assistant", "content": 5}]])
 def test_a_completion_of_another_shape_is_refused(completion: Any) -> None:
     with pytest.raises(InputError, match="completion 1 "):

@@ -128,6 +128,8 @@ def test_without_a_text_thoughts_are_ended_and_other_text_stops() -> None:
     with pytest.raises(BanError, match="no response template says how this model's thoughts end: pass force"):
         AntiSlop(tokenizer, [loop])
     tokenizer.response_template = TEMPLATE
+    with pytest.raises(BanError, match="needs a text for the tokens 5, which have no place in thoughts: pass force"):
+        AntiSlop(tokenizer, [Ban.tokens([5], then="force")])
     sampler, ends = AntiSlop(tokenizer, [loop]), set()
     assert [(ban.then, ban.force) for ban in sampler.bans] == [("force", "hh"), ("stop", "")]
     texts = sampler.generate_many(

@@ -19,7 +19,7 @@ from transformers import (
     TextStreamer,
 )
 
-from antislop import AntiSlop, BanError, BanList
+from antislop import AntiSlop, BanError, BanList, InputError
 from antislop.caches.private import CACHE
 from tests.support.families import REFUSED, UNKNOWN_LAYERS, build, build_refused
 from tests.support.models import VOCABULARY, build_model, build_tokenizer
@@ -212,11 +212,36 @@ def test_checkpointing_that_drops_the_cache_in_training_is_refused() -> None:
         ({"probability_floor": -1e-4}, "probability_floor is -0.0001"),
         ({"probability_floor": "0.1"}, "probability_floor is '0.1'"),
         ({"probability_floor": True}, "probability_floor is True"),
+        ({"prompt_lookback": -2}, "prompt_lookback is -2; it is True or False"),
+        ({"exempt_prompt": "yes"}, "exempt_prompt is 'yes'; it is True or False"),
+        ({"draft_bans": None}, "draft_bans is None; it is True or False"),
     ],
 )
 def test_invalid_options_of_the_sampler_are_refused(kwargs: dict[str, Any], match: str) -> None:
-    with pytest.raises(ValueError, match=match):
+    with pytest.raises(InputError, match=match):
         AntiSlop(TOKENIZER, ["a"], **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "match"),
+    [
+        ({"batch_size": "4"}, "batch_size is '4'; a whole number, at least 1, is expected"),
+        ({"batch_size": 2.5}, "batch_size is 2.5"),
+        ({"seed": "4"}, "seed is '4'; a whole number is expected"),
+        ({"seeds": 4}, "seeds is 4: pass a whole number for each prompt, or a single one as seed"),
+        ({"seeds": "4"}, "seeds is '4'"),
+    ],
+)
+def test_sizes_and_seeds_that_are_no_numbers_are_refused(
+    llama: PreTrainedModel, kwargs: dict[str, Any], match: str
+) -> None:
+    with pytest.raises(InputError, match=match):
+        SAMPLER.generate_many(llama, PROMPT, max_new_tokens=3, **kwargs)
+
+
+def test_an_object_that_is_not_a_streamer_is_refused(llama: PreTrainedModel) -> None:
+    with pytest.raises(InputError, match="streamer is a int without a put method: pass a TextStreamer"):
+        SAMPLER.generate(llama, PROMPT, streamer=5, max_new_tokens=3)  # type: ignore[arg-type]
 
 
 def test_a_string_instead_of_a_list_is_refused() -> None:

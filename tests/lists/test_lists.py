@@ -309,6 +309,18 @@ def test_anything_but_one_text_is_refused_by_find(text: Any) -> None:
         BanList(["a cat"]).find(text)
 
 
+@pytest.mark.parametrize("predicate", ["a cat", None, {"weight": 0.5}])
+def test_anything_but_a_function_is_refused_by_filter(predicate: Any) -> None:
+    with pytest.raises(BanError, match=r"^filter takes a function of a ban, not .*: write filter\(lambda ban: "):
+        BanList(["a cat"]).filter(predicate)
+
+
+@pytest.mark.parametrize("path", [None, 5])
+def test_anything_but_a_path_is_refused_by_save(path: Any) -> None:
+    with pytest.raises(BanError, match=r"^the path of a file was expected, not .*: write save"):
+        BanList(["a cat"]).save(path)
+
+
 def test_a_phrase_or_a_ban_is_in_a_list_if_it_compares_as_equal_to_one_of_its_bans() -> None:
     bans = BanList([Ban("it’s a testament", weight=0.5), "—", Ban("sparkl", edges="anywhere"), "a * of"])
     for entry in ("It's  a Testament", Ban("it's a testament"), "—", Ban("Sparkl", edges="anywhere"), Ban("A * of")):

@@ -82,6 +82,22 @@ def test_a_count_that_is_not_a_whole_number_is_refused(count: Any) -> None:
     assert Ban("delve", count=0).count == 0
 
 
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Ban("delve", exempt=3), r"^exempt of 'delve' is 3; a list of phrases is expected: write exempt="),
+        (lambda: Ban("delve", exempt=None), r"^exempt of 'delve' is None; a list of phrases"),
+        (lambda: Ban("delve", scopes=None), r"^scopes of 'delve' is None; write scopes=\[Scope"),
+        (lambda: Ban.words(5), r"^words were expected, not 5: write Ban\.words"),
+        (lambda: Ban.tokens(5), r"^token ids were expected, not 5: write Ban\.tokens\(\[5, 17\]\)$"),
+        (lambda: Ban.regex("delve", flags="i"), r"^flags of 'delve' are 'i'; known are "),
+    ],
+)
+def test_a_value_that_is_no_list_or_no_flag_is_refused(make: Callable[[], Ban], message: str) -> None:
+    with pytest.raises(BanError, match=message):
+        make()
+
+
 def test_a_star_in_a_phrase_is_a_wildcard_and_after_a_backslash_the_character() -> None:
     assert Ban("a * of emotion*", weight=0.5, gap=2) == Ban.wildcard("a * of emotion*", weight=0.5, gap=2)
     assert list(BanList(["a * of emotion*", r"\*sighs\*"])) == [Ban.wildcard("a * of emotion*"), Ban(Phrase("*sighs*"))]

@@ -129,6 +129,8 @@ def test_a_repeat_is_saved_and_loaded_without_a_phrase() -> None:
         (lambda: Ban.repeat(3.5), "whole number"),  # type: ignore[arg-type]
         (lambda: Ban.repeat(of="chat"), "of 'text', 'prompt' or 'both', not of 'chat'"),  # type: ignore[arg-type]
         (lambda: read_ban("he ran\trepeat"), "a repeat has no text of its own"),
+        (lambda: read_ban("5 words of the text again\trepeat"), "has the options of '8 words of the text again'"),
+        (lambda: read_ban("a passage 4 times in a row\tloop"), "has the options of 'a passage 3 times in a row'"),
         (lambda: read_ban("x\tregex words=5"), "the regex 'x' has no option words"),
     ],
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from antislop import BanList
+from antislop import BanList, InputError
 from antislop.lists.bundled import constructions, read_constructions
 from antislop.metrics.definitions import METRICS
 from antislop.metrics.diversity import (
@@ -23,6 +23,7 @@ from antislop.metrics.diversity import (
     measure_self_bleu,
 )
 from antislop.metrics.estimates import Estimate, Floats, bootstrap
+from antislop.metrics.human_distance import measure_distance
 from antislop.metrics.metrics import measure, measure_difference
 from antislop.metrics.slop_counts import CONTRASTS, ContrastCount
 from antislop.metrics.slop_scale import Range, Scale
@@ -406,3 +407,20 @@ def test_300_texts_are_measured_in_seconds() -> None:
     began = time.process_time()
     measure(made)
     assert time.process_time() - began < 6  # 1.1 s where it was measured
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda texts: measure(texts), "^a Tally was expected, not 'text'"),
+        (lambda texts: measure_distance(texts), "^a Tally was expected, not 'text': make one, tally = Tally"),
+        (lambda texts: measure_difference(Tally(SCALE), texts), "^a Tally was expected, not 'text'"),
+        (lambda texts: Tally(texts), "^scale is 'text'; a Scale was expected"),
+        (lambda texts: Tally(SCALE, bans=[texts]), r"^bans is \['text'\]: pass each list with a name"),
+        (lambda texts: Tally(SCALE, bans={"mine": [texts]}), "^bans is .*: pass each list with a name"),
+        (lambda _: Tally(SCALE).add(5), r"^a text \(str\) or its pieces were expected, not 5"),  # type: ignore[arg-type]
+    ],
+)
+def test_texts_in_place_of_their_tally_are_refused(call: Callable[[Any], object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        call("text")

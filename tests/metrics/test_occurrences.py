@@ -153,6 +153,12 @@ def test_a_line_is_known_before_the_text_ends_and_those_far_from_hits_are_forgot
     assert all(at - number < 1000 for number, at in numbers)
 
 
+def test_the_time_for_lines_does_not_grow_with_those_around() -> None:
+    pieces, context = ["a cat\n", "no hit here\n" * 20_000], 10**8
+    (found,) = filter(None, find_lines(BanList(["cat"]), pieces, file="f", context=context))
+    assert len(found) == 20_001
+
+
 def test_a_text_without_an_end_is_searched_in_bounded_memory() -> None:
     random = Random(0)
     pieces = (write_text(random, 50) for _ in repeat(None))
@@ -197,6 +203,10 @@ def test_files_and_folders_are_scanned_in_order_without_what_is_hidden_or_no_tex
     assert list(scan([tmp_path, file], BanList(["cat"]))) == found
     with pytest.raises(InputError, match=r"nowhere\.txt: can't be read"):
         list(scan([file, tmp_path / "nowhere.txt"], BanList(["cat"])))
+    with pytest.raises(InputError, match=r"^a list of paths was expected, not '.*b\.md': write \[path\]$"):
+        list(scan(file, BanList(["cat"])))
+    with pytest.raises(InputError, match=r"^a BanList was expected, not \['cat'\]: write BanList"):
+        list(scan([file], ["cat"]))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet"])

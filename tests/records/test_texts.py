@@ -94,6 +94,8 @@ def test_what_is_not_utf_8_far_into_a_text_file_is_reported_with_its_line(tmp_pa
     (text,) = open_texts([tmp_path / "a.txt"])
     with pytest.raises(InputError, match=r"a\.txt:30001: not UTF-8 \(invalid start byte\): save the file as UTF-8"):
         list(cut(text))
+    with pytest.raises(InputError, match=r"^a list of paths was expected, not 'none\.txt': write \[path\]$"):
+        list(read_texts("none.txt"))
     with pytest.raises(InputError, match=r"none\.txt: can't be read \(No such file or directory\): check the path"):
         list(open_texts([tmp_path / "none.txt"]))
 

@@ -157,7 +157,7 @@ def too_many(count: int) -> list[str]:
         ({"logit_bias": {"4096": 1}}, "logit_bias has the id 4096; the model has 4,096 tokens"),
         (
             {"logit_bias": {"five": 1}},
-            "logit_bias is {'five': 1}: is not a bias for each of some token ids; write {\"5\": -10}",
+            "logit_bias is {'five': 1}, which is not a bias for each of some token ids; write {\"5\": -10}",
         ),
         ({"logit_bias": {"-5": 1}}, "is not a bias for each of some token ids"),
         ({"logit_bias": {"5": 1, "05": 2}}, "is not a bias for each of some token ids"),
@@ -174,6 +174,12 @@ def too_many(count: int) -> list[str]:
         ({"model": "gpt"}, "the model 'gpt' is not served here: pass 'tiny'"),
         ({"max_tokens": 5, "max_new_tokens": 6}, "mean the same and differ"),
         ({"stop": ["", "a"]}, "stop contains an empty text"),
+        ({"messages": []}, "the field 'messages' is unknown: send it to /v1/chat/completions"),
+        ({"banned_strings": "delve"}, "banned_strings is 'delve', which is a text; write a list"),
+        ({"banned_tokens": ["a", 5]}, "banned_tokens.1 is 5: Input should be a valid string"),
+        ({"stream_options": {"include": True}}, "stream_options.include is unknown: leave it out"),
+        ({"response_format": "json"}, "response_format is 'json': an object was expected"),
+        ({"ban_weights": ["a"]}, "ban_weights is ['a']: an object was expected"),
     ],
 )
 def test_what_can_not_be_done_is_refused_with_a_sentence(app: FastAPI, more: dict[str, Any], message: str) -> None:
@@ -181,6 +187,20 @@ def test_what_can_not_be_done_is_refused_with_a_sentence(app: FastAPI, more: dic
     expect_no_fault(answer)
     assert answer.status_code in (400, 404)
     assert message in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "message"),
+    [
+        ("/v1/chat/completions", {"prompt": "a"}, "the field 'prompt' is unknown: send it to /v1/completions"),
+        ("/v1/token/encode", {}, "text is missing: send it"),
+        ("/v1/chat/completions", {"messages": [], "tools": [{"name": "x"}]}, "tools.0.type is missing: send it"),
+        ("/completions", {}, "POST /completions: not found; send texts to /v1/completions or /v1/chat/completions"),
+        ("/v1/models", {}, "POST /v1/models: method not allowed; send what its header Allow names"),
+    ],
+)
+def test_what_a_route_lacks_is_named(app: FastAPI, path: str, body: dict[str, Any], message: str) -> None:
+    assert post(app, body, path).json()["error"]["message"] == message
 
 
 @pytest.mark.parametrize("depth", [50, 300, 900, 980, 990, 995, 2000])

@@ -493,10 +493,10 @@ def test_the_last_message_is_continued(script: Script, url: str, field: dict[str
     [
         ({"tools": [TOOLS[1]] * 129}, "tools is [{'type': 'function'"),
         ({"tools": [{"type": "function", "function": {"name": "x", "description": "x" * 70_000}}]}, "70,"),
-        ({"tools": [{"type": "function"}]}, "tools.0 is"),
+        ({"tools": [{"type": "function"}]}, "tools.0.function is missing: send it"),
         ({"tools": [{"type": "retrieval", "function": {"name": "x"}}]}, "tools.0"),
         ({"tool_choice": "required"}, "tool_choice is 'required', but tools has no such function"),
-        ({"tool_choice": "any"}, "tool_choice is 'any': is not \"auto\""),
+        ({"tool_choice": "any"}, "tool_choice is 'any', which is not \"auto\""),
         (
             {"tool_choice": {"type": "function", "function": {"name": "x"}}, "tools": TOOLS},
             "tools has no such function",

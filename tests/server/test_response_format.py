@@ -123,7 +123,7 @@ def test_the_format_text_changes_nothing(url: str) -> None:
         (follow({"$ref": "http://127.0.0.1/x"}), "llguidance can't compile it"),
         (follow({"description": "x" * 70_000}), "the schema has 70,019 characters; at most 65,536 are allowed"),
         (follow(CROWDED), "the schema can't be followed: llguidance gave up on this grammar"),
-        (follow([]), "response_format.json_schema is []: Input should be a valid dictionary"),
+        (follow([]), "response_format.json_schema is []: an object was expected"),
         ({"type": "json_schema"}, 'has a json_schema if its type is "json_schema", and only then'),
         ({**follow({}), "type": "json_object"}, 'has a json_schema if its type is "json_schema", and only then'),
         ({"type": "xml"}, "response_format.type is 'xml'"),

@@ -14,7 +14,7 @@ from transformers.generation import GenerateDecoderOnlyOutput, GenerateEncoderDe
 from antislop import AntiSlop, Ban, BanList, InputError, Report
 from antislop.display import shorten
 from antislop.matching.token_matcher import Violation
-from antislop.trace.events import Admitted, Conceded, Event, Finished, Rewound, TimedOut, Truncated
+from antislop.trace.events import Admitted, Conceded, Event, Finished, Forced, Rewound, TimedOut, Truncated
 from antislop.trace.report import Withdrawal
 from tests.support.families import build
 from tests.support.models import build_model, build_tokenizer
@@ -48,6 +48,13 @@ def test_a_report_contains_the_withdrawn_texts() -> None:
     ]
     assert [text for text, _, _ in Report.of(EVENTS).withdrawn] == [None, None]
     assert Report.total([report, report]).withdrawn == 2 * report.withdrawn
+
+
+def test_a_total_lists_the_bans_that_forced_text_before_those_that_ended_one() -> None:
+    forced, ended = Violation(BAN, 3, 5), Violation(Ban.loop(then="stop"), 9, 12)
+    reports = [Report.of([Forced(2, forced), Finished("repetition", 0.5, None, ended)])] * 2
+    total = Report.total(reports)
+    assert (total.forced, total.endings) == (2, [forced, forced, ended, ended])
 
 
 def test_a_ban_that_was_let_through_and_withdrawn_later_is_not_left_in_the_text() -> None:

@@ -74,9 +74,12 @@ class Pattern:
 
     @classmethod
     def build(cls: type[P], text: str, **options: Any) -> P:
-        """Return a pattern. Raises `BanError` for an unknown option."""
+        """Return a pattern. Raises `BanError` for an unknown option, and for a text that says other options."""
         cls._check_names(text, options)
-        return cls(text, **options)  # type: ignore[call-arg]  # the fields of the subclass
+        pattern = cls(text, **options)  # type: ignore[call-arg]  # the fields of the subclass
+        if text and pattern.text != text:
+            raise BanError(f"{text!r} has the options of {pattern.text!r}: correct the text, or the options")
+        return pattern
 
     def with_options(self: P, **options: Any) -> P:
         """Return the pattern with other options. Raises `BanError` for an unknown one."""

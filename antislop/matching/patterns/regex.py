@@ -255,7 +255,7 @@ class Regex(Pattern):
 
 def write_flags(pattern: str, flags: int) -> str:
     """Return a regex with flags written in front of it. Raises `BanError` for unknown ones."""
-    if flags & ~sum(_FLAGS.values()):
-        raise BanError(f"flags of {pattern!r} are {flags}; known are {', '.join(_FLAGS)} of the package regex")
+    if not isinstance(flags, int) or flags & ~sum(_FLAGS.values()):
+        raise BanError(f"flags of {pattern!r} are {flags!r}; known are {', '.join(_FLAGS)} of the package regex")
     letters = "".join(letter for letter, flag in _FLAGS.items() if flags & flag)
     return f"(?{letters}){pattern}" if letters else pattern

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -39,6 +39,8 @@ class Tokens(Pattern):
 
 
 def join_ids(token_ids: Sequence[int]) -> str:
-    if isinstance(token_ids, str) or not all(isinstance(i, int) and not isinstance(i, bool) for i in token_ids):
+    if not isinstance(token_ids, Iterable) or not all(
+        isinstance(i, int) and not isinstance(i, bool) for i in token_ids
+    ):
         raise BanError(f"token ids were expected, not {token_ids!r}: {_FIX}")
     return " ".join(map(str, token_ids))

@@ -6,7 +6,7 @@ import json
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
-from pydantic_core import from_json
+from pydantic_core import ErrorDetails, from_json
 from starlette.requests import ClientDisconnect, Request
 
 from antislop.decoding.policy import MAX_REWINDS, Method
@@ -369,6 +369,22 @@ def check(kind: type[Body], fields: dict[str, Any]) -> Body:
         return kind.model_validate(fields)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
-        name = ".".join(str(part) for part in first["loc"][:2])[:80] or "the body"
-        reason = first["msg"].removeprefix("Value error, ")
-        raise RequestError(400, f"{name} is {shorten(first['input'])}: {reason}", param=name) from None
+        places = [str(part) for part in first["loc"] if not str(part).startswith("list[")]  # "list[str]" is a type
+        name = ".".join(places if first["type"] == "missing" else places[:2])[:80] or "the body"
+        raise RequestError(400, f"{name} is {_explain(first)}", param=name) from None
+
+
+def _explain(fault: ErrorDetails) -> str:
+    """Return what a field is, after "is ": in the words of JSON, where pydantic's are of Python."""
+    value = shorten(fault["input"])
+    match fault["type"]:
+        case "missing":
+            return "missing: send it"
+        case "extra_forbidden":
+            return "unknown: leave it out"
+        case "value_error":
+            return f"{value}, which {fault['msg'].removeprefix('Value error, ')}"
+        case "dict_type" | "model_type":
+            return f"{value}: an object was expected"
+        case _:
+            return f"{value}: {fault['msg']}"
