@@ -40,7 +40,12 @@ if TYPE_CHECKING:
     from antislop.datasets.writing import PairFile, Resumed
 
 
-Arms = Literal["banned", "plain", "plain,banned"]
+ArmsOption = Annotated[
+    Literal["banned", "plain", "plain,banned"],
+    typer.Option(
+        metavar="ARMS", help="banned: responses with bans; plain: without; plain,banned: both, with the same seeds."
+    ),
+]
 
 
 @dataclass(frozen=True)
@@ -114,13 +119,7 @@ def dataset(
     bans: BanOptions,
     scope: ScopeOption = None,
     prompts: PromptOptions,
-    arms: Annotated[
-        Arms,
-        typer.Option(
-            metavar="ARMS",
-            help="banned: responses with bans; plain: without; plain,banned: both, with the same seeds.",
-        ),
-    ] = "banned",
+    arms: ArmsOption = "banned",
     structure: GrammarOptions,
     generation: GenerationOptions,
     pairs: PairOptions,

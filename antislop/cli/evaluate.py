@@ -106,16 +106,11 @@ def evaluate(
     if source.outputs:
         texts: _Texts | None = _read_outputs(source.outputs, prompts, model=spec)
     else:
-        name = source.prompts or "openings"
+        name, batch_size = source.prompts or "openings", generation.batch_size
         job_spec = make_spec(name, model=spec, bans=made_from, prompts=prompts, generation=generation)
-        job = Job(
-            job_spec,
-            arms=_read_arms(source.arms),
-            samples=generation.n,
-            at_once=generation.batch_size,
-            limit=prompts.limit,
-        )
-        run = _EvaluationRun(job, out / "records.jsonl", source.prompts or str(OPENINGS), generation.batch_size)
+        arms, samples = _read_arms(source.arms), generation.n
+        job = Job(job_spec, arms=arms, samples=samples, at_once=batch_size, limit=prompts.limit)
+        run = _EvaluationRun(job, out / "records.jsonl", source.prompts or str(OPENINGS), batch_size)
         texts = run.write(made_from, model=spec, force=force)
     if texts is None:
         return 130
