@@ -236,7 +236,7 @@ def test_a_shutdown_finishes_what_runs_and_refuses_what_comes(tokenizer: PreTrai
     events = [json.loads(line.removeprefix("data: ")) for line in answers["first"].text.split("\n\n")[:-2]]
     text = "".join(event["choices"][0]["text"] for event in events)
     assert text == tokenizer.decode([60] * 60)
-    assert running.said == ["finishing 1 texts; the same signal again cuts them off"]
+    assert running.said == ["finishing 1 text; the same signal again cuts them off"]
 
 
 def test_a_second_signal_cuts_texts_off(tokenizer: PreTrainedTokenizerBase) -> None:
