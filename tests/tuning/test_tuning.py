@@ -401,7 +401,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="min_chosen is 3, and max_chosen is 2"):
         load_pairs(tmp_path / "cut.jsonl", build_tokenizer(), min_chosen=3, max_chosen=2)
     (tmp_path / "dpo.jsonl").write_text('{"prompt": "a", "chosen": "b", "rejected": "c"}\n', encoding="utf-8")
-    with pytest.raises(InputError, match=r"dpo.jsonl:1: the pair has no context_ids"):
+    with pytest.raises(InputError, match=r"dpo.jsonl:1: a pair of texts, and ftpo reads final-token pairs"):
         load_pairs(tmp_path / "dpo.jsonl", build_tokenizer())
 
 
