@@ -49,7 +49,7 @@ class EntryOptions:
         typer.Option(
             min=1,
             metavar="N",
-            help="Keep entries that come from at least N prompts.",
+            help="Leave out phrases that texts of fewer than N prompts contain.",
             show_default="2, or 1 for a single text",
         ),
     ] = None

@@ -20,7 +20,7 @@ from rich.table import Column
 from rich.text import Text
 
 LINE_EVERY = 30.0
-"""Seconds between two lines of progress if there is no terminal."""
+"""Seconds between two lines of progress where the output is not a terminal, but a file or a pipe."""
 
 
 class _TimeColumn(ProgressColumn):
@@ -109,8 +109,10 @@ class ProgressBar:
 def estimate_seconds(finished: Sequence[float], *, elapsed: float, total: int, at_once: int) -> float | None:
     """Return how long the rest of `total` texts will take; None before two are finished.
 
-    finished: the seconds that each finished text took, of which `at_once` are written side by side. They are shorter
-        than the texts in flight: their durations are taken for the lower part of a normal distribution.
+    finished: the seconds that each finished text took. Texts that end early finish first, so these times are taken as
+        the lower part of a normal distribution, and the mean of all texts is estimated from it.
+    elapsed: seconds since the first text began.
+    at_once: number of texts that are written at the same time.
 
     >>> estimate_seconds([60.0, 60.0], elapsed=60.0, total=40, at_once=8)
     255.0

@@ -131,7 +131,7 @@ class Judge:
         return self._policy.do_sample and weight > 0 and draw_uniform(row.spec.generator) < weight
 
     def _is_by_first_token(self, violation: Violation) -> bool:
-        is_greedy = not self._policy.do_sample and violation.ban.pattern.changes_first_token
+        is_greedy = not self._policy.do_sample and violation.ban.pattern.is_repetition
         return is_greedy or self._policy.method == "token"
 
     def _subtract(self, token: int, violation: Violation, violations: Sequence[Violation], latest_start: int) -> None:

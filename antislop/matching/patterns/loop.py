@@ -7,7 +7,7 @@ suffix is long can a loop be near: then the search looks for the period where th
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from operator import sub
@@ -18,7 +18,7 @@ import regex
 from antislop.errors import BanError
 from antislop.matching.folding import BOUNDARY, SENTENCE_ENDS, START, Context, fold
 from antislop.matching.patterns.near import HEAD, NearTrack, NearTracker
-from antislop.matching.patterns.pattern import Pattern, PatternMatch, PieceResult, TextSearch, check_number
+from antislop.matching.patterns.pattern import PatternMatch, PieceResult, Repetition, TextSearch, check_number
 
 COPIES, MIN_LENGTH, MAX_PASSAGE, SIMILARITY = 3, 40, 1000, 80
 """Defaults of the options of a loop."""
@@ -324,7 +324,7 @@ _fold_again = lru_cache(maxsize=1 << 15)(_fold)  # the same tokens recur
 
 
 @dataclass(frozen=True, slots=True)
-class Loop(Pattern):
+class Loop(Repetition):
     """A passage that is written several times in a row, whatever it says, compared under folding.
 
     A loop is complete when the folded text ends in `copies` equal copies of a passage of up to `max_passage` characters
@@ -345,8 +345,6 @@ class Loop(Pattern):
 
     kind: ClassVar[str] = "loop"
     constructor: ClassVar[str] = "Ban.loop"
-    changes_first_token: ClassVar[bool] = True
-    is_repetition: ClassVar[bool] = True
     search = LoopSearch
 
     text: str = ""
@@ -377,14 +375,3 @@ class Loop(Pattern):
                 f"{self.min_length} together: lower it, or raise max_passage"
             )
         object.__setattr__(self, "text", name)
-
-    @property
-    def arguments(self) -> str:
-        return ""
-
-    @property
-    def diff_key(self) -> Hashable:
-        return self.kind
-
-    def describe(self) -> str:
-        return self.text

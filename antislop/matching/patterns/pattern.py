@@ -57,8 +57,8 @@ class Pattern:
     constructor: shorthand that a `repr` shows, if `Ban` has one.
     search: finds it in texts; None if text alone does not show it. Kinds with the same search are searched together.
     is_literal: whether the symbols of `find_symbols` are all there is to an occurrence.
-    changes_first_token: whether greedy decoding replaces the first token of an occurrence, not the last one.
-    is_repetition: whether an occurrence repeats earlier text, which is then the reason that a text ends.
+    is_repetition: whether an occurrence repeats earlier text. Greedy decoding then replaces its first token, not the
+        last one, and the reason of a text that the ban ends is "repetition".
     """
 
     __slots__ = ()
@@ -67,7 +67,6 @@ class Pattern:
     constructor: ClassVar[str] = ""
     search: ClassVar[type[TextSearch[Any]] | None] = None
     is_literal: ClassVar[bool] = False
-    changes_first_token: ClassVar[bool] = False
     is_repetition: ClassVar[bool] = False
 
     text: str
@@ -184,6 +183,25 @@ class Pattern:
                 known = f"did you mean {near[0]}?" if near else known
                 advice = r"; write \* for the character" if has_wildcard(str(text)) else ""
                 raise BanError(f"the {cls.kind} {text!r} has no option {name}: {known}{advice}")
+
+
+class Repetition(Pattern):
+    """What repeats earlier text, whatever that says; its own `text` is a name that follows from its options."""
+
+    __slots__ = ()
+
+    is_repetition: ClassVar[bool] = True
+
+    @property
+    def arguments(self) -> str:
+        return ""
+
+    @property
+    def diff_key(self) -> Hashable:
+        return self.kind
+
+    def describe(self) -> str:
+        return self.text
 
 
 def find_options(kind: type[Pattern]) -> tuple[Field[Any], ...]:

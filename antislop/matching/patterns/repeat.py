@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import inf
@@ -18,7 +18,7 @@ from typing import ClassVar, NamedTuple, get_args
 from antislop.errors import BanError
 from antislop.matching.folding import BOUNDARY, START, Context, fold
 from antislop.matching.options import RepeatOf
-from antislop.matching.patterns.pattern import Pattern, PatternMatch, PieceResult, TextSearch, check_number
+from antislop.matching.patterns.pattern import PatternMatch, PieceResult, Repetition, TextSearch, check_number
 
 WORDS = 8
 """Default number of words of a repeat."""
@@ -235,7 +235,7 @@ _split_again = lru_cache(maxsize=1 << 15)(_split)  # the same tokens recur
 
 
 @dataclass(frozen=True, slots=True)
-class Repeat(Pattern):
+class Repeat(Repetition):
     """Words that stand earlier in the text or the prompt, compared under folding; what is between them does not matter.
 
     An occurrence is `words` words in a row that stand in a row earlier, where both may overlap. Special tokens are
@@ -250,8 +250,6 @@ class Repeat(Pattern):
 
     kind: ClassVar[str] = "repeat"
     constructor: ClassVar[str] = "Ban.repeat"
-    changes_first_token: ClassVar[bool] = True
-    is_repetition: ClassVar[bool] = True
     search = RepeatSearch
 
     text: str = ""
@@ -268,14 +266,3 @@ class Repeat(Pattern):
         if not 2 <= self.words <= MAX_WORDS:
             raise BanError(f"words of a repeat is {self.words}; it is a whole number from 2 to {MAX_WORDS:,}")
         object.__setattr__(self, "text", name)
-
-    @property
-    def arguments(self) -> str:
-        return ""
-
-    @property
-    def diff_key(self) -> Hashable:
-        return self.kind
-
-    def describe(self) -> str:
-        return self.text
