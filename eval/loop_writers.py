@@ -56,6 +56,7 @@ ARMS = {
     "ngrams": Arm("no_repeat_ngram_size 4", settings=lambda _: {"no_repeat_ngram_size": 4}),
     "dry": Arm("DRY 0.8 / 1.75 / 2", settings=make_dry),
     "loops": Arm("loops()", bans=antislop.loops),
+    "stop": Arm('loops(then="stop")', bans=lambda: antislop.loops(then="stop")),
     "repeats": Arm("repeats()", bans=antislop.repeats),
 }
 GREEDY = 0.0
