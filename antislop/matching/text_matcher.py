@@ -51,6 +51,7 @@ class TextMatcher:
         has_rules = any(ban.exempt or ban.scopes or ban.at_most for ban in bans)
         self._rules = Rules(bans, search_exempt) if has_rules else None
         self.is_plain = not (self._searches or self._rules)
+        self.has_comparable_states = not self._searches  # an `OtherState` depends on little: only the rules have one
         rules = (self._rules or Rules(())).start
         self.start = OtherState(tuple(search.start for _, search in self._searches), rules)
         self.prompt_start = OtherState(tuple(search.prompt_start for _, search in self._searches), rules)
@@ -71,13 +72,11 @@ class TextMatcher:
         self, others: OtherState, piece: str, result: PieceResult, *, final: bool = False
     ) -> tuple[OtherState, PieceResult]:
         """Add the matches of the other patterns to those of the phrases, and apply the rules."""
-        matches, open_, states = list(result.matches), list(result.open), []
-        for (numbers, search), state in zip(self._searches, others.searches, strict=True):
-            state, search_result = search.read(state, piece, final=final)
-            states.append(state)
-            matches += _rename(search_result.matches, numbers)
-            open_ += search_result.open
-        result, rules = PieceResult(tuple(matches), tuple(open_)), others.rules
+        states, rules = list(others.searches), others.rules
+        for index, (numbers, search) in enumerate(self._searches):
+            states[index], (matches, open_) = search.read(states[index], piece, final=final)
+            if matches or open_:
+                result = PieceResult((*result.matches, *_rename(matches, numbers)), result.open + open_)
         if self._rules:
             rules, result = self._rules.read(rules, piece, result, final=final)
         return OtherState(tuple(states), rules), result
@@ -112,11 +111,6 @@ class TextMatcher:
         searches = tuple(search.restart(state) for (_, search), state in pairs)
         rules = self._rules.restart(others.rules, content) if self._rules else others.rules
         return OtherState(searches, rules)
-
-    @property
-    def has_comparable_states(self) -> bool:
-        """Whether an `OtherState` depends on little: only the rules have one."""
-        return not self._searches
 
     @property
     def timed_out(self) -> list[int]:

@@ -36,6 +36,7 @@ OTHER_STATES_KEPT = 1_000
 """Different states of the rules that are remembered; most tokens leave the one that they find."""
 
 _END = -1  # the end of the text, as a token
+_NOTHING_FOUND = PieceResult()
 
 
 class Violation(NamedTuple):
@@ -112,9 +113,9 @@ class _OthersRead(NamedTuple):
     """What a token changes in the state of the rules."""
 
     before: OtherState
-    after: OtherState
     reach_back: int
     matches: tuple[_BanMatch, ...]
+    after: OtherState
 
 
 class _Transition:
@@ -123,11 +124,11 @@ class _Transition:
     situation: the one that it leads to.
     size: number of characters that it completes.
     begun: as in `characters.Completed`.
-    phrases: the matches of phrases, which have yet to be judged by the rules.
-    matches: the same, with their bans.
+    found: the matches of phrases, which have yet to be judged by the rules, and where phrases are open.
+    matches: the same matches, with their bans.
     """
 
-    __slots__ = ("begun", "matches", "phrases", "situation", "size")
+    __slots__ = ("begun", "found", "matches", "situation", "size")
 
     def __init__(
         self,
@@ -140,7 +141,7 @@ class _Transition:
         self.situation = situation
         self.size = size
         self.begun = begun
-        self.phrases = phrases
+        self.found = PieceResult(phrases, situation.open) if phrases or situation.open else _NOTHING_FOUND
         self.matches = matches
 
 
@@ -377,36 +378,34 @@ class Matcher:
 
     def _feed_others(self, state: State, transition: _Transition, token: int) -> State:
         """Feed a token also to the searches for what is no phrase, and apply the rules."""
-        assert state._others is not None
-        situation = state._transition.situation
+        before, situation = state._others, state._transition.situation
+        assert before is not None
+        if not self._texts.has_comparable_states:
+            return State(state, transition, *self._read_others(before, situation, transition, token))
         read = situation.others.get(token)
-        if read is None or read.before is not state._others:
-            read = self._read_others(state._others, situation, transition, token)
-            if self._texts.has_comparable_states:
-                situation.others[token] = read = read._replace(after=self._find_other_state(read))
-        return State(state, transition, read.reach_back, read.matches, read.after)
+        if read is None or read.before is not before:
+            reach_back, matches, after = self._read_others(before, situation, transition, token)
+            read = _OthersRead(before, reach_back, matches, self._find_other_state(before, after))
+            situation.others[token] = read
+        return State(state, transition, *read[1:])
 
     def _read_others(
         self, before: OtherState, situation: _Situation, transition: _Transition, token: int
-    ) -> _OthersRead:
-        after = transition.situation
+    ) -> tuple[int, tuple[_BanMatch, ...], OtherState]:
         ends = token in self._ends
         text = self._complete(situation.pending, token).text
-        result = PieceResult(transition.phrases, after.open)
-        others, result = self._texts.complete(before, text, result, final=ends)
+        others, (matches, open_) = self._texts.complete(before, text, transition.found, final=ends)
         if ends:
-            content = self._surfaces.breaks.get(token, "")
-            others, result = self._texts.restart(others, content), result._replace(open=())
-        reach_back = max((after.reach_back, *result.open))
-        return _OthersRead(before, others, reach_back, self._name_bans(result.matches))
+            others, open_ = self._texts.restart(others, self._surfaces.breaks.get(token, "")), ()
+        return max(transition.situation.reach_back, *open_, 0), self._name_bans(matches) if matches else (), others
 
-    def _find_other_state(self, read: _OthersRead) -> OtherState:
+    def _find_other_state(self, before: OtherState, after: OtherState) -> OtherState:
         """Return one object for equal states, so that what a token changes is found again."""
-        if read.after == read.before:
-            return read.before
+        if after == before:
+            return before
         if len(self._other_states) >= OTHER_STATES_KEPT:
             self._other_states.clear()
-        return self._other_states.setdefault(read.after, read.after)
+        return self._other_states.setdefault(after, after)
 
     def _name_bans(self, matches: Iterable[PatternMatch]) -> tuple[_BanMatch, ...]:
         return tuple(_BanMatch(self._bans[match.pattern], match.start_back, match.end_back) for match in matches)
@@ -432,12 +431,8 @@ class Matcher:
         self._kept = 0
 
     def _find_transition(self, situation: _Situation, token: int) -> _Transition:
-        before, ends = situation.pending, False
-        completed = None if before.data else self._completed.get(token)
-        if completed is None:
-            ends = token in self._ends
-            completed = self._complete(before, token)
-        text, begun, pending = completed
+        ends = token in self._ends
+        text, begun, pending = self._complete(situation.pending, token)
         phrases, found = self._texts.phrases.read_matches(situation.phrases, text, ends)
         if ends:
             phrases = self._texts.phrases.start
@@ -456,6 +451,9 @@ class Matcher:
         return transition
 
     def _complete(self, pending: Pending, token: int) -> Completed:
+        completed = None if pending.data else self._completed.get(token)
+        if completed is not None:
+            return completed
         if token in self._ends:
             return characters.finish(self._surfaces, pending)
         completed = characters.complete(self._surfaces, token, pending)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import inf
@@ -32,11 +32,16 @@ _BEGINNING = 32  # letters of a word that decide what is held back while it is w
 
 
 class _WordPart(NamedTuple):
-    """What a piece contains of a word; start, end: indices into the piece of its first and last character."""
+    """What a piece contains of a word.
+
+    start, end: indices into the piece of its first and last character.
+    is_open: whether the word may continue.
+    """
 
     text: str
     start: int
     end: int
+    is_open: bool
 
 
 class _Record:
@@ -54,15 +59,14 @@ class _Record:
 
 
 class _Path(NamedTuple):
-    """The places of a record that belong to one text: from edges[0] to edges[1], …, from edges[-1] to `end`."""
+    """The places of a record that belong to one text: from edges[0] to edges[1], …, from edges[-1] to the text's end."""
 
     record: _Record
     edges: tuple[int, ...] = (0,)
-    end: int = 0
 
-    def extend(self, sequence: int) -> _Path:
-        """Return the path with one more word. sequence: hash of the words in a row that end in it."""
-        record, edges, end = self
+    def extend(self, end: int, sequence: int) -> tuple[_Path, int]:
+        """Return the path with one more word, and its end. sequence: hash of the words in a row that end in it."""
+        record, edges = self
         number, index = divmod(end, _RUN)
         run = record.runs[number]
         if index == len(run):
@@ -70,17 +74,25 @@ class _Path(NamedTuple):
         elif run[index] != sequence:  # another text goes on from here; an equal one is a draft of this
             edges, end = (*edges, end, len(record.runs) * _RUN), len(record.runs) * _RUN
             record.runs.append([sequence])
-        return _Path(record, edges, end + 1)
+            return _Path(record, edges), end + 1
+        return self, end + 1
 
-    def find(self, key: int, *, adds: bool) -> bool:
-        """Return whether a sequence stands on the path; or before its last word, if that ends one to add."""
-        places = self.record.places
-        while (place := places.get(key)) is not None:
-            if place < self.end and bisect_right(self.edges, place) % 2:
-                return not adds or place < self.end - 1
+    def find(self, key: int, end: int) -> bool:
+        """Return whether a sequence stands before an end of the path."""
+        record, edges = self
+        while (place := record.places.get(key)) is not None:
+            if place < end and bisect_right(edges, place) % 2:
+                return True
             key += 1  # of another text, so that the next free key is this one's
-        if adds:
-            places[key] = self.end - 1
+        return False
+
+    def add(self, key: int, place: int) -> bool:
+        """Add a sequence that ends at a place, the last of the path; return whether it stands before that, too."""
+        record, edges = self
+        while (other := record.places.setdefault(key, place)) != place:
+            if other < place and bisect_right(edges, other) % 2:
+                return True
+            key += 1
         return False
 
 
@@ -88,13 +100,15 @@ class RepeatTrack(NamedTuple):
     """The state of one pattern.
 
     path: None if nothing was recorded.
+    end: the place after the last word that was recorded.
     adds: number of words that will be recorded.
-    recorded: words in a row that may be recorded, up to as many as a repeat has; -1 within a word that may not.
+    recorded: words in a row that may be recorded; -1 within a word that may not.
     since: the same of words in which an occurrence may begin.
     length: upper bound on how many of the latest words in a row stand earlier, too.
     """
 
     path: _Path | None = None
+    end: int = 0
     adds: float = 0
     recorded: int = 0
     since: int = 0
@@ -102,7 +116,7 @@ class RepeatTrack(NamedTuple):
 
     def begins_word(self, text: str) -> bool:
         """Return whether an occurrence may contain the word that begins so: an earlier one does, too."""
-        return self.since >= 0 and self.path is not None and self.path.find(hash(text[:_BEGINNING]), adds=False)
+        return self.since >= 0 and self.path is not None and self.path.find(hash(text[:_BEGINNING]), self.end)
 
 
 class RepeatState(NamedTuple):
@@ -136,34 +150,38 @@ class RepeatSearch(TextSearch[RepeatState]):
         return RepeatState(tuple(RepeatTrack(adds=0 if of == "text" else inf) for of in self._of))
 
     def read(self, state: RepeatState, piece: str, *, final: bool = False) -> tuple[RepeatState, PieceResult]:
+        tracks, context, word, start, end, words, starts, before = state
         split = _split_again if len(piece) < _SHORT_PIECE else _split
-        context, parts, is_open = split(piece, state.context, state.word is not None, final)
-        tracks, _, word, start, end, words, starts, before = state
-        size, matches, kept = before + len(piece), [], self._kept
-        for number, part in enumerate(parts, start=1):
+        context, parts = split(piece, context, word is not None, final)
+        size, matches, open_ = before + len(piece), [], []
+        for text, first, last, is_open in parts:
             if word is None:
-                word, start = "", before + part.start
-            if part.text:
-                word, end = word + part.text, before + part.end
-            if is_open and number == len(parts):
+                word, start = "", before + first
+            if text:
+                word, end = word + text, before + last
+            if is_open:
                 break
-            words, starts, word = (*words[1 - kept :], word), (*starts[1 - kept :], start), None
-            followed = [tracker.follow(track, words) for tracker, track in zip(self._trackers, tracks, strict=True)]
-            tracks = tuple(track for track, _ in followed)
-            matches += [
-                PatternMatch(index, size - starts[-self._trackers[index].size], size - end)
-                for index, (_, is_complete) in enumerate(followed)
-                if is_complete
-            ]
+            words, starts, word = (*words[1 - self._kept :], word), (*starts[1 - self._kept :], start), None
+            followed = list(tracks)
+            for index, tracker in enumerate(self._trackers):
+                followed[index], is_complete = tracker.follow(tracks[index], words)
+                if is_complete:
+                    matches.append(PatternMatch(index, size - starts[-tracker.size], size - end))
+            tracks = tuple(followed)
+        begun = starts if word is None else (*starts, start)
+        for track in tracks:
+            length = track.length if word is None else track.length + 1 if track.begins_word(word) else 0
+            if length:
+                open_.append(size - begun[-length])
         after = RepeatState(tracks, context, word, start, end, words, starts, size)
-        return after, PieceResult(tuple(matches), tuple(_find_open(after)))
+        return after, PieceResult(tuple(matches), tuple(open_))
 
     def forget(self, state: RepeatState) -> RepeatState:
         since = 0 if state.word is None else -1
         return state._replace(tracks=tuple(track._replace(since=since, length=0) for track in state.tracks))
 
     def restart(self, state: RepeatState) -> RepeatState:
-        return RepeatState(tuple(RepeatTrack(track.path, track.adds) for track in state.tracks), size=state.size)
+        return RepeatState(tuple(RepeatTrack(track.path, track.end, track.adds) for track in state.tracks), size=state.size)
 
     def leave_prompt(self, state: RepeatState) -> RepeatState:
         in_word = state.word is not None  # which began in the prompt, and belongs to it
@@ -177,47 +195,46 @@ class RepeatSearch(TextSearch[RepeatState]):
 class _RepeatTracker:
     def __init__(self, pattern: Repeat) -> None:
         self.size = pattern.words
-        # That a word or a pair is new decides what is held back; more sizes would hold back less, and take more memory.
-        self._sizes = sorted({2, pattern.words})
+        # Numbers of words, and how many may stand earlier if so many do. That a word or a pair is new decides what is
+        # held back; more numbers would hold back less, and take more memory.
+        self._sizes = sorted({pattern.words: pattern.words, 2: max(2, pattern.words - 1)}.items(), reverse=True)
 
     def follow(self, track: RepeatTrack, words: tuple[str, ...]) -> tuple[RepeatTrack, bool]:
         """Return the track after one more word, the last of `words`, and whether that completes an occurrence."""
-        path, left, recorded, since, length = track
-        recorded, since, length = min(recorded + 1, self.size), min(since + 1, self.size), length + 1
-        adds, sequence = left > 0 and recorded > 0, hash(words[-recorded:])
+        path, end, left, recorded, since, length = track
+        recorded, since = recorded + 1, since + 1
+        adds = left > 0 and recorded > 0
         if adds:
-            path, left = (path or _Path(_Record())).extend(sequence), left - 1
+            path, end = (path or _Path(_Record())).extend(end, hash(words[-recorded:]))
+            left -= 1
         if path is None or recorded < 1:
-            return RepeatTrack(path, left, recorded, since), False
-        beginning = words[-1][:_BEGINNING]
-        if not path.find(hash(beginning), adds=adds):
-            length = 0
-            for end in range(1, len(beginning)) if adds else ():
-                path.find(hash(beginning[:end]), adds=True)
-        is_known = False
-        for size in self._sizes:
-            key = sequence if size == recorded else hash(words[-size:])
-            is_known = recorded >= size and path.find(key, adds=adds)
-            if not is_known:
-                length = min(length, size - 1)
-        if is_known and since == self.size:
-            return RepeatTrack(path, left, recorded), True
-        return RepeatTrack(path, left, recorded, since, min(length, since, self.size - 1)), False
+            return RepeatTrack(path, end, left, recorded, since), False
+        place, stands = (end - 1, path.add) if adds else (end, path.find)
+        length = min(length + 1, since, self._find_length(words[-recorded:], stands, place))
+        if length == self.size:
+            return RepeatTrack(path, end, left, recorded), True
+        return RepeatTrack(path, end, left, recorded, since, length), False
+
+    def _find_length(self, words: tuple[str, ...], stands: Callable[[int, int], bool], place: int) -> int:
+        """Return how many of the latest words in a row may stand before a place, too.
+
+        stands: returns whether a sequence does, and may add it. Where one stands, so do those at its end, and what its
+            last word begins with: they were added with it.
+        """
+        for size, length in self._sizes:
+            if size <= len(words) and stands(hash(words[-size:]), place):
+                return length
+        word = words[-1][:_BEGINNING]
+        if stands(hash(word), place):
+            return 1
+        for end in range(len(word) - 1, 0, -1):
+            if stands(hash(word[:end]), place):
+                break
+        return 0
 
 
-def _find_open(state: RepeatState) -> list[int]:
-    """Return the places at which incomplete occurrences may begin."""
-    word, starts = state.word, state.starts
-    if word is None:
-        lengths = [track.length for track in state.tracks]
-    else:
-        starts = (*starts, state.start)
-        lengths = [track.length + 1 for track in state.tracks if track.begins_word(word)]
-    return [state.size - starts[-length] for length in lengths if length]
-
-
-def _split(piece: str, context: Context, in_word: bool, final: bool) -> tuple[Context, tuple[_WordPart, ...], bool]:
-    """Return the context after a piece, what it contains of words, and whether the last one may continue.
+def _split(piece: str, context: Context, in_word: bool, final: bool) -> tuple[Context, tuple[_WordPart, ...]]:
+    """Return the context after a piece, and what it contains of words.
 
     in_word: whether the piece continues a word, which is the first part, even if nothing is left of it.
     """
@@ -226,9 +243,10 @@ def _split(piece: str, context: Context, in_word: bool, final: bool) -> tuple[Co
     for text in folded.symbols.split(BOUNDARY):
         end = place + len(text)
         if in_word:
-            parts.append(_WordPart(text, origins[place], origins[end - 1]) if text else _WordPart("", 0, 0))
+            first, last = (origins[place], origins[end - 1]) if text else (0, 0)
+            parts.append(_WordPart(text, first, last, is_open=end == len(origins)))
         place, in_word = end + 1, not in_word
-    return folded.context, tuple(parts), not in_word
+    return folded.context, tuple(parts)
 
 
 _split_again = lru_cache(maxsize=1 << 15)(_split)  # the same tokens recur
