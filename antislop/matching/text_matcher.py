@@ -39,7 +39,9 @@ class TextMatcher:
         self._phrases = groups.pop(PhraseSearch, [])
         self.phrases = PhraseSearch([bans[number].pattern for number in self._phrases])  # type: ignore[misc]
         self._searches = [
-            (numbers, search([bans[number].pattern for number in numbers])) for search, numbers in groups.items()
+            (part, search([bans[number].pattern for number in part]))
+            for search, numbers in groups.items()
+            for part in ([[number] for number in numbers] if search.is_single else [numbers])
         ]
         search_exempt: Callable[[Sequence[Phrase]], TextSearch[Any]] = PhraseSearch
         if prefilter:

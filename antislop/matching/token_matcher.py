@@ -260,9 +260,9 @@ class State:
     def _find_owner(self, place: int) -> State:
         """Return the state after the token that completed a character; the first one if no state is kept of that."""
         state = self
-        while place < state._read - state._transition.size and state.parent is not None:
+        while (parent := state.parent) is not None and place < parent._read:
             jump = state._jump
-            state = jump if jump is not None and place < jump._read else state.parent
+            state = jump if jump is not None and place < jump._read else parent
         return state
 
     def _find_start(self, place: int) -> int:
@@ -397,7 +397,8 @@ class Matcher:
         others, (matches, open_) = self._texts.complete(before, text, transition.found, final=ends)
         if ends:
             others, open_ = self._texts.restart(others, self._surfaces.breaks.get(token, "")), ()
-        return max(transition.situation.reach_back, *open_, 0), self._name_bans(matches) if matches else (), others
+        reach_back = max((transition.situation.reach_back, *open_))
+        return reach_back, self._name_bans(matches) if matches else (), others
 
     def _find_other_state(self, before: OtherState, after: OtherState) -> OtherState:
         """Return one object for equal states, so that what a token changes is found again."""

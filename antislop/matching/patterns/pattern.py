@@ -55,7 +55,8 @@ class Pattern:
 
     kind: name in lists and reports.
     constructor: shorthand that a `repr` shows, if `Ban` has one.
-    search: finds it in texts; None if text alone does not show it. Kinds with the same search are searched together.
+    search: finds it in texts; None if text alone does not show it. Patterns with the same search are searched for
+        together, unless it `is_single`.
     is_literal: whether the symbols of `find_symbols` are all there is to an occurrence.
     is_repetition: whether an occurrence repeats earlier text. Greedy decoding then replaces its first token, not the
         last one, and the reason of a text that the ban ends is "repetition".
@@ -240,8 +241,12 @@ class PieceResult(NamedTuple):
 
 
 class TextSearch(ABC, Generic[S]):
-    """A search for patterns of one kind, piece by piece. States are values: to rewind, use an earlier one."""
+    """A search for patterns of one kind, piece by piece. States are values: to rewind, use an earlier one.
 
+    is_single: whether it is for one pattern only.
+    """
+
+    is_single: ClassVar[bool] = False
     start: S
 
     @abstractmethod

@@ -59,7 +59,7 @@ class _Record:
 
 
 class _Path(NamedTuple):
-    """The places of a record that belong to one text: from edges[0] to edges[1], …, from edges[-1] to the text's end."""
+    """The places of a record that belong to one text: from edges[0] to edges[1], …, from edges[-1] to its end."""
 
     record: _Record
     edges: tuple[int, ...] = (0,)
@@ -97,7 +97,7 @@ class _Path(NamedTuple):
 
 
 class RepeatTrack(NamedTuple):
-    """The state of one pattern.
+    """What the words so far leave behind.
 
     path: None if nothing was recorded.
     end: the place after the last word that was recorded.
@@ -114,24 +114,26 @@ class RepeatTrack(NamedTuple):
     since: int = 0
     length: int = 0
 
-    def begins_word(self, text: str) -> bool:
-        """Return whether an occurrence may contain the word that begins so: an earlier one does, too."""
-        return self.since >= 0 and self.path is not None and self.path.find(hash(text[:_BEGINNING]), self.end)
+    def measure(self, word: str) -> int:
+        """Return the length with the word that begins so: 0 if no earlier one does, or it can't be in an occurrence."""
+        if self.since < 0 or self.path is None or not self.path.find(hash(word[:_BEGINNING]), self.end):
+            return 0
+        return self.length + 1
 
 
 class RepeatState(NamedTuple):
     """The state of a search. Places are indices into the text.
 
     word: as far as it was read, folded; None outside of words.
-    start, end: of the word's first and latest character.
-    words, starts: the latest ones.
+    end: of the word's latest character.
+    words: the latest ones that are complete.
+    starts: of the latest words, the one that is being read included.
     size: characters read so far.
     """
 
-    tracks: tuple[RepeatTrack, ...]
+    track: RepeatTrack
     context: Context = START
     word: str | None = None
-    start: int = 0
     end: int = 0
     words: tuple[str, ...] = ()
     starts: tuple[int, ...] = ()
@@ -139,79 +141,69 @@ class RepeatState(NamedTuple):
 
 
 class RepeatSearch(TextSearch[RepeatState]):
+    is_single = True
+
     def __init__(self, patterns: Sequence[Repeat]) -> None:
-        self._trackers = [_RepeatTracker(pattern) for pattern in patterns]
-        self._kept = max(pattern.words for pattern in patterns)
-        self._of = [pattern.of for pattern in patterns]
-        self.start = RepeatState(tuple(RepeatTrack(adds=0 if of == "prompt" else inf) for of in self._of))
+        (pattern,) = patterns
+        self._words, self._of = pattern.words, pattern.of
+        # Numbers of words, and how many may stand earlier if so many do. That a word or a pair is new decides what is
+        # held back; more numbers would hold back less, and take more memory.
+        self._sizes = sorted({pattern.words: pattern.words, 2: max(2, pattern.words - 1)}.items(), reverse=True)
+        self.start = RepeatState(RepeatTrack(adds=0 if self._of == "prompt" else inf))
 
     @property
     def prompt_start(self) -> RepeatState:
-        return RepeatState(tuple(RepeatTrack(adds=0 if of == "text" else inf) for of in self._of))
+        return RepeatState(RepeatTrack(adds=0 if self._of == "text" else inf))
 
     def read(self, state: RepeatState, piece: str, *, final: bool = False) -> tuple[RepeatState, PieceResult]:
-        tracks, context, word, start, end, words, starts, before = state
+        track, context, word, end, words, starts, before = state
         split = _split_again if len(piece) < _SHORT_PIECE else _split
         context, parts = split(piece, context, word is not None, final)
-        size, matches, open_ = before + len(piece), [], []
+        size, matches = before + len(piece), ()
         for text, first, last, is_open in parts:
             if word is None:
-                word, start = "", before + first
+                word, starts = "", (*starts[1 - self._words :], before + first)
             if text:
                 word, end = word + text, before + last
             if is_open:
                 break
-            words, starts, word = (*words[1 - self._kept :], word), (*starts[1 - self._kept :], start), None
-            followed = list(tracks)
-            for index, tracker in enumerate(self._trackers):
-                followed[index], is_complete = tracker.follow(tracks[index], words)
-                if is_complete:
-                    matches.append(PatternMatch(index, size - starts[-tracker.size], size - end))
-            tracks = tuple(followed)
-        begun = starts if word is None else (*starts, start)
-        for track in tracks:
-            length = track.length if word is None else track.length + 1 if track.begins_word(word) else 0
-            if length:
-                open_.append(size - begun[-length])
-        after = RepeatState(tracks, context, word, start, end, words, starts, size)
-        return after, PieceResult(tuple(matches), tuple(open_))
+            words, word = (*words[1 - self._words :], word), None
+            track, is_complete = self._follow(track, words)
+            if is_complete:
+                matches = (*matches, PatternMatch(0, size - starts[0], size - end))
+        length = track.length if word is None else track.measure(word)
+        result = PieceResult(matches, (size - starts[-length],) if length else ())
+        return RepeatState(track, context, word, end, words, starts, size), result
 
     def forget(self, state: RepeatState) -> RepeatState:
-        since = 0 if state.word is None else -1
-        return state._replace(tracks=tuple(track._replace(since=since, length=0) for track in state.tracks))
+        return state._replace(track=state.track._replace(since=0 if state.word is None else -1, length=0))
 
     def restart(self, state: RepeatState) -> RepeatState:
-        return RepeatState(tuple(RepeatTrack(track.path, track.end, track.adds) for track in state.tracks), size=state.size)
+        path, end, adds, *_ = state.track
+        return RepeatState(RepeatTrack(path, end, adds), size=state.size)
 
     def leave_prompt(self, state: RepeatState) -> RepeatState:
         in_word = state.word is not None  # which began in the prompt, and belongs to it
-        tracks = []
-        for of, track in zip(self._of, state.tracks, strict=True):
-            text = RepeatTrack(adds=inf, recorded=-1 if in_word else 0)
-            tracks.append(text if of == "text" else track._replace(adds=int(in_word)) if of == "prompt" else track)
-        return state._replace(tracks=tuple(tracks))
+        if self._of == "text":
+            return state._replace(track=RepeatTrack(adds=inf, recorded=-1 if in_word else 0))
+        if self._of == "prompt":
+            return state._replace(track=state.track._replace(adds=int(in_word)))
+        return state
 
-
-class _RepeatTracker:
-    def __init__(self, pattern: Repeat) -> None:
-        self.size = pattern.words
-        # Numbers of words, and how many may stand earlier if so many do. That a word or a pair is new decides what is
-        # held back; more numbers would hold back less, and take more memory.
-        self._sizes = sorted({pattern.words: pattern.words, 2: max(2, pattern.words - 1)}.items(), reverse=True)
-
-    def follow(self, track: RepeatTrack, words: tuple[str, ...]) -> tuple[RepeatTrack, bool]:
+    def _follow(self, track: RepeatTrack, words: tuple[str, ...]) -> tuple[RepeatTrack, bool]:
         """Return the track after one more word, the last of `words`, and whether that completes an occurrence."""
         path, end, left, recorded, since, length = track
         recorded, since = recorded + 1, since + 1
-        adds = left > 0 and recorded > 0
-        if adds:
-            path, end = (path or _Path(_Record())).extend(end, hash(words[-recorded:]))
-            left -= 1
-        if path is None or recorded < 1:
+        if recorded < 1 or (path is None and not left):
             return RepeatTrack(path, end, left, recorded, since), False
-        place, stands = (end - 1, path.add) if adds else (end, path.find)
-        length = min(length + 1, since, self._find_length(words[-recorded:], stands, place))
-        if length == self.size:
+        path, row = path or _Path(_Record()), words[-recorded:]
+        if left:
+            path, end = path.extend(end, hash(row))
+            left, known = left - 1, self._find_length(row, path.add, end - 1)
+        else:
+            known = self._find_length(row, path.find, end)
+        length = min(length + 1, since, known)
+        if length == self._words:
             return RepeatTrack(path, end, left, recorded), True
         return RepeatTrack(path, end, left, recorded, since, length), False
 
