@@ -154,6 +154,15 @@ def test_the_check_rejects_a_wrong_rule() -> None:
     assert p_value(draw(model, words, bans, times=6000, method="token"), expected) < 1e-6
 
 
+@pytest.mark.parametrize("case", ["a repeat of the prompt", "a repeat of the prompt or the text"])
+def test_the_check_tells_a_repeat_of_the_prompt_from_one_of_the_text(case: str) -> None:
+    """Total variations of 0.18 and 0.25, and texts that one of the two never writes."""
+    words, _ = CASES[case]
+    drawn = draw(Markov(len(words), seed=1), words, CASES["a repeat"][1], times=sample_size(1000))
+    with pytest.raises(AssertionError, match="a text was drawn that should never be"):
+        p_value(drawn, expected_of(case, seed=1))
+
+
 @pytest.mark.parametrize(("times", "classes"), [(250, 10), (1000, 60), (10_000, 200)])
 def test_the_check_finds_the_deviation_that_it_is_said_to_find(times: int, classes: int) -> None:
     """Probabilities that are too high and too low by that share, in turn, are rejected in 99 of 100 draws."""

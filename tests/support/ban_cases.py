@@ -47,6 +47,8 @@ CASES: dict[str, tuple[Words, list[Ban]]] = {
     "a repeat": (SPACED, [Ban.repeat(2)]),
     "repeats with weights, whose end is not known at once": (EDGED, [Ban.repeat(2, weight=0.3), Ban("cat the")]),
     "word edges inside a longer phrase": (EDGED, [Ban("cat"), Ban("the cat cat"), Ban("cat s")]),
+    "a repeat of the prompt": (SPACED, [Ban.repeat(2, "prompt")]),
+    "a repeat of the prompt or the text": (SPACED, [Ban.repeat(2, "both")]),
 }
 
 

@@ -142,7 +142,7 @@ def decided(text: str, ban: Ban, letters: tuple[str, ...]) -> set[tuple[int, int
 
 
 def standing(tokens: Sequence[int], words: Words, bans: Sequence[Ban], *, is_final: bool) -> set[tuple[int, int]]:
-    """(start token, index of the ban) of each occurrence in the tokens."""
+    """(start token, index of the ban) of each occurrence in the tokens; repeats are also of the toys' prompt."""
     owners = [i for i, token in enumerate(tokens) for _ in words.surface(token)]
     text = words.text(tokens)
     return {
@@ -158,7 +158,10 @@ def _find(text: str, ban: Ban, words: Words, *, is_final: bool) -> Iterable[tupl
     if isinstance(ban.pattern, Loop) and ban.is_unconditional:
         return loop_occurrences(text, ban)  # complete whatever follows
     if isinstance(ban.pattern, Repeat) and ban.is_unconditional:
-        return repeat_occurrences(text, ban, is_final=is_final)
+        prompt = words.text(PROMPT)
+        size = len(prompt)
+        found = repeat_occurrences(prompt + text, ban, prompt_size=size, lookback=False, is_final=is_final)
+        return ((start - size, end - size) for start, end in found)
     return counting(text, ban) if is_final else decided(text, ban, _letters(words))
 
 
