@@ -53,6 +53,7 @@ def naive_violations(
     lookback=st.booleans(),
 )
 @example(prompt=[], steps=[(0, [0, 1, 3, 7, 0, 1, 3, 7])], ban=Ban.repeat(2), lookback=True)  # a word in two tokens
+@example(prompt=[4], steps=[(0, [5, 4, 4, 5])], ban=Ban.repeat(2), lookback=True)  # no sequence of the text begins in
 @example(prompt=[0], steps=[(0, [1, 3, 7, 0, 1, 3, 7])], ban=Ban.repeat(2), lookback=True)  # a word of the prompt,
 @example(prompt=[4, 1], steps=[(0, [7, 4, 1, 7])], ban=Ban.repeat(2, "prompt"), lookback=True)  # which counts there,
 @example(prompt=[4, 5, 0], steps=[(0, [3, 7])], ban=Ban.repeat(2, "both"), lookback=False)  # and may begin none
