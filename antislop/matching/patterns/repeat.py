@@ -159,7 +159,8 @@ class RepeatSearch(TextSearch[RepeatState]):
         track, context, word, end, words, starts, before = state
         split = _split_again if len(piece) < _SHORT_PIECE else _split
         context, parts = split(piece, context, word is not None, final)
-        size, matches = before + len(piece), ()
+        size = before + len(piece)
+        matches: tuple[PatternMatch, ...] = ()
         for text, first, last, is_open in parts:
             if word is None:
                 word, starts = "", (*starts[1 - self._words :], before + first)
