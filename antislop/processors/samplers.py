@@ -145,7 +145,7 @@ class TopNSigmaLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
     """
 
     def __init__(self, n: float) -> None:
-        if n <= 0:
+        if not isinstance(n, int | float) or n <= 0:
             raise InputError(f"n={n} was passed: pass a number above 0")
         self._n = n
 
@@ -209,7 +209,7 @@ class MinKeepLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
     """
 
     def __init__(self, count: int) -> None:
-        if count < 1:
+        if not isinstance(count, int) or count < 1:
             raise InputError(f"count={count} was passed: pass at least 1")
         self.count = count
 

@@ -117,6 +117,14 @@ def test_both_arms_have_the_same_seeds_and_the_plain_one_writes_banned_phrases()
     assert slop["banned"] == 0
 
 
+@pytest.mark.parametrize("record", ["ab", {"response": "ab"}, {"arm": "plain"}, {"arm": "plain", "response": 3}])
+def test_what_is_no_record_of_a_text_has_no_slop(record: Any) -> None:
+    with pytest.raises(InputError, match=r"a record with arm and response was expected, not .*: see read_records"):
+        measure_slop([record], BanList(BANS))
+    with pytest.raises(InputError, match=r"a BanList was expected, not \['ab'\]: write BanList"):
+        measure_slop([], ["ab"])  # type: ignore[arg-type]
+
+
 def test_another_seed_makes_other_records() -> None:
     assert by_identity(make()).keys() == by_identity(make(seed=6)).keys()
     assert by_identity(make()) != by_identity(make(seed=6))
