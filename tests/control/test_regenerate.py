@@ -135,5 +135,7 @@ def test_an_error_of_the_check_names_its_place_and_leaves_the_model_usable() -> 
 def test_what_is_no_unit_or_no_number_is_refused() -> None:
     with pytest.raises(InputError, match="'word' is not a unit"):
         Regenerate(is_short, TOKENIZER, unit="word")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="attempts is '5'; a number of 1 or more was expected"):
+        Regenerate(is_short, TOKENIZER, attempts="5")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="attempts is 0"):
         Regenerate(is_short, TOKENIZER, attempts=0)

@@ -269,6 +269,8 @@ def test_a_changed_prompt_is_detected_while_writing_too(tmp_path: Path) -> None:
     changed = [PROMPTS[0], Prompt("p1", "d", None, {})]
     with open_journal(tmp_path / "out.jsonl", {}) as journal:
         list(write_records(maker(), lambda: PROMPTS[:2], journal))
+        with pytest.raises(InputError, match="prompts is a list: pass a function that returns them"):
+            next(write_records(maker(), PROMPTS, journal))  # type: ignore[arg-type]
         with pytest.raises(InputError, match=r"1 of its records answer prompts that have changed; 'p1' had 'c', and"):
             list(write_records(maker(), lambda: changed, journal))
         with pytest.raises(InputError, match="'p1' had 'c', and now has 'd'"):

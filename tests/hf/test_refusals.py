@@ -275,6 +275,8 @@ def test_a_seed_that_is_no_number_is_refused_at_its_prompt(llama: PreTrainedMode
 def test_an_object_that_is_not_a_streamer_is_refused(llama: PreTrainedModel) -> None:
     with pytest.raises(InputError, match="streamer is a int without a put method: pass a TextStreamer"):
         SAMPLER.generate(llama, PROMPT, streamer=5, max_new_tokens=3)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="streamer is a type without a put method"):
+        SAMPLER.generate(llama, PROMPT, streamer=TextStreamer, max_new_tokens=3)  # type: ignore[arg-type]
 
 
 def test_a_string_instead_of_a_list_is_refused() -> None:
