@@ -97,7 +97,7 @@ def name_arms(figure: Figure, axes: Axes, colors: Mapping[str, str]) -> None:
             lines.append([])
             room = _LINE - len(arm) - 2
         lines[-1].append(TextArea(arm, textprops={"color": color, "weight": "bold"}))
-    rows = [HPacker(children=line, sep=14, pad=0) for line in lines]
+    rows: list[Any] = [HPacker(children=line, sep=14, pad=0) for line in lines]
     box = AnchoredOffsetbox(
         "lower left",
         child=VPacker(children=rows, sep=4, pad=0),
