@@ -285,12 +285,11 @@ def _evaluate(arms: dict[str, list[Output]], made_from: BanList, held_out: BanLi
 
 
 def _save(out: Path, evaluation: Evaluation, about: dict[str, Any]) -> None:
-    from antislop.evaluation.html_report import CHANCE, make_headline, summarize, write_report
+    from antislop.evaluation.html_report import make_headline, may_be_chance, summarize, write_report
 
     with writing(out), console(stderr=True).status("drawing"):
         page = write_report(out, evaluation, about)
-    headline = make_headline(evaluation)
-    say(f"{headline}. {summarize(evaluation)}")
-    if CHANCE in headline.partition(";")[0]:
+    say(f"{make_headline(evaluation)}. {summarize(evaluation)}")
+    if may_be_chance(evaluation):
         warn("the texts are too few to tell the effect from chance: pass more prompts, or --n for more texts to each")
     say(f"the report is {page}")

@@ -31,8 +31,8 @@ from antislop.profiles.changes import Change
 
 CHANGES_LIMIT = 30
 BANS_LIMIT = 30
-CHANCE = "which may be chance"
 COLUMNS = ("arm", "metric", "value", "low", "high", "unit", "against", "why")
+HEADLINE_LISTS = (("hits of the list", "made_from"), ("those of the held-out list alone", "held_out_only"))
 
 _FIGURES = {
     "suppression": (
@@ -182,13 +182,24 @@ def make_headline(evaluation: Evaluation) -> str:
         return "What bans change"
     parts = [
         f"{noun} {_describe_change(evaluation, arm, name, suppressed)}"
-        for noun, name in (("hits of the list", "made_from"), ("those of the held-out list alone", "held_out_only"))
-        if (suppressed := evaluation.find(arm, f"{name}_suppressed", against=PLAIN)) is not None
-        and suppressed.value is not None
+        for noun, name in HEADLINE_LISTS
+        if (suppressed := _find_suppressed(evaluation, arm, name)) is not None
     ]
     sentence = "; ".join(parts) or "the plain texts contain no entry of the list"
     sentence = f"in the {arm} arm, {sentence}" if len(evaluation.sizes) > 2 else sentence
     return sentence[0].upper() + sentence[1:]
+
+
+def may_be_chance(evaluation: Evaluation) -> bool:
+    """Return whether chance may explain the first effect that the headline names."""
+    arm = _choose_arm(evaluation)
+    effects = [_find_suppressed(evaluation, arm, name) for _, name in HEADLINE_LISTS] if arm else []
+    return next((effect.is_chance for effect in effects if effect is not None), False)
+
+
+def _find_suppressed(evaluation: Evaluation, arm: str, name: str) -> Estimate | None:
+    estimate = evaluation.find(arm, f"{name}_suppressed", against=PLAIN)
+    return None if estimate is None or estimate.value is None else estimate
 
 
 def _choose_arm(evaluation: Evaluation) -> str | None:
@@ -208,10 +219,9 @@ def _describe_change(evaluation: Evaluation, arm: str, name: str, suppressed: Es
         return f"stayed at {before} per 1,000 words"
     if percent == "100" and 0 < suppressed.value < 100:
         percent = "more than 99"
-    is_chance = suppressed.low is not None and suppressed.high is not None and suppressed.low <= 0 <= suppressed.high
     direction = "fell" if suppressed.value > 0 else "rose"
     change = f"{direction} by {percent}\u00a0%, from {before} to {after} per 1,000 words"
-    return f"{change}, {CHANCE}" if is_chance else change
+    return f"{change}, which may be chance" if suppressed.is_chance else change
 
 
 def summarize(evaluation: Evaluation) -> str:

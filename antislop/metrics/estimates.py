@@ -98,6 +98,11 @@ class Estimate(NamedTuple):
     def undefined(cls, why: str) -> Estimate:
         return cls(None, None, None, why)
 
+    @property
+    def is_chance(self) -> bool:
+        """Whether there is an interval, and it contains 0."""
+        return self.low is not None and self.high is not None and self.low <= 0 <= self.high
+
     def widen(self, *, high: float, low: float | None = None) -> Estimate:
         """Extend the interval to include the bounds, if there is an interval."""
         if self.low is None or self.high is None:

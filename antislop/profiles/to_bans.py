@@ -189,15 +189,22 @@ def drop_overlapping(entries: Iterable[Entry], all_entries: Iterable[Entry]) -> 
     pieces = [entry for entry in all_entries if entry.kind == "phrase" and entry.text.count(" ") >= OVERLAP_WORDS]
     findings = find_overlapping([make_ban(piece) for piece in pieces])
     previous = {finding.ban.text: pieces[finding.other].text for finding in findings if finding.other is not None}
-    places = {entry: _trace_back(entry.text, previous) for entry in entries}
-    backwards = sorted(places, key=lambda entry: -len(places[entry]))
-    first = {(entry.kind, places[entry][-1]): entry for entry in backwards}
-    return [entry for entry in places if first[entry.kind, places[entry][-1]] is entry]
+    places = {entry: _find_place(entry.text, previous) for entry in entries}
+    earliest: dict[tuple[str, str], Entry] = {}
+    for entry in sorted(places, key=lambda entry: places[entry].pieces_before):
+        earliest.setdefault((entry.kind, places[entry].first), entry)
+    return [entry for entry in places if earliest[entry.kind, places[entry].first] is entry]
 
 
-def _trace_back(text: str, previous: Mapping[str, str]) -> list[str]:
-    """Return a piece of a sentence and the pieces before it, the first one last."""
+class _Place(NamedTuple):
+    """Where in a sentence a piece stands: the sentence's first piece, and how many pieces go before this one."""
+
+    first: str
+    pieces_before: int
+
+
+def _find_place(text: str, previous: Mapping[str, str]) -> _Place:
     passed = [text]
-    while (text := previous.get(text, passed[0])) not in passed:
+    while (text := previous.get(text, passed[0])) not in passed:  # pieces may go round in a circle
         passed.append(text)
-    return passed
+    return _Place(passed[-1], len(passed) - 1)

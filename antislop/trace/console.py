@@ -202,9 +202,8 @@ def describe_endings(report: Report) -> str:
     >>> describe_endings(Report.of([Finished("repetition", 0.0, None, ended)]))
     "the text ended because it repeated itself: 'a passage 3 times in a row'"
     """
-    forced, ended = report.endings[: report.forced], report.endings[report.forced :]
     why = "it repeated itself" if report.reason == "repetition" else "a ban had used up its tries"
-    parts = [("text was forced in the place of", forced), (f"the text ended because {why}:", ended)]
+    parts = [("text was forced in the place of", report.forced), (f"the text ended because {why}:", report.ended)]
     return "; ".join(f"{what} {_count_bans(each)}" for what, each in parts if each)
 
 

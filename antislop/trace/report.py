@@ -52,7 +52,6 @@ class Report:
     withdrawn_tokens: tokens that these rewinds removed from the text.
     conceded: bans left in the text because every alternative was banned as well.
     admitted: bans left in the text because their weight allows it.
-    forced: bans in whose place another text was forced, as their `then` says.
     forward_passes: runs of the model.
     tokens_fed: tokens that the model read, prompt + kept + cut_tokens - 1 (in a batch, less those known when it ended).
     cut_tokens: tokens removed from the model's cache.
@@ -63,8 +62,8 @@ class Report:
     timed_out: regexes that took too long and are no longer searched for.
     matcher_seconds: time spent in the matcher.
     reason: why the text ended; None while it is being generated.
-    endings: the violations after which text was forced, and then those after which the text stopped, as their bans'
-        `then` says.
+    forced: the violations in whose place another text was forced, as their bans' `then` says.
+    ended: the violation before which the text ended, as its ban's `then` says; in a total, one for each such text.
     let_through: the events of the bans that are left in the text.
     events: empty if they were only counted.
     surfaces: the bytes of each token, such as a `Vocabulary`; without it, withdrawn texts are None. Not pickled.
@@ -77,7 +76,6 @@ class Report:
     withdrawn_tokens: int = 0
     conceded: int = 0
     admitted: int = 0
-    forced: int = 0
     forward_passes: int = 0
     tokens_fed: int = 0
     cut_tokens: int = 0
@@ -89,7 +87,8 @@ class Report:
     matcher_seconds: float = 0.0
     reason: Reason | None = None
     withdrawn: list[Withdrawal] = field(default_factory=list, repr=False)
-    endings: list[Violation] = field(default_factory=list)
+    forced: list[Violation] = field(default_factory=list)
+    ended: list[Violation] = field(default_factory=list)
     rewinds_by_part: Counter[str] = field(default_factory=Counter)
     let_through: list[Conceded | Admitted] = field(default_factory=list, repr=False)
     events: list[Event] = field(default_factory=list, repr=False)
@@ -152,11 +151,10 @@ class Report:
             case TimedOut(ban):
                 self.timed_out.append(ban)
             case Forced(_, violation):
-                self.forced += 1
-                self.endings.append(violation)
+                self.forced.append(violation)
             case Finished(reason, seconds, _, violation):
                 self.reason, self.matcher_seconds = reason, seconds
-                self.endings += [violation] if violation is not None else []
+                self.ended += [violation] if violation is not None else []
 
     def _forget_withdrawn(self, length: int) -> None:
         if self.let_through:
@@ -173,7 +171,8 @@ class Report:
             **{name: getattr(self, name) for name in _COUNTS},
             **({"rewinds_by_part": dict(self.rewinds_by_part)} if self.rewinds_by_part else {}),
             "reason": self.reason,
-            "endings": list(map(_describe_violation, self.endings)),
+            "forced": list(map(_describe_violation, self.forced)),
+            "ended": list(map(_describe_violation, self.ended)),
             "timed_out": [ban.text for ban in self.timed_out],
             "withdrawn": [
                 {"text": text, "length": length, **_describe_violation(violation)}
@@ -195,13 +194,14 @@ class Report:
 
         A forward pass counts once for each row that took part in it.
         """
-        timed_out = list(dict.fromkeys(ban for report in reports for ban in report.timed_out))
-        withdrawn = [withdrawal for report in reports for withdrawal in report.withdrawn]
-        forced = [violation for report in reports for violation in report.endings[: report.forced]]
-        ended = [violation for report in reports for violation in report.endings[report.forced :]]
-        counts = {name: sum(getattr(report, name) for report in reports) for name in _COUNTS}
-        parts = sum((report.rewinds_by_part for report in reports), Counter[str]())
-        return cls(**counts, rewinds_by_part=parts, timed_out=timed_out, withdrawn=withdrawn, endings=forced + ended)
+        total = cls(**{name: sum(getattr(report, name) for report in reports) for name in _COUNTS})
+        total.timed_out = list(dict.fromkeys(ban for report in reports for ban in report.timed_out))
+        for report in reports:
+            total.rewinds_by_part += report.rewinds_by_part
+            total.withdrawn += report.withdrawn
+            total.forced += report.forced
+            total.ended += report.ended
+        return total
 
     @classmethod
     def of(cls, events: Sequence[Event], *, surfaces: Surfaces | None = None) -> Report:

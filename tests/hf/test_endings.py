@@ -60,8 +60,8 @@ def test_what_follows_forced_text_is_what_a_model_writes_that_reads_it_anew(fami
     for ban in (forcing(letter, tries=0, at_most=count) for letter in "cdef" for count in (0, 2)):
         for prompt in PROMPTS:
             tokens, report = generate(model, [ban], prompt, **WAYS[way])
-            if (report.rewinds, report.forced) == (1, 1):
-                end = report.endings[0].start + len(TOKENS)
+            if (report.rewinds, len(report.forced)) == (1, 1):
+                end = report.forced[0].start + len(TOKENS)
                 assert tokens[end - len(TOKENS) : end] == TOKENS[: len(tokens) - end + len(TOKENS)]
                 known = tokens[:end]
                 rest, _ = generate(model, [], [*prompt, *known], known=len(known), **WAYS[way])
@@ -95,8 +95,8 @@ def test_texts_of_generate_many_are_forced_as_each_alone(settings: dict[str, Any
         assert (text.tokens, text.report.reason) == (alone.tokens, alone.report.reason)
         settled = [token for event in text.report.events if isinstance(event, Settled) for token in event.tokens]
         assert settled == list(text.tokens)
-        assert text.text.count(FORCE) >= text.report.forced - 1  # the length may end the last one
-        forced += text.report.forced
+        assert text.text.count(FORCE) >= len(text.report.forced) - 1  # the length may end the last one
+        forced += len(text.report.forced)
     assert forced
 
 
@@ -136,7 +136,7 @@ def test_without_a_text_thoughts_are_ended_and_other_text_stops() -> None:
         build_model("llama"), ["aiigg", "aiiggahh"] * 8, seed=0, **{**SETTINGS, "do_sample": True}
     )
     for text in texts:
-        endings = [violation.ban.then for violation in text.report.endings]
+        endings = [violation.ban.then for violation in (*text.report.forced, *text.report.ended)]
         ends.add((text.number % 2, *endings))
         if text.number % 2 == 0 and endings:
             assert endings[0] == "force" and "hh" in text.text
@@ -197,5 +197,5 @@ def test_a_looping_text_ends_before_its_second_passage() -> None:
         reasons.add(text.report.reason)
         assert not loops(min_length=8).find(text.text)
         if text.report.reason == "repetition":
-            assert text.report.to_dict()["endings"][0]["ban"] == "a passage 3 times in a row"
+            assert text.report.to_dict()["ended"][0]["ban"] == "a passage 3 times in a row"
     assert "repetition" in reasons

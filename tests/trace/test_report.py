@@ -50,11 +50,11 @@ def test_a_report_contains_the_withdrawn_texts() -> None:
     assert Report.total([report, report]).withdrawn == 2 * report.withdrawn
 
 
-def test_a_total_lists_the_bans_that_forced_text_before_those_that_ended_one() -> None:
+def test_a_total_lists_the_bans_that_forced_text_and_those_that_ended_one() -> None:
     forced, ended = Violation(BAN, 3, 5), Violation(Ban.loop(then="stop"), 9, 12)
     reports = [Report.of([Forced(2, forced), Finished("repetition", 0.5, None, ended)])] * 2
     total = Report.total(reports)
-    assert (total.forced, total.endings) == (2, [forced, forced, ended, ended])
+    assert (total.forced, total.ended) == ([forced, forced], [ended, ended])
 
 
 def test_a_ban_that_was_let_through_and_withdrawn_later_is_not_left_in_the_text() -> None:

@@ -142,7 +142,7 @@ def count_bans(reports: Sequence[Report]) -> dict[str, Any]:
     total = Report.total(reports)
     counts = {name: getattr(total, name) for name in ("violations", "withdrawn_tokens", "rewinds", "conceded")}
     exhausted = sum(report.reason == "exhausted" for report in reports)
-    rare = {"timed_out_regexes": len(total.timed_out), "exhausted": exhausted, "forced": total.forced}
+    rare = {"timed_out_regexes": len(total.timed_out), "exhausted": exhausted, "forced": len(total.forced)}
     return counts | {name: count for name, count in rare.items() if count} | _count_parts(total)
 
 
