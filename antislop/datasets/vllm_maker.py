@@ -102,7 +102,7 @@ class VllmMaker(RecordMakerBase):
         try:
             from vllm import LLM
         except ModuleNotFoundError:
-            raise InputError("--engine vllm needs vLLM 0.32 in this environment: pip install vllm==0.32.0") from None
+            raise InputError("--engine vllm needs vLLM in this environment: pip install vllm==0.33.0") from None
         with TemporaryDirectory() as folder:
             path = Path(folder) / "bans.txt"
             self._bans.save(path)

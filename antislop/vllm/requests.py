@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from antislop.hf.compiled_bans import CompiledBans  # imports transformers, which the front end does not need
 
 KEY = "antislop"
-TESTED = ("0.32",)
+TESTED = ("0.32", "0.33")
 """Releases of vLLM."""
 PLACE = f"extra_args[{KEY!r}]"
 PARAMETERS = "antislop_parameters"

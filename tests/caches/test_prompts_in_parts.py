@@ -12,6 +12,7 @@ from antislop import AntiSlop, Ban
 from antislop.decoding import prompts as prompts_module
 from antislop.decoding.policy import seed_of
 from antislop.decoding.scheduler import Scheduler
+from tests.support.depth import first_quick, quick_if
 from tests.support.families import (
     ENCODER_DECODER,
     FAMILIES as ALL_FAMILIES,
@@ -53,7 +54,7 @@ def test_without_bans_the_text_is_that_of_generate(family: str, rows: int, kind:
 
 
 @pytest.mark.parametrize("rows", [1, 2])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", first_quick(FAMILIES, 3))
 def test_rewinds_leave_no_trace(family: str, rows: int) -> None:
     """The logits are those of `generate` when it is forced to write the same text."""
     model, inputs = build(family), prepare(family, *PROMPTS[:rows])
@@ -95,7 +96,7 @@ IN_FLIGHT = [
 NOT_IN_FLOAT64 = {"deepseek-v2", "deepseek-v3", "mixtral", "qwen3-moe", "gpt-oss", "qwen3-next"}  # of the experts
 NOT_IN_FLOAT64 |= {"bloom", "mpt"}  # NaN in transformers, too, where a prompt is padded
 TOGETHER = [
-    (family, in_parts)
+    pytest.param(family, in_parts, marks=quick_if(family in ("llama", "gemma3", "qwen3-next")))
     for family in ALL_FAMILIES
     for in_parts in (False, True)
     if family not in ENCODER_DECODER | MULTIMODAL and not (in_parts and "mamba" in family)  # which refuses parts

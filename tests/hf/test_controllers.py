@@ -21,7 +21,7 @@ from antislop.grammar import Grammar
 from antislop.trace import Drawn, Rewound, Truncated
 from tests.support import letters
 from tests.support.controllers import controlled_distribution
-from tests.support.depth import DEPTH
+from tests.support.depth import DEPTH, first_quick
 from tests.support.families import ENCODER_DECODER, FAMILIES, MULTIMODAL, build
 from tests.support.models import build_model, build_tokenizer
 from tests.support.toys import PROMPT as TOY_PROMPT, Markov
@@ -106,7 +106,7 @@ def measure_error(model: PreTrainedModel, out: Any) -> tuple[float, int]:
 FEW = ("llama", "mistral", "gemma3", "mamba", "qwen3-next", "llama4", "lfm2", "gpt-neo")
 
 
-@pytest.mark.parametrize("family", FEW if DEPTH == 1 else [f for f in FAMILIES if f not in SPECIAL])
+@pytest.mark.parametrize("family", first_quick(FEW if DEPTH == 1 else [f for f in FAMILIES if f not in SPECIAL], 3))
 @torch.no_grad()
 def test_after_any_moves_a_draw_is_from_what_the_model_says_after_the_text(family: str) -> None:
     """Within five times the noise of decoding straight on."""

@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, set_seed
 
 from antislop import AntiSlop, Ban
 from antislop.hf.model import device_of
+from tests.support.depth import first_quick
 from tests.support.families import build, prepare
 from tests.support.models import build_tokenizer
 
@@ -66,7 +67,7 @@ def assert_alike(family: str, dispatched: PreTrainedModel, *, rows: int, **more:
 
 @needs_accelerate
 @pytest.mark.parametrize("family", ["llama", "gemma3", "bamba"])
-@pytest.mark.parametrize("where", PLACES)
+@pytest.mark.parametrize("where", first_quick(PLACES))
 def test_a_model_writes_the_same_on_any_distribution_of_its_modules(family: str, where: str, tmp_path: Path) -> None:
     device_map = {name: PLACES[where](name) for name in parts(family)}
     model = load(family, tmp_path, device_map)

@@ -28,7 +28,7 @@ from antislop import AntiSlop, Ban
 from antislop.caches.private import cache_name
 from antislop.trace.events import Drawn, Rewound
 from antislop.trace.report import Report
-from tests.support.depth import DEPTH, in_turn
+from tests.support.depth import DEPTH, in_turn, quick_if
 from tests.support.families import (
     FAMILIES,
     NAMED,
@@ -219,10 +219,6 @@ def greedy_text(
             forbidden.add(tokens[: start + 1])
             tokens = tokens[:start]
     return tokens
-
-
-def quick_if(is_quick: bool) -> tuple[pytest.MarkDecorator, ...]:
-    return () if is_quick else (pytest.mark.slow,)
 
 
 families = pytest.mark.parametrize(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from itertools import cycle, islice, product
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import pytest
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -26,3 +28,16 @@ def in_turn(cases: Iterable[T], options: Sequence[U], *, each: int = 1, depth: i
         return list(product(cases, options))
     turns = cycle(options)
     return [(case, option) for case in cases for option in islice(turns, each)]
+
+
+def quick_if(is_quick: bool) -> tuple[pytest.MarkDecorator, ...]:
+    """Return the marks of a case that `make test` runs, or leaves out."""
+    return () if is_quick else (pytest.mark.slow,)
+
+
+def first_quick(cases: Iterable[Any], count: int = 1) -> list[Any]:
+    """Return the cases of a test, of which `make test` runs the first ones. Cases of several arguments are tuples."""
+    return [
+        pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=quick_if(number < count))
+        for number, case in enumerate(cases)
+    ]
