@@ -48,13 +48,20 @@ _WAITS = (0.02, 0.08, 0.3, 0.6)  # seconds between attempts to replace it: reade
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)  # an existing file is never opened
 
 
+def read_path(path: object) -> Path:
+    """Return a path. Raises `InputError` for what is none."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise InputError(f"a path was expected, not {path!r:.60}: pass a str or a Path")
+    return Path(path)
+
+
 def open_bytes(path: str | os.PathLike[str], *, unpack: bool = True) -> IO[bytes]:
     """Open a file to read its bytes; its unpacked size is not limited, so read it in parts.
 
     unpack: decompress it if its name ends in .gz.
     Raises `OSError` with a `strerror`, now or on reading.
     """
-    if unpack and _is_packed(path):
+    if unpack and _is_packed(read_path(path)):
         return BufferedReader(_Unpacked(path), PIECE)
     return Path(path).open("rb")
 
@@ -232,7 +239,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     target is replaced, a device or a pipe is written to directly. Raises `OSError`, on Windows also if another program
     has the old file open for a second.
     """
-    target = Path(os.path.realpath(path))
+    target = Path(os.path.realpath(read_path(path)))
     mode = target.stat().st_mode if target.exists() else None
     if mode is not None and not stat.S_ISREG(mode):
         with target.open("wb") as file:

@@ -401,7 +401,7 @@ class AntiSlop:
                 call_kwargs = {**kwargs, **{name: make and make() for name, make in made.items()}}
                 call_kwargs["attention_mask"] = torch.ones_like(inputs)
                 call = prepare_call(model, inputs, call_kwargs, tokenizer=compiled.tokenizer)
-                refuse_states(call.requested_states, "generate_many")
+                refuse_states(call_kwargs | call.requested_states, "generate_many")
                 policy = self.make_policy()
                 text = call, prepare_row(call, compiled, seed=seed, policy=policy, drafters=drafters, shared=shared)
             except PromptError as error:
@@ -413,7 +413,7 @@ class AntiSlop:
     ) -> Run:
         control = take_control(kwargs)
         call = prepare_call(model, inputs, kwargs, tokenizer=self.compiled.tokenizer)
-        refuse_states(call.requested_states, "stream")
+        refuse_states(kwargs | call.requested_states, "stream")
         return self._prepare_run(call, recording, control)
 
     def _prepare_run(self, call: Call, recording: Recording = EVENTS, control: Control | None = None) -> Run:

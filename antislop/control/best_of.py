@@ -53,8 +53,8 @@ class BestOf:
     """
 
     def __init__(self, n: int, score: Callable[[str], float], tokenizer: Any, *, unit: Unit = "paragraph") -> None:
-        if n < 1:
-            raise InputError(f"n is {n}; a number of 1 or more was expected")
+        if not isinstance(n, int) or n < 1 or not callable(score):
+            raise InputError(f"n is {n!r} and score {score!r:.40}; a number of 1 or more and a function were expected")
         self._score, self._tokenizer, self._unit = score, tokenizer, check_unit(unit)
         self._contest = Contest(n)
         self._contests: list[Contest] = []  # shared by all copies

@@ -30,8 +30,8 @@ class Regenerate:
     def __init__(
         self, check: Callable[[str], bool], tokenizer: Any, *, unit: Unit = "sentence", attempts: int = 5
     ) -> None:
-        if attempts < 1:
-            raise InputError(f"attempts is {attempts}; a number of 1 or more was expected")
+        if not isinstance(attempts, int) or attempts < 1 or not callable(check):
+            raise InputError(f"attempts is {attempts!r}, check {check!r:.40}; 1 or more and a function were expected")
         self._check, self._tokenizer, self._unit, self._limit = check, tokenizer, check_unit(unit), attempts
         self.rejected: list[str] = []
         self.conceded: list[str] = []

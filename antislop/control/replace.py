@@ -29,7 +29,8 @@ class Replace:
     """
 
     def __init__(self, phrases: Mapping[str, str], tokenizer: Any, *, case_sensitive: bool = False) -> None:
-        if not phrases or not all(phrases) or not all(phrases.values()):
+        is_named = isinstance(phrases, Mapping) and phrases
+        if not is_named or not all(isinstance(text, str) and text for text in (*phrases, *phrases.values())):
             raise InputError("Replace takes phrases and replacements that aren't empty: to write neither, ban a phrase")
         self._phrases = sorted(phrases.items(), key=lambda item: len(item[0]), reverse=True)
         self._pattern = re.compile(

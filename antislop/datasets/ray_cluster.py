@@ -78,8 +78,8 @@ class Cluster:
         vllm: dict[str, Any] | None = None,
         **options: Any,
     ) -> None:
-        if workers is not None and workers < 1:
-            raise InputError(f"workers is {workers}; at least 1 is expected")
+        if workers is not None and (not isinstance(workers, int) or workers < 1):
+            raise InputError(f"workers is {workers!r}; at least 1 is expected")
         _import_ray()
         spec = model if isinstance(model, ModelSpec) else ModelSpec(model)
         is_folder = spec.name is not None and Path(spec.name).is_dir()

@@ -41,9 +41,9 @@ class Endpoint:
 
     def __post_init__(self) -> None:
         _check_url(self.base_url)
-        if not (isfinite(self.timeout) and self.timeout > 0):
+        if not (isinstance(self.timeout, int | float) and isfinite(self.timeout) and self.timeout > 0):
             raise InputError(f"timeout is {self.timeout!r}; seconds above 0 are expected")
-        if self.retries < 0 or not (isfinite(self.backoff) and self.backoff >= 0):
+        if not isinstance(self.retries, int) or self.retries < 0 or not (isfinite(self.backoff) and self.backoff >= 0):
             raise InputError(f"retries is {self.retries!r} and backoff {self.backoff!r}; neither can be below 0")
         if not _is_plain(self.api_key or ""):
             raise InputError("the API key contains white space or a character that is not ASCII: pass the key alone")
@@ -52,14 +52,14 @@ class Endpoint:
 
 
 def _check_url(base_url: str) -> None:
-    if set("@?#") & set(base_url):
+    if set("@?#") & set(str(base_url)):
         raise InputError(
             "base_url contains a user name, a password, a query or a fragment, none of which would be sent: remove "
             "all text up to '@' and from '?' or '#'; pass a key as api_key"
         )
     example = "something like http://127.0.0.1:8000/v1 is expected"
     try:
-        parts = urlsplit(base_url)
+        parts = urlsplit(str(base_url))
         is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
         (parts.hostname or "").encode("idna")
     except ValueError as error:

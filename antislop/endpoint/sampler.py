@@ -140,6 +140,9 @@ class EndpointSampler:
     ) -> None:
         if method not in get_args(EndpointMethod):
             raise InputError(f"method is {method!r}; it is one of {', '.join(map(repr, get_args(EndpointMethod)))}")
+        for name, value, kind in (("sampler", sampler, AntiSlop), ("endpoint", endpoint, Endpoint)):
+            if not isinstance(value, kind):
+                raise InputError(f"{name} is a {type(value).__name__}: pass an AntiSlop, then an Endpoint")
         if sampler.draft_bans:
             raise InputError("draft_bans needs the model in this process: leave it out for an endpoint")
         self.method = method

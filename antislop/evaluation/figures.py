@@ -85,15 +85,22 @@ def new_figure(rows: float, *, panels: int = 1) -> tuple[Figure, list[Axes]]:
 
 
 def name_arms(figure: Figure, axes: Axes, colors: Mapping[str, str]) -> None:
-    """Write the arms' names in their colors above the axes, in place of a legend."""
-    from matplotlib.offsetbox import AnchoredOffsetbox, HPacker, TextArea
+    """Write the arms' names in their colors above the axes, in place of a legend, in as many lines as they need."""
+    from matplotlib.offsetbox import AnchoredOffsetbox, HPacker, TextArea, VPacker
     from matplotlib.transforms import blended_transform_factory
 
-    names: list[Any] = [TextArea(arm, textprops={"color": color, "weight": "bold"}) for arm, color in colors.items()]
-    row = HPacker(children=names, sep=14, pad=0)
+    lines: list[list[Any]] = []
+    room = 0
+    for arm, color in colors.items():
+        room -= len(arm) + 2
+        if room < 0:
+            lines.append([])
+            room = _LINE - len(arm) - 2
+        lines[-1].append(TextArea(arm, textprops={"color": color, "weight": "bold"}))
+    rows: list[Any] = [HPacker(children=line, sep=14, pad=0) for line in lines]
     box = AnchoredOffsetbox(
         "lower left",
-        child=row,
+        child=VPacker(children=rows, sep=4, pad=0),
         frameon=False,
         pad=0,
         borderpad=0,
@@ -128,6 +135,7 @@ def _set_ticks(axes: Axes, ticks: Sequence[float], label: Callable[[float, Any],
 _CHANGES_LIMIT = 10
 _MIN_CHANGES = 3  # fewer are only in the table
 _LABEL = 34  # characters
+_LINE = 54  # characters: what fits in bold above the axes
 _SAME_SUPPRESSION = 3.0  # percentage points of suppression: closer arms are drawn side by side
 
 

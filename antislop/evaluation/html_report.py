@@ -264,7 +264,7 @@ def inline(svg: str, name: str, colors: Mapping[str, str]) -> str:
         r'<svg [^>]*?viewBox="([^"]*)"[^>]*>', rf'<svg viewBox="\1" role="img" aria-labelledby="{name}">', svg, count=1
     )
     svg = re.sub(r"font: ([^;\"']*?)(\d[\d.]*px) [^;\"]*", r"font: \1\2 var(--letters)", svg)
-    places = {INK: "var(--ink)", MUTED: "var(--muted)", RULE: "var(--rule)"}
+    places = {INK: "var(--ink)", MUTED: "var(--muted)", RULE: "var(--rule)", "#ffffff": "var(--paper)"}
     places |= {color: f"var(--arm-{number})" for number, color in enumerate(colors.values())}
     for color, variable in places.items():
         svg = svg.replace(color, variable)

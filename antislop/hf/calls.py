@@ -228,8 +228,7 @@ def read_inputs(
             raise InputError(f"{name} is a {type(value).__name__}: {_advise_on_inputs(value)}")
         if isinstance(value, Tensor) and value.ndim < 2:
             raise InputError(f"{name} has the shape {tuple(value.shape)}, not [rows, tokens]: pass {name}[None]")
-    if variables and not is_chat(inputs):
-        raise InputError("chat_template_kwargs are for chats: pass messages, or leave them out")
+    _refuse_variables(variables, inputs)
     if inputs is None or isinstance(inputs, Tensor):
         return inputs, arguments
     if beside := [name for name in PER_PROMPT if name in arguments and name in given]:
@@ -239,6 +238,11 @@ def read_inputs(
         )
     ids = encode(inputs, tokenizer, device, variables=variables)[None]
     return ids, {**arguments, "attention_mask": torch.ones_like(ids)}
+
+
+def _refuse_variables(variables: object, prompt: object) -> None:
+    if variables and not is_chat(prompt):
+        raise InputError("chat_template_kwargs are for chats: pass messages, or leave them out")
 
 
 def _advise_on_inputs(inputs: object) -> str:
@@ -262,6 +266,7 @@ def encode(
 
     Raises `PromptError` for an empty prompt.
     """
+    _refuse_variables(variables, prompt)
     if isinstance(prompt, str):
         ids = tokenizer(prompt)["input_ids"]
     elif is_chat(prompt):

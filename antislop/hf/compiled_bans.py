@@ -9,6 +9,7 @@ from functools import partial
 from transformers import PreTrainedTokenizerBase
 
 from antislop.decoding.drafts import PhraseDrafter
+from antislop.errors import BanError
 from antislop.hf.endings import encode_forced, name_forced
 from antislop.hf.vocabulary import Vocabulary, encode_after
 from antislop.lists.ban_list import BanList, Bans, combine_bans, read_bans
@@ -36,6 +37,12 @@ class CompiledBans:
     prompt_lookback: bool = True
     exempt_prompt: bool = False
     forced: Mapping[str, Sequence[int]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        known = len(self.vocabulary.surfaces)
+        for ban in self.bans:
+            if max(ban.pattern.token_ids, default=0) >= known:
+                raise BanError(f"{ban!r:.60} is beyond the tokenizer, whose ids end at {known - 1:,}: pass its ids")
 
     @classmethod
     def compile(

@@ -15,6 +15,7 @@ from urllib.request import getproxies
 
 from antislop.data import FOLDER
 from antislop.errors import InputError, first_line
+from antislop.files import read_path
 
 if TYPE_CHECKING:
     import torch
@@ -127,7 +128,7 @@ def _loading(spec: ModelSpec, what: str, *, advice: str) -> Iterator[None]:
         yield
     except InputError:
         raise
-    except (OSError, ValueError, ImportError) as error:
+    except (OSError, ValueError, ImportError, AttributeError) as error:
         raise InputError(f"{what} can't be loaded ({first_line(error)}): {advice}") from error
 
 
@@ -135,7 +136,7 @@ def _find_fault(spec: ModelSpec) -> str | None:
     """Return why a model can't be found, where transformers would speak of repositories, or try again for minutes."""
     from huggingface_hub import constants, try_to_load_from_cache
 
-    if spec.name is None or Path(spec.name).exists():
+    if spec.name is None or read_path(spec.name).exists():
         return None
     if not _HUB_ID.fullmatch(spec.name):
         return f"there is no folder {spec.name}"

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from types import NoneType
+from typing import Any, NamedTuple, SupportsIndex
 
 from torch import Tensor, nn
 from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
@@ -40,6 +41,15 @@ _SETTINGS = (
 )
 
 
+_KINDS = (
+    ("generation_config", GenerationConfig, "a GenerationConfig"),
+    ("assistant_model", nn.Module, "a model"),
+    ("max_new_tokens", SupportsIndex, "a whole number"),
+    ("logits_processor", list | tuple, "a list of processors"),
+    ("stopping_criteria", list | tuple, "a list of criteria"),
+)
+
+
 class PromptError(InputError):
     """Raised for one prompt that can't be used; the texts of other prompts can be written."""
 
@@ -64,6 +74,9 @@ def refuse_hidden(arguments: Mapping[str, Any]) -> None:
 
 def refuse_arguments(arguments: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> None:
     """Refuse arguments of `generate` that never reach the loop, or that it prepares a cache by."""
+    for name, kind, described in _KINDS:
+        if not isinstance(value := arguments.get(name), kind | NoneType):
+            raise InputError(f"{name} is a {type(value).__name__}: pass {described}, or leave it out")
     if arguments.get("cache_implementation") == "paged":
         raise InputError("cache_implementation='paged' never asks a sampler, and nothing would be banned: leave it out")
     # Refused here already: an offloaded cache can't even be made on a machine without a GPU.
@@ -118,8 +131,9 @@ def refuse_per_prompt(arguments: Mapping[str, Any]) -> None:
 
 
 def refuse_states(requested: Mapping[str, Any], method: str) -> None:
-    for name in requested:
-        raise InputError(f"{method} returns no hidden states and attentions: leave {name} out, or use generate")
+    for name in ("output_scores", "output_logits", "output_hidden_states", "output_attentions"):
+        if requested.get(name):
+            raise InputError(f"{method} returns no scores, states or attentions: leave {name} out, or use generate")
 
 
 # -- models, settings and tokenizers -----------------------------------------------------------------------------------

@@ -140,7 +140,7 @@ class Run:
         """Run to the end."""
         config = self.call.config
         if streamer is not None:
-            if not callable(getattr(streamer, "put", None)):
+            if isinstance(streamer, type) or not callable(getattr(streamer, "put", None)):
                 kind = type(streamer).__name__
                 raise InputError(f"streamer is a {kind} without a put method: pass a TextStreamer of transformers")
             streamer.put(torch.cat([row.ids for row in self.rows]).cpu())

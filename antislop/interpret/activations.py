@@ -93,6 +93,8 @@ def run_with_cache(
     attention does not compute; after it, for a named module that was not called or returned no tensor.
     """
     model = uncompiled(model) or model
+    if not isinstance(model, nn.Module):
+        raise InputError(f"model is a {type(model).__name__}: write run_with_cache(model, input_ids)")
     check_device(device)
     selection = select_outputs(model, names_filter)
     inputs = prepare_inputs(model, input_ids, attention_mask, model_kwargs)

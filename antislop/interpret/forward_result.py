@@ -12,7 +12,6 @@ from importlib import import_module
 from operator import index
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from types import NoneType
 from typing import Any, Literal, get_args
 
 from rich.console import Console
@@ -20,7 +19,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from antislop.errors import InputError
-from antislop.files import explain_write, replace_text
+from antislop.files import explain_write, read_path, replace_text
 from antislop.hf.run import CallOutput, Run
 from antislop.interpret.explanation import Explanation, RejectedAttempt, describe_attempt, explain
 from antislop.interpret.kept_text import find_obstacle
@@ -225,9 +224,7 @@ def _read_indices(token_indices: Iterable[int], count: int) -> list[int]:
 def _check_format(inline_format: str, path: str | os.PathLike[str] | None) -> None:
     if inline_format not in get_args(InlineFormat):
         raise InputError(f"inline_format is {inline_format!r}; it is {', '.join(map(repr, get_args(InlineFormat)))}")
-    if not isinstance(path, str | os.PathLike | NoneType):
-        raise InputError(f"path is {path!r}; the path of a file was expected: leave it out to get the page alone")
-    suffix = "" if path is None else Path(path).suffix.lower()
+    suffix = "" if path is None else read_path(path).suffix.lower()
     if _SUFFIXES.get(suffix, inline_format) != inline_format:
         raise InputError(
             f"{os.fspath(path or '')} ends in {suffix}, and inline_format is {inline_format!r}: pass "

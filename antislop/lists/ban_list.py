@@ -411,7 +411,10 @@ def combine_bans(
 
     A ban that says itself what it applies inside or after gets no more scopes, nor do token ids, which have no text.
     """
-    for name, value in (("banned_strings", strings), ("banned_regex", patterns), ("exempt", exempt)):
+    given = {"banned_strings": strings, "banned_regex": patterns, "exempt": exempt, "scopes": scopes}
+    for name, value in given.items():
+        if not isinstance(value, Iterable):
+            raise BanError(f"{name} is {value!r:.60}; a list is expected: write [{name}]")
         if isinstance(value, str):
             raise BanError(
                 f"{name} is {value[:40]!r}, one string, and each of its characters would count: write [{name}]"

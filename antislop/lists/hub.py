@@ -137,7 +137,7 @@ def make_card(bans: Sequence[Ban], repo: str, *, source: str | None, license: st
     """Return a card as Markdown."""
     from huggingface_hub import DatasetCardData
 
-    owner, _, title = repo.partition("/")
+    owner, _, title = str(repo).partition("/")
     if not owner or not title or "/" in title:
         raise BanError(f"the repository is {repo!r}; owner/name was expected")
     data = DatasetCardData(

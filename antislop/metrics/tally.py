@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from math import nan
 from types import NoneType
+from typing import SupportsIndex
 
 import numpy as np
 
@@ -54,6 +55,8 @@ class Tally:
             isinstance(bans, Mapping | NoneType) and all(isinstance(each, BanList) for each in (bans or {}).values())
         ):
             raise InputError(f"bans is {shorten(repr(bans), 40)}: pass each list with a name, {{'mine': BanList([…])}}")
+        if not isinstance(metrics, Iterable) or not all(isinstance(each, Metric) for each in metrics):
+            raise InputError(f"metrics is {shorten(repr(metrics), 40)}: pass a list of Metrics, or leave it out")
         lists = dict(bans or {})
         for name in lists.keys() & {metric.name for metric in metrics}:
             raise InputError(f"a list of bans is named {name!r} like a metric: give it another name")
@@ -106,6 +109,8 @@ class Tally:
             raise InputError(
                 f"a text (str) or its pieces were expected, not {shorten(repr(text), 40)}: call add for each"
             )
+        if not isinstance(group, str | NoneType) or not isinstance(sums, Mapping | NoneType):
+            raise InputError(f"group is {group!r:.40} and sums {sums!r:.40}: pass a name, and numbers by name")
         self._sums.clear()
         self._owners.append(self._find_group(group))
         counted: Counter[str] = Counter()
@@ -134,6 +139,8 @@ class Tally:
 
     def sum_up(self, *, seed: int = 0) -> dict[str, Floats]:
         """Return the contributions of texts to the sums: [texts] by name. The seed draws the texts of self-BLEU."""
+        if not isinstance(seed, SupportsIndex) or seed < 0:
+            raise InputError(f"seed is {seed!r:.40}; a whole number, 0 or more, is expected")
         if seed not in self._sums:
             self._sums[seed] = self._sum_up(seed)
         return self._sums[seed]
@@ -148,6 +155,8 @@ class Tally:
 
     def find_overused(self, n: int) -> list[str]:
         """Return the n-grams of 2 or 3 content words that `repetition` counts, the most overused first."""
+        if n not in (lengths := [*self.scale.human]):
+            raise InputError(f"n is {n!r:.40}; the scale has n-grams of {lengths}: pass one of these lengths")
         return [" ".join(gram) for gram in self._find_overused(n).ngrams]
 
     def _find_group(self, name: str | None) -> int:

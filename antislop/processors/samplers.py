@@ -145,8 +145,8 @@ class TopNSigmaLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
     """
 
     def __init__(self, n: float) -> None:
-        if n <= 0:
-            raise InputError(f"n={n} was passed: pass a number above 0")
+        if not isinstance(n, int | float) or n <= 0:
+            raise InputError(f"n={n!r} was passed: pass a number above 0")
         self._n = n
 
     def __call__(self, _: Tensor, scores: Tensor) -> Tensor:
@@ -178,8 +178,8 @@ class XtcLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         after: Sequence[Callable[[Tensor, Tensor], Tensor]] = (),
         min_tokens_to_keep: int = 1,
     ) -> None:
-        if not (0 <= probability <= 1 and 0 <= threshold <= 1):
-            raise InputError(f"probability={probability}, threshold={threshold} was passed: pass numbers from 0 to 1")
+        if not all(isinstance(share, int | float) and 0 <= share <= 1 for share in (probability, threshold)):
+            raise InputError(f"probability={probability!r}, threshold={threshold} was passed: pass numbers from 0 to 1")
         self._probability, self._threshold = probability, threshold
         self.after: Any = LogitsProcessorList(after)
         self.min_tokens_to_keep = min_tokens_to_keep
@@ -209,8 +209,8 @@ class MinKeepLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
     """
 
     def __init__(self, count: int) -> None:
-        if count < 1:
-            raise InputError(f"count={count} was passed: pass at least 1")
+        if not isinstance(count, int) or count < 1:
+            raise InputError(f"count={count!r} was passed: pass at least 1")
         self.count = count
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:  # noqa: ARG002

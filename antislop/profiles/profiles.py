@@ -104,7 +104,7 @@ def profile_texts(texts: Iterable[Text], **options: Any) -> Profile:
     >>> [entry.text for entry in profile_texts(texts, min_count=2).entries if entry.kind == "phrase"]
     ['a testament to']
     """
-    all_texts = list(texts)
+    all_texts = list(texts) if isinstance(texts, Iterable) else [texts]
     if not all(isinstance(text, Text) for text in all_texts):
         raise InputError("profile_texts takes Texts, not strings or paths: pass read_texts([path, …])")
     return make_profile(lambda: all_texts, **options)

@@ -15,7 +15,7 @@ from typing import IO, Any, TypeAlias
 from filelock import FileLock, Timeout
 
 from antislop.errors import InputError
-from antislop.files import explain_write, open_bytes, open_to_append, read_json, replace_text, replacing
+from antislop.files import explain_write, open_bytes, open_to_append, read_json, read_path, replace_text, replacing
 
 Record: TypeAlias = dict[str, Any]
 
@@ -58,7 +58,9 @@ class Journal:
         additions: Collection[str] = (),
         force: bool = False,
     ) -> None:
-        self.path = Path(path)
+        self.path = read_path(path)
+        if not (isinstance(settings, Mapping) and isinstance(additions, Collection)):
+            raise InputError(f"settings is {settings!r:.40}, additions {additions!r:.40}: pass a dict and a list")
         self.previous: Mapping[str, Any] = {}
         self.damaged = 0
         self.dropped: set[Any] = set()
@@ -255,4 +257,4 @@ def replace_lines(path: Path, lines: Iterable[bytes]) -> None:
 
 def read_records(path: str | os.PathLike[str]) -> Iterator[Record]:
     """Yield the records of a journal, without incomplete lines."""
-    return (record for _, record in read_lines(Path(path)) if record is not None)
+    return (record for _, record in read_lines(read_path(path)) if record is not None)

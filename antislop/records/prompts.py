@@ -83,8 +83,8 @@ def read_prompts(
     >>> [prompt.text for prompt in read_prompts([{"prompt": "rain"}, {"prompt": "hail"}], template="On {prompt}:")]
     ['On rain:', 'On hail:']
     """
-    if limit is not None and limit < 1:
-        raise InputError(f"limit is {limit}; a number from 1 was expected: leave it out to read all records (--limit)")
+    if limit is not None and (not isinstance(limit, int) or limit < 1):
+        raise InputError(f"limit is {limit!r}; a number from 1 was expected: leave it out to read all (--limit)")
     parts = _parse_template(template)
     is_chat, variables = chat or system is not None, chat_template_kwargs or {}
     variables = variables if tokenizer is None else check_variables(variables, tokenizer)

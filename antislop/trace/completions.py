@@ -80,4 +80,6 @@ def pair(prompts: Iterable[T], values: Iterable[Value], *, name: str = "seeds") 
         except StopIteration:
             instead = "a single seed" if name == "seeds" else "leave them out"
             raise InputError(f"there are fewer {name} than prompts: pass one for each prompt, or {instead}") from None
+        if name == "seeds" and not isinstance(value, SupportsIndex):
+            raise InputError(f"seeds contains {value!r:.60}: pass a whole number for each prompt")
         yield prompt, value

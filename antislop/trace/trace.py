@@ -107,8 +107,8 @@ class Trace:
         """
         from antislop.trace.view.rows import list_pieces
 
-        if not -len(self.rows) <= row < len(self.rows):
-            raise IndexError(f"row {row}: the trace has {describe_count(len(self.rows), 'text')}, numbered from 0")
+        if not isinstance(row, int) or not -len(self.rows) <= row < len(self.rows):
+            raise IndexError(f"row {row!r}: the trace has {describe_count(len(self.rows), 'text')}, numbered from 0")
         return list_pieces(self.rows[row], surfaces=self.surfaces, about=self.about)
 
     def __repr__(self) -> str:

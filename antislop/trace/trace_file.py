@@ -182,7 +182,7 @@ def _read_lines(source: str | os.PathLike[str] | IO[bytes], location: str) -> It
 
 
 def _open_source(source: str | os.PathLike[str] | IO[bytes]) -> AbstractContextManager[Iterable[str]]:
-    if isinstance(source, (str, os.PathLike)):
+    if isinstance(source, str) or not isinstance(source, Iterable):
         return open_text(source)
     return nullcontext(line.decode() for line in source)
 

@@ -135,5 +135,8 @@ def test_an_error_of_the_check_names_its_place_and_leaves_the_model_usable() -> 
 def test_what_is_no_unit_or_no_number_is_refused() -> None:
     with pytest.raises(InputError, match="'word' is not a unit"):
         Regenerate(is_short, TOKENIZER, unit="word")  # type: ignore[arg-type]
+    for check, attempts in ((is_short, "5"), ("short", 5)):
+        with pytest.raises(InputError, match=rf"attempts is {attempts!r}, check .*; 1 or more and a function were"):
+            Regenerate(check, TOKENIZER, attempts=attempts)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="attempts is 0"):
         Regenerate(is_short, TOKENIZER, attempts=0)

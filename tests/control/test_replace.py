@@ -7,6 +7,7 @@ import re
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -119,8 +120,10 @@ def test_a_banned_replacement_is_not_written() -> None:
     assert rewinds > 4
 
 
-@pytest.mark.parametrize("phrases", [{}, {"": "x"}, {"x": ""}, {"use": "use it"}, {"a": "b", "b": "c"}])
-def test_phrases_that_would_not_end_are_refused(phrases: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    "phrases", [{}, "use", {"use": 3}, {"": "x"}, {"x": ""}, {"use": "use it"}, {"a": "b", "b": "c"}]
+)
+def test_phrases_that_would_not_end_are_refused(phrases: Any) -> None:
     with pytest.raises(InputError, match=r"Replace takes|replaced again"):
         Replace(phrases, TOKENIZER)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from antislop.endpoint import Endpoint
@@ -27,9 +29,10 @@ SECRET = "hunter2"
         ("http://127.0.0.1:8000/v1\n", "something like http"),
         ("http:///v1", "something like http"),
         ("localhost:8000", "something like http"),
+        (8000, "base_url is 8000; something like http"),
     ],
 )
-def test_a_url_that_can_not_be_used_is_refused_and_what_is_secret_in_it_not_shown(url: str, sentence: str) -> None:
+def test_a_url_that_can_not_be_used_is_refused_and_what_is_secret_in_it_not_shown(url: Any, sentence: str) -> None:
     with pytest.raises(ValueError, match=r"^base_url ") as caught:
         Endpoint(url)
     assert sentence in str(caught.value)
@@ -52,8 +55,10 @@ def test_a_key_that_can_not_be_sent_is_refused_and_not_shown(key: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "option", [{"timeout": 0}, {"timeout": float("nan")}, {"retries": -1}, {"backoff": -1.0}], ids=str
+    "option",
+    [{"timeout": 0}, {"timeout": "9"}, {"timeout": float("nan")}, {"retries": -1}, {"retries": "4"}, {"backoff": -1.0}],
+    ids=str,
 )
-def test_numbers_out_of_range_are_refused(option: dict[str, float]) -> None:
+def test_numbers_out_of_range_are_refused(option: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"{next(iter(option))} "):
-        Endpoint("http://localhost:8000", **option)  # type: ignore[arg-type]
+        Endpoint("http://localhost:8000", **option)

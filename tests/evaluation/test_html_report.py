@@ -43,6 +43,7 @@ PHRASES = {
     "token": ["uncharacteristically", "ozone"],
     "prompt-only": ["a shiny tapestry", "<script>alert(1)</script>"],
     "somebody else's arm": ["whisper", "of course"],
+    "tuned-and-sampler": ["of course"],
 }
 OVERLAPS = """
 () => [...document.querySelectorAll("svg")].flatMap(svg => {
@@ -135,6 +136,16 @@ def test_no_text_of_a_figure_lies_on_another_or_is_cut_off(page: Page) -> None:
     assert page.evaluate(OVERLAPS) == []
 
 
+def test_no_number_of_a_table_is_broken_into_lines(page: Page) -> None:
+    count_lines = """cells => cells.map(cell => {
+        const content = document.createRange();
+        content.selectNodeContents(cell);
+        return content.getClientRects().length;
+    })"""
+    lines = [page.locator(cells).evaluate_all(count_lines) for cells in (".table:has(caption:text('arms')) td", "td b")]
+    assert [set(counts) for counts in lines] == [{1}, {1}]
+
+
 def test_figures_and_tables_have_accessible_names(page: Page) -> None:
     for figure in page.query_selector_all("svg"):
         title = page.query_selector(f"[id='{figure.get_attribute('aria-labelledby')}']")
@@ -151,7 +162,7 @@ def test_ink_stands_out_from_paper(page: Page) -> None:
         " getComputedStyle(document.body).backgroundColor])"
     )
     for ink, paper in {tuple(pair) for pair in pairs}:
-        assert contrast(ink, paper) >= 3, (ink, paper)
+        assert contrast(ink, paper) >= 4.5, (ink, paper)
 
 
 def contrast(ink: str, paper: str) -> float:
@@ -228,7 +239,9 @@ def test_the_table_as_a_file_is_the_data_too(folder: Path) -> None:
 
 
 def test_each_figure_is_a_file_of_both_kinds(folder: Path) -> None:
-    changed = {f"changes-{arm}" for arm in ("banned", "token", "prompt-only", "somebody-else-s-arm")}
+    changed = {
+        f"changes-{arm}" for arm in ("banned", "token", "prompt-only", "somebody-else-s-arm", "tuned-and-sampler")
+    }
     found = {path.stem for path in folder.glob("*.svg")}
     assert found == {"suppression", "excess", "distance", *changed}
     assert {path.stem for path in folder.glob("*.png")} == found

@@ -159,6 +159,8 @@ def test_variables_reach_the_chat_template(llama: PreTrainedModel) -> None:
     assert texts[0].tokens == next(sampler.generate_many(llama, ["fab dab"], seeds=[1], **SETTINGS)).tokens
     with refusing(llama, "chat_template_kwargs are for chats: pass messages, or leave them out"):
         sampler.generate(llama, "fab", **settings)
+    with refusing(llama, "chat_template_kwargs are for chats: pass messages, or leave them out"):
+        list(sampler.generate_many(llama, [chat, "fab"], **settings))
     with refusing(llama, "chat_template_kwargs has 'tokenize', which no template reads"):
         sampler.generate(llama, chat, **SETTINGS, chat_template_kwargs={"tokenize": True})
 

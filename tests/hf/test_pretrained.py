@@ -71,6 +71,10 @@ def test_options_that_can_not_be_combined_are_refused(options: dict[str, Any], s
 def test_an_error_of_transformers_is_reported_in_one_sentence() -> None:
     with pytest.raises(InputError, match=r"^the bundled model can't be loaded \(.*magic.*\): change the options"):
         load_model(ModelSpec(attention="magic"))
+    with pytest.raises(InputError, match=r"^the bundled model can't be loaded \(.*\): change the options"):
+        load_model(ModelSpec(dtype="float33"))  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="a path was expected, not 3"):
+        load_model(3)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from transformers import (
     TextStreamer,
 )
 
-from antislop import AntiSlop, BanError, BanList, InputError
+from antislop import AntiSlop, Ban, BanError, BanList, InputError, Scope
 from antislop.caches.private import CACHE
 from tests.support.families import REFUSED, UNKNOWN_LAYERS, build, build_refused
 from tests.support.models import VOCABULARY, build_model, build_tokenizer
@@ -215,11 +215,15 @@ def test_checkpointing_that_drops_the_cache_in_training_is_refused() -> None:
         ({"prompt_lookback": -2}, "prompt_lookback is -2; it is True or False"),
         ({"exempt_prompt": "yes"}, "exempt_prompt is 'yes'; it is True or False"),
         ({"draft_bans": None}, "draft_bans is None; it is True or False"),
+        ({"banned_strings": 3}, "banned_strings is 3; a list is expected"),
+        ({"exempt": 3}, "exempt is 3; a list is expected"),
+        ({"scopes": Scope("outside", "quotes")}, r"scopes is Scope\(.*; a list is expected: write \[scopes\]"),
+        ({"bans": [Ban.tokens([10**6])]}, r"Ban.tokens\(\[1000000\]\) is beyond the tokenizer, whose ids end at"),
     ],
 )
 def test_invalid_options_of_the_sampler_are_refused(kwargs: dict[str, Any], match: str) -> None:
     with pytest.raises(InputError, match=match):
-        AntiSlop(TOKENIZER, ["a"], **kwargs)
+        AntiSlop(TOKENIZER, **{"bans": ["a"], **kwargs})
 
 
 @pytest.mark.parametrize(
@@ -239,9 +243,40 @@ def test_sizes_and_seeds_that_are_no_numbers_are_refused(
         SAMPLER.generate_many(llama, PROMPT, max_new_tokens=3, **kwargs)
 
 
+@pytest.mark.parametrize(
+    ("kwargs", "match"),
+    [
+        ({"generation_config": "greedy"}, "generation_config is a str: pass a GenerationConfig, or leave it out"),
+        ({"assistant_model": "tiny"}, "assistant_model is a str: pass a model"),
+        ({"max_new_tokens": "3"}, "max_new_tokens is a str: pass a whole number"),
+        ({"logits_processor": print}, "logits_processor is a builtin_function_or_method: pass a list of processors"),
+        ({"stopping_criteria": "."}, "stopping_criteria is a str: pass a list of criteria"),
+    ],
+)
+def test_arguments_of_another_kind_are_refused(llama: PreTrainedModel, kwargs: dict[str, Any], match: str) -> None:
+    for call in (SAMPLER.generate, SAMPLER.stream):
+        with pytest.raises(InputError, match=match):
+            call(llama, PROMPT, **kwargs)
+
+
+@pytest.mark.parametrize("name", ["output_scores", "output_logits"])
+def test_scores_that_have_no_place_in_what_is_returned_are_refused(llama: PreTrainedModel, name: str) -> None:
+    match = f"returns no scores, states or attentions: leave {name} out, or use generate"
+    for call in (SAMPLER.stream, SAMPLER.events, SAMPLER.generate_many):
+        with pytest.raises(InputError, match=match):
+            list(call(llama, PROMPT, max_new_tokens=3, **{name: True}))  # type: ignore[operator]
+
+
+def test_a_seed_that_is_no_number_is_refused_at_its_prompt(llama: PreTrainedModel) -> None:
+    with pytest.raises(InputError, match="seeds contains 'x': pass a whole number for each prompt"):
+        list(SAMPLER.generate_many(llama, PROMPT, max_new_tokens=3, seeds=["x"]))  # type: ignore[list-item]
+
+
 def test_an_object_that_is_not_a_streamer_is_refused(llama: PreTrainedModel) -> None:
     with pytest.raises(InputError, match="streamer is a int without a put method: pass a TextStreamer"):
         SAMPLER.generate(llama, PROMPT, streamer=5, max_new_tokens=3)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="streamer is a type without a put method"):
+        SAMPLER.generate(llama, PROMPT, streamer=TextStreamer, max_new_tokens=3)  # type: ignore[arg-type]
 
 
 def test_a_string_instead_of_a_list_is_refused() -> None:

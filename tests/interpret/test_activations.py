@@ -333,6 +333,8 @@ def test_a_compiled_model_has_the_names_of_the_plain_one() -> None:
     assert list(cache) == list(plain)
 
 
-def test_a_model_without_logits_is_refused() -> None:
+def test_what_is_no_model_or_has_no_logits_is_refused() -> None:
+    with pytest.raises(InputError, match=r"model is a Tensor: write run_with_cache\(model, input_ids\)"):
+        run_with_cache(IDS, build())  # type: ignore[arg-type]
     with pytest.raises(InputError, match="LlamaModel returns no logits: pass a model with a language modeling head"):
         run_with_cache(build_model().model, IDS)

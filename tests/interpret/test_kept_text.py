@@ -284,7 +284,7 @@ def test_a_model_without_attention_has_none_to_return() -> None:
 def test_methods_that_return_no_output_refuse_what_it_would_contain() -> None:
     model = build("llama")
     for call in (FREE.stream, FREE.events):
-        with pytest.raises(ValueError, match="stream returns no hidden states and attentions"):
+        with pytest.raises(ValueError, match="stream returns no scores, states or attentions: leave output_hidden"):
             call(model, **TEXT, **HIDDEN)
         with pytest.raises(ValueError, match=r"only generate returns a cache: .* leave return_cache out"):
             call(model, **TEXT, **CACHE)

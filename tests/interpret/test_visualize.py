@@ -58,7 +58,7 @@ def test_what_does_not_fit_is_refused_before_a_file_is_written(tmp_path: Path) -
             forward.visualize(tmp_path / name, inline_format=form)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="inline_format is 'pdf'; it is 'html', 'svg', 'text'"):
         forward.visualize(inline_format="pdf")  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="path is 99; the path of a file was expected"):
+    with pytest.raises(InputError, match="a path was expected, not 99: pass a str or a Path"):
         forward.visualize(99)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"can't be written \(.+\): name a file in a folder of yours$"):
         forward.visualize(tmp_path)

@@ -131,5 +131,7 @@ def test_a_card_names_the_license_the_bans_and_how_to_use_them() -> None:
 def test_a_push_without_a_login_is_one_sentence() -> None:
     with pytest.raises(InputError, match=r"me/slop can't be pushed to .*: log in with hf auth login"):
         BANS.push_to_hub("me/slop")
+    with pytest.raises(InputError, match="the repository is 3; owner/name was expected"):
+        BANS.push_to_hub(3)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="owner/name was expected"):
         BANS.push_to_hub("slop")

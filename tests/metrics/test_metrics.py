@@ -409,6 +409,10 @@ def test_300_texts_are_measured_in_seconds() -> None:
     assert time.process_time() - began < 6  # 1.1 s where it was measured
 
 
+WORDED = Tally(SCALE)
+WORDED.add("some words")
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -419,8 +423,16 @@ def test_300_texts_are_measured_in_seconds() -> None:
         (lambda texts: Tally(SCALE, bans=[texts]), r"^bans is \['text'\]: pass each list with a name"),
         (lambda texts: Tally(SCALE, bans={"mine": [texts]}), "^bans is .*: pass each list with a name"),
         (lambda _: Tally(SCALE).add(5), r"^a text \(str\) or its pieces were expected, not 5"),  # type: ignore[arg-type]
+        (lambda texts: Tally(SCALE, metrics=[texts]), r"^metrics is \['text'\]: pass a list of Metrics"),
+        (lambda texts: Tally(SCALE).add("a", group=[texts]), r"^group is \['text'\] and sums None: pass a name"),
+        (lambda texts: Tally(SCALE).add("a", sums=texts), "^group is None and sums 'text': pass a name, and numbers"),
+        (lambda texts: Tally(SCALE).find_overused(texts), r"^n is 'text'; the scale has n-grams of \[.*\]: pass one"),
+        (lambda texts: measure(WORDED, seed=texts), "^seed is 'text'; a whole number, 0 or more, is expected"),
+        (lambda _: measure(WORDED, seed=-1), "^seed is -1"),
+        (lambda _: measure(WORDED, resamples="100"), "^resamples='100' and level=0.95: take 0 or more"),  # type: ignore[arg-type]
+        (lambda texts: measure(WORDED, level=texts), "^resamples=1000 and level='text': take 0 or more, and a level"),
     ],
 )
-def test_texts_in_place_of_their_tally_are_refused(call: Callable[[Any], object], message: str) -> None:
+def test_arguments_that_can_not_be_used_are_refused(call: Callable[[Any], object], message: str) -> None:
     with pytest.raises(InputError, match=message):
         call("text")

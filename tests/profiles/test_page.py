@@ -73,6 +73,7 @@ def test_the_page_fits_a_phone_loads_nothing_and_shows_texts_as_texts(tmp_path: 
         page.goto((tmp_path / "page.html").as_uri())
         assert len(asked) == 1
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        assert page.locator(".table").first.evaluate("table => table.scrollWidth <= table.clientWidth"), "all columns"
         assert page.query_selector("script, td b b, th b") is None
         assert page.evaluate(FIND_PALE_TEXTS)["pale"] == []
         assert page.locator("tr:visible", has_text="unquestionableness59").count() == 0

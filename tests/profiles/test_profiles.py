@@ -189,6 +189,10 @@ def test_profiles_read_back_as_they_are_and_others_are_refused(tmp_path: Path) -
         (tmp_path / name).write_text(text, encoding="utf-8")
         with pytest.raises(InputError, match=name):
             Profile.load(tmp_path / name)
+    with pytest.raises(InputError, match="a path was expected, not 3: pass a str or a Path"):
+        Profile.load(3)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="profile_texts takes Texts"):
+        profile_texts(3)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"profile_texts takes Texts, not strings or paths: pass read_texts"):
         profile_texts("text")  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"a Profile was expected, not 'a': pass Profile\.load"):

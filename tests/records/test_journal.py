@@ -40,6 +40,16 @@ def test_appended_records_are_written_before_the_journal_is_closed(path: Path) -
     assert [record["key"] for record in read_records(path)][:2] == ["a", "ü\n"]
 
 
+def test_settings_and_paths_that_are_none_are_refused_before_a_file_is_made(path: Path) -> None:
+    for settings, additions in (("seed", ()), ({"seed": 1}, 3)):
+        with pytest.raises(InputError, match=r"^settings is .*, additions .*: pass a dict and a list$"):
+            journal(path, settings, additions=additions)  # type: ignore[arg-type]
+    for call in (journal, read_records):
+        with pytest.raises(InputError, match=r"^a path was expected, not 3: pass a str or a Path$"):
+            call(3)  # type: ignore[arg-type, operator]
+    assert not path.parent.exists()
+
+
 def test_a_resumed_run_knows_its_records(path: Path) -> None:
     with journal(path) as kept:
         kept.append({"key": "a"})

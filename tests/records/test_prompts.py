@@ -445,7 +445,7 @@ def test_keys_do_not_depend_on_the_limit(name: str, tmp_path: Path) -> None:
     assert len(everything) == 9
     for limit in (1, 5, 9, 99):
         assert list(read_prompts(path, limit=limit)) == everything[:limit]
-    for limit in (0, -1):
+    for limit in (0, -1, "3"):
         assert "from 1 was expected" in refused(path, limit=limit)
 
 

@@ -170,6 +170,7 @@ def too_many(count: int) -> list[str]:
         ({"tempreature": 1}, "the field 'tempreature' is unknown: did you mean temperature?"),
         ({"banned_string": ["a"]}, "the field 'banned_string' is unknown: did you mean banned_strings?"),
         ({"stop_sequences": ["a"]}, "the field 'stop_sequences' is unknown: did you mean stop?"),
+        ({"bans": ["a"]}, "the field 'bans' is unknown: pass phrases as banned_strings, and regexes as banned_regex"),
         ({"zzz": 1}, "the field 'zzz' is unknown: leave it out"),
         ({"model": "gpt"}, "the model 'gpt' is not served here: pass 'tiny'"),
         ({"max_tokens": 5, "max_new_tokens": 6}, "mean the same and differ"),

@@ -153,6 +153,9 @@ def test_a_trace_comes_back_from_its_file_as_it_was(llama: PreTrainedModel, samp
 def test_any_events_come_back_from_a_file(seed: int, tmp_path: Path) -> None:
     chance = random.Random(seed)
     trace = make_trace(SPLIT, *(make_random_events(chance) for _ in range(3)), prompt=[0, 1], about=FACTS)
+    for call in (trace.save, Trace.load):
+        with pytest.raises(InputError, match="a path was expected, not 3: pass a str or a Path"):
+            call(3)  # type: ignore[arg-type, operator]
     trace.save(tmp_path / "trace.jsonl")
     loaded = Trace.load(tmp_path / "trace.jsonl")
     assert repr(loaded.rows) == repr(trace.rows)  # choices and alternatives too, which don't count for equality

@@ -111,8 +111,12 @@ OF_CHATS: dict[str, tuple[Any, ...]] = {
 }
 """Fields that only chats have, with the values that switch them off in completions."""
 
-OF_ROUTES = {"messages": "send it to /v1/chat/completions", "prompt": "send it to /v1/completions"}
-"""Advice for a field that belongs to the other route."""
+ADVICE = {
+    "messages": "send it to /v1/chat/completions",
+    "prompt": "send it to /v1/completions",
+    "bans": "pass phrases as banned_strings, and regexes as banned_regex",
+}
+"""For fields that belong to the other route, or that are named otherwise here."""
 
 DEPENDENT = {
     "audio": "modalities",
@@ -200,7 +204,7 @@ def translate_fields(body: dict[str, Any], names: Collection[str]) -> tuple[dict
             ignored += [] if _is_among(value, IGNORED[name]) else [name]
         elif meant not in neutral:
             near = get_close_matches(name[:60], [*names, *ALIASES], n=1, cutoff=0.8)
-            advice = f"did you mean {ALIASES.get(near[0], near[0])}?" if near else OF_ROUTES.get(name, "leave it out")
+            advice = f"did you mean {ALIASES.get(near[0], near[0])}?" if near else ADVICE.get(name, "leave it out")
             raise RequestError(400, f"the field {name[:60]!r} is unknown: {advice}", param=name[:60])
         elif not _is_among(value, neutral[meant]):
             raise RequestError(
