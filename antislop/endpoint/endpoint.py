@@ -47,6 +47,8 @@ class Endpoint:
             raise InputError(f"retries is {self.retries!r} and backoff {self.backoff!r}; neither can be below 0")
         if not _is_plain(self.api_key or ""):
             raise InputError("the API key contains white space or a character that is not ASCII: pass the key alone")
+        if not isinstance(self.extra, Mapping):
+            raise InputError(f"extra is {self.extra!r:.40}; the fields of requests are expected: pass a dict")
         if self.extra.get("id_slot") is not None:
             raise InputError("extra names a slot (id_slot), with which llama.cpp draws wrong tokens: leave it out")
 

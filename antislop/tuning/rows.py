@@ -11,6 +11,7 @@ from random import Random
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from antislop.errors import InputError
+from antislop.files import read_path
 from antislop.records.files import read_file
 from antislop.records.journal import Record
 
@@ -57,7 +58,7 @@ def load_pairs(
     """
     if min_chosen > max_chosen:
         raise InputError(f"min_chosen is {min_chosen}, and max_chosen is {max_chosen}: no row can have as many tokens")
-    path, rows, few = Path(path), list[FTPORow](), 0
+    path, rows, few = read_path(path), list[FTPORow](), 0
     from antislop.hf.vocabulary import fingerprint_tokenizer
 
     fingerprint, size = fingerprint_tokenizer(tokenizer), vocab_size or max(tokenizer.get_vocab().values()) + 1

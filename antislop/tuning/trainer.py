@@ -42,9 +42,11 @@ class FTPOConfig(TrainingArguments):  # type: ignore[misc]  # transformers has n
     def __post_init__(self) -> None:
         super().__post_init__()
         self.remove_unused_columns = False  # the columns are those of the loss, not of the model
-        for name, is_valid in (("margin", self.margin > 0), ("temperature", self.temperature > 0)):
-            if not is_valid:
-                raise InputError(f"{name} is {getattr(self, name)!r}: a number above 0 was expected")
+        for name in ("margin", "temperature", "target_weight", "target_slack", "rest_weight", "stop_at_win"):
+            value, may_be_zero = getattr(self, name), name not in ("margin", "temperature")
+            if not isinstance(value, int | float) or not (value > 0 or (may_be_zero and value == 0)):
+                expected = "of 0 or more" if may_be_zero else "above 0"
+                raise InputError(f"{name} is {value!r}: a number {expected} was expected")
 
 
 def collate(rows: Sequence[FTPORow], *, pad: int = 0) -> dict[str, Tensor]:

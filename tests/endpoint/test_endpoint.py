@@ -43,6 +43,8 @@ def test_a_url_that_can_not_be_used_is_refused_and_what_is_secret_in_it_not_show
 def test_a_slot_of_llama_cpp_is_refused() -> None:
     with pytest.raises(ValueError, match="extra names a slot"):
         Endpoint("http://127.0.0.1:9/v1", extra={"id_slot": 0})
+    with pytest.raises(ValueError, match="extra is 'id_slot'; the fields of requests are expected"):
+        Endpoint("http://127.0.0.1:9/v1", extra="id_slot")  # type: ignore[arg-type]
     Endpoint("http://127.0.0.1:9/v1", extra={"id_slot": None})
 
 

@@ -263,6 +263,15 @@ def test_a_trainer_refuses_what_it_can_not_do(tmp_path: Path, monkeypatch: pytes
         FTPOTrainer(build_model(), args, train_dataset=rows)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [("margin", "2", "above 0"), ("temperature", 0, "above 0"), ("rest_weight", -1, "of 0 or more")],
+)
+def test_numbers_of_the_loss_are_refused(name: str, value: Any, expected: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=f"{name} is {value!r}: a number {expected} was expected"):
+        FTPOConfig(output_dir=str(tmp_path), use_cpu=True, report_to=[], **{name: value})
+
+
 def test_layers_of_gpt2_get_an_adapter() -> None:
     model = GPT2LMHeadModel(GPT2Config(n_embd=16, n_head=2, n_layer=2, vocab_size=32, n_positions=32))
     assert {name.split(".")[2] for name in make_adapter(model, rank=2, layers=1).target_modules} == {"1"}

@@ -277,7 +277,7 @@ def find_named_kinds(bans: Sequence[Ban]) -> Findings:
 
 def find_common(bans: Sequence[Ban], frequencies: Mapping[str, float]) -> Findings:
     """Yield the entries that forbid common words, or occur inside them."""
-    common = [word for word in frequencies if find_zipf(word, frequencies) >= COMMON_ZIPF]
+    common = [word for word, share in frequencies.items() if share >= 10 ** (COMMON_ZIPF - 9)]
     ranked = sorted(common, key=lambda word: -frequencies[word])
     hit: dict[int, list[str]] = defaultdict(list)
     heavy = [ban for ban in bans if ban.weight < LIGHT_WEIGHT]
