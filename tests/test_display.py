@@ -29,6 +29,7 @@ from antislop.cli.terminal import console, write, write_json
 from antislop.display import escape_json, make_visible, quote_formula
 from antislop.trace.console import to_rich
 from antislop.trace.text_pieces import TextPiece
+from tests.support.depth import first_quick
 
 HOSTILE = "x\x1b]0;mine\x07\x1b[2J\x9b2J\u202egnp\u2066\x08y"
 """Names the window, clears it in two ways, turns the direction of writing."""
@@ -65,7 +66,7 @@ TEXT = f"text{HOSTILE}.txt"
 LIST = f"list{HOSTILE}.txt"
 
 
-@pytest.mark.parametrize("is_terminal", [False, True])
+@pytest.mark.parametrize("is_terminal", first_quick([False, True]))
 @pytest.mark.parametrize(
     "args",
     [

@@ -275,6 +275,7 @@ def make_mask(phrases: tuple[str, ...]) -> Any:
     return writers.MaskCompletingTokens(measuring.load("tiny", 10), phrases)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
     phrases=st.lists(st.sampled_from(WORDS), min_size=1, max_size=4, unique=True),

@@ -200,6 +200,7 @@ def test_each_ban_of_the_bundled_list_makes_its_phrase_at_least_six_times_rarer(
     assert 0 < max(weights) < 0.17
 
 
+@pytest.mark.slow
 def test_the_bundled_model_is_small_and_writes_slop_that_the_sampler_withdraws() -> None:
     import torch
 

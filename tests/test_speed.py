@@ -160,6 +160,7 @@ def test_the_plot_of_the_page_is_drawn_from_a_run(tmp_path: Path) -> None:
     assert (tmp_path / "speed.svg").read_text(encoding="utf-8").count("tiny") == 1
 
 
+@pytest.mark.slow
 def test_the_benchmarks_run_and_exit_with_1_where_a_goal_is_missed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -15,6 +15,7 @@ from antislop.datasets import ModelRecordMaker, PairFile, ban_reward, open_journ
 from antislop.errors import InputError
 from antislop.hf import chat_scope
 from antislop.records.prompts import read_prompts
+from tests.support.depth import first_quick
 
 pytestmark = pytest.mark.filterwarnings("default")  # of packages that are not ours
 pytest.importorskip("trl", reason="trl is not installed: pip install trl")
@@ -94,7 +95,7 @@ def test_the_reward_is_what_the_completions_contain(model: Any, tmp_path: Path, 
     assert logged(prepared, "rewards/ban_reward/mean") == pytest.approx([sum(expected[:4]) / 4, sum(expected[4:]) / 4])
 
 
-@pytest.mark.parametrize(("trainer", "config"), [(GRPOTrainer, GRPOConfig), (RLOOTrainer, RLOOConfig)])
+@pytest.mark.parametrize(("trainer", "config"), first_quick([(GRPOTrainer, GRPOConfig), (RLOOTrainer, RLOOConfig)]))
 def test_completions_under_bans_hold_none(model: Any, tmp_path: Path, trainer: Any, config: Any) -> None:
     prepared = train(model, tmp_path, trainer=trainer, config=config)
     with antislop.applied_to(prepared.model, AntiSlop(tokenizer, BANS)):

@@ -40,7 +40,7 @@ from tests.support.batches import (
     sample,
     texts_of,
 )
-from tests.support.depth import DEPTH
+from tests.support.depth import DEPTH, first_quick
 from tests.support.families import build
 from tests.support.models import EACH_FAMILY, FAMILIES, VOCABULARY, WINDOW, build_model, poisoned
 
@@ -71,7 +71,7 @@ def mistral() -> PreTrainedModel:
 # -- no bans -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", first_quick(SETTINGS, 2))
 def test_if_nothing_matches_a_batch_is_that_of_generate(model: PreTrainedModel, name: str) -> None:
     """Prompts of 1 to 13 tokens, rows that end at different steps; the mask is passed, or derived from the padding."""
     sampler, lengths = AntiSlop(TOKENIZER, NEVER), set()
@@ -171,7 +171,7 @@ def banned(out: Any, bans: Sequence[Ban], prompts: Sequence[Sequence[int]] = PRO
     return [any(ban.text in text for ban in bans) for text in texts]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", first_quick([torch.float32, torch.bfloat16]))
 @pytest.mark.parametrize("ending", [NO_END, LIKELY_TO_END], ids=["all to the limit", "some end"])
 def test_after_any_rewinds_each_row_is_as_if_alone(family: str, dtype: torch.dtype, ending: dict[str, Any]) -> None:
     model = build_model(family, dtype=dtype)
@@ -352,7 +352,7 @@ def test_greedy_texts_in_flight_equal_those_of_generate(model: PreTrainedModel) 
         assert completion.tokens == texts_of(generate(model, [prompt], **settings), [prompt])[0]
 
 
-@pytest.mark.parametrize(("do_sample", "options"), [(True, {}), (False, {}), (True, {"draft_bans": True})])
+@pytest.mark.parametrize(("do_sample", "options"), first_quick([(True, {}), (False, {}), (True, {"draft_bans": True})]))
 def test_a_prompt_without_probabilities_fails_alone(
     model: PreTrainedModel, do_sample: bool, options: dict[str, Any]
 ) -> None:

@@ -34,6 +34,7 @@ from antislop.hf.vocabulary import fingerprint_tokenizer
 from antislop.records.journal import Journal, Record, read_records
 from antislop.records.prompts import fingerprint_text
 from tests.support.commands import assert_refused, invoke
+from tests.support.depth import first_quick
 
 PROMPTS = ["The old house", "One day", "She opened the door", "He said that", "In the end"]
 BANS = ("the", "a", "was", "her")
@@ -724,7 +725,7 @@ def full_disk(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-@pytest.mark.parametrize("size", [1000, 2500])
+@pytest.mark.parametrize("size", first_quick([1000, 2500]))
 def test_a_full_disk_is_reported_in_one_sentence_and_the_run_can_be_resumed(size: int, folder: Path) -> None:
     make("--n", "3", out="whole.jsonl")
     with full_disk(size):

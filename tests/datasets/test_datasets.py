@@ -211,6 +211,7 @@ def _write_until_killed(folder: Path) -> None:
     os._exit(0)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore")  # that a process with threads was forked
 def test_a_run_that_is_killed_at_any_moment_loses_nothing_and_writes_nothing_twice(

@@ -31,7 +31,7 @@ from antislop.hf.vocabulary import Vocabulary, encode_after
 from antislop.matching.token_matcher import Matcher
 from antislop.trace.events import Drafted, Finished
 from tests.support.ban_cases import CASES, EDGED, LETTERS, anywhere, expected_of
-from tests.support.depth import DEPTH, in_turn, sample_size
+from tests.support.depth import DEPTH, first_quick, in_turn, quick_if, sample_size
 from tests.support.families import build
 from tests.support.models import VOCABULARY, build_model, build_tokenizer, counted_calls
 from tests.support.oracles import rejection_distribution
@@ -92,8 +92,8 @@ def draw(model: Markov, words: Words, bans: Sequence[Ban], drafter: Guesses, *, 
 @pytest.mark.parametrize(
     ("case", "drafts"),
     [
-        pytest.param(case, drafts, marks=pytest.mark.slow if CASES[case][0] is EDGED else ())  # a thousand texts
-        for case, drafts in in_turn(CASES, ["guessed", "drawn"])
+        pytest.param(case, drafts, marks=quick_if(number % 3 == 0 and CASES[case][0] is not EDGED))  # a thousand texts
+        for number, (case, drafts) in enumerate(in_turn(CASES, ["guessed", "drawn"]))
     ],
 )
 def test_random_drafts_change_nothing_about_the_distribution(case: str, drafts: str) -> None:
@@ -315,7 +315,7 @@ MODEL = build_model("llama")
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("source", first_quick(SOURCES, 2))
 def test_every_drafter_drafts_for_the_rows_of_a_batch_and_in_flight(source: str) -> None:
     """Seven texts take four rows in turn: each has a generator of its own, which knows its padding and its rewinds."""
     sampler, drafts = AntiSlop(TOKENIZER, COMMON), SOURCES[source] or {"assistant_model": MODEL}
@@ -476,7 +476,7 @@ def protocol_model(kind: str, *, seed: int) -> LanguageModel:
     return MarkovModel(Markov(VOCABULARY, seed=seed, sharpness=2.0).table)
 
 
-@pytest.mark.parametrize("kind", ["Markov", "llama", "gemma3", "mamba", "falcon-h1"])
+@pytest.mark.parametrize("kind", first_quick(["Markov", "llama", "gemma3", "mamba", "falcon-h1"], 2))
 def test_a_drafting_model_proposes_as_if_it_read_each_text_anew(kind: str) -> None:
     """After rewinds of any rows, in any order, also with windows and recurrent states, and beside any others."""
     model, random = protocol_model(kind, seed=1), np.random.default_rng(0)

@@ -29,7 +29,7 @@ from antislop.processors import (
 )
 from antislop.trace.events import Finished, Rewound, Settled
 from tests.support.ban_cases import CASES, LETTERS, anywhere, expected_of
-from tests.support.depth import DEPTH, in_turn, sample_size
+from tests.support.depth import DEPTH, first_quick, in_turn, sample_size
 from tests.support.oracles import conditioned_distribution, first_token_text, rejection_distribution
 from tests.support.statistics import p_value, smallest_deviation
 from tests.support.toys import PROMPT, Markov, Words, run
@@ -51,7 +51,7 @@ A root mean square, by `smallest_deviation`.
 """
 
 
-@pytest.mark.parametrize(("case", "seed"), in_turn(CASES, [1, 2]))
+@pytest.mark.parametrize(("case", "seed"), first_quick(in_turn(CASES, [1, 2]), 14))
 def test_method_exact_draws_as_rejection_sampling_with_replacement_would(case: str, seed: int) -> None:
     words, bans = CASES[case]
     model = Markov(len(words), seed=seed)
@@ -71,7 +71,7 @@ PROCESSORS: dict[str, list[Callable[[torch.Tensor, torch.Tensor], torch.Tensor]]
 }
 
 
-@pytest.mark.parametrize("name", PROCESSORS)
+@pytest.mark.parametrize("name", first_quick(PROCESSORS, 4))
 def test_method_exact_is_exact_after_the_logits_processors(name: str) -> None:
     model = Markov(4, seed=3, processors=PROCESSORS[name])
     bans = [anywhere("ab"), anywhere("bcd", 0.3), anywhere("da")]
@@ -97,7 +97,7 @@ def test_method_exact_is_exact_for_random_lists(seed: int, bans: list[Ban]) -> N
     assert p_value(draw(model, LETTERS, bans, times=200 * DEPTH), expected) > 1e-6
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", first_quick(CASES, 5))
 def test_method_text_draws_as_rejection_of_whole_texts_would(case: str) -> None:
     """This is the model conditioned on the whole text; each occurrence multiplies the odds of a text by its weight."""
     words, bans = CASES[case]
@@ -146,6 +146,7 @@ def test_method_token_draws_as_the_first_token_rule_does(case: str) -> None:
     assert chi2_contingency(table).pvalue > 1e-4
 
 
+@pytest.mark.slow
 def test_the_check_rejects_a_wrong_rule() -> None:
     """The tests above can fail: the first-token rule is not exact, and the same check rejects it."""
     words, bans = CASES["one phrase"]

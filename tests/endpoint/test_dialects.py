@@ -21,7 +21,7 @@ from antislop.endpoint.client import StreamingClient
 from antislop.endpoint.dialects import DIALECTS, OpenaiStream, StreamDialect, read_items
 from antislop.endpoint.probe import describe
 from antislop.endpoint.streams import ServerFeatures, StreamEnd, StreamRequest, StreamToken
-from tests.support.depth import DEPTH
+from tests.support.depth import DEPTH, first_quick
 from tests.support.models import build_spaced_tokenizer
 from tests.support.served_streams import process
 from tests.support.simulated_engine import EngineKind, SimulatedEngine
@@ -72,7 +72,7 @@ async def count_first_tokens(engine: SimulatedEngine, request: StreamRequest, dr
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("settings", first_quick(SETTINGS, 2))
 def test_each_server_draws_as_generate_does_whatever_its_defaults(kind: EngineKind, settings: str) -> None:
     request = replace(REQUEST, sampling=SETTINGS[settings])
     counts = asyncio.run(count_first_tokens(make_engine(kind), request, 1500))

@@ -13,6 +13,8 @@ from urllib.request import urlopen
 
 import pytest
 
+from tests.support.depth import first_quick
+
 pytest.importorskip("xllamacpp", reason="xllamacpp is not installed: llama.cpp is not tested")
 
 import antislop
@@ -87,7 +89,7 @@ def test_a_server_that_does_not_end_a_text_is_left_after_a_while(monkeypatch: py
     assert 0.15 < asyncio.run(act()) < 5
 
 
-@pytest.mark.parametrize("transport", [None, SimpleNamespace(can_write_eof=lambda: False)])
+@pytest.mark.parametrize("transport", first_quick([None, SimpleNamespace(can_write_eof=lambda: False)]))
 def test_a_connection_that_has_no_two_directions_is_left_at_once(transport: Any) -> None:
     """As over TLS, or if it is closed already."""
     response: Any = SimpleNamespace(connection=SimpleNamespace(transport=transport))

@@ -23,7 +23,7 @@ from antislop.matching.bans import Ban
 from antislop.matching.token_matcher import Matcher
 from antislop.processors import DryLogitsProcessor, XtcLogitsProcessor
 from tests.support.ban_cases import CASES, LETTERS, anywhere, expected_of
-from tests.support.depth import DEPTH, in_turn
+from tests.support.depth import DEPTH, first_quick, in_turn
 from tests.support.drawing_server import DrawingServer
 from tests.support.endings import CASES as ENDINGS, FORCED, compare, count_naively
 from tests.support.models import spell
@@ -87,7 +87,7 @@ def draw(*args: Any, **kwargs: Any) -> Counter[tuple[int, ...]]:
     return Counter(tuple(text.row.tokens) for text in write_texts(*args, **kwargs))
 
 
-@pytest.mark.parametrize(("case", "way"), in_turn(CASES, WAYS))
+@pytest.mark.parametrize(("case", "way"), first_quick(in_turn(CASES, WAYS), 12))
 def test_a_server_draws_as_rejection_sampling_would(case: str, way: str) -> None:
     words, bans = CASES[case]
     method, features = WAYS[way]
@@ -291,7 +291,7 @@ SERVERS: dict[str, tuple[EngineKind, dict[str, bool], ServerFeatures]] = {
 
 @pytest.mark.parametrize(
     ("server", "setting"),
-    in_turn(SERVERS, ["plain", "temperature", "top-p", "temperature and min-p"], each=2),
+    first_quick(in_turn(SERVERS, ["plain", "temperature", "top-p", "temperature and min-p"], each=2), 4),
 )
 def test_each_kind_of_server_is_exact_by_its_own_formats(server: str, setting: str) -> None:
     """The whole way but HTTP: bodies that the simulated servers read, and events that the dialects read."""

@@ -252,6 +252,7 @@ def test_each_figure_is_a_file_of_both_kinds(folder: Path) -> None:
         assert "http://www.w3.org" in text
 
 
+@pytest.mark.slow
 def test_the_same_evaluation_makes_the_same_files(folder: Path, evaluation: Evaluation, tmp_path: Path) -> None:
     write_report(tmp_path, evaluation, ABOUT)
     for path in folder.iterdir():

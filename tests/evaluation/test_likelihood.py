@@ -16,6 +16,7 @@ from antislop.interpret import likelihood
 from antislop.interpret.likelihood import PromptedTokens, measure_nll
 from antislop.records.journal import Record
 from antislop.records.prompts import Prompt
+from tests.support.depth import first_quick
 from tests.support.models import EACH_FAMILY, build_model, build_tokenizer, poisoned
 
 TOKENIZER = build_tokenizer()
@@ -62,7 +63,7 @@ def test_texts_that_can_not_be_scored_are_refused() -> None:
     assert measure_nll(MODEL, []) == []
 
 
-@pytest.mark.parametrize("arm", ["plain", "banned", "token", "prompt-only"])
+@pytest.mark.parametrize("arm", first_quick(["plain", "banned", "token", "prompt-only"], 2))
 def test_records_say_how_likely_their_tokens_are_after_the_prompt_of_the_data_set(arm: Arm) -> None:
     seen: dict[Any, PromptedTokens] = {}
 

@@ -28,7 +28,7 @@ from antislop import AntiSlop, Ban
 from antislop.caches.private import cache_name
 from antislop.trace.events import Drawn, Rewound
 from antislop.trace.report import Report
-from tests.support.depth import DEPTH, in_turn, quick_if
+from tests.support.depth import DEPTH, first_quick, in_turn, quick_if
 from tests.support.families import (
     FAMILIES,
     NAMED,
@@ -332,7 +332,7 @@ def test_the_returned_cache_has_the_layers_of_the_cache_of_generate(family: str)
         assert ours.get_seq_length() == theirs.get_seq_length()
 
 
-@pytest.mark.parametrize("family", sorted(RECURRENT))
+@pytest.mark.parametrize("family", first_quick(sorted(RECURRENT), 2))
 @torch.no_grad()
 def test_the_returned_states_are_those_of_the_text(family: str) -> None:
     model, out = build(family), sampled(family, torch.float32, rows=1, kind=None)[0]

@@ -26,7 +26,7 @@ from antislop.caches.private import CACHE
 from antislop.matching.token_matcher import State
 from antislop.trace.events import Drawn, Forwarded, Rewound
 from antislop.trace.report import Report
-from tests.support.depth import DEPTH, in_turn
+from tests.support.depth import DEPTH, first_quick, in_turn
 from tests.support.memory import count_left
 from tests.support.models import EACH_FAMILY, VOCABULARY, WINDOW, build_model, build_tokenizer
 
@@ -89,7 +89,7 @@ def absent(bans: str) -> AntiSlop:
     return AntiSlop(TOKENIZER, ABSENT[bans])
 
 
-@pytest.mark.parametrize(("settings", "bans"), in_turn(SETTINGS, tuple(ABSENT)))
+@pytest.mark.parametrize(("settings", "bans"), first_quick(in_turn(SETTINGS, tuple(ABSENT)), 8))
 def test_if_nothing_matches_the_output_is_that_of_generate(model: PreTrainedModel, settings: str, bans: str) -> None:
     sampler = absent(bans)
     for seed in range(2):

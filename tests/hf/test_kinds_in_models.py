@@ -10,6 +10,7 @@ from transformers import PreTrainedModel, set_seed
 
 from antislop import AntiSlop, Ban, BanError, BanList, Scope
 from antislop.matching.patterns.phrase import Phrase
+from tests.support.depth import first_quick
 from tests.support.models import build_model, build_tokenizer
 
 TOKENIZER = build_tokenizer()
@@ -37,7 +38,7 @@ def texts_of(sequences: torch.Tensor) -> list[str]:
     return [str(TOKENIZER.decode(row[PROMPTS.shape[1] :], skip_special_tokens=True)) for row in sequences]
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", first_quick(range(4)))
 def test_no_row_of_a_batch_contains_a_ban_and_plain_rows_do(seed: int) -> None:
     sampler = AntiSlop(TOKENIZER, KINDS, prompt_lookback=False)
     set_seed(seed)
@@ -52,7 +53,7 @@ def test_no_row_of_a_batch_contains_a_ban_and_plain_rows_do(seed: int) -> None:
     assert all(BanList(KINDS).find(text) for text in plain)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", first_quick(range(4)))
 def test_a_stream_under_all_kinds_is_the_text_and_is_never_withdrawn(seed: int) -> None:
     sampler, asked = AntiSlop(TOKENIZER, KINDS), settings_with(attention_mask=MASK[1:2])
     set_seed(seed)

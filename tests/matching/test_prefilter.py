@@ -19,7 +19,7 @@ from antislop.matching.folding import BOUNDARY, fold
 from antislop.matching.patterns.phrase import PhraseSearch
 from antislop.matching.prefilter import Prefilter
 from tests.support.ban_cases import RULES
-from tests.support.depth import DEPTH
+from tests.support.depth import DEPTH, first_quick
 from tests.support.oracles import cut_at, find_in_pieces
 
 # Letters of several kinds, white space, what folds to several symbols or to none, marks, and ends of sentences.
@@ -73,7 +73,7 @@ def searches(draw: st.DrawFn) -> tuple[list[Ban], list[str]]:
     return bans, cut_at(text, draw(places))
 
 
-@pytest.mark.parametrize("waiting", [0, 6, prefilter.MAX_WAITING])
+@pytest.mark.parametrize("waiting", first_quick([0, 6, prefilter.MAX_WAITING]))
 @given(search=searches())
 @settings(max_examples=150 * DEPTH)
 @example(search=([Ban("a", edges="anywhere")], ["a a a a", " a a"]))

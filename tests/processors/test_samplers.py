@@ -40,7 +40,7 @@ from antislop.processors import (
 from antislop.processors.processors import Processors
 from antislop.processors.samplers import apply_min_keep
 from tests.support import letters, naive_samplers as naive
-from tests.support.depth import sample_size
+from tests.support.depth import first_quick, sample_size
 from tests.support.models import build_model, build_spaced_tokenizer, build_tokenizer
 from tests.support.oracles import rejection_distribution
 from tests.support.processors import BANS, PROMPTS, TOKENIZER, sample
@@ -248,7 +248,7 @@ class _Chain(letters.LettersChain):
         return self._processors
 
 
-@pytest.mark.parametrize("drafts", [False, True])
+@pytest.mark.parametrize("drafts", first_quick([False, True]))
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_rows_of_a_batch_have_the_distribution_of_rejection_sampling(name: str, drafts: bool) -> None:
     bans = letters.LISTS["nested starts"] + [Ban("da", edges="anywhere", weight=0.5)]

@@ -27,6 +27,7 @@ from antislop.server.application import make_app
 from antislop.server.bodies.fields import CompletionBody, read_body
 from antislop.server.request_errors import RequestError
 from tests.support.backends import SlowBackend, play_tokens, run_server
+from tests.support.depth import first_quick
 
 MODEL, TOKENIZER = antislop.tiny_model()
 BANS = ["the", "of"]
@@ -88,7 +89,7 @@ EACH: dict[str, tuple[dict[str, Any], dict[str, Any], list[LogitsProcessor]]] = 
 """Fields of a body, and the arguments and processors of `generate` that mean the same."""
 
 
-@pytest.mark.parametrize("name", EACH)
+@pytest.mark.parametrize("name", first_quick(EACH, 2))
 def test_a_request_is_what_the_sampler_writes_with_the_processors(name: str, address: str) -> None:
     fields, arguments, processors = EACH[name]
     body = {"prompt": "The old house", "max_tokens": 60, "seed": 5, "banned_strings": [" was"]}

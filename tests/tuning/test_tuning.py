@@ -24,6 +24,7 @@ from antislop.tuning.dpo import TextPair, load_text_pairs
 from antislop.tuning.rows import FTPORow, load_pairs
 from antislop.tuning.trainer import FTPOConfig, FTPOTrainer, collate, make_adapter
 from antislop.tuning.tuning import CHECKPOINTS, PLOT, TuneSpec, _Probe, tune
+from tests.support.depth import first_quick
 from tests.support.letters import END, START, build_model, build_tokenizer
 
 SPEC = TuneSpec(rank=4, layers=1, rate=0.02, epochs=2.0, batch_size=4, stop_at_win=2.0)
@@ -120,6 +121,7 @@ def test_all_options_are_tried() -> None:
     assert {name for _, name in CASES} | {"loss", "merge"} == {field.name for field in fields(TuneSpec)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("loss", "name"), [pytest.param(*case, marks=[pytest.mark.slow] * (case[1] != "margin")) for case in CASES]
 )
@@ -134,7 +136,7 @@ def test_the_same_seed_gives_the_same_weights(loss: str, tuned: Any, tmp_path: P
     assert differ(train(tmp_path / "out", SPECS[loss]), tuned[loss]) == 0
 
 
-@pytest.mark.parametrize("loss", SPECS)
+@pytest.mark.parametrize("loss", first_quick(SPECS))
 def test_a_stopped_run_resumes_to_the_same_weights(loss: str, tuned: Any, tmp_path: Path) -> None:
     steps = count()
     assert train(tmp_path / "out", SPECS[loss], is_stopped=lambda: next(steps) > 3) == {}

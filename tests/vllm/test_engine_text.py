@@ -28,7 +28,7 @@ from antislop.trace.report import Report
 from antislop.vllm.engine_text import EngineRules, EngineText, Question, StopStrings, Told
 from antislop.vllm.outcomes import COUNTS, describe, read_report, rebuild_events
 from tests.support.ban_cases import CASES, LETTERS, anywhere, expected_of
-from tests.support.depth import in_turn, sample_size
+from tests.support.depth import first_quick, in_turn, sample_size
 from tests.support.oracles import rejection_distribution
 from tests.support.statistics import p_value
 from tests.support.toys import EXACT, PROMPT, Markov, Processor, Words, run, spec_of
@@ -107,7 +107,7 @@ WAYS = [(0, False), (0, True), (1, False), (2, False), (2, True), (99, False)]
 """How many of the likeliest tokens an engine is asked for first, and whether it tells the likeliest one unasked."""
 
 
-@pytest.mark.parametrize(("case", "way"), in_turn(CASES, WAYS, each=2))
+@pytest.mark.parametrize(("case", "way"), first_quick(in_turn(CASES, WAYS, each=2), 18))
 def test_texts_of_an_engine_are_those_of_rejection_sampling(
     case: str, way: tuple[int, bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,7 +122,7 @@ def test_texts_of_an_engine_are_those_of_rejection_sampling(
 
 
 @pytest.mark.parametrize("share", [0.5, 0.95, 0.99, 0.998])
-@pytest.mark.parametrize("count", [1, 2, 4])
+@pytest.mark.parametrize("count", first_quick([1, 2, 4]))
 def test_a_likely_ban_is_withdrawn_three_times_at_most(
     share: float, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,7 +192,7 @@ USED_UP: dict[str, tuple[tuple[float, ...], list[Processor], list[Ban]]] = {
 }
 
 
-@pytest.mark.parametrize("case", USED_UP)
+@pytest.mark.parametrize("case", first_quick(USED_UP, 2))
 def test_where_bans_leave_almost_nothing_an_engine_goes_on_as_a_model_in_this_process(case: str) -> None:
     """Texts and concessions are distributed alike."""
     shares, processors, bans = USED_UP[case]
