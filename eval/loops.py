@@ -217,8 +217,9 @@ def draw_plot(ends: Mapping[str, Mapping[float, Mapping[str, float]]], path: Pat
             places = [number - place * height for number in range(len(values))]
             label = TEMPERATURES[temperature]
             bars = panel.barh(places, values, height=height, color=COLORS[temperature], label=label)
-            panel.bar_label(bars, [f"{value:.0f} %" for value in values], padding=3, fontsize=8)
-        panel.set_yticks([number - 0.2 for number in range(len(by_arm))], [ARMS[arm].label for arm in reversed(by_arm)])
+            panel.bar_label(bars, [f"{value:.3g} %" for value in values], padding=3, fontsize=8)
+        middles = [number - 0.4 + height / 2 for number in range(len(by_arm))]
+        panel.set_yticks(middles, [ARMS[arm].label for arm in reversed(by_arm)])
         panel.set_title(f"texts that end in copies of a passage, {name}", fontsize=9)
         panel.margins(x=0.15)
         panel.spines[["top", "right", "bottom"]].set_visible(False)
