@@ -414,6 +414,7 @@ FIELDS: dict[str, list[Any]] = {
     **{key: [True] for key in ("echo", "ignore_eos", "include_stop_str_in_output", "return_token_ids", "stream")},
     **{key: [True] for key in ("return_mm_kwargs", "return_prompt_text", "return_token_offsets", "use_beam_search")},
     **{key: [True] for key in ("return_tokens_as_token_ids", "continue_final_message", "watermarking")},
+    "return_weight_versions": [True],
     **{key: [False] for key in ("add_special_tokens", "skip_special_tokens", "spaces_between_special_tokens")},
     **{key: [False] for key in ("add_generation_prompt", "include_reasoning", "parallel_tool_calls")},
     **{key: ["abc"] for key in ("cache_salt", "request_id", "session_id", "suffix", "user")},
@@ -562,7 +563,7 @@ def has_ray(python: str) -> bool:
 def test_pairs_that_are_continued_while_texts_are_written_are_those_of_few_texts_at_a_time(
     vllm_python: str, tmp_path: Path
 ) -> None:
-    (tmp_path / "p.txt").write_text("".join(f"{PROMPTS[i % 4]} {i}\n" for i in range(100)), encoding="utf-8")
+    (tmp_path / "p.txt").write_text("".join(f"{PROMPTS[i % len(PROMPTS)]} {i}\n" for i in range(100)), encoding="utf-8")
     command = [vllm_python, "-m", "antislop", "dataset", "p.txt", "--n", "4", "--seed", "1"]
     command += ["--engine", "vllm", "--max-new-tokens", "40", "--max-model-len", "256"]
     made: list[list[list[str]]] = []
