@@ -48,7 +48,7 @@ demo: $(CORE)   ## a story written twice: without bans, and with them
 	@$(BIN)/antislop generate --compare --show --seed 1 "The old house at the edge of the village"
 
 test: export ANTISLOP_TEST_DEPTH ?= 0.25
-test: $(READY)  ## the main path, every refusal, every example: 15 to 20 minutes of CPU time; see tests/README.md
+test: $(READY)  ## the main path, every refusal, every example: 20 minutes of CPU time; see tests/README.md
 	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"
 
 test-all: $(READY) ## all tests; ANTISLOP_TEST_DEPTH=10 draws ten times as many random cases; TESTS="-m slow" chooses
