@@ -49,7 +49,7 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)  # an e
 
 
 def read_path(path: object) -> Path:
-    """Return a path. Raises `InputError` for what is none."""
+    """Return a value as a path. Raises `InputError` if the value is neither a str nor a path."""
     if not isinstance(path, (str, os.PathLike)):
         raise InputError(f"a path was expected, not {path!r:.60}: pass a str or a Path")
     return Path(path)

@@ -100,7 +100,7 @@ class RepeatTrack(NamedTuple):
     """What the words so far leave behind.
 
     path: None if nothing was recorded.
-    end: the place after the last word that was recorded.
+    end: the place that follows the last recorded word.
     adds: number of words that will be recorded.
     recorded: words in a row that may be recorded; -1 within a word that may not.
     since: the same of words in which an occurrence may begin.
@@ -127,7 +127,7 @@ class RepeatState(NamedTuple):
     word: as far as it was read, folded; None outside of words.
     end: of the word's latest character.
     words: the latest ones that are complete.
-    starts: of the latest words, the one that is being read included.
+    starts: where the latest words begin; the last one may be the word that is being read.
     size: characters read so far.
     """
 
@@ -146,8 +146,9 @@ class RepeatSearch(TextSearch[RepeatState]):
     def __init__(self, patterns: Sequence[Repeat]) -> None:
         (pattern,) = patterns
         self._words, self._of = pattern.words, pattern.of
-        # Numbers of words, and how many may stand earlier if so many do. That a word or a pair is new decides what is
-        # held back; more numbers would hold back less, and take more memory.
+        # Lengths of the sequences that are looked up, the longest first, each with the number of latest words that may
+        # be part of a repeat if that sequence stands earlier. More lengths would hold back less text from streams, and
+        # take more memory.
         self._sizes = sorted({pattern.words: pattern.words, 2: max(2, pattern.words - 1)}.items(), reverse=True)
         self.start = RepeatState(RepeatTrack(adds=0 if self._of == "prompt" else inf))
 
@@ -227,7 +228,7 @@ class RepeatSearch(TextSearch[RepeatState]):
 
 
 def _split(piece: str, context: Context, in_word: bool, final: bool) -> tuple[Context, tuple[_WordPart, ...]]:
-    """Return the context after a piece, and what it contains of words.
+    """Return the context after a piece, and the parts of words that the piece contains.
 
     in_word: whether the piece continues a word, which is the first part, even if nothing is left of it.
     """
