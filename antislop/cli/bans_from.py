@@ -12,6 +12,7 @@ import typer
 
 from antislop.cli.profile import KINDS, using_profiles
 from antislop.cli.terminal import check_suffix, check_writable, describe_command, warn, write
+from antislop.display import describe_count
 
 if TYPE_CHECKING:
     from antislop.profiles.profiles import Profile
@@ -115,7 +116,8 @@ def bans_from(
             bans.save(out, license=license)
     forbidden = sum(ban.weight == 0 for ban in bans)
     reasons = ", ".join(f"{number:,} {reason}" for reason, number in left_out.most_common())
-    warn(f"{len(bans):,} bans, {forbidden:,} of them forbidden outright; left out: {reasons or 'nothing'}")
+    count = describe_count(len(bans), "ban")
+    warn(f"{count}, {forbidden:,} of them forbidden outright; left out: {reasons or 'nothing'}")
     return 0
 
 
