@@ -34,6 +34,8 @@ def decode_in_steps(scheduler: Scheduler, engine: Engine) -> Iterator[StepEvents
     batches: list[LogitsBatch] = []  # with rows that a rewind may still need
     while (yield from _admit(scheduler, engine, batches)):
         scheduler.drop_canceled()
+        if not scheduler.is_writing:  # the last text was canceled while the next one was prepared, or read in parts
+            continue
         _draft(scheduler.sources)
         step, latest = _advance(scheduler.sources, engine.forward(scheduler.rows))
         # The latest batch is trimmed after the next step only: until then, a row may still make a table of it.

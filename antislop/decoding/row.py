@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
@@ -135,6 +135,7 @@ class Row:
 
     number: in the order in which texts came.
     root: the number of the text that this one was forked from, or its own.
+    request: equal for texts that were asked for together; its own number by default.
     index: of the row in its batch.
     reported: tokens that a controller has seen, and that were not rewritten since.
     floor: length of the text up to the end of what a ban has forced; no ban rewinds below it.
@@ -149,6 +150,7 @@ class Row:
     def __init__(self, spec: RowSpec, *, number: int = 0, index: int = 0, batch_ids: Tensor | None = None) -> None:
         self.spec = spec
         self.number = self.root = number
+        self.request: Hashable = number
         self.index = index
         self.prompt_length = spec.prompt.shape[1]
         self.max_new_tokens = spec.max_new_tokens
@@ -316,6 +318,7 @@ class Row:
             "matcher_seconds",
             "history",
             "root",
+            "request",
         ):
             setattr(row, name, getattr(self, name))
         return row

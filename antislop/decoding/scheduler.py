@@ -1,15 +1,16 @@
 """Choose which texts are written at the same time: they wait, take a free row of the batch, and leave it when finished.
 
 Texts come from an iterable, which is read as rows become free, and from other threads, which submit them at any time.
+Those of one request take turns with those of others.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from itertools import count
 from threading import Condition
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from antislop.control.branches import CapabilityError
 from antislop.decoding.controller_source import ControllerSource
@@ -18,6 +19,12 @@ from antislop.decoding.sources import LogitsSource, Source
 
 MakeText: TypeAlias = Callable[[], RowSpec | None]
 """Makes a text when a row is free for it, or None."""
+
+
+class _SubmittedText(NamedTuple):
+    number: int
+    request: Hashable
+    text: RowSpec | MakeText
 
 
 class Scheduler:
@@ -30,6 +37,7 @@ class Scheduler:
 
     sources: of the rows.
     reading: the sources of texts whose prompts are unread, in the order of reading; they have no row yet.
+    admitted: how many texts were taken so far.
     """
 
     def __init__(
@@ -44,7 +52,8 @@ class Scheduler:
         self._texts: Iterator[RowSpec] | None = iter(texts)
         self.reading: list[Source] = []
         self._width = len(rows)  # rows of the engine's batch
-        self._submitted: deque[tuple[int, RowSpec | MakeText]] = deque()
+        self.admitted = len(rows)
+        self._submitted: list[_SubmittedText] = []
         self._canceled: set[int] = set()
         self._is_open = is_open
         self._changed = Condition()
@@ -67,10 +76,12 @@ class Scheduler:
         """Whether readers wait for tokens of other texts while a prompt is read; a closed scheduler has no readers."""
         return self._is_open and self.is_writing
 
-    def submit(self, text: RowSpec | MakeText) -> int:
+    def submit(self, text: RowSpec | MakeText, *, request: Hashable = None) -> int:
         """Queue a text, and return its number. Any thread may call this.
 
         A function that makes the text is called by the thread that decodes.
+
+        request: equal for texts that take turns as one; None for a text that was asked for alone.
         """
         with self._changed:
             if not self._is_open:
@@ -78,22 +89,22 @@ class Scheduler:
                     "the scheduler takes no more texts: construct it with is_open=True, and submit before close()"
                 )
             number = next(self._numbers)
-            self._submitted.append((number, text))
+            self._submitted.append(_SubmittedText(number, number if request is None else request, text))
             self._changed.notify()
             return number
 
     def cancel(self, number: int) -> None:
         """End a submitted text, from any thread, before the next forward pass and without further events."""
         with self._changed:
-            waiting = next((text for text in self._submitted if text[0] == number), None)
+            waiting = next((text for text in self._submitted if text.number == number), None)
             if waiting is None:
                 self._canceled.add(number)
             else:
                 self._submitted.remove(waiting)
 
     def abandon(self) -> list[Row]:
-        """Free all rows after an error of the engine; return the unfinished ones, which get no further events."""
-        rows = [source.row for source in (*self.sources, *self.reading) if not source.row.is_finished]
+        """Free all rows after an error; return them. Their texts get no further events, of their ends neither."""
+        rows = [source.row for source in (*self.sources, *self.reading)]
         self.sources.clear()
         self.reading.clear()
         return rows
@@ -110,12 +121,13 @@ class Scheduler:
         An idle open scheduler waits for a text; if it is idle afterwards, all texts are finished.
         """
         self.drop_canceled()
-        taken = len(self.reading) + sum(not source.row.is_finished for source in self.sources)
-        for _ in range(taken, self._max_rows):
-            if (row := self._next_row()) is None:
-                break
+        sources = [*self.reading, *(source for source in self.sources if not source.row.is_finished)]
+        taken = Counter(source.row.request for source in sources)
+        while taken.total() < self._max_rows and (row := self._next_row(taken)) is not None:
             _follow([row])
             self.reading.append(_open_source(row))
+            taken[row.request] += 1
+            self.admitted += 1
         if not self._is_open:  # all are read before the next step, and cheaper in this order: shorter ones fit beside
             self.reading.sort(key=lambda source: -source.row.prompt_length)
         return bool(self.reading)
@@ -183,26 +195,35 @@ class Scheduler:
         while self._is_in_flight and self.sources and self.sources[-1].row.is_finished:
             self.sources.pop()  # with its states and probabilities
 
-    def _next_row(self) -> Row | None:
+    def _next_row(self, taken: Counter[Hashable]) -> Row | None:
         if self._texts is not None:
             spec = next(self._texts, None)
             if spec is not None:
                 return Row(spec, number=next(self._numbers))
             self._texts = None
-        while (submitted := self._next_submitted()) is not None:
-            number, text = submitted
-            spec = text if isinstance(text, RowSpec) else text()
+        while (submitted := self._next_submitted(taken)) is not None:
+            spec = submitted.text if isinstance(submitted.text, RowSpec) else submitted.text()
             if spec is not None:
-                return Row(spec, number=number)
+                row = Row(spec, number=submitted.number)
+                row.request = submitted.request
+                return row
             if not self.idle:  # making the text may have taken a while: those being written come first
                 return None
         return None
 
-    def _next_submitted(self) -> tuple[int, RowSpec | MakeText] | None:
+    def _next_submitted(self, taken: Counter[Hashable]) -> _SubmittedText | None:
+        """Return the next text of the request that has the fewest rows, the first of equals; None if it has to wait.
+
+        The last free row is for a request without any: whoever comes next begins at once.
+        """
         with self._changed:
             if self.idle:
                 self._changed.wait_for(lambda: self._submitted or not self._is_open)
-            return self._submitted.popleft() if self._submitted else None
+            chosen = min(self._submitted, key=lambda text: taken[text.request], default=None)
+            if chosen is None or (taken[chosen.request] and taken.total() == self._max_rows - 1):
+                return None
+            self._submitted.remove(chosen)
+            return chosen
 
 
 def _open_source(row: Row) -> Source:

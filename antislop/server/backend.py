@@ -29,6 +29,7 @@ class GenerationRequest:
     echo: the prompt's text, if the answer begins with it. With `alternatives`, `PromptChoices` come before all events,
         and `max_new_tokens` may be 0.
     spelled: special tokens whose names are part of the answer's text.
+    request_id: of the HTTP request. Texts of one request take turns with those of others.
     """
 
     prompt: Sequence[int]
@@ -46,6 +47,7 @@ class GenerationRequest:
     alternatives: int | None = None
     echo: str | None = None
     spelled: Mapping[int, str] = field(default_factory=dict)
+    request_id: str = ""
 
     @property
     def policy(self) -> Policy:

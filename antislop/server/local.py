@@ -46,7 +46,8 @@ Arrival: TypeAlias = Event | PromptChoices | Exception
 
 
 class _PendingRequest:
-    def __init__(self, grammar: RequestGrammar | None) -> None:
+    def __init__(self, request_id: str, grammar: RequestGrammar | None) -> None:
+        self.request_id = request_id
         self.grammar = None if grammar is None else grammar.copy()
         self.loop = asyncio.get_running_loop()
         self.arrived: asyncio.Queue[Sequence[Arrival]] = asyncio.Queue()
@@ -148,7 +149,7 @@ class LocalBackend:
 
     def _submit(self, request: GenerationRequest, grammar: RequestGrammar | None) -> tuple[int, _PendingRequest]:
         """Queue a request; return its number and where its events arrive."""
-        pending = _PendingRequest(grammar)
+        pending = _PendingRequest(request.request_id, grammar)
         with self._lock:
             if self._failure:
                 raise BackendError(self._failure)
@@ -158,7 +159,8 @@ class LocalBackend:
                 raise Busy(
                     f"{len(self._pending)} texts are being written or waiting, which is the limit: try again later"
                 )
-            number = self._scheduler.submit(partial(self._prepare, request, pending))
+            text = partial(self._prepare, request, pending)
+            number = self._scheduler.submit(text, request=request.request_id or None)
             self._pending[number] = pending
             if self._thread is None:
                 self._thread = Thread(target=self._work, name="antislop-in-flight", daemon=True)
@@ -175,19 +177,21 @@ class LocalBackend:
     # -- called by the worker's thread --
 
     def _work(self) -> None:
-        """Decode until the scheduler is closed; after an error of the model, go on with the requests that wait."""
+        """Decode until the scheduler is closed; after an error, go on with the requests that wait."""
+        reason, admitted = BackendError("the model failed; the server's log says why"), -1
         while True:
             try:
                 self._decode()
                 return
             except Exception:
-                log.exception("the model failed")
-                reason = BackendError("the model failed; the server's log says why")
-            rows = self._scheduler.abandon()
-            self._fail([row.number for row in rows], reason)
-            if not rows:  # not in a forward pass: it would fail again
+                numbers = [row.number for row in self._scheduler.abandon()]
+                ids = {self._pending[number].request_id for number in numbers if number in self._pending}
+                log.exception("the model failed; requests that it ended: %s", ", ".join(sorted(ids)) or "none")
+            self._fail(numbers, reason)
+            if self._scheduler.admitted == admitted:  # no text has come since the last error: it would fail for ever
                 self._give_up(reason)
                 return
+            admitted = self._scheduler.admitted
 
     def _decode(self) -> None:
         with open_engine(self._call, max_rows=1, grows=True) as engine:

@@ -26,7 +26,7 @@ from antislop.server.bodies.fields import MAX_CHOICES, GenerationBody
 from antislop.server.bodies.messages import Chat
 from antislop.server.chunk_maker import ChunkMaker, Echo
 from antislop.server.metrics import ServerMetrics
-from antislop.server.request_errors import RequestError, refuse_busy, shorten, translate_errors
+from antislop.server.request_errors import RequestError, refuse_busy, request_id, shorten, translate_errors
 from antislop.server.running_requests import Caller, RunningRequests
 
 UNKNOWN_CONTEXT_TOKENS = 2048
@@ -156,6 +156,7 @@ class Service:
                 logit_bias=body.logit_bias,
                 alternatives=body.alternatives,
                 echo=echo,
+                request_id=request_id.get(),
             )
             for number, (prompt, length, echo) in enumerate(repeated)
         ]

@@ -221,6 +221,52 @@ def test_a_canceled_text_has_no_events_after_the_pass_that_was_running() -> None
     assert {row.number for step in steps for row, _ in step} == {other}
 
 
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_a_text_may_be_canceled_while_the_next_one_is_made_and_the_scheduler_goes_on(is_refused: bool) -> None:
+    """After each step of the first text: with it goes the last text that is written, and texts still come."""
+    alone = write_alone()
+    for after in range(1, len(alone[0])):
+        scheduler, rows = Scheduler(max_rows=2, is_open=True), {}
+        first, steps = scheduler.submit(specs()[0]), decode_in_steps(scheduler, engine_of(rows=2))
+        for _ in range(after):
+            next(steps)
+
+        def make(scheduler: Scheduler = scheduler, first: int = first) -> RowSpec | None:
+            scheduler.cancel(first)
+            return None if is_refused else specs()[1]
+
+        scheduler.submit(make)
+        last = scheduler.submit(specs()[2])
+        scheduler.close()
+        rows = {row.number: row.tokens for step in steps for row, _ in step}
+        assert rows == {last: alone[2]} if is_refused else {first + 1: alone[1], last: alone[2]}
+
+
+def test_texts_of_one_request_leave_the_last_row_to_others_and_take_turns_with_them() -> None:
+    """All texts are equally long; b and c come when a is written."""
+    scheduler, begun = Scheduler(max_rows=4, is_open=True), list[str]()
+    steps = decode_in_steps(scheduler, engine_of(rows=4))
+
+    def make(request: str) -> RowSpec:
+        begun.append(request)
+        return spec_of(MODEL, Matcher([], LETTERS), seed=1, settings=Markov(4, length=6), max_new_tokens=6)
+
+    def submit(requests: str) -> None:
+        for request in requests:
+            scheduler.submit(partial(make, request), request=request)
+
+    submit("aaaaaaa")
+    next(steps)
+    assert begun == ["a"] * 3
+    submit("bbbc")
+    next(steps)
+    assert begun == ["a"] * 3 + ["b"]
+    scheduler.close()
+    for _ in steps:
+        pass
+    assert begun[4:] == ["a", "b", "c", "a", "b", "a", "a"]
+
+
 def test_canceling_a_text_that_is_finished_or_unknown_does_nothing() -> None:
     scheduler = Scheduler(max_rows=1, is_open=True)
     first = scheduler.submit(specs()[0])
@@ -279,7 +325,7 @@ def test_texts_that_wait_are_written_after_an_error_of_the_engine() -> None:
     steps = decode_in_steps(scheduler, FailingEngine(engine_of(rows=3), at=30))
     with pytest.raises(RuntimeError, match="out of memory"):
         rows.update((row.number, row) for step in steps for row, _ in step)
-    lost = {row.number for row in scheduler.abandon()}
+    lost = {row.number for row in scheduler.abandon() if not row.is_finished}
     assert lost == {number for number, row in rows.items() if not row.is_finished}
     assert len(lost) == 3
     rows |= {row.number: row for row, _ in decode(scheduler, engine_of(rows=3))}

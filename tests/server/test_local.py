@@ -16,11 +16,14 @@ from transformers import PreTrainedModel
 
 from antislop import AntiSlop, Ban
 from antislop.caches.cache import TransformersCache
+from antislop.decoding import loop
 from antislop.decoding.ledger import Node
+from antislop.decoding.loop import StepEvents
 from antislop.decoding.row import Row, RowSpec
 from antislop.decoding.sampling import Sampling
-from antislop.decoding.sources import LogitsSource
+from antislop.decoding.sources import LogitsSource, Source
 from antislop.errors import InputError
+from antislop.hf import batching
 from antislop.matching.token_matcher import State
 from antislop.processors.settings import Settings
 from antislop.server import request_preparer
@@ -300,6 +303,50 @@ def test_a_failing_pass_ends_the_texts_that_are_written_and_no_others(
             assert tokens_of(result) == write_alone(model, request)[0]
 
 
+def test_an_error_that_meets_no_text_is_survived_once_but_not_for_ever(
+    model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def write(failures: int) -> list[Event]:
+        async with serving(model) as backend:
+            close_gaps, left = backend._scheduler.drop_canceled, iter(range(failures))
+
+            def fail() -> None:
+                if next(left, None) is not None:
+                    raise RuntimeError("a fault of the loop")
+                close_gaps()
+
+            monkeypatch.setattr(backend._scheduler, "drop_canceled", fail)
+            return await read(backend, request_of(backend))
+
+    assert tokens_of(run(write(1)))
+    with pytest.raises(BackendError, match="the model failed"):
+        run(write(2))
+
+
+def test_a_text_whose_end_was_lost_in_an_error_fails_and_the_log_names_its_request(
+    model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    release = loop._release
+
+    def fail(sources: Sequence[Source]) -> StepEvents:
+        if any(source.row.is_finished for source in sources):
+            monkeypatch.setattr(loop, "_release", release)
+            raise RuntimeError("a fault of the loop")
+        return release(sources)
+
+    async def write() -> list[Any]:
+        async with serving(model) as backend:
+            monkeypatch.setattr(loop, "_release", fail)
+            requests = [request_of(backend, n, max_new_tokens=3 + 9 * n, request_id=f"id-{n}") for n in range(2)]
+            results = await asyncio.gather(*(read(backend, r) for r in requests), return_exceptions=True)
+            return [*results, await read(backend, requests[0])]
+
+    *lost, again = run(write())
+    assert {type(result) for result in lost} == {BackendError}
+    assert tokens_of(again)
+    assert "requests that it ended: id-0, id-1" in caplog.text
+
+
 def test_a_model_that_always_fails_fails_each_text_and_hangs_none(model: PreTrainedModel) -> None:
     async def write() -> None:
         async with serving(model, batch_size=3) as backend:
@@ -308,6 +355,47 @@ def test_a_model_that_always_fails_fails_each_text_and_hangs_none(model: PreTrai
                 results = await asyncio.gather(*(read(backend, r) for r in requests), return_exceptions=True)
             assert {type(result) for result in results} == {BackendError}
             assert tokens_of(await read(backend, requests[0])), "usable again"
+
+    run(write())
+
+
+@pytest.mark.parametrize("way", ["prepared", "read in parts", "refused", "scored"])
+def test_the_only_reader_may_leave_at_any_step_while_another_request_is_prepared(
+    model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """The second request gets what it would get alone, and the backend serves others afterwards."""
+    changes: dict[str, Any] = {"prompt": [0, *range(2, 17)] * 2} if way == "read in parts" else {}
+    if way == "scored":
+        changes |= {"echo": "", "alternatives": 2, "max_new_tokens": 0}
+    monkeypatch.setattr(batching, "PART", 10)
+
+    async def write() -> None:
+        async with serving(model, batch_size=2) as backend:
+            moment = "score_prompt" if way == "scored" else "prepare"
+            prepare = getattr(backend._preparer, moment)
+            for after in range(1, 6):
+                events = backend.write(request_of(backend, max_new_tokens=400))
+                for _ in range(after):
+                    await anext(events)
+                (left,) = backend._pending
+
+                def leave(request: GenerationRequest, left: int = left, **options: Any) -> Any:
+                    backend._leave(left)
+                    if way == "refused":
+                        raise ValueError("no")
+                    return prepare(request, **options)
+
+                monkeypatch.setattr(backend._preparer, moment, leave)
+                request = request_of(backend, 2, **changes)
+                (result,) = await asyncio.gather(read(backend, request), return_exceptions=True)
+                monkeypatch.setattr(backend._preparer, moment, prepare)
+                await events.aclose()
+                await backend.check()
+                if way == "refused":
+                    assert isinstance(result, InputError)
+                else:
+                    assert not isinstance(result, BaseException)
+                    assert tokens_of(result) == (write_alone(model, request)[0] if way != "scored" else [])
 
     run(write())
 
