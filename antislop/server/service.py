@@ -64,6 +64,7 @@ class Service:
         self.response_template = backend.response_template
         self._choose_scopes = cache(partial(choose_scopes, template=self.response_template))
         self.spelled = find_spelled(self.response_template or {}, self.vocabulary.breaks)
+        self._longest_token = max(map(len, backend.tokenizer.get_vocab()))  # in characters
         self._lists = BanCache()
         self._running: dict[RunningRequests, Caller] = {}
         self._tokenizer = deepcopy(backend.tokenizer)  # a fast tokenizer may be used by one thread at a time
@@ -99,7 +100,16 @@ class Service:
             **variables,
         )
         text += chat.prefix
+        self.refuse_long(text)
         return RenderedChat(text, tokenizer(text, add_special_tokens=False)["input_ids"], unused)
+
+    def refuse_long(self, text: str) -> None:
+        """Raise `RequestError` for a prompt that is too long however it is encoded, which takes a second per MB."""
+        context = self.backend.context_length
+        if context is not None and len(text) > context * self._longest_token:
+            message = f"the prompt has {len(text):,} characters, but the model's context has {context:,} tokens in all"
+            message += ": send a shorter prompt"
+            raise RequestError(400, message, param="prompt", code="context_length_exceeded")
 
     @property
     def has_chat_template(self) -> bool:
@@ -133,7 +143,7 @@ class Service:
         chosen = self.choose_list(body)
         if len(prompts) * body.n > MAX_CHOICES:
             raise RequestError(400, f"{len(prompts)} prompts and n = {body.n} are more than {MAX_CHOICES} texts")
-        lengths = [self._measure(prompt, body.max_tokens, default_tokens) for prompt in prompts]
+        lengths = [self.measure(prompt, body.max_tokens, default_tokens) for prompt in prompts]
         if unknown := [token for token in body.logit_bias if token >= self.vocabulary_size]:
             message = f"logit_bias has the id {unknown[0]}; the model has {self.vocabulary_size:,} tokens"
             raise RequestError(400, message, param="logit_bias")
@@ -240,8 +250,8 @@ class Service:
             raise RequestError(400, message, param="ban_list")
         return body.ban_list or chosen
 
-    def _measure(self, prompt: Sequence[int], max_tokens: int | None, default: int | None) -> int:
-        """Return the number of new tokens of a prompt."""
+    def measure(self, prompt: Sequence[int], max_tokens: int | None, default: int | None) -> int:
+        """Return the number of new tokens of a prompt. Raises `RequestError` if they don't fit into the context."""
         context = self.backend.context_length
         if context is None:
             return (default or UNKNOWN_CONTEXT_TOKENS) if max_tokens is None else max_tokens

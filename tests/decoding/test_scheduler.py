@@ -221,6 +221,24 @@ def test_a_canceled_text_has_no_events_after_the_pass_that_was_running() -> None
     assert {row.number for step in steps for row, _ in step} == {other}
 
 
+def test_either_of_two_overlapping_texts_may_be_canceled_at_any_step() -> None:
+    alone = write_alone()
+    for canceled, kept in ((0, 1), (1, 0)):
+        for after in range(1, len(alone[0]) - 1):
+            scheduler, rows = Scheduler(max_rows=2, is_open=True), dict[int, list[int]]()
+            steps = decode_in_steps(scheduler, engine_of(rows=2))
+            scheduler.submit(specs()[0])
+            rows |= {row.number: row.tokens for row, _ in next(steps)}
+            scheduler.submit(specs()[1])
+            for _ in range(after):
+                rows |= {row.number: row.tokens for row, _ in next(steps)}
+            scheduler.cancel(canceled)
+            scheduler.submit(specs()[2])
+            scheduler.close()
+            rows |= {row.number: row.tokens for step in steps for row, _ in step}
+            assert rows[kept] == alone[kept] and rows[2] == alone[2]
+
+
 @pytest.mark.parametrize("is_refused", [False, True])
 def test_a_text_may_be_canceled_while_the_next_one_is_made_and_the_scheduler_goes_on(is_refused: bool) -> None:
     """After each step of the first text: with it goes the last text that is written, and texts still come."""

@@ -117,6 +117,25 @@ def test_bytes_that_are_no_body_are_refused(app: FastAPI, data: bytes, path: str
     assert answer.status_code >= 400 or path == "/api/extra/abort"
 
 
+@pytest.mark.parametrize("text", ["x" * 10**5, "a " * 600])
+def test_no_more_than_one_of_several_long_prompts_is_encoded(
+    app: FastAPI, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    """Encoding takes a second per MB, while the prompts of others wait."""
+    encoded, encode = list[str](), app.state.service.encode
+
+    async def note(text: str, **options: Any) -> Any:
+        encoded.append(text)
+        return await encode(text, **options)
+
+    monkeypatch.setattr(app.state.service, "encode", note)
+    answer = post(app, {"prompt": [text] * 5})
+    assert answer.json()["error"]["code"] == "context_length_exceeded"
+    assert len(encoded) == (text == "a " * 600)
+    chat = post(app, {"messages": [{"role": "user", "content": text}]}, "/v1/chat/completions")
+    assert chat.json()["error"]["code"] == "context_length_exceeded"
+
+
 @given(st.text("abc/%?#._-é", max_size=20), st.sampled_from(["GET", "POST", "PUT", "HEAD", "OPTIONS"]))
 def test_any_path_is_answered_or_refused(app: FastAPI, path: str, method: str) -> None:
     answer = send(app, (method, "http://server/" + path, None, {}))[0]
@@ -145,7 +164,14 @@ def too_many(count: int) -> list[str]:
         ({"max_rewinds": 1001}, "max_rewinds is 1001: Input should be less than or equal to 1000"),
         ({"max_rewinds": -1}, "max_rewinds is -1: Input should be greater than or equal to 0"),
         ({"max_tokens": 600}, "the prompt has 2 tokens and 600 new ones, but the model's context has 512 in all"),
-        ({"prompt": "a " * 600}, "send a shorter prompt"),
+        (
+            {"prompt": "a " * 600},
+            "context has 512 in all: send a shorter prompt",
+        ),
+        (
+            {"prompt": "a " * 10**6},
+            "the prompt has 2,000,000 characters, but",
+        ),
         ({"prompt": [5, 10**6]}, "the prompt contains the id 1000000"),
         ({"prompt": ["a", 5]}, "a list of either was expected"),
         ({"prompt": []}, "a text, a list of ids"),

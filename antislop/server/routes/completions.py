@@ -87,6 +87,7 @@ def _is_id(value: object) -> bool:
 
 async def _encode(service: Service, prompt: Any, body: CompletionBody) -> list[int]:
     if isinstance(prompt, str):
+        service.refuse_long(prompt)
         ids = await service.encode(prompt, special_tokens=body.add_bos_token)
     elif isinstance(prompt, list) and all(map(_is_id, prompt)):
         ids = prompt
@@ -100,4 +101,5 @@ async def _encode(service: Service, prompt: Any, body: CompletionBody) -> list[i
     if unknown := [token for token in ids if not 0 <= token < size]:
         message = f"the prompt contains the id {shorten(unknown[0])}; the model has {size:,} tokens"
         raise RequestError(400, message, param="prompt")
+    service.measure(ids, body.max_tokens, DEFAULT_TOKENS)  # before the next prompt is encoded
     return ids
