@@ -223,6 +223,7 @@ class Scheduler:
             if chosen is None or (taken[chosen.request] and taken.total() == self._max_rows - 1):
                 return None
             self._submitted.remove(chosen)
+            self._submitted.sort(key=lambda text: text.request == chosen.request)  # the others of its request go last
             return chosen
 
 

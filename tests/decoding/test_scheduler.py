@@ -282,7 +282,7 @@ def test_texts_of_one_request_leave_the_last_row_to_others_and_take_turns_with_t
     scheduler.close()
     for _ in steps:
         pass
-    assert begun[4:] == ["a", "b", "c", "a", "b", "a", "a"]
+    assert begun[4:] == ["a", "c", "b", "a", "b", "a", "a"]
 
 
 def test_canceling_a_text_that_is_finished_or_unknown_does_nothing() -> None:

@@ -169,8 +169,8 @@ def too_many(count: int) -> list[str]:
             "context has 512 in all: send a shorter prompt",
         ),
         (
-            {"prompt": "a " * 10**6},
-            "the prompt has 2,000,000 characters, but",
+            {"prompt": "a " * 10**5},
+            "the prompt has 200,000 characters, but",
         ),
         ({"prompt": [5, 10**6]}, "the prompt contains the id 1000000"),
         ({"prompt": ["a", 5]}, "a list of either was expected"),
