@@ -66,18 +66,19 @@ class Judge:
 
     def judge(self, token: int, violations: Sequence[Violation]) -> Verdict:
         """Judge the violations that `token` completes, which was drawn at the row's node."""
-        row, violations = self._row, self._raise_starts(violations)
-        latest_start = self._find_latest_start(row.node)
+        row, latest_start = self._row, self._find_latest_start(self._row.node)
+        violations = self._raise_starts(violations)
+        held = [violation for violation in violations if self._is_held(token, violation)]
         for violation in violations:
             if violation.start < row.settled:
                 raise ValueError(
                     f"the rows of the batch end together, and {violation.ban.text!r} would rewind one to token "
                     f"{violation.start}, which is settled: pass one prompt at a time"
                 )
-            if self._is_admitted(token, violation):
+            if violation not in held:
                 row.events.append(Admitted(violation))
                 continue
-            self._subtract(token, violation, violations, latest_start)
+            self._subtract(token, violation, held, latest_start)
             if self._may_try(violation, latest_start) and (target := self._find_target(violation, latest_start)):
                 target.rewinds += 1
                 part, withdrawn = self._find_part(violation), row.rewind(target.depth)
@@ -92,12 +93,6 @@ class Judge:
                 self.constraint, self.ended_by = constraint, violation if violation.ban.then else None
                 return self._end_before(violation, forces=ending == "force")
             row.events.append(Conceded(violation, constraint))
-        if self._policy.method != "token":
-            # Subtract the mass now. Otherwise a later violation below this node would be weighted by the full
-            # probability, not by what the weight let through.
-            if not self._subtract_known(token, violations, latest_start):
-                row.node.leave_unresolved(token)
-            row.node.propagate()
         return "stays"
 
     def find_choice(self, node: Node) -> Node | None:
@@ -120,21 +115,40 @@ class Judge:
         choice = self.find_choice(node)  # a ban within certain tokens leads back to the draw before them
         return self._row.max_new_tokens if choice is None else choice.depth
 
-    def _is_admitted(self, token: int, violation: Violation) -> bool:
-        """Return whether a weight lets this occurrence stay: by a coin, but without one if its mass was subtracted."""
-        row, weight = self._row, violation.ban.weight
-        if self._is_by_first_token(violation):
+    def _is_held(self, token: int, violation: Violation, *, is_drawn: bool = True) -> bool:
+        """Return whether a ban holds where it begins: always, or by the coin of its weight for that place.
+
+        is_drawn: otherwise only what stays so whenever the token is drawn counts.
+        """
+        row, policy, weight = self._row, self._policy, violation.ban.weight
+        if weight == 0:
+            return True
+        if policy.method == "exact" and policy.do_sample:
+            return row.toss(violation.start, violation.ban) >= weight
+        if not is_drawn:
+            return False
+        if policy.method == "token":
             start, first = row.node.step_from(violation.start, token)
-            return weight > 0 and start.has_resolved(_without_end(violation), token=first)
-        if row.node.has_resolved(violation, token=token):
-            return weight > 0
-        return self._policy.do_sample and weight > 0 and draw_uniform(row.spec.generator) < weight
+            return not start.has_weighed(violation.ban, token=first)
+        if policy.do_sample:  # each whole text is a trial, with coins of its own
+            return draw_uniform(row.spec.generator) >= weight
+        return not self._is_likeliest(token, violation)
 
-    def _is_by_first_token(self, violation: Violation) -> bool:
-        is_greedy = not self._policy.do_sample and violation.ban.pattern.is_repetition
-        return is_greedy or self._policy.method == "token"
+    def _is_likeliest(self, token: int, violation: Violation) -> bool:
+        """Return whether a greedy text keeps an occurrence: if its weight leaves it likelier than other first tokens."""
+        node, mass = self._row.node, violation.ban.weight
+        if not node.knows_since(violation.start, token):
+            return False
+        while True:
+            assert node.table is not None, "its tokens are known"
+            mass *= node.table.left(token) / node.mass_left()
+            if node.depth <= violation.start or node.parent is None:
+                break
+            node, token = node.parent, node.token
+        others = (share for other, share in node.list_alternatives(2) if other != token)
+        return mass >= max(others, default=0.0)
 
-    def _subtract(self, token: int, violation: Violation, violations: Sequence[Violation], latest_start: int) -> None:
+    def _subtract(self, token: int, violation: Violation, held: Sequence[Violation], latest_start: int) -> None:
         """Subtract a violation, and the violations of other likely tokens at its node.
 
         Where a probability on the way is unknown, nothing is subtracted: the text is drawn again as in plain rejection.
@@ -143,14 +157,17 @@ class Judge:
         if not node.knows_since(min(violation.start, latest_start), token):
             return
         start, first = node.step_from(violation.start, token)
-        if self._is_by_first_token(violation):
-            start.weigh(first, _without_end(violation))
-        else:
-            self._subtract_known(token, violations, latest_start)
+        if self._policy.method == "token":
+            start.weigh(first, violation.ban)
+        elif not self._policy.do_sample and violation.ban.pattern.is_repetition:
+            # From the last token, the text would change one word of each copy, and repeat the rest.
+            start.exclude(first, start=start.depth)
+        elif self._policy.method != "text" or violation.ban.weight == 0:
+            self._subtract_known(token, held, latest_start)
             if self._source.draws_others(node):
                 self._subtract_others(node, latest_start)
             node.propagate()
-        if violation.ban.weight == 0 and self._source.is_stuck(start):
+        if self._source.is_stuck(start):
             start.exclude(first, start=start.depth)
             start.propagate()
 
@@ -162,18 +179,17 @@ class Judge:
             completed = after.violations
             if len(row.tokens) == row.max_new_tokens:
                 completed = in_order((*completed, *self._matcher.finish(after)))
-            self._subtract_known(other, self._raise_starts(completed), latest_start)
+            others = self._raise_starts(completed)
+            held = [each for each in others if self._is_held(other, each, is_drawn=False)]
+            self._subtract_known(other, held, latest_start)
 
-    def _subtract_known(self, token: int, violations: Sequence[Violation], latest_start: int) -> bool:
-        """Subtract all violations that a token would complete, if all probabilities since their starts are known.
+    def _subtract_known(self, token: int, held: Sequence[Violation], latest_start: int) -> None:
+        """Subtract a token that would be rejected, if all probabilities since the first start are known.
 
-        Otherwise they are rejected, or let through by their weights, whenever the token is drawn.
+        Otherwise the token is rejected whenever it is drawn.
         """
-        node = self._row.node
-        if violations and node.knows_since(min(latest_start, violations[0].start), token):
-            node.subtract(token, violations, latest_start=latest_start)
-            return True
-        return False
+        if held and self._row.node.knows_since(start := min(latest_start, held[0].start), token):
+            self._row.node.exclude(token, start=start)
 
     def _raise_starts(self, violations: Sequence[Violation]) -> Sequence[Violation]:
         """Have bans that began before the end of a forced text lead back to that end."""
@@ -247,11 +263,6 @@ class Judge:
 
 def in_order(violations: Sequence[Violation]) -> tuple[Violation, ...]:
     return tuple(sorted(violations, key=lambda violation: violation.start))
-
-
-def _without_end(violation: Violation) -> Violation:
-    # The classic rule depends only on the start of a ban.
-    return Violation(violation.ban, violation.start, violation.start)
 
 
 def _describe_exhaustion(violation: Violation, constraint: str | None) -> str:

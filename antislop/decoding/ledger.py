@@ -14,12 +14,10 @@ further back, with the probability of the exits, without writing the tokens in b
 from __future__ import annotations
 
 import copy
-import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Protocol
 
 from antislop.matching.bans import Ban
-from antislop.matching.token_matcher import Violation
 
 
 class Table(Protocol):
@@ -50,27 +48,21 @@ class Table(Protocol):
 class Subtracted:
     """What bans have subtracted from one token of a node.
 
-    resolved: the violations that were subtracted.
-    entering: the token's mass without them; None if nothing was subtracted.
+    entering: the token's mass before what is below it was subtracted; None if nothing was.
     exits: the mass by the earlier start that it leads back to.
-    exits_below: the same from the node after the token.
-    is_unresolved: a ban was let through by its weight here, and its mass could not be subtracted.
+    weighed: the bans whose weights its mass was multiplied by, as the first-token rule does.
     """
 
-    __slots__ = ("entering", "exits", "exits_below", "is_unresolved", "resolved")
+    __slots__ = ("entering", "exits", "weighed")
 
     def __init__(self) -> None:
-        self.resolved: set[Violation] = set()
         self.entering: float | None = None
         self.exits: dict[int, float] = {}
-        self.exits_below: dict[int, float] = {}
-        self.is_unresolved = False
+        self.weighed: set[Ban] = set()
 
     def copy(self) -> Subtracted:
         other = Subtracted()
-        other.is_unresolved = self.is_unresolved
-        other.resolved, other.entering = set(self.resolved), self.entering
-        other.exits, other.exits_below = dict(self.exits), dict(self.exits_below)
+        other.entering, other.exits, other.weighed = self.entering, dict(self.exits), set(self.weighed)
         return other
 
 
@@ -98,45 +90,24 @@ class Node:
 
     # -- masses
 
-    def subtract(self, token: int, violations: Iterable[Violation], *, latest_start: int = sys.maxsize) -> None:
-        """Multiply a token's mass by the weights of the bans that it completes, each once.
-
-        The subtracted mass leads back to the ban's start, or to `latest_start` if that is before it. If that is this
-        node, it is renormalized away; otherwise it becomes an exit.
-        """
-        entry = self._open_entry(token)
-        mass = self._mass_entering(token)
-        for violation in violations:
-            if violation not in entry.resolved:
-                entry.resolved.add(violation)
-                lost = mass * (1 - violation.ban.weight)
-                mass -= lost
-                target = min(violation.start, latest_start)
-                if target < self.depth:
-                    entry.exits[target] = entry.exits.get(target, 0.0) + lost
-        entry.entering, entry.is_unresolved = mass, False
-        self._known_table.set_left(token, mass)
-        if token in self.children:
-            self.update_from(self.children[token])
-
-    def weigh(self, token: int, violation: Violation) -> None:
-        """Multiply a token's mass by a ban's weight, once, whatever follows the token: the classic rule."""
-        if not self.has_resolved(violation, token=token):
-            self._open_entry(token).resolved.add(violation)
-            table = self._known_table
-            table.set_left(token, table.left(token) * violation.ban.weight)
-
     def exclude(self, token: int, *, start: int) -> None:
-        """Remove the mass of a token and of everything below it: it leads back to `start`, or is renormalized here.
+        """Subtract the mass of a token and of everything below it: it leads back to `start`, or is renormalized here.
 
         An unknown mass stays: the token may be drawn again, and is withdrawn again.
         """
         if not self.knows(token):
             return
         entry, mass = self._open_entry(token), self._mass_entering(token)
-        entry.entering, entry.exits_below = 0.0, {}
-        entry.exits = {start: mass} if start < self.depth else {}
-        self._known_table.set_left(token, 0.0)
+        if mass > 0:  # otherwise it was excluded before
+            entry.entering, entry.exits = 0.0, {start: mass} if start < self.depth else {}
+            self._known_table.set_left(token, 0.0)
+
+    def weigh(self, token: int, ban: Ban) -> None:
+        """Multiply a token's mass by a ban's weight, once, whatever follows the token: the classic rule."""
+        if not self.has_weighed(ban, token=token):
+            self._open_entry(token).weighed.add(ban)
+            table = self._known_table
+            table.set_left(token, table.left(token) * ban.weight)
 
     def propagate(self) -> None:
         node = self
@@ -156,10 +127,10 @@ class Node:
         if not exits and total > 0 and (token not in self._subtracted or self._subtracted[token].entering is None):
             return False  # all subtracted mass leads back to the child itself
         entry, mass = self._open_entry(token), self._mass_entering(token)
+        if mass == 0:  # the token was excluded, with all that is below it
+            return False
         entry.entering = mass
-        entry.exits_below = {
-            start: mass * lost / total for start, lost in exits.items() if total and start < self.depth
-        }
+        entry.exits = {start: mass * lost / total for start, lost in exits.items() if total and start < self.depth}
         self._known_table.set_left(token, mass * left / total if total else 0.0)
         return True
 
@@ -167,9 +138,8 @@ class Node:
         """Return the mass that leads back to before this node, by the start that it leads to."""
         total: dict[int, float] = {}
         for entry in self._subtracted.values():
-            for exits in (entry.exits, entry.exits_below):
-                for start, mass in exits.items():
-                    total[start] = total.get(start, 0.0) + mass
+            for start, mass in entry.exits.items():
+                total[start] = total.get(start, 0.0) + mass
         return total
 
     def follow_exits(self, draw: Callable[[], float]) -> Node:
@@ -192,8 +162,8 @@ class Node:
     def mass_left(self) -> float:
         return 1.0 if self.table is None else self.table.mass_left()
 
-    def has_resolved(self, violation: Violation, *, token: int) -> bool:
-        return token in self._subtracted and violation in self._subtracted[token].resolved
+    def has_weighed(self, ban: Ban, *, token: int) -> bool:
+        return token in self._subtracted and ban in self._subtracted[token].weighed
 
     def is_scarce(self, floor: float, *, start: int | None = None) -> bool:
         """Report whether less than `floor` of the distribution is left, so that it may be noise.
@@ -205,27 +175,19 @@ class Node:
         return left == 0 or left + elsewhere < floor
 
     def knows(self, token: int) -> bool:
-        """Report whether the probability of a token is known, and that of staying after it."""
-        entry = self._subtracted.get(token)
-        return self.table is not None and self.table.knows(token) and not (entry and entry.is_unresolved)
-
-    def leave_unresolved(self, token: int) -> None:
-        """Note that a weight let a ban through whose mass can't be subtracted: nothing below may be subtracted here."""
-        self._open_entry(token).is_unresolved = True
+        return self.table is not None and self.table.knows(token)
 
     def knows_since(self, start: int, token: int) -> bool:
         """Report whether each probability from depth `start` on is known, up to that of `token` here.
 
         Settled tokens are left out, since nothing is subtracted from them.
         """
-        if self.table is None or not self.table.knows(token):
-            return False
         node = self
-        while node.parent is not None and node.parent.depth >= start:
-            if not node.parent.knows(node.token):
-                return False
-            node = node.parent
-        return True
+        while node.knows(token):
+            if node.parent is None or node.parent.depth < start:
+                return True
+            node, token = node.parent, node.token
+        return False
 
     def list_alternatives(self, count: int) -> tuple[tuple[int, float], ...]:
         """Return the likeliest tokens left and their shares of the remaining mass."""
@@ -242,9 +204,9 @@ class Node:
             self.propagate()
 
     def forget_masses(self) -> None:
-        """Forget what was subtracted from a distribution that the table has replaced; the bans stay resolved."""
+        """Forget what was subtracted from a distribution that the table has replaced by one over other tokens."""
         for entry in self._subtracted.values():
-            entry.entering, entry.exits, entry.exits_below = None, {}, {}
+            entry.entering, entry.exits = None, {}
 
     @property
     def _known_table(self) -> Table:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 from typing import NamedTuple, Protocol
 
 import torch
@@ -15,6 +16,7 @@ from antislop.decoding.ledger import Node, Table
 from antislop.decoding.policy import Policy
 from antislop.decoding.tables import find_dense
 from antislop.devices import send
+from antislop.matching.bans import Ban
 from antislop.matching.token_matcher import Matcher, State
 from antislop.trace.events import Event
 
@@ -169,6 +171,7 @@ class Row:
         self.state = spec.state
         self.settled = 0
         self.withdrawn_count = 0
+        self._salt = b""  # of the row's coins, once one is tossed
         self.matcher_seconds = 0.0
         self.restrict: Callable[[Tensor], Tensor] | None = None
         self.is_finished = False
@@ -295,6 +298,16 @@ class Row:
             assert table is not None, "no scores are kept of tokens that were not drawn from logits"
             self.kept.append((table.logits, table.scores))
 
+    def toss(self, start: int, ban: Ban) -> float:
+        """Return a ban's number in [0, 1) at a place, the text's first `start` tokens: the same each time it is asked.
+
+        Numbers of other places, bans and rows are independent of it, and it takes no memory.
+        """
+        if not self._salt:
+            self._salt = bytes(torch.randint(256, (16,), generator=self.spec.generator).tolist())
+        place = repr((self.tokens[:start], ban)).encode()
+        return (int.from_bytes(blake2b(place, digest_size=8, key=self._salt).digest(), "big") >> 11) / 2**53
+
     def take_draft(self, draft: Draft) -> None:
         """Have a draft read ahead, up to a token that completes a ban."""
         state, read = self.state, 0
@@ -319,6 +332,7 @@ class Row:
             "history",
             "root",
             "request",
+            "_salt",
         ):
             setattr(row, name, getattr(self, name))
         return row

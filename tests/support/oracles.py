@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from functools import cache
-from itertools import pairwise, product
+from itertools import compress, pairwise, product
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -178,26 +179,52 @@ def completed(tokens: Sequence[int], words: Words, bans: Sequence[Ban], *, is_fi
 
 
 def rejection_distribution(
-    model: Markov, words: Words, bans: Sequence[Ban], *, whole: bool = False
+    model: Markov, words: Words, bans: Sequence[Ban], *, whole: bool = False, coins: int = 2000
 ) -> dict[tuple[int, ...], float]:
-    """Draw; on a violation cut back to its start and draw again, with replacement: the chain, solved instead of run.
+    """Draw; on a violation that holds cut back to its start and draw again, with replacement: the chain, solved.
 
-    whole: cut back to nothing instead.
+    A ban of a weight holds at a place, the text before it, by a coin that is tossed once. The result is the mean over
+    all coins, or over random ones if there are too many.
+
+    whole: cut back to nothing instead, and toss the coins anew each time.
     """
     prefixes: list[tuple[int, ...]] = [()]
-    jumps: list[tuple[tuple[int, ...], tuple[int, ...], float]] = []
+    steps: list[tuple[tuple[int, ...], tuple[int, ...], float, list[tuple[tuple[int, ...], int]]]] = []
     texts: list[tuple[int, ...]] = []
     for prefix in prefixes:
         for token, mass in enumerate(model.probs(PROMPT, prefix).tolist()):
             path = (*prefix, token)
             is_final = model.ends(path)
-            for start, number in completed(path, words, bans, is_final=is_final):
-                jumps.append((prefix, path[: 0 if whole else start], mass * (1 - bans[number].weight)))
-                mass *= bans[number].weight
-            if mass > 0:
-                jumps.append((prefix, path, mass))
+            found = [(path[:start], number) for start, number in completed(path, words, bans, is_final=is_final)]
+            steps.append((prefix, path, mass, found))
+            if mass > 0 and all(bans[number].weight for _, number in found):
                 (texts if is_final else prefixes).append(path)
-    return absorb(prefixes, jumps, texts)
+    if whole:
+        kept = [prod(bans[number].weight for _, number in found) for *_, found in steps]
+        jumps = [(prefix, path, mass * share) for (prefix, path, mass, _), share in zip(steps, kept, strict=True)]
+        jumps += [(prefix, (), mass * (1 - share)) for (prefix, _, mass, _), share in zip(steps, kept, strict=True)]
+        return absorb(prefixes, jumps, texts)
+    tossed = sorted({pair for *_, found in steps for pair in found if bans[pair[1]].weight})
+    ends = dict.fromkeys(texts, 0.0)
+    for held, share in _toss([bans[number].weight for _, number in tossed], times=coins):
+        free = set(compress(tossed, (not each for each in held)))
+        jumps = [
+            (prefix, next((place for place, number in found if (place, number) not in free), path), mass)
+            for prefix, path, mass, found in steps
+        ]
+        for text, mass in absorb(prefixes, jumps, texts).items():
+            ends[text] += share * mass
+    return ends
+
+
+def _toss(weights: Sequence[float], *, times: int) -> Iterator[tuple[Sequence[bool], float]]:
+    """Yield which of some coins let their bans hold, and the probability: all cases, or `times` random ones."""
+    if 2 ** len(weights) <= times:
+        for held in product((True, False), repeat=len(weights)):
+            yield held, prod(1 - weight if is_held else weight for is_held, weight in zip(held, weights, strict=True))
+    else:
+        for numbers in np.random.default_rng(0).random((times, len(weights))):
+            yield (numbers >= weights).tolist(), 1 / times
 
 
 def conditioned_distribution(model: Markov, words: Words, bans: Sequence[Ban]) -> dict[tuple[int, ...], float]:
@@ -225,12 +252,11 @@ def absorb(
 ) -> dict[tuple[int, ...], float]:
     """The probability that a chain from the first prefix ends in each text."""
     row = {prefix: i for i, prefix in enumerate(prefixes)}
-    among = np.eye(len(prefixes))
+    among, ends = np.eye(len(prefixes)), dict.fromkeys(texts, 0.0)
     for source, target, mass in jumps:
         if target in row:
             among[row[source], row[target]] -= mass
     visits = np.linalg.solve(among.T, np.eye(len(prefixes))[0])
-    ends = dict.fromkeys(texts, 0.0)
     for source, target, mass in jumps:
         if target in ends:
             ends[target] += visits[row[source]] * mass
