@@ -25,7 +25,8 @@ class Ban:
     r"""Forbid one phrase or pattern, or make it rarer.
 
     pattern: a phrase, in which `*` is a wildcard and `\*` the character, or a pattern such as `Regex`.
-    weight: share of the pattern's probability to keep, from 0.0 (never written, unless nothing else is left) to 1.0.
+    weight: share of the pattern's probability to keep, from 0.0 (never written, unless nothing else is left) to 1.0. A
+        coin decides once for each place of a text whether the ban holds there.
     exempt: phrases within which the ban does not apply, compared as whole words of any case.
     scopes: all of these must hold where the ban applies; everywhere by default.
     from_token: index of the first generated token, from 0, in which the ban may begin.

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, strategies as st
-from scipy.stats import chi2_contingency
+from scipy.stats import binomtest, chi2_contingency
 from transformers import (
     MinPLogitsWarper,
     RepetitionPenaltyLogitsProcessor,
@@ -203,3 +203,28 @@ def test_an_exit_below_a_kept_weighted_ban_counts_the_probability_of_keeping_it(
     share = sum(count for text, count in drawn.items() if text[0] == 1) / times
     assert share == pytest.approx(with_b, abs=0.85 / times**0.5)
     assert p_value(drawn, expected) > 1e-4
+
+
+TRUNCATIONS: dict[str, list[Callable[[torch.Tensor, torch.Tensor], torch.Tensor]]] = {
+    "none": [],
+    "top-p": [TopPLogitsWarper(0.9)],
+    "min-p": [MinPLogitsWarper(0.05)],
+    "top-k": [TopKLogitsWarper(1)],
+}
+
+
+@pytest.mark.parametrize("truncation", TRUNCATIONS)
+@pytest.mark.parametrize("weight", [0.5, 0.1, 0.01])
+@pytest.mark.parametrize("probability", first_quick([0.99, 0.5, 0.9, 0.999], 1))
+def test_a_weight_is_the_share_of_its_probability_that_a_phrase_keeps(
+    probability: float, weight: float, truncation: str
+) -> None:
+    """However sure the model is of it, and whatever truncation leaves beside it.
+
+    With 4,000 texts the test sees 0.5 ± 0.03, 0.1 ± 0.02 and 0.01 ± 0.006 in 99 of 100 runs; `make test` has a quarter.
+    """
+    model = Markov(4, sharpness=0.0, length=1, processors=TRUNCATIONS[truncation])
+    model.table[0, 0] = torch.log(torch.tensor([1 - probability, probability, 0.0, 0.0]))
+    share = model.probs(PROMPT, ())[1].item()
+    drawn = draw(model, LETTERS, [anywhere("b", weight)], times=sample_size(4000))
+    assert binomtest(drawn[(1,)], drawn.total(), weight * share).pvalue > 1e-3
