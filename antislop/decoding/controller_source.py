@@ -27,7 +27,6 @@ from antislop.control.branches import (
     check_branches,
 )
 from antislop.decoding.drawing import NONE_ALLOWED, NONE_DRAWN, Draws, draw, draw_together
-from antislop.decoding.judge import in_order
 from antislop.decoding.ledger import Node
 from antislop.decoding.row import Row
 from antislop.decoding.sources import Outcome, Source, has_choice
@@ -307,7 +306,7 @@ class ControllerSource(Source):
     def _stop_here(self) -> None:
         """End the text as the controller wants, unless that completes a ban: then rewind it."""
         row = self.row
-        if violations := in_order(row.spec.matcher.finish(row.state)):
+        if violations := row.spec.matcher.finish(row.state):
             force(row.node, STOP)
             verdict = self.judge.judge(STOP, violations)
             if verdict != "stays":

@@ -15,6 +15,7 @@ from antislop.decoding.ledger import Node
 from antislop.decoding.policy import Exhausted
 from antislop.decoding.row import Row
 from antislop.decoding.tables import CertainTable, draw_uniform
+from antislop.matching.bans import Ban
 from antislop.matching.token_matcher import Violation
 from antislop.trace.events import Admitted, Conceded, Rewound
 
@@ -67,7 +68,7 @@ class Judge:
     def judge(self, token: int, violations: Sequence[Violation]) -> Verdict:
         """Judge the violations that `token` completes, which was drawn at the row's node."""
         row, latest_start = self._row, self._find_latest_start(self._row.node)
-        violations = self._raise_starts(violations)
+        violations = self._in_order(violations)
         held = [violation for violation in violations if self._is_held(token, violation)]
         for violation in violations:
             if violation.start < row.settled:
@@ -165,23 +166,24 @@ class Judge:
         elif self._policy.method != "text" or violation.ban.weight == 0:
             self._subtract_known(token, held, latest_start)
             if self._source.draws_others(node):
-                self._subtract_others(node, latest_start)
+                self._subtract_others(node, violation.ban, latest_start)
             node.propagate()
         if self._source.is_stuck(start):
             start.exclude(first, start=start.depth)
             start.propagate()
 
-    def _subtract_others(self, node: Node, latest_start: int) -> None:
+    def _subtract_others(self, node: Node, ban: Ban, latest_start: int) -> None:
+        """Subtract other likely tokens that would be rejected, except where what follows is another ban's ending."""
         row = self._row
         before = row.state.back_to(len(row.tokens) - 1)
         for other, _ in node.table.likeliest(ALSO_TRIED) if node.table else ():
             after = row.feed(before, other)
             completed = after.violations
             if len(row.tokens) == row.max_new_tokens:
-                completed = in_order((*completed, *self._matcher.finish(after)))
-            others = self._raise_starts(completed)
-            held = [each for each in others if self._is_held(other, each, is_drawn=False)]
-            self._subtract_known(other, held, latest_start)
+                completed = (*completed, *self._matcher.finish(after))
+            held = [each for each in self._in_order(completed) if self._is_held(other, each, is_drawn=False)]
+            if not any(each.ban.then and each.ban != ban for each in held):
+                self._subtract_known(other, held, latest_start)
 
     def _subtract_known(self, token: int, held: Sequence[Violation], latest_start: int) -> None:
         """Subtract a token that would be rejected, if all probabilities since the first start are known.
@@ -191,10 +193,16 @@ class Judge:
         if held and self._row.node.knows_since(start := min(latest_start, held[0].start), token):
             self._row.node.exclude(token, start=start)
 
-    def _raise_starts(self, violations: Sequence[Violation]) -> Sequence[Violation]:
-        """Have bans that began before the end of a forced text lead back to that end."""
-        floor = self._row.floor
-        return [each._replace(start=max(each.start, floor)) for each in violations] if floor else violations
+    def _in_order(self, violations: Sequence[Violation]) -> Sequence[Violation]:
+        """Return the earliest start first, and bans that begin together in the order of their list.
+
+        Bans that began before the end of a forced text lead back to that end.
+        """
+        if floor := self._row.floor:
+            violations = [each._replace(start=max(each.start, floor)) for each in violations]
+        if len(violations) > 1:
+            violations = sorted(violations, key=lambda each: (each.start, self._matcher.ranks[each.ban]))
+        return violations
 
     def _may_try(self, violation: Violation, latest_start: int) -> bool:
         """Count a try of a ban that has an ending, where it leads back to; return whether one was left."""
@@ -255,14 +263,10 @@ class Judge:
         while violations:
             first, part = violations[0], self._find_part(violations[0])
             row.events.append(Rewound(first.start, row.rewind(first.start), first, part=part))
-            violations = list(self._raise_starts(self._matcher.finish(row.state)))
+            violations = list(self._in_order(self._matcher.finish(row.state)))
 
     def _find_part(self, violation: Violation) -> str | None:
         return self._matcher.find_part(self._row.state.back_to(violation.start))
-
-
-def in_order(violations: Sequence[Violation]) -> tuple[Violation, ...]:
-    return tuple(sorted(violations, key=lambda violation: violation.start))
 
 
 def _describe_exhaustion(violation: Violation, constraint: str | None) -> str:

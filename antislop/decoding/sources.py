@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from antislop.decoding.drawing import NONE_DRAWN, Draws, draw
-from antislop.decoding.judge import Judge, Verdict, in_order
+from antislop.decoding.judge import Judge, Verdict
 from antislop.decoding.ledger import Node
 from antislop.decoding.row import NO_DRAFT, Row
 from antislop.decoding.tables import CertainTable, DenseTable, LogitsBatch, find_dense
@@ -85,7 +85,7 @@ class Source:
         row.end, self._ends_itself = None, False
         if len(row.tokens) > length:
             row.events.append(Truncated(length, row.rewind(length)))
-        if violations := in_order(row.spec.matcher.finish(row.state)):
+        if violations := row.spec.matcher.finish(row.state):
             token = row.tokens[-1]
             row.node = row.node.back_to(length - 1)
             verdict = self.judge.judge(token, violations)
@@ -141,7 +141,7 @@ class Source:
         row, matcher = self.row, self.row.spec.matcher
         violations = row.state.violations
         if is_done:
-            violations = in_order((*violations, *matcher.finish(row.state)))
+            violations = (*violations, *matcher.finish(row.state))
         if timed_out := matcher.timed_out:
             row.events.extend(TimedOut(ban) for ban in timed_out if ban not in self._timed_out)
             self._timed_out.update(timed_out)

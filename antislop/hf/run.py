@@ -258,12 +258,13 @@ class Run:
         After a row's end they belong to the pad tokens that the row is fed, as in `generate`; 0 if a row was cut.
         """
         kept = [[step[index] for step in row.kept or []] for row in self.rows]
+        empty = next((torch.zeros_like(step) for own in kept for step in own), None)  # None if no text has a token
         steps = max(map(len, kept))
         for row, own in zip(self.rows, kept, strict=True):
             is_other = self.engine.is_ragged or row.history is not None or self._excess.get(row.number)
             for logits in () if is_other else row.after_end[: steps - len(own)]:
                 own.append(row.spec.settings.process([row], [len(own)], logits) if index else logits)
-            own += [torch.zeros_like(own[0])] * (steps - len(own))
+            own += [] if empty is None else [empty] * (steps - len(own))
         return tuple(map(torch.cat, zip(*kept, strict=True)))
 
 

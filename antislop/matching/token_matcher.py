@@ -286,10 +286,14 @@ class State:
 
 
 class Matcher:
-    """The compiled bans, over the tokens of one vocabulary; those of weight 1 are left out."""
+    """The compiled bans, over the tokens of one vocabulary; those of weight 1 are left out.
+
+    ranks: the bans, with their places in the list.
+    """
 
     def __init__(self, bans: Iterable[Ban], surfaces: Surfaces) -> None:
         self._bans = [ban for ban in distinct(bans) if ban.weight < 1]
+        self.ranks = {ban: rank for rank, ban in enumerate(self._bans)}
         self._texts = TextMatcher(self._bans)
         self._is_plain = self._texts.is_plain
         self._spelled = [ban for ban in self._bans if ban.pattern.token_ids]

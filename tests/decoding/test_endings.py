@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import given, strategies as st
+from scipy.stats import binomtest
 
 from antislop.decoding.loop import decode
 from antislop.decoding.row import Draft, Row
@@ -169,3 +170,21 @@ def test_a_ban_with_an_ending_ends_by_the_other_limits_too(limits: dict[str, flo
 
 def _conceded(report: Report, text: str) -> int:
     return sum(isinstance(event, Conceded) and event.violation.ban.text == text for event in report.events)
+
+
+def test_a_token_of_another_ban_that_ends_the_text_keeps_its_probability() -> None:
+    model = Markov(4, sharpness=0.0, length=1)
+    model.table[0, 0] = torch.log(torch.tensor([0.5, 0.3, 0.2, 0.0]))
+    bans = [anywhere("a"), ending("b", "stop", tries=0)]
+    torch.manual_seed(0)
+    ended = sum(write(model, LETTERS, bans)[0][0][1] == "exhausted" for _ in range(400))
+    assert binomtest(ended, 400, 0.6).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("is_regex_first", [False, True])
+def test_of_bans_that_begin_together_the_first_of_the_list_decides_the_ending(is_regex_first: bool) -> None:
+    model = Markov(4, seed=1, length=3)
+    bans = [Ban.regex("[abc]", then="stop", tries=0), *(ending(each, "force", tries=0, force="d") for each in "abc")]
+    texts = [write(model, LETTERS, bans if is_regex_first else [*bans[1:], bans[0]], seeds=[n]) for n in range(20)]
+    assert any(report.forced for [(_, report)] in texts) != is_regex_first
+    assert any(text == ((), "exhausted") for [(text, _)] in texts) == is_regex_first

@@ -63,16 +63,24 @@ def write_naively(
     draw: draws a token after others; it may leave out the tokens that led from there into a ban.
     """
     tokens, floor, known, tries = tuple[int, ...](), 0, set[Any](), Counter[Any]()
+    free = dict[Any, bool]()  # by place and ban: whether its weight lets the ban stay there
     rejected = defaultdict[tuple[int, ...], set[int]](set)
     while not (tokens and model.ends(tokens)):
         path = (*tokens, draw(tokens, rejected[tokens]))
         for start, number in find(path):
             ban, place = bans[number], path[: max(start, floor)]
-            if coin() < ban.weight:
+            if (place, number) not in free:
+                free[place, number] = coin() < ban.weight
+            if free[place, number]:
                 continue
             is_new = (path, number) not in known
             siblings = ((*tokens, token) for token in range(model.size))
-            known |= {(other, each) for other in siblings for _, each in find(other)}
+            known |= {
+                (other, each)
+                for other in siblings
+                if not any(bans[each].then and each != number for _, each in find(other))
+                for _, each in find(other)
+            }
             rejected[place].add(path[len(place)])
             tries[place, number] += is_new
             if not (is_new and ban.then) or tries[place, number] <= ban.tries:
