@@ -136,7 +136,7 @@ class Judge:
         return not self._is_likeliest(token, violation)
 
     def _is_likeliest(self, token: int, violation: Violation) -> bool:
-        """Return whether a greedy text keeps an occurrence: if its weight leaves it likelier than other first tokens."""
+        """Return whether a greedy text keeps an occurrence, which its weight leaves likelier than other first tokens."""
         node, mass = self._row.node, violation.ban.weight
         if not node.knows_since(violation.start, token):
             return False

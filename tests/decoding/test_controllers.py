@@ -133,14 +133,12 @@ class Runs:
 
 
 @pytest.mark.parametrize("weight", [0.0, 0.2])
-@pytest.mark.parametrize("phrase", ["ba", "bba", "bb", "eb", "aebb"])
+@pytest.mark.parametrize("phrase", ["ba", "bba", "bb", "aebb"])
 @pytest.mark.parametrize("kind", ["force", "splice", "cut"])
 def test_a_ban_in_forced_tokens_rewinds_to_its_start_or_to_the_choice_before_if_it_has_none(
     kind: str, phrase: str, weight: float
 ) -> None:
     """The forced tokens are written again without asking; what is streamed by then waits for that choice."""
-    if phrase == "eb" and weight == 0:
-        pytest.skip("both choices lead to it")
     bans, controller = [Ban(phrase, edges="anywhere", weight=weight)], Runs(kind)
     model = Markov(len(LETTERS), length=5)
     matcher = Matcher(bans, LETTERS)

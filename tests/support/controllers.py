@@ -5,13 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import compress
 from typing import Any, NamedTuple
 
 import torch
 
 from antislop.control.branches import Branch, Capabilities, Controller, Splice, Step, TokenSet
 from antislop.matching.bans import Ban
-from tests.support.oracles import absorb, completed, standing
+from tests.support.oracles import absorb, completed, standing, toss
 from tests.support.toys import PROMPT, Markov, Words
 
 Path = tuple[Any, ...]
@@ -133,44 +134,52 @@ class Put(NamedTuple):
 
 
 State = tuple[tuple[Put, ...], Rest]
+Coin = tuple[tuple[int, ...], int] | None
+"""That of a place and of the ban of this number; None where nothing is left to chance."""
 
 
 def controlled_distribution(
     model: Markov, words: Words, bans: Sequence[Ban], controller: Controller
 ) -> dict[tuple[int, ...], float]:
-    """Follow the controller; on a violation cut back to its start, and go on there as before: the chain, solved.
+    """Follow the controller; on a violation that holds cut back to its start, and go on there: the chain, solved.
+
+    Weights are coins, as in `rejection_distribution`.
 
     For a controller that answers the same for the same tokens; a text that it ends itself ends in `STOP` here. A ban
     within forced tokens leads back to the choice before them. Raises `LinAlgError` if there is no distribution.
     """
     states: list[State] = [((), None)]
     seen, texts = set(states), dict[State, None]()
-    jumps: list[tuple[State, State, float]] = []
+    steps: list[tuple[State, float, list[tuple[Coin, State]]]] = []  # where each ends: by the first coin that says so
     cutting: list[Branch] = []
     for state in states:
-        first = len(jumps)
         for base, puts, is_drawn, mass in _outcomes(model, state, controller, cutting):
-            trail = base
+            trail, leads = base, list[tuple[Coin, State]]()
             for place, put in enumerate(puts):
                 trail = (*trail, put)
                 tokens = tuple(each.token for each in trail)
                 for start, number in _find_violations(tokens, words, bans, is_final=model.ends(tokens)):
                     before = start if is_drawn and place == 0 else _find_start(trail, start)
-                    jumps.append((state, (trail[:before], trail[before].rest), mass * (1 - bans[number].weight)))
-                    mass *= bans[number].weight
-                if mass == 0 or model.ends(tokens):
+                    coin = (tokens[:start], number) if bans[number].weight else None
+                    leads.append((coin, (trail[:before], trail[before].rest)))
+                if any(coin is None for coin, _ in leads) or model.ends(tokens):
                     break
-            if mass > 0:
-                jumps.append((state, (trail, None), mass))
+            if not any(coin is None for coin, _ in leads):
+                leads.append((None, (trail, None)))
                 if trail and (trail[-1].token == STOP or model.ends([each.token for each in trail])):
                     texts[trail, None] = None
-        new = dict.fromkeys(to for _, to, _ in jumps[first:] if to not in seen and to not in texts)
-        states += new
-        seen |= set(new)
+            steps.append((state, mass, leads))
+            new = dict.fromkeys(to for _, to in leads if to not in seen and to not in texts)
+            states += new
+            seen |= set(new)
+    coins = sorted({coin for *_, leads in steps for coin, _ in leads if coin is not None})
     ends: dict[tuple[int, ...], float] = {}
-    for (trail, _), share in absorb(states, jumps, list(texts)).items():
-        text = tuple(put.token for put in trail)
-        ends[text] = ends.get(text, 0.0) + share
+    for held, share in toss([bans[number].weight for _, number in coins], times=1000):
+        holding = {None, *compress(coins, held)}
+        jumps = [(state, next(to for coin, to in leads if coin in holding), mass) for state, mass, leads in steps]
+        for (trail, _), mass in absorb(states, jumps, list(texts)).items():
+            text = tuple(put.token for put in trail)
+            ends[text] = ends.get(text, 0.0) + share * mass
     return ends
 
 

@@ -206,7 +206,7 @@ def rejection_distribution(
         return absorb(prefixes, jumps, texts)
     tossed = sorted({pair for *_, found in steps for pair in found if bans[pair[1]].weight})
     ends = dict.fromkeys(texts, 0.0)
-    for held, share in _toss([bans[number].weight for _, number in tossed], times=coins):
+    for held, share in toss([bans[number].weight for _, number in tossed], times=coins):
         free = set(compress(tossed, (not each for each in held)))
         jumps = [
             (prefix, next((place for place, number in found if (place, number) not in free), path), mass)
@@ -217,7 +217,7 @@ def rejection_distribution(
     return ends
 
 
-def _toss(weights: Sequence[float], *, times: int) -> Iterator[tuple[Sequence[bool], float]]:
+def toss(weights: Sequence[float], *, times: int) -> Iterator[tuple[Sequence[bool], float]]:
     """Yield which of some coins let their bans hold, and the probability: all cases, or `times` random ones."""
     if 2 ** len(weights) <= times:
         for held in product((True, False), repeat=len(weights)):
