@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -20,6 +21,7 @@ from antislop.cli.terminal import (
     read_input_pieces,
     refuse_repeats,
     warn,
+    warn_left_out,
     write_table,
 )
 from antislop.display import describe_count, make_visible
@@ -150,7 +152,9 @@ def measure(
         lists["repeats"] = repeats()
     if scales.no_dashes:
         lists["dashes"] = dashes()
-    tallies = _tally(_read_groups(files, grouping), scale, lists)
+    left_out = Counter[str]()
+    tallies = _tally(_read_groups(files, grouping, left_out), scale, lists)
+    warn_left_out(left_out)
     if not tallies:
         raise InputError(f"there are no texts in {', '.join(files)}: pass files that contain some")
     human = load_human()
@@ -188,12 +192,18 @@ def _load_lists(paths: list[Path], *, lenient: bool) -> dict[str, BanList]:
     return {title: load_bans(path, lenient=lenient) for title, path in zip(titles, paths, strict=True)}
 
 
-def _read_groups(files: list[str], options: GroupOptions) -> Iterator[tuple[str, AnyText]]:
+def _read_groups(files: list[str], options: GroupOptions, left_out: Counter[str]) -> Iterator[tuple[str, AnyText]]:
     for file in files:
         texts = (
             iter([LongText(partial(read_input_pieces, "-"), "<stdin>")])
             if file == "-"
-            else open_texts([file], column=options.column, prompt_column=options.prompt_column, limit=options.limit)
+            else open_texts(
+                [file],
+                column=options.column,
+                prompt_column=options.prompt_column,
+                limit=options.limit,
+                left_out=left_out,
+            )
         )
         for text in texts:
             yield (file if options.by is None else _find_group(text, options.by)), text

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 from antislop.display import shorten
 from antislop.errors import InputError, first_line
 from antislop.files import parse_json
+from antislop.records.sources import to_json
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -30,6 +31,8 @@ _ROLES = {
 """The names of data sets by OpenAI's, in any case."""
 _CALLS = ("function_call", "tool_call")
 """Roles of messages of the assistant that are one call of a tool, as JSON (LLaMA-Factory, ms-swift)."""
+_CONTENTS = ("content", "value", "parts")
+"""Names of contents: OpenAI's, ShareGPT's, Gemini's."""
 _THOUGHTS = ("reasoning_content", "reasoning", "thinking")
 _TEXT_PARTS = (None, "text", "input_text", "output_text")
 """Types of parts that are text; None if it isn't named."""
@@ -54,13 +57,15 @@ def list_turns(value: Any) -> list[Any] | None:
     Raises `InputError` for a string that begins like a chat and isn't JSON.
     """
     if isinstance(value, str) and _WRITTEN_CHAT.match(value):
-        value = parse_json(value, "the chat", advice="write it as a list, or as JSON with double quotes")
+        value = _from_json(value)
+        if isinstance(value, str):
+            raise InputError("the chat is not JSON: write it as a list of messages, or as JSON with double quotes")
     elif isinstance(value, str) and value.startswith("\n\nHuman:"):
         _, *parts = _TURN.split(value)
         turns = [{"role": role, "content": text} for role, text in zip(parts[::2], parts[1::2], strict=True)]
         return turns if parts[-1].strip() else None  # else a prompt, as models without a chat template take it
     if not isinstance(value, Mapping):
-        return value if isinstance(value, list) else None
+        return list(value) if isinstance(value, list | tuple) else None
     columns = list(value.values())  # `datasets` before version 4 kept lists of objects so
     if columns and all(isinstance(column, list) and len(column) == len(columns[0]) for column in columns):
         return [dict(zip(value, row, strict=True)) for row in zip(*columns, strict=True)]
@@ -78,14 +83,12 @@ def read_messages(turns: Sequence[Any], *, template: object = None) -> list[Mess
     return [_read_message(turn, number, template) for number, turn in enumerate(turns, start=1)]
 
 
-def read_chat(value: Any, *, template: object = None) -> list[Message]:
-    """Return the messages of a chat in any form as `read_messages` does, without the replies at its end."""
-    turns = list_turns(value)
-    if turns is None:
-        raise InputError(f"a chat is a list of messages, not {type(value).__name__}: correct the record")
-    messages = read_messages(turns, template=template)
-    while messages and messages[-1]["role"] == "assistant":
-        messages.pop()
+def read_chat(turns: Sequence[Any], *, template: object = None) -> list[Message]:
+    """Return the messages of a chat as `read_messages` does, without the replies at its end, whatever these contain."""
+    count = len(turns)
+    while count and _find_role(_fields(turns[count - 1], count), count, template) in ("assistant", *_CALLS):
+        count -= 1
+    messages = read_messages(turns[:count], template=template)
     if not messages or messages[-1]["role"] == "system":
         raise InputError("the chat has no message to reply to: a message of the user is needed")
     if not join_parts(messages[-1]["content"]).strip():
@@ -93,16 +96,19 @@ def read_chat(value: Any, *, template: object = None) -> list[Message]:
     return messages
 
 
-def find_reply(turns: Sequence[Any]) -> str:
-    """Return the text of the assistant's last reply that has some; "" if there is none."""
-    fields = [_fields(turn, number) for number, turn in enumerate(turns, start=1)]
-    roles = [_find_role(turn, number) for number, turn in enumerate(fields, start=1)]
-    for turn, role in zip(reversed(fields), reversed(roles), strict=True):
-        content = turn.get("content", turn.get("value"))
-        texts = [text for part in _list_parts(content) if (text := _text_of(part)) is not None]
-        if role == "assistant" and any(map(str.strip, texts)):
-            return "\n".join(texts)
-    return ""
+def list_replies(turns: Sequence[Any]) -> list[str]:
+    """Return the texts of the assistant's replies in order, "" for one that only calls a tool."""
+    replies = []
+    for number, turn in enumerate(turns, start=1):
+        fields = _fields(turn, number)
+        if _find_role(fields, number) == "assistant":
+            content = _content_of(fields)
+            if not isinstance(content, str | list | tuple | None):
+                raise InputError(f"message {number} of the chat has the content {content!r:.40}; a text was expected")
+            text = "\n".join(text for part in _list_parts(content) if (text := _text_of(part)) is not None)
+            is_call = text.lstrip().startswith("<tool_call>") and text.rstrip().endswith("</tool_call>")
+            replies.append("" if is_call else text)
+    return replies
 
 
 def find_role(name: str) -> str | None:
@@ -132,10 +138,10 @@ def read_content(content: Any, place: str) -> str | list[Message]:
 
 def read_call(call: Any, place: str) -> Message:
     """Return a call of a tool with an object as its arguments, as templates read it. place: what messages call it."""
-    function = call.get("function", call) if isinstance(call, Mapping) else None
+    fields = call if isinstance(call, Mapping) else {}
+    function, number = fields.get("function", fields), fields.get("id")
     name = function.get("name") if isinstance(function, Mapping) else None
-    number = call.get("id") if isinstance(call, Mapping) else None
-    if not isinstance(function, Mapping) or not isinstance(name, str) or not isinstance(number, str | None):
+    if not isinstance(name, str) or not isinstance(number, str | None):
         raise InputError(f"{place} is {shorten(repr(call), 60)}; a call of a function was expected")
     arguments = function.get("arguments") or {}
     arguments = _from_json(arguments) if isinstance(arguments, str) else arguments
@@ -151,7 +157,9 @@ def read_tools(tools: Any) -> list[Any]:
     listed = (_from_json(tools) if isinstance(tools, str) and tools.strip() else tools) or []
     if not isinstance(listed, list) or not all(isinstance(tool, Mapping) or callable(tool) for tool in listed):
         raise InputError(f"tools is {shorten(repr(tools), 60)}; a list of functions, or JSON of one, was expected")
-    return [_read_tool(_drop_nulls(tool)) for tool in listed]
+    tools = [_drop_nulls(tool) for tool in listed]
+    is_bare = [isinstance(tool, dict) and "name" in tool and "function" not in tool for tool in tools]
+    return [{"type": "function", "function": tool} if bare else tool for tool, bare in zip(tools, is_bare, strict=True)]
 
 
 def read_variables(fields: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase | None) -> dict[str, Any]:
@@ -181,7 +189,7 @@ def _find_role(fields: Mapping[str, Any], number: int, template: object = None) 
     name = fields.get("role", fields.get("from"))
     if not isinstance(name, str):
         raise InputError(f"message {number} of the chat has no role: write {{'role': …, 'content': …}}")
-    role = find_role(name) or (name if name in _CALLS else None)
+    role = find_role(name) or next((call for call in _CALLS if name.strip().lower() == call), None)
     if role is None and isinstance(template, str) and (f"'{name}'" in template or f'"{name}"' in template):
         return name
     if role is None:
@@ -194,8 +202,7 @@ def _find_role(fields: Mapping[str, Any], number: int, template: object = None) 
 
 def _read_message(turn: Any, number: int, template: object) -> Message:
     fields, place = _fields(turn, number), f"message {number} of the chat"
-    role = _find_role(fields, number, template)
-    content = fields.get("content", fields.get("value"))
+    role, content = _find_role(fields, number, template), _content_of(fields)
     calls = fields.pop("tool_calls", [])
     calls = _from_json(calls) if isinstance(calls, str) else calls
     if role in _CALLS:
@@ -208,15 +215,19 @@ def _read_message(turn: Any, number: int, template: object) -> Message:
     if content is None and not calls and not fields.keys() & set(_THOUGHTS):
         raise InputError(f"{place} has no content: write {{'role': …, 'content': …}}")
     return {
-        **{name: value for name, value in fields.items() if name not in ("from", "value")},
+        **{name: value for name, value in fields.items() if name not in ("from", *_CONTENTS)},
         "role": role,
         "content": content if content is None else read_content(content, place),
         **({"tool_calls": [read_call(call, f"a call in {place}") for call in calls]} if calls else {}),
     }
 
 
+def _content_of(fields: Mapping[str, Any]) -> Any:
+    return next((fields[name] for name in _CONTENTS if name in fields), None)
+
+
 def _list_parts(content: Any) -> list[Any]:
-    return content if isinstance(content, list) else [] if content is None else [content]
+    return list(content) if isinstance(content, list | tuple) else [] if content is None else [content]
 
 
 def _text_of(part: Any) -> str | None:
@@ -225,16 +236,10 @@ def _text_of(part: Any) -> str | None:
     return text if isinstance(text, str) else None
 
 
-def _read_tool(tool: Any) -> Any:
-    if not isinstance(tool, Mapping) or "function" in tool or "name" not in tool:
-        return tool
-    return {"type": "function", "function": {name: value for name, value in tool.items() if name != "type"}}
-
-
 def _from_json(text: str) -> Any:
-    """Return the value of a JSON text, or the text itself, which the caller refuses."""
+    """Return the value of a JSON text; the text itself, which callers refuse, if it is none or nested too deep."""
     try:
-        return parse_json(text, "", advice="")
+        return to_json(parse_json(text, "", advice=""))
     except InputError:
         return text
 

@@ -169,7 +169,7 @@ def _make_prompts(
     uses: dict[str, int] = {}
     for record in records:
         record_key, text, messages, error = _find_key(record, key), "", None, record.error
-        variables: Mapping[str, Any] = {}
+        variables = writer.variables
         if error is None:
             try:
                 value = _find_prompt(record.fields, column)
@@ -244,7 +244,7 @@ class _Writer:
             if not value.strip():
                 raise InputError("the prompt is empty: write one, or leave the record out")
             if not self.is_chat:
-                return self._fill(value, fields), None, {}
+                return self._fill(value, fields), None, self.variables
             turns = [{"role": "user", "content": value}]
         messages = self._put_system(read_chat(turns, template=getattr(self.tokenizer, "chat_template", None)), fields)
         variables = {**read_variables(fields, self.tokenizer), **self.variables}

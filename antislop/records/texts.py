@@ -19,7 +19,7 @@ import regex
 
 from antislop.errors import InputError
 from antislop.files import read_text_pieces
-from antislop.records.chats import find_reply, find_role, list_turns
+from antislop.records.chats import find_role, list_replies, list_turns
 from antislop.records.sources import SourceRecord, read_records
 
 COLUMNS = ("response", "output", "completion", "text", "mes")
@@ -183,7 +183,7 @@ def _find_text(record: SourceRecord, column: str | None) -> str | None:
         try:
             turns = list_turns(value)
             if turns is not None:
-                return find_reply(turns) or None
+                return next((reply for reply in reversed(list_replies(turns)) if reply.strip()), None)
         except InputError as reason:
             raise InputError(f"{record.place}: {reason}") from reason
     if value is not None and not isinstance(value, str):
