@@ -49,7 +49,11 @@ def columns(messages: list[dict[str, Any]]) -> dict[str, list[Any]]:
 
 
 CHAT = chat("user: Hi", "assistant: Hello.")
-AREA = {"name": "area", "description": "Of a square.", "parameters": {"type": "object", "properties": {"n": {"type": "number"}}}}
+AREA = {
+    "name": "area",
+    "description": "Of a square.",
+    "parameters": {"type": "object", "properties": {"n": {"type": "number"}}},
+}
 TOOL = {"type": "function", "function": AREA}
 CALL = {"name": "area", "arguments": {"n": 5}}
 CALLING = {"id": "c1", "type": "function", "function": {"name": "area", "arguments": json.dumps(CALL["arguments"])}}
