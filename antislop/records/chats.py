@@ -75,8 +75,8 @@ def list_turns(value: Any) -> list[Any] | None:
 def read_messages(turns: Sequence[Any], *, template: object = None) -> list[Message]:
     """Return the messages of a chat with OpenAI's names and no nulls, which Arrow has for missing values.
 
-    A content of one part is a text; of several, a list of {"type": "text", "text": …}. A call has an object as its
-    arguments. Other fields are kept.
+    A content of one part is a text, of several a list of {"type": "text", "text": …}, and of none "". A call has an
+    object as its arguments. Other fields are kept.
 
     template: roles that it names are kept, too.
     """
@@ -122,7 +122,7 @@ def find_role(name: str) -> str | None:
 
 def join_parts(content: Any) -> str:
     """Return the text of a content that was read, with its parts joined by line feeds, as in vLLM."""
-    return "\n".join(part["text"] for part in content) if isinstance(content, list) else content or ""
+    return "\n".join(part["text"] for part in content) if isinstance(content, list) else str(content)
 
 
 def read_content(content: Any, place: str) -> str | list[Message]:
@@ -217,7 +217,7 @@ def _read_message(turn: Any, number: int, template: object) -> Message:
     return {
         **{name: value for name, value in fields.items() if name not in ("from", *_CONTENTS)},
         "role": role,
-        "content": content if content is None else read_content(content, place),
+        "content": read_content(content, place),
         **({"tool_calls": [read_call(call, f"a call in {place}") for call in calls]} if calls else {}),
     }
 
