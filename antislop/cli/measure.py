@@ -152,9 +152,7 @@ def measure(
         lists["repeats"] = repeats()
     if scales.no_dashes:
         lists["dashes"] = dashes()
-    left_out = Counter[str]()
-    tallies = _tally(_read_groups(files, grouping, left_out), scale, lists)
-    warn_left_out(left_out)
+    tallies = _tally(_read_groups(files, grouping), scale, lists)
     if not tallies:
         raise InputError(f"there are no texts in {', '.join(files)}: pass files that contain some")
     human = load_human()
@@ -192,7 +190,8 @@ def _load_lists(paths: list[Path], *, lenient: bool) -> dict[str, BanList]:
     return {title: load_bans(path, lenient=lenient) for title, path in zip(titles, paths, strict=True)}
 
 
-def _read_groups(files: list[str], options: GroupOptions, left_out: Counter[str]) -> Iterator[tuple[str, AnyText]]:
+def _read_groups(files: list[str], options: GroupOptions) -> Iterator[tuple[str, AnyText]]:
+    left_out = Counter[str]()
     for file in files:
         texts = (
             iter([LongText(partial(read_input_pieces, "-"), "<stdin>")])
@@ -207,6 +206,7 @@ def _read_groups(files: list[str], options: GroupOptions, left_out: Counter[str]
         )
         for text in texts:
             yield (file if options.by is None else _find_group(text, options.by)), text
+    warn_left_out(left_out)
 
 
 def _find_group(text: AnyText, by: str) -> str:
