@@ -205,7 +205,7 @@ def _read_message(turn: Any, number: int, template: object) -> Message:
     fields, place = _fields(turn, number), f"message {number} of the chat"
     role, content = _find_role(fields, number, template), _content_of(fields)
     calls = fields.pop("tool_calls", [])
-    calls = _from_json(calls) if isinstance(calls, str) else calls
+    calls = (_from_json(calls) if isinstance(calls, str) else calls) or []
     if role in _CALLS:
         role, content, read = "assistant", None, _from_json(content) if isinstance(content, str) else content
         calls = read if isinstance(read, list) else [read]

@@ -277,6 +277,8 @@ def test_variables_that_are_passed_come_before_those_of_a_record() -> None:
     record = {"messages": CHAT, "tools": [TOOL], "chat_template_kwargs": '{"enable_thinking": false}'}
     (made,) = read_prompts([record], tokenizer=make_tokenizer(), chat_template_kwargs={"enable_thinking": True})
     assert made.text == "area:<user>Hi<go>" and made.variables == {"enable_thinking": True, "tools": [TOOL]}
+    rest = {"messages": made.messages, "chat_template_kwargs": made.variables}  # as `antislop tune --auto` writes it
+    assert [again.text for again in read_prompts([rest], tokenizer=make_tokenizer())] == [made.text]
     assert check_variables({"tools": [AREA]}, make_tokenizer()) == {"tools": [TOOL]}
 
 
