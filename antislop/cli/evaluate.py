@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -23,7 +24,7 @@ from antislop.cli.options import (
     PromptOptions,
     collect_bans,
 )
-from antislop.cli.terminal import as_input_error, check_folder, console, refuse_stdin, say, warn, writing
+from antislop.cli.terminal import as_input_error, check_folder, console, refuse_stdin, say, warn, warn_left_out, writing
 from antislop.data import FOLDER
 from antislop.datasets.samples import Arm, fingerprint_bans
 from antislop.display import describe_count, list_versions
@@ -252,8 +253,10 @@ def _read_outputs(sources: Sequence[str], prompts: PromptOptions, *, model: Mode
             raise InputError(
                 f"--outputs names the arm {arm} twice: use a different name per file, and plain for texts without bans"
             )
-        texts = read_texts([path], column=prompts.column, split=prompts.split, limit=prompts.limit)
+        left_out = Counter[str]()
+        texts = read_texts([path], column=prompts.column, split=prompts.split, limit=prompts.limit, left_out=left_out)
         outputs[arm] = read_outputs(texts, arm=arm)
+        warn_left_out(left_out)
         if not outputs[arm]:
             raise InputError(f"{path}: contains no text for the arm {arm}: there is nothing to measure")
     notes = []

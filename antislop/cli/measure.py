@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -20,6 +21,7 @@ from antislop.cli.terminal import (
     read_input_pieces,
     refuse_repeats,
     warn,
+    warn_left_out,
     write_table,
 )
 from antislop.display import describe_count, make_visible
@@ -189,14 +191,22 @@ def _load_lists(paths: list[Path], *, lenient: bool) -> dict[str, BanList]:
 
 
 def _read_groups(files: list[str], options: GroupOptions) -> Iterator[tuple[str, AnyText]]:
+    left_out = Counter[str]()
     for file in files:
         texts = (
             iter([LongText(partial(read_input_pieces, "-"), "<stdin>")])
             if file == "-"
-            else open_texts([file], column=options.column, prompt_column=options.prompt_column, limit=options.limit)
+            else open_texts(
+                [file],
+                column=options.column,
+                prompt_column=options.prompt_column,
+                limit=options.limit,
+                left_out=left_out,
+            )
         )
         for text in texts:
             yield (file if options.by is None else _find_group(text, options.by)), text
+    warn_left_out(left_out)
 
 
 def _find_group(text: AnyText, by: str) -> str:

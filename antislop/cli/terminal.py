@@ -25,7 +25,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 from antislop import files
-from antislop.display import escape_json, format_csv, make_visible
+from antislop.display import describe_count, escape_json, format_csv, make_visible
 from antislop.errors import InputError, first_line
 
 _FORMATS = re.compile(
@@ -61,6 +61,12 @@ def console(*, stderr: bool = False) -> Console:
 def warn(sentence: str) -> None:
     """Write a warning or an error to standard error."""
     _write_remark(f"antislop: {make_visible(sentence)}")
+
+
+def warn_left_out(counts: Mapping[str, int], *, warn: Callable[[str], None] = warn) -> None:
+    """Say how many records of each source have no reply of the assistant, which would be their text."""
+    for source, count in counts.items():
+        warn(f"{source}: left out {describe_count(count, 'record')} without a reply of the assistant")
 
 
 def say(sentence: str) -> None:

@@ -181,5 +181,7 @@ def _open_folder(out: Path, arguments: list[str], halves: Mapping[str, list[Prom
 
 
 def _describe(prompt: Prompt) -> dict[str, Any]:
-    asked = {"prompt": prompt.text} if prompt.messages is None else {"messages": prompt.messages}
-    return {"id": prompt.key, **asked}
+    if prompt.messages is None:
+        return {"id": prompt.key, "prompt": prompt.text}
+    variables = {"chat_template_kwargs": prompt.variables} if prompt.variables else {}
+    return {"id": prompt.key, "messages": prompt.messages, **variables}
