@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -27,6 +26,7 @@ from antislop.errors import InputError
 from antislop.lists.ban_list import BanList
 from antislop.lists.bundled import dashes, loops, repeats
 from antislop.records.texts import AnyText, LongText, cut, open_texts
+from antislop.records.thoughts import drop_thoughts_of_pieces
 
 if TYPE_CHECKING:
     from antislop.metrics.definitions import Metric
@@ -191,7 +191,7 @@ def _load_lists(paths: list[Path], *, lenient: bool) -> dict[str, BanList]:
 def _read_groups(files: list[str], options: GroupOptions) -> Iterator[tuple[str, AnyText]]:
     for file in files:
         texts = (
-            iter([LongText(partial(read_input_pieces, "-"), "<stdin>")])
+            iter([LongText(lambda: drop_thoughts_of_pieces(read_input_pieces("-")), "<stdin>")])
             if file == "-"
             else open_texts([file], column=options.column, prompt_column=options.prompt_column, limit=options.limit)
         )

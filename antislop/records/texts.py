@@ -14,11 +14,10 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-import regex
-
 from antislop.errors import InputError
 from antislop.files import read_text_pieces
 from antislop.records.sources import SourceRecord, read_records
+from antislop.records.thoughts import drop_thoughts, drop_thoughts_of_pieces
 
 COLUMNS = ("response", "output", "completion", "text", "mes")
 BOOKS = (".txt", ".md")
@@ -26,15 +25,13 @@ BOOKS = (".txt", ".md")
 PROMPTS = ("key", "prompt", "prompt_id", "prompt_index")
 
 _CHATS = ("messages", "conversations")
-_REASONING = regex.compile(r"\A\s*<(think|thinking|reasoning)>.*?</\1>\s*", flags=regex.S)
-_PARTIAL = regex.compile(r"\A\s*<(?:think|thinking|reasoning)>")
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
     """A finished text.
 
-    text: without a reasoning block at its beginning.
+    text: without the model's thoughts, as `drop_thoughts` leaves them out.
     prompt: identifies its prompt; None if unknown.
     place: what messages call it: path:line in a file of lines.
     fields: all columns of its record.
@@ -83,7 +80,7 @@ def read_texts(
     prompt_column: identifies prompts; by default `key`, else `prompt`, else `prompt_id`, else `prompt_index`.
     limit: the number of texts to read from each source.
 
-    Leaves out records whose `status` is "error", empty texts, texts whose reasoning block never ends, and messages of
+    Leaves out records whose `status` is "error", empty texts, texts of thoughts that never end, and messages of
     the user and the system in chats of SillyTavern (`mes`).
 
     Raises `InputError`, with path:line, for a record that is broken or has no text column.
@@ -114,12 +111,6 @@ def list_sources(sources: Iterable[str | os.PathLike[str]]) -> Iterable[str | os
     return sources
 
 
-def drop_reasoning(text: str) -> str:
-    """Return a text without a reasoning block at its beginning; "" if the block does not end."""
-    content = _REASONING.sub("", text, count=1)
-    return "" if _PARTIAL.match(content) else content
-
-
 def _is_book(path: Path) -> bool:
     if path.is_dir():
         files = [file for file in path.rglob("*") if file.is_file() and not file.name.startswith(".")]
@@ -130,7 +121,11 @@ def _is_book(path: Path) -> bool:
 def _open_books(path: Path) -> Iterator[AnyText]:
     files = sorted(file for file in path.rglob("*") if file.is_file() and _is_book(file)) if path.is_dir() else [path]
     for file in files:
-        yield LongText(partial(read_text_pieces, file), str(file))
+        yield LongText(partial(_read_book, file), str(file))
+
+
+def _read_book(path: Path) -> Iterator[str]:
+    return drop_thoughts_of_pieces(read_text_pieces(path))
 
 
 def _read_records(source: str, column: str | None, prompt_column: str | None, split: str) -> Iterator[AnyText]:
@@ -153,7 +148,9 @@ def _make_text(record: SourceRecord, column: str | None, prompt_column: str | No
     if prompt_column is not None and prompt_column not in record.fields:
         raise InputError(f"{record.place}: no column {prompt_column!r}; there are {_name_columns(record)}")
     prompt = None if name is None else str(record.fields[name])
-    return Text(drop_reasoning(text), prompt, record.place, record.fields)
+    asked = record.fields.get("prompt")  # whose end may open the thoughts
+    answer = drop_thoughts(text, asked if isinstance(asked, str) else "")
+    return Text(answer, prompt, record.place, record.fields)
 
 
 def _find_text(record: SourceRecord, column: str | None) -> str:

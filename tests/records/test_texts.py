@@ -16,7 +16,8 @@ from pyarrow import parquet
 from antislop.errors import InputError
 from antislop.files import PIECE
 from antislop.records.prompts import read_prompts
-from antislop.records.texts import LongText, Text, cut, drop_reasoning, open_texts, read_texts
+from antislop.records.texts import LongText, Text, cut, open_texts, read_texts
+from antislop.records.thoughts import drop_thoughts
 
 ROWS = [{"prompt": "p", "response": "First."}, {"prompt": "q", "response": "Second."}]
 
@@ -156,7 +157,7 @@ def test_prompts_are_identified_by_the_first_column_that_distinguishes_them(
     ],
 )
 def test_only_a_reasoning_block_in_front_is_dropped(text: str, rest: str) -> None:
-    assert drop_reasoning(text) == rest
+    assert drop_thoughts(text) == rest
 
 
 def test_errors_name_the_line_and_say_what_to_do(tmp_path: Path) -> None:
