@@ -120,7 +120,10 @@ def tune(
     if model.model is not None and Path(model.model).resolve() == out.resolve():
         raise InputError(f"{out}: is the folder of the model that is tuned: choose another one")
     if pairs is None:
-        return run_stages(auto, out, model=model, bans=bans, tuning=run.arguments, is_dpo=loss == "dpo")
+        size = training.batch_size
+        return run_stages(
+            auto, out, model=model, bans=bans, tuning=run.arguments, batch_size=size, is_dpo=loss == "dpo"
+        )
     if not pairs.is_file():
         raise InputError(f"{pairs}: is not a file: make pairs with antislop dataset --pairs FILE")
     was_finished = not force and _import_tuning().read_result(out) is not None

@@ -32,6 +32,8 @@ MIN_PROMPTS = 4
 """Two in each half: a phrase enters the list if it comes from two prompts, and an interval needs two."""
 MIN_BANS = 3
 """With fewer tokens to reject, no share of one can be limited (`balance`), and it is avoided everywhere."""
+TOKENS_PER_ROW = 120
+"""Of the bundled model's texts: 88 rows came of 9,600 tokens, and 40 of 5,760."""
 FAILED_RECORDS, INTERRUPTED = 1, 130
 """Exit statuses. After the first, of a dataset with failed records, the next command uses the records that exist."""
 
@@ -67,9 +69,20 @@ class Stage(NamedTuple):
 
 
 def run_stages(
-    options: AutoOptions, out: Path, *, model: ModelOptions, bans: BanOptions, tuning: Sequence[str], is_dpo: bool
+    options: AutoOptions,
+    out: Path,
+    *,
+    model: ModelOptions,
+    bans: BanOptions,
+    tuning: Sequence[str],
+    batch_size: int,
+    is_dpo: bool,
 ) -> int:
-    """Run the commands that aren't done yet, and return the first exit status that isn't 0. tuning: options of tune."""
+    """Run the commands that aren't done yet, and return the first exit status that isn't 0.
+
+    tuning: options of tune.
+    batch_size: rows that training needs.
+    """
     from antislop.cli.main import app
 
     require_packages()
@@ -79,6 +92,7 @@ def run_stages(
     else:
         collect_bans(bans)  # refuses a list that can't be read
     halves = split_prompts(str(options.prompts), model)
+    _guess_rows(options, len(halves[MADE_FROM]), needed=batch_size)
     _open_folder(out, [*list_options(options), *list_options(model), *list_options(bans), *tuning], halves)
     stages = [*list_stages(options, out, model=model, bans=bans, tuning=tuning, is_dpo=is_dpo)]
     for number, (arguments, made) in enumerate(stages, start=1):
@@ -146,6 +160,18 @@ def split_prompts(source: str, model: ModelOptions) -> dict[str, list[Prompt]]:
             f"below {MIN_SAMPLE} of these, so pass {2 * MIN_SAMPLE} prompts or more"
         )
     return {MADE_FROM: usable[::2], HELD_OUT: usable[1::2]}
+
+
+def _guess_rows(options: AutoOptions, prompts: int, *, needed: int) -> None:
+    """Warn if texts to so many prompts are too short to begin enough banned phrases to train on."""
+    tokens = prompts * options.n * options.max_new_tokens
+    if tokens < needed * TOKENS_PER_ROW:
+        warn(
+            f"{describe_count(prompts, 'prompt')} to make pairs of, --n {options.n} and --max-new-tokens "
+            f"{options.max_new_tokens} give {tokens:,} tokens at most, and so about "
+            f"{describe_count(tokens // TOKENS_PER_ROW, 'row')} of the {needed:,} that one step of the training needs: "
+            "raise them, or lower --batch-size"
+        )
 
 
 def _check_bans(path: Path) -> None:
