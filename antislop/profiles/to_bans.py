@@ -85,8 +85,11 @@ def choose_bans(profile: Profile, choice: Choice, *, source: str | None = None) 
         choice = replace(choice, min_prompts=choose_min_prompts(profile.texts))
     chosen, left_out = _choose(profile, choice, frequencies)
     if not chosen:
-        kept = ((option, len(_choose(profile, weaker, frequencies)[0])) for option, weaker in _relax(choice))
-        advice = next((f"{option} would keep {count:,}" for option, count in kept if count), "profile more texts")
+        kept: dict[str, str] = {}
+        for name, value, weaker in _relax(choice):
+            if name not in kept and (count := len(_choose(profile, weaker, frequencies)[0])):
+                kept[name] = f"{name} {value} would keep {count:,}"
+        advice = ", ".join(kept.values()) or "profile more texts"
         raise BanError(f"none of {len(profile.entries):,} entries is left ({_list(left_out)}): {advice}")
     return Chosen(BanList(chosen, source=source), +left_out)
 
@@ -113,17 +116,18 @@ def _choose(profile: Profile, choice: Choice, frequencies: Mapping[str, float]) 
     return chosen, left_out
 
 
-def _relax(choice: Choice) -> Iterator[tuple[str, Choice]]:
-    """Yield choices of which one condition is weaker, each with its option."""
-    ratio = choice.min_ratio / 2
-    while ratio > 1:  # below, an entry is as frequent in human writing
-        yield f"--min-ratio {ratio:g}", replace(choice, min_ratio=ratio)
-        ratio /= 2
-    for prompts in range((choice.min_prompts or 1) - 1, 0, -1):
-        yield f"--min-prompts {prompts}", replace(choice, min_prompts=prompts)
-    yield "--names all", replace(choice, names="all")
-    yield "no --max-zipf", replace(choice, max_zipf=None)
-    yield f"--kinds {','.join(get_args(Kind))}", replace(choice, kinds=get_args(Kind))
+def _relax(choice: Choice) -> Iterator[tuple[str, str, Choice]]:
+    """Yield choices of which one condition is weaker, with the option for it and its value."""
+    ratio, prompts = choice.min_ratio, choice.min_prompts or 1
+    while (ratio := float(f"{ratio / 2:.2g}")) > 1:  # below, an entry is as frequent in human writing
+        yield "--min-ratio", f"{ratio:g}", replace(choice, min_ratio=ratio)
+    while (prompts := prompts // 2) > 0:
+        yield "--min-prompts", str(prompts), replace(choice, min_prompts=prompts)
+    if choice.names != "all":
+        yield "--names", "all", replace(choice, names="all")
+    if choice.max_zipf is not None:
+        yield "--max-zipf", "8", replace(choice, max_zipf=8.0)  # no word has as much
+    yield "--kinds", ",".join(get_args(Kind)), replace(choice, kinds=get_args(Kind))
 
 
 def _list(left_out: Counter[str]) -> str:
