@@ -145,13 +145,7 @@ def measure(
     refuse_repeats(files)
     intervals.check()
     scale = _read_scale(scales.words, scales.trigrams)
-    lists = _load_lists(scales.bans or [], lenient=scales.lenient)
-    if scales.loops:
-        lists["loops"] = loops()
-    if scales.repeats:
-        lists["repeats"] = repeats()
-    if scales.no_dashes:
-        lists["dashes"] = dashes()
+    lists = _load_lists(scales)
     left_out, arms = LeftOut(), dict[str, set[str]]()
     tallies = _tally(_read_groups(files, grouping, left_out, arms), scale, lists)
     warn_left_out(left_out)
@@ -190,11 +184,19 @@ def _read_scale(words: Path | None, trigrams: Path | None) -> Scale:
     return Scale.read(words, trigrams)
 
 
-def _load_lists(paths: list[Path], *, lenient: bool) -> dict[str, BanList]:
+def _load_lists(scales: ScaleOptions) -> dict[str, BanList]:
     """Return the lists by the titles of their metrics, which are unique."""
+    paths = scales.bans or []
     names = [path.name for path in paths]
     titles = [f"bans of {path if names.count(path.name) > 1 else path.name}" for path in paths]
-    return {title: load_bans(path, lenient=lenient) for title, path in zip(titles, paths, strict=True)}
+    lists = {title: load_bans(path, lenient=scales.lenient) for title, path in zip(titles, paths, strict=True)}
+    if scales.loops:
+        lists["loops"] = loops()
+    if scales.repeats:
+        lists["repeats"] = repeats()
+    if scales.no_dashes:
+        lists["dashes"] = dashes()
+    return lists
 
 
 def _read_groups(

@@ -120,10 +120,7 @@ def tune(
     if model.model is not None and Path(model.model).resolve() == out.resolve():
         raise InputError(f"{out}: is the folder of the model that is tuned: choose another one")
     if pairs is None:
-        size = training.batch_size
-        return run_stages(
-            auto, out, model=model, bans=bans, tuning=run.arguments, batch_size=size, is_dpo=loss == "dpo"
-        )
+        return run.start_from_prompts(auto, out)
     if not pairs.is_file():
         raise InputError(f"{pairs}: is not a file: make pairs with antislop dataset --pairs FILE")
     was_finished = not force and _import_tuning().read_result(out) is not None
@@ -192,6 +189,18 @@ class _Run:
             **asdict(self.dpo),
         )
         return spec
+
+    def start_from_prompts(self, auto: AutoOptions, out: Path) -> int:
+        """Run all commands from prompts to a report, and return the exit status."""
+        return run_stages(
+            auto,
+            out,
+            model=self.model,
+            bans=self.bans,
+            tuning=self.arguments,
+            batch_size=self.training.batch_size,
+            is_dpo=self.loss == "dpo",
+        )
 
     def tune(self, pairs: Path, out: Path, *, force: bool) -> TuneResult | None:
         """Train on pairs; None if the user stopped it."""

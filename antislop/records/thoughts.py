@@ -25,9 +25,9 @@ _LINE = r"^[ \t]*"
 _MARKS = {f"kind{number}": marks for number, marks in enumerate(SPANS["think"].items())}
 _STARTS = {kind: _write(start.strip()) for kind, (start, _) in _MARKS.items()}
 _ENDS = {kind: regex.compile("|".join(map(_write, ends))) for kind, (_, ends) in _MARKS.items()}
-# Special tokens stand in no sentence; tags do, and open thoughts at the beginning of a line or after another tag.
+# Special tokens stand in no sentence; tags do, unless a line, a tag or a sentence ends before them.
 _OPENING = "|".join(
-    rf"{'' if marks[0].startswith(('<|', '◁')) else f'(?<={_LINE}|>)'}(?P<{kind}>{_STARTS[kind]})"
+    rf"{'' if marks[0].startswith(('<|', '◁')) else f'(?<={_LINE}|[>.!?…])'}(?P<{kind}>{_STARTS[kind]})"
     for kind, marks in _MARKS.items()
 )
 _CLOSING = tuple(end for _, ends in _MARKS.values() for end in ends if regex.search("(?i)think|thought|reason", end))

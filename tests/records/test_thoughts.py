@@ -51,7 +51,8 @@ DELIMITED = {
     "Hunyuan": "<think>\nHm\n</think>\n<answer>\nA cat.\n</answer>",
     "Gemma 4 that did not think": "<|channel>thought\n<channel|>A cat.",
     "open-webui": '<details type="reasoning" done="true">\n<summary>Thought</summary>\n> Hm\n</details>\nA cat.',
-    "thoughts between two answers": "A cat.\n<think>\nHm\n</think>",
+    "thoughts after an answer": "A cat.\n<think>\nHm\n</think>",
+    "thoughts right after an answer": "<think>Hm.</think>A cat.<think>Hm.</think>",
 }
 
 
