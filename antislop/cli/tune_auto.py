@@ -68,21 +68,16 @@ class Stage(NamedTuple):
     made: Path | None = None
 
 
-def run_stages(
-    options: AutoOptions,
-    out: Path,
-    *,
-    model: ModelOptions,
-    bans: BanOptions,
-    tuning: Sequence[str],
-    batch_size: int,
-    is_dpo: bool,
-) -> int:
-    """Run the commands that aren't done yet, and return the first exit status that isn't 0.
+class TuningStage(NamedTuple):
+    """The options of the training. batch_size: the rows that it needs."""
 
-    tuning: options of tune.
-    batch_size: rows that training needs.
-    """
+    arguments: Sequence[str]
+    batch_size: int
+    is_dpo: bool
+
+
+def run_stages(options: AutoOptions, out: Path, *, model: ModelOptions, bans: BanOptions, tuning: TuningStage) -> int:
+    """Run the commands that aren't done yet, and return the first exit status that isn't 0."""
     from antislop.cli.main import app
 
     require_packages()
@@ -92,9 +87,9 @@ def run_stages(
     else:
         collect_bans(bans)  # refuses a list that can't be read
     halves = split_prompts(str(options.prompts), model)
-    _guess_rows(options, len(halves[MADE_FROM]), needed=batch_size)
-    _open_folder(out, [*list_options(options), *list_options(model), *list_options(bans), *tuning], halves)
-    stages = [*list_stages(options, out, model=model, bans=bans, tuning=tuning, is_dpo=is_dpo)]
+    _guess_rows(options, len(halves[MADE_FROM]), needed=tuning.batch_size)
+    _open_folder(out, [*list_options(options), *list_options(model), *list_options(bans), *tuning.arguments], halves)
+    stages = [*list_stages(options, out, model=model, bans=bans, tuning=tuning)]
     for number, (arguments, made) in enumerate(stages, start=1):
         line = [str(argument) for argument in arguments]
         is_done = made is not None and made.exists()
@@ -114,7 +109,7 @@ def _makes_list(bans: BanOptions) -> bool:
 
 
 def list_stages(
-    options: AutoOptions, out: Path, *, model: ModelOptions, bans: BanOptions, tuning: Sequence[str], is_dpo: bool
+    options: AutoOptions, out: Path, *, model: ModelOptions, bans: BanOptions, tuning: TuningStage
 ) -> Iterator[Stage]:
     """Yield the commands in order. Without options for bans, the first three make a list from the model's own texts."""
     base, texts = list_options(model), ["--n", options.n, "--max-new-tokens", options.max_new_tokens]
@@ -125,9 +120,9 @@ def list_stages(
         yield Stage(["profile", out / "plain.jsonl", "-o", out / "profile.json"], out / "profile.json")
         yield Stage(["bans-from", out / "profile.json", "-o", out / BANS], out / BANS)
         banned += ["--bans", str(out / BANS)]
-    pairs = ["--pairs", str(out / "pairs.jsonl"), *([] if is_dpo else ["--pairs-format", "tokens"])]
+    pairs = ["--pairs", str(out / "pairs.jsonl"), *([] if tuning.is_dpo else ["--pairs-format", "tokens"])]
     yield Stage(["dataset", made_from, "-o", out / "banned.jsonl", *pairs, *banned, *texts, *base])
-    yield Stage(["tune", out / "pairs.jsonl", "-o", tuned, *tuning, *banned, *base], tuned / "README.md")
+    yield Stage(["tune", out / "pairs.jsonl", "-o", tuned, *tuning.arguments, *banned, *base], tuned / "README.md")
     # The bundled model is computed in float32, and a folder as its checkpoint says.
     dtype = ["--dtype", "float32"] if model.model is None and model.dtype == "auto" else []
     after = [*list_options(replace(model, model=str(tuned))), *dtype]

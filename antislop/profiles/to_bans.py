@@ -86,9 +86,10 @@ def choose_bans(profile: Profile, choice: Choice, *, source: str | None = None) 
     chosen, left_out = _choose(profile, choice, frequencies)
     if not chosen:
         kept: dict[str, str] = {}
-        for name, value, weaker in _relax(choice):
+        for option, weaker in _relax(choice):
+            name = option.split()[0]
             if name not in kept and (count := len(_choose(profile, weaker, frequencies)[0])):
-                kept[name] = f"{name} {value} would keep {count:,}"
+                kept[name] = f"{option} would keep {count:,}"
         advice = ", ".join(kept.values()) or "profile more texts"
         raise BanError(f"none of {len(profile.entries):,} entries is left ({_list(left_out)}): {advice}")
     return Chosen(BanList(chosen, source=source), +left_out)
@@ -116,18 +117,13 @@ def _choose(profile: Profile, choice: Choice, frequencies: Mapping[str, float]) 
     return chosen, left_out
 
 
-def _relax(choice: Choice) -> Iterator[tuple[str, str, Choice]]:
-    """Yield choices of which one condition is weaker, with the option for it and its value."""
+def _relax(choice: Choice) -> Iterator[tuple[str, Choice]]:
+    """Yield weaker conditions, with their options: those that little text does not meet."""
     ratio, prompts = choice.min_ratio, choice.min_prompts or 1
     while (ratio := float(f"{ratio / 2:.2g}")) > 1:  # below, an entry is as frequent in human writing
-        yield "--min-ratio", f"{ratio:g}", replace(choice, min_ratio=ratio)
-    while (prompts := prompts // 2) > 0:
-        yield "--min-prompts", str(prompts), replace(choice, min_prompts=prompts)
-    if choice.names != "all":
-        yield "--names", "all", replace(choice, names="all")
-    if choice.max_zipf is not None:
-        yield "--max-zipf", "8", replace(choice, max_zipf=8.0)  # no word has as much
-    yield "--kinds", ",".join(get_args(Kind)), replace(choice, kinds=get_args(Kind))
+        yield f"--min-ratio {ratio:g}", replace(choice, min_ratio=ratio)
+    while prompts := prompts // 2:
+        yield f"--min-prompts {prompts}", replace(choice, min_prompts=prompts)
 
 
 def _list(left_out: Counter[str]) -> str:
@@ -142,7 +138,7 @@ def _refuse(entry: Entry, choice: Choice, frequencies: Mapping[str, float]) -> s
     if entry.prompts < (choice.min_prompts or 0):
         return f"from fewer than --min-prompts {choice.min_prompts}"
     if _is_wrong_name(entry, choice.names):
-        return "names" if entry.is_name else "no names"
+        return f"{'names' if entry.is_name else 'no names'} by --names {choice.names}"
     if entry.kind == "word" and entry.text.endswith("'s"):
         return "possessives"
     if entry.kind == "word" and choice.max_zipf is not None and find_zipf(entry.text, frequencies) >= choice.max_zipf:
