@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from inspect import signature
+from itertools import pairwise
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -75,8 +76,8 @@ def list_turns(value: Any) -> list[Any] | None:
 def read_messages(turns: Sequence[Any], *, template: object = None) -> list[Message]:
     """Return the messages of a chat with OpenAI's names and no nulls, which Arrow has for missing values.
 
-    A content of one part is a text; of several, a list of {"type": "text", "text": …}. A call has an object as its
-    arguments. Other fields are kept.
+    A content of one part is a text, of several a list of {"type": "text", "text": …}, and of none "". A call has an
+    object as its arguments. Other fields are kept.
 
     template: roles that it names are kept, too.
     """
@@ -122,7 +123,7 @@ def find_role(name: str) -> str | None:
 
 def join_parts(content: Any) -> str:
     """Return the text of a content that was read, with its parts joined by line feeds, as in vLLM."""
-    return "\n".join(part["text"] for part in content) if isinstance(content, list) else content or ""
+    return "\n".join(part["text"] for part in content) if isinstance(content, list) else str(content)
 
 
 def read_content(content: Any, place: str) -> str | list[Message]:
@@ -217,7 +218,7 @@ def _read_message(turn: Any, number: int, template: object) -> Message:
     return {
         **{name: value for name, value in fields.items() if name not in ("from", *_CONTENTS)},
         "role": role,
-        "content": content if content is None else read_content(content, place),
+        "content": read_content(content, place),
         **({"tool_calls": [read_call(call, f"a call in {place}") for call in calls]} if calls else {}),
     }
 
@@ -285,25 +286,48 @@ def render_chat(
 def apply_template(messages: Sequence[Mapping[str, Any]], tokenizer: PreTrainedTokenizerBase, **options: Any) -> str:
     """Return the text of a chat by the tokenizer's template. Raises the errors of templates.
 
-    A content in parts stays so if the template reads parts; else their texts are joined by line feeds, as in vLLM.
+    A content in parts stays so if the template reads parts; else their texts are joined by line feeds, as in vLLM. A
+    text becomes a part if the template reads nothing else.
 
     options: of `apply_chat_template`.
     """
-    divided = [number for number, message in enumerate(messages) if isinstance(message.get("content"), list)]
-    if divided:
-        parts = {number: [f"<{number}.1>", f"<{number}.2>"] for number in divided}
-        probe = list(messages)
-        for number, texts in parts.items():
-            probe[number] = {**messages[number], "content": [{"type": "text", "text": text} for text in texts]}
-        shown = _try_template(probe, tokenizer, **options) or ""
-        messages = list(messages)
-        for number, (first, second) in parts.items():
-            _, is_first_shown, rest = shown.partition(first)
-            between, is_second_shown, _ = rest.partition(second)
-            # A template that expects a text writes the list as Python does: its keys are between the two texts.
-            if not (is_first_shown and is_second_shown) or "text" in between:
-                messages[number] = {**messages[number], "content": join_parts(messages[number]["content"])}
-    return str(tokenizer.apply_chat_template(messages, tokenize=False, **options))
+    contents = [message.get("content") for message in messages]
+    if divided := [number for number, content in enumerate(contents) if isinstance(content, list)]:
+        joined = set(divided) - _find_read_parts(messages, divided, tokenizer, options)
+        contents = [join_parts(content) if number in joined else content for number, content in enumerate(contents)]
+        messages = [{**message, "content": content} for message, content in zip(messages, contents, strict=True)]
+    text = str(tokenizer.apply_chat_template(list(messages), tokenize=False, **options))
+    if not contents or not isinstance(contents[-1], str) or contents[-1].strip() in text:
+        return text
+    whole = [number for number, content in enumerate(contents) if isinstance(content, str)]
+    read = _find_read_parts(messages, whole, tokenizer, options)
+    chat = [
+        {**message, "content": [{"type": "text", "text": contents[number]}]} if number in read else message
+        for number, message in enumerate(messages)
+    ]
+    return str(tokenizer.apply_chat_template(chat, tokenize=False, **options))
+
+
+def _find_read_parts(
+    messages: Sequence[Mapping[str, Any]],
+    numbers: Sequence[int],
+    tokenizer: PreTrainedTokenizerBase,
+    options: Mapping[str, Any],
+) -> set[int]:
+    """Return those of some messages whose content the template would read part by part."""
+    probe = list(messages)
+    for number in numbers:
+        parts = [{"type": "text", "text": mark} for mark in (f"<{number}>", f"</{number}>")]
+        probe[number] = {**messages[number], "content": parts}
+    shown = _try_template(probe, tokenizer, **options) or ""
+    read = set()
+    for first, second in pairwise(re.finditer(r"<(/?)(\d{1,9})>", shown)):
+        # A template that expects a text writes the list as Python or JSON does, with its keys between the two texts.
+        if (first[1], second[1], second[2]) == ("", "/", first[2]) and "text" not in shown[
+            first.end() : second.start()
+        ]:
+            read.add(int(first[2]))
+    return read & set(numbers)
 
 
 def _try_template(

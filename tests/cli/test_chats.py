@@ -33,7 +33,7 @@ LEFT_OUT = "chats.jsonl: left out 1 record without a reply of the assistant"
     "command",
     [
         "measure chats.jsonl columns.jsonl --bans list.txt --resamples 0",
-        "profile chats.jsonl -o profile.json --baseline columns.jsonl --min-prompts 1 --min-count 1",
+        "profile chats.jsonl -o profile.json --baseline columns.jsonl --memory 1 --min-prompts 1 --min-count 1",
         "eval --outputs plain=chats.jsonl --outputs banned=columns.jsonl --bans list.txt -o report",
     ],
 )

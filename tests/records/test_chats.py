@@ -342,6 +342,14 @@ def test_parts_are_joined_by_line_feeds_where_the_template_does_not_read_them(te
     assert render_chat(read_chat(messages), make_tokenizer(template)) == text
 
 
+def test_a_text_is_a_part_where_the_template_reads_nothing_else() -> None:
+    parts = "{% for m in messages %}<{{ m.role }}>{% for p in m.content if p.type == 'text' %}{{ p.text }}{% endfor %}"
+    (made,) = read_prompts([{"messages": CHAT}], tokenizer=make_tokenizer(parts + "{% endfor %}"))
+    assert made.text == "<user>Hi" and made.messages == CHAT[:1]
+    plain = make_tokenizer("{% for m in messages %}<{{ m.role }}>{{ m.content | replace('Hi', 'Ho') }}{% endfor %}")
+    assert render_chat(CHAT[:1], plain) == "<user>Ho"
+
+
 def test_a_role_is_known_by_its_usual_names_or_because_the_template_names_it() -> None:
     names = "Human USER prompter | gpt BOT ChatGPT Assistant model | Developer | Observation ipython"
     roles = [{find_role(name) for name in group.split()} for group in names.split("|")]

@@ -557,7 +557,7 @@ def test_other_fields_of_a_message_stay_and_nulls_are_dropped() -> None:
         USER,
         {
             "role": "assistant",
-            "content": None,
+            "content": "",
             "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": {}}}],
         },
         {
