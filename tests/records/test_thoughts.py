@@ -36,6 +36,7 @@ def test_the_table_has_the_delimiters_of_response_templates(template: dict[str, 
 
 DELIMITED = {
     "tags in capitals": "<THINK>Hm.</THINK>A cat.",
+    "a tag with an attribute": '<think duration="3">Hm.</think>A cat.',
     "a closing tag on its line": "Okay, a cat.\n\n```\nx\n```\n</think>\n\nA cat.",
     "a closing tag after a sentence": "Okay, a cat.</think>A cat.",
     "a closing tag of Magistral": "Okay, a cat.[/THINK]A cat.",
@@ -44,6 +45,7 @@ DELIMITED = {
     "gpt-oss": "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>A cat.<|return|>",
     "gpt-oss without special tokens": "analysisWe need a cat.assistantfinalA cat.",
     "gpt-oss without thoughts": "<|channel|>final<|message|>A cat.",
+    "gpt-oss, cut off": "<|channel|>commentary<|message|>A cat.<|end|><|start|>assistant<|channel|>analysis<|message|>So",
     "Kimi K3": "<|open|>think<|sep|>Hm<|close|>think<|sep|><|open|>response<|sep|>A cat.<|close|>response<|sep|>",
     "Solar Open": "<|think|>Hm<|end|><|begin|>assistant<|content|>A cat.",
     "Muse Glimmer": " to=self<|message|>Hm<|eom|><|start|>assistant to=user<|message|>A cat.<|eot|>",
