@@ -45,7 +45,7 @@ DELIMITED = {
     "gpt-oss": "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>A cat.<|return|>",
     "gpt-oss without special tokens": "analysisWe need a cat.assistantfinalA cat.",
     "gpt-oss without thoughts": "<|channel|>final<|message|>A cat.",
-    "gpt-oss, cut off": "<|channel|>commentary<|message|>A cat.<|end|><|start|>assistant<|channel|>analysis<|message|>So",
+    "gpt-oss, cut off": "<|channel|>final<|message|>A cat.<|end|><|start|>assistant<|channel|>analysis<|message|>So",
     "Kimi K3": "<|open|>think<|sep|>Hm<|close|>think<|sep|><|open|>response<|sep|>A cat.<|close|>response<|sep|>",
     "Solar Open": "<|think|>Hm<|end|><|begin|>assistant<|content|>A cat.",
     "Muse Glimmer": " to=self<|message|>Hm<|eom|><|start|>assistant to=user<|message|>A cat.<|eot|>",
