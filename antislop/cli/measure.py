@@ -146,9 +146,7 @@ def measure(
     intervals.check()
     scale = _read_scale(scales.words, scales.trigrams)
     lists = _load_lists(scales)
-    left_out, arms = LeftOut(), dict[str, set[str]]()
-    tallies = _tally(_read_groups(files, grouping, left_out, arms), scale, lists)
-    warn_left_out(left_out)
+    tallies = _tally(_read_groups(files, grouping, scale), scale, lists)
     if not tallies:
         raise InputError(f"there are no texts in {', '.join(files)}: pass files that contain some")
     human = load_human()
@@ -165,7 +163,6 @@ def measure(
             "groups": [_describe_group(group) for group in groups],
         },
     )
-    _note_bans(arms, scale, is_by_arm=grouping.by == "arm")
     _note(groups, {**_name_scales(scales), **{name: name for name in lists}})
     return 0
 
@@ -199,10 +196,9 @@ def _load_lists(scales: ScaleOptions) -> dict[str, BanList]:
     return lists
 
 
-def _read_groups(
-    files: list[str], options: GroupOptions, left_out: LeftOut, arms: dict[str, set[str]]
-) -> Iterator[tuple[str, AnyText]]:
-    """Yield the texts with their groups. arms: gets those of each file of `antislop dataset`."""
+def _read_groups(files: list[str], options: GroupOptions, scale: Scale) -> Iterator[tuple[str, AnyText]]:
+    """Yield the texts with their groups, and at the end, say what was left out and which texts bans have changed."""
+    left_out, arms = LeftOut(), dict[str, set[str]]()
     for file in files:
         texts = (
             iter([LongText(lambda: drop_thoughts_of_pieces(read_input_pieces("-")), "<stdin>")])
@@ -219,6 +215,8 @@ def _read_groups(
             if isinstance(arm := text.fields.get("arm"), str):
                 arms.setdefault(file, set()).add(arm)
             yield (file if options.by is None else _find_group(text, options.by)), text
+    warn_left_out(left_out)
+    _note_bans(arms, scale, is_by_arm=options.by == "arm")
 
 
 def _find_group(text: AnyText, by: str) -> str:

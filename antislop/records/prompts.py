@@ -77,8 +77,7 @@ def read_prompts(
     source: the path of a file (.jsonl, .ndjson, .json, .csv, .tsv, .txt with a prompt on each line, these also as .gz;
         .parquet) or a folder of them; a data set of the hub, owner/name or owner/name:configuration; or records.
     column: of the prompts, texts or chats; by default `prompt`, else `messages`, `conversations` or `conversation`,
-        else the only column with text. Beside a chat, the columns `system` (or `system_prompt`), `tools` and
-        `chat_template_kwargs` are rendered with it.
+        else the only column with text. A chat is rendered with its columns `system`, `tools`, `chat_template_kwargs`.
     key: column that identifies records; by default the keys of a JSON object of records, else `id`, `prompt_id` or
         `key`. Records without a key are identified by their text.
     split: of a data set of the hub or a folder.
@@ -88,7 +87,7 @@ def read_prompts(
     chat: turn plain prompts into chats, as messages of a user.
     limit: number of records to read, broken ones included.
     tokenizer: its chat template turns chats into texts.
-    chat_template_kwargs: variables of that template, such as enable_thinking; they come before those of a record.
+    chat_template_kwargs: variables of that template, such as enable_thinking, above those of a record.
 
     Replies at the end of a chat are left out. Raises `InputError` if there is no prompt at all; later, a broken or
     empty record is a `Prompt` with an error.
