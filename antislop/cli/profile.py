@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,7 +34,7 @@ from antislop.data import FOLDER
 from antislop.display import describe_count
 from antislop.errors import DISTRIBUTION, InputError
 from antislop.files import read_bytes, replace_text
-from antislop.records.texts import AnyText, Half, find_half, open_texts
+from antislop.records.texts import AnyText, Half, LeftOut, find_half, open_texts
 
 if TYPE_CHECKING:
     from antislop.profiles.changes import Change
@@ -223,7 +222,7 @@ class _Reader:
         options, warn_once = self.options, cache(warn)  # texts are read several times
 
         def read() -> Iterator[AnyText]:
-            left_out = Counter[str]()
+            left_out = LeftOut()
             texts = open_texts(names, column=options.column, prompt_column=options.prompt_column, left_out=left_out)
             yield from (text for text in texts if options.half is None or find_half(text) == options.half)
             warn_left_out(left_out, warn=warn_once)

@@ -63,10 +63,10 @@ def warn(sentence: str) -> None:
     _write_remark(f"antislop: {make_visible(sentence)}")
 
 
-def warn_left_out(counts: Mapping[str, int], *, warn: Callable[[str], None] = warn) -> None:
-    """Say how many records of each source have no reply of the assistant, which would be their text."""
-    for source, count in counts.items():
-        warn(f"{source}: left out {describe_count(count, 'record')} without a reply of the assistant")
+def warn_left_out(counts: Mapping[tuple[str, str], int], *, warn: Callable[[str], None] = warn) -> None:
+    """Say what was not read of the records of each source. counts: as in `LeftOut`."""
+    for (source, what), count in counts.items():
+        warn(f"{source}: left out {what.format(describe_count(count, 'record'))}")
 
 
 def say(sentence: str) -> None:

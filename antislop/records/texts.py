@@ -15,12 +15,11 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-import regex
-
 from antislop.errors import InputError
 from antislop.files import read_text_pieces
 from antislop.records.chats import find_role, list_replies, list_turns
 from antislop.records.sources import SourceRecord, read_records
+from antislop.records.thoughts import drop_thoughts, drop_thoughts_of_pieces
 
 COLUMNS = ("response", "output", "completion", "text", "mes")
 BOOKS = (".txt", ".md")
@@ -28,15 +27,17 @@ BOOKS = (".txt", ".md")
 PROMPTS = ("key", "prompt", "prompt_id", "prompt_index")
 
 _CHATS = ("messages", "conversations", "conversation")
-_REASONING = regex.compile(r"\A\s*<(think|thinking|reasoning)>.*?</\1>\s*", flags=regex.S)
-_PARTIAL = regex.compile(r"\A\s*<(?:think|thinking|reasoning)>")
+
+LeftOut: TypeAlias = Counter[tuple[str, str]]
+"""The number of records by their source and what of them is not read, in which {} is that number."""
+_REPLIES, _THOUGHTS, _ENDLESS = "{} without a reply of the assistant", "the thoughts of {}", "{} of thoughts alone"
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
     """A finished text.
 
-    text: without a reasoning block at its beginning.
+    text: without the model's thoughts, as `drop_thoughts` leaves them out.
     prompt: identifies its prompt; None if unknown.
     place: what messages call it: path:line in a file of lines.
     fields: all columns of its record.
@@ -76,7 +77,7 @@ def read_texts(
     prompt_column: str | None = None,
     split: str = "train",
     limit: int | None = None,
-    left_out: Counter[str] | None = None,
+    left_out: LeftOut | None = None,
 ) -> Iterator[Text]:
     """Read texts from files, folders and data sets of the hub, one at a time.
 
@@ -85,10 +86,11 @@ def read_texts(
         `conversations` or `conversation`. Of a chat, the assistant's last reply that has a text is read.
     prompt_column: identifies prompts; by default `key`, else `prompt`, else `prompt_id`, else `prompt_index`.
     limit: the number of texts to read from each source.
-    left_out: counts each source's chats without such a reply, and its records that are messages of others (`role`).
+    left_out: counts each source's chats without such a reply, its records that are messages of others (`role`), its
+        texts with thoughts, and those whose thoughts never end.
 
-    Leaves these out, records whose `status` is "error", empty texts, texts whose reasoning block never ends, and
-    messages of the user and the system in chats of SillyTavern (`mes`).
+    Leaves these out, records whose `status` is "error", empty texts, and messages of the user and the system in chats
+    of SillyTavern (`mes`).
 
     Raises `InputError`, with path:line, for a record that is broken or has no text column.
     """
@@ -103,12 +105,12 @@ def open_texts(
     prompt_column: str | None = None,
     split: str = "train",
     limit: int | None = None,
-    left_out: Counter[str] | None = None,
+    left_out: LeftOut | None = None,
 ) -> Iterator[AnyText]:
     """Read texts as `read_texts` does, but don't read .txt and .md files yet: each is a `LongText`."""
     for source in list_sources(sources):
         path, name = Path(source).expanduser(), str(source)
-        counts = Counter[str]() if left_out is None else left_out
+        counts = LeftOut() if left_out is None else left_out
         texts = _open_books(path) if _is_book(path) else _read_records(name, column, prompt_column, split, counts)
         yield from islice((text for text in texts if any(map(str.strip, cut(text)))), limit)
 
@@ -118,12 +120,6 @@ def list_sources(sources: Iterable[str | os.PathLike[str]]) -> Iterable[str | os
     if isinstance(sources, str | os.PathLike) or not isinstance(sources, Iterable):
         raise InputError(f"a list of paths was expected, not {sources!r}: write [path]")
     return sources
-
-
-def drop_reasoning(text: str) -> str:
-    """Return a text without a reasoning block at its beginning; "" if the block does not end."""
-    content = _REASONING.sub("", text, count=1)
-    return "" if _PARTIAL.match(content) else content
 
 
 def _is_book(path: Path) -> bool:
@@ -136,11 +132,15 @@ def _is_book(path: Path) -> bool:
 def _open_books(path: Path) -> Iterator[AnyText]:
     files = sorted(file for file in path.rglob("*") if file.is_file() and _is_book(file)) if path.is_dir() else [path]
     for file in files:
-        yield LongText(partial(read_text_pieces, file), str(file))
+        yield LongText(partial(_read_book, file), str(file))
+
+
+def _read_book(path: Path) -> Iterator[str]:
+    return drop_thoughts_of_pieces(read_text_pieces(path))
 
 
 def _read_records(
-    source: str, column: str | None, prompt_column: str | None, split: str, left_out: Counter[str]
+    source: str, column: str | None, prompt_column: str | None, split: str, left_out: LeftOut
 ) -> Iterator[AnyText]:
     for record in read_records(source, split=split):
         if record.error is not None:
@@ -150,9 +150,12 @@ def _read_records(
         role = record.fields.get("role")  # of records that are one message each, as in OpenAssistant's
         text = _find_text(record, column)
         if text is None or (isinstance(role, str) and find_role(role) in ("system", "user", "tool")):
-            left_out[source] += 1
-        else:
-            yield _make_text(record, text, prompt_column)
+            left_out[source, _REPLIES] += 1
+            continue
+        made = _make_text(record, text, prompt_column)
+        if len(made.text) < len(text):
+            left_out[source, _THOUGHTS if made.text.strip() else _ENDLESS] += 1
+        yield made
 
 
 def _is_of_the_user(fields: Mapping[str, Any]) -> bool:
@@ -166,7 +169,9 @@ def _make_text(record: SourceRecord, text: str, prompt_column: str | None) -> Te
     if prompt_column is not None and prompt_column not in record.fields:
         raise InputError(f"{record.place}: no column {prompt_column!r}; there are {_name_columns(record)}")
     prompt = None if name is None else str(record.fields[name])
-    return Text(drop_reasoning(text), prompt, record.place, record.fields)
+    asked = record.fields.get("prompt")  # whose end may open the thoughts
+    answer = drop_thoughts(text, asked if isinstance(asked, str) else "")
+    return Text(answer, prompt, record.place, record.fields)
 
 
 def _find_text(record: SourceRecord, column: str | None) -> str | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
@@ -17,7 +16,7 @@ from pyarrow import parquet
 from antislop.errors import InputError
 from antislop.records.chats import check_variables, find_role, read_chat, render_chat
 from antislop.records.prompts import read_prompts
-from antislop.records.texts import read_texts
+from antislop.records.texts import LeftOut, read_texts
 from tests.support.models import build_tokenizer
 
 TEMPLATE = (
@@ -250,7 +249,7 @@ def outcome(read: Callable[[], Iterable[str]]) -> str:
 def test_a_public_data_set_is_read_right_or_refused_in_one_sentence(
     column: str | None, record: dict[str, Any], prompt: str, text: str, file: str, tmp_path: Path
 ) -> None:
-    path, left_out = tmp_path / file, Counter[str]()
+    path, left_out = tmp_path / file, LeftOut()
     if path.suffix == ".parquet":
         parquet.write_table(pa.Table.from_pylist([record]), path)
     else:
@@ -261,7 +260,7 @@ def test_a_public_data_set_is_read_right_or_refused_in_one_sentence(
     measured = outcome(lambda: [each.text for each in texts()])
     assert made == prompt or (made.startswith(str(path)) and prompt in made and "\n" not in made)
     assert measured == text or (text and measured.startswith(f"{path}{PLACES[file]}: ") and text in measured)
-    assert left_out == ({} if text else {str(path): 1})
+    assert left_out == ({} if text else {(str(path), "{} without a reply of the assistant"): 1})
 
 
 def test_the_system_message_that_is_passed_comes_before_all_others() -> None:
