@@ -23,7 +23,7 @@ from antislop.cli.options import (
     PromptOptions,
     collect_bans,
 )
-from antislop.cli.terminal import as_input_error, check_folder, console, refuse_stdin, say, warn, writing
+from antislop.cli.terminal import as_input_error, check_folder, console, refuse_stdin, say, warn, warn_left_out, writing
 from antislop.data import FOLDER
 from antislop.datasets.samples import Arm, fingerprint_bans
 from antislop.display import describe_count, list_versions
@@ -34,7 +34,7 @@ from antislop.lists.ban_list import BanList
 from antislop.lists.bundled import held_out_bans
 from antislop.records.journal import Record, read_records
 from antislop.records.prompts import Prompt
-from antislop.records.texts import read_texts
+from antislop.records.texts import LeftOut, read_texts
 
 if TYPE_CHECKING:
     from antislop.evaluation.evaluation import Evaluation
@@ -215,8 +215,12 @@ class _EvaluationRun:
         successes = [record for record in records if record["status"] != "error"]
         outputs: dict[str, list[Output]] = {arm: [] for arm in self.job.arms}
         for record in successes:
-            outputs[record["arm"]].append(make_output(record))
-        return _Texts(outputs, self._describe_settings(), _note(successes, failed=len(records) - len(successes)))
+            output = make_output(record)
+            if output.text or not record["response"]:  # else thoughts that never end
+                outputs[record["arm"]].append(output)
+        endless = len(successes) - sum(map(len, outputs.values()))
+        notes = _note(successes, failed=len(records) - len(successes), endless=endless)
+        return _Texts(outputs, self._describe_settings(), notes)
 
     def _describe_settings(self) -> dict[str, Any]:
         spec = {name: value for name, value in self.job.spec.content.items() if name not in ("bans", "seed", "split")}
@@ -225,10 +229,12 @@ class _EvaluationRun:
         return {**spec, "model": _hide_folder(spec["model"]), "source": source, **options}
 
 
-def _note(records: Sequence[Record], *, failed: int) -> list[str]:
+def _note(records: Sequence[Record], *, failed: int, endless: int) -> list[str]:
     notes = []
     if failed:
         notes.append(f"{describe_count(failed, 'text')} could not be generated: the figures are of the others.")
+    if endless:
+        notes.append(f"{describe_count(endless, 'text')} ended within thoughts: the figures are of the others.")
     if counts := [record["asked_phrases"] for record in records if "asked_phrases" in record]:
         notes.append(
             f"The prompt-only arm named {min(counts):,} to {max(counts):,} phrases: as many as fit into the prompt."
@@ -252,8 +258,10 @@ def _read_outputs(sources: Sequence[str], prompts: PromptOptions, *, model: Mode
             raise InputError(
                 f"--outputs names the arm {arm} twice: use a different name per file, and plain for texts without bans"
             )
-        texts = read_texts([path], column=prompts.column, split=prompts.split, limit=prompts.limit)
+        left_out = LeftOut()
+        texts = read_texts([path], column=prompts.column, split=prompts.split, limit=prompts.limit, left_out=left_out)
         outputs[arm] = read_outputs(texts, arm=arm)
+        warn_left_out(left_out)
         if not outputs[arm]:
             raise InputError(f"{path}: contains no text for the arm {arm}: there is nothing to measure")
     notes = []

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -20,13 +19,16 @@ from antislop.cli.terminal import (
     read_input_pieces,
     refuse_repeats,
     warn,
+    warn_left_out,
     write_table,
 )
 from antislop.display import describe_count, make_visible
 from antislop.errors import InputError
+from antislop.files import read_json
 from antislop.lists.ban_list import BanList
 from antislop.lists.bundled import dashes, loops, repeats
-from antislop.records.texts import AnyText, LongText, cut, open_texts
+from antislop.records.texts import AnyText, LeftOut, LongText, cut, open_texts
+from antislop.records.thoughts import drop_thoughts_of_pieces
 
 if TYPE_CHECKING:
     from antislop.metrics.definitions import Metric
@@ -143,14 +145,8 @@ def measure(
     refuse_repeats(files)
     intervals.check()
     scale = _read_scale(scales.words, scales.trigrams)
-    lists = _load_lists(scales.bans or [], lenient=scales.lenient)
-    if scales.loops:
-        lists["loops"] = loops()
-    if scales.repeats:
-        lists["repeats"] = repeats()
-    if scales.no_dashes:
-        lists["dashes"] = dashes()
-    tallies = _tally(_read_groups(files, grouping), scale, lists)
+    lists = _load_lists(scales)
+    tallies = _tally(_read_groups(files, grouping, scale), scale, lists)
     if not tallies:
         raise InputError(f"there are no texts in {', '.join(files)}: pass files that contain some")
     human = load_human()
@@ -160,8 +156,12 @@ def measure(
         output,
         _list_rows(groups, intervals.level),
         columns=COLUMNS,
-        show=lambda _: _print_groups(groups, intervals.level),
-        data={"level": intervals.level, "groups": [_describe_group(group) for group in groups]},
+        show=lambda _: _print_groups(groups, intervals.level, scale),
+        data={
+            "level": intervals.level,
+            "scale": {"source": scale.source, "fingerprint": scale.fingerprint},
+            "groups": [_describe_group(group) for group in groups],
+        },
     )
     _note(groups, {**_name_scales(scales), **{name: name for name in lists}})
     return 0
@@ -181,22 +181,42 @@ def _read_scale(words: Path | None, trigrams: Path | None) -> Scale:
     return Scale.read(words, trigrams)
 
 
-def _load_lists(paths: list[Path], *, lenient: bool) -> dict[str, BanList]:
+def _load_lists(scales: ScaleOptions) -> dict[str, BanList]:
     """Return the lists by the titles of their metrics, which are unique."""
+    paths = scales.bans or []
     names = [path.name for path in paths]
     titles = [f"bans of {path if names.count(path.name) > 1 else path.name}" for path in paths]
-    return {title: load_bans(path, lenient=lenient) for title, path in zip(titles, paths, strict=True)}
+    lists = {title: load_bans(path, lenient=scales.lenient) for title, path in zip(titles, paths, strict=True)}
+    if scales.loops:
+        lists["loops"] = loops()
+    if scales.repeats:
+        lists["repeats"] = repeats()
+    if scales.no_dashes:
+        lists["dashes"] = dashes()
+    return lists
 
 
-def _read_groups(files: list[str], options: GroupOptions) -> Iterator[tuple[str, AnyText]]:
+def _read_groups(files: list[str], options: GroupOptions, scale: Scale) -> Iterator[tuple[str, AnyText]]:
+    """Yield the texts with their groups, and at the end, say what was left out and which texts bans have changed."""
+    left_out, arms = LeftOut(), dict[str, set[str]]()
     for file in files:
         texts = (
-            iter([LongText(partial(read_input_pieces, "-"), "<stdin>")])
+            iter([LongText(lambda: drop_thoughts_of_pieces(read_input_pieces("-")), "<stdin>")])
             if file == "-"
-            else open_texts([file], column=options.column, prompt_column=options.prompt_column, limit=options.limit)
+            else open_texts(
+                [file],
+                column=options.column,
+                prompt_column=options.prompt_column,
+                limit=options.limit,
+                left_out=left_out,
+            )
         )
         for text in texts:
+            if isinstance(arm := text.fields.get("arm"), str):
+                arms.setdefault(file, set()).add(arm)
             yield (file if options.by is None else _find_group(text, options.by)), text
+    warn_left_out(left_out)
+    _note_bans(arms, scale, is_by_arm=options.by == "arm")
 
 
 def _find_group(text: AnyText, by: str) -> str:
@@ -249,6 +269,22 @@ def _measure(name: str, tally: Tally, human: Humans, options: dict[str, Any]) ->
     )
 
 
+def _note_bans(arms: Mapping[str, set[str]], scale: Scale, *, is_by_arm: bool) -> None:
+    """Say under which bans texts were written, since it is another list by which their slop is counted."""
+    from antislop.datasets.samples import UNBANNED
+
+    for file, names in arms.items():
+        if banned := sorted(names - {*UNBANNED}):
+            run = Path(f"{file}.run.json")
+            settings = read_json(run) if run.is_file() else None
+            bans = settings.get("bans", "bans") if isinstance(settings, dict) else "bans"
+            apart = "" if is_by_arm or len(names) == 1 else ", and --by arm measures the arms apart"
+            warn(
+                f"{file}: texts of the arm {', '.join(banned)} were written under {bans!s:.80}; slop words, slop "
+                f"trigrams and the slop score count {scale.source} instead: --bans LIST counts other lists, too{apart}"
+            )
+
+
 def _note(groups: list[TextGroup], lists: dict[str, str]) -> None:
     """Warn about lists without hits and rough intervals. lists: their names, by the metric that counts them."""
     for name, title in lists.items():
@@ -270,7 +306,7 @@ def _is_clustered(group: TextGroup) -> bool:
     return group.drawn < group.texts
 
 
-def _print_groups(groups: list[TextGroup], level: float) -> None:
+def _print_groups(groups: list[TextGroup], level: float, scale: Scale) -> None:
     screen = console()
     if not screen.is_terminal:
         screen.width = 140
@@ -282,6 +318,8 @@ def _print_groups(groups: list[TextGroup], level: float) -> None:
         screen.print(_tabulate(group, level))
         for reason, titles in _collect_reasons(group).items():
             screen.print(f"{reason}: {', '.join(titles)}", soft_wrap=True)
+    words, trigrams = describe_count(len(scale.words), "word"), describe_count(len(scale.trigrams), "trigram")
+    screen.print(f"slop is counted by {scale.source}: {words}, {trigrams}", soft_wrap=True)
 
 
 def _collect_reasons(group: TextGroup) -> dict[str, list[str]]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
+from functools import cache
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
@@ -24,6 +25,7 @@ from antislop.cli.terminal import (
     describe_command,
     refuse_repeats,
     warn,
+    warn_left_out,
     write_table,
     writing,
     writing_or_stdout,
@@ -32,7 +34,7 @@ from antislop.data import FOLDER
 from antislop.display import describe_count
 from antislop.errors import DISTRIBUTION, InputError
 from antislop.files import read_bytes, replace_text
-from antislop.records.texts import AnyText, Half, find_half, open_texts
+from antislop.records.texts import AnyText, Half, LeftOut, find_half, open_texts
 
 if TYPE_CHECKING:
     from antislop.profiles.changes import Change
@@ -217,11 +219,13 @@ class _Reader:
         for path in map(Path, names):
             if not path.exists() and len(path.parts) != 2:  # owner/name is a data set of the hub
                 raise InputError(f"{path}: does not exist: pass files or folders of texts")
-        options = self.options
+        options, warn_once = self.options, cache(warn)  # texts are read several times
 
         def read() -> Iterator[AnyText]:
-            texts = open_texts(names, column=options.column, prompt_column=options.prompt_column)
-            return (text for text in texts if options.half is None or find_half(text) == options.half)
+            left_out = LeftOut()
+            texts = open_texts(names, column=options.column, prompt_column=options.prompt_column, left_out=left_out)
+            yield from (text for text in texts if options.half is None or find_half(text) == options.half)
+            warn_left_out(left_out, warn=warn_once)
 
         return read
 

@@ -25,7 +25,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 from antislop import files
-from antislop.display import escape_json, format_csv, make_visible
+from antislop.display import describe_count, escape_json, format_csv, make_visible
 from antislop.errors import InputError, first_line
 
 _FORMATS = re.compile(
@@ -61,6 +61,12 @@ def console(*, stderr: bool = False) -> Console:
 def warn(sentence: str) -> None:
     """Write a warning or an error to standard error."""
     _write_remark(f"antislop: {make_visible(sentence)}")
+
+
+def warn_left_out(counts: Mapping[tuple[str, str], int], *, warn: Callable[[str], None] = warn) -> None:
+    """Say what was not read of the records of each source. counts: as in `LeftOut`."""
+    for (source, what), count in counts.items():
+        warn(f"{source}: left out {what.format(describe_count(count, 'record'))}")
 
 
 def say(sentence: str) -> None:

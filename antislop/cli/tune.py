@@ -17,7 +17,7 @@ from antislop.cli.job import count_records
 from antislop.cli.options import BanOptions, ModelOptions, collect_bans, list_options
 from antislop.cli.progress import ProgressBar, stop_at_interrupt
 from antislop.cli.terminal import as_input_error, check_folder, console, say, warn, writing
-from antislop.cli.tune_auto import AutoOptions, run_stages
+from antislop.cli.tune_auto import AutoOptions, TuningStage, run_stages
 from antislop.display import describe_count
 from antislop.errors import DISTRIBUTION, InputError
 from antislop.hf.pretrained import ModelSpec, load_model
@@ -120,7 +120,8 @@ def tune(
     if model.model is not None and Path(model.model).resolve() == out.resolve():
         raise InputError(f"{out}: is the folder of the model that is tuned: choose another one")
     if pairs is None:
-        return run_stages(auto, out, model=model, bans=bans, tuning=run.arguments, is_dpo=loss == "dpo")
+        tuning = TuningStage(run.arguments, training.batch_size, is_dpo=loss == "dpo")
+        return run_stages(auto, out, model=model, bans=bans, tuning=tuning)
     if not pairs.is_file():
         raise InputError(f"{pairs}: is not a file: make pairs with antislop dataset --pairs FILE")
     was_finished = not force and _import_tuning().read_result(out) is not None

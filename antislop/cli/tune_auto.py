@@ -32,6 +32,8 @@ MIN_PROMPTS = 4
 """Two in each half: a phrase enters the list if it comes from two prompts, and an interval needs two."""
 MIN_BANS = 3
 """With fewer tokens to reject, no share of one can be limited (`balance`), and it is avoided everywhere."""
+TOKENS_PER_ROW = 120
+"""Of the bundled model's texts: 88 rows came of 9,600 tokens, and 40 of 5,760."""
 FAILED_RECORDS, INTERRUPTED = 1, 130
 """Exit statuses. After the first, of a dataset with failed records, the next command uses the records that exist."""
 
@@ -66,10 +68,16 @@ class Stage(NamedTuple):
     made: Path | None = None
 
 
-def run_stages(
-    options: AutoOptions, out: Path, *, model: ModelOptions, bans: BanOptions, tuning: Sequence[str], is_dpo: bool
-) -> int:
-    """Run the commands that aren't done yet, and return the first exit status that isn't 0. tuning: options of tune."""
+class TuningStage(NamedTuple):
+    """The options of the training. batch_size: the rows that it needs."""
+
+    arguments: Sequence[str]
+    batch_size: int
+    is_dpo: bool
+
+
+def run_stages(options: AutoOptions, out: Path, *, model: ModelOptions, bans: BanOptions, tuning: TuningStage) -> int:
+    """Run the commands that aren't done yet, and return the first exit status that isn't 0."""
     from antislop.cli.main import app
 
     require_packages()
@@ -79,8 +87,9 @@ def run_stages(
     else:
         collect_bans(bans)  # refuses a list that can't be read
     halves = split_prompts(str(options.prompts), model)
-    _open_folder(out, [*list_options(options), *list_options(model), *list_options(bans), *tuning], halves)
-    stages = [*list_stages(options, out, model=model, bans=bans, tuning=tuning, is_dpo=is_dpo)]
+    _guess_rows(options, len(halves[MADE_FROM]), needed=tuning.batch_size)
+    _open_folder(out, [*list_options(options), *list_options(model), *list_options(bans), *tuning.arguments], halves)
+    stages = [*list_stages(options, out, model=model, bans=bans, tuning=tuning)]
     for number, (arguments, made) in enumerate(stages, start=1):
         line = [str(argument) for argument in arguments]
         is_done = made is not None and made.exists()
@@ -100,7 +109,7 @@ def _makes_list(bans: BanOptions) -> bool:
 
 
 def list_stages(
-    options: AutoOptions, out: Path, *, model: ModelOptions, bans: BanOptions, tuning: Sequence[str], is_dpo: bool
+    options: AutoOptions, out: Path, *, model: ModelOptions, bans: BanOptions, tuning: TuningStage
 ) -> Iterator[Stage]:
     """Yield the commands in order. Without options for bans, the first three make a list from the model's own texts."""
     base, texts = list_options(model), ["--n", options.n, "--max-new-tokens", options.max_new_tokens]
@@ -111,9 +120,9 @@ def list_stages(
         yield Stage(["profile", out / "plain.jsonl", "-o", out / "profile.json"], out / "profile.json")
         yield Stage(["bans-from", out / "profile.json", "-o", out / BANS], out / BANS)
         banned += ["--bans", str(out / BANS)]
-    pairs = ["--pairs", str(out / "pairs.jsonl"), *([] if is_dpo else ["--pairs-format", "tokens"])]
+    pairs = ["--pairs", str(out / "pairs.jsonl"), *([] if tuning.is_dpo else ["--pairs-format", "tokens"])]
     yield Stage(["dataset", made_from, "-o", out / "banned.jsonl", *pairs, *banned, *texts, *base])
-    yield Stage(["tune", out / "pairs.jsonl", "-o", tuned, *tuning, *banned, *base], tuned / "README.md")
+    yield Stage(["tune", out / "pairs.jsonl", "-o", tuned, *tuning.arguments, *banned, *base], tuned / "README.md")
     # The bundled model is computed in float32, and a folder as its checkpoint says.
     dtype = ["--dtype", "float32"] if model.model is None and model.dtype == "auto" else []
     after = [*list_options(replace(model, model=str(tuned))), *dtype]
@@ -146,6 +155,18 @@ def split_prompts(source: str, model: ModelOptions) -> dict[str, list[Prompt]]:
             f"below {MIN_SAMPLE} of these, so pass {2 * MIN_SAMPLE} prompts or more"
         )
     return {MADE_FROM: usable[::2], HELD_OUT: usable[1::2]}
+
+
+def _guess_rows(options: AutoOptions, prompts: int, *, needed: int) -> None:
+    """Warn if texts to so many prompts are too short to begin enough banned phrases to train on."""
+    tokens = prompts * options.n * options.max_new_tokens
+    if tokens < needed * TOKENS_PER_ROW:
+        warn(
+            f"{describe_count(prompts, 'prompt')} to make pairs of, --n {options.n} and --max-new-tokens "
+            f"{options.max_new_tokens} give {tokens:,} tokens at most, and so about "
+            f"{describe_count(tokens // TOKENS_PER_ROW, 'row')} of the {needed:,} that one step of the training needs: "
+            "raise them, or lower --batch-size"
+        )
 
 
 def _check_bans(path: Path) -> None:
@@ -181,5 +202,7 @@ def _open_folder(out: Path, arguments: list[str], halves: Mapping[str, list[Prom
 
 
 def _describe(prompt: Prompt) -> dict[str, Any]:
-    asked = {"prompt": prompt.text} if prompt.messages is None else {"messages": prompt.messages}
-    return {"id": prompt.key, **asked}
+    if prompt.messages is None:
+        return {"id": prompt.key, "prompt": prompt.text}
+    variables = {"chat_template_kwargs": prompt.variables} if prompt.variables else {}
+    return {"id": prompt.key, "messages": prompt.messages, **variables}

@@ -9,7 +9,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from antislop.matching.bans import Ban
-from antislop.records.chats import put_system, render_chat
+from antislop.records.chats import join_parts, put_system, render_chat
 from antislop.records.prompts import Prompt
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class AvoidanceInstruction:
         if not getattr(self._tokenizer, "chat_template", None):
             return replace(prompt, text=f"{sentence}\n\n{prompt.text}")
         messages = prompt.messages or [{"role": "user", "content": prompt.text}]
-        system_texts = [message["content"] for message in messages if message["role"] == "system"]
+        system_texts = [join_parts(message["content"]) for message in messages if message["role"] == "system"]
         messages = put_system(messages, "\n\n".join([*system_texts, sentence]))
         text = render_chat(messages, self._tokenizer, variables=prompt.variables)
         return replace(prompt, text=text, messages=messages, has_special_tokens=True)

@@ -10,6 +10,7 @@ from antislop.display import shorten
 from antislop.errors import InputError
 from antislop.lists.ban_list import BanList, Bans, read_bans
 from antislop.metrics.segmentation import extract_words
+from antislop.records.chats import list_replies, list_turns
 
 TextOrChat: TypeAlias = str | Sequence[Mapping[str, Any]]
 """What a model wrote: a text, or the messages of a chat."""
@@ -74,16 +75,10 @@ def ban_reward(bans: Bans, *, per: float = 1000) -> BanReward:
 def _read_texts(completion: TextOrChat, number: int) -> list[str]:
     if isinstance(completion, str):
         return [completion]
-    messages: Sequence[Any] = completion if isinstance(completion, Sequence) else [completion]
-    for message in messages:
-        if not isinstance(message, Mapping):
-            raise InputError(f"completion {number} contains {message!r}; it is a text or a list of messages")
-    return [_read_text(message.get("content"), number) for message in messages if message.get("role") == "assistant"]
-
-
-def _read_text(content: Any, number: int) -> str:
-    if content is None or isinstance(content, str):
-        return content or ""
-    if not isinstance(content, Sequence) or not all(isinstance(part, Mapping) for part in content):
-        raise InputError(f"completion {number} has the content {content!r}; it is a text or a list of parts")
-    return "\n".join(part["text"] for part in content if isinstance(part.get("text"), str))
+    try:
+        turns = list_turns(completion)
+        if turns is not None:
+            return list_replies(turns)
+        raise InputError(f"{completion!r:.40} is neither a text nor a list of messages")
+    except InputError as error:
+        raise InputError(f"completion {number} can't be read: {error}") from error

@@ -12,6 +12,7 @@ from antislop.lists.ban_list import BanList
 from antislop.matching.bans import drop_overlaps
 from antislop.records.journal import Record
 from antislop.records.texts import Text
+from antislop.records.thoughts import drop_thoughts
 
 COSTS = ("tokens", "nll", "violations", "withdrawn_tokens", "conceded", "forward_passes")
 EXAMPLE_PROMPTS = 3  # prompts
@@ -76,8 +77,10 @@ def find_costs(record: Mapping[str, Any]) -> dict[str, float]:
 
 
 def make_output(record: Record) -> Output:
+    """Return the output of a record, without thoughts in its text."""
     pieces = [Piece(*piece) for piece in record.get("pieces", ())]
-    return Output(record["key"], record["sample"], record["response"], find_costs(record), record["prompt"], pieces)
+    text = drop_thoughts(record["response"], record["prompt"])
+    return Output(record["key"], record["sample"], text, find_costs(record), record["prompt"], pieces)
 
 
 def align(arms: Mapping[str, Sequence[Output]]) -> tuple[dict[str, list[Output]], bool]:

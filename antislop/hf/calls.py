@@ -25,7 +25,7 @@ from antislop.hf.model import device_of, prompt_mask
 from antislop.hf.private import pad_token_of
 from antislop.hf.refusals import PER_PROMPT, PromptError, check_model, refuse_arguments
 from antislop.processors.samplers import CountPenaltyLogitsProcessor, MinKeepLogitsProcessor, apply_min_keep
-from antislop.records.chats import check_variables, is_chat, render_chat
+from antislop.records.chats import check_variables, is_chat, read_messages, render_chat
 
 CallInput: TypeAlias = str | Tensor | Sequence[Mapping[str, Any]]
 """A text, ids [rows, tokens], or the messages of a chat."""
@@ -270,7 +270,8 @@ def encode(
     if isinstance(prompt, str):
         ids = tokenizer(prompt)["input_ids"]
     elif is_chat(prompt):
-        text = render_chat(prompt, tokenizer, variables=check_variables(variables or {}, tokenizer))
+        messages = read_messages(prompt, template=tokenizer.chat_template)
+        text = render_chat(messages, tokenizer, variables=check_variables(variables or {}, tokenizer))
         ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     else:
         ids = prompt

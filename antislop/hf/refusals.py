@@ -87,6 +87,10 @@ def refuse_arguments(arguments: Mapping[str, Any], tokenizer: PreTrainedTokenize
     other = arguments.get("tokenizer")
     if other is not None and other is not tokenizer and other.get_vocab() != tokenizer.get_vocab():
         raise InputError("tokenizer is not the sampler's, which is used for stop strings too: leave it out")
+    if arguments.get("tools"):
+        raise InputError(
+            "tools are for the chat template: pass chat_template_kwargs={'tools': […]} beside the messages"
+        )
     for name in ("return_cache", "names_filter"):
         if arguments.get(name):
             raise InputError(f"only generate returns a cache: call sampler.generate, or leave {name} out")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from math import floor, log10
 from typing import NamedTuple, get_args
 
+from antislop.display import describe_count
 from antislop.errors import BanError
 from antislop.lists.ban_list import BanList
 from antislop.lists.bundled import constructions
@@ -71,14 +72,30 @@ def choose_bans(profile: Profile, choice: Choice, *, source: str | None = None) 
     if profile.baseline is None:
         raise BanError("the profile has no baseline, and so no ratios: make it with antislop profile --baseline HUMAN")
     if not profile.entries:
+        names = [name for name in ("min_count", "min_prompts", "min_ratio") if name in profile.made_with]
+        limits = ", ".join(f"--{name.replace('_', '-')} {profile.made_with[name]:g}" for name in names)
         raise BanError(
-            "the profile has no entries: make it of more texts, or with a smaller --min-count, --min-prompts"
+            f"the profile of {describe_count(profile.words, 'word')} has no entries ({limits or 'no limits'}): make it "
+            "of more texts, or with smaller limits"
         )
     if unknown := set(choice.kinds) - set(get_args(Kind)):
         raise BanError(f"{min(unknown)!r} is not a valid kind of entry: take one of {', '.join(get_args(Kind))}")
     frequencies = load_frequencies()
     if choice.min_prompts is None:
         choice = replace(choice, min_prompts=choose_min_prompts(profile.texts))
+    chosen, left_out = _choose(profile, choice, frequencies)
+    if not chosen:
+        kept: dict[str, str] = {}
+        for option, weaker in _relax(choice):
+            name = option.split()[0]
+            if name not in kept and (count := len(_choose(profile, weaker, frequencies)[0])):
+                kept[name] = f"{option} would keep {count:,}"
+        advice = ", ".join(kept.values()) or "profile more texts"
+        raise BanError(f"none of {len(profile.entries):,} entries is left ({_list(left_out)}): {advice}")
+    return Chosen(BanList(chosen, source=source), +left_out)
+
+
+def _choose(profile: Profile, choice: Choice, frequencies: Mapping[str, float]) -> tuple[list[Ban], Counter[str]]:
     reasons = {(entry.kind, entry.text): _refuse(entry, choice, frequencies) for entry in profile.entries}
     left_out = Counter(reason for reason in reasons.values() if reason)
     candidates = [entry for entry in profile.entries if not reasons[entry.kind, entry.text]]
@@ -97,9 +114,16 @@ def choose_bans(profile: Profile, choice: Choice, *, source: str | None = None) 
     left_out.update(f"lint: {kind}" for kind in lint_kinds.values())
     chosen = [ban for index, ban in enumerate(remaining) if index not in lint_kinds][: choice.top]
     left_out["beyond the top"] += len(remaining) - len(lint_kinds) - len(chosen)
-    if not chosen:
-        raise BanError(f"none of {len(profile.entries):,} entries is left ({_list(left_out)}): relax the conditions")
-    return Chosen(BanList(chosen, source=source), +left_out)
+    return chosen, left_out
+
+
+def _relax(choice: Choice) -> Iterator[tuple[str, Choice]]:
+    """Yield weaker conditions, with their options: those that little text does not meet."""
+    ratio, prompts = choice.min_ratio, choice.min_prompts or 1
+    while (ratio := float(f"{ratio / 2:.2g}")) > 1:  # below, an entry is as frequent in human writing
+        yield f"--min-ratio {ratio:g}", replace(choice, min_ratio=ratio)
+    while prompts := prompts // 2:
+        yield f"--min-prompts {prompts}", replace(choice, min_prompts=prompts)
 
 
 def _list(left_out: Counter[str]) -> str:
@@ -108,17 +132,17 @@ def _list(left_out: Counter[str]) -> str:
 
 def _refuse(entry: Entry, choice: Choice, frequencies: Mapping[str, float]) -> str | None:
     if entry.kind not in choice.kinds:
-        return "of other kinds"
+        return f"not of --kinds {','.join(choice.kinds)}"
     if (entry.low or 0.0) < choice.min_ratio:
-        return "below the ratio"
+        return f"below --min-ratio {choice.min_ratio:g}"
     if entry.prompts < (choice.min_prompts or 0):
-        return "from too few prompts"
+        return f"from fewer than --min-prompts {choice.min_prompts}"
     if _is_wrong_name(entry, choice.names):
-        return "names" if entry.is_name else "no names"
+        return f"{'names' if entry.is_name else 'no names'} by --names {choice.names}"
     if entry.kind == "word" and entry.text.endswith("'s"):
         return "possessives"
     if entry.kind == "word" and choice.max_zipf is not None and find_zipf(entry.text, frequencies) >= choice.max_zipf:
-        return "common words"
+        return f"common by --max-zipf {choice.max_zipf:g}"
     if entry.kind in ("phrase", "content") and not is_distinctive(entry.text, frequencies=frequencies):
         return "fragments and phrases without a distinctive word"
     return None

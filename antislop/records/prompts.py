@@ -12,13 +12,25 @@ from typing import TYPE_CHECKING, Any
 
 from antislop.display import describe_count
 from antislop.errors import InputError
-from antislop.records.chats import Message, check_variables, put_system, read_chat, render_chat
+from antislop.records.chats import (
+    Message,
+    check_variables,
+    join_parts,
+    list_turns,
+    put_system,
+    read_chat,
+    read_content,
+    read_variables,
+    render_chat,
+)
 from antislop.records.sources import SourceRecord, name_source, read_records
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-COLUMNS = ("prompt", "messages", "conversations")
+COLUMNS = ("prompt", "messages", "conversations", "conversation")
+SYSTEM = ("system", "system_prompt")
+"""Columns of a chat's system message."""
 KEYS = ("id", "prompt_id", "key")
 FIRST_RECORDS = 100
 """Records among which the requested columns must occur."""
@@ -64,8 +76,8 @@ def read_prompts(
 
     source: the path of a file (.jsonl, .ndjson, .json, .csv, .tsv, .txt with a prompt on each line, these also as .gz;
         .parquet) or a folder of them; a data set of the hub, owner/name or owner/name:configuration; or records.
-    column: of the prompts, texts or chats; by default `prompt`, else `messages`, else `conversations`, else the only
-        column with text.
+    column: of the prompts, texts or chats; by default `prompt`, else `messages`, `conversations` or `conversation`,
+        else the only column with text. A chat is rendered with its columns `system`, `tools`, `chat_template_kwargs`.
     key: column that identifies records; by default the keys of a JSON object of records, else `id`, `prompt_id` or
         `key`. Records without a key are identified by their text.
     split: of a data set of the hub or a folder.
@@ -75,7 +87,7 @@ def read_prompts(
     chat: turn plain prompts into chats, as messages of a user.
     limit: number of records to read, broken ones included.
     tokenizer: its chat template turns chats into texts.
-    chat_template_kwargs: variables of that template, such as enable_thinking.
+    chat_template_kwargs: variables of that template, such as enable_thinking, above those of a record.
 
     Replies at the end of a chat are left out. Raises `InputError` if there is no prompt at all; later, a broken or
     empty record is a `Prompt` with an error.
@@ -156,17 +168,18 @@ def _make_prompts(
     uses: dict[str, int] = {}
     for record in records:
         record_key, text, messages, error = _find_key(record, key), "", None, record.error
+        variables = writer.variables
         if error is None:
             try:
                 value = _find_prompt(record.fields, column)
                 if value is None:
                     raise InputError(f"no prompt: a column {column or ' or '.join(COLUMNS)} was expected")
-                text, messages = writer.write(value, record.fields)
+                text, messages, variables = writer.write(value, record.fields)
             except InputError as reason:
                 error = f"{record.place}: {reason}"
         name = _distinguish(record_key or (str(record.number) if error else fingerprint_text(text)), uses)
         has_special_tokens = messages is not None and writer.has_chat_template
-        yield Prompt(name, text, messages, record.fields, error, has_special_tokens, writer.variables)
+        yield Prompt(name, text, messages, record.fields, error, has_special_tokens, variables)
 
 
 def fingerprint_text(text: str) -> str:
@@ -221,28 +234,44 @@ class _Writer:
                 "'… {prompt} …'), or a column that contains text (--column)"
             )
 
-    def write(self, value: Any, fields: Mapping[str, Any]) -> tuple[str, list[Message] | None]:
-        """Return the text of a prompt and the chat from which it was made."""
-        if isinstance(value, str):
+    def write(self, value: Any, fields: Mapping[str, Any]) -> tuple[str, list[Message] | None, Mapping[str, Any]]:
+        """Return the text of a prompt, the chat from which it was made, and the variables of its template."""
+        turns = list_turns(value)
+        if turns is None and not isinstance(value, str):
+            raise InputError(f"the prompt is {value!r}; a text, or a chat as a list of messages, was expected")
+        if turns is None:
             if not value.strip():
                 raise InputError("the prompt is empty: write one, or leave the record out")
             if not self.is_chat:
-                return self._fill(value, fields), None
-            value = [{"role": "user", "content": value}]
-        elif not isinstance(value, (list, Mapping)):
-            raise InputError(f"the prompt is {value!r}; a text, or a chat as a list of messages, was expected")
-        messages = read_chat(value)
-        if self.system is not None:
-            messages = put_system(messages, self.system)
-        last = self._fill(messages[-1]["content"], fields)
-        messages[-1] = {**messages[-1], "content": last}
+                return self._fill(value, fields), None, self.variables
+            turns = [{"role": "user", "content": value}]
+        messages = self._put_system(read_chat(turns, template=getattr(self.tokenizer, "chat_template", None)), fields)
+        variables = {**read_variables(fields, self.tokenizer), **self.variables}
+        if self.parts is not None:
+            messages[-1] = {**messages[-1], "content": self._fill(join_parts(messages[-1]["content"]), fields)}
         if self.has_chat_template:
             assert self.tokenizer is not None
-            return render_chat(messages, self.tokenizer, variables=self.variables), messages
-        if len(messages) > 1 or self.parts is None:
-            chat = describe_count(len(messages), "message")
+            return render_chat(messages, self.tokenizer, variables=variables), messages, variables
+        if len(messages) > 1 or self.parts is None or variables.get("tools"):
+            chat = describe_count(len(messages), "message") + (" with tools" if variables.get("tools") else "")
             raise InputError(f"{chat} can't be written without a chat template: use another model")
-        return last, messages
+        return str(messages[-1]["content"]), messages, variables
+
+    def _put_system(self, messages: list[Message], fields: Mapping[str, Any]) -> list[Message]:
+        """Put a system message in front: the passed one, or that of a column that the prompt template does not name."""
+        if self.system is not None:
+            return put_system(messages, self.system)
+        named = {name for _, name in self.parts or []}
+        column = next((name for name in SYSTEM if fields.get(name) and name not in named), None)
+        if column is None:
+            return messages
+        system = read_content(fields[column], f"the column {column}")
+        if [message["content"] for message in messages if message["role"] == "system"] not in ([], [system]):
+            raise InputError(
+                f"the column {column} has another text than the chat's system message: leave one out, or pass system "
+                "(--system)"
+            )
+        return put_system(messages, system)
 
     def _fill(self, prompt: str, fields: Mapping[str, Any]) -> str:
         if self.parts is None:

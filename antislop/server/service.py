@@ -20,6 +20,7 @@ from antislop.hf.compiled_bans import CompiledBans
 from antislop.hf.private import variables_of
 from antislop.hf.response_templates import choose_scopes, find_spelled
 from antislop.lists.ban_list import BanList, Bans
+from antislop.records.chats import apply_template
 from antislop.server.backend import Backend, GenerationRequest
 from antislop.server.bodies.bans import BanCache, collect_bans, digest_bans
 from antislop.server.bodies.fields import MAX_CHOICES, GenerationBody
@@ -91,12 +92,12 @@ class Service:
         tokenizer, tools = self._tokenizer, chat.tools or None
         known = variables_of(tokenizer.get_chat_template(None, tools))
         variables, unused = chat.choose_variables(known)
-        text: str = tokenizer.apply_chat_template(
+        text = apply_template(
             chat.messages,
+            tokenizer,
             tools=tools,
             add_generation_prompt=chat.continued is None,
             continue_final_message=chat.continued or False,
-            tokenize=False,
             **variables,
         )
         text += chat.prefix

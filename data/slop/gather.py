@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from antislop.records.texts import drop_reasoning
+from antislop.records.thoughts import drop_thoughts
 
 SOURCES = ("eqbench_creative_v3", "eqbench_longform", "slop_score")
 FICTION = 150  # of slop-score's prompts
@@ -37,7 +37,7 @@ def read(folder: Path, *, essays: bool) -> Iterator[dict[str, Any]]:
 def take(record: dict[str, Any], source: str, model: str, *, essays: bool) -> dict[str, Any]:
     is_wanted = essays or int(record.get("prompt_index", 0)) < FICTION
     prompt = source if source == "eqbench_longform" else record["prompt"]
-    text = drop_reasoning(record["output"] or "") if is_wanted else ""
+    text = drop_thoughts(record["output"] or "") if is_wanted else ""
     return {"model": model, "source": source, "prompt": prompt, "text": text}
 
 

@@ -100,6 +100,32 @@ def test_loops_repeats_and_dashes_are_counted_if_asked_for() -> None:
     assert [metrics[name]["value"] for name in ("loops", "repeats", "dashes")] == [1000 / 15, 1000 / 15, 3000 / 15]
 
 
+def test_texts_written_under_bans_are_measured_by_a_list_that_is_named() -> None:
+    note = "count the bundled scale instead: --bans LIST counts other lists, too"
+    result = run("a.jsonl")
+    assert "a.jsonl: texts of the arm banned were written under bans; slop words, slop trigrams and " in result.stderr
+    assert f"{note}, and --by arm measures the arms apart\n" in result.stderr
+    assert result.stdout.endswith("slop is counted by the bundled scale: 567 words, 182 trigrams\n")
+    Path("a.jsonl.run.json").write_text(json.dumps({"bans": "818 bans, 632e9950aaef465d"}))
+    result = run("a.jsonl", "--by", "arm", "--format", "json")
+    assert "under 818 bans, 632e9950aaef465d; " in result.stderr and f"{note}\n" in result.stderr
+    assert json.loads(result.stdout)["scale"]["source"] == "the bundled scale"
+    assert "written under" not in run("b.jsonl").stderr
+
+
+def test_thoughts_are_left_out_counted_and_said() -> None:
+    rows = [
+        {"prompt": "Why?<think>", "response": f"Hm.</think>{TEXTS[0]}"},
+        {"prompt": "Why?<think>", "response": "Hm. I"},
+    ]
+    Path("t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    Path("t.txt").write_text(f"<think>Hm.</think>{TEXTS[0]}", encoding="utf-8")
+    result = run("t.jsonl", "t.txt", "--format", "json")
+    assert "t.jsonl: left out the thoughts of 1 record\n" in result.stderr
+    assert "t.jsonl: left out 1 record of thoughts alone\n" in result.stderr
+    assert [group["words"] for group in json.loads(result.stdout)["groups"]] == [7, 7]
+
+
 def test_lists_of_the_user_replace_the_bundled_ones() -> None:
     Path("w.json").write_text('["nobody"]')
     result = run("b.jsonl", "--words", "w.json", "--format", "json")

@@ -256,7 +256,10 @@ NO_LIST = {
     "no kind": (["profile.json", "--kinds", "word,nouns"], "'nouns' is not a valid kind of entry"),
     "nothing left": (["profile.json", "--min-ratio", "1e12"], "entries is left"),
     "no frequency": (["profile.json", "--max-zipf", "nan"], "'--max-zipf' is 'nan', but should be"),
-    "nothing in it": (["nothing.json"], "the profile has no entries: make it of more texts"),
+    "nothing in it": (
+        ["nothing.json"],
+        "words has no entries (--min-count 1000, --min-prompts 2, --min-ratio 2): make it of",
+    ),
 }
 
 

@@ -24,7 +24,7 @@ from typer.testing import Result
 import antislop
 from antislop.cli.options import BanOptions, ModelOptions
 from antislop.cli.tune import TrainingOptions, report_result
-from antislop.cli.tune_auto import AutoOptions, list_stages, split_prompts
+from antislop.cli.tune_auto import AutoOptions, TuningStage, list_stages, split_prompts
 from antislop.data import FOLDER
 from antislop.evaluation import html_report
 from antislop.hf.vocabulary import fingerprint_tokenizer
@@ -362,7 +362,11 @@ def test_everything_is_made_from_prompts_and_resumes(monkeypatch: pytest.MonkeyP
 
 def test_the_stages_take_the_options_of_the_command() -> None:
     model, bans = ModelOptions(model="some/model", revision="v1"), BanOptions(ban=["a b"])
-    settings: Any = {"model": model, "bans": bans, "tuning": ["--loss", "dpo", "--lora-r", "4"], "is_dpo": True}
+    settings: Any = {
+        "model": model,
+        "bans": bans,
+        "tuning": TuningStage(["--loss", "dpo", "--lora-r", "4"], 16, is_dpo=True),
+    }
     stages = [*list_stages(AutoOptions(n=3), Path("all"), **settings)]
     lines = [" ".join(map(str, stage.arguments)) for stage in stages]
     assert [line.split()[0] for line in lines] == [
@@ -399,6 +403,10 @@ def test_too_few_bans_and_rows_are_refused_once_they_are_known() -> None:
     few = ("--n", "1", "--max-new-tokens", "40")
     result = run_auto(*few)
     assert "4 prompts, half of them to measure with: intervals of the report are rough below 20 of" in result.stderr
+    assert (
+        "2 prompts to make pairs of, --n 1 and --max-new-tokens 40 give 80 tokens at most, and so about 0 rows"
+        in (result.stderr.partition("== 1 of 10")[0])
+    )
     assert result.exit_code == 2 and "== 3 of 10" in result.stderr and "== 4 of 10" not in result.stderr
     assert "all/bans.txt: the list has 0 bans, and 3 or more are needed" in result.stderr
     bans = Path("all/bans.txt")

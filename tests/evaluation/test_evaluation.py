@@ -258,3 +258,4 @@ def test_a_record_is_an_output() -> None:
     record |= {"violations": {"a": 2, "b": 1}, "conceded": {}, "withdrawn_tokens": 4, "pieces": [["x", "kept"]]}
     costs = {"tokens": 3, "nll": 2.5, "violations": 3, "withdrawn_tokens": 4, "conceded": 0}
     assert make_output(record) == Output("k", 1, "x", costs, "p", [Piece("x", "kept")])
+    assert make_output({**record, "response": "Hm.</think>x", "prompt": "p<think>"}).text == "x"

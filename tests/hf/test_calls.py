@@ -163,6 +163,22 @@ def test_variables_reach_the_chat_template(llama: PreTrainedModel) -> None:
         list(sampler.generate_many(llama, [chat, "fab"], **settings))
     with refusing(llama, "chat_template_kwargs has 'tokenize', which no template reads"):
         sampler.generate(llama, chat, **SETTINGS, chat_template_kwargs={"tokenize": True})
+    with refusing(llama, r"tools are for the chat template: pass chat_template_kwargs="):
+        sampler.generate(llama, chat, **SETTINGS, tools=[{"name": "f"}])
+
+
+def test_tools_parts_and_names_of_roles_are_read_as_those_of_data_sets_are(llama: PreTrainedModel) -> None:
+    tokenizer = build_tokenizer()
+    tokenizer.chat_template = (
+        "{{ tools[0].function.name }} {% for m in messages %}{{ m.role[0] }} {{ m.content }}{% endfor %}"
+    )
+    sampler = AntiSlop(tokenizer, ["ad"])
+    chat = [{"role": "Human", "content": [{"type": "text", "text": "fab"}, {"type": "text", "text": "dab"}]}]
+    expected = seeded(lambda: sampler.generate(llama, "bad u fab\ndab", **SETTINGS))
+    options = {**SETTINGS, "chat_template_kwargs": {"tools": [{"name": "bad"}]}}
+    assert torch.equal(seeded(lambda: sampler.generate(llama, chat, **options)), expected)
+    with refusing(llama, "message 1 of the chat has the role 'narrator'"):
+        sampler.generate(llama, [{"role": "narrator", "content": "fab"}], **options)
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 16])

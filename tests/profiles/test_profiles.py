@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -353,13 +354,37 @@ def test_the_top_entries_have_the_largest_excess() -> None:
     assert [(ban.text, ban.count) for ban in chosen.bans] == [("glinting", 500), ("murmured", 900)]
 
 
-def test_profiles_that_can_not_become_a_list_are_refused() -> None:
-    with pytest.raises(BanError, match=r"none of 1 entries is left \(1 below the ratio\)"):
-        choose_bans(profile(entry("etched")), Choice(min_ratio=1000))
-    with pytest.raises(BanError, match="'nouns' is not a valid kind of entry: take one of word, phrase"):
-        choose_bans(profile(entry("etched")), Choice(kinds=("nouns",)))  # type: ignore[arg-type]
-    with pytest.raises(BanError, match="no baseline, and so no ratios"):
-        choose_bans(replace(profile(entry("etched")), baseline=None), Choice())
+@pytest.mark.parametrize(
+    ("made", "options", "sentence"),
+    [
+        (
+            profile(entry("etched"), entry("glinting")),
+            {"min_ratio": 1000.0},
+            "none of 2 entries is left (2 below --min-ratio 1000): --min-ratio 15 would keep 2",
+        ),
+        (
+            profile(entry("etched", prompts=3), entry("glinting", prompts=2), entry("old oak", ratio=4)),
+            {"min_prompts": 5},
+            "none of 3 entries is left (2 from fewer than --min-prompts 5, 1 below --min-ratio 10): --min-ratio 1.2 "
+            "would keep 1, --min-prompts 2 would keep 2",
+        ),
+        (profile(entry("etched", is_name=True)), {"names": "none"}, "(1 names by --names none): profile more"),
+        (profile(entry("etched")), {"max_zipf": 1.0}, "(1 common by --max-zipf 1): profile more"),
+        (profile(entry("etched")), {"kinds": ("phrase",)}, "(1 not of --kinds phrase): profile more"),
+        (profile(entry("etched", ratio=1.5)), {}, "(1 below --min-ratio 10): profile more texts"),
+        (
+            profile(words=900, min_count=5, min_prompts=2),
+            {},
+            "the profile of 900 words has no entries (--min-count 5, --min-prompts 2): make it of more texts, or with",
+        ),
+        (profile(entry("etched")), {"kinds": ("nouns",)}, "'nouns' is not a valid kind of entry: take one of word"),
+        (replace(profile(entry("etched")), baseline=None), {}, "no baseline, and so no ratios"),
+    ],
+)
+def test_profiles_that_can_not_become_a_list_are_refused(made: Profile, options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(BanError) as caught:
+        choose_bans(made, Choice(**options))
+    assert sentence in str(caught.value)
 
 
 def test_a_list_made_from_a_profile_has_no_faults() -> None:

@@ -400,8 +400,9 @@ def test_columns_are_chosen_record_by_record(tokenizer: Any) -> None:
 
 def test_columns_of_no_record_are_refused_with_the_existing_ones() -> None:
     records = [{"title": "a", "story": "b", "n": 1}]
-    assert "columns title, story, n is named prompt, messages, conversations, and several contain text" in refused(
-        records
+    assert (
+        "columns title, story, n is named prompt, messages, conversations, conversation, and several contain text"
+        in refused(records)
     )
     assert "none contains text" in refused([{"n": 1}])
     refusal = refused(records, column="promt")
@@ -554,8 +555,16 @@ def test_other_fields_of_a_message_stay_and_nulls_are_dropped() -> None:
     tool = {"role": "tool", "content": ["a", {"type": "text", "text": "b"}], "tool_call_id": "1"}
     assert read_chat([USER, calls, tool]) == [
         USER,
-        {"role": "assistant", "content": None, "tool_calls": [{"name": "f"}]},
-        {"role": "tool", "content": "a\nb", "tool_call_id": "1"},
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": {}}}],
+        },
+        {
+            "role": "tool",
+            "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}],
+            "tool_call_id": "1",
+        },
     ]
 
 
@@ -569,7 +578,7 @@ def test_other_fields_of_a_message_stay_and_nulls_are_dropped() -> None:
         ([USER, "more"], "message 2 of the chat is str"),
         ([{"content": "a"}], "message 1 of the chat has no role"),
         ([{"role": "user"}], "message 1 of the chat has no content"),
-        ([{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}], "parts that are not text"),
+        ([{"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}], "only parts of type text are read"),
     ],
 )
 def test_an_invalid_chat_is_marked(messages: Any, words: str, tokenizer: Any) -> None:

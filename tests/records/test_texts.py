@@ -16,7 +16,7 @@ from pyarrow import parquet
 from antislop.errors import InputError
 from antislop.files import PIECE
 from antislop.records.prompts import read_prompts
-from antislop.records.texts import LongText, Text, cut, drop_reasoning, open_texts, read_texts
+from antislop.records.texts import LongText, Text, cut, open_texts, read_texts
 
 ROWS = [{"prompt": "p", "response": "First."}, {"prompt": "q", "response": "Second."}]
 
@@ -143,20 +143,6 @@ def test_prompts_are_identified_by_the_first_column_that_distinguishes_them(
 ) -> None:
     (text,) = read(write(tmp_path / "t.jsonl", [{"text": "t", **fields}]))
     assert text.prompt == prompt
-
-
-@pytest.mark.parametrize(
-    ("text", "rest"),
-    [
-        ("<think>a</think>\n\nb", "b"),
-        (" <reasoning>a\nb</reasoning> c <think>d</think>", "c <think>d</think>"),
-        ("<thinking>without an end", ""),
-        ("no <think>block in front</think>", "no <think>block in front</think>"),
-        ("<think>a</thinking> b", ""),
-    ],
-)
-def test_only_a_reasoning_block_in_front_is_dropped(text: str, rest: str) -> None:
-    assert drop_reasoning(text) == rest
 
 
 def test_errors_name_the_line_and_say_what_to_do(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from antislop.hf.private import response_template_for
 from antislop.hf.response_templates import find_response_template
 from antislop.matching.bans import Ban
 from antislop.matching.token_matcher import Violation
+from antislop.records.chats import render_chat
 from antislop.server.application import make_app
 from antislop.server.backend import GenerationRequest
 from antislop.server.local import LocalBackend
@@ -464,6 +465,16 @@ def test_each_of_several_texts_is_a_message_of_its_own(script: Script, url: str)
         assert [call["index"] for delta in own for call in delta.get("tool_calls", ())] == [0, 1]
 
 
+def test_parts_of_a_text_reach_the_template_as_in_all_other_prompts(script: Script, url: str) -> None:
+    script.written = "Yes."
+    parts = [{"type": "text", "text": "One,"}, {"type": "text", "text": "two."}]
+    messages = [{"role": "user", "content": parts}, {"role": "assistant", "content": parts}]
+    assert post(url, messages=messages[:1]).status_code == 200
+    assert script.prompt == render_chat(messages[:1], script.tokenizer) and "One,\ntwo." in script.prompt
+    assert post(url, messages=messages, continue_final_message=True).status_code == 200
+    assert script.prompt.endswith("<|im_start|>assistant\nOne,\ntwo.")
+
+
 def test_what_a_template_does_not_use_is_named() -> None:
     script = Script(DIALECTS["qwen3"])
     script.tokenizer.chat_template = "{{ messages[0].content }}"
@@ -505,7 +516,7 @@ def test_the_last_message_is_continued(script: Script, url: str, field: dict[str
         ({"chat_template_kwargs": {"chat_template": "x"}}, "has 'chat_template', which no template reads"),
         ({"chat_template_kwargs": {"tokenize": False}}, "has 'tokenize'"),
         ({"chat_template_kwargs": {"messages": []}}, "has 'messages'"),
-        ({"chat_template_kwargs": {"tools": []}}, "has 'tools'"),
+        ({"chat_template_kwargs": {"tools": []}}, "has 'tools', which is a field of its own: send it beside messages"),
         ({"chat_template_kwargs": {"x": "y" * 17_000}}, "characters of JSON; at most 16,384"),
         ({"chat_template_kwargs": []}, "chat_template_kwargs is []"),
         ({"template_vars": {"a": 1}, "chat_template_kwargs": {"a": 2}}, "mean the same and differ"),

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic_core import from_json
 from transformers import PreTrainedTokenizerBase
 
-from antislop.records.chats import check_variables
+from antislop.records.chats import check_variables, read_call, read_content
 from antislop.server.bodies.fields import MAX_SCHEMA, MAX_TEMPLATE_VARIABLES, ChatBody
 from antislop.server.request_errors import RequestError, shorten, translate_errors
 
@@ -90,6 +88,8 @@ def _read_variables(variables: dict[str, Any]) -> dict[str, Any]:
     name = "chat_template_kwargs"
     with translate_errors(param=name):
         check_variables(variables, PreTrainedTokenizerBase)
+    if "tools" in variables:
+        raise RequestError(400, f"{name} has 'tools', which is a field of its own: send it beside messages", param=name)
     if (size := len(json.dumps(variables))) > MAX_TEMPLATE_VARIABLES:
         message = f"{name} has {size:,} characters of JSON; at most {MAX_TEMPLATE_VARIABLES:,} are allowed"
         raise RequestError(400, message, param=name)
@@ -133,44 +133,16 @@ def _read_message(message: Any, place: str) -> dict[str, Any]:
     calls = filled.get("tool_calls", [])
     if not isinstance(calls, list):
         raise RequestError(400, f"{place}.tool_calls is {shorten(calls)}; a list was expected", param=place)
-    calls = [_read_call(call, f"{place}.tool_calls.{number}") for number, call in enumerate(calls)]
     content = filled.get("content", "" if calls or thoughts else None)
+    if not isinstance(content, str | list):
+        raise RequestError(400, f"{place}.content is {shorten(content)}; a text was expected", param=place)
+    with translate_errors(param=place):
+        calls = [read_call(call, f"{place}.tool_calls.{number}") for number, call in enumerate(calls)]
+        content = read_content(content, f"{place}.content")
     return {
         "role": ROLES[role],
-        "content": _read_content(content, place),
+        "content": content,
         **{name: text for name, text in texts.items() if text},
         **({"reasoning_content": thoughts[0]} if thoughts else {}),
         **({"tool_calls": calls} if calls else {}),
     }
-
-
-def _read_content(content: Any, place: str) -> str:
-    """Return the text of a message: a text, or parts of type "text"."""
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        raise RequestError(400, f"{place}.content is {shorten(content)}; a text was expected", param=place)
-    for part in content:
-        if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
-            raise RequestError(
-                400, f"{place}.content has {shorten(part)}; only parts of type text are read", param=place
-            )
-    return "".join(part["text"] for part in content)
-
-
-def _read_call(call: Any, place: str) -> dict[str, Any]:
-    """Return a call with an object as its arguments, as templates read it."""
-    function = call.get("function") if isinstance(call, dict) else None
-    name = function.get("name") if isinstance(function, dict) else None
-    number = call.get("id") if isinstance(call, dict) else None
-    if not isinstance(function, dict) or not isinstance(name, str) or not isinstance(number, str | None):
-        raise RequestError(400, f"{place} is {shorten(call)}; a call of a function was expected", param=place)
-    arguments = function.get("arguments") or {}
-    if isinstance(arguments, str):
-        with suppress(ValueError):
-            arguments = from_json(arguments, allow_inf_nan=False)
-    if not isinstance(arguments, dict):
-        message = f"{place}.function.arguments is {shorten(arguments)}; a JSON object was expected"
-        raise RequestError(400, message, param=place)
-    more = {} if number is None else {"id": number}
-    return {**more, "type": "function", "function": {"name": name, "arguments": arguments}}

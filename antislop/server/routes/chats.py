@@ -10,6 +10,7 @@ from jinja2 import TemplateError
 from starlette.responses import Response
 
 from antislop.errors import first_line
+from antislop.records.chats import TEMPLATE_ERRORS
 from antislop.server.bodies.fields import ChatBody
 from antislop.server.bodies.messages import Chat, choose_required, read_chat
 from antislop.server.chunk_maker import AnswerChunk, SettledToken
@@ -18,8 +19,6 @@ from antislop.server.request_errors import RequestError
 from antislop.server.routes.answers import AnswerResponder, TokenBytes, logprob_of, write_token
 from antislop.server.service import RenderedChat, Service
 from antislop.server.tool_grammar import write_grammar
-
-TEMPLATE_ERRORS = (TemplateError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 
 router = APIRouter()
 
@@ -115,7 +114,7 @@ async def _render(service: Service, given: Chat) -> RenderedChat:
         )
     try:
         rendered = await service.render(given)
-    except TEMPLATE_ERRORS as error:
+    except (TemplateError, *TEMPLATE_ERRORS) as error:
         message = f"the model's chat template refuses these messages ({first_line(error)[:200]})"
         raise RequestError(400, message, param="messages") from error
     if not rendered.ids:
