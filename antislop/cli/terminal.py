@@ -35,7 +35,7 @@ _HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*(:[\w.-]+)?")
 
 
 TableFormat = Literal["text", "json", "csv"]
-OutputFormatOption = Annotated[Literal["text", "json"], typer.Option("--format", help="text, or json for programs.")]
+OutputFormatOption = Annotated[Literal["text", "json"], typer.Option("--format", help="The format of the output.")]
 
 
 class _Console(Console):

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 SHARED = ("epochs", "batch_size", "stop_at_win", "merge", "seed")
 """Options that `TuneSpec` has by the same names."""
-OF_FTPO = partial(typer.Option, rich_help_panel="Loss: ftpo")
+OF_FTPO = partial(typer.Option, rich_help_panel="With --loss ftpo")
 
 
 @dataclass(frozen=True)
@@ -60,17 +60,17 @@ class WeightOptions:
 class DPOOptions:
     beta: Annotated[
         float,
-        typer.Option(min=0, rich_help_panel="Loss: dpo", help="Weight that keeps the model close to the original."),
+        typer.Option(
+            min=0, rich_help_panel="With --loss dpo", help="Weight that keeps the model close to the original."
+        ),
     ] = 0.1
 
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    lora_r: Annotated[
-        int | None, typer.Option(min=1, metavar="RANK", help="Rank of the adapter.", show_default="128")
-    ] = None
+    lora_r: Annotated[int | None, typer.Option(min=1, help="Rank of the adapter.", show_default="128")] = None
     full: Annotated[bool, typer.Option("--full", help="Train the weights themselves, without an adapter.")] = False
-    unfrozen: Annotated[int, typer.Option(min=1, metavar="N", help="Train the last N layers, and an untied head.")] = 5
+    unfrozen: Annotated[int, typer.Option(min=1, help="Train the last N layers, and an untied head.")] = 5
     stop_at_win: Annotated[
         float,
         typer.Option(
@@ -80,7 +80,7 @@ class TrainingOptions:
     lr: Annotated[float | None, typer.Option(min=0, help="Learning rate.", show_default="by the model's width")] = None
     epochs: Annotated[float, typer.Option(min=0, help="Times that the rows are read, at the most.")] = 10.0
     batch_size: Annotated[int, typer.Option(min=1, help="Rows of a step.")] = 16
-    max_rows: Annotated[int | None, typer.Option(min=1, metavar="N", help="Train on N rows, chosen at random.")] = None
+    max_rows: Annotated[int | None, typer.Option(min=1, help="Train on N rows, chosen at random.")] = None
     merge: Annotated[bool, typer.Option("--merge", help="Write whole weights instead of an adapter.")] = False
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of the order of the rows, and of the adapter.")] = 0
 
