@@ -36,6 +36,12 @@ MAX_NAMED = 20
 model_option = partial(typer.Option, rich_help_panel="Model")
 RevisionOption = Annotated[str | None, model_option(metavar="NAME", help="A branch, tag or commit of the model.")]
 TrustRemoteCodeOption = Annotated[bool, model_option("--trust-remote-code", help="Run code that the model ships.")]
+MaxModelLenOption = Annotated[
+    int | None, model_option(min=2, help="Maximum tokens of a prompt and its text.", show_default="the model's")
+]
+TokenizerOption = Annotated[
+    str | None, model_option(metavar="NAME", help="The server's tokenizer.", show_default="that of --model")
+]
 
 
 @dataclass(frozen=True)
@@ -51,8 +57,7 @@ class ModelOptions:
         str, model_option(metavar="NAME", help="cpu, cuda, cuda:1 or mps; auto: the first there is of cuda, mps, cpu.")
     ] = "auto"
     device_map: Annotated[
-        str | None,
-        model_option(metavar="NAME", help="Spread the model with accelerate: auto, balanced, sequential."),
+        str | None, model_option(metavar="NAME", help="Spread the model with accelerate: auto, balanced, sequential.")
     ] = None
     attention: Annotated[
         str | None, model_option(metavar="NAME", help="Attention kernel, such as flash_attention_2.")
@@ -82,13 +87,10 @@ LenientOption = Annotated[bool, ban_option("--lenient", help="Skip unusable entr
 class BanOptions:
     bans: Annotated[
         list[Path] | None,
-        ban_option(
-            metavar="LIST", help="Use this list, or - for standard input, instead of the bundled one. Repeatable."
-        ),
+        ban_option(metavar="LIST", help="Use this list, or - for standard input, not the bundled one. Repeatable."),
     ] = None
     ban: Annotated[
-        list[str] | None,
-        ban_option(metavar="PHRASE", help="Also ban this phrase; * stands for words. Repeatable."),
+        list[str] | None, ban_option(metavar="PHRASE", help="Also ban this phrase; * stands for words. Repeatable.")
     ] = None
     no_bans: Annotated[bool, ban_option("--no-bans", help="Don't use the bundled list.")] = False
     constructions: Annotated[
@@ -167,9 +169,7 @@ class GrammarOptions:
     ] = None
     grammar: Annotated[
         Path | None,
-        _grammar_option(
-            help="Write what this grammar allows: Lark as llguidance reads it (.lark), or GBNF (.gbnf, .ebnf).",
-        ),
+        _grammar_option(help="Write what this grammar allows: Lark of llguidance (.lark), or GBNF (.gbnf, .ebnf)."),
     ] = None
 
     def read(self) -> str | None:
@@ -212,8 +212,7 @@ def _refuse_empty(stops: list[str] | None) -> list[str] | None:
 
 
 StopOption = Annotated[
-    list[str] | None,
-    typer.Option("--stop", callback=_refuse_empty, help="Stop after this string. Repeatable."),
+    list[str] | None, typer.Option("--stop", callback=_refuse_empty, help="Stop after this string. Repeatable.")
 ]
 ForceOption = Annotated[bool, typer.Option("--force", help="Resume despite other settings, bans, prompts or model.")]
 MaxNewTokensOption = Annotated[int, typer.Option(min=1, help="Maximum tokens kept per text.")]
@@ -224,24 +223,6 @@ ColumnOption = Annotated[
 PromptColumnOption = Annotated[
     str | None,
     typer.Option(metavar="COLUMN", help="The column that identifies a text's prompt.", show_default="key, prompt, …"),
-]
-MaxModelLenOption = Annotated[
-    int | None,
-    typer.Option(
-        min=2,
-        rich_help_panel="Model",
-        help="Maximum tokens of a prompt and its text together.",
-        show_default="the model's",
-    ),
-]
-TokenizerOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        rich_help_panel="Model",
-        help="The server's tokenizer.",
-        show_default="that of --model",
-    ),
 ]
 
 
@@ -274,11 +255,7 @@ class PromptOptions:
     ] = None
     key: Annotated[
         str | None,
-        prompt_option(
-            metavar="COLUMN",
-            help="The column that identifies a record.",
-            show_default="id, prompt_id, key, or the prompt itself",
-        ),
+        prompt_option(metavar="COLUMN", help="The column that identifies a record.", show_default="id, prompt_id, …"),
     ] = None
     split: Annotated[str, prompt_option(metavar="NAME", help="The split of a data set.")] = "train"
     prompt_template: Annotated[str | None, prompt_option(help="Text around each prompt: 'Write of {prompt}.'")] = None
@@ -304,9 +281,7 @@ def _setting(name: str, about: str, *, default: str | bool = True) -> Any:
 class SamplingOptions:
     """Fields of `Sampling`; None is the default."""
 
-    temperature: Annotated[float | None, _setting("temperature", "Above 1 more varied; 0: greedy.", default="1.0")] = (
-        None
-    )
+    temperature: Annotated[float | None, _setting("temperature", "0: greedy; above 1: varied.", default="1.0")] = None
     min_p: Annotated[
         float | None,
         _setting("min_p", "Keep tokens at least X times as likely as the likeliest; 0 is off.", default=str(MIN_P)),
@@ -314,27 +289,21 @@ class SamplingOptions:
     top_p: Annotated[float | None, _setting("top_p", "Keep the likeliest tokens that add up to X.")] = None
     top_k: Annotated[int | None, _setting("top_k", "Keep the N likeliest tokens.")] = None
     repetition_penalty: Annotated[float | None, _setting("repetition_penalty", "Above 1, repeat less.")] = None
-    presence_penalty: Annotated[float | None, _setting("presence_penalty", "Lower the scores of written tokens.")] = (
-        None
-    )
+    presence_penalty: Annotated[float | None, _setting("presence_penalty", "Lower scores of written tokens.")] = None
     frequency_penalty: Annotated[float | None, _setting("frequency_penalty", "The same, for each time written.")] = None
     dry_multiplier: Annotated[float | None, _setting("dry_multiplier", "DRY: how much to lower repetitions.")] = None
     dry_base: Annotated[float | None, _setting("dry_base", "DRY: growth per token.", default="1.75")] = None
     dry_allowed_length: Annotated[
         int | None, _setting("dry_allowed_length", "DRY: shortest repeat lowered.", default="2")
     ] = None
-    dry_penalty_last_n: Annotated[int | None, _setting("dry_penalty_last_n", "DRY: tokens it sees.", default="all")] = (
-        None
-    )
+    dry_penalty_last_n: Annotated[int | None, _setting("dry_penalty_last_n", "DRY: tokens seen.", default="all")] = None
     dry_sequence_breaker: Annotated[
         list[str] | None,
         _sampling_option(show_default=': " * ⏎', help="DRY: repetitions end here; none: nowhere. Repeatable."),
     ] = None
     top_n_sigma: Annotated[float | None, _setting("top_n_sigma", "Keep scores up to X σ below the best.")] = None
     xtc_probability: Annotated[float | None, _setting("xtc_probability", "XTC: how often to exclude the top.")] = None
-    xtc_threshold: Annotated[float | None, _setting("xtc_threshold", "XTC: least p of its choices.", default="0.1")] = (
-        None
-    )
+    xtc_threshold: Annotated[float | None, _setting("xtc_threshold", "Least p of XTC's choices.", default="0.1")] = None
 
     min_keep: Annotated[int | None, _setting("min_keep", "The fewest tokens that top-p, min-p, XTC keep.")] = None
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Sequence
-from difflib import get_close_matches
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 import typer
 from typer.core import TyperCommand
 
-from antislop.errors import InputError, first_line
+from antislop.errors import InputError, first_line, suggest
 
 if TYPE_CHECKING:
     from yaml import Node
@@ -143,17 +142,14 @@ def _read_settings(path: Path, known: dict[str, Any]) -> tuple[dict[str, Any], d
         place = f"{path}:{key_node.start_mark.line + 1}"
         key = _read_text(key_node, f"{place}: the name of an option").replace("_", "-")
         if key not in known:
-            raise InputError(f"{place}: there is no option {key!r}: {_suggest_key(key, known)}")
+            aliases = {alias.lstrip("-"): name.lstrip("-") for alias, name in ALIASES.items()}
+            advice = suggest(key, known, advice="--help lists them", aliases=aliases)
+            raise InputError(f"{place}: there is no option {key!r}: {advice}")
         name = known[key].name
         if name in values:
             raise InputError(f"{place}: {key} comes twice: leave one out")
         values[name], places[name] = _read_value(node, known[key], loader, f"{place}: {key}"), place
     return values, places
-
-
-def _suggest_key(key: str, known: Collection[str]) -> str:
-    near = get_close_matches(ALIASES.get(f"--{key}", key).lstrip("-"), known, n=1)
-    return f"did you mean {near[0]}?" if near else "--help lists them"
 
 
 def _read_value(node: Node, param: Any, loader: Any, place: str) -> Any:

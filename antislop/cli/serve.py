@@ -124,7 +124,9 @@ def serve(model: ModelOptions, upstream: UpstreamOptions, bans: BanOptions, serv
     lists = {name: read() for name, read in readers.items()}
     from antislop.server.application import check_origins, make_app
     from antislop.server.http_server import DrainingServer, bind
+    from antislop.server.service import check_names
 
+    check_names(lists)
     check_origins(server.allow_origin or ())
     template = server.response_template and _read_template(server.response_template)
     with bind(server.host, server.port) as listener:

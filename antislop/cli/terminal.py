@@ -251,7 +251,7 @@ def _check_access(path: Path, place: Path) -> None:
 
 
 def check_suffix(path: Path, *suffixes: str, advice: str | None = None) -> None:
-    """Refuse a file name with a suffix other than `suffixes`, after which .gz may follow; without any, a file's name."""
+    """Refuse a file with a suffix other than `suffixes`, after which .gz may follow; a folder with that of a file."""
     found = (_SUFFIX if suffixes else _SUFFIX_OF_FILES).search(path.name)
     if found and f".{found[1].lower()}" not in suffixes:
         advice = advice or f"pass a name that ends in {' or '.join(suffixes)}"

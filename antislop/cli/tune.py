@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -167,7 +168,7 @@ class _Run:
 
     def check(self) -> None:
         """Raise `InputError` for values that are out of range, and for missing packages."""
-        _import_tuning("matplotlib", *(("datasets", "trl") if self.loss == "dpo" else ()))
+        _import_tuning("accelerate", "matplotlib", "peft", *(("datasets", "trl") if self.loss == "dpo" else ()))
         _ = self.spec
 
     @property
@@ -231,11 +232,11 @@ class _Run:
         return load_text_pairs(pairs, tokenizer, **taken)
 
 
-def _import_tuning(*others: str) -> ModuleType:
-    """Import the code of this command. others: packages that are imported later, after much work."""
+def _import_tuning(*packages: str) -> ModuleType:
+    """Import the code of this command, and torch with it. packages: what must be installed."""
     try:
-        for name in others:
-            import_module(name)
+        if missing := [name for name in packages if find_spec(name) is None]:
+            raise ModuleNotFoundError(f"no {', no '.join(missing)}")
         return import_module("antislop.tuning.tuning")
     except ImportError as error:
         raise InputError(f"tuning needs more packages ({error}): pip install '{DISTRIBUTION}[tune]'") from error

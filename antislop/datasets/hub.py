@@ -88,10 +88,10 @@ Nobody has checked whether the responses are true, good or safe. They were writt
 
 _RULES = {
     "plain": "nothing was banned.",
-    "banned": "where the model wrote a banned phrase, the sampler rewound to its start and drew again. The responses are "
-    "distributed as if it had done so until another text came: only the phrase is taken away, not its first token.",
-    "token": "where the model wrote a banned phrase, the sampler rewound to its start, and multiplied the probability of "
-    "its first token by the weight of the ban, 0 if none is given.",
+    "banned": "where the model wrote a banned phrase, the sampler rewound to its start and drew again. The responses "
+    "are distributed as if it had done so until another text came: only the phrase is taken away, not its first token.",
+    "token": "where the model wrote a banned phrase, the sampler rewound to its start, and multiplied the probability "
+    "of its first token by the weight of the ban, 0 if none is given.",
     "prompt-only": "nothing was banned; the prompt asked the model to avoid the phrases.",
 }
 """What was done in each arm."""
@@ -220,9 +220,7 @@ def make_card(title: str, records: Sequence[Record], bans: BanList, made_of: Map
     counts, slop = Counter(record["arm"] for record in records), measure_slop(records, bans)
     arms = list(counts)
     listed = f"The list of {describe_count(len(bans), 'ban')} is [{LIST}]({LIST})."
-    kept = (
-        " Of a phrase with a weight, that share of the occurrences was kept." if any(ban.weight for ban in bans) else ""
-    )
+    kept = " Of a phrase with a weight, that share of the occurrences was kept." * any(ban.weight for ban in bans)
     text = _CARD.format(
         title=title,
         records=describe_count(len(records), "response"),

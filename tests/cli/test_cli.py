@@ -501,7 +501,7 @@ def test_a_reader_that_closes_the_pipe_ends_scan_silently(texts: Path) -> None:
 @pytest.mark.parametrize("command", ["generate", "scan", "dataset", "eval"])
 def test_the_options_of_bans_mean_the_same_in_every_command(command: str) -> None:
     text = " ".join(invoke(command, "--help", columns=150).stdout.split())
-    assert "Use this list, or - for standard input, instead of the bundled one." in text
+    assert "Use this list, or - for standard input, not the bundled one." in text
     assert "Also ban this phrase" in text
     assert "Don't use the bundled list." in text
     assert "Also ban forms such as: it's not X; it's Y." in text
