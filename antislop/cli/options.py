@@ -50,18 +50,14 @@ class ModelOptions:
         str | None, model_option(metavar="NAME", show_default="bundled", help="A Hugging Face id or a folder.")
     ] = None
     revision: RevisionOption = None
-    dtype: Annotated[
-        Dtype, model_option(metavar="NAME", help="float32, bfloat16 or float16; auto: the checkpoint's.")
-    ] = "auto"
+    dtype: Annotated[Dtype, model_option(metavar="NAME", help="float32, bfloat16, float16; auto: as saved.")] = "auto"
     device: Annotated[
         str, model_option(metavar="NAME", help="cpu, cuda, cuda:1 or mps; auto: the first there is of cuda, mps, cpu.")
     ] = "auto"
     device_map: Annotated[
         str | None, model_option(metavar="NAME", help="Spread the model with accelerate: auto, balanced, sequential.")
     ] = None
-    attention: Annotated[
-        str | None, model_option(metavar="NAME", help="Attention kernel, such as flash_attention_2.")
-    ] = None
+    attention: Annotated[str | None, model_option(metavar="NAME", help="Attention kernel: sdpa, eager, …")] = None
     trust_remote_code: TrustRemoteCodeOption = False
 
     @property
@@ -93,9 +89,9 @@ class BanOptions:
         list[str] | None, ban_option(metavar="PHRASE", help="Also ban this phrase; * stands for words. Repeatable.")
     ] = None
     no_bans: Annotated[bool, ban_option("--no-bans", help="Don't use the bundled list.")] = False
-    constructions: Annotated[
-        bool, ban_option("--constructions", help="Also ban forms such as: it's not X; it's Y.")
-    ] = False
+    constructions: Annotated[bool, ban_option("--constructions", help="Also ban forms like: it's not X; it's Y.")] = (
+        False
+    )
     loops: Annotated[bool, ban_option("--loops", help="Also ban passages written 3 times in a row.")] = False
     repeats: Annotated[bool, ban_option("--repeats", help="Also ban 8 words in a row that came before.")] = False
     no_dashes: Annotated[bool, ban_option("--no-dashes", help="Also ban dashes: —, –, -- and a lone hyphen.")] = False
@@ -164,9 +160,7 @@ _grammar_option = partial(typer.Option, rich_help_panel="Structure")
 
 @dataclass(frozen=True)
 class GrammarOptions:
-    json_schema: Annotated[
-        Path | None, _grammar_option(help="Write one line of JSON that is valid by this schema.")
-    ] = None
+    json_schema: Annotated[Path | None, _grammar_option(help="Write one line of JSON that fits this schema.")] = None
     grammar: Annotated[
         Path | None,
         _grammar_option(help="Write what this grammar allows: Lark of llguidance (.lark), or GBNF (.gbnf, .ebnf)."),

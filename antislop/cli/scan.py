@@ -86,10 +86,7 @@ def scan(
     bans: BanOptions,
     choice: ChoiceOptions,
     column: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COLUMN", help="Search this column of records: .jsonl, .json, .csv, .parquet, .gz of these."
-        ),
+        str | None, typer.Option(metavar="COLUMN", help="Search this column of .jsonl, .json, .csv, .parquet, or .gz.")
     ] = None,
     context: Annotated[
         int | None,

@@ -38,12 +38,8 @@ OF_FTPO = partial(typer.Option, rich_help_panel="With --loss ftpo")
 
 @dataclass(frozen=True)
 class BalanceOptions:
-    balance_chosen: Annotated[
-        float, OF_FTPO(min=0, max=1, help="The largest share of all chosen tokens that one token may have.")
-    ] = 0.2
-    balance_rejected: Annotated[
-        float, OF_FTPO(min=0, max=1, help="The largest share of all rejected tokens that one token may have.")
-    ] = 0.8
+    balance_chosen: Annotated[float, OF_FTPO(min=0, max=1, help="Largest share of one token among the chosen.")] = 0.2
+    balance_rejected: Annotated[float, OF_FTPO(min=0, max=1, help="Largest share of one among the rejected.")] = 0.8
     min_chosen: Annotated[int, OF_FTPO(min=1, help="Leave out rows with fewer chosen tokens.")] = 2
     max_chosen: Annotated[int, OF_FTPO(min=1, help="Take the likeliest N chosen tokens of a row.")] = 8
 

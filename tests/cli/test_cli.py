@@ -504,7 +504,7 @@ def test_the_options_of_bans_mean_the_same_in_every_command(command: str) -> Non
     assert "Use this list, or - for standard input, not the bundled one." in text
     assert "Also ban this phrase" in text
     assert "Don't use the bundled list." in text
-    assert "Also ban forms such as: it's not X; it's Y." in text
+    assert "Also ban forms like: it's not X; it's Y." in text
     assert "Skip unusable entries, with a warning each." in text
 
 
