@@ -47,7 +47,7 @@ class AliasedCommand(TyperCommand):
             default = param.show_default if isinstance(param.show_default, str) else param.default
             shown = "" if is_switch or default is None else f"  [default:\N{NO-BREAK SPACE}{default}]"
             section = getattr(param, "rich_help_panel", None) or ("Options" if is_option else "Arguments")
-            about = param.help + ("  [required]" if param.required else shown)
+            about = (param.help or "") + ("  [required]" if param.required else shown)
             sections.setdefault(section, []).append((names.strip(), about))
         for section, rows in sections.items():
             if rows:
