@@ -20,7 +20,7 @@ from transformers import (
 )
 from transformers.generation import StopStringCriteria
 
-from antislop.errors import InputError
+from antislop.errors import InputError, suggest
 from antislop.hf.model import device_of, prompt_mask
 from antislop.hf.private import pad_token_of
 from antislop.hf.refusals import PER_PROMPT, PromptError, check_model, refuse_arguments
@@ -177,7 +177,15 @@ def call_generate(
     interceptor = CallInterceptor(use, assistant)
     # By position only if they are there: the first parameter of a model's own `generate` may be passed by its name.
     positional = () if inputs is None else (inputs,)
-    out = model.generate(*positional, custom_generate=interceptor, **_move_stop_strings(model, kwargs, tokenizer))
+    try:
+        out = model.generate(*positional, custom_generate=interceptor, **_move_stop_strings(model, kwargs, tokenizer))
+    except ValueError as error:
+        unused = [name for name in kwargs if repr(name) in str(error)]
+        if "not used by the model" not in str(error) or not unused:
+            raise
+        aliases = {"n": "num_return_sequences", "stop": "stop_strings"}
+        advice = suggest(unused[0], vars(GenerationConfig()), advice="leave it out", aliases=aliases)
+        raise InputError(f"generate has no argument {unused[0]}: {advice}") from error
     if not interceptor.was_called:
         raise InputError(
             f"{type(model).__name__}.generate() wrote the text by itself and never called the sampler: "

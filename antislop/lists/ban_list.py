@@ -87,7 +87,8 @@ class BanList(Sequence[Ban]):
             raise BanError("a list of bans was expected, not a mapping: write [Ban(phrase, weight=…), …]")
         if not isinstance(entries, Iterable):
             shown = shorten(make_visible(repr(entries)), 40)
-            raise BanError(f"a list of bans was expected, not {shown}: write [phrase, Ban(phrase, weight=…), …]")
+            advice = "AntiSlop(tokenizer, bans)" if hasattr(entries, "get_vocab") else "[phrase, Ban(phrase, weight=…)]"
+            raise BanError(f"a list of bans was expected, not {shown}: write {advice}")
         self._bans = tuple(entry if isinstance(entry, Ban) else Ban(entry) for entry in entries)
         self.source = source
         self.license = license
