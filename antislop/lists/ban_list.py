@@ -68,6 +68,7 @@ class BanList(Sequence[Ban]):
 
     format: name of its format.
     lines: the line of each ban, from 1.
+    marks: what was taken off around its phrases: bullets, numbers, quotation marks, asterisks, commas.
     refused: entries that were left out.
 
     >>> bans = BanList(["a testament to"]) | Ban("cat", edges="anywhere")
@@ -93,6 +94,7 @@ class BanList(Sequence[Ban]):
         self.license = license
         self.format: str | None = None
         self.lines: tuple[int, ...] = ()
+        self.marks: tuple[str, ...] = ()
         self.refused: tuple[Refusal, ...] = ()
 
     @classmethod
@@ -114,11 +116,14 @@ class BanList(Sequence[Ban]):
             "word" in all others.
         strict: False leaves out entries that can't be used, and keeps the reasons in `refused`.
 
+        Bullets, numbers, quotation marks and the like are taken off if most lines of a text have them; `marks` names
+        them. What looks like a regex, or like several entries, is refused, unless it names its kind.
+
         Numbers up to 1 are weights; larger ones are counts, which rank but don't weigh. A list may have
         20,000,000 characters, 500,000 entries of up to 100,000 characters, and 10,000 regexes in all.
 
-        Raises `BanError`, with path:line, for the first entry that can't be used, and for a text that is not in that
-        format.
+        Raises `BanError`, with path:line, for the first entry that can't be used, for a text that is not in that
+        format, and for one without a ban, unless `save` wrote it.
 
         >>> import io
         >>> bans = BanList.load(io.StringIO('"shivers down"\n" eyes sparkl"\n'))
@@ -136,14 +141,16 @@ class BanList(Sequence[Ban]):
         heading = read_heading(text)
         suffix = Path(place.lower().removesuffix(".gz")).suffix
         try:
-            taken, lines = read(text, place=place, suffix=suffix, format=format, edges=edges)
+            taken, lines, marks = read(text, place=place, suffix=suffix, format=format, edges=edges)
             bans, numbers, refused = _collect_bans(lines, place)
         except RecursionError as error:
             raise BanError(f"{place}:1: nested too deep to be read: give a flat list") from error
         if refused and strict:
             raise BanError(_describe_refused(refused))
+        if not bans and not refused and heading.version is None:
+            raise BanError(f"{place}:1: contains no ban: write one phrase per line")
         loaded = cls(bans, source=heading.source or place, license=heading.license)
-        loaded.format, loaded.lines, loaded.refused = taken, tuple(numbers), tuple(refused)
+        loaded.format, loaded.lines, loaded.marks, loaded.refused = taken, tuple(numbers), marks, tuple(refused)
         return loaded
 
     @classmethod

@@ -38,18 +38,21 @@ def read(
     suffix: str = "",
     format: str | None = None,  # noqa: A002
     edges: Edges | None = None,
-) -> tuple[str, Iterator[Line]]:
-    """Return the name of the format of a list, and its lines. place, suffix: as in `ListText`.
+) -> tuple[str, Iterator[Line], tuple[str, ...]]:
+    """Return the name of the format of a list, its lines, and the marks that are taken off them.
+
+    place, suffix: as in `ListText`.
 
     Raises `BanError` for a text that is not in that format, also while the lines are read.
 
-    >>> format, lines = read('[["a testament to", 517], ["delve", 12]]', place="list")
+    >>> format, lines, _ = read('[["a testament to", 517], ["delve", 12]]', place="list")
     >>> format, [ban for _, ban in lines]
     ('counts', [Ban('a testament to', count=517), Ban('delve', count=12)])
     """
     list_text = ListText(text, place, suffix)
     chosen = recognize(list_text) if format is None else find_format(format)
-    return chosen.name, chosen.read(list_text, edges or chosen.edges)
+    marks = () if chosen is not TEXT or TEXT.recognizes(list_text) else list_text.unmarked.marks
+    return chosen.name, chosen.read(list_text, edges or chosen.edges), marks
 
 
 def find_format(name: str) -> ListFormat:

@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import regex
 
 from antislop.errors import BanError
+from antislop.lists.marks import refuse_group, refuse_replacements
 from antislop.lists.reading import (
     MAX_DEPTH,
     PHRASE_KEYS,
@@ -22,12 +24,14 @@ from antislop.lists.reading import (
     ListText,
     are_counts,
     attempt,
+    find_phrase_key,
     leave_plain,
     make_phrase,
     names_kind,
     read_object,
     to_words,
 )
+from antislop.matching.bans import Ban
 from antislop.matching.folding import Edges
 
 _COUNTS = ("count", "frequency")
@@ -42,7 +46,7 @@ def find_shape(text: ListText) -> str:
     if _is_mapping(text.value):
         return _classify_numbers(text.value.values())
     if isinstance(text.value, dict):
-        return "statistics"
+        return "statistics" if _has_statistics(text.value) else "phrases"
     return _classify(leave_plain(text.value) or text.value) if isinstance(text.value, list) else "phrases"
 
 
@@ -51,12 +55,15 @@ def find_preset(value: Any) -> dict[str, str] | None:
     preset = value.get("preset", value) if isinstance(value, dict) else None
     if not isinstance(preset, dict):
         return None
-    bans = {key: preset[key] for key in ("banned_tokens", "global_banned_tokens") if isinstance(preset.get(key), str)}
+    keys = ("banned_tokens", "global_banned_tokens", "banned_strings")
+    bans = {key: preset[key] for key in keys if isinstance(preset.get(key), str)}
     return bans or None
 
 
 def read_entries(text: ListText, edges: Edges, make: Callable[[int, Any, Edges], Line]) -> Iterator[Line]:
-    """Yield the ban of each item of a JSON list. Raises `BanError` for any other value."""
+    """Yield the ban of each item of a JSON list, or of the lists in an object. Raises `BanError` for any other value."""
+    if isinstance(text.value, dict):
+        return _require_one(_read_statistics_of(text.text, f"{text.place}:1", edges), text.place)
     if not isinstance(text.value, list):
         kind = type(text.value).__name__
         raise BanError(f'{text.place}:1: a JSON list of phrases was expected, not {kind}: write ["…", …]')
@@ -77,9 +84,7 @@ def _read_statistics(text: ListText, edges: Edges) -> Iterator[Line]:
         return _read_json_lines(text.text, text.place, edges)
     if isinstance(text.value, list):
         return _read_statistics_of(text.text, f"{text.place}:1", edges)
-    if isinstance(text.value, dict):
-        return _require_one(_read_statistics_of(text.text, f"{text.place}:1", edges), text.place)
-    return read_entries(text, edges, _count_entry)  # raises
+    return read_entries(text, edges, _count_entry)  # of an object; raises for any other value
 
 
 def _read_json_lines(text: str, place: str, edges: Edges) -> Iterator[Line]:
@@ -94,7 +99,7 @@ def _read_json_lines(text: str, place: str, edges: Edges) -> Iterator[Line]:
             continue
         if isinstance(value, dict):
             bans = [(number, ban) for _, ban in _read_statistics_of(line, f"{place}:{number}", edges)]
-            yield from bans or [(number, BanError(f"{line[:80]!r} names no {', '.join(PHRASE_KEYS)}: leave it out"))]
+            yield from bans or [(number, _explain_nameless(value))]
         else:
             yield _count_entry(number, value, edges)
 
@@ -188,33 +193,69 @@ def _find_lines(text: str) -> Iterator[tuple[int, str, Any]]:
 
 
 def _read_statistics_of(text: str, place: str, edges: Edges) -> Iterator[Line]:
-    """Yield the phrases of objects that name one, and of [phrase, count] in lists, however deep."""
+    """Yield the phrases of objects that name one, of [phrase, count] in lists, however deep, or else all strings."""
     line, seen = 1, 0
     start = _skip(text, 0)
     value = json.JSONDecoder().raw_decode(text, start)[0]
-    for index, entry, group in _find_entries(text, start, value, place):
+    entries = sorted(_find_entries(text, start, value, place), key=itemgetter(0))
+    has_statistics = any(isinstance(entry, (dict, list)) for _, entry, _ in entries)
+    if not has_statistics:
+        strings = [group for _, entry, group in entries if isinstance(entry, str)]
+        refuse_replacements(len(set(strings)), len(strings), place.rpartition(":")[0])
+    for index, entry, group in entries:
         line, seen = line + text.count("\n", seen, index), index
-        if isinstance(entry, (dict, list)):
+        if isinstance(entry, BanError):
+            yield line, entry
+        elif isinstance(entry, (dict, list)):
             yield _statistics_entry(line, entry, group, edges)
-        else:
+        elif has_statistics:
             yield line, BanError(f"{str(entry)[:80]!r} has no statistics: write [phrase, count] or a list of phrases")
+        else:
+            yield _group_entry(line, entry, group, edges)
+
+
+def _group_entry(line: int, phrase: str, group: str, edges: Edges) -> Line:
+    """Return the ban of a string in a group: banned_regex and regexes are groups of regexes."""
+    if "regex" in group.casefold():
+        return attempt(line, Ban.regex, f"(?i){phrase}" if "insensitive" in group else phrase)
+    return attempt(line, to_words, phrase) if "gram" in group else attempt(line, make_phrase, phrase, edges=edges)
+
+
+def _has_statistics(value: Any, depth: int = 0) -> bool:
+    """Return whether a value has an entry of statistics at any depth; true of one that is nested too deep."""
+    children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    is_entry = find_phrase_key(value) or _is_pair(value) or names_kind(value)
+    return bool(is_entry) or depth > MAX_DEPTH or any(_has_statistics(child, depth + 1) for child in children)
+
+
+def _explain_nameless(value: Any) -> BanError:
+    return BanError(f"{json.dumps(value, ensure_ascii=False)[:80]} names no {', '.join(PHRASE_KEYS)}: leave it out")
 
 
 def _find_entries(
     text: str, index: int, value: Any, place: str, group: str = "", depth: int = 0
 ) -> Iterator[tuple[int, Any, str]]:
-    """Yield (index, entry, name of its group); strings in a list, which have no statistics, too."""
+    """Yield (index, entry, name of its group); strings in a list, which have no statistics, and errors, too."""
     if depth > MAX_DEPTH:
         raise BanError(f"{place}: the statistics are nested more than {MAX_DEPTH} deep: give a list of phrases")
-    is_object = isinstance(value, dict) and any(name in value for name in PHRASE_KEYS)
-    if is_object or _is_pair(value) or names_kind(value):
+    if find_phrase_key(value) or _is_pair(value) or names_kind(value):
         yield index, value, group
-    elif isinstance(value, (dict, list)):
-        for key, begin, child in _children(text, index):
-            if isinstance(child, (dict, list)):
-                yield from _find_entries(text, begin, child, place, key or group, depth + 1)
-            elif isinstance(value, list) and isinstance(child, str):
-                yield begin, child, group
+        return
+    nameless: list[tuple[int, Any, str]] = []
+    is_list_of_entries = depth == 0
+    for key, begin, child in _children(text, index):
+        if isinstance(child, (dict, list)):
+            fault = refuse_group(key) if child else None
+            found = (
+                [(begin, fault, key)] if fault else [*_find_entries(text, begin, child, place, key or group, depth + 1)]
+            )
+            yield from found
+            is_list_of_entries |= isinstance(child, dict) and bool(found)
+            if isinstance(value, list) and isinstance(child, dict) and not found:
+                nameless.append((begin, _explain_nameless(child), group))
+        elif isinstance(value, list) and isinstance(child, str):
+            yield begin, child, group
+    yield from nameless if is_list_of_entries else ()
 
 
 def _statistics_entry(line: int, value: Any, group: str, edges: Edges) -> Line:
@@ -223,7 +264,7 @@ def _statistics_entry(line: int, value: Any, group: str, edges: Edges) -> Line:
     if isinstance(value, list):
         name, phrase, count = "", *value
     else:
-        name = next(name for name in PHRASE_KEYS if name in value)
+        name = find_phrase_key(value)
         phrase, count = value[name], next((value[key] for key in _COUNTS if key in value), None)
     options = {"count": count} if isinstance(count, int) and not isinstance(count, bool) and count >= 0 else {}
     if "gram" in name or "gram" in group:
