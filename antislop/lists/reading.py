@@ -15,7 +15,7 @@ import regex
 from antislop.errors import BanError, InputError
 from antislop.files import decode, explain_write, open_bytes, replace_text
 from antislop.lists import hub
-from antislop.lists.marks import Unmarked, refuse_signs, take_off_marks
+from antislop.lists.marks import refuse_signs, take_off_marks
 from antislop.matching.bans import BAN_OPTIONS, Ban
 from antislop.matching.folding import Edges
 from antislop.matching.patterns.kinds import KINDS
@@ -85,7 +85,8 @@ class ListText:
         return [(number, line) for number, line in lines if line.strip() and not line.lstrip().startswith("#")]
 
     @cached_property
-    def unmarked(self) -> Unmarked:
+    def unmarked(self) -> tuple[list[tuple[int, str | BanError]], tuple[str, ...]]:
+        """The same without the marks that most of them have, and the names of these."""
         return take_off_marks(self.numbered_lines)
 
     @cached_property

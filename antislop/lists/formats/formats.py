@@ -51,7 +51,7 @@ def read(
     """
     list_text = ListText(text, place, suffix)
     chosen = recognize(list_text) if format is None else find_format(format)
-    marks = () if chosen is not TEXT or TEXT.recognizes(list_text) else list_text.unmarked.marks
+    marks = () if chosen is not TEXT or TEXT.recognizes(list_text) else list_text.unmarked[1]
     return chosen.name, chosen.read(list_text, edges or chosen.edges), marks
 
 

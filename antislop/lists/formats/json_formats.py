@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from operator import itemgetter
 from typing import Any
 
 import regex
@@ -19,6 +18,7 @@ from antislop.lists.marks import refuse_group, refuse_replacements
 from antislop.lists.reading import (
     MAX_DEPTH,
     PHRASE_KEYS,
+    STRING_KEYS,
     Line,
     ListFormat,
     ListText,
@@ -46,7 +46,7 @@ def find_shape(text: ListText) -> str:
     if _is_mapping(text.value):
         return _classify_numbers(text.value.values())
     if isinstance(text.value, dict):
-        return "statistics" if _has_statistics(text.value) else "phrases"
+        return "statistics"
     return _classify(leave_plain(text.value) or text.value) if isinstance(text.value, list) else "phrases"
 
 
@@ -61,9 +61,7 @@ def find_preset(value: Any) -> dict[str, str] | None:
 
 
 def read_entries(text: ListText, edges: Edges, make: Callable[[int, Any, Edges], Line]) -> Iterator[Line]:
-    """Yield the ban of each item of a JSON list, or of the lists in an object. Raises `BanError` for any other value."""
-    if isinstance(text.value, dict):
-        return _require_one(_read_statistics_of(text.text, f"{text.place}:1", edges), text.place)
+    """Yield the ban of each item of a JSON list. Raises `BanError` for any other value."""
     if not isinstance(text.value, list):
         kind = type(text.value).__name__
         raise BanError(f'{text.place}:1: a JSON list of phrases was expected, not {kind}: write ["…", …]')
@@ -84,7 +82,9 @@ def _read_statistics(text: ListText, edges: Edges) -> Iterator[Line]:
         return _read_json_lines(text.text, text.place, edges)
     if isinstance(text.value, list):
         return _read_statistics_of(text.text, f"{text.place}:1", edges)
-    return read_entries(text, edges, _count_entry)  # of an object; raises for any other value
+    if isinstance(text.value, dict):
+        return _require_one(_read_statistics_of(text.text, f"{text.place}:1", edges), text.place)
+    return read_entries(text, edges, _count_entry)  # raises
 
 
 def _read_json_lines(text: str, place: str, edges: Edges) -> Iterator[Line]:
@@ -99,7 +99,7 @@ def _read_json_lines(text: str, place: str, edges: Edges) -> Iterator[Line]:
             continue
         if isinstance(value, dict):
             bans = [(number, ban) for _, ban in _read_statistics_of(line, f"{place}:{number}", edges)]
-            yield from bans or [(number, _explain_nameless(value))]
+            yield from bans or [(number, _refuse_nameless(value))]
         else:
             yield _count_entry(number, value, edges)
 
@@ -193,11 +193,11 @@ def _find_lines(text: str) -> Iterator[tuple[int, str, Any]]:
 
 
 def _read_statistics_of(text: str, place: str, edges: Edges) -> Iterator[Line]:
-    """Yield the phrases of objects that name one, of [phrase, count] in lists, however deep, or else all strings."""
+    """Yield the phrases of objects that name one and of [phrase, count] in lists, however deep, or else all strings."""
     line, seen = 1, 0
     start = _skip(text, 0)
     value = json.JSONDecoder().raw_decode(text, start)[0]
-    entries = sorted(_find_entries(text, start, value, place), key=itemgetter(0))
+    entries = list(_find_entries(text, start, value, place))
     has_statistics = any(isinstance(entry, (dict, list)) for _, entry, _ in entries)
     if not has_statistics:
         strings = [group for _, entry, group in entries if isinstance(entry, str)]
@@ -206,67 +206,52 @@ def _read_statistics_of(text: str, place: str, edges: Edges) -> Iterator[Line]:
         line, seen = line + text.count("\n", seen, index), index
         if isinstance(entry, BanError):
             yield line, entry
-        elif isinstance(entry, (dict, list)):
-            yield _statistics_entry(line, entry, group, edges)
-        elif has_statistics:
-            yield line, BanError(f"{str(entry)[:80]!r} has no statistics: write [phrase, count] or a list of phrases")
+        elif has_statistics and isinstance(entry, str):
+            yield line, BanError(f"{entry[:80]!r} has no statistics: write [phrase, count] or a list of phrases")
         else:
-            yield _group_entry(line, entry, group, edges)
+            yield _statistics_entry(line, entry, group, edges)
 
 
-def _group_entry(line: int, phrase: str, group: str, edges: Edges) -> Line:
-    """Return the ban of a string in a group: banned_regex and regexes are groups of regexes."""
-    if "regex" in group.casefold():
-        return attempt(line, Ban.regex, f"(?i){phrase}" if "insensitive" in group else phrase)
-    return attempt(line, to_words, phrase) if "gram" in group else attempt(line, make_phrase, phrase, edges=edges)
-
-
-def _has_statistics(value: Any, depth: int = 0) -> bool:
-    """Return whether a value has an entry of statistics at any depth; true of one that is nested too deep."""
-    children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    is_entry = find_phrase_key(value) or _is_pair(value) or names_kind(value)
-    return bool(is_entry) or depth > MAX_DEPTH or any(_has_statistics(child, depth + 1) for child in children)
-
-
-def _explain_nameless(value: Any) -> BanError:
-    return BanError(f"{json.dumps(value, ensure_ascii=False)[:80]} names no {', '.join(PHRASE_KEYS)}: leave it out")
+def _refuse_nameless(value: Any) -> BanError:
+    shown, keys = json.dumps(value, ensure_ascii=False)[:80], ", ".join([*PHRASE_KEYS, *STRING_KEYS])
+    return BanError(f"{shown} names no {keys}: leave it out")
 
 
 def _find_entries(
     text: str, index: int, value: Any, place: str, group: str = "", depth: int = 0
 ) -> Iterator[tuple[int, Any, str]]:
-    """Yield (index, entry, name of its group); strings in a list, which have no statistics, and errors, too."""
+    """Yield (index, entry or error, name of its group); strings in a list, which have no statistics, too."""
     if depth > MAX_DEPTH:
         raise BanError(f"{place}: the statistics are nested more than {MAX_DEPTH} deep: give a list of phrases")
-    if find_phrase_key(value) or _is_pair(value) or names_kind(value):
-        yield index, value, group
-        return
-    nameless: list[tuple[int, Any, str]] = []
-    is_list_of_entries = depth == 0
-    for key, begin, child in _children(text, index):
-        if isinstance(child, (dict, list)):
-            fault = refuse_group(key) if child else None
-            found = (
-                [(begin, fault, key)] if fault else [*_find_entries(text, begin, child, place, key or group, depth + 1)]
-            )
-            yield from found
-            is_list_of_entries |= isinstance(child, dict) and bool(found)
-            if isinstance(value, list) and isinstance(child, dict) and not found:
-                nameless.append((begin, _explain_nameless(child), group))
-        elif isinstance(value, list) and isinstance(child, str):
-            yield begin, child, group
-    yield from nameless if is_list_of_entries else ()
+    fault = refuse_group(group) if value and isinstance(value, (dict, list)) else None
+    if fault or find_phrase_key(value) or _is_pair(value) or names_kind(value) or isinstance(value, str):
+        yield index, fault or value, group
+    elif isinstance(value, (dict, list)):
+        found = [
+            (begin, child, [*_find_entries(text, begin, child, place, key or group, depth + 1)])
+            for key, begin, child in _children(text, index)
+            if isinstance(child, (dict, list) if isinstance(value, dict) else (dict, list, str))
+        ]
+        objects = [entries for _, child, entries in found if isinstance(child, dict)]
+        is_list = isinstance(value, list) and (depth == 0 or any(objects))
+        for begin, child, entries in found:
+            is_nameless = is_list and isinstance(child, dict) and not entries
+            yield from [(begin, _refuse_nameless(child), group)] if is_nameless else entries
 
 
 def _statistics_entry(line: int, value: Any, group: str, edges: Edges) -> Line:
     if names_kind(value):
         return read_object(line, value, edges)
-    if isinstance(value, list):
+    if isinstance(value, str):
+        name, phrase, count = "", value, None
+    elif isinstance(value, list):
         name, phrase, count = "", *value
     else:
         name = find_phrase_key(value)
         phrase, count = value[name], next((value[key] for key in _COUNTS if key in value), None)
     options = {"count": count} if isinstance(count, int) and not isinstance(count, bool) and count >= 0 else {}
+    if "regex" in group.casefold():  # as a request has them: banned_regex, banned_regex_case_insensitive
+        return attempt(line, Ban.regex, f"(?i){phrase}" if "insensitive" in group else phrase, **options)
     if "gram" in name or "gram" in group:
         return attempt(line, to_words, phrase, **options)
     return attempt(line, make_phrase, phrase, edges=edges, **options)

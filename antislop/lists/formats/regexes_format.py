@@ -30,7 +30,7 @@ def _is_regexes(text: ListText) -> bool:
 
 
 def _are_regexes(phrases: Iterable[str]) -> bool:
-    signs = [REGEX.pattern.search(phrase) is not None for phrase in phrases]
+    signs = [REGEX.search(phrase) is not None for phrase in phrases]
     return sum(signs) * 2 > len(signs)
 
 
@@ -50,7 +50,7 @@ def _read_lines(text: ListText) -> Iterator[Line]:
 
 def _to_regex(text: str) -> Ban:
     """Return the ban of a regex, which may stand between slashes, with flags, as JavaScript has them."""
-    for pattern in (BARE.pattern, _CODE):
+    for pattern in (BARE, _CODE):
         if pattern.search(text):
             raise BanError(f"{text[:80]!r} looks like a piece of a program: write the regexes alone, one per line")
     match = _SLASHES.fullmatch(text)

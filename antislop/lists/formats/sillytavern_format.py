@@ -5,13 +5,13 @@ A preset of its samplers, in JSON, has such lists under `banned_tokens` and `glo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 
 import regex
 
 from antislop.errors import BanError
 from antislop.lists.formats.json_formats import find_preset, find_shape
-from antislop.lists.marks import REGEX, SEVERAL, SIGNS, Sign, refuse_signs
+from antislop.lists.marks import SIGNS, STRING_SIGNS, Sign, refuse_signs
 from antislop.lists.reading import TOKEN_IDS, Line, ListFormat, ListText, attempt
 from antislop.matching.bans import Ban
 from antislop.matching.folding import Edges
@@ -53,7 +53,7 @@ def _read_lines(text: str, edges: Edges) -> Iterator[Line]:
     lines = text.split("\n")
     for number, line in enumerate(lines[_count_heading(lines) :], start=_count_heading(lines) + 1):
         if match := _QUOTED.fullmatch(line):
-            yield attempt(number, _to_phrase, match[1], edges=edges, signs=(REGEX, SEVERAL))
+            yield attempt(number, _to_phrase, match[1], edges=edges, signs=STRING_SIGNS)
         elif TOKEN_IDS.fullmatch(line):
             yield attempt(number, _to_tokens, line.strip())
         elif line.strip() and not line.lstrip().startswith("#"):
@@ -67,7 +67,7 @@ def _count_heading(lines: list[str]) -> int:
     return max((number + 1 for number in above if not _LETTER.search(lines[number])), default=0)
 
 
-def _to_phrase(text: str, *, edges: Edges, signs: Sequence[Sign]) -> Ban:
+def _to_phrase(text: str, *, edges: Edges, signs: Mapping[Sign, regex.Pattern[str]]) -> Ban:
     refuse_signs(text, signs=signs)
     return Ban(Phrase(text, edges=edges))
 

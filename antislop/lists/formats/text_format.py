@@ -90,12 +90,11 @@ def read_lines(text: ListText, edges: Edges) -> Iterator[Line]:
     if version is not None:
         yield from (attempt(number, read_ban, line, edges=edges) for number, line in text.numbered_lines)
         return
-    is_alone = len(text.lines) == 1
-    for number, phrase in text.unmarked.lines:
+    for number, phrase in text.unmarked[0]:
         if isinstance(phrase, BanError):
             yield number, phrase
         else:
-            yield attempt(number, read_ban, phrase, edges=edges, is_foreign=True, is_alone=is_alone)
+            yield attempt(number, read_ban, phrase, edges=edges, is_foreign=True)
 
 
 TEXT = ListFormat("text", lambda text: read_heading(text.text).version is not None, read_lines)
@@ -108,12 +107,11 @@ def write_ban(ban: Ban) -> str:
     return "\t".join([_quote(text), *([" ".join(flags)] if flags else [])])
 
 
-def read_ban(line: str, *, edges: Edges = "word", is_foreign: bool = False, is_alone: bool = False) -> Ban:
+def read_ban(line: str, *, edges: Edges = "word", is_foreign: bool = False) -> Ban:
     r"""Return the ban of a line.
 
     edges: of a phrase that names none.
     is_foreign: `write_ban` did not write it, so that a phrase that looks like something else is refused.
-    is_alone: as in `find_sign`.
 
     >>> read_ban("a * of emotion*\tgap=2 weight=0.5")
     Ban.wildcard('a * of emotion*', weight=0.5, gap=2)
@@ -130,7 +128,7 @@ def read_ban(line: str, *, edges: Edges = "word", is_foreign: bool = False, is_a
     options = _read_flags(flags, line)
     phrase, kind = _unquote(text), options.pop("kind", None)
     if is_foreign and kind is None and phrase == text:
-        refuse_signs(text, is_alone=is_alone)
+        refuse_signs(text)
     return make_ban(phrase, kind=kind, options=options, edges=edges)
 
 

@@ -21,18 +21,7 @@ from antislop.matching.patterns.kinds import KINDS
 from antislop.matching.patterns.pattern import FILLER, Pattern, TextSearch
 
 FindingKind = Literal[
-    "duplicate",
-    "contained",
-    "overlapping",
-    "short",
-    "common",
-    "joined",
-    "kind",
-    "marked",
-    "untypable",
-    "case",
-    "slow",
-    "loop",
+    "duplicate", "contained", "overlapping", "short", "common", "joined", "kind", "untypable", "case", "slow", "loop"
 ]
 
 COMMON_ZIPF = 4.5
@@ -281,8 +270,8 @@ def find_signs(bans: Sequence[Ban]) -> Findings:
         if ban.pattern.is_literal and _KIND.match(ban.text):
             yield Finding(ban, index, "kind", f"{describe(ban)} looks like another kind of ban", NAME_KIND)
         elif ban.pattern.kind in ("phrase", "wildcard") and (sign := find_sign(ban.text)):
-            kind = cast("FindingKind", sign.kind)
-            yield Finding(ban, index, kind, f"{describe(ban)} {sign.fault}", sign.fix)
+            fault, fix = sign
+            yield Finding(ban, index, "kind", f"{describe(ban)} {fault}", fix)
 
 
 def find_common(bans: Sequence[Ban], frequencies: Mapping[str, float]) -> Findings:
