@@ -66,6 +66,8 @@ SIGNS = STRING_SIGNS | {
     ("seems to end with a remark", _ALONE): _REMARK,
     ("has a bullet, a number or quotation marks around it", _ALONE): _AROUND,
 }
+_PART = regex.compile(r"(?!(?:and|or|but|oh|yes|no|well|so|then|now)\b)[\p{L}\p{M} '’-]+")
+"""A phrase between commas that a sentence would hardly have there."""
 _PLAIN = regex.compile(r"(?![-'])[\p{L}\p{M} '’-]*")
 
 
@@ -87,8 +89,8 @@ def find_sign(text: str, *, signs: Mapping[Sign, regex.Pattern[str]] = SIGNS) ->
 def _enumerates(text: str, *, longest: int, least: int = 3) -> bool:
     """Return whether a text lists different phrases of up to `longest` words: "delve, tapestry, utilize"."""
     parts = [part.strip().casefold() for part in regex.split("[,;]", text.strip().rstrip(",;"))]
-    is_short = all(0 < len(part.split()) <= longest for part in parts)
-    return is_short and least <= len(parts) == len(set(parts))
+    is_list = all(_PART.fullmatch(part) and len(part.split()) <= longest for part in parts)
+    return is_list and least <= len(parts) == len(set(parts))
 
 
 def refuse_signs(text: object, *, signs: Mapping[Sign, regex.Pattern[str]] = SIGNS) -> None:
@@ -108,9 +110,8 @@ def take_off_marks(lines: Sequence[tuple[int, str]]) -> tuple[list[tuple[int, st
     ([(1, 'delve'), (2, "it's")], ('bullets', 'quotation marks'))
     """
     found: list[tuple[int, str | BanError]] = list(lines)
-    for number, line in lines if len(found) == 1 else ():
-        if _enumerates(line.partition("\t")[0], longest=4):
-            found = [(number, _refuse(line, SEVERAL))]
+    if len(lines) == 1 and _enumerates(lines[0][1].partition("\t")[0], longest=4):
+        found = [(lines[0][0], _refuse(lines[0][1], SEVERAL))]
     taken = []
     for name, mark in _MARKS.items():
         matches = [mark.fullmatch(line) if isinstance(line, str) else None for _, line in found]
