@@ -68,7 +68,7 @@ class BanList(Sequence[Ban]):
 
     format: name of its format.
     lines: the line of each ban, from 1.
-    marks: what was taken off around its phrases: bullets, numbers, quotation marks, asterisks, commas.
+    marks: what most of its lines had around their phrases, and was taken off, such as bullets.
     refused: entries that were left out.
 
     >>> bans = BanList(["a testament to"]) | Ban("cat", edges="anywhere")
@@ -116,14 +116,11 @@ class BanList(Sequence[Ban]):
             "word" in all others.
         strict: False leaves out entries that can't be used, and keeps the reasons in `refused`.
 
-        Bullets, numbers, quotation marks and the like are taken off if most lines of a text have them; `marks` names
-        them. What looks like a regex, or like several entries, is refused, unless it names its kind.
-
         Numbers up to 1 are weights; larger ones are counts, which rank but don't weigh. A list may have
         20,000,000 characters, 500,000 entries of up to 100,000 characters, and 10,000 regexes in all.
 
-        Raises `BanError`, with path:line, for the first entry that can't be used, for a text that is not in that
-        format, and for one without a ban, unless `save` wrote it.
+        Raises `BanError`, with path:line, for the first entry that can't be used or is no phrase by its signs, for a
+        text that is not in that format, and for one without a ban that `save` did not write.
 
         >>> import io
         >>> bans = BanList.load(io.StringIO('"shivers down"\n" eyes sparkl"\n'))
@@ -145,10 +142,9 @@ class BanList(Sequence[Ban]):
             bans, numbers, refused = _collect_bans(lines, place)
         except RecursionError as error:
             raise BanError(f"{place}:1: nested too deep to be read: give a flat list") from error
-        if refused and strict:
-            raise BanError(_describe_refused(refused))
-        if not bans and not refused and heading.version is None:
-            raise BanError(f"{place}:1: contains no ban: write one phrase per line")
+        is_empty = not bans and not refused and heading.version is None
+        if is_empty or (refused and strict):
+            raise BanError(_describe_refused(refused or [Refusal(f"{place}:1", "contains no ban: write one per line")]))
         loaded = cls(bans, source=heading.source or place, license=heading.license)
         loaded.format, loaded.lines, loaded.marks, loaded.refused = taken, tuple(numbers), marks, tuple(refused)
         return loaded
@@ -477,9 +473,8 @@ def _collect_bans(lines: Iterable[Line], place: str) -> tuple[list[Ban], list[in
 
 
 def _describe_refused(refused: Sequence[Refusal]) -> str:
-    place, reason = refused[0]
     more = f" ({len(refused) - 1} more refused; strict=False leaves them out)" if len(refused) > 1 else ""
-    return f"{place}: {reason}{more}"
+    return f"{refused[0].place}: {refused[0].reason}{more}"
 
 
 def _join_names(*names: str | None) -> str | None:

@@ -35,7 +35,7 @@ REGEX = regex.compile(
     r"""
     \\[bBdDsSwW.?+|] | \\\(.*\\\) | \(\?[:=!<>iPmsx]                # escapes; groups that are not kept, flags
     | \([^()|]{0,80}\| | \w[)\]]?\|[(\[^\\]?\w                      # alternatives
-    | \)[?+{] | (?<!\*)\([^()*]{0,80}\)\* | [\w']\?\w               # what is left out or repeated: (s)?, it'?s
+    | \)\? | [)\]][+{] | (?<!\*)\([^()*]{0,80}\)\* | [\w']\?\w               # what is left out or repeated: (s)?, it'?s
     | \[\^ | \[\w{0,3}\w-\w[\w-]{0,6}\] | (?<=\w)\[\w{2,}\] | \[\w{2,}\](?=\w)  # classes
     | \A[^*]*\.\* | \.\+ | \.\{\d | \w\{\d                          # but not *nods.*
     | \A\^\w | \A/.+/[gimsuvy]+[,;]?\s*\Z | \A/.*[^\w\s/].*/[,;]?\s*\Z | \Ar(["']).*\1,?\s*\Z
@@ -53,6 +53,7 @@ _AROUND = regex.compile(rf"\A(?:[-+•·‣▪◦●○]\s+\w.*|{_NUMBER}|{_QUOT
 
 Sign: TypeAlias = tuple[str, str]
 """What an entry looks like, a clause without its subject, and what to write, in the imperative."""
+Signs: TypeAlias = Mapping[Sign, regex.Pattern[str]]
 NO_REGEX: Sign = ("looks like a regex, and as a phrase it would not occur", NAME_KIND)
 SEVERAL: Sign = ("looks like several entries", "write one entry each")
 STRING_SIGNS = {NO_REGEX: REGEX, SEVERAL: _SEVERAL}
@@ -71,7 +72,7 @@ _PART = regex.compile(r"(?!(?:and|or|but|oh|yes|no|well|so|then|now)\b)[\p{L}\p{
 _PLAIN = regex.compile(r"(?![-'])[\p{L}\p{M} '’-]*")
 
 
-def find_sign(text: str, *, signs: Mapping[Sign, regex.Pattern[str]] = SIGNS) -> Sign | None:
+def find_sign(text: str, *, signs: Signs = SIGNS) -> Sign | None:
     """Return the first sign that an entry is no phrase.
 
     >>> find_sign("not only X but"), find_sign("C++"), find_sign("Well, well, well")
@@ -83,7 +84,8 @@ def find_sign(text: str, *, signs: Mapping[Sign, regex.Pattern[str]] = SIGNS) ->
     if _PLAIN.fullmatch(text):  # almost all
         return None
     found = next((sign for sign, pattern in signs.items() if pattern.search(text)), None)
-    return found or (SEVERAL if _enumerates(text, longest=1) or _enumerates(text, longest=4, least=5) else None)
+    is_list = signs is SIGNS and (_enumerates(text, longest=1) or _enumerates(text, longest=4, least=5))
+    return found or (SEVERAL if is_list else None)
 
 
 def _enumerates(text: str, *, longest: int, least: int = 3) -> bool:
@@ -93,7 +95,7 @@ def _enumerates(text: str, *, longest: int, least: int = 3) -> bool:
     return is_list and least <= len(parts) == len(set(parts))
 
 
-def refuse_signs(text: object, *, signs: Mapping[Sign, regex.Pattern[str]] = SIGNS) -> None:
+def refuse_signs(text: object, *, signs: Signs = SIGNS) -> None:
     """Raise `BanError` for an entry that is no phrase by its signs."""
     if isinstance(text, str) and (sign := find_sign(text, signs=signs)):
         raise _refuse(text, sign)
@@ -149,4 +151,4 @@ def refuse_replacements(groups: int, entries: int, place: str) -> None:
     """Raise `BanError` for many groups with few entries each: phrases, each with what to write instead."""
     if groups >= 5 and entries < 3 * groups:
         fault = f"{groups} groups of {entries} entries look like phrases with replacements, which bans don't have"
-        raise BanError(f"{place}:1: {fault}: write the phrases as one list")
+        raise BanError(f"{place}: {fault}: write the phrases as one list")

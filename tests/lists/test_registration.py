@@ -60,7 +60,7 @@ def test_a_new_format_is_recognized_read_and_refused(monkeypatch: pytest.MonkeyP
     with pytest.raises(BanError, match=r"list:2: the ban '' contains no visible character"):
         BanList.load(path)
     path.write_text("a cat, delve", encoding="utf-8")
-    with pytest.raises(BanError, match=r"list:1: contains no ban: write one phrase per line"):
+    with pytest.raises(BanError, match=r"list:1: contains no ban: write one per line"):
         BanList.load(path, format="semicolons")
 
 

@@ -7,7 +7,8 @@ The suffix of the file determines the format, or else the text does:
 * Lines are SillyTavern's if at least half of them are in quotes or token ids; the free text on top ends with the last
   empty line or ruler before the first of these.
 * Lines that are all a phrase and a number are CSV.
-* Counts of statistics are kept, scores and ratios are not; objects without a phrase are not entries.
+* Counts of statistics are kept, scores and ratios are not. An object with lists of strings alone is groups of phrases.
+* Other text is the text format; the marks that most of its lines have are taken off (`antislop.lists.marks`).
 """
 
 from __future__ import annotations

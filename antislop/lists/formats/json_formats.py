@@ -201,7 +201,7 @@ def _read_statistics_of(text: str, place: str, edges: Edges) -> Iterator[Line]:
     has_statistics = any(isinstance(entry, (dict, list)) for _, entry, _ in entries)
     if not has_statistics:
         strings = [group for _, entry, group in entries if isinstance(entry, str)]
-        refuse_replacements(len(set(strings)), len(strings), place.rpartition(":")[0])
+        refuse_replacements(len(set(strings)), len(strings), place)
     for index, entry, group in entries:
         line, seen = line + text.count("\n", seen, index), index
         if isinstance(entry, BanError):
@@ -214,7 +214,7 @@ def _read_statistics_of(text: str, place: str, edges: Edges) -> Iterator[Line]:
 
 def _refuse_nameless(value: Any) -> BanError:
     shown, keys = json.dumps(value, ensure_ascii=False)[:80], ", ".join([*PHRASE_KEYS, *STRING_KEYS])
-    return BanError(f"{shown} names no {keys}: leave it out")
+    return BanError(f"{shown} names no {keys}: rename a key, or leave it out")
 
 
 def _find_entries(
@@ -224,8 +224,12 @@ def _find_entries(
     if depth > MAX_DEPTH:
         raise BanError(f"{place}: the statistics are nested more than {MAX_DEPTH} deep: give a list of phrases")
     fault = refuse_group(group) if value and isinstance(value, (dict, list)) else None
-    if fault or find_phrase_key(value) or _is_pair(value) or names_kind(value) or isinstance(value, str):
-        yield index, fault or value, group
+    if fault and any(_find_entries(text, index, value, place, "", depth)):
+        yield index, fault, group
+    elif fault:
+        return
+    elif find_phrase_key(value) or _is_pair(value) or names_kind(value) or isinstance(value, str):
+        yield index, value, group
     elif isinstance(value, (dict, list)):
         found = [
             (begin, child, [*_find_entries(text, begin, child, place, key or group, depth + 1)])

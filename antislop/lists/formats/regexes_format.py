@@ -15,7 +15,7 @@ from antislop.matching.bans import Ban
 from antislop.matching.folding import Edges
 
 _JSON_STRINGS = regex.compile(r'\s*\[\s*["\]]')
-_LINE = regex.compile(r"""\s*[rR]?(?:"(.+)"|'(.+)'),?\s*(?:(?:#|//)\s.*)?""")
+_LINE = regex.compile(r"""\s*[rR]?(?:"(.+?)"|'(.+?)'),?\s*(?:(?:#|//)\s.*)?""")
 _SLASHES = regex.compile(r"/(.+)/([gimsuvy]*)[,;]?")
 _CODE = regex.compile(r"""["']\s*[:,]\s*r?["']|\A(?:[\w. ]+=|[\w.]+\(|new RegExp\()\s*r?["'/]""")
 

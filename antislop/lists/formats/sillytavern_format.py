@@ -5,19 +5,19 @@ A preset of its samplers, in JSON, has such lists under `banned_tokens` and `glo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import regex
 
 from antislop.errors import BanError
 from antislop.lists.formats.json_formats import find_preset, find_shape
-from antislop.lists.marks import SIGNS, STRING_SIGNS, Sign, refuse_signs
+from antislop.lists.marks import SIGNS, STRING_SIGNS, Signs, refuse_signs
 from antislop.lists.reading import TOKEN_IDS, Line, ListFormat, ListText, attempt
 from antislop.matching.bans import Ban
 from antislop.matching.folding import Edges
 from antislop.matching.patterns.phrase import Phrase
 
-_QUOTED = regex.compile(r'\s*"(.+)"[,;]?\s*(?:(?:#|//)\s.*)?')
+_QUOTED = regex.compile(r'\s*"(.+?)"[,;]?\s*(?:(?:#|//)\s.*)?')
 _NUMBER = regex.compile(r"\d+")
 _LETTER = regex.compile(r"[\p{L}\p{N}]")
 
@@ -67,7 +67,7 @@ def _count_heading(lines: list[str]) -> int:
     return max((number + 1 for number in above if not _LETTER.search(lines[number])), default=0)
 
 
-def _to_phrase(text: str, *, edges: Edges, signs: Mapping[Sign, regex.Pattern[str]]) -> Ban:
+def _to_phrase(text: str, *, edges: Edges, signs: Signs) -> Ban:
     refuse_signs(text, signs=signs)
     return Ban(Phrase(text, edges=edges))
 

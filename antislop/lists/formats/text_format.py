@@ -87,14 +87,11 @@ def read_lines(text: ListText, edges: Edges) -> Iterator[Line]:
             f"{text.place}:1: this list is of version {version}, and up to {VERSION} is supported: "
             "install a newer antislop"
         )
-    if version is not None:
-        yield from (attempt(number, read_ban, line, edges=edges) for number, line in text.numbered_lines)
-        return
-    for number, phrase in text.unmarked[0]:
-        if isinstance(phrase, BanError):
-            yield number, phrase
+    for number, line in text.numbered_lines if version is not None else text.unmarked[0]:
+        if isinstance(line, BanError):
+            yield number, line
         else:
-            yield attempt(number, read_ban, phrase, edges=edges, is_foreign=True)
+            yield attempt(number, read_ban, line, edges=edges, is_foreign=version is None)
 
 
 TEXT = ListFormat("text", lambda text: read_heading(text.text).version is not None, read_lines)

@@ -78,7 +78,7 @@ def _read_events(events: Iterable[Any], place: str, edges: Edges) -> Iterator[Li
                 yield from _read_scalar(line, event, group, edges)
         if len(groups) > MAX_DEPTH:
             raise BanError(f"{place}:{line}: groups are nested more than {MAX_DEPTH} deep: give a flat list")
-    refuse_replacements(len(entries), entries.total(), place)
+    refuse_replacements(len(entries), entries.total(), f"{place}:1")
 
 
 def _read_scalar(line: int, event: Any, group: _Group | None, edges: Edges) -> Iterator[Line]:
