@@ -21,8 +21,8 @@ _READ = 500
 
 _NUMBER = r"\s*\d{1,3}[.)]\s+(?P<phrase>\S.*)"
 _QUOTES = (
-    r"""\s*(?:'(?P<phrase>(?:[^'\\]|\\.|(?<=\w)'(?=\w))+)'|"(?P<phrase>[^"]+)"(?=\s*[,;])|“(?P<phrase>[^“”]+)”"""
-    r"|‘(?P<phrase>[^‘]+)’|«(?P<phrase>[^«»]+)»|`(?P<phrase>[^`]+)`|\*\*(?P<phrase>[^*]*\w[^*]*)\*\*)\s*[,;]?\s*"
+    r"""\s*(?:'(?P<phrase>(?:[^'\\]|\\.|(?<=\w)'(?=\w))++)'|"(?P<phrase>[^"]+)"(?=\s*[,;])|“(?P<phrase>[^“”]+)”"""
+    r"|‘(?P<phrase>[^‘]+)’|«(?P<phrase>[^«»]+)»|`(?P<phrase>[^`]+)`|\*\*(?=[^*]*\w)(?P<phrase>[^*]+)\*\*)\s*[,;]?\s*"
 )
 _MARKS = {
     "bullets": regex.compile(r"\s*[-*+•·‣▪◦●○]\s+(?P<phrase>\S.*)"),

@@ -147,10 +147,10 @@ SHAPES: dict[str, tuple[str, str, list[str] | list[Ban] | str]] = {
     ),
     "a preset with a list in its text": (".json", '{"banned_tokens": "[\\"delve\\"]"}', "1: a piece of a program"),
     # -- nothing
-    "an empty file": (".txt", "", "1: contains no ban: write one phrase per li"),
-    "comments": (".txt", "# delve\n\n  # so\n", "1: contains no ban: write one phrase per li"),
-    "an empty list": (".json", "[]", "1: contains no ban: write one phrase per li"),
-    "empty groups": (".yaml", "words:\nphrases: []\n", "1: contains no ban: write one phrase per li"),
+    "an empty file": (".txt", "", "1: contains no ban: write one per line"),
+    "comments": (".txt", "# delve\n\n  # so\n", "1: contains no ban: write one per line"),
+    "an empty list": (".json", "[]", "1: contains no ban: write one per line"),
+    "empty groups": (".yaml", "words:\nphrases: []\n", "1: contains no ban: write one per line"),
 }
 
 
