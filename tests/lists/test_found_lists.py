@@ -178,6 +178,12 @@ def test_what_was_taken_off_is_named() -> None:
     assert BanList.load(io.StringIO("delve\nso\n")).marks == ()
 
 
+def test_the_phrases_of_a_group_without_bans_are_left_out() -> None:
+    for text in ("words: [delve]\nallowed: {a: [so], b: [x]}\n", '{"words": ["delve"], "allowed": {"a": ["so"]}}'):
+        bans = BanList.load(io.StringIO(text), format="yaml" if text[0] == "w" else None, strict=False)
+        assert (list(bans), len(bans.refused)) == ([Ban("delve")], 1)
+
+
 def test_a_list_of_the_package_keeps_every_phrase(tmp_path: Path) -> None:
     bans = BanList(
         Ban(Phrase(text)) for text in ("]", ",", "- delve", "'so',", r"\bso\b", "a → b", "a, b, c", "a (b)?")
