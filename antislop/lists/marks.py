@@ -43,7 +43,7 @@ REGEX = regex.compile(
     regex.VERBOSE,
 )
 BARE = regex.compile(r"\A\s*(?:[\[\](){}\s]+[,;]*|[,:])\s*\Z")
-_SEVERAL = regex.compile(r"""["'”]\s*,\s*["'“]|\p{L},\p{L}|\w["'”]?\s+[/|]\s+["'“]?\w|\b(\w{3,})\w*/\1""")
+_SEVERAL = regex.compile(r"""["'”]\s*[,:]\s*["'“\[]|\p{L},\p{L}|\w["'”]?\s+[/|]\s+["'“]?\w|\b(\w{3,})\w*/\1""")
 _CODE = regex.compile(r"""[\w\]"']\s*[:=]\s+[\[({]|\w\]?\s*=\s*[\["']|\A\s*\[\s*["']|\A\s*\w[\w.]*\(r?["']""")
 _ARROW = regex.compile(r"\w\W{0,3}(?:→|⇒|⟶|➜|=>|->)\W{0,3}\w")
 _BETWEEN = regex.compile(r"\A\s*\|.*\|\s*\Z|\A\s*<(\w+)[^<>]*>[^<>]+</\1\s*>\s*\Z")

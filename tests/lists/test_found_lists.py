@@ -76,7 +76,9 @@ SHAPES: dict[str, tuple[str, str, list[str] | list[Ban] | str]] = {
     "TypeScript": (".ts", "export const A: string[] = [\n  'delve',\n  'so',\n];\n", "1: a piece of a program"),
     "TOML": (".toml", 'banned_strings = ["delve", "so"]\n', "1: several entries"),
     "an end of JSON": ("", '"delve",\n"tapestry"\n],\n', "3: is a bare bracket"),
-    "a part of a request": (".txt", '"banned_strings": [\n### Slop\n"Elara",\n"so"\n]', "1: a piece of a program"),
+    "a part of a request": (".txt", '"banned_strings": [\n### Slop\n"Elara",\n"so"\n]', "1: several entries"),
+    "a part of an object": ("", '"delve": "dig",\n"so": "thus",\n', "1: several entries"),
+    "a part of a body": ("", '"banned_strings": ["delve",\n"so"\n],', "1: several entries"),
     "a comma alone": (".txt", "delve\n,\ntapestry", "2: is a bare bracket"),
     "a colon alone in CSV": (".csv", "phrase\ndelve\n:\n", "3: is a bare bracket"),
     # -- several entries in one line, and remarks
