@@ -69,6 +69,7 @@ SIGNS = STRING_SIGNS | {
 }
 _PART = regex.compile(r"(?!(?:and|or|but|oh|yes|no|well|so|then|now)\b)[\p{L}\p{M} '’-]+")
 """A phrase between commas that a sentence would hardly have there."""
+_ESCAPED = regex.compile(r"\\(['\"\\])")
 _PLAIN = regex.compile(r"(?![-'])[\p{L}\p{M} '’-]*")
 
 
@@ -124,8 +125,9 @@ def take_off_marks(lines: Sequence[tuple[int, str]]) -> tuple[list[tuple[int, st
         taken.append(name)
         for index, match in enumerate(matches):
             number, line = found[index]
-            if match:  # what is escaped between quotation marks is read
-                found[index] = number, regex.sub(r"\\(['\"\\])", r"\1", match["phrase"])
+            if match:
+                phrase = match["phrase"]
+                found[index] = number, _ESCAPED.sub(r"\1", phrase) if name == "quotation marks" else phrase
             elif isinstance(line, str) and name in ("bullets", "numbers"):
                 fault = f"{line.strip()[:80]!r} has none of the {name} that most lines have"
                 found[index] = number, BanError(f"{fault}: leave it out, or write one too")

@@ -44,6 +44,7 @@ SHAPES: dict[str, tuple[str, str, list[str] | list[Ban] | str]] = {
     # -- marks that all lines have
     "dashes": (".txt", "- delve\n- tapestry\n- a testament to\n", WORDS),
     "dashes in Markdown": (".md", "# Words\n\n- delve\n- tapestry\n\n## Phrases\n- a testament to\n", WORDS),
+    "a backslash after a dash": (".txt", "- so\n- \\*sighs\\*\n", [Ban("so"), Ban(Phrase("*sighs*"))]),
     "stars": (".txt", "* delve\n* tapestry\n* a testament to\n", WORDS),
     "dots": ("", "• delve\n• tapestry\n  • a testament to\n", WORDS),
     "numbers": (".txt", "1. delve\n2. tapestry\n3. a testament to\n", WORDS),
