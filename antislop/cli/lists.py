@@ -19,6 +19,7 @@ from antislop.cli.options import (
     TrustRemoteCodeOption,
     load_bans,
     model_option,
+    say_marks,
 )
 from antislop.cli.terminal import (
     OutputFormatOption,
@@ -79,16 +80,15 @@ def lint_list(
 
     duplicate, contained: another entry already forbids it. overlapping: another entry is from the same sentence.
     short, common: it matches words that every text needs. joined: a comma seems to be missing. kind: it looks like a
-    regex, and is a phrase. slow: the regex takes too long. loop: it matches repeated passages, which Ban.loop withdraws
-    better. With --model, untypable and case: the model can't generate it. Words are judged by their frequency in
-    English.
+    regex or several entries, or has marks around it. slow: the regex takes too long. loop: it matches repeated
+    passages, which Ban.loop withdraws better. With --model, untypable and case: the model can't generate it. Words are
+    judged by their frequency in English.
     """
     ignored = set(ignore or ())
     if unknown := ignored - set(KINDS):
         raise InputError(f"--ignore {min(unknown)} is not a kind of finding: choose one of {', '.join(KINDS)}")
     bans = BanList.load(sys.stdin.buffer if str(path) == "-" else path, strict=False)
-    if not bans and not bans.refused:
-        raise InputError(f"{path}: contains no entry to check: write one phrase per line")
+    say_marks(bans, path)
     spec = ModelSpec(model, revision=revision, trust_remote_code=trust_remote_code)
     with console(stderr=True).status("checking the list"):
         vocabulary = None if model is None else _load_vocabulary(spec)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from antislop.cli.terminal import read_input, warn
+from antislop.cli.terminal import read_input, say, warn
 from antislop.decoding.sampling import DRAWING, LIMITS, Sampling
 from antislop.display import describe_count
 from antislop.errors import InputError
@@ -148,9 +148,15 @@ def load_bans(
         warn(f"{place}: {reason}")
     if len(bans.refused) > MAX_NAMED:
         warn(f"{path}: {len(bans.refused) - MAX_NAMED:,} more entries can't be used and are skipped")
+    say_marks(bans, path)
     if not bans:
         raise InputError(f"{path}: contains no usable ban: write one phrase per line")
     return bans
+
+
+def say_marks(bans: BanList, path: Path) -> None:
+    if bans.marks:
+        say(f"{path}: the {' and '.join(bans.marks)} that most lines have are not part of the phrases")
 
 
 # -- grammars ---------------------------------------------------------------------------------------------------------

@@ -545,7 +545,7 @@ def test_phrases_are_added_to_the_list_of_any_source() -> None:
 )
 def test_a_list_without_bans_is_refused_by_every_command(args: list[str]) -> None:
     Path("empty.txt").write_text("# nothing\n", encoding="utf-8")
-    assert_refused(invoke(*args), "empty.txt: contains no ")
+    assert_refused(invoke(*args), "empty.txt:1: contains no ban: write one per line")
     assert not Path("out.txt").exists()
 
 
