@@ -20,6 +20,7 @@ from antislop.decoding.row import Row, ids_of
 from antislop.errors import InputError
 from antislop.processors.memory import MemoryChange, ObjectMemory, name_of
 from antislop.processors.rewindable import Rewindable
+from antislop.processors.stop_strings import StopStrings
 
 CHECKS = 3
 """Rewinds after which a step is repeated, to find criteria that remember withdrawn text."""
@@ -54,7 +55,7 @@ class Criteria:
         if ends and pad is None and type(ends[0]) is not EosTokenCriteria:
             raise InputError(f"{name_of(ends[0])} has an eos_token_id, and there is no pad_token_id to fill rows with")
         self._fills = bool(ends)
-        built_in = (StopStringCriteria, MaxTimeCriteria, *([ConfidenceCriteria] if rows == 1 else []))
+        built_in = (StopStrings, StopStringCriteria, MaxTimeCriteria, *([ConfidenceCriteria] if rows == 1 else []))
         user_criteria = [c for c in self.others if type(c) not in built_in]
         self.is_lockstep = bool(user_criteria or (self.others and rows > 1 and not self._fills))
         self._memories = [

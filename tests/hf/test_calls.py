@@ -70,7 +70,7 @@ def test_a_text_is_generated_from_as_its_ids_are(llama: PreTrainedModel) -> None
 
 def test_arguments_are_moved_to_a_model_that_is_elsewhere(llama: PreTrainedModel) -> None:
     mask = (torch.arange(IDS.shape[1]) > 0)[None].long()
-    here = prepare_call(llama, IDS, {"attention_mask": mask, **SETTINGS}, tokenizer=TOKENIZER)
+    here = prepare_call(llama, IDS, {"attention_mask": mask, **SETTINGS}, bans=SAMPLER.compiled)
     assert here.arguments is here.model_kwargs
     there = replace(here, model=deepcopy(llama).to("meta"))
     there.model.hf_device_map = {"": "meta"}
