@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from hashlib import sha256
 from hmac import compare_digest
 from http import HTTPStatus
+from ipaddress import ip_address
 from pathlib import Path
 from uuid import uuid4
 
@@ -31,6 +32,8 @@ from antislop.server.routes import chats, completions, models, monitoring, page
 from antislop.server.routes.answers import IGNORED_HEADER
 from antislop.server.service import Service
 
+LOCAL_DOMAINS = {"localhost", "local", "internal"}
+"""Nobody can register a name that ends in one of these."""
 OPEN_PATHS = {"/", "/health"}
 """Paths that need no key, since they tell nothing about models and texts."""
 RELOAD_SECONDS = 1.0
@@ -93,6 +96,15 @@ def check_origins(origins: Sequence[str]) -> None:
             raise InputError(f"{origin!r} is not an origin; write https://chat.example or *")
 
 
+def is_loopback(host: str) -> bool:
+    """Report whether only programs of this machine reach an address."""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return host == "localhost"
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
+
+
 class RequestMarker:
     """Middleware that gives each request and its answer an id, and counts answers."""
 
@@ -148,11 +160,23 @@ class AccessGate:
             await _respond(fault)(scope, receive, send)
 
     def _choose(self, scope: Scope) -> ASGIApp:
-        if self._digest is None or scope["path"] in OPEN_PATHS or self._has_key(Headers(scope=scope)):
+        if self._digest is None:
+            return self._choose_by_host(scope)
+        if scope["path"] in OPEN_PATHS or self._has_key(Headers(scope=scope)):
             return self._app
         message = "the key is missing or wrong: send Authorization: Bearer KEY"
         headers = {"WWW-Authenticate": "Bearer"}
         return _respond(RequestError(401, message, code="invalid_api_key", headers=headers))
+
+    def _choose_by_host(self, scope: Scope) -> ASGIApp:
+        """Refuse the name of a site, whose page may have made it lead to this machine (DNS rebinding)."""
+        host, (address, _) = Headers(scope=scope).get("host", ""), scope.get("server") or ("", None)
+        name = host.rpartition(":")[0] or host
+        domain = name.rpartition(".")[2].lower()
+        if not is_loopback(address) or "." not in name or domain in LOCAL_DOMAINS or domain.isdecimal():
+            return self._app
+        message = f"the host {name[:80]!r} is not this machine: connect to 127.0.0.1, or start the server with a key"
+        return _respond(RequestError(403, message, code="wrong_host"))
 
     def _has_key(self, headers: Headers) -> bool:
         scheme, _, token = headers.get("authorization", "").partition(" ")

@@ -221,11 +221,11 @@ class Service:
 
     def read_model(self, name: str | None) -> str:
         """Return which list the name of a model chooses. Raises `RequestError`."""
-        if name is not None and name not in (models := self.models):
+        if name and name not in (models := self.models):
             choice = ", ".join(map(repr, models))
             message = f"the model {name[:80]!r} is not served here: pass {choice}, or leave it out"
             raise RequestError(404, message, param="model", code="model_not_found")
-        return "" if name is None else self.models[name]
+        return self.models[name] if name else ""
 
     def choose_list(self, body: GenerationBody) -> str:
         """Return the list that a body names by `ban_list`, or else by its model. Raises `RequestError`."""

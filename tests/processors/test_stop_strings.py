@@ -136,7 +136,9 @@ def test_under_bans_texts_end_as_with_transformers_own_criterion(way: str, llama
     assert ended and rewinds
 
 
-def test_strings_are_searched_in_the_latest_tokens_and_none_is_read_before() -> None:
+def test_strings_are_searched_in_as_many_of_the_latest_tokens_as_they_may_have_and_none_is_read_before() -> None:
+    letters = StopStrings(["abc"], lambda token: b"abc"[token : token + 1])
+    assert letters.end([0, 1, 2]) and not letters.end([1, 2])
     spelled: list[int] = []
     stops = StopStrings([f"{n:a>256}" for n in range(64)], lambda token: spelled.append(token) or b"a")  # type: ignore[func-returns-value]
     assert not spelled
