@@ -262,7 +262,9 @@ class Service:
             body = body.model_copy(update={"use_global_bans": True})
         own, digest = self.lists[chosen], digest_bans(body)
         with translate_errors(param="ban_scope"):
-            scopes = self._choose_scopes(body.ban_scope)
+            scopes = self._choose_scopes(body.ban_scope, has_calls=body.has_calls)
+        if body.response_format.type != "text" and body.ban_scope != "thinking":
+            scopes = ()  # all of the text is content
         if digest is None and not (scopes and len(own.bans)):
             return own
         self._refuse_if_closing()

@@ -216,6 +216,11 @@ class GenerationBody(_StrictModel):
         raise NotImplementedError
 
     @property
+    def has_calls(self) -> bool:
+        """Whether the model may have been told of tools; what looks like a call is content otherwise."""
+        return True
+
+    @property
     def sampling(self) -> Sampling:
         """How tokens are drawn. Raises `RequestError`."""
         if 0 < self.temperature < MIN_TEMPERATURE:
@@ -289,6 +294,10 @@ class ChatBody(GenerationBody):
     @property
     def alternatives(self) -> int | None:
         return (self.top_logprobs or 0) if self.logprobs else None
+
+    @property
+    def has_calls(self) -> bool:
+        return bool(self.tools) and self.tool_choice != "none"
 
 
 class EncodeBody(_StrictModel):
