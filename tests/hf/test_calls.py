@@ -232,6 +232,12 @@ def test_a_cache_for_which_transformers_does_not_call_the_sampler_is_refused(lla
         SAMPLER.generate(llama, TEXT, generation_config=GenerationConfig(cache_implementation="paged"), **SETTINGS)
 
 
+def test_token_healing_is_refused_before_transformers_misses_a_tokenizer(llama: PreTrainedModel) -> None:
+    for more in ({"token_healing": True}, {"generation_config": GenerationConfig(token_healing=True)}):
+        with refusing(llama, "^token_healing=True is not supported: it rewrites the prompt; leave it out$"):
+            SAMPLER.generate(llama, TEXT, tokenizer=TOKENIZER, **more, **SETTINGS)
+
+
 def test_a_model_whose_generate_changes_the_output_works_only_with_generate(llama: PreTrainedModel) -> None:
     class WithOwnOutput(type(llama)):  # type: ignore[misc]
         def generate(self, *args: Any, **kwargs: Any) -> Any:
