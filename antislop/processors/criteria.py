@@ -71,9 +71,14 @@ class Criteria:
     def step_count(self) -> int:
         return self._settled + len(self._steps)
 
-    def is_done(self, row: Row) -> bool:  # by transformers' own criteria
+    def is_done(self, row: Row) -> bool:  # by stop strings, and transformers' own criteria
         scores = None if row.kept is None else tuple(scores for _, scores in row.kept)
-        return any(_to_rows(c, c(row.ids, scores), rows=1)[0] for c in self.others)
+        return any(
+            c.end(row.tokens)  # which are on the host
+            if isinstance(c, StopStrings) and len(row.tokens) >= c.reach
+            else _to_rows(c, c(row.ids, scores), rows=1)[0]
+            for c in self.others
+        )
 
     def ask(self, rows: Sequence[Row]) -> list[bool]:
         """Show the criteria one more token of each row; return for each whether it ends there."""

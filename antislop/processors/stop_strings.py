@@ -21,6 +21,7 @@ class StopStrings(StoppingCriteria):  # type: ignore[misc]
 
     spell: returns the bytes of a token.
     skipped: number of tokens before those that are searched; by default, a string may begin in the prompt.
+    reach: number of generated tokens from which on the prompt makes no difference.
     """
 
     def __init__(self, strings: Sequence[str], spell: Callable[[int], bytes], *, skipped: int = 0) -> None:
@@ -29,11 +30,12 @@ class StopStrings(StoppingCriteria):  # type: ignore[misc]
         self._longest = max(map(len, self._strings))
         self._spell = spell
         self._skipped = skipped
+        self.reach = 0 if skipped else self._longest  # each token has a byte at least
 
     def __call__(self, input_ids: Tensor, scores: Any = None, **kwargs: Any) -> Tensor:  # noqa: ARG002
-        """Return which rows of ids [rows, tokens] end with their latest token, bool [rows]."""
-        latest = input_ids[:, self._skipped :][:, -self._longest :]  # each token has a byte at least
-        return torch.tensor([self.end(tokens) for tokens in latest.tolist()], device=input_ids.device)
+        """Return which rows of ids [rows, tokens] end with their latest token, bool [rows] on the host."""
+        latest = input_ids[:, self._skipped :][:, -self._longest :]
+        return torch.tensor([self.end(tokens) for tokens in latest.tolist()])
 
     def end(self, tokens: Sequence[int]) -> bool:
         """Report whether the latest token completes one of the strings."""
