@@ -32,8 +32,6 @@ from antislop.server.routes import chats, completions, models, monitoring, page
 from antislop.server.routes.answers import IGNORED_HEADER
 from antislop.server.service import Service
 
-LOCAL_DOMAINS = {"localhost", "local", "internal"}
-"""Nobody can register a name that ends in one of these."""
 OPEN_PATHS = {"/", "/health"}
 """Paths that need no key, since they tell nothing about models and texts."""
 RELOAD_SECONDS = 1.0
@@ -173,7 +171,8 @@ class AccessGate:
         host, (address, _) = Headers(scope=scope).get("host", ""), scope.get("server") or ("", None)
         name = host.rpartition(":")[0] or host
         domain = name.rpartition(".")[2].lower()
-        if not is_loopback(address) or "." not in name or domain in LOCAL_DOMAINS or domain.isdecimal():
+        is_own = "." not in name or domain.isdecimal() or domain in ("localhost", "local", "internal")  # nobody's sites
+        if is_own or not is_loopback(address):
             return self._app
         message = f"the host {name[:80]!r} is not this machine: connect to 127.0.0.1, or start the server with a key"
         return _respond(RequestError(403, message, code="wrong_host"))

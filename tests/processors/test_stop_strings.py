@@ -20,8 +20,7 @@ from tests.support.depth import sample_size
 from tests.support.models import build_model, build_tokenizer
 
 TOKENIZER = build_tokenizer()
-LETTERS = "abcdef é日😀\n"
-"""Transformers' criterion needs the first six."""
+LETTERS = "abcdef é日😀\n"  # transformers' criterion needs the first six
 
 
 def draw_pieces(chance: Random) -> list[bytes]:
