@@ -131,7 +131,7 @@ class RequestMarker:
 class AccessGate:
     """Middleware that refuses requests without the key, and answers those that nothing else could answer.
 
-    key: None lets everybody in.
+    key: None lets everybody in who is not led here by the name of a site.
     """
 
     def __init__(self, app: ASGIApp, *, key: str | None) -> None:
