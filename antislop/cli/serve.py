@@ -8,7 +8,6 @@ import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -198,7 +197,9 @@ def _make_reloaders(
 
 
 def _warn_of_guests(server: ServerOptions) -> None:
-    guests = [] if _is_loopback(server.host) else [f"anybody who reaches {server.host}"]
+    from antislop.server.application import is_loopback
+
+    guests = [] if is_loopback(server.host) else [f"anybody who reaches {server.host}"]
     guests += ["any page that a browser here shows"] if "*" in (server.allow_origin or ()) else []
     for guest in guests:
         warn(f"{guest} can use this server: pass --api-key-env NAME to ask for a key")
@@ -217,10 +218,3 @@ def _announce(name: str, host: str, port: int, bans: BanList, lists: Iterable[st
         "Ctrl-C stops",
     ]
     console(stderr=True).print("\n".join(lines), soft_wrap=True)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

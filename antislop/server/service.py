@@ -233,11 +233,11 @@ class Service:
 
     def read_model(self, name: str | None) -> str:
         """Return which list the name of a model chooses. Raises `RequestError`."""
-        if name is not None and name not in (models := self.models):
+        if name and name not in (models := self.models):
             choice = ", ".join(map(repr, models))
             message = f"the model {name[:80]!r} is not served here: pass {choice}, or leave it out"
             raise RequestError(404, message, param="model", code="model_not_found")
-        return "" if name is None else self.models[name]
+        return self.models[name] if name else ""
 
     def choose_list(self, body: GenerationBody) -> str:
         """Return the list that a body names by `ban_list`, or else by its model. Raises `RequestError`."""
@@ -274,7 +274,9 @@ class Service:
             body = body.model_copy(update={"use_global_bans": True})
         own, digest = self.lists[chosen], digest_bans(body)
         with translate_errors(param="ban_scope"):
-            scopes = self._choose_scopes(body.ban_scope)
+            scopes = self._choose_scopes(body.ban_scope, has_calls=body.has_calls)
+        if body.response_format.type != "text" and body.ban_scope != "thinking":
+            scopes = ()  # all of the text is content
         if digest is None and not (scopes and len(own.bans)):
             return own
         self._refuse_if_closing()
