@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 ArmsOption = Annotated[
     Literal["banned", "plain", "plain,banned"],
     typer.Option(
-        metavar="ARMS", help="banned: responses with bans; plain: without; plain,banned: both, with the same seeds."
+        metavar="ARMS", help="banned: written under the bans; plain: not; plain,banned: both, with the same seeds."
     ),
 ]
 
