@@ -353,6 +353,16 @@ def test_the_banned_part_of_withdrawn_text_is_red_and_the_rest_gray(visitor: Vis
     assert [page.locator("#written del").nth(number).evaluate(gap) > 0 for number in (0, 1)] == [False, True]
 
 
+@pytest.mark.parametrize(("text", "is_apart"), [(" It was", False), ('"It was', True)])
+def test_struck_text_does_not_touch_the_text_after_it(
+    visitor: Visitor, tiny: Tiny, serve: Serve, text: str, is_apart: bool
+) -> None:
+    page = visitor.open(serve(lambda _: rewind(tiny[1](text, add_special_tokens=False)["input_ids"], "was")))
+    write(page)
+    gap = page.locator("#written del").evaluate("node => parseFloat(getComputedStyle(node).marginRight)")
+    assert (gap > 0) == is_apart
+
+
 def test_an_example_shows_what_a_result_looks_like_until_there_is_one(visitor: Visitor, url: str) -> None:
     page = visitor.open(url)
     example = page.locator("#example")
@@ -445,7 +455,9 @@ def test_a_model_with_a_chat_template_answers_messages(visitor: Visitor, tiny: T
         body = {"messages": [{"role": "user", "content": PROMPT}], **settings}
         whole = httpx.post(f"{url}/v1/chat/completions", json=body).json()
         assert page.evaluate(READ_TEXT) == whole["choices"][0]["message"]["content"]
+        write(page, bans=["x" * 300])
         page.check("[value=completion]")
+        assert not page.locator("#error").is_visible()
         write(page, length=20)
         whole = httpx.post(f"{url}/v1/completions", json={"prompt": PROMPT, **settings}).json()
         assert page.evaluate(READ_TEXT) == whole["choices"][0]["text"]
