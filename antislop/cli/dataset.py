@@ -43,7 +43,9 @@ if TYPE_CHECKING:
 
 ArmsOption = Annotated[
     Literal["banned", "plain", "plain,banned"],
-    typer.Option(metavar="ARMS", help="banned: with bans; plain: without; plain,banned: both, with the same seeds."),
+    typer.Option(
+        metavar="ARMS", help="banned: written under the bans; plain: not; plain,banned: both, with the same seeds."
+    ),
 ]
 
 

@@ -256,7 +256,7 @@ def _read_outputs(sources: Sequence[str], prompts: PromptOptions, *, model: Mode
             raise InputError(f"--outputs {source}: an arm and a file were expected: write plain={file}")
         if arm in outputs:
             raise InputError(
-                f"--outputs names the arm {arm} twice: use a different name per file, and plain for texts without bans"
+                f"--outputs names the arm {arm} twice: use a different name per file, and plain for texts under no bans"
             )
         left_out = LeftOut()
         texts = read_texts([path], column=prompts.column, split=prompts.split, limit=prompts.limit, left_out=left_out)

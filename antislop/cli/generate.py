@@ -109,7 +109,7 @@ _output_option = partial(typer.Option, rich_help_panel="Output")
 @dataclass(frozen=True)
 class ShowOptions:
     show: Annotated[bool, _output_option("--show", help="Show withdrawn text, and mark conceded bans.")] = False
-    compare: Annotated[bool, _output_option("--compare", help="Generate without bans too, and count both.")] = False
+    compare: Annotated[bool, _output_option("--compare", help="Write the plain text first, and count both.")] = False
     svg: Annotated[Path | None, _output_option(help="Save the output of --show as a picture.")] = None
     report: Annotated[
         Path | None, _output_option(help="Write rewinds and their cost as JSON; - is standard error.")
@@ -223,7 +223,7 @@ def _compare(writer: TextWriter, screen: Console, *, show: bool) -> list[_Genera
     return runs
 
 
-_TITLES = ("without bans", "with bans")
+_TITLES = ("plain model", "under the bans")
 
 
 def _describe_difference(plain_text: str, banned_text: str) -> str:

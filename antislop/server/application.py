@@ -29,7 +29,7 @@ from antislop.server.backend import Backend
 from antislop.server.metrics import ServerMetrics
 from antislop.server.request_errors import RequestError, request_id, translate
 from antislop.server.routes import chats, completions, models, monitoring, page
-from antislop.server.routes.answers import IGNORED_HEADER
+from antislop.server.routes.answers import IGNORED_HEADER, WARNING_HEADER
 from antislop.server.service import Service
 
 OPEN_PATHS = {"/", "/health"}
@@ -81,7 +81,7 @@ def make_app(
             allow_origins=allow_origins,
             allow_methods=["GET", "POST"],
             allow_headers=["*"],
-            expose_headers=[ID_HEADER, IGNORED_HEADER, "Retry-After"],
+            expose_headers=[ID_HEADER, IGNORED_HEADER, WARNING_HEADER, "Retry-After"],
         )
     app.add_middleware(RequestMarker, metrics=service.metrics)
     return app

@@ -227,9 +227,12 @@ class Service:
 
     @property
     def models(self) -> dict[str, str]:
-        """The list that each model's name chooses: NAME the server's own, NAME@LIST another."""
-        own = self.backend.name
-        return {f"{own}@{name}" if name else own: name for name in self.lists}
+        """The list that each model's name chooses."""
+        return {self.name_model(name): name for name in self.lists}
+
+    def name_model(self, chosen: str) -> str:
+        """Return the name of the model with a list: NAME with the server's own, NAME@LIST with another."""
+        return f"{self.backend.name}@{chosen}" if chosen else self.backend.name
 
     def read_model(self, name: str | None) -> str:
         """Return which list the name of a model chooses. Raises `RequestError`."""

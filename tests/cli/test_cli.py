@@ -189,9 +189,9 @@ def test_the_report_contains_withdrawn_texts_and_the_settings_to_repeat_it(toy: 
 def test_compare_shows_both_texts_with_their_counts(toy: str) -> None:
     result = generate(toy, PROMPT, *BANS, "--compare")
     lines = result.stdout.splitlines()
-    assert lines[0].startswith("without bans ─")
+    assert lines[0].startswith("plain model ─")
     assert lines[1] + "\n" == generate(toy, PROMPT, "--no-bans").stdout
-    assert lines[3].startswith("with bans ─")
+    assert lines[3].startswith("under the bans ─")
     assert lines[4] + "\n" == generate(toy, PROMPT, *BANS).stdout
     counts = {line.rsplit(maxsplit=2)[0]: line.split()[-2:] for line in lines[7:11]}
     assert int(counts["banned phrases"][0]) > int(counts["banned phrases"][1]) == 0
@@ -215,14 +215,14 @@ def test_compare_reports_the_common_words_of_the_texts_and_show_the_bans_that_we
     plain, banned = (generate(toy, PROMPT, *bans).stdout.split() for bans in (["--no-bans"], BANS))
     count = next(i for i, pair in enumerate(zip(plain, banned, strict=False)) if pair[0] != pair[1])
     assert result.stderr.count(f"the texts differ from word {count + 1} on, since after a rewind ") == 1
-    assert result.stderr.splitlines()[-1].startswith("with bans: 40 tokens, ")
+    assert result.stderr.splitlines()[-1].startswith("under the bans: 40 tokens, ")
     assert "withdrawn for 'tapestry'" in result.stderr
     assert "withdrawn for" not in generate(toy, PROMPT, *BANS).stderr
 
 
 def test_compare_underlines_banned_phrases_of_the_plain_text_on_a_terminal(toy: str) -> None:
     text = generate(toy, PROMPT, *BANS, "--compare", env={"FORCE_COLOR": "1", "TERM": "xterm"}).stdout
-    plain, banned = text.split("with bans \x1b", maxsplit=1)
+    plain, banned = text.split("under the bans \x1b", maxsplit=1)
     assert "\x1b[4;33mtapestry" in plain
     assert "\x1b[4;33m" not in banned
 

@@ -387,6 +387,24 @@ def test_what_has_no_effect_on_the_text_is_named_in_a_header(app: FastAPI, more:
     assert (answer.status_code, answer.headers["X-Antislop-Ignored-Fields"]) == (200, *more)
 
 
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [
+        ({"banned_strings": ["a cat", "a * of", "b*"]}, "'a * of'"),
+        ({"banned_tokens": ["b\n*é"]}, r"'b\n*\xe9'"),
+        ({"banned_strings": ["x" * 70 + "*"]}, f"'{'x' * 60}'"),
+        ({"banned_strings": ["***", "a cat"], "banned_regex": ["a .*b"], "banned_tokens": [5]}, None),
+    ],
+)
+def test_a_star_that_would_be_a_wildcard_in_a_list_is_named_in_a_header(
+    app: FastAPI, more: dict[str, Any], named: str | None
+) -> None:
+    for is_streamed in (False, True):
+        warning = post(app, {"prompt": "a", "stream": is_streamed, **more}).headers.get("X-Antislop-Warning")
+        advice = "for a wildcard, send a regex in banned_regex, or write the phrase into a list of the server"
+        assert warning == (named and f"the * in {named} is the character * and no wildcard: {advice}")
+
+
 def test_no_field_is_of_two_kinds() -> None:
     kinds = [set(kind) for kind in (ALIASES, HARMLESS, NEUTRAL, DEPENDENT, IGNORED, ORDERS)]
     assert len(set().union(*kinds)) == sum(map(len, kinds))
