@@ -44,7 +44,7 @@ $(DOCS): $(CORE)
 	@$(PIP) -e '.[docs]'
 	@touch $@
 
-demo: $(CORE)   ## a story written twice: without bans, and with them
+demo: $(CORE)   ## a story written twice: plain, and under the bans
 	@$(BIN)/antislop generate --compare --show --seed 1 "The old house at the edge of the village"
 
 test: export ANTISLOP_TEST_DEPTH ?= 0.25

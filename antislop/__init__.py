@@ -11,6 +11,15 @@ from pkgutil import iter_modules
 import lazy_loader
 
 __version__ = "0.1.0"
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 # A star import leaves the packages out: `datasets` is the name of another library, too.
 __all__ = sorted({*__all__} - {module.name for module in iter_modules(__path__)})
+
+
+def __getattr__(name: str) -> object:
+    if name in __dir__():
+        return _load(name)
+    from antislop.errors import suggest
+
+    advice = suggest(name, __dir__(), advice="dir(antislop) lists its names")
+    raise AttributeError(f"antislop has no attribute {name}: {advice}")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+
 DISTRIBUTION = "antislop-lm"
 """What pip installs. PyPI takes no package named antislop, since one named anti-slop exists."""
 
@@ -22,3 +25,14 @@ def first_line(error: object) -> str:
     """
     lines = str(error).strip().splitlines()
     return lines[0].rstrip(" .:") if lines else type(error).__name__
+
+
+def suggest(name: str, known: Iterable[str], *, advice: str, aliases: Mapping[str, str] | None = None) -> str:
+    """Return how to mend an unknown name: by the nearest that is known, or else by the advice.
+
+    aliases: known names, by those that people write in their place.
+    """
+    meant = {each: each for each in known}
+    meant |= {alias: each for alias, each in (aliases or {}).items() if each in meant}
+    near = get_close_matches(name[:60], meant, n=1, cutoff=0.7)  # the time grows with the product of lengths
+    return f"did you mean {meant[near[0]]}?" if near else advice

@@ -52,7 +52,7 @@ def applied_to(model: Any, sampler: AntiSlop) -> Iterator[None]:
 
     Threads and asyncio tasks use the sampler that they have entered themselves. A thread without one, such as one that
     fills a `TextIteratorStreamer`, uses the only one that is active; if there are several, its call raises
-    `InputError`. A call keeps its sampler to its end; one that begins after the block writes without bans.
+    `InputError`. A call keeps its sampler to its end; one that begins after the block is plain `generate`.
 
     Continuous batching (`generate_batch`) is refused inside, since it never calls a sampler.
     """

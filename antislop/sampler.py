@@ -185,7 +185,7 @@ class AntiSlop:
             raise InputError("generate() can't return a cache for a custom_generate: call sampler.generate(model, …)")
         call = Call.from_generate(model, input_ids, **prepared)
         if stop_strings or stop_strings == "":
-            criteria = add_stop_strings(call.stopping_criteria, stop_strings, self.compiled.tokenizer)
+            criteria = add_stop_strings(call.stopping_criteria, stop_strings, self.compiled.vocabulary)
             call = replace(call, stopping_criteria=criteria)
         return _complete(self._prepare_run(call, _choose_recording(call)))[0]
 
@@ -304,7 +304,7 @@ class AntiSlop:
         loop = _Loop(
             lambda call: self._prepare_run(call, _choose_recording(call, recording), control), streamer, request
         )
-        returned: CallOutput = call_generate(model, inputs, arguments, loop, tokenizer=self.compiled.tokenizer)
+        returned: CallOutput = call_generate(model, inputs, arguments, loop, bans=self.compiled)
         # Some models process what their loop returns; what they leave as it is gets its reports.
         return loop, loop.run.with_reports(returned) if returned is loop.output else returned
 
@@ -400,7 +400,7 @@ class AntiSlop:
                 inputs = encode(prompt, compiled.tokenizer, device_of(model), variables=variables)[None]
                 call_kwargs = {**kwargs, **{name: make and make() for name, make in made.items()}}
                 call_kwargs["attention_mask"] = torch.ones_like(inputs)
-                call = prepare_call(model, inputs, call_kwargs, tokenizer=compiled.tokenizer)
+                call = prepare_call(model, inputs, call_kwargs, bans=compiled)
                 refuse_states(call_kwargs | call.requested_states, "generate_many")
                 policy = self.make_policy()
                 text = call, prepare_row(call, compiled, seed=seed, policy=policy, drafters=drafters, shared=shared)
@@ -412,7 +412,7 @@ class AntiSlop:
         self, model: PreTrainedModel, inputs: CallInput | None, recording: Recording = EVENTS, **kwargs: Any
     ) -> Run:
         control = take_control(kwargs)
-        call = prepare_call(model, inputs, kwargs, tokenizer=self.compiled.tokenizer)
+        call = prepare_call(model, inputs, kwargs, bans=self.compiled)
         refuse_states(kwargs | call.requested_states, "stream")
         return self._prepare_run(call, recording, control)
 

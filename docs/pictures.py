@@ -71,8 +71,7 @@ def show_serve(browser: Browser) -> None:
         settings = {
             "bans": "shadows\nsilent\nflicker\na mix of",
             "length": "100",
-            "temperature": "0.7",
-            "seed": "3",
+            "seed": "5",
         }
         for name, value in {
             "prompt": "The old house at the edge of the village",

@@ -1,4 +1,4 @@
-"""Write JSON that is valid by a schema, without bans in it, and force what is certain.
+"""Write JSON that is valid by a schema, under bans, and force what is certain.
 
     python examples/json_grammar.py
 

@@ -1,4 +1,4 @@
-"""Write stories from each opening, with and without bans, and count how often banned phrases occur.
+"""Write stories from each opening, plain and under bans, and count how often banned phrases occur.
 
     python examples/story_corpus.py                                  # the bundled model; seconds
     python examples/story_corpus.py --model some/model --prompts my.txt --samples 20 --max-new-tokens 400

@@ -89,7 +89,7 @@ def test_an_assistant_drafts() -> None:
         ({"bans": ["x"], "metod": "token"}, "metod"),
         ({"bans": ["x"], "method": "tokens"}, "method is 'tokens'"),
         ({"bans": "absent.txt"}, "absent.txt"),
-        ({"bans": {"x": 1}}, "not a mapping"),
+        ({"bans": {"x": 1}}, "a list of bans was expected, not {'x': 1}"),
         ({"banned_strings": "x"}, "one string"),
         ({"bans": ["x"], "num_beams": 2}, "num_beams=2 is not supported"),
         ({"bans": ["x"], "trust_remote_code": False}, "trust_remote_code"),

@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 import antislop
 from antislop.cli.main import COMMANDS, app
 from antislop.metrics.definitions import METRICS
-from tests.support.browser import SIZES, open_browser
+from tests.support.browser import FIND_PALE_TEXTS, SIZES, open_browser
 from tests.support.documents import ROOT
 
 pytestmark = pytest.mark.slow
@@ -150,6 +150,23 @@ def test_links_have_one_color(scheme: Literal["light", "dark"], address: str, br
     colors = text.evaluate_all(read)
     assert len(colors) > 3
     assert len({*colors, *page.locator("a.md-nav__link--active:visible").evaluate_all(read)}) == 1
+    page.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("path", ["index", "guides/lists", "reference/commands"])
+def test_everybody_can_read_texts_see_links_and_hear_what_the_search_is(
+    path: str, scheme: Literal["light", "dark"], address: str, browser: Browser
+) -> None:
+    """Code included, by the contrast of 4.5; links by a line under them; the search by the name of its dialog."""
+    page = browser.new_page(viewport={"width": 1280, "height": 900}, color_scheme=scheme)
+    page.goto(f"{address}/{path}.html")
+    found = page.evaluate(FIND_PALE_TEXTS)
+    assert found["count"] > 100 and found["pale"] == []
+    links = page.locator(".md-content a:not(.headerlink, .md-button)")
+    lines = links.evaluate_all("links => links.map(link => getComputedStyle(link).textDecorationLine)")
+    assert {*lines} <= {"underline"}
+    assert page.get_by_role("dialog", name="Search", exact=True).count() == 1
     page.close()
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from antislop.cli.options import LicenseOption
 from antislop.cli.profile import KINDS, using_profiles
 from antislop.cli.terminal import check_suffix, check_writable, describe_command, warn, write
 from antislop.display import describe_count
@@ -32,7 +33,7 @@ class EntryOptions:
         ),
     ] = 10.0
     top: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Keep at most N, the largest excess over human usage first.")
+        int | None, typer.Option(min=1, help="Keep at most N, the largest excess over human usage first.")
     ] = None
     kinds: Annotated[str, typer.Option(metavar="LIST", help=f"Kinds of entries: some of {', '.join(KINDS)}.")] = (
         "word,phrase"
@@ -49,8 +50,7 @@ class EntryOptions:
         int | None,
         typer.Option(
             min=1,
-            metavar="N",
-            help="Leave out phrases that texts of fewer than N prompts contain.",
+            help="Leave out entries of fewer than N prompts.",
             show_default="2, or 1 for a single text",
         ),
     ] = None
@@ -72,10 +72,10 @@ class NameOptions:
 
 
 def bans_from(
-    source: Annotated[Path, typer.Argument(metavar="PROFILE", help="A file that `antislop profile` wrote.")],
+    source: Annotated[Path, typer.Argument(metavar="PROFILE", help="A file that antislop profile wrote.")],
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", metavar="FILE", help="The file to write.", show_default="standard output"),
+        typer.Option("--out", "-o", help="The file to write.", show_default="standard output"),
     ] = None,
     *,
     entries: EntryOptions,
@@ -83,7 +83,7 @@ def bans_from(
     forbid: Annotated[
         bool, typer.Option("--forbid", help="Forbid every entry, instead of reducing it to human usage.")
     ] = False,
-    license: Annotated[str | None, typer.Option(help="The license of the list, for its header.")] = None,
+    license: LicenseOption = None,
 ) -> int:
     """Make a list of bans from a profile.
 

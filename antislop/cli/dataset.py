@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
@@ -43,26 +44,25 @@ if TYPE_CHECKING:
 ArmsOption = Annotated[
     Literal["banned", "plain", "plain,banned"],
     typer.Option(
-        metavar="ARMS", help="banned: responses with bans; plain: without; plain,banned: both, with the same seeds."
+        metavar="ARMS", help="banned: written under the bans; plain: not; plain,banned: both, with the same seeds."
     ),
 ]
 
 
+_pair_option = partial(typer.Option, rich_help_panel="Pairs")
+
+
 @dataclass(frozen=True)
 class PairOptions:
-    pairs: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write preference pairs made from withdrawn text.")
-    ] = None
+    pairs: Annotated[Path | None, _pair_option(help="Write preference pairs made from withdrawn text.")] = None
     pairs_format: Annotated[
-        PairFormat | None,
-        typer.Option(help="dpo: TRL's columns; tokens: final-token pairs.", show_default="dpo"),
+        PairFormat | None, _pair_option(help="dpo: TRL's columns; tokens: final-token pairs.", show_default="dpo")
     ] = None
     pairs_per_ban: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Keep at most N pairs per ban, chosen at random.")
+        int | None, _pair_option(min=1, help="Keep at most N pairs per ban, chosen at random.")
     ] = None
     pairs_per_token: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="Of final-token pairs: reject and choose each token at most N times."),
+        int | None, _pair_option(min=1, help="Of final-token pairs: reject and choose each token at most N times.")
     ] = None
 
     @property
@@ -77,9 +77,7 @@ class PairOptions:
 
 @dataclass(frozen=True)
 class ExportOptions:
-    to_parquet: Annotated[
-        bool, typer.Option("--to-parquet", help="Also write Parquet files and a card into the folder.")
-    ] = False
+    to_parquet: Annotated[bool, typer.Option("--to-parquet", help="Also write Parquet files and a card.")] = False
     push_to_hub: Annotated[str | None, typer.Option(metavar="REPO", help="Push the data set when it is done.")] = None
 
     @property
@@ -114,8 +112,8 @@ def dataset(
     ],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="PATH", help="A .jsonl file, or a folder.")],
     *,
-    engine: EngineOptions,
     model: ModelOptions,
+    engine: EngineOptions,
     bans: BanOptions,
     scope: ScopeOption = None,
     prompts: PromptOptions,

@@ -51,7 +51,7 @@ PACKAGES = ("torch", "transformers", "numpy", "scipy", "wordfreq", "matplotlib")
 class SourceOptions:
     prompts: Annotated[
         str | None,
-        typer.Option(metavar="PROMPTS", help="Prompts as `antislop dataset` reads them.", show_default="24 openings"),
+        typer.Option(metavar="PROMPTS", help="Prompts as antislop dataset reads them.", show_default="24 openings"),
     ] = None
     outputs: Annotated[
         list[str] | None,
@@ -59,7 +59,7 @@ class SourceOptions:
             metavar="ARM=FILE", help="Existing texts instead of a model's: plain=FILE, banned=FILE, … Repeatable."
         ),
     ] = None
-    arms: Annotated[str, typer.Option(help="Some of plain, banned, token, prompt-only.")] = DEFAULT_ARMS
+    arms: Annotated[str, typer.Option(metavar="ARMS", help="Some of plain, banned, token, prompt-only.")] = DEFAULT_ARMS
 
 
 @dataclass(frozen=True)
@@ -256,7 +256,7 @@ def _read_outputs(sources: Sequence[str], prompts: PromptOptions, *, model: Mode
             raise InputError(f"--outputs {source}: an arm and a file were expected: write plain={file}")
         if arm in outputs:
             raise InputError(
-                f"--outputs names the arm {arm} twice: use a different name per file, and plain for texts without bans"
+                f"--outputs names the arm {arm} twice: use a different name per file, and plain for texts under no bans"
             )
         left_out = LeftOut()
         texts = read_texts([path], column=prompts.column, split=prompts.split, limit=prompts.limit, left_out=left_out)

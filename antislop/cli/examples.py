@@ -5,7 +5,7 @@ from __future__ import annotations
 EXAMPLES = {
     "generate": (
         'antislop generate "The old house" --show',
-        'antislop generate "One day" --no-bans --ban "little girl" --trace trace.jsonl',
+        'antislop generate "Once" --no-bans --ban "little girl" --trace trace.jsonl',
         'antislop generate "Write a story." --chat --model NAME --bans list.txt',
     ),
     "view": ("antislop view trace.jsonl", "antislop view trace.jsonl --html page.html"),
@@ -50,7 +50,7 @@ _STATUSES = {
 }
 
 EPILOGS = {
-    name: "  \n".join(["Examples:", *examples]) + (f"\n\n{_STATUSES[name]}" if name in _STATUSES else "")
+    name: "\n  ".join(["\b\nExamples:", *examples]) + (f"\n\n{_STATUSES[name]}" if name in _STATUSES else "")
     for name, examples in EXAMPLES.items()
 }
-"""In Markdown, where two spaces at the end break a line."""
+r"""Behind \b, typer leaves lines as they are."""

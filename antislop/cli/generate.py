@@ -25,14 +25,17 @@ from antislop.cli.options import (
     BanOptions,
     DrawingOptions,
     GrammarOptions,
+    MaxNewTokensOption,
     ModelOptions,
     ScopeOption,
     StopOption,
+    SystemOption,
     TemplateOption,
     ban_option,
     collect_bans,
     limit_bans,
     make_processors,
+    prompt_option,
     read_variables,
 )
 from antislop.cli.terminal import (
@@ -80,10 +83,10 @@ class ContinuationOptions:
     prompt: Annotated[
         str, typer.Argument(metavar="PROMPT", help="The text to continue; - reads it from standard input.")
     ]
-    chat: Annotated[bool, typer.Option("--chat", help="Put the prompt into the tokenizer's chat template.")] = False
-    system: Annotated[str | None, typer.Option(metavar="TEXT", help="The system message of the chat.")] = None
+    chat: Annotated[bool, prompt_option("--chat", help="Put the prompt into the tokenizer's chat template.")] = False
+    system: SystemOption = None
     chat_template_kwargs: TemplateOption = None
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Maximum tokens, not counting withdrawn ones.")] = 200
+    max_new_tokens: MaxNewTokensOption = 200
     stop: StopOption = None
 
 
@@ -96,7 +99,7 @@ class PolicyOptions:
             "text: resample the text from its start."
         ),
     ] = "exact"
-    on_exhausted: Annotated[OnExhausted, ban_option(help="The reaction if every continuation is banned.")] = "concede"
+    on_exhausted: Annotated[OnExhausted, ban_option(help="What to do if every continuation is banned.")] = "concede"
     scope: ScopeOption = None
 
 
@@ -106,16 +109,12 @@ _output_option = partial(typer.Option, rich_help_panel="Output")
 @dataclass(frozen=True)
 class ShowOptions:
     show: Annotated[bool, _output_option("--show", help="Show withdrawn text, and mark conceded bans.")] = False
-    compare: Annotated[bool, _output_option("--compare", help="Generate without bans too, and count both.")] = False
-    svg: Annotated[Path | None, _output_option(metavar="FILE", help="Save the output of --show as a picture.")] = None
+    compare: Annotated[bool, _output_option("--compare", help="Write the plain text first, and count both.")] = False
+    svg: Annotated[Path | None, _output_option(help="Save the output of --show as a picture.")] = None
     report: Annotated[
-        Path | None,
-        _output_option(metavar="FILE", help="Write rewinds and their cost as JSON; - is standard error."),
+        Path | None, _output_option(help="Write rewinds and their cost as JSON; - is standard error.")
     ] = None
-    trace: Annotated[
-        Path | None,
-        _output_option(metavar="FILE", help="Save all that happened, for antislop view."),
-    ] = None
+    trace: Annotated[Path | None, _output_option(help="Save all that happened, for antislop view.")] = None
 
     def check(self) -> None:
         if self.svg is not None:
@@ -224,7 +223,7 @@ def _compare(writer: TextWriter, screen: Console, *, show: bool) -> list[_Genera
     return runs
 
 
-_TITLES = ("without bans", "with bans")
+_TITLES = ("plain model", "under the bans")
 
 
 def _describe_difference(plain_text: str, banned_text: str) -> str:

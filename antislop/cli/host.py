@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
 from antislop.cli.conflicts import uses_server
-from antislop.cli.options import GenerationOptions, limit_bans
+from antislop.cli.options import GenerationOptions, MaxModelLenOption, TokenizerOption, limit_bans
 from antislop.cli.terminal import as_input_error, say
 from antislop.endpoint.streams import EndpointMethod
 from antislop.hf.pretrained import ModelSpec, load_model, load_tokenizer
@@ -26,53 +27,43 @@ if TYPE_CHECKING:
 
 _Made: TypeAlias = "tuple[RecordMaker, PreTrainedTokenizerBase, BanList]"
 EngineName = Literal["transformers", "ray", "openai", "vllm"]
+_engine_option = partial(typer.Option, rich_help_panel="Engine")
 
 
 @dataclass(frozen=True)
 class EngineOptions:
     engine: Annotated[
         EngineName,
-        typer.Option(
+        _engine_option(
             metavar="NAME",
-            help="transformers, vllm: in this process; ray: on a cluster's workers; openai: on a server.",
+            help="transformers, vllm: in this process; ray: on a cluster; openai: on a server.",
         ),
     ] = "transformers"
     workers: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="Workers of ray, each with a model or vllm.",
-            show_default="one per GPU, or machine",
+        _engine_option(
+            min=1, help="Workers of ray, each with a model or vllm.", show_default="one per GPU, or machine"
         ),
     ] = None
     address: Annotated[
         str | None,
-        typer.Option(metavar="ADDR", help="The Ray cluster: auto, or host:port.", show_default="this machine"),
+        _engine_option(metavar="ADDRESS", help="The Ray cluster: auto, or host:port.", show_default="local"),
     ] = None
     base_url: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="The URL of openai's server, with its /v1; ray's workers use it if given."),
+        _engine_option(metavar="URL", help="The server of openai or of ray's workers, with /v1."),
     ] = None
-    tokenizer: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="The tokenizer of the server's model.", show_default="that of --model"),
-    ] = None
+    tokenizer: TokenizerOption = None
     endpoint_method: Annotated[
         EndpointMethod | None,
-        typer.Option(
-            metavar="NAME", help="How bans are kept on a server: auto, reject, thin or bias.", show_default="auto"
+        _engine_option(
+            metavar="NAME", help="How a server keeps bans: auto, reject, thin or bias.", show_default="auto"
         ),
     ] = None
-
     tp: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="GPUs that vllm spreads the model over.", show_default="1"),
+        int | None, _engine_option(min=1, help="GPUs that vllm spreads the model over.", show_default="1")
     ] = None
-    max_model_len: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="Tokens of vllm's texts with their prompts.", show_default="the model's"),
-    ] = None
+    max_model_len: MaxModelLenOption = None
 
     @property
     def uses_cluster(self) -> bool:

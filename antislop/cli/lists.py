@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 from rich.text import Text
 
-from antislop.cli.options import LenientOption, RevisionOption, TrustRemoteCodeOption, load_bans
+from antislop.cli.options import (
+    LenientOption,
+    LicenseOption,
+    RevisionOption,
+    TrustRemoteCodeOption,
+    load_bans,
+    model_option,
+    say_marks,
+)
 from antislop.cli.terminal import (
     OutputFormatOption,
     as_input_error,
@@ -59,7 +67,7 @@ def lint_list(
     path: ListArgument,
     model: Annotated[
         str | None,
-        typer.Option(help="Also check that this model can generate the entries: a Hugging Face id or a folder."),
+        model_option(metavar="NAME", help="Also check that this model can generate the entries."),
     ] = None,
     revision: RevisionOption = None,
     trust_remote_code: TrustRemoteCodeOption = False,
@@ -70,18 +78,17 @@ def lint_list(
 ) -> int:
     """Find entries of a list that have no effect, match too much, or look like mistakes: file:line: kind: fault: fix.
 
-    **duplicate**, **contained**: another entry already forbids it. **overlapping**: another entry is from the same
-    sentence. **short**, **common**: it matches words that every text needs. **joined**: a comma seems to be missing.
-    **kind**: it looks like a regex, and is a phrase. **slow**: the regex takes too long. **loop**: it matches repeated
-    passages, which Ban.loop withdraws better. With --model, **untypable** and **case**: the model can't generate it.
-    Words are judged by their frequency in English.
+    duplicate, contained: another entry already forbids it. overlapping: another entry is from the same sentence.
+    short, common: it matches words that every text needs. joined: a comma seems to be missing. kind: it looks like a
+    regex or several entries, or has marks around it. slow: the regex takes too long. loop: it matches repeated
+    passages, which Ban.loop withdraws better. With --model, untypable and case: the model can't generate it. Words are
+    judged by their frequency in English.
     """
     ignored = set(ignore or ())
     if unknown := ignored - set(KINDS):
         raise InputError(f"--ignore {min(unknown)} is not a kind of finding: choose one of {', '.join(KINDS)}")
     bans = BanList.load(sys.stdin.buffer if str(path) == "-" else path, strict=False)
-    if not bans and not bans.refused:
-        raise InputError(f"{path}: contains no entry to check: write one phrase per line")
+    say_marks(bans, path)
     spec = ModelSpec(model, revision=revision, trust_remote_code=trust_remote_code)
     with console(stderr=True).status("checking the list"):
         vocabulary = None if model is None else _load_vocabulary(spec)
@@ -180,21 +187,17 @@ def _describe_findings(checked: _Checked) -> dict[str, Any]:
 
 def convert(
     path: ListArgument,
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The file to write; - is standard output.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write; - is standard output.")],
     format_name: Annotated[
         str | None, typer.Option("--format", metavar="NAME", help="The format of LIST.", show_default="detected")
     ] = None,
-    top: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Keep the N entries with the highest counts.")
-    ] = None,
+    top: Annotated[int | None, typer.Option(min=1, help="Keep the N entries with the highest counts.")] = None,
     edges: Annotated[
         Edges | None,
         typer.Option(help="Whether phrases match whole words only.", show_default="that of the format"),
     ] = None,
     lenient: LenientOption = False,
-    license: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="The license of the list, for the file's header.")
-    ] = None,
+    license: LicenseOption = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> int:
     """Convert a list from any supported format to antislop's own."""

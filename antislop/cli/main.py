@@ -20,14 +20,14 @@ import typer
 from typer.core import TyperGroup
 
 from antislop import __version__
-from antislop.cli.parsing import AliasedCommand, ConfigOption, describe_mistake, hide_flag_types
+from antislop.cli.parsing import AliasedCommand, ConfigOption, describe_mistake, name_value
 from antislop.errors import InputError
 
 EXIT_CODES = (
     "Exit status: 0 success; 1 a result that the command's help names; 2 an input can't be used; 130 interrupted; "
     "141 the reader of the output closed it."
 )
-HELP = {"help_option_names": ["-h", "--help"]}
+HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
 Check = Callable[[dict[str, Any], dict[str, Any]], None]
 
 
@@ -106,9 +106,6 @@ class Commands(TyperGroup):
             sys.exit(status)
         return status
 
-    def get_params(self, ctx: Any) -> list[Any]:
-        return hide_flag_types(super().get_params(ctx))
-
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Import the command in place of its placeholder."""
         name, command, arguments = super().resolve_command(ctx, args)
@@ -151,7 +148,7 @@ def load_command(name: str) -> Any:
     from antislop.cli.examples import EPILOGS
 
     command = COMMANDS[name]
-    single = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="markdown")
+    single = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
     function = getattr(import_module(f"antislop.cli.{command.module}"), command.function)
     single.command(name, cls=AliasedCommand, epilog=EPILOGS[name], context_settings=HELP)(
         expand_options(function, check=partial(refuse_conflicts, name))
@@ -191,14 +188,20 @@ def expand_options(command: Callable[..., int], *, check: Check | None = None) -
 
 
 def _read_annotations(source: Any) -> dict[str, Any]:
-    """Return annotations as written: Python 3.10 makes them optional for parameters with the default None."""
+    """Return annotations, with a name for the value of each option.
+
+    They are as written: Python 3.10 makes them optional for parameters with the default None.
+    """
     hints = get_type_hints(source, include_extras=True)
     inner = {name: [hint for hint in get_args(hint) if get_origin(hint) is Annotated] for name, hint in hints.items()}
-    return {name: inner[name][0] if get_origin(hint) is Union and inner[name] else hint for name, hint in hints.items()}
+    hints |= {name: inner[name][0] for name, hint in hints.items() if get_origin(hint) is Union and inner[name]}
+    for kind, option in (get_args(hint) for hint in hints.values() if get_origin(hint) is Annotated):
+        option.metavar = option.metavar or name_value(kind)
+    return hints
 
 
 app = typer.Typer(
-    name="antislop", cls=Commands, context_settings=HELP, pretty_exceptions_enable=False, rich_markup_mode="markdown"
+    name="antislop", cls=Commands, context_settings=HELP, pretty_exceptions_enable=False, rich_markup_mode=None
 )
 
 
@@ -207,7 +210,7 @@ def _placeholder() -> None:
 
 
 for _name, _command in COMMANDS.items():
-    app.command(_name, help=_command.about)(_placeholder)
+    app.command(_name, help=_command.about, short_help=_command.about)(_placeholder)
 
 
 @app.callback(invoke_without_command=True, epilog=EXIT_CODES)

@@ -87,12 +87,10 @@ class ScaleOptions:
         list[Path] | None, typer.Option(metavar="LIST", help="Also count the hits of this list of bans. Repeatable.")
     ] = None
     loops: Annotated[bool, typer.Option("--loops", help="Also count passages written 3 times in a row.")] = False
-    repeats: Annotated[
-        bool, typer.Option("--repeats", help="Also count 8 words in a row that the text contains already.")
-    ] = False
-    no_dashes: Annotated[
-        bool, typer.Option("--no-dashes", help="Also count the dashes that other commands ban by this option.")
-    ] = False
+    repeats: Annotated[bool, typer.Option("--repeats", help="Also count 8 words in a row that came before.")] = False
+    no_dashes: Annotated[bool, typer.Option("--no-dashes", help="Also count dashes: —, –, -- and a lone hyphen.")] = (
+        False
+    )
     lenient: LenientOption = False
     words: Annotated[
         Path | None, typer.Option(metavar="LIST", help="A JSON list of slop words.", show_default="the bundled one")
@@ -130,9 +128,7 @@ def measure(
     grouping: GroupOptions,
     scales: ScaleOptions,
     intervals: IntervalOptions,
-    output: Annotated[
-        TableFormat, typer.Option("--format", help="text, json, or csv with a line for each metric.")
-    ] = "text",
+    output: Annotated[TableFormat, typer.Option("--format", help="The format of the output.")] = "text",
 ) -> int:
     """Measure texts: slop, repetition, diversity, sentences, each with an interval and its distance to human writing.
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from antislop.cli.terminal import read_input, warn
+from antislop.cli.terminal import read_input, say, warn
 from antislop.decoding.sampling import DRAWING, LIMITS, Sampling
 from antislop.display import describe_count
 from antislop.errors import InputError
@@ -33,31 +33,31 @@ MAX_NAMED = 20
 # -- the model --------------------------------------------------------------------------------------------------------
 
 
-_model_option = partial(typer.Option, rich_help_panel="Model")
-RevisionOption = Annotated[str | None, _model_option(help="A branch, tag or commit of the model on the hub.")]
-TrustRemoteCodeOption = Annotated[bool, _model_option("--trust-remote-code", help="Run code that the model ships.")]
+model_option = partial(typer.Option, rich_help_panel="Model")
+RevisionOption = Annotated[str | None, model_option(metavar="NAME", help="A branch, tag or commit of the model.")]
+TrustRemoteCodeOption = Annotated[bool, model_option("--trust-remote-code", help="Run code that the model ships.")]
+MaxModelLenOption = Annotated[
+    int | None, model_option(min=2, help="Maximum tokens of a prompt and its text.", show_default="the model's")
+]
+TokenizerOption = Annotated[
+    str | None, model_option(metavar="NAME", help="The server's tokenizer.", show_default="that of --model")
+]
 
 
 @dataclass(frozen=True)
 class ModelOptions:
     model: Annotated[
-        str | None, _model_option(metavar="NAME", show_default="the bundled one", help="A Hugging Face id or a folder.")
+        str | None, model_option(metavar="NAME", show_default="bundled", help="A Hugging Face id or a folder.")
     ] = None
     revision: RevisionOption = None
-    dtype: Annotated[Dtype, _model_option(help="The type of the weights; auto: as in the checkpoint.")] = "auto"
+    dtype: Annotated[Dtype, model_option(metavar="NAME", help="float32, bfloat16, float16; auto: as saved.")] = "auto"
     device: Annotated[
-        str, _model_option(help="cpu, cuda, cuda:1 or mps; auto: the first available of cuda, mps and cpu.")
+        str, model_option(metavar="NAME", help="cpu, cuda, cuda:1 or mps; auto: the first there is of cuda, mps, cpu.")
     ] = "auto"
     device_map: Annotated[
-        str | None,
-        _model_option(metavar="MAP", help="Spread the model over devices with accelerate: auto, balanced, sequential."),
+        str | None, model_option(metavar="NAME", help="Spread the model with accelerate: auto, balanced, sequential.")
     ] = None
-    attention: Annotated[
-        str | None,
-        _model_option(
-            metavar="NAME", show_default="the model's", help="Attention kernel: sdpa, eager, flash_attention_2, …"
-        ),
-    ] = None
+    attention: Annotated[str | None, model_option(metavar="NAME", help="Attention kernel: sdpa, eager, …")] = None
     trust_remote_code: TrustRemoteCodeOption = False
 
     @property
@@ -76,38 +76,25 @@ class ModelOptions:
 # -- bans -------------------------------------------------------------------------------------------------------------
 
 ban_option = partial(typer.Option, rich_help_panel="Bans")
-LenientOption = Annotated[
-    bool, ban_option("--lenient", help="Skip entries that can't be used, with a warning for each.")
-]
+LenientOption = Annotated[bool, ban_option("--lenient", help="Skip unusable entries, with a warning each.")]
 
 
 @dataclass(frozen=True)
 class BanOptions:
     bans: Annotated[
         list[Path] | None,
-        ban_option(
-            metavar="LIST",
-            show_default="the bundled list",
-            help="Use this list instead of the bundled one: a file in any format, - for standard input. Repeatable.",
-        ),
+        ban_option(metavar="LIST", help="Use this list, or - for standard input, not the bundled one. Repeatable."),
     ] = None
     ban: Annotated[
-        list[str] | None,
-        ban_option(metavar="PHRASE", help="Ban this phrase as well. A * in it stands for words. Repeatable."),
+        list[str] | None, ban_option(metavar="PHRASE", help="Also ban this phrase; * stands for words. Repeatable.")
     ] = None
     no_bans: Annotated[bool, ban_option("--no-bans", help="Don't use the bundled list.")] = False
-    constructions: Annotated[
-        bool, ban_option("--constructions", help="Ban the bundled constructions as well, such as: it's not X; it's Y.")
-    ] = False
-    loops: Annotated[
-        bool, ban_option("--loops", help="Ban passages written 3 times in a row as well, whatever they say.")
-    ] = False
-    repeats: Annotated[
-        bool, ban_option("--repeats", help="Ban 8 words in a row as well if the text contains them already.")
-    ] = False
-    no_dashes: Annotated[
-        bool, ban_option("--no-dashes", help="Ban dashes as well: —, –, -- and a hyphen with spaces, as between words.")
-    ] = False
+    constructions: Annotated[bool, ban_option("--constructions", help="Also ban forms like: it's not X; it's Y.")] = (
+        False
+    )
+    loops: Annotated[bool, ban_option("--loops", help="Also ban passages written 3 times in a row.")] = False
+    repeats: Annotated[bool, ban_option("--repeats", help="Also ban 8 words in a row that came before.")] = False
+    no_dashes: Annotated[bool, ban_option("--no-dashes", help="Also ban dashes: —, –, -- and a lone hyphen.")] = False
     lenient: LenientOption = False
 
 
@@ -115,7 +102,7 @@ ScopeOption = Annotated[
     BanScope | None,
     ban_option(
         help="Where bans apply in a chat's reply, never in calls of tools.",
-        show_default="answer if the model is known to think or to call tools",
+        show_default="answer if the model thinks or calls tools, else all",
     ),
 ]
 
@@ -161,9 +148,15 @@ def load_bans(
         warn(f"{place}: {reason}")
     if len(bans.refused) > MAX_NAMED:
         warn(f"{path}: {len(bans.refused) - MAX_NAMED:,} more entries can't be used and are skipped")
+    say_marks(bans, path)
     if not bans:
         raise InputError(f"{path}: contains no usable ban: write one phrase per line")
     return bans
+
+
+def say_marks(bans: BanList, path: Path) -> None:
+    if bans.marks:
+        say(f"{path}: the {' and '.join(bans.marks)} that most lines have are not part of the phrases")
 
 
 # -- grammars ---------------------------------------------------------------------------------------------------------
@@ -173,15 +166,10 @@ _grammar_option = partial(typer.Option, rich_help_panel="Structure")
 
 @dataclass(frozen=True)
 class GrammarOptions:
-    json_schema: Annotated[
-        Path | None, _grammar_option(metavar="FILE", help="Write one line of JSON that is valid by this schema.")
-    ] = None
+    json_schema: Annotated[Path | None, _grammar_option(help="Write one line of JSON that fits this schema.")] = None
     grammar: Annotated[
         Path | None,
-        _grammar_option(
-            metavar="FILE",
-            help="Write what this grammar allows: Lark as llguidance reads it (.lark), or GBNF (.gbnf, .ebnf).",
-        ),
+        _grammar_option(help="Write what this grammar allows: Lark of llguidance (.lark), or GBNF (.gbnf, .ebnf)."),
     ] = None
 
     def read(self) -> str | None:
@@ -224,17 +212,17 @@ def _refuse_empty(stops: list[str] | None) -> list[str] | None:
 
 
 StopOption = Annotated[
-    list[str] | None,
-    typer.Option("--stop", metavar="STRING", callback=_refuse_empty, help="Stop after this string. Repeatable."),
+    list[str] | None, typer.Option("--stop", callback=_refuse_empty, help="Stop after this string. Repeatable.")
 ]
-ForceOption = Annotated[
-    bool, typer.Option("--force", help="Resume even if the model, list, settings or prompts have changed.")
-]
+ForceOption = Annotated[bool, typer.Option("--force", help="Resume despite other settings, bans, prompts or model.")]
+MaxNewTokensOption = Annotated[int, typer.Option(min=1, help="Maximum tokens kept per text.")]
+LicenseOption = Annotated[str | None, typer.Option(help="The license of the list, for its header.")]
 ColumnOption = Annotated[
-    str | None, typer.Option(help="The column of the texts.", show_default="response, output, completion, text")
+    str | None, typer.Option(metavar="COLUMN", help="The column of the texts.", show_default="response, output, …")
 ]
 PromptColumnOption = Annotated[
-    str | None, typer.Option(help="The column that identifies a text's prompt.", show_default="key, prompt, …")
+    str | None,
+    typer.Option(metavar="COLUMN", help="The column that identifies a text's prompt.", show_default="key, prompt, …"),
 ]
 
 
@@ -251,30 +239,29 @@ def read_variables(text: str | None) -> dict[str, Any]:
     return variables
 
 
+prompt_option = partial(typer.Option, rich_help_panel="Prompts")
+SystemOption = Annotated[str | None, prompt_option(help="The system message of each chat.")]
 TemplateOption = Annotated[
     str | None,
-    typer.Option(metavar="JSON", help="Variables of the chat template, such as '{\"enable_thinking\": false}'."),
+    prompt_option(metavar="JSON", help="Variables of the chat template, such as '{\"enable_thinking\": false}'."),
 ]
 
 
 @dataclass(frozen=True)
 class PromptOptions:
     column: Annotated[
-        str | None, typer.Option(help="The column of the prompts.", show_default="prompt, messages, …")
+        str | None,
+        prompt_option(metavar="COLUMN", help="The column of the prompts.", show_default="prompt, messages, …"),
     ] = None
     key: Annotated[
         str | None,
-        typer.Option(
-            help="The column that identifies a record.", show_default="id, prompt_id, key, or the prompt itself"
-        ),
+        prompt_option(metavar="COLUMN", help="The column that identifies a record.", show_default="id, prompt_id, …"),
     ] = None
-    split: Annotated[str, typer.Option(help="The split of a data set.")] = "train"
-    prompt_template: Annotated[
-        str | None, typer.Option(help="Text around each prompt, such as 'Write about {prompt}.'")
-    ] = None
-    system: Annotated[str | None, typer.Option(help="The system message of each chat.")] = None
+    split: Annotated[str, prompt_option(metavar="NAME", help="The split of a data set.")] = "train"
+    prompt_template: Annotated[str | None, prompt_option(help="Text around each prompt: 'Write of {prompt}.'")] = None
+    system: SystemOption = None
     chat_template_kwargs: TemplateOption = None
-    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="Read only the first N records.")] = None
+    limit: Annotated[int | None, prompt_option(min=1, help="Read only the first N records.")] = None
 
 
 MIN_P = 0.05
@@ -284,8 +271,8 @@ RECORDED = ("temperature", "min_p", "top_p", "top_k")
 _sampling_option = partial(typer.Option, rich_help_panel="Sampling")
 
 
-def _setting(name: str, about: str, *, default: str = "off") -> Any:
-    """Declare the option of a field of `Sampling`, with its range."""
+def _setting(name: str, about: str, *, default: str | bool = True) -> Any:
+    """Declare the option of a field of `Sampling`, with its range. Without a default it is off."""
     lowest, highest = LIMITS[name].lowest, LIMITS[name].highest
     return _sampling_option(min=lowest, max=None if highest == inf else highest, help=about, show_default=default)
 
@@ -294,33 +281,31 @@ def _setting(name: str, about: str, *, default: str = "off") -> Any:
 class SamplingOptions:
     """Fields of `Sampling`; None is the default."""
 
-    temperature: Annotated[float | None, _setting("temperature", "Above 1, more varied.", default="1.0")] = None
+    temperature: Annotated[float | None, _setting("temperature", "0: greedy; above 1: varied.", default="1.0")] = None
     min_p: Annotated[
         float | None,
-        _setting("min_p", "Keep tokens at least p times as likely as the likeliest; 0 is off.", default=str(MIN_P)),
+        _setting("min_p", "Keep tokens at least X times as likely as the likeliest; 0 is off.", default=str(MIN_P)),
     ] = None
-    top_p: Annotated[float | None, _setting("top_p", "Keep the likeliest tokens that add up to p; 1 is off.")] = None
-    top_k: Annotated[int | None, _setting("top_k", "Keep the k likeliest tokens; 0 is off.")] = None
+    top_p: Annotated[float | None, _setting("top_p", "Keep the likeliest tokens that add up to X.")] = None
+    top_k: Annotated[int | None, _setting("top_k", "Keep the N likeliest tokens.")] = None
     repetition_penalty: Annotated[float | None, _setting("repetition_penalty", "Above 1, repeat less.")] = None
     presence_penalty: Annotated[float | None, _setting("presence_penalty", "Lower scores of written tokens.")] = None
-    frequency_penalty: Annotated[float | None, _setting("frequency_penalty", "The same for each time written.")] = None
-    dry_multiplier: Annotated[float | None, _setting("dry_multiplier", "DRY: penalize repetitions; 0 is off.")] = None
-    dry_base: Annotated[float | None, _setting("dry_base", "DRY: growth per repeated token.", default="1.75")] = None
+    frequency_penalty: Annotated[float | None, _setting("frequency_penalty", "The same, for each time written.")] = None
+    dry_multiplier: Annotated[float | None, _setting("dry_multiplier", "DRY: how much to lower repetitions.")] = None
+    dry_base: Annotated[float | None, _setting("dry_base", "DRY: growth per token.", default="1.75")] = None
     dry_allowed_length: Annotated[
-        int | None, _setting("dry_allowed_length", "The shortest repeat that DRY lowers.", default="2")
+        int | None, _setting("dry_allowed_length", "DRY: shortest repeat lowered.", default="2")
     ] = None
-    dry_penalty_last_n: Annotated[int | None, _setting("dry_penalty_last_n", "Tokens DRY sees.", default="all")] = None
+    dry_penalty_last_n: Annotated[int | None, _setting("dry_penalty_last_n", "DRY: tokens seen.", default="all")] = None
     dry_sequence_breaker: Annotated[
         list[str] | None,
-        _sampling_option(
-            metavar="STRING", show_default=': " * ⏎', help="DRY: repetitions end here, or none. Repeatable."
-        ),
+        _sampling_option(show_default=': " * ⏎', help="DRY: repetitions end here; none: nowhere. Repeatable."),
     ] = None
-    top_n_sigma: Annotated[float | None, _setting("top_n_sigma", "Keep scores up to n σ below the best.")] = None
+    top_n_sigma: Annotated[float | None, _setting("top_n_sigma", "Keep scores up to X σ below the best.")] = None
     xtc_probability: Annotated[float | None, _setting("xtc_probability", "XTC: how often to exclude the top.")] = None
     xtc_threshold: Annotated[float | None, _setting("xtc_threshold", "Least p of XTC's choices.", default="0.1")] = None
 
-    min_keep: Annotated[int | None, _setting("min_keep", "The fewest tokens that top-p, min-p and XTC keep.")] = None
+    min_keep: Annotated[int | None, _setting("min_keep", "The fewest tokens that top-p, min-p, XTC keep.")] = None
 
     def __post_init__(self) -> None:
         _ = self.sampling  # raises the errors of values
@@ -346,14 +331,11 @@ class SamplingOptions:
 
 @dataclass(frozen=True)
 class GenerationOptions(SamplingOptions):
-    temperature: Annotated[
-        float | None, _setting("temperature", "0 always takes the likeliest token.", default="1.0")
-    ] = None
-    n: Annotated[int, typer.Option(min=1, metavar="N", help="Responses per prompt.")] = 1
-    max_new_tokens: Annotated[int, typer.Option(min=1, metavar="N", help="Maximum tokens per response.")] = 300
+    n: Annotated[int, typer.Option(min=1, help="Responses per prompt.")] = 1
+    max_new_tokens: MaxNewTokensOption = 300
     stop: StopOption = None
-    batch_size: Annotated[int, typer.Option(min=1, metavar="N", help="Texts generated at a time.")] = BATCH_SIZE
-    seed: Annotated[int, typer.Option(help="Determines each text, together with the key of its prompt.")] = 0
+    batch_size: Annotated[int, typer.Option(min=1, help="Texts generated at a time.")] = BATCH_SIZE
+    seed: Annotated[int, typer.Option(help="Decides each text, with its prompt's key.")] = 0
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Sequence
-from difflib import get_close_matches
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 import typer
 from typer.core import TyperCommand
 
-from antislop.errors import InputError, first_line
+from antislop.errors import InputError, first_line, suggest
 
 if TYPE_CHECKING:
     from yaml import Node
@@ -35,15 +34,35 @@ _PLACES = "antislop.places"
 class AliasedCommand(TyperCommand):
     """A command that also takes aliases, underscores for hyphens, and arguments as options; its help names none."""
 
-    def get_params(self, ctx: Any) -> list[Any]:
-        return hide_flag_types(super().get_params(ctx))
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the options into their sections, each with its default or that it is required.
+
+        Ranges are left out, and errors name them. A default's first word stays in the line of its label.
+        """
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        params: list[Any] = self.get_params(ctx)
+        for param in params:
+            is_option, is_switch = param.param_type_name == "option", getattr(param, "is_flag", False)
+            names = f"{', '.join(sorted(param.opts, key=len))} {param.metavar or ''}" if is_option else param.metavar
+            default = param.show_default if isinstance(param.show_default, str) else param.default
+            shown = "" if is_switch or default is None else f"  [default:\N{NO-BREAK SPACE}{default}]"
+            section = getattr(param, "rich_help_panel", None) or ("Options" if is_option else "Arguments")
+            about = (param.help or "") + ("  [required]" if param.required else shown)
+            sections.setdefault(section, []).append((names.strip(), about))
+        for section, rows in sections.items():
+            if rows:
+                with formatter.section(section):
+                    formatter.write_dl(rows)
+        formatter.buffer = [part.replace("\N{NO-BREAK SPACE}", " ") for part in formatter.buffer]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, [*self._rename(ctx, args)])
 
     def _rename(self, ctx: Any, args: Sequence[str]) -> Iterator[str]:
         """Yield the arguments with the options' own names; arguments that were named as options come last."""
-        options = {name: param for param in self.get_params(ctx) for name in param.opts if name.startswith("-")}
+        options: dict[str, Any] = {
+            name: param for param in self.get_params(ctx) for name in param.opts if name.startswith("-")
+        }
         named = {f"--{key}" for key in _list_settings(self)} - options.keys()
         left, arguments = iter(args), list[str]()
         for arg in left:
@@ -63,12 +82,12 @@ class AliasedCommand(TyperCommand):
         yield from ["--", *arguments] if arguments else []
 
 
-def hide_flag_types(params: list[Any]) -> list[Any]:
-    """Return parameters whose flags are shown without <bool>."""
-    for param in params:
-        if getattr(param, "is_flag", False):
-            param.metavar = ""
-    return params
+def name_value(kind: Any) -> str:
+    """Return how the help writes a value of a type: by its choices, or a word; nothing for a switch."""
+    if get_origin(kind) is Literal:
+        return "|".join(map(str, get_args(kind)))
+    parts = get_args(kind)  # of T | None and list[T]
+    return name_value(parts[0]) if parts else {bool: "", int: "N", float: "X", Path: "FILE"}.get(kind, "TEXT")
 
 
 # -- files of settings ------------------------------------------------------------------------------------------------
@@ -97,7 +116,7 @@ ConfigOption = Annotated[
         metavar="FILE",
         is_eager=True,
         callback=_apply_settings,
-        help="Read options from this YAML file, a line name: value for each; the command line overrides it.",
+        help="Read options from this YAML file, name: value; the command line overrides it.",
     ),
 ]
 
@@ -123,17 +142,14 @@ def _read_settings(path: Path, known: dict[str, Any]) -> tuple[dict[str, Any], d
         place = f"{path}:{key_node.start_mark.line + 1}"
         key = _read_text(key_node, f"{place}: the name of an option").replace("_", "-")
         if key not in known:
-            raise InputError(f"{place}: there is no option {key!r}: {_suggest_key(key, known)}")
+            aliases = {alias.lstrip("-"): name.lstrip("-") for alias, name in ALIASES.items()}
+            advice = suggest(key, known, advice="--help lists them", aliases=aliases)
+            raise InputError(f"{place}: there is no option {key!r}: {advice}")
         name = known[key].name
         if name in values:
             raise InputError(f"{place}: {key} comes twice: leave one out")
         values[name], places[name] = _read_value(node, known[key], loader, f"{place}: {key}"), place
     return values, places
-
-
-def _suggest_key(key: str, known: Collection[str]) -> str:
-    near = get_close_matches(ALIASES.get(f"--{key}", key).lstrip("-"), known, n=1)
-    return f"did you mean {near[0]}?" if near else "--help lists them"
 
 
 def _read_value(node: Node, param: Any, loader: Any, place: str) -> Any:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
+from antislop.cli.options import ColumnOption, PromptColumnOption
 from antislop.cli.progress import ProgressBar
 from antislop.cli.terminal import (
     TableFormat,
@@ -57,7 +58,7 @@ class HumanOptions:
         list[Path] | None,
         typer.Option(
             metavar="HUMAN",
-            help="A baseline file or human texts. Repeat the option for each file.",
+            help="A baseline file, or human texts. Repeatable.",
             show_default="20 novels, bundled",
         ),
     ] = None
@@ -75,15 +76,12 @@ class HumanOptions:
 
 @dataclass(frozen=True)
 class ReadingOptions:
-    column: Annotated[str | None, typer.Option(help="The column of the texts.", show_default="response, output, …")] = (
-        None
-    )
+    column: ColumnOption = None
     also_column: Annotated[
-        str | None, typer.Option(help="The column of the texts of --also-human.", show_default="as --column")
+        str | None,
+        typer.Option(metavar="COLUMN", help="The column of the texts of --also-human.", show_default="as --column"),
     ] = None
-    prompt_column: Annotated[
-        str | None, typer.Option(help="The column that identifies a text's prompt.", show_default="key, prompt, …")
-    ] = None
+    prompt_column: PromptColumnOption = None
     half: Annotated[Half | None, typer.Option(help="Read the texts of one half of the prompts.")] = None
 
 
@@ -94,7 +92,9 @@ class LimitOptions:
     ] = None
     min_prompts: Annotated[
         int | None,
-        typer.Option(min=1, help="Leave out entries of fewer prompts.", show_default="2, or 1 for a single text"),
+        typer.Option(
+            min=1, help="Leave out entries of fewer than N prompts.", show_default="2, or 1 for a single text"
+        ),
     ] = None
     min_ratio: Annotated[float, typer.Option(min=0, help="Leave out entries that are less overused.")] = 2.0
     memory: Annotated[int, typer.Option(min=1, help="Megabytes for counters.")] = 64
@@ -106,7 +106,7 @@ class ComparisonOptions:
         tuple[Path, Path] | None,
         typer.Option(metavar="A B", help="Compare two profiles, or texts: the entries that fell, and those that rose."),
     ] = None
-    output: Annotated[TableFormat, typer.Option("--format", help="The format of a comparison.")] = "text"
+    output: Annotated[TableFormat, typer.Option("--format", help="The format of the output.")] = "text"
     top: Annotated[int, typer.Option(min=1, help="Lines of a comparison per direction.")] = 15
 
 

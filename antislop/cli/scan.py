@@ -86,18 +86,18 @@ def scan(
     bans: BanOptions,
     choice: ChoiceOptions,
     column: Annotated[
-        str | None, typer.Option(help="Search this column of records: .jsonl, .json, .csv, .parquet, .gz of these.")
+        str | None, typer.Option(metavar="COLUMN", help="Search this column of .jsonl, .json, .csv, .parquet, or .gz.")
     ] = None,
     context: Annotated[
         int | None,
-        typer.Option("--context", "-C", metavar="N", min=0, help="Show N lines around each hit as well."),
+        typer.Option("--context", "-C", min=0, help="Show N lines around each hit as well."),
     ] = None,
     count: Annotated[bool, typer.Option("--count", "-c", help="Print file:number only.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing: the exit status is the answer.")] = False,
     stats: Annotated[bool, typer.Option("--stats", help="Say at the end how much was searched and found.")] = False,
     output: Annotated[
         ScanFormat,
-        typer.Option("--format", help="text, json or csv for programs, or github for annotations of a workflow."),
+        typer.Option("--format", help="The format of the output; github: annotations of a workflow."),
     ] = "text",
 ) -> int:
     """Find banned phrases in files, with the place at which each begins: file:line:column: phrase.

@@ -8,13 +8,20 @@ import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from antislop.cli.options import BanOptions, ModelOptions, ban_option, collect_bans, load_bans
+from antislop.cli.options import (
+    BanOptions,
+    MaxModelLenOption,
+    ModelOptions,
+    TokenizerOption,
+    ban_option,
+    collect_bans,
+    load_bans,
+)
 from antislop.cli.terminal import as_input_error, console, say, warn
 from antislop.display import describe_count
 from antislop.errors import InputError, first_line
@@ -39,31 +46,22 @@ class UpstreamOptions:
             help="Serve the model of another server, with its /v1: vLLM, llama.cpp, SGLang.",
         ),
     ] = None
-    tokenizer: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            rich_help_panel="Model",
-            help="The tokenizer of the upstream model.",
-            show_default="that of --model",
-        ),
-    ] = None
+    tokenizer: TokenizerOption = None
 
 
 @dataclass(frozen=True)
 class ServerOptions:
-    host: Annotated[str, typer.Option(help="The address to listen at; 0.0.0.0 for all of this machine.")] = "127.0.0.1"
+    host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="The address to listen at; 0.0.0.0: all of this machine's.")
+    ] = "127.0.0.1"
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes any free one.")] = 8000
     batch_size: Annotated[
         int | None, typer.Option(min=1, show_default=str(BATCH_SIZE), help="Texts generated at a time.")
     ] = None
-    max_model_len: Annotated[
-        int | None,
-        typer.Option(min=2, show_default="the model's", help="Maximum tokens of a prompt and its text together."),
-    ] = None
+    max_model_len: MaxModelLenOption = None
     api_key_env: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="The environment variable with the key that clients have to send."),
+        typer.Option(metavar="NAME", help="The environment variable with the key that clients must send."),
     ] = None
     allow_origin: Annotated[
         list[str] | None,
@@ -72,7 +70,6 @@ class ServerOptions:
     response_template: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE",
             rich_help_panel="Model",
             help="How the model writes thoughts and calls of tools: a response template of transformers, as JSON.",
             show_default="the tokenizer's",
@@ -126,7 +123,9 @@ def serve(model: ModelOptions, upstream: UpstreamOptions, bans: BanOptions, serv
     lists = {name: read() for name, read in readers.items()}
     from antislop.server.application import check_origins, make_app
     from antislop.server.http_server import DrainingServer, bind
+    from antislop.server.service import check_names
 
+    check_names(lists)
     check_origins(server.allow_origin or ())
     template = server.response_template and _read_template(server.response_template)
     with bind(server.host, server.port) as listener:
@@ -198,7 +197,9 @@ def _make_reloaders(
 
 
 def _warn_of_guests(server: ServerOptions) -> None:
-    guests = [] if _is_loopback(server.host) else [f"anybody who reaches {server.host}"]
+    from antislop.server.application import is_loopback
+
+    guests = [] if is_loopback(server.host) else [f"anybody who reaches {server.host}"]
     guests += ["any page that a browser here shows"] if "*" in (server.allow_origin or ()) else []
     for guest in guests:
         warn(f"{guest} can use this server: pass --api-key-env NAME to ask for a key")
@@ -217,10 +218,3 @@ def _announce(name: str, host: str, port: int, bans: BanList, lists: Iterable[st
         "Ctrl-C stops",
     ]
     console(stderr=True).print("\n".join(lines), soft_wrap=True)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

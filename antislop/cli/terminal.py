@@ -28,14 +28,18 @@ from antislop import files
 from antislop.display import describe_count, escape_json, format_csv, make_visible
 from antislop.errors import InputError, first_line
 
-_FORMATS = re.compile(
-    r"\.(arrow|csv|html?|jpg|json|jsonl|md|ndjson|parquet|pdf|png|svg|tsv|txt|xlsx|ya?ml|zip)(\.gz)?$", re.I
+_SUFFIX = re.compile(r"\.(?!gz$)([a-z]{2,}\d?)(\.gz)?$", re.I)
+_SUFFIX_OF_FILES = re.compile(
+    r"\.(arrow|csv|docx?|gguf|html?|jpg|json|jsonl|md|ndjson|parquet|pdf|png|safetensors|svg|tsv|txt|xlsx|ya?ml|zip)"
+    r"(\.gz)?$",
+    re.I,
 )
+"""Of a name that can't mean a folder."""
 _HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*(:[\w.-]+)?")
 
 
 TableFormat = Literal["text", "json", "csv"]
-OutputFormatOption = Annotated[Literal["text", "json"], typer.Option("--format", help="text, or json for programs.")]
+OutputFormatOption = Annotated[Literal["text", "json"], typer.Option("--format", help="The format of the output.")]
 
 
 class _Console(Console):
@@ -253,8 +257,8 @@ def _check_access(path: Path, place: Path) -> None:
 
 
 def check_suffix(path: Path, *suffixes: str, advice: str | None = None) -> None:
-    """Refuse a file name with a known suffix other than `suffixes`, after which .gz may follow."""
-    found = _FORMATS.search(path.name)
+    """Refuse a file with a suffix other than `suffixes`, after which .gz may follow; a folder with that of a file."""
+    found = (_SUFFIX if suffixes else _SUFFIX_OF_FILES).search(path.name)
     if found and f".{found[1].lower()}" not in suffixes:
         advice = advice or f"pass a name that ends in {' or '.join(suffixes)}"
         raise InputError(f"{path}: {found[0]} is not what this option writes: {advice}")

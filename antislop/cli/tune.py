@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -32,17 +33,13 @@ if TYPE_CHECKING:
 
 SHARED = ("epochs", "batch_size", "stop_at_win", "merge", "seed")
 """Options that `TuneSpec` has by the same names."""
-OF_FTPO = partial(typer.Option, rich_help_panel="Loss: ftpo")
+OF_FTPO = partial(typer.Option, rich_help_panel="With --loss ftpo")
 
 
 @dataclass(frozen=True)
 class BalanceOptions:
-    balance_chosen: Annotated[
-        float, OF_FTPO(min=0, max=1, help="The largest share of all chosen tokens that one token may have.")
-    ] = 0.2
-    balance_rejected: Annotated[
-        float, OF_FTPO(min=0, max=1, help="The largest share of all rejected tokens that one token may have.")
-    ] = 0.8
+    balance_chosen: Annotated[float, OF_FTPO(min=0, max=1, help="Largest share of one token among the chosen.")] = 0.2
+    balance_rejected: Annotated[float, OF_FTPO(min=0, max=1, help="Largest share of one among the rejected.")] = 0.8
     min_chosen: Annotated[int, OF_FTPO(min=1, help="Leave out rows with fewer chosen tokens.")] = 2
     max_chosen: Annotated[int, OF_FTPO(min=1, help="Take the likeliest N chosen tokens of a row.")] = 8
 
@@ -60,17 +57,17 @@ class WeightOptions:
 class DPOOptions:
     beta: Annotated[
         float,
-        typer.Option(min=0, rich_help_panel="Loss: dpo", help="Weight that keeps the model close to the original."),
+        typer.Option(
+            min=0, rich_help_panel="With --loss dpo", help="Weight that keeps the model close to the original."
+        ),
     ] = 0.1
 
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    lora_r: Annotated[
-        int | None, typer.Option(min=1, metavar="RANK", help="Rank of the adapter.", show_default="128")
-    ] = None
+    lora_r: Annotated[int | None, typer.Option(min=1, help="Rank of the adapter.", show_default="128")] = None
     full: Annotated[bool, typer.Option("--full", help="Train the weights themselves, without an adapter.")] = False
-    unfrozen: Annotated[int, typer.Option(min=1, metavar="N", help="Train the last N layers, and an untied head.")] = 5
+    unfrozen: Annotated[int, typer.Option(min=1, help="Train the last N layers, and an untied head.")] = 5
     stop_at_win: Annotated[
         float,
         typer.Option(
@@ -80,7 +77,7 @@ class TrainingOptions:
     lr: Annotated[float | None, typer.Option(min=0, help="Learning rate.", show_default="by the model's width")] = None
     epochs: Annotated[float, typer.Option(min=0, help="Times that the rows are read, at the most.")] = 10.0
     batch_size: Annotated[int, typer.Option(min=1, help="Rows of a step.")] = 16
-    max_rows: Annotated[int | None, typer.Option(min=1, metavar="N", help="Train on N rows, chosen at random.")] = None
+    max_rows: Annotated[int | None, typer.Option(min=1, help="Train on N rows, chosen at random.")] = None
     merge: Annotated[bool, typer.Option("--merge", help="Write whole weights instead of an adapter.")] = False
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of the order of the rows, and of the adapter.")] = 0
 
@@ -168,7 +165,7 @@ class _Run:
 
     def check(self) -> None:
         """Raise `InputError` for values that are out of range, and for missing packages."""
-        _import_tuning("matplotlib", *(("datasets", "trl") if self.loss == "dpo" else ()))
+        _import_tuning("accelerate", "matplotlib", "peft", *(("datasets", "trl") if self.loss == "dpo" else ()))
         _ = self.spec
 
     @property
@@ -232,11 +229,11 @@ class _Run:
         return load_text_pairs(pairs, tokenizer, **taken)
 
 
-def _import_tuning(*others: str) -> ModuleType:
-    """Import the code of this command. others: packages that are imported later, after much work."""
+def _import_tuning(*packages: str) -> ModuleType:
+    """Import the code of this command, and torch with it. packages: what must be installed."""
     try:
-        for name in others:
-            import_module(name)
+        if missing := [name for name in packages if find_spec(name) is None]:
+            raise ModuleNotFoundError(f"no {', no '.join(missing)}")
         return import_module("antislop.tuning.tuning")
     except ImportError as error:
         raise InputError(f"tuning needs more packages ({error}): pip install '{DISTRIBUTION}[tune]'") from error

@@ -50,10 +50,10 @@ class AutoOptions:
     ] = False
     prompts: Annotated[
         str | None,
-        typer.Option(metavar="PROMPTS", rich_help_panel=PANEL, help="Prompts as `antislop dataset` reads them."),
+        typer.Option(metavar="PROMPTS", rich_help_panel=PANEL, help="Prompts as antislop dataset reads them."),
     ] = None
     n: Annotated[int, typer.Option(min=1, rich_help_panel=PANEL, help="Responses per prompt.")] = 8
-    max_new_tokens: Annotated[int, typer.Option(min=1, rich_help_panel=PANEL, help="Maximum tokens per response.")] = (
+    max_new_tokens: Annotated[int, typer.Option(min=1, rich_help_panel=PANEL, help="Maximum tokens kept per text.")] = (
         300
     )
 

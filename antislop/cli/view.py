@@ -37,14 +37,15 @@ def view(
     The trace comes from `antislop generate --trace FILE`, or from `trace.save(FILE)` in Python. Prints each text with
     its withdrawn parts struck through, in brackets if that is impossible, and a table of the bans.
     """
-    trace = Trace.load(sys.stdin.buffer if file == "-" else file)
     if html is not None:
         check_suffix(html, ".html", ".htm")
         check_writable(html, or_stdout=True)
+    trace = Trace.load(sys.stdin.buffer if file == "-" else file)
+    if html is None:
+        _print_trace(trace, console())
+    else:
         with writing_or_stdout(html) as path:
             files.replace_text(path, trace.to_html())
-    else:
-        _print_trace(trace, console())
     for number, row in enumerate(trace.rows):
         if not row.is_finished:
             text = "the text" if len(trace.rows) == 1 else f"text {number}"

@@ -2,15 +2,15 @@
 (() => {
   const element = (id) => document.getElementById(id);
   const form = element("form"), key = element("key"), keyField = element("key-field"), mode = element("mode");
-  const prompt = element("prompt"), bans = element("bans"), own = element("own");
-  const write = element("write"), stop = element("stop"), error = element("error"), state = element("state");
+  const prompt = element("prompt"), bans = element("bans"), list = element("list");
+  const write = element("write"), stop = element("stop"), error = element("error"), state = element("state"), warning = element("warning");
   const text = element("text"), before = element("before"), written = element("written");
   const turns = element("turns"), anew = element("anew"), curl = element("curl");
   const heading = element("text-heading"), counts = element("counts"), rows = element("rows"), news = element("news");
   const PAUSE = 4000, LONGEST = 400, SHOWN = 5;
   const EXAMPLES = { completion: prompt.value, chat: "Write a short scene in which a woman opens a letter." };
   const NO_ANSWER = "The connection to the server failed: check that it is running.";
-  let running = null, chat = []; // the messages that were answered
+  let running = null, lists = [], chat = []; // what each item of the menu sends; the messages that were answered
 
   const make = (name, className, ...children) => {
     const made = document.createElement(name);
@@ -138,8 +138,9 @@
     }
     append(piece) {
       if (!piece) return;
-      if (written.lastChild instanceof Text) written.lastChild.appendData(piece);
-      else written.append(piece);
+      if (written.lastChild instanceof Text) { written.lastChild.appendData(piece); return; }
+      if (/^\S/.test(piece)) written.lastChild?.classList.add("close"); // struck text would touch it
+      written.append(piece);
     }
     tally({ ban, text: withdrawn, tokens, banned }) {
       let tally = this.tallies.get(ban);
@@ -189,8 +190,9 @@
         ...(chosen === "" ? {} : { seed: Number(chosen) }),
         max_tokens: Number(element("length").value),
         temperature: Number(element("temperature").value),
+        min_p: Number(element("min-p").value),
         banned_strings: bans.value.split("\n").filter((line) => line.trim()),
-        use_global_bans: own.checked,
+        ...lists[list.selectedIndex], // nothing before the server has told its lists
       },
     };
   };
@@ -223,6 +225,8 @@
     turns.replaceChildren();
     for (const shown of [before, written, rows]) shown.replaceChildren();
     anew.hidden = counts.hidden = true;
+    warning.textContent = "";
+    showError("");
     showState("");
   };
   const follow = async (stream, shown) => {
@@ -249,20 +253,23 @@
     if (settings.isChat) keepTurn();
     showError("");
     showState("Writing…");
+    warning.textContent = "";
     if (turns.hasChildNodes()) text.scrollIntoView({ block: "nearest" });
     else if (heading.getBoundingClientRect().top > innerHeight / 2) heading.scrollIntoView();
     speaker.start();
     const shown = new ShownText(settings);
     let trouble = "";
     try {
-      const answer = await send(settings, control.signal);
+      const answer = await send(settings, control.signal), warned = answer.headers.get("X-Antislop-Warning");
+      if (warned) warning.textContent = toSentence(warned);
       trouble = answer.ok ? await follow(answer.body, shown) : await refuse(answer);
     } catch (problem) {
       if (!control.signal.aborted) trouble = NO_ANSWER;
     }
     shown.sort();
     if (settings.isChat) keepMessage(settings, shown);
-    const end = control.signal.aborted ? `Stopped. Seed ${settings.seed}.` : trouble ? "The text is not complete." : shown.describe();
+    const fault = shown.length ? "The text is not complete." : "Nothing was written.";
+    const end = control.signal.aborted ? `Stopped. Seed ${settings.seed}.` : trouble ? fault : shown.describe();
     showError(trouble);
     showState(end);
     speaker.end(end);
@@ -282,9 +289,15 @@
     const { id, parameters, antislop } = await answer.json(), length = parameters.max_seq_len;
     showError("");
     const context = Number.isSafeInteger(length) ? `, ${count(length, "token")} of prompt and text at most` : "";
-    element("model").textContent = `Model: ${id}${context}`;
-    own.parentElement.hidden = !antislop.bans;
-    element("own-label").textContent = `The server’s own list of ${count(antislop.bans, "ban")} applies too`;
+    element("model").textContent = `Model: ${id}${context}${antislop.toy ? ". A toy model: its stories make little sense." : ""}`;
+    const named = Object.entries(antislop.lists), choices = [
+      [`the server’s own, ${count(antislop.bans, "ban")}`, {}],
+      ...named.map(([name, size]) => [`${name}, ${count(size, "ban")}`, { ban_list: name }]),
+      ["none", { use_global_bans: false }],
+    ];
+    lists = choices.map(([, fields]) => fields);
+    list.replaceChildren(...choices.map(([label]) => new Option(label)));
+    list.parentElement.hidden = !antislop.bans && !named.length;
     if (mode.hidden && parameters.prompt_template_content) {
       mode.hidden = false;
       form.elements.mode.value = "chat";

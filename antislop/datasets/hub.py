@@ -18,7 +18,7 @@ from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # not in its __all__
 
 from antislop import __version__
-from antislop.datasets.samples import measure_slop
+from antislop.datasets.samples import PLAIN, measure_slop
 from antislop.display import describe_count
 from antislop.errors import DISTRIBUTION, InputError
 from antislop.files import read_bytes, read_json, replace_text, replacing
@@ -48,8 +48,9 @@ _CARD = """\
 # {title}
 
 {records} to the prompts of `{source}`, written by `{model}` with
-[antislop](https://github.com/antislop/antislop) {version}: if the model wrote a banned phrase, the sampler rewound to
-its start and drew again from the same probabilities, without the tokens that lead into the phrase.
+[antislop](https://github.com/antislop/antislop) {version}:
+
+{rules}
 
 | configuration | responses | banned phrases per 1,000 words |
 |---|---|---|
@@ -76,7 +77,7 @@ banned phrase stays because no alternative was left, or "cut" for one that ended
 `reason`, why the text ended ("done", or "repetition" or "exhausted" for one that a ban ended);
 `tokens`, `prompt_tokens`, `withdrawn_tokens`; per ban `violations`, `withdrawn` tokens, and `conceded`;
 `rewinds_by_part` of a message, if there were any; `seconds` from the prompt to the end; `grammar`, a fingerprint, if
-there was one.
+there was one; if a server wrote the responses, `method`, and per token `requests_per_token` and `written_per_token`.
 
 {pairs}## License and limits
 
@@ -85,6 +86,15 @@ there was one.
 Nobody has checked whether the responses are true, good or safe. They were written by a language model.
 """
 
+_RULES = {
+    "plain": "nothing was banned.",
+    "banned": "where the model wrote a banned phrase, the sampler rewound to its start and drew again. The responses "
+    "are distributed as if it had done so until another text came: only the phrase is taken away, not its first token.",
+    "token": "where the model wrote a banned phrase, the sampler rewound to its start, and multiplied the probability "
+    "of its first token by the weight of the ban, 0 if none is given.",
+    "prompt-only": "nothing was banned; the prompt asked the model to avoid the phrases.",
+}
+"""What was done in each arm."""
 _PAIRS = {
     "dpo": """\
 Columns of the preference pairs: `prompt`, with the text up to the rewind; `chosen`, the kept text to the end of its
@@ -209,17 +219,20 @@ def make_card(title: str, records: Sequence[Record], bans: BanList, made_of: Map
     settings = {name: value for name, value in made_of.items() if name not in shown_elsewhere}
     counts, slop = Counter(record["arm"] for record in records), measure_slop(records, bans)
     arms = list(counts)
+    listed = f"The list of {describe_count(len(bans), 'ban')} is [{LIST}]({LIST})."
+    kept = " Of a phrase with a weight, that share of the occurrences was kept." * any(ban.weight for ban in bans)
     text = _CARD.format(
         title=title,
         records=describe_count(len(records), "response"),
         source=made_of["source"],
         model=made_of["model"],
         version=__version__,
+        rules="\n".join(f"* `{arm}`: {_RULES[arm if bans else PLAIN]}" for arm in arms),
         arms="\n".join(f"| {arm} | {counts[arm]:,} | {slop.get(arm, 0):.2f} |" for arm in arms),
         arm=next(iter(arms), "banned"),
         arm_names=", ".join(f"`{arm}`" for arm in arms),
         command=made_of["command"],
-        bans=f"The list of {describe_count(len(bans), 'ban')} is [{LIST}]({LIST})." if bans else "Nothing was banned.",
+        bans=listed + kept if bans else "Nothing was banned.",
         settings=list_settings(settings),
         pairs=_PAIRS.get(made_of.get("pairs") or "", ""),
         license=f"License: {made_of['license']}." if made_of.get("license") else _NO_LICENSE,
@@ -236,8 +249,8 @@ def _describe(
         pretty_name=title,
         license=made_of.get("license") or "unknown",
         language=made_of.get("language") or find_language(records),
-        size_categories=_SIZES[min(max(0, len(str(len(records))) - 3), len(_SIZES) - 1)],
-        task_categories="text-generation",
+        size_categories=[_SIZES[min(max(0, len(str(len(records))) - 3), len(_SIZES) - 1)]],
+        task_categories=["text-generation"],
         tags=["synthetic", "antislop"],
         configs=[
             {"config_name": "default", "data_files": "data-*.parquet"},

@@ -71,7 +71,7 @@ def settings_for_continuations(settings: Mapping[str, Any], vocabulary: Vocabula
 
 
 class ContinuationWriter(Protocol):
-    """Writes a text after each prompt, without bans; `settings` are those of `generate`."""
+    """Writes a text after each prompt, under no bans; `settings` are those of `generate`."""
 
     def __call__(
         self, prompts: Iterator[list[int]], seeds: Iterator[int], /, *, settings: dict[str, Any]

@@ -1,4 +1,4 @@
-"""Rewards for reinforcement learning: text without bans is worth more."""
+"""Rewards for reinforcement learning: text without banned phrases is worth more."""
 
 from __future__ import annotations
 

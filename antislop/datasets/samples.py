@@ -18,7 +18,7 @@ from antislop.records.journal import Record
 from antislop.records.prompts import Prompt
 
 Arm = Literal["plain", "banned", "token", "prompt-only"]
-"""How a text is written: without bans; with bans; with `method="token"`; without, but with a request to avoid them."""
+"""How a text is written: under no bans; under bans; with `method="token"`; under none, but asked to avoid phrases."""
 
 PLAIN: Arm = "plain"
 """The arm with which all others are compared."""
@@ -81,8 +81,8 @@ class Summary:
 
     conceded: violations that stay in the text.
     cut: texts that ended before their grammar did.
-    words: of texts with bans.
-    unbanned: tokens of texts without bans.
+    words: of texts under bans.
+    unbanned: tokens of texts under no bans.
     """
 
     records: int = 0

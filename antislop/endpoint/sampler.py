@@ -17,7 +17,6 @@ from transformers import (
     LogitsProcessor,
     LogitsProcessorList,
     MinPLogitsWarper,
-    PreTrainedTokenizerBase,
     RepetitionPenaltyLogitsProcessor,
     StoppingCriteria,
     StoppingCriteriaList,
@@ -43,6 +42,7 @@ from antislop.hf.breakers import BREAKERS_KEPT, find_breakers
 from antislop.hf.calls import PromptInput, add_stop_strings, encode
 from antislop.hf.compiled_bans import CompiledBans, CompiledLists
 from antislop.hf.samplers import make_samplers
+from antislop.hf.vocabulary import Vocabulary
 from antislop.lists.ban_list import Bans
 from antislop.processors.samplers import Breakers, apply_min_keep
 from antislop.processors.settings import Settings
@@ -89,11 +89,11 @@ class EndpointSettings:
         penalty = [own.pop("repetition_penalty")] if "repetition_penalty" in own else []
         return LogitsProcessorList(apply_min_keep([*penalty, *make_samplers(self.sampling, find), *own.values()]))
 
-    def make_criteria(self, tokenizer: PreTrainedTokenizerBase, end_tokens: Sequence[int]) -> StoppingCriteriaList:
+    def make_criteria(self, vocabulary: Vocabulary, end_tokens: Sequence[int]) -> StoppingCriteriaList:
         """Return what ends a text: end tokens, stop strings and the caller's criteria."""
         criteria: list[StoppingCriteria] = [EosTokenCriteria(eos_token_id=list(end_tokens))] if end_tokens else []
         if self.stop_strings or self.stop_strings == "":
-            criteria = add_stop_strings(criteria, self.stop_strings, tokenizer)
+            criteria = add_stop_strings(criteria, self.stop_strings, vocabulary)
         return StoppingCriteriaList([*criteria, *self.stopping_criteria])
 
 
@@ -248,7 +248,7 @@ class EndpointSampler:
 
     def _check(self, settings: EndpointSettings) -> None:
         self._bans.vocabulary.refuse_changes(self._tokenizer)
-        settings.make_criteria(self._tokenizer, self._end_tokens)  # raises the errors of stop strings
+        settings.make_criteria(self._bans.vocabulary, self._end_tokens)  # raises the errors of stop strings
 
     def _encode(self, prompt: PromptInput) -> list[int]:
         ids: list[int] = encode(prompt, self._tokenizer, torch.device("cpu")).tolist()
@@ -291,7 +291,7 @@ class EndpointSampler:
             policy=self._make_policy(request, plan),
             settings=Settings(
                 logits_processor=await asyncio.to_thread(settings.make_processors, self._find_breakers),
-                stopping_criteria=settings.make_criteria(self._tokenizer, sorted(set(self._end_tokens))),
+                stopping_criteria=settings.make_criteria(self._bans.vocabulary, sorted(set(self._end_tokens))),
                 rows=1,
                 shares_processors=True,
                 shares_criteria=True,

@@ -18,13 +18,15 @@ from transformers import (
     PreTrainedTokenizerBase,
     StoppingCriteriaList,
 )
-from transformers.generation import StopStringCriteria
 
-from antislop.errors import InputError
+from antislop.errors import InputError, suggest
+from antislop.hf.compiled_bans import CompiledBans
 from antislop.hf.model import device_of, prompt_mask
 from antislop.hf.private import pad_token_of
 from antislop.hf.refusals import PER_PROMPT, PromptError, check_model, refuse_arguments
+from antislop.hf.vocabulary import Vocabulary
 from antislop.processors.samplers import CountPenaltyLogitsProcessor, MinKeepLogitsProcessor, apply_min_keep
+from antislop.processors.stop_strings import StopStrings
 from antislop.records.chats import check_variables, is_chat, read_messages, render_chat
 
 CallInput: TypeAlias = str | Tensor | Sequence[Mapping[str, Any]]
@@ -164,20 +166,29 @@ def call_generate(
     arguments: Mapping[str, Any],
     use: Callable[[Call], Any],
     *,
-    tokenizer: PreTrainedTokenizerBase,
+    bans: CompiledBans,
 ) -> Any:
     """Call the model's `generate` with `use(call)` as its decoding loop.
 
     Raises `InputError` for arguments that never reach the loop, and for a model that doesn't call it.
     """
     check_model(model)
-    refuse_arguments(arguments, tokenizer)
-    inputs, kwargs = read_inputs(inputs, arguments, tokenizer, device_of(model))
+    refuse_arguments(arguments, bans.tokenizer)
+    inputs, kwargs = read_inputs(inputs, arguments, bans.tokenizer, device_of(model))
     assistant = Assistant(kwargs.pop("assistant_model", None), kwargs.pop("assistant_tokenizer", None))
     interceptor = CallInterceptor(use, assistant)
     # By position only if they are there: the first parameter of a model's own `generate` may be passed by its name.
     positional = () if inputs is None else (inputs,)
-    out = model.generate(*positional, custom_generate=interceptor, **_move_stop_strings(model, kwargs, tokenizer))
+    kwargs = _move_stop_strings(model, kwargs, bans.vocabulary)
+    try:
+        out = model.generate(*positional, custom_generate=interceptor, **kwargs)
+    except ValueError as error:
+        unused = [name for name in kwargs if repr(name) in str(error)]
+        if "not used by the model" not in str(error) or not unused:
+            raise
+        aliases = {"n": "num_return_sequences", "stop": "stop_strings"}
+        advice = suggest(unused[0], vars(GenerationConfig()), advice="leave it out", aliases=aliases)
+        raise InputError(f"generate has no argument {unused[0]}: {advice}") from error
     if not interceptor.was_called:
         raise InputError(
             f"{type(model).__name__}.generate() wrote the text by itself and never called the sampler: "
@@ -191,7 +202,7 @@ def prepare_call(
     inputs: CallInput | None,
     arguments: Mapping[str, Any],
     *,
-    tokenizer: PreTrainedTokenizerBase,
+    bans: CompiledBans,
 ) -> Call:
     """Return what `generate` prepares, before the first forward pass.
 
@@ -204,7 +215,7 @@ def prepare_call(
         return call
 
     try:
-        out = call_generate(model, inputs, arguments, keep, tokenizer=tokenizer)
+        out = call_generate(model, inputs, arguments, keep, bans=bans)
     except Exception as error:
         if not calls:
             raise
@@ -288,7 +299,7 @@ def encode(
 
 
 def add_stop_strings(
-    criteria: Iterable[Any], stop_strings: str | list[str], tokenizer: PreTrainedTokenizerBase
+    criteria: Iterable[Any], stop_strings: str | list[str], vocabulary: Vocabulary
 ) -> StoppingCriteriaList:
     """Add a criterion. Raises `InputError` for an empty string, which would end each text after one token."""
     strings = [stop_strings] if isinstance(stop_strings, str) else stop_strings
@@ -296,20 +307,18 @@ def add_stop_strings(
         raise InputError(
             f"stop_strings is {stop_strings!r}; strings that are not empty were expected: write ['…'], or leave it out"
         )
-    return StoppingCriteriaList([*criteria, StopStringCriteria(tokenizer=tokenizer, stop_strings=stop_strings)])
+    return StoppingCriteriaList([*criteria, StopStrings(strings, vocabulary.spell)])
 
 
-def _move_stop_strings(
-    model: PreTrainedModel, kwargs: dict[str, Any], tokenizer: PreTrainedTokenizerBase
-) -> dict[str, Any]:
-    """Make stop strings a criterion: `generate` would need the tokenizer, which it never hands to a callable."""
+def _move_stop_strings(model: PreTrainedModel, kwargs: dict[str, Any], vocabulary: Vocabulary) -> dict[str, Any]:
+    """Make stop strings a criterion: `generate` would make a table of the whole vocabulary for them."""
     config = kwargs.get("generation_config")
     stop_strings = kwargs.pop("stop_strings", None)
     if not stop_strings and stop_strings != "":
         stop_strings = (config or model.generation_config).stop_strings
     if not stop_strings and stop_strings != "":
         return kwargs
-    kwargs["stopping_criteria"] = add_stop_strings(kwargs.get("stopping_criteria") or [], stop_strings, tokenizer)
+    kwargs["stopping_criteria"] = add_stop_strings(kwargs.get("stopping_criteria") or [], stop_strings, vocabulary)
     if config is None:
         return {**kwargs, "stop_strings": None}
     config = copy(config)

@@ -37,7 +37,6 @@ _SETTINGS = (
     ("constraints", (None,), "constrained beam search is another loop; leave it out"),
     ("force_words_ids", (None,), "constrained beam search is another loop; leave it out"),
     ("guidance_scale", (None, 1, 1.0), "guidance keeps a second cache that a rewind would not cut; leave it out"),
-    ("token_healing", _NO, "it rewrites the prompt; leave it out"),
 )
 
 
@@ -82,6 +81,8 @@ def refuse_arguments(arguments: Mapping[str, Any], tokenizer: PreTrainedTokenize
     # Refused here already: an offloaded cache can't even be made on a machine without a GPU.
     config = arguments.get("generation_config")
     _refuse_cache(arguments.get("cache_implementation") or getattr(config, "cache_implementation", None))
+    if arguments.get("token_healing") or getattr(config, "token_healing", None):  # for which no tokenizer is handed on
+        raise InputError("token_healing=True is not supported: it rewrites the prompt; leave it out")
     if arguments.get("streamer") is not None:
         raise InputError("only generate takes a streamer: call sampler.generate(model, …, streamer=streamer)")
     other = arguments.get("tokenizer")

@@ -50,12 +50,13 @@ def read_response_template(template: Any) -> ResponseTemplate:
         raise InputError(f"the response template is not valid: {first_line(error)}") from error
 
 
-def chat_scope(template: dict[str, Any], where: BanScope) -> Scope:
+def chat_scope(template: dict[str, Any], where: BanScope, *, has_calls: bool = True) -> Scope:
     """Return the scope of the bans that apply to one part of a message.
 
     template: the tokenizer's `response_template`. The parts are as its parser finds them; a part that a pattern opens
         begins with the literal text at the pattern's beginning.
     where: "answer": outside of thoughts and tool calls. "thinking": in thoughts. "all": outside of tool calls.
+    has_calls: whether there are tools to call; without any, what looks like a call is a part of the answer.
 
     Raises `InputError` for a template that can't be read, and for thoughts if it has none.
     """
@@ -65,15 +66,18 @@ def chat_scope(template: dict[str, Any], where: BanScope) -> Scope:
     if where == "thinking" and not thoughts:
         raise InputError(f"the response template has no thoughts, which are one of {', '.join(sorted(THOUGHTS))}")
     delimiters = tuple((field.name, _find_opening(field), _find_closing(field)) for field in explicit)
-    chosen = {"answer": thoughts | TOOL_CALLS, "thinking": thoughts, "all": TOOL_CALLS}[where]
+    calls = TOOL_CALLS if has_calls else frozenset()
+    chosen = {"answer": thoughts | calls, "thinking": thoughts, "all": calls}[where]
     regions = Regions(delimiters, tuple(sorted(chosen)), read.start_anchor_re.pattern)
     return Scope("inside" if where == "thinking" else "outside", regions)
 
 
-def choose_scopes(where: BanScope | None, template: dict[str, Any] | None) -> tuple[Scope, ...]:
+def choose_scopes(
+    where: BanScope | None, template: dict[str, Any] | None, *, has_calls: bool = True
+) -> tuple[Scope, ...]:
     """Return the scopes that all bans get.
 
-    where: as in `chat_scope`; None is "answer" with a template and "all" without one.
+    where, has_calls: as in `chat_scope`; None is "answer" with a template and "all" without one.
     template: the model's response template, if it has one.
 
     Raises `InputError` for a part that can't be found without a template.
@@ -85,7 +89,7 @@ def choose_scopes(where: BanScope | None, template: dict[str, Any] | None) -> tu
             f"the parts of a message are not known, so bans can't hold in {where!r} alone: the model has no response "
             "template"
         )
-    return (chat_scope(template, where or "answer"),)
+    return (chat_scope(template, where or "answer", has_calls=has_calls),)
 
 
 def _find_opening(field: ResponseTemplateField) -> str:

@@ -19,6 +19,7 @@ from antislop.hf.model import are_counted
 from antislop.hf.pretrained import BUNDLED, ModelSpec
 from antislop.hf.private import attention_of, belongs_to_caller, revision_of
 from antislop.hf.vocabulary import fingerprint_tokenizer
+from antislop.processors.stop_strings import StopStrings
 from antislop.trace.recording import Recording
 
 PLAIN_INPUTS = frozenset({"attention_mask", "cache_position", "logits_to_keep", "position_ids", "use_cache"})
@@ -42,7 +43,7 @@ def describe_call(
     controller = None if control is None else type(control.controller).__name__
     processors = [type(processor).__name__ for processor in call.logits_processor]
     criteria = [type(criterion).__name__ for criterion in call.stopping_criteria]
-    stops = [criterion for criterion in call.stopping_criteria if isinstance(criterion, StopStringCriteria)]
+    stops = [each for each in call.stopping_criteria if isinstance(each, (StopStrings, StopStringCriteria))]
     stop_strings = [text for criterion in stops for text in criterion.stop_strings]
     inputs, mask, positions = _list_inputs(call), call.mask, call.model_kwargs.get("position_ids")
     seed = torch.initial_seed()

@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -29,6 +29,7 @@ class Vocabulary:
     drops_space: whether the decoder removes the space before a text's first token (SentencePiece, WordPiece).
     byte_tokens: the tokens of byte fallback. A run of them is text if it is valid UTF-8, else U+FFFD for each byte.
     count: the number of tokens of the tokenizer.
+    names: the bytes of special tokens, if these are not skipped.
     """
 
     surfaces: Sequence[bytes]
@@ -36,6 +37,7 @@ class Vocabulary:
     drops_space: bool = False
     byte_tokens: frozenset[int] = frozenset()
     count: int = 0
+    names: Mapping[int, bytes] = field(default_factory=dict)
 
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerBase) -> Vocabulary:
@@ -44,7 +46,10 @@ class Vocabulary:
         Raises `InputError` for any other than byte-level BPE, SentencePiece (BPE or Unigram) and WordPiece.
         """
         if not isinstance(tokenizer, PreTrainedTokenizerBase):
-            raise InputError(f"a Hugging Face tokenizer was expected, not {type(tokenizer).__name__}: pass it first")
+            loaded = f"AutoTokenizer.from_pretrained({tokenizer!r})" if isinstance(tokenizer, str) else "it"
+            raise InputError(
+                f"a Hugging Face tokenizer was expected, not {type(tokenizer).__name__}: pass {loaded} first"
+            )
         backend = getattr(tokenizer, "backend_tokenizer", None)
         if backend is None:
             raise InputError(
@@ -65,7 +70,8 @@ class Vocabulary:
         breaks = {token_id: token for token, token_id in tokens.items() if token_id in special}
         has_fallback = any(part.get("type") == "ByteFallback" for part in parts)
         byte_tokens = {i for token, i in tokens.items() if has_fallback and i not in special and _BYTE.fullmatch(token)}
-        return cls(surfaces, breaks, any(map(_drops_space, parts)), frozenset(byte_tokens), len(tokenizer))
+        names = {token_id: to_bytes(token) for token_id, token in breaks.items()}
+        return cls(surfaces, breaks, any(map(_drops_space, parts)), frozenset(byte_tokens), len(tokenizer), names)
 
     def refuse_changes(self, tokenizer: PreTrainedTokenizerBase) -> None:
         """Raise `InputError` if the tokenizer was given tokens since, whose text would be unknown."""
@@ -85,6 +91,10 @@ class Vocabulary:
     def surface(self, token_id: int) -> bytes:
         """Return the bytes of one token; none for special tokens and ids beyond the tokenizer."""
         return self.surfaces[token_id] if token_id < len(self.surfaces) else b""
+
+    def spell(self, token_id: int) -> bytes:
+        """Return the bytes of one token, special or not; for an id that no token has, a byte that is in no text."""
+        return self.surface(token_id) or self.names.get(token_id, b"\xff")
 
     def decode(self, token_ids: Iterable[int], *, after: Sequence[int] = ()) -> str:
         """Return the text that tokens add after a prompt's, so that prompt + text is the whole text.

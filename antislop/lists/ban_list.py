@@ -68,6 +68,7 @@ class BanList(Sequence[Ban]):
 
     format: name of its format.
     lines: the line of each ban, from 1.
+    marks: what most of its lines had around their phrases, and was taken off, such as bullets.
     refused: entries that were left out.
 
     >>> bans = BanList(["a testament to"]) | Ban("cat", edges="anywhere")
@@ -83,16 +84,16 @@ class BanList(Sequence[Ban]):
                 f"a list of bans was expected, but {entries[:40]!r} is one string, and each of its characters would "
                 "become a ban: write [phrase], or BanList.load(path) for a file"
             )
-        if isinstance(entries, Mapping):
-            raise BanError("a list of bans was expected, not a mapping: write [Ban(phrase, weight=…), …]")
-        if not isinstance(entries, Iterable):
+        if isinstance(entries, Mapping) or not isinstance(entries, Iterable):
             shown = shorten(make_visible(repr(entries)), 40)
-            raise BanError(f"a list of bans was expected, not {shown}: write [phrase, Ban(phrase, weight=…), …]")
+            advice = "AntiSlop(tokenizer, bans)" if hasattr(entries, "get_vocab") else "[phrase, Ban(phrase, weight=…)]"
+            raise BanError(f"a list of bans was expected, not {shown}: write {advice}")
         self._bans = tuple(entry if isinstance(entry, Ban) else Ban(entry) for entry in entries)
         self.source = source
         self.license = license
         self.format: str | None = None
         self.lines: tuple[int, ...] = ()
+        self.marks: tuple[str, ...] = ()
         self.refused: tuple[Refusal, ...] = ()
 
     @classmethod
@@ -117,8 +118,8 @@ class BanList(Sequence[Ban]):
         Numbers up to 1 are weights; larger ones are counts, which rank but don't weigh. A list may have
         20,000,000 characters, 500,000 entries of up to 100,000 characters, and 10,000 regexes in all.
 
-        Raises `BanError`, with path:line, for the first entry that can't be used, and for a text that is not in that
-        format.
+        Raises `BanError`, with path:line, for the first entry that can't be used or is no phrase by its signs, for a
+        text that is not in that format, and for one without a ban that `save` did not write.
 
         >>> import io
         >>> bans = BanList.load(io.StringIO('"shivers down"\n" eyes sparkl"\n'))
@@ -136,14 +137,15 @@ class BanList(Sequence[Ban]):
         heading = read_heading(text)
         suffix = Path(place.lower().removesuffix(".gz")).suffix
         try:
-            taken, lines = read(text, place=place, suffix=suffix, format=format, edges=edges)
+            taken, lines, marks = read(text, place=place, suffix=suffix, format=format, edges=edges)
             bans, numbers, refused = _collect_bans(lines, place)
         except RecursionError as error:
             raise BanError(f"{place}:1: nested too deep to be read: give a flat list") from error
-        if refused and strict:
-            raise BanError(_describe_refused(refused))
+        is_empty = not bans and not refused and heading.version is None
+        if is_empty or (refused and strict):
+            raise BanError(_describe_refused(refused or [Refusal(f"{place}:1", "contains no ban: write one per line")]))
         loaded = cls(bans, source=heading.source or place, license=heading.license)
-        loaded.format, loaded.lines, loaded.refused = taken, tuple(numbers), tuple(refused)
+        loaded.format, loaded.lines, loaded.marks, loaded.refused = taken, tuple(numbers), marks, tuple(refused)
         return loaded
 
     @classmethod
@@ -470,9 +472,8 @@ def _collect_bans(lines: Iterable[Line], place: str) -> tuple[list[Ban], list[in
 
 
 def _describe_refused(refused: Sequence[Refusal]) -> str:
-    place, reason = refused[0]
     more = f" ({len(refused) - 1} more refused; strict=False leaves them out)" if len(refused) > 1 else ""
-    return f"{place}: {reason}{more}"
+    return f"{refused[0].place}: {refused[0].reason}{more}"
 
 
 def _join_names(*names: str | None) -> str | None:

@@ -15,6 +15,7 @@ import regex
 from antislop.errors import BanError, InputError
 from antislop.files import decode, explain_write, open_bytes, replace_text
 from antislop.lists import hub
+from antislop.lists.marks import refuse_signs, take_off_marks
 from antislop.matching.bans import BAN_OPTIONS, Ban
 from antislop.matching.folding import Edges
 from antislop.matching.patterns.kinds import KINDS
@@ -54,6 +55,8 @@ MAX_SENT_SECONDS = 10.0
 
 PHRASE_KEYS = ("phrase", "word", "ngram", "bigram", "trigram")
 """Keys for the phrase of an object."""
+STRING_KEYS = ("text", "term", "string", "pattern", "ban", "keyword", "expression", "value")
+"""The same, if there is a string; in other objects they mean something else."""
 
 TOKEN_IDS = regex.compile(r"\s*\[\s*\d+(?:\s*,\s*\d+)*\s*\],?\s*")
 """A line of token ids, such as [5, 17]."""
@@ -74,14 +77,28 @@ class ListText:
     @cached_property
     def lines(self) -> list[str]:
         """All but empty lines and comments."""
-        return [line for line in self.text.split("\n") if line.strip() and not line.startswith("#")]
+        return [line for _, line in self.numbered_lines]
+
+    @cached_property
+    def numbered_lines(self) -> list[tuple[int, str]]:
+        lines = enumerate(self.text.split("\n"), start=1)
+        return [(number, line) for number, line in lines if line.strip() and not line.lstrip().startswith("#")]
+
+    @cached_property
+    def unmarked(self) -> tuple[list[tuple[int, str | BanError]], tuple[str, ...]]:
+        """The same without the marks that most of them have, and the names of these."""
+        return take_off_marks(self.numbered_lines)
 
     @cached_property
     def is_json(self) -> bool:
-        if self.suffix in (".json", ".txt"):
-            return self.suffix == ".json"
         first, *others = self.text.strip().split("\n", 1)
-        return first.startswith(("[", "{")) and not (others and TOKEN_IDS.fullmatch(first))
+        if self.suffix != ".txt":
+            is_started = first.startswith(("[", "{")) and not (others and TOKEN_IDS.fullmatch(first))
+            return self.suffix == ".json" or is_started
+        try:
+            return first.startswith(("[", "{")) and not TOKEN_IDS.fullmatch(first) and self.value is not None
+        except BanError:
+            return False
 
     @cached_property
     def value(self) -> Any:
@@ -133,6 +150,7 @@ def are_counts(numbers: Iterable[Any]) -> bool:
 
 def make_phrase(text: Any, *, edges: Edges, **options: Any) -> Ban:
     """Return the ban of a phrase as people write it: `*` is a wildcard."""
+    refuse_signs(text)
     kind, text = read_phrase(text)
     return Ban(kind.build(text, edges=edges) if kind is Phrase else kind.build(text), **options)
 
@@ -154,9 +172,17 @@ def leave_plain(entries: list[Any]) -> list[Any]:
     return [entry for entry in entries if not names_kind(entry)]
 
 
+def find_phrase_key(entry: object) -> str:
+    """Return the key of an object's phrase; an empty string if there is none."""
+    if not isinstance(entry, Mapping):
+        return ""
+    strings = (name for name in STRING_KEYS if isinstance(entry.get(name), str))
+    return next((name for name in PHRASE_KEYS if name in entry), next(strings, ""))
+
+
 def read_object(line: int, entry: Mapping[str, Any], edges: Edges) -> Line:
     """Return the ban of an object that names its kind; its other keys are options."""
-    name = next((name for name in PHRASE_KEYS if name in entry), "")
+    name = find_phrase_key(entry)
     options = {key: value for key, value in entry.items() if key not in ("kind", name)}
     return attempt(line, make_ban, entry.get(name, ""), kind=entry["kind"], options=options, edges=edges)
 

@@ -20,6 +20,7 @@ from antislop.decoding.row import Row, ids_of
 from antislop.errors import InputError
 from antislop.processors.memory import MemoryChange, ObjectMemory, name_of
 from antislop.processors.rewindable import Rewindable
+from antislop.processors.stop_strings import StopStrings
 
 CHECKS = 3
 """Rewinds after which a step is repeated, to find criteria that remember withdrawn text."""
@@ -54,7 +55,7 @@ class Criteria:
         if ends and pad is None and type(ends[0]) is not EosTokenCriteria:
             raise InputError(f"{name_of(ends[0])} has an eos_token_id, and there is no pad_token_id to fill rows with")
         self._fills = bool(ends)
-        built_in = (StopStringCriteria, MaxTimeCriteria, *([ConfidenceCriteria] if rows == 1 else []))
+        built_in = (StopStrings, StopStringCriteria, MaxTimeCriteria, *([ConfidenceCriteria] if rows == 1 else []))
         user_criteria = [c for c in self.others if type(c) not in built_in]
         self.is_lockstep = bool(user_criteria or (self.others and rows > 1 and not self._fills))
         self._memories = [
@@ -70,9 +71,14 @@ class Criteria:
     def step_count(self) -> int:
         return self._settled + len(self._steps)
 
-    def is_done(self, row: Row) -> bool:  # by transformers' own criteria
+    def is_done(self, row: Row) -> bool:  # by stop strings, and transformers' own criteria
         scores = None if row.kept is None else tuple(scores for _, scores in row.kept)
-        return any(_to_rows(c, c(row.ids, scores), rows=1)[0] for c in self.others)
+        return any(
+            c.end(row.tokens)  # which are on the host
+            if isinstance(c, StopStrings) and len(row.tokens) >= c.reach
+            else _to_rows(c, c(row.ids, scores), rows=1)[0]
+            for c in self.others
+        )
 
     def ask(self, rows: Sequence[Row]) -> list[bool]:
         """Show the criteria one more token of each row; return for each whether it ends there."""

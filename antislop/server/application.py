@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from hashlib import sha256
 from hmac import compare_digest
 from http import HTTPStatus
+from ipaddress import ip_address
 from pathlib import Path
 from uuid import uuid4
 
@@ -28,7 +29,7 @@ from antislop.server.backend import Backend
 from antislop.server.metrics import ServerMetrics
 from antislop.server.request_errors import RequestError, request_id, translate
 from antislop.server.routes import chats, completions, models, monitoring, page
-from antislop.server.routes.answers import IGNORED_HEADER
+from antislop.server.routes.answers import IGNORED_HEADER, WARNING_HEADER
 from antislop.server.service import Service
 
 OPEN_PATHS = {"/", "/health"}
@@ -80,7 +81,7 @@ def make_app(
             allow_origins=allow_origins,
             allow_methods=["GET", "POST"],
             allow_headers=["*"],
-            expose_headers=[ID_HEADER, IGNORED_HEADER, "Retry-After"],
+            expose_headers=[ID_HEADER, IGNORED_HEADER, WARNING_HEADER, "Retry-After"],
         )
     app.add_middleware(RequestMarker, metrics=service.metrics)
     return app
@@ -91,6 +92,15 @@ def check_origins(origins: Sequence[str]) -> None:
     for origin in origins:
         if origin != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/\s?#@*A-Z]+", origin):
             raise InputError(f"{origin!r} is not an origin; write https://chat.example or *")
+
+
+def is_loopback(host: str) -> bool:
+    """Report whether only programs of this machine reach an address."""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return host == "localhost"
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
 
 
 class RequestMarker:
@@ -121,7 +131,7 @@ class RequestMarker:
 class AccessGate:
     """Middleware that refuses requests without the key, and answers those that nothing else could answer.
 
-    key: None lets everybody in.
+    key: None lets everybody in who is not led here by the name of a site.
     """
 
     def __init__(self, app: ASGIApp, *, key: str | None) -> None:
@@ -148,11 +158,24 @@ class AccessGate:
             await _respond(fault)(scope, receive, send)
 
     def _choose(self, scope: Scope) -> ASGIApp:
-        if self._digest is None or scope["path"] in OPEN_PATHS or self._has_key(Headers(scope=scope)):
+        if self._digest is None:
+            return self._choose_by_host(scope)
+        if scope["path"] in OPEN_PATHS or self._has_key(Headers(scope=scope)):
             return self._app
         message = "the key is missing or wrong: send Authorization: Bearer KEY"
         headers = {"WWW-Authenticate": "Bearer"}
         return _respond(RequestError(401, message, code="invalid_api_key", headers=headers))
+
+    def _choose_by_host(self, scope: Scope) -> ASGIApp:
+        """Refuse the name of a site, whose page may have made it lead to this machine (DNS rebinding)."""
+        host, (address, _) = Headers(scope=scope).get("host", ""), scope.get("server") or ("", None)
+        name = host.rpartition(":")[0] or host
+        domain = name.rpartition(".")[2].lower()
+        is_own = "." not in name or domain.isdecimal() or domain in ("localhost", "local", "internal")  # nobody's sites
+        if is_own or not is_loopback(address):
+            return self._app
+        message = f"the host {name[:80]!r} is not this machine: connect to 127.0.0.1, or start the server with a key"
+        return _respond(RequestError(403, message, code="wrong_host"))
 
     def _has_key(self, headers: Headers) -> bool:
         scheme, _, token = headers.get("authorization", "").partition(" ")

@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from antislop.decoding.policy import MAX_REWINDS, Method, OnExhausted, Policy
 from antislop.decoding.sampling import Sampling
 from antislop.hf.compiled_bans import CompiledBans
+from antislop.processors.stop_strings import StopStrings
 from antislop.trace.events import Event, TokenChoice
 
 
@@ -19,7 +20,7 @@ class GenerationRequest:
     """One text that a client asks for.
 
     bans: compiled for the backend's tokenizer.
-    stop: end after the first of these strings, which is included.
+    stop: end after the first of these strings in the answer, which is included.
     seed: None draws a new one.
     method, on_exhausted, max_rewinds: as in `AntiSlop`.
     schema: a JSON schema that the text follows; None for any text.
@@ -52,6 +53,12 @@ class GenerationRequest:
     @property
     def policy(self) -> Policy:
         return Policy(self.sampling.do_sample, self.method, self.on_exhausted, self.max_rewinds)
+
+    @property
+    def stopping_criteria(self) -> list[StopStrings]:
+        """What ends the text at a stop string of the answer. One that begins in the prompt is not in the answer."""
+        spell = self.bans.vocabulary.spell
+        return [StopStrings(self.stop, spell, skipped=len(self.prompt))] if self.stop else []
 
     @property
     def scores_prompt(self) -> bool:

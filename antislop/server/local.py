@@ -98,8 +98,6 @@ class LocalBackend:
 
     async def write(self, request: GenerationRequest) -> AsyncGenerator[Event | PromptChoices, None]:
         self._preparer.check(request)
-        if request.stop:
-            await asyncio.to_thread(self._preparer.find_criterion, tuple(request.stop))  # found again by `prepare`
         if "dry_multiplier" in request.sampling.in_effect:
             await asyncio.to_thread(self._preparer.find_breakers, request.sampling.dry_sequence_breakers)
         text = request.schema or request.lark

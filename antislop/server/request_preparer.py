@@ -12,7 +12,6 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
-from transformers.generation import StopStringCriteria
 
 from antislop.decoding.protocols import LanguageModel
 from antislop.decoding.row import RowSpec
@@ -32,8 +31,6 @@ from antislop.trace.events import TokenChoice
 
 GRAMMARS_KEPT = 64
 """Compiled grammars, by schema or text."""
-STOPS_KEPT = 64
-"""Criteria, by stop strings: making one reads the whole vocabulary."""
 TOKENS_SCORED = 128
 """Tokens of a prompt whose logits are in memory together."""
 RESTORE_AFTER = 60.0
@@ -73,7 +70,6 @@ class RequestPreparer:
         # Rows with the same settings are processed together.
         self._shared: WeakValueDictionary[Sampling, Settings] = WeakValueDictionary()
         self._timed_out_since: WeakKeyDictionary[Matcher, float] = WeakKeyDictionary()
-        self.find_criterion = lru_cache(STOPS_KEPT)(self._make_criterion)
         self.find_breakers = lru_cache(BREAKERS_KEPT)(partial(find_breakers, tokenizer))
         self.find_grammar = lru_cache(GRAMMARS_KEPT)(self._make_grammar)
         self._ends = sorted(TransformersModel(model).eos_token_id) or None
@@ -118,9 +114,8 @@ class RequestPreparer:
             arguments["sequence_bias"] = {(token,): float(bias) for token, bias in request.logit_bias.items()}
         samplers = make_samplers(request.sampling, self.find_breakers)
         arguments["logits_processor"] = [*([] if grammar is None else [grammar]), *samplers]
-        if request.stop:
-            arguments["stopping_criteria"] = [self.find_criterion(tuple(request.stop))]
-        return prepare_call(self._model, ids, arguments, tokenizer=self._tokenizer)
+        arguments["stopping_criteria"] = request.stopping_criteria
+        return prepare_call(self._model, ids, arguments, bans=request.bans)
 
     def _restore_timed_out(self, matcher: Matcher) -> None:
         # The text of one client must not end a ban for all others.
@@ -135,10 +130,6 @@ class RequestPreparer:
             return RequestGrammar(compile_llguidance(grammar, self._tokenizer, end_tokens=self._ends))
         except ValueError as error:  # most are `GrammarError`s
             raise InputError(f"the schema can't be followed: {first_line(error)}") from error
-
-    def _make_criterion(self, stop: tuple[str, ...]) -> StopStringCriteria:
-        """Build the criterion of stop strings, which takes up to seconds. Thread-safe."""
-        return StopStringCriteria(self._tokenizer, list(stop))
 
 
 @torch.no_grad()

@@ -227,17 +227,20 @@ class Service:
 
     @property
     def models(self) -> dict[str, str]:
-        """The list that each model's name chooses: NAME the server's own, NAME@LIST another."""
-        own = self.backend.name
-        return {f"{own}@{name}" if name else own: name for name in self.lists}
+        """The list that each model's name chooses."""
+        return {self.name_model(name): name for name in self.lists}
+
+    def name_model(self, chosen: str) -> str:
+        """Return the name of the model with a list: NAME with the server's own, NAME@LIST with another."""
+        return f"{self.backend.name}@{chosen}" if chosen else self.backend.name
 
     def read_model(self, name: str | None) -> str:
         """Return which list the name of a model chooses. Raises `RequestError`."""
-        if name is not None and name not in (models := self.models):
+        if name and name not in (models := self.models):
             choice = ", ".join(map(repr, models))
             message = f"the model {name[:80]!r} is not served here: pass {choice}, or leave it out"
             raise RequestError(404, message, param="model", code="model_not_found")
-        return "" if name is None else self.models[name]
+        return self.models[name] if name else ""
 
     def choose_list(self, body: GenerationBody) -> str:
         """Return the list that a body names by `ban_list`, or else by its model. Raises `RequestError`."""
@@ -274,7 +277,9 @@ class Service:
             body = body.model_copy(update={"use_global_bans": True})
         own, digest = self.lists[chosen], digest_bans(body)
         with translate_errors(param="ban_scope"):
-            scopes = self._choose_scopes(body.ban_scope)
+            scopes = self._choose_scopes(body.ban_scope, has_calls=body.has_calls)
+        if body.response_format.type != "text" and body.ban_scope != "thinking":
+            scopes = ()  # all of the text is content
         if digest is None and not (scopes and len(own.bans)):
             return own
         self._refuse_if_closing()

@@ -71,7 +71,7 @@ class UpstreamBackend:
             settings = EndpointSettings(
                 max_new_tokens=request.max_new_tokens,
                 sampling=request.sampling,
-                stop_strings=list(request.stop) or None,
+                stopping_criteria=request.stopping_criteria,
             )
             events = self._served.events_async(
                 list(request.prompt), settings, bans=request.bans, policy=request.policy, seed=request.seed

@@ -6,7 +6,7 @@ Where bans are withdrawn again and again, the engine is asked for the likeliest 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ from antislop.decoding.ledger import Node
 from antislop.decoding.row import CallbackMemory, Row, RowSpec
 from antislop.decoding.stream_source import SparseTable, StreamSource, open_table
 from antislop.decoding.tables import find_dense
+from antislop.processors.stop_strings import StopStrings
 from antislop.trace.events import Admitted, Conceded, Event, Rewound
 from antislop.trace.report import Report
 
@@ -84,32 +85,10 @@ class EngineRules:
         return False
 
 
-class StopStrings:
-    """Strings that end a text. surface: returns the bytes of a token."""
-
-    def __init__(self, strings: Sequence[str], surface: Callable[[int], bytes], *, min_tokens: int = 0) -> None:
-        self._strings = [string.encode() for string in strings]
-        self._longest = max(map(len, self._strings))
-        self._surface = surface
-        self._min_tokens = min_tokens
-
-    def end(self, tokens: Sequence[int]) -> bool:
-        """Report whether the latest token completes one of the strings."""
-        if len(tokens) <= self._min_tokens:
-            return False
-        latest = tail = self._surface(tokens[-1])
-        for token in reversed(tokens[:-1]):
-            if len(tail) - len(latest) >= self._longest - 1:
-                break
-            tail = self._surface(token) + tail
-        return any(
-            string in tail and tail.rfind(string) + len(string) > len(tail) - len(latest) for string in self._strings
-        )
-
-
 class EngineText:
     """The tokens of a text, as far as they were not withdrawn.
 
+    min_tokens: number of tokens in which no stop string ends the text.
     truncates: whether the engine leaves out unlikely tokens, by top-k, top-p or min-p.
     askable: how many of the likeliest tokens the engine can be asked for: all, or none.
 
@@ -119,11 +98,18 @@ class EngineText:
     """
 
     def __init__(
-        self, spec: RowSpec, *, stop_strings: StopStrings | None = None, truncates: bool = False, askable: int = 0
+        self,
+        spec: RowSpec,
+        *,
+        stop_strings: StopStrings | None = None,
+        min_tokens: int = 0,
+        truncates: bool = False,
+        askable: int = 0,
     ) -> None:
         self._row = Row(spec)
         self._source = StreamSource(self._row, looks_further=askable > 0)
         self._stop_strings = stop_strings
+        self._min_tokens = min_tokens
         self._truncates = truncates
         self._askable = askable
         self.report = Report()
@@ -198,7 +184,8 @@ class EngineText:
             self._row.settled = len(self.tokens)
             return True
         stays = self._judge(token, told)
-        if stays and self._stop_strings is not None and self._stop_strings.end(self.tokens):
+        stops = self._stop_strings
+        if stays and stops is not None and len(self.tokens) > self._min_tokens and stops.end(self.tokens):
             return self.end()
         return stays
 

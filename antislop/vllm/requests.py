@@ -64,7 +64,7 @@ class EngineSettings:
     on_exhausted, max_rewinds: as in `AntiSlop`.
     method: "reject" draws withdrawn tokens anew from the whole distribution; "thin" first subtracts what led to a
         violation, as `AntiSlop` does, and needs an engine that tells the probabilities from which it drew.
-    on_greedy: "pass" writes greedy requests without bans unless they ask for some; "refuse" refuses them.
+    on_greedy: "pass" writes greedy requests under no bans unless they ask for some; "refuse" refuses them.
     resume: "hold" keeps the cache of a text that is rewound, and reads its last token again; "preempt" frees the cache,
         and reads what the prefix cache does not have. Models with other layers than full and sliding attention are
         always preempted.
@@ -212,7 +212,7 @@ def check_settings(params: Any, options: RequestOptions, *, has_own_list: bool) 
         if params.temperature == 0:
             raise InputError(
                 "bans need sampling, and temperature is 0: pass a temperature above 0, or "
-                '{"antislop": {"use_global_bans": false}} for a text without bans'
+                '{"antislop": {"use_global_bans": false}} for a text under no bans'
             )
         if params.structured_outputs is not None:
             raise InputError("bans and structured outputs can't be combined inside vLLM: use `antislop serve`")
@@ -280,7 +280,7 @@ def banning(bans: Bans = (), *, on_greedy: OnGreedy = "refuse", **options: Any) 
     bans: phrases, or the path or address of a list, for all requests that don't leave it out.
     method: "reject" draws withdrawn tokens anew from the whole distribution; "thin" first subtracts what led to a
         violation, as `AntiSlop` does, and needs an engine that tells the probabilities from which it drew.
-    on_greedy: "pass" writes greedy requests without bans; "refuse" refuses them, since no token can be drawn again.
+    on_greedy: "pass" writes greedy requests under no bans; "refuse" refuses them, since no token can be drawn again.
     options: as of `EngineSettings`; exempt, on_exhausted and max_rewinds are those of `AntiSlop`.
 
     Raises `InputError` for options that can't be used. Changes nothing in this process.

@@ -42,7 +42,8 @@ from antislop.hf.compiled_bans import CompiledBans
 from antislop.hf.response_templates import choose_scopes, find_response_template
 from antislop.lists.ban_list import BanList
 from antislop.lists.reading import MAX_SENT_SECONDS
-from antislop.vllm.engine_text import Allowed, EngineRules, EngineText, StopStrings, Told
+from antislop.processors.stop_strings import StopStrings
+from antislop.vllm.engine_text import Allowed, EngineRules, EngineText, Told
 from antislop.vllm.outcomes import describe
 from antislop.vllm.requests import (
     KEY,
@@ -410,7 +411,8 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
             params,
             tells_events=options.events,
             askable=self._vocabulary_size if self._settings.method == "thin" else 0,
-            stop_strings=StopStrings(strings, surface, min_tokens=params.min_tokens) if strings else None,
+            stop_strings=StopStrings(strings, surface) if strings else None,
+            min_tokens=params.min_tokens,
         )
         request.sampling_params = text.make_params(renews_seed=False)
 

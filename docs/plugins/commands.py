@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from enum import Enum
 from itertools import groupby
-from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, get_type_hints
 
 MARK = "<!-- all commands -->"
 
@@ -62,7 +60,7 @@ def _read_rows(function: Any) -> Iterator[Row]:
             if isinstance(parameter.annotation, str)
             else parameter.annotation
         )
-        kind, info = hint.__origin__, hint.__metadata__[0]
+        info = hint.__metadata__[0]
         is_argument = type(info).__name__ == "ArgumentInfo"
         declared = [
             part
@@ -74,14 +72,10 @@ def _read_rows(function: Any) -> Iterator[Row]:
             key=len,
             reverse=True,
         )
-        value = info.metavar or _name_value(kind)
         if is_argument:
-            shown, table = (
-                value if info.metavar else name.upper(),
-                (0, "Arguments"),
-            )
+            shown, table = info.metavar, (0, "Arguments")
         else:
-            shown = ", ".join(names) + (f" {value}" if value else "")
+            shown = f"{', '.join(names)} {info.metavar}".strip()
             table = (
                 (2, info.rich_help_panel)
                 if info.rich_help_panel
@@ -89,57 +83,17 @@ def _read_rows(function: Any) -> Iterator[Row]:
             )
         about = [
             info.help or "",
-            _describe_choices(kind),
             _describe_default(parameter.default, info, is_argument),
         ]
         yield Row(table, shown, " ".join(filter(None, about)))
 
 
-def _name_value(kind: Any) -> str:
-    """Return what a value looks like; nothing for a switch, whose value is its presence."""
-    kind = _strip_none(kind)
-    if kind is bool:
-        return ""
-    return {int: "N", float: "X", Path: "FILE"}.get(
-        kind, "NAME" if _choices(kind) else "TEXT"
-    )
-
-
-def _strip_none(kind: Any) -> Any:
-    """Return T for `T | None`, and for `list[T]`."""
-    parts = [part for part in get_args(kind) if part is not type(None)]
-    return (
-        kind
-        if get_origin(kind) is Literal or not parts
-        else _strip_none(parts[0])
-    )
-
-
-def _describe_choices(kind: Any) -> str:
-    choices = [f"`{choice}`" for choice in _choices(_strip_none(kind))]
-    return f"{', '.join(choices[:-1])} or {choices[-1]}." if choices else ""
-
-
-def _choices(kind: Any) -> list[str]:
-    if get_origin(kind) is Literal:
-        return [str(choice) for choice in get_args(kind)]
-    return (
-        [str(choice.value) for choice in kind]
-        if isinstance(kind, type) and issubclass(kind, Enum)
-        else []
-    )
-
-
 def _describe_default(default: Any, info: Any, is_argument: bool) -> str:
     if default is inspect.Parameter.empty:
         return "" if is_argument else "Required."
-    default = (
-        info.show_default
-        if isinstance(info.show_default, str)
-        else getattr(default, "value", default)
-    )
-    is_off = default is None or default is False or default in ("", [])
-    return "" if is_off else f"Default: {default}."
+    if isinstance(info.show_default, str):
+        default = info.show_default
+    return "" if default is None or default is False else f"Default: {default}."
 
 
 def _escape(text: str) -> str:

@@ -562,7 +562,7 @@ def test_parquet_and_a_card_are_written_beside_the_records() -> None:
         {"config_name": "banned", "data_files": "data-banned-*.parquet"},
     ]
     assert front.tags == ["synthetic", "antislop"]
-    assert (front.license, front.language, front.size_categories) == ("unknown", "en", "n<1K")
+    assert (front.license, front.language, front.size_categories) == ("unknown", "en", ["n<1K"])
     assert yaml.safe_load(card.split("---\n")[1])["pretty_name"] == "out"
     assert "| banned | 5 | 0.00 |" in card
     assert "Columns of the preference pairs" not in card

@@ -232,6 +232,15 @@ def test_lint_says_how_a_star_is_read() -> None:
     assert wildcard not in result.stderr
 
 
+def test_commands_say_which_marks_are_not_part_of_the_phrases() -> None:
+    bans = write("bans.txt", "- delve\n- a testament to\n")
+    said = "bans.txt: the bullets that most lines have are not part of the phrases\n"
+    assert invoke("lint", bans).stderr == f"{said}2 entries: nothing found\n"
+    assert invoke("scan", "-", "--bans", bans, stdin="to delve").stderr.startswith(said)
+    result = invoke("convert", bans, "-o", "-")
+    assert (result.stdout.splitlines()[-2:], result.stderr.startswith(said)) == (["delve", "a testament to"], True)
+
+
 def test_lint_finds_entries_that_a_model_s_tokenizer_can_not_write(folder: Path) -> None:
     tokens = ["[UNK]", "elara", "whisper", "##ed", *"abc"]
     backend = Tokenizer(tokenizer_models.WordPiece({token: i for i, token in enumerate(tokens)}, unk_token="[UNK]"))

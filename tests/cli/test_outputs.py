@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 
@@ -43,6 +44,13 @@ def test_missing_folders_are_made(command: str) -> None:
 @pytest.mark.parametrize("command", WRITING)
 def test_a_file_in_the_place_of_a_folder_is_refused(command: str) -> None:
     assert_refused(invoke(*shlex.split(WRITING[command].format("file"))), "file")
+
+
+@pytest.mark.parametrize("command", WRITING)
+def test_a_name_with_the_suffix_of_another_format_is_refused(command: str) -> None:
+    named = re.sub(r"\{\}/x(\.\w+)?", "x.docx", WRITING[command])
+    assert_refused(invoke(*shlex.split(named)), "x.docx: .docx is not what this option writes: pass ")
+    assert not Path("x.docx").exists()
 
 
 @pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="there is no /proc")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from pathlib import Path
 
@@ -26,16 +27,38 @@ def parse(command: str, *args: str) -> dict[str, object]:
 # -- help -------------------------------------------------------------------------------------------------------------
 
 
+VALUES = re.compile(
+    "N|X|TEXT|FILE|FOLDER|PATH|NAME|URL|JSON|COLUMN|LIST|GLOB|KIND|REPO|ORIGIN|ADDRESS|PHRASE|HUMAN|PROMPTS|ARMS|A B"
+    r"|(ARM|NAME)=FILE|[a-z-]+(\|[a-z-]+)+"
+)
+"""The words of the help for a value, or all of an option's choices."""
+OWN_MEANING = {
+    *("--model", "--bans", "--loops", "--repeats", "--no-dashes", "--temperature", "--seed", "--compare", "--column"),
+    *("--format", "--out", "--top", "--force", "--min-ratio", "--limit", "--arms", "--batch-size"),
+}
+"""Options that mean something else in one of the commands that have them."""
+
+
 @pytest.mark.parametrize("command", COMMANDS)
-def test_each_help_fits_80_columns_with_whole_names_examples_and_no_type_of_flags(command: str) -> None:
+def test_each_help_fits_80_columns_with_whole_names_and_numbers_examples_and_one_word_per_value(command: str) -> None:
     shown = invoke(command, "-h").stdout
     assert shown == invoke(command, "--help").stdout
-    assert all(f"\n {example}".rstrip() in shown for example in EXAMPLES[command])
-    assert "<bool>" not in shown
-    assert "...}..." not in shown
+    assert all(f"\n    {example}\n" in shown for example in EXAMPLES[command])
+    options = [param for param in load_command(command).params if param.opts[0].startswith("-")]
+    values = {param.metavar for param in options if not param.is_flag}
+    assert [value for value in values if not VALUES.fullmatch(value)] == []
+    assert not re.search(r"\[default:\n|<|None|\xa0", shown)
+    assert shown.count("\n") <= 125
     assert all(name in shown for param in load_command(command).params for name in param.opts if name[0] == "-")
     assert max(map(len, shown.splitlines())) <= 80
     assert not [alias for alias in ALIASES if f" {alias} " in shown and alias not in ("-p", "-m")]
+
+
+def test_an_option_is_described_once_in_the_same_words_in_all_commands() -> None:
+    words: dict[str, set[str]] = {}
+    for param in (param for command in COMMANDS for param in load_command(command).params):
+        words.setdefault(max(param.opts, key=len), set()).add(param.help)
+    assert {name for name, sentences in words.items() if name[0] == "-" and len(sentences) > 1} == OWN_MEANING
 
 
 @pytest.mark.parametrize(

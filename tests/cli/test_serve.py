@@ -38,7 +38,8 @@ def test_a_model_is_served_until_a_signal_comes(tmp_path: Path) -> None:
             answer = client.post(f"{url}/v1/completions", json={"prompt": "The old house", "max_tokens": 8})
             assert answer.json()["usage"]["completion_tokens"] == 8
             assert client.get(f"{url}/v1/models", headers={"Authorization": "x"}).status_code == 401
-            assert client.get(f"{url}/v1/model").json()["antislop"] == {"bans": 1, "lists": {"noir": 1, "plain": 0}}
+            told = {"bans": 1, "lists": {"noir": 1, "plain": 0}, "toy": True}
+            assert client.get(f"{url}/v1/model").json()["antislop"] == told
             noir.write_text("a dog\na fox\n")
             said = process.stderr.readline()
         process.send_signal(signal.SIGINT)
@@ -68,7 +69,10 @@ def test_a_model_is_served_until_a_signal_comes(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_can_not_be_served_is_refused_with_a_sentence(args: tuple[str, ...], message: str) -> None:
+def test_what_can_not_be_served_is_refused_with_a_sentence_before_a_model_is_loaded(
+    args: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("antislop.cli.serve.load_model", lambda _: pytest.fail("a model was loaded"))
     assert_refused(invoke("serve", *args), message)
 
 

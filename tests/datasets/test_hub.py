@@ -34,8 +34,8 @@ def test_a_card_has_license_language_size_and_a_configuration_for_each_arm() -> 
         "pretty_name": "stories",
         "license": "mit",
         "language": "en",
-        "size_categories": "n<1K",
-        "task_categories": "text-generation",
+        "size_categories": ["n<1K"],
+        "task_categories": ["text-generation"],
         "tags": ["synthetic", "antislop"],
         "configs": [
             {"config_name": "default", "data_files": "data-*.parquet"},
@@ -58,6 +58,23 @@ def test_a_card_has_the_command_and_names_the_list() -> None:
     assert "| command |" not in card.text
 
 
+@pytest.mark.parametrize(
+    ("arm", "bans", "rule"),
+    [
+        ("plain", BANS, "nothing was banned."),
+        ("banned", BANS, "only the phrase is taken away, not its first token."),
+        ("banned", BanList([]), "nothing was banned."),
+        ("token", BANS, "multiplied the probability of its first token by the weight of the ban"),
+        ("prompt-only", BANS, "nothing was banned; the prompt asked the model to avoid the phrases."),
+    ],
+)
+def test_a_card_says_what_happened_in_each_arm(arm: str, bans: BanList, rule: str) -> None:
+    text = read_card([record(0, arm)], bans).text
+    assert [rule in line for line in text.splitlines() if line.startswith("* `")] == [True]
+    assert f"* `{arm}`: " in text
+    assert ("share of the occurrences was kept" in text) is bool(bans), "BANS has a weight"
+
+
 def test_without_a_license_a_card_says_so_and_why() -> None:
     card = read_card([record(0)])
     assert card.data.license == "unknown"
@@ -66,7 +83,7 @@ def test_without_a_license_a_card_says_so_and_why() -> None:
 
 def test_without_bans_and_records_there_is_a_card() -> None:
     card = read_card([], BanList([]))
-    assert card.data.size_categories == "n<1K"
+    assert card.data.size_categories == ["n<1K"]
     assert card.data.language is None
     assert "Nothing was banned." in card.text
 
@@ -75,7 +92,7 @@ def test_without_bans_and_records_there_is_a_card() -> None:
     ("count", "size"), [(0, "n<1K"), (999, "n<1K"), (1000, "1K<n<10K"), (9999, "1K<n<10K"), (100_000, "100K<n<1M")]
 )
 def test_sizes_are_those_of_the_hub(count: int, size: str) -> None:
-    assert read_card([record(0, response=None)] * count).data.size_categories == size
+    assert read_card([record(0, response=None)] * count).data.size_categories == [size]
 
 
 @pytest.mark.parametrize("title", ["it's: a #title", "- list", "{0}", '"'])

@@ -70,7 +70,7 @@ def test_a_text_is_generated_from_as_its_ids_are(llama: PreTrainedModel) -> None
 
 def test_arguments_are_moved_to_a_model_that_is_elsewhere(llama: PreTrainedModel) -> None:
     mask = (torch.arange(IDS.shape[1]) > 0)[None].long()
-    here = prepare_call(llama, IDS, {"attention_mask": mask, **SETTINGS}, tokenizer=TOKENIZER)
+    here = prepare_call(llama, IDS, {"attention_mask": mask, **SETTINGS}, bans=SAMPLER.compiled)
     assert here.arguments is here.model_kwargs
     there = replace(here, model=deepcopy(llama).to("meta"))
     there.model.hf_device_map = {"": "meta"}
@@ -246,6 +246,12 @@ def test_a_cache_for_which_transformers_does_not_call_the_sampler_is_refused(lla
         SAMPLER.generate(llama, TEXT, cache_implementation="paged", **SETTINGS)
     with refusing(llama, "cache_implementation='paged' is not supported"):
         SAMPLER.generate(llama, TEXT, generation_config=GenerationConfig(cache_implementation="paged"), **SETTINGS)
+
+
+def test_token_healing_is_refused_before_transformers_misses_a_tokenizer(llama: PreTrainedModel) -> None:
+    for more in ({"token_healing": True}, {"generation_config": GenerationConfig(token_healing=True)}):
+        with refusing(llama, "^token_healing=True is not supported: it rewrites the prompt; leave it out$"):
+            SAMPLER.generate(llama, TEXT, tokenizer=TOKENIZER, **more, **SETTINGS)
 
 
 def test_a_model_whose_generate_changes_the_output_works_only_with_generate(llama: PreTrainedModel) -> None:

@@ -251,9 +251,15 @@ def test_sizes_and_seeds_that_are_no_numbers_are_refused(
         ({"max_new_tokens": "3"}, "max_new_tokens is a str: pass a whole number"),
         ({"logits_processor": print}, "logits_processor is a builtin_function_or_method: pass a list of processors"),
         ({"stopping_criteria": "."}, "stopping_criteria is a str: pass a list of criteria"),
+        ({"max_tokens": 10}, "generate has no argument max_tokens: did you mean max_new_tokens?"),
+        ({"temprature": 1.0}, "generate has no argument temprature: did you mean temperature?"),
+        ({"stop": "."}, "generate has no argument stop: did you mean stop_strings?"),
+        ({"bans": ["a"]}, "generate has no argument bans: leave it out"),
     ],
 )
-def test_arguments_of_another_kind_are_refused(llama: PreTrainedModel, kwargs: dict[str, Any], match: str) -> None:
+def test_arguments_of_another_kind_or_name_are_refused(
+    llama: PreTrainedModel, kwargs: dict[str, Any], match: str
+) -> None:
     for call in (SAMPLER.generate, SAMPLER.stream):
         with pytest.raises(InputError, match=match):
             call(llama, PROMPT, **kwargs)
@@ -316,3 +322,7 @@ def test_tokens_added_after_the_sampler_was_made_are_refused(llama: PreTrainedMo
 def test_an_object_that_is_not_a_tokenizer_is_refused() -> None:
     with pytest.raises(ValueError, match="a Hugging Face tokenizer was expected, not LlamaForCausalLM"):
         AntiSlop(build_model("llama"), ["a"])  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"not str: pass AutoTokenizer\.from_pretrained\('gpt2'\) first"):
+        AntiSlop("gpt2", ["a"])  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"^a list of bans was expected, not .*: write AntiSlop\(tokenizer, bans\)$"):
+        AntiSlop(["a"], TOKENIZER)  # type: ignore[arg-type]

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given, strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers.generation import StopStringCriteria
 
 import antislop
 from antislop.hf.vocabulary import Vocabulary
@@ -202,6 +203,14 @@ def test_a_token_beyond_the_tokenizer_has_no_surface(reference: Reference) -> No
     beyond = len(reference.vocabulary.surfaces)
     assert beyond > max(reference.plain)
     assert reference.vocabulary.join([beyond, beyond + 1000]) == b""
+
+
+def test_every_token_is_spelled_as_transformers_compares_it_with_stop_strings(reference: Reference) -> None:
+    tokenizer = reference.tokenizer
+    mode = StopStringCriteria._get_stop_string_matching_mode(tokenizer)
+    texts, ids = StopStringCriteria.clean_tokenizer_vocab(tokenizer, stop_string_matching_mode=mode)
+    expected = [text if isinstance(text, bytes) else text.encode() for text in texts]
+    assert list(map(reference.vocabulary.spell, ids)) == expected
 
 
 def test_a_phrase_is_found_in_the_tokens_of_a_real_tokenizer(reference: Reference) -> None:

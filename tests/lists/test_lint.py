@@ -92,7 +92,7 @@ CORRECTIONS = {
     "a regex between slashes": ([r"/\bnot just\b/i"], "kind", ["and/or/both", "/his/hers"]),
     "a regex as in Python": (['r"not just"'], "kind", ['or "not just"']),
     "a regex with flags": (["(?i)not just"], "kind", ["(not just)"]),
-    "two quoted entries in one": (['"deep breath", "took a"'], "joined", ["deep breath", "took a"]),
+    "two quoted entries in one": (['"deep breath", "took a"'], "kind", ["deep breath", "took a"]),
     "a back-reference to any passage": ([Ban.regex(r"(.{20,50})\1")], "loop", [Ban.loop(2), Ban.regex(r"\b(\w) \1\b")]),
     "repetition in repetition": ([Ban.regex(r"(x|xx)+y")], "slow", [Ban.regex(r"x{2,}y")]),
 }

@@ -160,7 +160,7 @@ def test_one_string_is_not_accepted_as_a_list(entries: Any) -> None:
 
 def test_a_mapping_is_not_accepted_as_a_list() -> None:
     """Its weights would be ignored in silence."""
-    with pytest.raises(BanError, match=r"^a list of bans was expected, not a mapping: write \[Ban\(phrase, weight=…\)"):
+    with pytest.raises(BanError, match=r"^a list of bans was expected, not {.*: write \[phrase, Ban\(phrase, weight"):
         BanList({"delve": 0.5})
 
 

@@ -141,6 +141,20 @@ def test_an_abort_without_a_key_ends_the_texts_of_the_same_program_only(slow: Sl
     assert answers["other"].json()["choices"][0]["finish_reason"] == "length"
 
 
+def test_a_page_of_another_site_aborts_nothing(slow: SlowBackend, url: str) -> None:
+    """Without asking first, by a preflight, it can send an empty body, and any but JSON."""
+    answers: dict[str, Any] = {}
+    thread = begin(url, answers, "browser", headers={"User-Agent": "browser"}, max_tokens=20)
+    wait_until(lambda: slow.active == 1)
+    headers = {"User-Agent": "browser", "Origin": "https://evil.example"}
+    for body, kind in ((b"", None), (b"", "text/plain"), (b"{}", "text/plain")):
+        sent = headers | ({} if kind is None else {"Content-Type": kind})
+        answer = httpx.post(f"{url}/api/extra/abort", content=body, headers=sent)
+        assert (answer.status_code, "send JSON" in answer.text) == (415, True)
+    thread.join()
+    assert answers["browser"].json()["choices"][0]["finish_reason"] == "length"
+
+
 def test_an_abort_before_a_text_has_taken_a_step_ends_it(tokenizer: PreTrainedTokenizerBase) -> None:
     """SillyTavern aborts a text and asks for the next one at once: its task was canceled before it had begun."""
 

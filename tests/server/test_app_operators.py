@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import httpx
@@ -38,10 +38,12 @@ def fail_with(tokenizer: PreTrainedTokenizerBase, error: Exception) -> SlowBacke
     return SlowBackend(tokenizer, play, pause=0.05)
 
 
-def ask(app: FastAPI, method: str = "POST", path: str = "/v1/completions", **more: Any) -> httpx.Response:
+def ask(
+    app: FastAPI, method: str = "POST", path: str = "/v1/completions", *, base_url: str = "http://server", **more: Any
+) -> httpx.Response:
     async def send() -> httpx.Response:
         transport = httpx.ASGITransport(app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
+        async with httpx.AsyncClient(transport=transport, base_url=base_url) as client:
             return await client.request(method, path, **more)
 
     return asyncio.run(send())
@@ -166,7 +168,8 @@ def test_pages_of_allowed_origins_read_answers_and_errors(
         "*" if allowed == ["*"] else ORIGIN
     }
     assert "x-stainless-lang" in answers[0].headers["Access-Control-Allow-Headers"]
-    assert "X-Request-Id" in answers[2].headers["Access-Control-Expose-Headers"]
+    readable = answers[2].headers["Access-Control-Expose-Headers"].split(", ")
+    assert {"X-Request-Id", "X-Antislop-Ignored-Fields", "X-Antislop-Warning"} <= {*readable}
 
 
 @pytest.mark.parametrize("allowed", [[], ["https://other.example"]])
@@ -176,6 +179,36 @@ def test_pages_of_other_origins_read_nothing(tokenizer: PreTrainedTokenizerBase,
     assert "Access-Control-Allow-Origin" not in answer.headers
     preflight = {"Origin": ORIGIN, "Access-Control-Request-Method": "POST"}
     assert ask(app, "OPTIONS", headers=preflight).status_code in (400, 405)
+
+
+HERE = (
+    "localhost:8000",
+    "LOCALHOST",
+    "127.0.0.1",
+    "[::1]:80",
+    "a.localhost",
+    "box",
+    "host.docker.internal:1",
+    "10.0.0.7",
+)
+ELSEWHERE = ("evil.example", "evil.example:8000", "localhost.evil.example", "127.0.0.1.evil.example")
+
+
+def test_a_page_whose_own_name_leads_to_a_loopback_address_is_refused_by_a_server_without_a_key(
+    tokenizer: PreTrainedTokenizerBase,
+) -> None:
+    open_, closed = (make_app(SlowBackend(tokenizer, lambda request: []), api_key=key) for key in (None, "secret"))
+
+    def statuses(hosts: Sequence[str], *, app: FastAPI = open_, at: str, path: str = "/v1/models") -> set[int]:
+        sent = {"Authorization": "Bearer secret"}
+        answers = [ask(app, "GET", path, base_url=f"http://{at}", headers={**sent, "Host": host}) for host in hosts]
+        assert all("is not this machine: connect to" in answer.text for answer in answers if answer.status_code == 403)
+        return {answer.status_code for answer in answers}
+
+    for address in ("127.0.0.1", "[::1]", "[::ffff:127.0.0.1]", "localhost"):
+        assert (statuses(HERE, at=address), statuses(ELSEWHERE, at=address)) == ({200}, {403})
+    assert statuses(ELSEWHERE, at="127.0.0.1", path="/") == {403}
+    assert statuses(ELSEWHERE, at="127.0.0.1", app=closed) == statuses(ELSEWHERE, at="10.0.0.7") == {200}
 
 
 @pytest.mark.parametrize("origin", ["chat.example", "https://chat.example/", "https://Chat.example", "null", ""])

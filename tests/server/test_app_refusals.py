@@ -200,7 +200,6 @@ def too_many(count: int) -> list[str]:
         ({"zzz": 1}, "the field 'zzz' is unknown: leave it out"),
         ({"model": "gpt"}, "the model 'gpt' is not served here: pass 'tiny'"),
         ({"max_tokens": 5, "max_new_tokens": 6}, "mean the same and differ"),
-        ({"stop": ["", "a"]}, "stop contains an empty text"),
         ({"messages": []}, "the field 'messages' is unknown: send it to /v1/chat/completions"),
         ({"banned_strings": "delve"}, "banned_strings is 'delve', which is a text; write a list"),
         ({"banned_tokens": ["a", 5]}, "banned_tokens.1 is 5: Input should be a valid string"),
@@ -315,7 +314,7 @@ NOTHING: dict[str, list[Any]] = {
     "max_tokens": [9],
     "metadata": [{}, {"chat": "5"}],
     "modalities": [["text"], []],
-    "model": ["tiny"],
+    "model": ["tiny", ""],
     "moderation": [],
     "n": [1],
     "parallel_tool_calls": [True, False],
@@ -329,7 +328,7 @@ NOTHING: dict[str, list[Any]] = {
     "safety_identifier": ["name"],
     "seed": [1],
     "service_tier": ["auto", "default"],
-    "stop": [[], ""],
+    "stop": [[], "", [""]],
     "store": [False],
     "stream": [False],
     "stream_options": [{}, {"include_usage": None}, {"include_usage": True}],
@@ -386,6 +385,24 @@ def test_what_is_not_supported_of_openai_is_refused_by_name(app: FastAPI, more: 
 def test_what_has_no_effect_on_the_text_is_named_in_a_header(app: FastAPI, more: dict[str, Any]) -> None:
     answer = post(app, {"prompt": "a", **more})
     assert (answer.status_code, answer.headers["X-Antislop-Ignored-Fields"]) == (200, *more)
+
+
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [
+        ({"banned_strings": ["a cat", "a * of", "b*"]}, "'a * of'"),
+        ({"banned_tokens": ["b\n*é"]}, r"'b\n*\xe9'"),
+        ({"banned_strings": ["x" * 70 + "*"]}, f"'{'x' * 60}'"),
+        ({"banned_strings": ["***", "a cat"], "banned_regex": ["a .*b"], "banned_tokens": [5]}, None),
+    ],
+)
+def test_a_star_that_would_be_a_wildcard_in_a_list_is_named_in_a_header(
+    app: FastAPI, more: dict[str, Any], named: str | None
+) -> None:
+    for is_streamed in (False, True):
+        warning = post(app, {"prompt": "a", "stream": is_streamed, **more}).headers.get("X-Antislop-Warning")
+        advice = "for a wildcard, send a regex in banned_regex, or write the phrase into a list of the server"
+        assert warning == (named and f"the * in {named} is the character * and no wildcard: {advice}")
 
 
 def test_no_field_is_of_two_kinds() -> None:

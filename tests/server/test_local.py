@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import tracemalloc
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -26,6 +27,7 @@ from antislop.errors import InputError
 from antislop.hf import batching
 from antislop.matching.token_matcher import State
 from antislop.processors.settings import Settings
+from antislop.processors.stop_strings import StopStrings
 from antislop.server import request_preparer
 from antislop.server.backend import BackendError, Busy, GenerationRequest
 from antislop.server.local import LocalBackend
@@ -128,6 +130,40 @@ def test_texts_with_different_settings_are_each_as_if_alone(model: PreTrainedMod
         assert counts_of(Report.of(events, surfaces=request.bans.vocabulary)) == counts
         rewinds += counts["rewinds"]
     assert rewinds > 20
+
+
+def test_a_stop_string_ends_the_answer_that_contains_it_and_is_not_found_in_the_prompt(model: PreTrainedModel) -> None:
+    async def write() -> None:
+        async with serving(model, bans=[]) as backend:
+            request = request_of(backend, prompt=[0, 11], max_new_tokens=12)
+            tokens = tokens_of(await read(backend, request))
+            texts = [TOKENIZER.decode(token) for token in (11, *tokens)]
+            assert texts[0] not in texts[1:]
+            begun, within = texts[0] + texts[1], texts[4] + texts[5][:1]
+            assert tokens_of(await read(backend, replace(request, stop=[begun]))) == tokens
+            assert tokens_of(await read(backend, replace(request, stop=[begun, within]))) == tokens[:5]
+            assert len(write_alone(model, replace(request, stop=[begun]))[0]) == 1, "as in `generate`"
+
+    run(write())
+
+
+def test_nothing_is_kept_of_stop_strings_and_they_take_little_memory(model: PreTrainedModel) -> None:
+    """SillyTavern's contain the names of a chat's characters: each chat has others."""
+
+    async def write() -> None:
+        async with serving(model) as backend:
+            tokens = tokens_of(await read(backend, request_of(backend)))
+            tracemalloc.start()
+            for chat in range(3):
+                stop = [f"\n{chat} {name}:".rjust(256, "a") for name in range(64)]
+                assert tokens_of(await read(backend, request_of(backend, stop=stop))) == tokens
+            peak = tracemalloc.get_traced_memory()[1]
+            tracemalloc.stop()
+            assert peak < 1_000_000
+            gc.collect()
+            assert not [each for each in gc.get_objects() if type(each) is StopStrings]
+
+    run(write())
 
 
 REFUSED: tuple[tuple[dict[str, Any], str], ...] = (

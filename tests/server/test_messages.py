@@ -681,17 +681,24 @@ def find_parts(request: GenerationRequest, tokenizer: PreTrainedTokenizerBase) -
 )
 @pytest.mark.parametrize("own", [True, False])
 def test_bans_hold_in_the_parts_that_a_request_names(own: bool, more: dict[str, Any], parts: list[str]) -> None:
+    """Without tools, what looks like a call in a chat is shown as content, and so is a part of the answer."""
     script = Script(DIALECTS["qwen3"])
     bans = ["sky"] if own else []
     backend = SlowBackend(script.tokenizer, lambda _: play_tokens([5]), bans=bans, context_length=8192)
     asks = more if own else {**more, "banned_strings": ["sky"]}
     user = {"role": "user", "content": "What is a <think> or <tool_call>?"}
     with run_server(make_app(backend)) as address:
-        for route, given in (("chat/completions", {"messages": [user]}), ("completions", {"prompt": "So,"})):
-            answer = httpx.post(f"{address}/v1/{route}", json={**given, **asks}, timeout=60)
-            if route == "chat/completions" or "chat_template_kwargs" not in more:
-                assert answer.status_code == 200, answer.text
-                assert find_parts(backend.written[-1], script.tokenizer) == parts
+        for given in ({"tools": TOOLS}, {}, {"tools": TOOLS, "tool_choice": "none"}):
+            assert post(address, **asks, **given, messages=[user]).status_code == 200
+            is_content = given != {"tools": TOOLS} and "answer" in parts
+            expected = [*parts, "tool_calls"] if is_content else parts
+            assert find_parts(backend.written[-1], script.tokenizer) == expected
+        if parts != ["thinking"]:
+            assert post(address, **asks, response_format={"type": "json_object"}, messages=[user]).status_code == 200
+            assert find_parts(backend.written[-1], script.tokenizer) == [*PARTS], "by a schema, all is content"
+        if "chat_template_kwargs" not in more:
+            httpx.post(f"{address}/v1/completions", json={"prompt": "So,", **asks}, timeout=60)
+            assert find_parts(backend.written[-1], script.tokenizer) == parts
 
 
 def test_a_part_is_refused_where_nobody_says_how_the_model_writes() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +91,21 @@ def test_lists_are_models_beside_the_one_that_is_served(tokenizer: PreTrainedTok
     (model,) = ask(backend, None, path="/v1/models/tiny@noir")
     assert model.json() == {**models.json()["data"][1], "created": model.json()["created"]}
     (described,) = ask(backend, None, path="/v1/model")
-    assert described.json()["antislop"] == {"bans": 1, "lists": {"noir": 1, "plain": 0}}
+    assert described.json()["antislop"] == {"bans": 1, "lists": {"noir": 1, "plain": 0}, "toy": True}
+
+
+NAMES: list[tuple[dict[str, Any], str]] = [
+    ({}, "tiny"),
+    ({"model": "tiny", "banned_strings": ["a cow"]}, "tiny"),
+    ({"model": "tiny@noir"}, "tiny@noir"),
+    ({"model": "tiny", "ban_list": "noir"}, "tiny@noir"),
+    ({"ban_list": "plain", "stream": True}, "tiny@plain"),
+]
+
+
+def test_an_answer_names_the_model_by_the_list_that_held(tokenizer: PreTrainedTokenizerBase) -> None:
+    answers = ask(make_backend(tokenizer), *(BODY | fields for fields, _ in NAMES))
+    assert [re.findall('"model":"(.*?)"', answer.text)[0] for answer in answers] == [name for _, name in NAMES]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,8 @@ import httpx
 import pytest
 
 import antislop
+from antislop.cli.generate import ContinuationOptions
+from antislop.cli.options import DrawingOptions
 from antislop.server.application import make_app
 from tests.support.backends import SlowBackend, play_tokens
 from tests.support.browser import PageReader
@@ -67,6 +69,16 @@ def test_the_page_names_the_product_and_links_to_its_documentation(answer: httpx
     links = re.findall(rf'href="{GUIDES}([^"]*)" target="_blank" rel="noopener"', answer.text)
     assert len(links) == 2
     assert all((ROOT / "docs" / link).exists() for link in links)
+
+
+def test_a_first_text_is_drawn_as_the_command_draws_it(answer: httpx.Response) -> None:
+    fields = dict(re.findall(r'<input id="([\w-]+)" [^>]*value="([\d.]+)"', answer.text))
+    drawn = DrawingOptions().settings
+    assert {name: float(fields[name]) for name in ("temperature", "min-p")} == {
+        "temperature": drawn["temperature"],
+        "min-p": drawn["min_p"],
+    }
+    assert int(fields["length"]) == ContinuationOptions("").max_new_tokens
 
 
 def test_the_script_never_writes_markup(answer: httpx.Response) -> None:

@@ -19,6 +19,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 import antislop
 from antislop import Ban
+from antislop.cli.options import MIN_P
 from antislop.matching.token_matcher import Violation
 from antislop.server.application import make_app
 from antislop.server.backend import BackendError, GenerationRequest
@@ -117,12 +118,14 @@ def serve(tiny: Tiny) -> Iterator[Serve]:
             *,
             api_key: str | None = None,
             chat_template: str | None = None,
+            lists: Any = None,
             **options: Any,
         ) -> str:
             tokenizer = copy.deepcopy(tiny[1])
             tokenizer.chat_template = chat_template
+            tokenizer.name_or_path = "tiny"  # no bundled model, but one with the same name
             backend = SlowBackend(tokenizer, play, **options)
-            return servers.enter_context(run_server(make_app(backend, api_key=api_key)))
+            return servers.enter_context(run_server(make_app(backend, api_key=api_key, lists=lists)))
 
         yield start
 
@@ -156,10 +159,11 @@ def rewind(tokens: list[int], ban: str) -> list[Event]:
 
 def test_the_page_shows_the_text_of_the_api_and_counts_what_it_counts(visitor: Visitor, url: str) -> None:
     page = visitor.open(url)
-    assert page.locator("#model").inner_text() == "Model: tiny, 512 tokens of prompt and text at most"
+    told = "Model: tiny, 512 tokens of prompt and text at most. A toy model: its stories make little sense."
+    assert page.locator("#model").inner_text() == told
     for seed in (3, 4):
         write(page, seed=seed)
-        body = {"prompt": PROMPT, "max_tokens": 60, "temperature": 1, "seed": seed, "banned_strings": BANS}
+        body = {"prompt": PROMPT, "max_tokens": 60, "min_p": MIN_P, "seed": seed, "banned_strings": BANS}
         whole = httpx.post(f"{url}/v1/completions?trace=1", json=body).json()
         choice, usage = whole["choices"][0], whole["usage"]["antislop"]
         assert page.evaluate(READ_TEXT) == choice["text"]
@@ -174,16 +178,32 @@ def test_the_page_shows_the_text_of_the_api_and_counts_what_it_counts(visitor: V
     assert not page.locator("#error").is_visible()
 
 
-def test_the_servers_own_list_can_be_left_out(visitor: Visitor, url: str) -> None:
+@pytest.mark.parametrize("own", [["a cat", "a cow"], []])
+def test_a_menu_chooses_the_list_of_a_request(visitor: Visitor, serve: Serve, own: list[str]) -> None:
+    asked: list[GenerationRequest] = []
+
+    def play(request: GenerationRequest) -> Iterator[Event]:
+        asked.append(request)
+        return play_tokens([60])
+
+    page = visitor.open(serve(play, bans=own, lists={"noir": ["a dog"], "plain": []}))
+    menu = page.get_by_label("List that applies too")
+    labels = [f"the server’s own, {len(own)} bans", "noir, 1 ban", "plain, 0 bans", "none"]
+    assert menu.locator("option").all_inner_texts() == labels
+    for number in (None, 1, 2, 3, 0):
+        if number is not None:
+            menu.select_option(index=number)
+        write(page, bans=[" a ", "", "  "])
+    found = [[ban.text for ban in request.bans.bans] for request in asked]
+    assert found == [[*own, " a "], ["a dog", " a "], [" a "], [" a "], [*own, " a "]]
+
+
+def test_a_star_in_a_ban_is_explained_until_it_is_gone(visitor: Visitor, url: str) -> None:
     page = visitor.open(url)
-    sent: list[dict[str, Any]] = []
-    page.on("request", lambda request: sent.append(request.post_data_json) if request.method == "POST" else None)
-    assert page.get_by_label("The server’s own list of 1 ban applies too").is_checked()
-    page.locator("#own").uncheck()
-    write(page, bans=[" a ", "", "  "], length=4)
-    page.locator("#own").check()
-    write(page, bans=[], length=4)
-    assert [(body["use_global_bans"], body["banned_strings"]) for body in sent] == [(False, [" a "]), (True, [])]
+    write(page, bans=["a * of"], length=4)
+    assert page.locator("#warning").inner_text().startswith("The * in 'a * of' is the character * and no wildcard: ")
+    write(page, length=4)
+    assert page.locator("#warning").inner_text() == ""
 
 
 def test_stop_frees_the_row_and_keeps_what_is_there(visitor: Visitor, url: str, backend: LocalBackend) -> None:
@@ -206,11 +226,11 @@ def test_stop_frees_the_row_and_keeps_what_is_there(visitor: Visitor, url: str, 
 def test_the_page_is_used_by_keyboard_alone(visitor: Visitor, url: str) -> None:
     page = visitor.open(url)
     stops = []
-    for _ in range(12):
+    for _ in range(13):
         page.keyboard.press("Tab")
         stops.append(page.evaluate("document.activeElement.id"))
         assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none"
-    fields = ["prompt", "bans", "own", "length", "temperature", "seed", "write", "stop", "copy", "struck"]
+    fields = ["prompt", "bans", "list", "length", "temperature", "min-p", "seed", "write", "stop", "copy", "struck"]
     assert stops == ["", "", *fields]  # after two links
     page.locator("#prompt").focus()
     page.keyboard.press("Control+a")
@@ -240,12 +260,13 @@ def test_an_error_is_a_sentence(visitor: Visitor, url: str, settings: dict[str, 
     write(page, **settings)
     assert page.locator("#error").get_attribute("role") == "alert"
     assert page.locator("#error").inner_text() == sentence
+    assert page.locator("#state").inner_text() == "Nothing was written."
     write(page, length=4)
     assert not page.locator("#error").is_visible()
 
 
 def test_a_text_that_fails_under_way_and_a_server_that_is_gone_are_told(visitor: Visitor, serve: Serve) -> None:
-    failing = serve(lambda _: [Drawn(60), Settled((60,)), BackendError("it broke")])
+    failing = serve(lambda _: [Drawn(60), Settled((60,)), BackendError("it broke")], pause=0.1)
     page = visitor.open(failing)
     write(page)
     assert page.locator("#error").inner_text() == "It broke."
@@ -332,6 +353,16 @@ def test_the_banned_part_of_withdrawn_text_is_red_and_the_rest_gray(visitor: Vis
     assert [page.locator("#written del").nth(number).evaluate(gap) > 0 for number in (0, 1)] == [False, True]
 
 
+@pytest.mark.parametrize(("text", "is_apart"), [(" It was", False), ('"It was', True)])
+def test_struck_text_does_not_touch_the_text_after_it(
+    visitor: Visitor, tiny: Tiny, serve: Serve, text: str, is_apart: bool
+) -> None:
+    page = visitor.open(serve(lambda _: rewind(tiny[1](text, add_special_tokens=False)["input_ids"], "was")))
+    write(page)
+    gap = page.locator("#written del").evaluate("node => parseFloat(getComputedStyle(node).marginRight)")
+    assert (gap > 0) == is_apart
+
+
 def test_an_example_shows_what_a_result_looks_like_until_there_is_one(visitor: Visitor, url: str) -> None:
     page = visitor.open(url)
     example = page.locator("#example")
@@ -398,7 +429,9 @@ def test_the_page_is_marked_up_for_screen_readers(visitor: Visitor, url: str) ->
     assert page.locator("h1").count() == 1
     assert page.evaluate("[...document.querySelectorAll('table')].every(t => t.caption && t.tHead.rows.length)")
     assert page.evaluate("[...document.querySelectorAll('th')].every(cell => cell.scope)")
-    assert page.evaluate("[...document.querySelectorAll('input, textarea')].every(field => field.labels.length)")
+    assert page.evaluate(
+        "[...document.querySelectorAll('input, textarea, select')].every(field => field.labels.length)"
+    )
     levels = page.evaluate("[...document.querySelectorAll('h1, h2, h3')].map(heading => +heading.tagName[1])")
     assert all(after - before <= 1 for before, after in pairwise(levels))
     ids = page.evaluate("[...document.querySelectorAll('[id]')].map(element => element.id)")
@@ -418,13 +451,15 @@ def test_a_model_with_a_chat_template_answers_messages(visitor: Visitor, tiny: T
         page = visitor.open(url)
         assert page.locator("#mode").is_visible()
         write(page, length=20)
-        body = {"messages": [{"role": "user", "content": PROMPT}], "max_tokens": 20, "seed": 3, "banned_strings": BANS}
+        settings = {"max_tokens": 20, "min_p": MIN_P, "seed": 3, "banned_strings": BANS}
+        body = {"messages": [{"role": "user", "content": PROMPT}], **settings}
         whole = httpx.post(f"{url}/v1/chat/completions", json=body).json()
         assert page.evaluate(READ_TEXT) == whole["choices"][0]["message"]["content"]
+        write(page, bans=["x" * 300])
         page.check("[value=completion]")
+        assert not page.locator("#error").is_visible()
         write(page, length=20)
-        body = {"prompt": PROMPT, **{name: value for name, value in body.items() if name != "messages"}}
-        whole = httpx.post(f"{url}/v1/completions", json=body).json()
+        whole = httpx.post(f"{url}/v1/completions", json={"prompt": PROMPT, **settings}).json()
         assert page.evaluate(READ_TEXT) == whole["choices"][0]["text"]
 
 
@@ -481,4 +516,4 @@ def test_the_switch_is_hidden_without_a_chat_template(visitor: Visitor, url: str
 def test_what_a_server_does_not_have_is_not_shown(visitor: Visitor, serve: Serve) -> None:
     page = visitor.open(serve(lambda _: play_tokens([60]), context_length=None))
     assert page.locator("#model").inner_text() == "Model: tiny"
-    assert not page.locator("#own").is_visible()
+    assert not page.locator("#list").is_visible()

@@ -7,7 +7,8 @@ The suffix of the file determines the format, or else the text does:
 * Lines are SillyTavern's if at least half of them are in quotes or token ids; the free text on top ends with the last
   empty line or ruler before the first of these.
 * Lines that are all a phrase and a number are CSV.
-* Counts of statistics are kept, scores and ratios are not; objects without a phrase are not entries.
+* Counts of statistics are kept, scores and ratios are not. An object with lists of strings alone is groups of phrases.
+* Other text is the text format; the marks that most of its lines have are taken off (`antislop.lists.marks`).
 """
 
 from __future__ import annotations
@@ -38,18 +39,21 @@ def read(
     suffix: str = "",
     format: str | None = None,  # noqa: A002
     edges: Edges | None = None,
-) -> tuple[str, Iterator[Line]]:
-    """Return the name of the format of a list, and its lines. place, suffix: as in `ListText`.
+) -> tuple[str, Iterator[Line], tuple[str, ...]]:
+    """Return the name of the format of a list, its lines, and the marks that are taken off them.
+
+    place, suffix: as in `ListText`.
 
     Raises `BanError` for a text that is not in that format, also while the lines are read.
 
-    >>> format, lines = read('[["a testament to", 517], ["delve", 12]]', place="list")
+    >>> format, lines, _ = read('[["a testament to", 517], ["delve", 12]]', place="list")
     >>> format, [ban for _, ban in lines]
     ('counts', [Ban('a testament to', count=517), Ban('delve', count=12)])
     """
     list_text = ListText(text, place, suffix)
     chosen = recognize(list_text) if format is None else find_format(format)
-    return chosen.name, chosen.read(list_text, edges or chosen.edges)
+    marks = () if chosen is not TEXT or TEXT.recognizes(list_text) else list_text.unmarked[1]
+    return chosen.name, chosen.read(list_text, edges or chosen.edges), marks
 
 
 def find_format(name: str) -> ListFormat:

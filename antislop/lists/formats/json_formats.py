@@ -14,20 +14,24 @@ from typing import Any
 import regex
 
 from antislop.errors import BanError
+from antislop.lists.marks import refuse_group, refuse_replacements
 from antislop.lists.reading import (
     MAX_DEPTH,
     PHRASE_KEYS,
+    STRING_KEYS,
     Line,
     ListFormat,
     ListText,
     are_counts,
     attempt,
+    find_phrase_key,
     leave_plain,
     make_phrase,
     names_kind,
     read_object,
     to_words,
 )
+from antislop.matching.bans import Ban
 from antislop.matching.folding import Edges
 
 _COUNTS = ("count", "frequency")
@@ -51,7 +55,8 @@ def find_preset(value: Any) -> dict[str, str] | None:
     preset = value.get("preset", value) if isinstance(value, dict) else None
     if not isinstance(preset, dict):
         return None
-    bans = {key: preset[key] for key in ("banned_tokens", "global_banned_tokens") if isinstance(preset.get(key), str)}
+    keys = ("banned_tokens", "global_banned_tokens", "banned_strings")
+    bans = {key: preset[key] for key in keys if isinstance(preset.get(key), str)}
     return bans or None
 
 
@@ -94,7 +99,7 @@ def _read_json_lines(text: str, place: str, edges: Edges) -> Iterator[Line]:
             continue
         if isinstance(value, dict):
             bans = [(number, ban) for _, ban in _read_statistics_of(line, f"{place}:{number}", edges)]
-            yield from bans or [(number, BanError(f"{line[:80]!r} names no {', '.join(PHRASE_KEYS)}: leave it out"))]
+            yield from bans or [(number, _refuse_nameless(value))]
         else:
             yield _count_entry(number, value, edges)
 
@@ -188,44 +193,69 @@ def _find_lines(text: str) -> Iterator[tuple[int, str, Any]]:
 
 
 def _read_statistics_of(text: str, place: str, edges: Edges) -> Iterator[Line]:
-    """Yield the phrases of objects that name one, and of [phrase, count] in lists, however deep."""
+    """Yield the phrases of objects that name one and of [phrase, count] in lists, however deep, or else all strings."""
     line, seen = 1, 0
     start = _skip(text, 0)
     value = json.JSONDecoder().raw_decode(text, start)[0]
-    for index, entry, group in _find_entries(text, start, value, place):
+    entries = list(_find_entries(text, start, value, place))
+    has_statistics = any(isinstance(entry, (dict, list)) for _, entry, _ in entries)
+    if not has_statistics:
+        strings = [group for _, entry, group in entries if isinstance(entry, str)]
+        refuse_replacements(len(set(strings)), len(strings), place)
+    for index, entry, group in entries:
         line, seen = line + text.count("\n", seen, index), index
-        if isinstance(entry, (dict, list)):
-            yield _statistics_entry(line, entry, group, edges)
+        if isinstance(entry, BanError):
+            yield line, entry
+        elif has_statistics and isinstance(entry, str):
+            yield line, BanError(f"{entry[:80]!r} has no statistics: write [phrase, count] or a list of phrases")
         else:
-            yield line, BanError(f"{str(entry)[:80]!r} has no statistics: write [phrase, count] or a list of phrases")
+            yield _statistics_entry(line, entry, group, edges)
+
+
+def _refuse_nameless(value: Any) -> BanError:
+    shown, keys = json.dumps(value, ensure_ascii=False)[:80], ", ".join([*PHRASE_KEYS, *STRING_KEYS])
+    return BanError(f"{shown} names no {keys}: rename a key, or leave it out")
 
 
 def _find_entries(
     text: str, index: int, value: Any, place: str, group: str = "", depth: int = 0
 ) -> Iterator[tuple[int, Any, str]]:
-    """Yield (index, entry, name of its group); strings in a list, which have no statistics, too."""
+    """Yield (index, entry or error, name of its group); strings in a list, which have no statistics, too."""
     if depth > MAX_DEPTH:
         raise BanError(f"{place}: the statistics are nested more than {MAX_DEPTH} deep: give a list of phrases")
-    is_object = isinstance(value, dict) and any(name in value for name in PHRASE_KEYS)
-    if is_object or _is_pair(value) or names_kind(value):
+    fault = refuse_group(group) if value and isinstance(value, (dict, list)) else None
+    if fault and any(_find_entries(text, index, value, place, "", depth)):
+        yield index, fault, group
+    elif fault:
+        return
+    elif find_phrase_key(value) or _is_pair(value) or names_kind(value) or isinstance(value, str):
         yield index, value, group
     elif isinstance(value, (dict, list)):
-        for key, begin, child in _children(text, index):
-            if isinstance(child, (dict, list)):
-                yield from _find_entries(text, begin, child, place, key or group, depth + 1)
-            elif isinstance(value, list) and isinstance(child, str):
-                yield begin, child, group
+        found = [
+            (begin, child, [*_find_entries(text, begin, child, place, key or group, depth + 1)])
+            for key, begin, child in _children(text, index)
+            if isinstance(child, (dict, list) if isinstance(value, dict) else (dict, list, str))
+        ]
+        objects = [entries for _, child, entries in found if isinstance(child, dict)]
+        is_list = isinstance(value, list) and (depth == 0 or any(objects))
+        for begin, child, entries in found:
+            is_nameless = is_list and isinstance(child, dict) and not entries
+            yield from [(begin, _refuse_nameless(child), group)] if is_nameless else entries
 
 
 def _statistics_entry(line: int, value: Any, group: str, edges: Edges) -> Line:
     if names_kind(value):
         return read_object(line, value, edges)
-    if isinstance(value, list):
+    if isinstance(value, str):
+        name, phrase, count = "", value, None
+    elif isinstance(value, list):
         name, phrase, count = "", *value
     else:
-        name = next(name for name in PHRASE_KEYS if name in value)
+        name = find_phrase_key(value)
         phrase, count = value[name], next((value[key] for key in _COUNTS if key in value), None)
     options = {"count": count} if isinstance(count, int) and not isinstance(count, bool) and count >= 0 else {}
+    if "regex" in group.casefold():  # as a request has them: banned_regex, banned_regex_case_insensitive
+        return attempt(line, Ban.regex, f"(?i){phrase}" if "insensitive" in group else phrase, **options)
     if "gram" in name or "gram" in group:
         return attempt(line, to_words, phrase, **options)
     return attempt(line, make_phrase, phrase, edges=edges, **options)

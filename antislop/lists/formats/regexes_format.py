@@ -7,14 +7,17 @@ from collections.abc import Iterable, Iterator
 
 import regex
 
+from antislop.errors import BanError
 from antislop.lists.formats.json_formats import find_shape, read_entries
+from antislop.lists.marks import BARE, REGEX
 from antislop.lists.reading import Line, ListFormat, ListText, attempt, leave_plain
 from antislop.matching.bans import Ban
 from antislop.matching.folding import Edges
 
-_SIGNS = regex.compile(r"\\[bBdDsSwWmM]|\(\?[:=!<>iPmsx]|\[\^|[\])][+*?{]|\.[+*]")
 _JSON_STRINGS = regex.compile(r'\s*\[\s*["\]]')
-_LINE = regex.compile(r"""\s*[rR]?(?:"(.+)"|'(.+)'),?\s*""")
+_LINE = regex.compile(r"""\s*[rR]?(?:"(.+?)"|'(.+?)'),?\s*(?:(?:#|//)\s.*)?""")
+_SLASHES = regex.compile(r"/(.+)/([gimsuvy]*)[,;]?")
+_CODE = regex.compile(r"""["']\s*[:,]\s*r?["']|\A(?:[\w. ]+=|[\w.]+\(|new RegExp\()\s*r?["'/]""")
 
 
 def _is_regexes(text: ListText) -> bool:
@@ -27,7 +30,7 @@ def _is_regexes(text: ListText) -> bool:
 
 
 def _are_regexes(phrases: Iterable[str]) -> bool:
-    signs = [_SIGNS.search(phrase) is not None for phrase in phrases]
+    signs = [REGEX.search(phrase) is not None for phrase in phrases]
     return sum(signs) * 2 > len(signs)
 
 
@@ -38,13 +41,21 @@ def _read_regexes(text: ListText, edges: Edges) -> Iterator[Line]:
 
 
 def _read_entry(line: int, item: object, edges: Edges) -> Line:  # noqa: ARG001
-    return attempt(line, Ban.regex, item) if isinstance(item, str) else attempt(line, Ban, item)
+    return attempt(line, _to_regex, item) if isinstance(item, str) else attempt(line, Ban, item)
 
 
 def _read_lines(text: ListText) -> Iterator[Line]:
-    for number, line in enumerate(text.text.split("\n"), start=1):
-        if line.strip() and not line.lstrip().startswith("#"):
-            yield attempt(number, Ban.regex, _unquote(line.strip()))
+    return (attempt(number, _to_regex, _unquote(line.strip())) for number, line in text.numbered_lines)
+
+
+def _to_regex(text: str) -> Ban:
+    """Return the ban of a regex, which may stand between slashes, with flags, as JavaScript has them."""
+    for pattern in (BARE, _CODE):
+        if pattern.search(text):
+            raise BanError(f"{text[:80]!r} looks like a piece of a program: write the regexes alone, one per line")
+    match = _SLASHES.fullmatch(text)
+    flags = "".join(flag for flag in match[2] if flag in "ims") if match else ""
+    return Ban.regex((f"(?{flags})" if flags else "") + match[1] if match else text)
 
 
 def _unquote(line: str) -> str:

@@ -11,12 +11,13 @@ import regex
 
 from antislop.errors import BanError
 from antislop.lists.formats.json_formats import find_preset, find_shape
+from antislop.lists.marks import SIGNS, STRING_SIGNS, Signs, refuse_signs
 from antislop.lists.reading import TOKEN_IDS, Line, ListFormat, ListText, attempt
 from antislop.matching.bans import Ban
 from antislop.matching.folding import Edges
 from antislop.matching.patterns.phrase import Phrase
 
-_QUOTED = regex.compile(r'\s*"(.+)",?\s*')
+_QUOTED = regex.compile(r'\s*"(.+?)"[,;]?\s*(?:(?:#|//)\s.*)?')
 _NUMBER = regex.compile(r"\d+")
 _LETTER = regex.compile(r"[\p{L}\p{N}]")
 
@@ -52,11 +53,11 @@ def _read_lines(text: str, edges: Edges) -> Iterator[Line]:
     lines = text.split("\n")
     for number, line in enumerate(lines[_count_heading(lines) :], start=_count_heading(lines) + 1):
         if match := _QUOTED.fullmatch(line):
-            yield attempt(number, _to_phrase, match[1], edges=edges)
+            yield attempt(number, _to_phrase, match[1], edges=edges, signs=STRING_SIGNS)
         elif TOKEN_IDS.fullmatch(line):
             yield attempt(number, _to_tokens, line.strip())
-        elif line.strip():
-            yield attempt(number, _to_phrase, line.strip(), edges=edges)
+        elif line.strip() and not line.lstrip().startswith("#"):
+            yield attempt(number, _to_phrase, line.strip(), edges=edges, signs=SIGNS)
 
 
 def _count_heading(lines: list[str]) -> int:
@@ -66,7 +67,8 @@ def _count_heading(lines: list[str]) -> int:
     return max((number + 1 for number in above if not _LETTER.search(lines[number])), default=0)
 
 
-def _to_phrase(text: str, *, edges: Edges) -> Ban:
+def _to_phrase(text: str, *, edges: Edges, signs: Signs) -> Ban:
+    refuse_signs(text, signs=signs)
     return Ban(Phrase(text, edges=edges))
 
 

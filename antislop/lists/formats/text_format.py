@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import regex
 
 from antislop.errors import BanError
+from antislop.lists.marks import refuse_signs
 from antislop.lists.reading import Line, ListFormat, ListText, attempt, make_ban
 from antislop.matching.bans import BAN_OPTIONS, Ban, list_options
 from antislop.matching.folding import Edges
@@ -86,9 +87,11 @@ def read_lines(text: ListText, edges: Edges) -> Iterator[Line]:
             f"{text.place}:1: this list is of version {version}, and up to {VERSION} is supported: "
             "install a newer antislop"
         )
-    for number, line in enumerate(text.text.split("\n"), start=1):
-        if line.strip() and not line.lstrip().startswith("#"):
-            yield attempt(number, read_ban, line, edges=edges)
+    for number, line in text.numbered_lines if version is not None else text.unmarked[0]:
+        if isinstance(line, BanError):
+            yield number, line
+        else:
+            yield attempt(number, read_ban, line, edges=edges, is_foreign=version is None)
 
 
 TEXT = ListFormat("text", lambda text: read_heading(text.text).version is not None, read_lines)
@@ -101,8 +104,11 @@ def write_ban(ban: Ban) -> str:
     return "\t".join([_quote(text), *([" ".join(flags)] if flags else [])])
 
 
-def read_ban(line: str, *, edges: Edges = "word") -> Ban:
-    r"""Return the ban of a line. edges: of a phrase that names none.
+def read_ban(line: str, *, edges: Edges = "word", is_foreign: bool = False) -> Ban:
+    r"""Return the ban of a line.
+
+    edges: of a phrase that names none.
+    is_foreign: `write_ban` did not write it, so that a phrase that looks like something else is refused.
 
     >>> read_ban("a * of emotion*\tgap=2 weight=0.5")
     Ban.wildcard('a * of emotion*', weight=0.5, gap=2)
@@ -117,7 +123,10 @@ def read_ban(line: str, *, edges: Edges = "word") -> Ban:
             "this in double quotes"
         )
     options = _read_flags(flags, line)
-    return make_ban(_unquote(text), kind=options.pop("kind", None), options=options, edges=edges)
+    phrase, kind = _unquote(text), options.pop("kind", None)
+    if is_foreign and kind is None and phrase == text:
+        refuse_signs(text)
+    return make_ban(phrase, kind=kind, options=options, edges=edges)
 
 
 def _names_kind(text: str) -> bool:

@@ -5,12 +5,14 @@ It is read from events, so that an alias adds nothing, and every phrase is a str
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import regex
 
 from antislop.errors import BanError
+from antislop.lists.marks import refuse_group, refuse_replacements
 from antislop.lists.reading import MAX_DEPTH, Line, ListFormat, ListText, attempt, is_kind, make_ban, make_phrase
 from antislop.matching.folding import Edges
 
@@ -19,8 +21,12 @@ _GROUP = regex.compile(r"""\s*[^\s"'#\[\]{}-][^:]*:\s*""")
 
 
 class _Group(NamedTuple):
+    """key: the name of which the value follows, in a mapping. is_left_out: by its name, it has no bans."""
+
     is_mapping: bool
+    name: str = ""
     key: str | None = None
+    is_left_out: bool = False
 
 
 def read_yaml(text: str, place: str, edges: Edges) -> Iterator[Line]:
@@ -41,6 +47,7 @@ def _read_events(events: Iterable[Any], place: str, edges: Edges) -> Iterator[Li
     import yaml
 
     groups: list[_Group] = []
+    entries: Counter[str] = Counter()
     anchors: set[str] = set()
     for event in events:
         line = event.start_mark.line + 1
@@ -56,16 +63,22 @@ def _read_events(events: Iterable[Any], place: str, edges: Edges) -> Iterator[Li
         elif group and group.is_mapping and group.key is None and isinstance(event, yaml.NodeEvent):
             if is_collection:
                 raise BanError(f"{place}:{line}: the name of a group is a list or a mapping: give it a word")
-            groups[-1] = _Group(True, getattr(event, "value", ""))
+            groups[-1] = group._replace(key=getattr(event, "value", ""))
         elif isinstance(event, yaml.NodeEvent):
             if group and group.is_mapping:
-                groups[-1] = _Group(True)
+                groups[-1] = group._replace(key=None)
             if is_collection:
-                groups.append(_Group(isinstance(event, yaml.MappingStartEvent)))
-            elif isinstance(event, yaml.ScalarEvent):
+                name = (group.key or group.name) if group else ""
+                fault = None if group and group.is_left_out else refuse_group(name)
+                yield from [(line, fault)] if fault else []
+                is_left_out = fault is not None or bool(group and group.is_left_out)
+                groups.append(_Group(isinstance(event, yaml.MappingStartEvent), name, is_left_out=is_left_out))
+            elif isinstance(event, yaml.ScalarEvent) and not (group and group.is_left_out):
+                entries[group.name if group else ""] += 1
                 yield from _read_scalar(line, event, group, edges)
         if len(groups) > MAX_DEPTH:
             raise BanError(f"{place}:{line}: groups are nested more than {MAX_DEPTH} deep: give a flat list")
+    refuse_replacements(len(entries), entries.total(), f"{place}:1")
 
 
 def _read_scalar(line: int, event: Any, group: _Group | None, edges: Edges) -> Iterator[Line]:

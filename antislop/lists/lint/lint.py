@@ -13,6 +13,7 @@ import regex
 from antislop.lists.ban_list import BanList
 from antislop.lists.frequencies import find_zipf
 from antislop.lists.lint.speller import Speller, VocabularySurfaces
+from antislop.lists.marks import NAME_KIND, find_sign
 from antislop.matching.automaton import Automaton
 from antislop.matching.bans import Ban
 from antislop.matching.folding import BOUNDARY, Folding, fold_phrase
@@ -39,10 +40,7 @@ LIGHT_WEIGHT = 0.1
 """From this weight on, a ban makes its matches rarer instead of forbidding them, and may hit common words."""
 
 _WORDS = regex.compile(r"(?<!\w)[^\W\d_]+(?:['’][^\W\d_]+)*(?!\w)")
-_TWO_ENTRIES = regex.compile(r"""["'“”]\s*,\s*["'“”]""")
-_KIND = regex.compile(
-    rf"(?i)(?:{'|'.join(KINDS)}|re|regexp?|pattern|glob|token)\s?:\s*\S|/.*[^\w\s].*/[a-z]*$|r(['\"]).*\1$|\(\?[a-z:=!<]"
-)
+_KIND = regex.compile(rf"(?i)(?:{'|'.join(KINDS)}|re|regexp?|pattern|glob|token)\s?:\s*\S")
 _LONGER = "write a longer phrase, or give it a weight such as 0.3"
 
 
@@ -81,7 +79,7 @@ def lint(
     [("'a testament to' contains 'testament', which forbids it already", 'leave it out')]
     """
     checks = [find_duplicates(bans), find_contained(bans), find_overlapping(bans)]
-    checks += [find_faults(bans), find_named_kinds(bans)]
+    checks += [find_faults(bans), find_signs(bans)]
     if frequencies is not None:
         checks += [find_common(bans, frequencies), find_joined(bans, frequencies)]
     if vocabulary is not None:
@@ -266,13 +264,14 @@ def find_faults(bans: Sequence[Ban]) -> Findings:
                 yield Finding(ban, index, kind, f"{describe(ban)} {clause}", fix)
 
 
-def find_named_kinds(bans: Sequence[Ban]) -> Findings:
-    """Yield the phrases that look like a pattern of another kind, in a notation that their format does not have."""
+def find_signs(bans: Sequence[Ban]) -> Findings:
+    """Yield the phrases that look like something else, or have marks around them, and would hardly occur so."""
     for index, ban in enumerate(bans):
         if ban.pattern.is_literal and _KIND.match(ban.text):
-            fault = f"{describe(ban)} looks like another kind of ban, and forbids these characters"
-            fix = "name the kind as the format does: after a tab in text, as kind in JSON and CSV, by a tag in YAML"
-            yield Finding(ban, index, "kind", fault, fix)
+            yield Finding(ban, index, "kind", f"{describe(ban)} looks like another kind of ban", NAME_KIND)
+        elif ban.pattern.kind in ("phrase", "wildcard") and (sign := find_sign(ban.text)):
+            fault, fix = sign
+            yield Finding(ban, index, "kind", f"{describe(ban)} {fault}", fix)
 
 
 def find_common(bans: Sequence[Ban], frequencies: Mapping[str, float]) -> Findings:
@@ -304,10 +303,7 @@ def find_joined(bans: Sequence[Ban], frequencies: Mapping[str, float]) -> Findin
     literals = [(index, ban) for index, ban in enumerate(bans) if ban.pattern.is_literal]
     entries = {ban.text.casefold() for _, ban in literals}
     for index, ban in literals:
-        if _TWO_ENTRIES.search(ban.text):
-            fault = f"{describe(ban)} contains a comma between quotes and looks like two entries"
-            yield Finding(ban, index, "joined", fault, "write one entry each")
-        elif halves := _split_joined(ban.text, entries, frequencies):
+        if halves := _split_joined(ban.text, entries, frequencies):
             fault = f"{describe(ban)} looks like two entries without a comma between them"
             yield Finding(ban, index, "joined", fault, f"write {halves[0]!r} and {halves[1]!r}")
 

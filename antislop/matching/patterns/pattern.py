@@ -10,10 +10,9 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import Field, fields, replace
-from difflib import get_close_matches
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, get_args
 
-from antislop.errors import BanError
+from antislop.errors import BanError, suggest
 from antislop.matching.folding import BOUNDARY, Folding, fold_phrase
 from antislop.matching.options import CommonOptions
 
@@ -179,11 +178,10 @@ class Pattern:
         names = [option.name for option in find_options(cls)]
         for name in options:
             if name not in names:
-                near = get_close_matches(name, [*names, *CommonOptions.__annotations__], n=1)
-                known = f"it has {', '.join(names)}" if names else "leave it out"
-                known = f"did you mean {near[0]}?" if near else known
-                advice = r"; write \* for the character" if has_wildcard(str(text)) else ""
-                raise BanError(f"the {cls.kind} {text!r} has no option {name}: {known}{advice}")
+                advice = f"it has {', '.join(names)}" if names else "leave it out"
+                advice = suggest(name, [*names, *CommonOptions.__annotations__], advice=advice)
+                star = r"; write \* for the character" if has_wildcard(str(text)) else ""
+                raise BanError(f"the {cls.kind} {text!r} has no option {name}: {advice}{star}")
 
 
 class Repetition(Pattern):

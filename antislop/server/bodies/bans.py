@@ -23,6 +23,7 @@ from antislop.lists.reading import (
     MAX_SENT_SECONDS,
 )
 from antislop.matching.bans import Ban
+from antislop.matching.patterns.pattern import has_word
 from antislop.matching.patterns.regex import Regex
 from antislop.matching.scopes import Scope
 from antislop.server.backend import Busy
@@ -157,6 +158,16 @@ def collect_bans(body: GenerationBody, own: BanList, *, scopes: Sequence[Scope] 
     except InputError as error:
         raise RequestError(400, first_line(error), param="bans") from error
     return _weigh(bans, body.ban_weights) if body.ban_weights else bans
+
+
+def warn_of_stars(body: GenerationBody) -> str:
+    """Return a sentence, in ASCII, about the first phrase that would be a wildcard in a list; "" if none would."""
+    phrases = (text for text in (*body.banned_strings, *body.banned_tokens) if isinstance(text, str))
+    starred = next((text for text in phrases if "*" in text and has_word(text)), None)
+    if starred is None:
+        return ""
+    advice = "for a wildcard, send a regex in banned_regex, or write the phrase into a list of the server"
+    return f"the * in {starred[:60]!a} is the character * and no wildcard: {advice}"
 
 
 def _check_limits(body: GenerationBody) -> None:

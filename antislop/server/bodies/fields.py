@@ -53,7 +53,9 @@ def _read_ids(value: Any) -> Any:
 
 
 def _read_stop(value: Any) -> Any:
-    return ([value] if value else []) if isinstance(value, str) else value
+    """Return a list without empty texts, which some clients send for none."""
+    values = [value] if isinstance(value, str) else value
+    return [each for each in values if each != ""] if isinstance(values, list) else values
 
 
 def _read_count(value: Any) -> Any:
@@ -214,6 +216,11 @@ class GenerationBody(_StrictModel):
         raise NotImplementedError
 
     @property
+    def has_calls(self) -> bool:
+        """Whether the model may have been told of tools; what looks like a call is content otherwise."""
+        return True
+
+    @property
     def sampling(self) -> Sampling:
         """How tokens are drawn. Raises `RequestError`."""
         if 0 < self.temperature < MIN_TEMPERATURE:
@@ -288,6 +295,10 @@ class ChatBody(GenerationBody):
     def alternatives(self) -> int | None:
         return (self.top_logprobs or 0) if self.logprobs else None
 
+    @property
+    def has_calls(self) -> bool:
+        return bool(self.tools) and self.tool_choice != "none"
+
 
 class EncodeBody(_StrictModel):
     """A body of /v1/token/encode.
@@ -324,7 +335,7 @@ async def read_object(request: Request, *, may_be_empty: bool = False) -> dict[s
     """Return the object of a request's body, without the keys that are null. Raises `RequestError`."""
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     data = await _read_bytes(request)
-    if not data and may_be_empty:
+    if not data and may_be_empty and "origin" not in request.headers:
         return {}
     if content_type != "application/json":  # which a page of another site can't send without asking first
         raise RequestError(415, f"the content type is {content_type!r}; send JSON with Content-Type: application/json")
@@ -357,8 +368,6 @@ def read_body(kind: type[Generation], fields: dict[str, Any]) -> tuple[Generatio
     body = check(kind, kept)
     if body.best_of not in (None, body.n):
         raise RequestError(400, f"best_of is {body.best_of}, but is not supported: leave it out", param="best_of")
-    if "" in body.stop:
-        raise RequestError(400, "stop contains an empty text: leave it out", param="stop")
     ignored += [name for name in ORDERS if name in fields and not keeps_order(name, fields[name], body.sampling)]
     return body, ignored
 

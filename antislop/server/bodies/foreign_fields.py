@@ -6,10 +6,10 @@ SillyTavern sends some 60 fields to any server, most of them switched off.
 from __future__ import annotations
 
 from collections.abc import Collection
-from difflib import get_close_matches
 from typing import Any
 
 from antislop.decoding.sampling import PARTS, TRUNCATING, Sampling
+from antislop.errors import suggest
 from antislop.server.request_errors import RequestError, shorten
 
 ALIASES = {
@@ -203,8 +203,7 @@ def translate_fields(body: dict[str, Any], names: Collection[str]) -> tuple[dict
         elif name in IGNORED:
             ignored += [] if _is_among(value, IGNORED[name]) else [name]
         elif meant not in neutral:
-            near = get_close_matches(name[:60], [*names, *ALIASES], n=1, cutoff=0.8)
-            advice = f"did you mean {ALIASES.get(near[0], near[0])}?" if near else ADVICE.get(name, "leave it out")
+            advice = suggest(name, names, advice=ADVICE.get(name, "leave it out"), aliases=ALIASES)
             raise RequestError(400, f"the field {name[:60]!r} is unknown: {advice}", param=name[:60])
         elif not _is_among(value, neutral[meant]):
             raise RequestError(

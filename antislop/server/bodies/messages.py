@@ -62,7 +62,7 @@ class Chat:
 def read_chat(body: ChatBody) -> Chat:
     """Return what a body asks for. Raises `RequestError`."""
     messages = read_messages(body.messages)
-    tools = [] if body.tool_choice == "none" else [tool.model_dump(exclude_unset=True) for tool in body.tools]
+    tools = [tool.model_dump(exclude_unset=True) for tool in body.tools] if body.has_calls else []
     if (size := len(json.dumps(tools))) > MAX_SCHEMA:
         message = f"the tools have {size:,} characters of JSON; at most {MAX_SCHEMA:,} are allowed"
         raise RequestError(400, message, param="tools")

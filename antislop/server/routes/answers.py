@@ -18,6 +18,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from antislop.server.backend import GenerationRequest
+from antislop.server.bodies.bans import warn_of_stars
 from antislop.server.bodies.fields import Generation, read_body, read_object
 from antislop.server.chunk_maker import AnswerChunk, FinishReason, SettledToken
 from antislop.server.request_errors import RequestError, shorten, translate, translate_errors
@@ -27,6 +28,8 @@ from antislop.trace.report import Report
 
 IGNORED_HEADER = "X-Antislop-Ignored-Fields"
 """Names the fields of the body that have no effect."""
+WARNING_HEADER = "X-Antislop-Warning"
+"""Says in a sentence what a ban of the body may mean other than its client thinks."""
 LOWEST_LOGPROB = -9999.0
 """Stands for minus infinity, which JSON does not have."""
 
@@ -185,7 +188,8 @@ class AnswerResponder(Generic[Generation]):
         service, has_trace = service_of(request), wants_trace(request)
         body, ignored = read_body(kind, await read_object(request))
         has_logprobs = body.alternatives is not None
-        writer = AnswerWriter(answer_format, service.backend.name, service.vocabulary.surface, has_logprobs, has_trace)
+        model = service.name_model(service.choose_list(body))
+        writer = AnswerWriter(answer_format, model, service.vocabulary.surface, has_logprobs, has_trace)
         return cls(request, service, body, writer, ignored)
 
     async def respond(
@@ -208,6 +212,7 @@ class AnswerResponder(Generic[Generation]):
         requests = [replace(request, **changes or {}) for request in requests]
         ignored = {*self.ignored, *unused, *([] if service.keeps_order(self.body.sampling) else ["sampler_order"])}
         headers = {IGNORED_HEADER: ", ".join(sorted(ignored))} if ignored else {}
+        headers |= {WARNING_HEADER: warning} if (warning := warn_of_stars(self.body)) else {}
         try:
             running = await stay_connected(
                 self.request,

@@ -7,6 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 
 from antislop import __version__
+from antislop.hf.pretrained import ModelSpec
 from antislop.server.bodies.fields import CountBody, EncodeBody, check, read_object
 from antislop.server.routes.answers import service_of
 
@@ -38,11 +39,12 @@ async def describe_named(request: Request, name: str) -> dict[str, Any]:
 
 @router.get("/v1/model")
 async def describe_model(request: Request) -> dict[str, Any]:
-    """Describe the model as TabbyAPI does, and the lengths of the server's lists."""
+    """Describe the model as TabbyAPI does, the lengths of the server's lists, and whether it is the bundled model."""
     service = service_of(request)
     parameters = {"max_seq_len": service.backend.context_length, "prompt_template_content": service.chat_template}
     counts = {name: len(compiled.bans) for name, compiled in service.lists.items()}
-    own = {"bans": counts.pop(""), "lists": counts}
+    is_toy = service.backend.tokenizer.name_or_path == str(ModelSpec().source)
+    own = {"bans": counts.pop(""), "lists": counts, "toy": is_toy}
     return {**_describe(request), "parameters": parameters, "antislop": own}
 
 
