@@ -117,26 +117,21 @@ class Judge:
         return self._row.max_new_tokens if choice is None else choice.depth
 
     def _is_held(self, token: int, violation: Violation, *, is_drawn: bool = True) -> bool:
-        """Return whether a ban holds where it begins: always, or by the coin of its weight for that place.
-
-        is_drawn: otherwise only what stays so whenever the token is drawn counts.
-        """
+        """Return whether a ban holds where it begins: always, or by the coin of its weight for that place."""
         row, policy, weight = self._row, self._policy, violation.ban.weight
         if weight == 0:
             return True
-        if policy.method == "exact" and policy.do_sample:
-            return row.toss(violation.start, violation.ban) >= weight
-        if not is_drawn:
-            return False
         if policy.method == "token":
             start, first = row.node.step_from(violation.start, token)
             return not start.has_weighed(violation.ban, token=first)
-        if policy.do_sample:  # each whole text is a trial, with coins of its own
-            return draw_uniform(row.spec.generator) >= weight
-        return not self._is_likeliest(token, violation)
+        if not policy.do_sample:
+            return not self._is_likeliest(token, violation)
+        if policy.method == "text":  # each whole text that is drawn is a trial, with coins of its own
+            return is_drawn and draw_uniform(row.spec.generator) >= weight
+        return row.toss(violation.start, violation.ban) >= weight
 
     def _is_likeliest(self, token: int, violation: Violation) -> bool:
-        """Return whether a greedy text keeps an occurrence, which its weight leaves likelier than other first tokens."""
+        """Return whether a greedy text keeps an occurrence: if its weight leaves it likelier than other beginnings."""
         node, mass = self._row.node, violation.ban.weight
         if not node.knows_since(violation.start, token):
             return False
@@ -163,7 +158,7 @@ class Judge:
         elif not self._policy.do_sample and violation.ban.pattern.is_repetition:
             # From the last token, the text would change one word of each copy, and repeat the rest.
             start.exclude(first, start=start.depth)
-        elif self._policy.method != "text" or violation.ban.weight == 0:
+        elif violation.ban.weight == 0 or self._policy.method == "exact" or not self._policy.do_sample:
             self._subtract_known(token, held, latest_start)
             if self._source.draws_others(node):
                 self._subtract_others(node, violation.ban, latest_start)

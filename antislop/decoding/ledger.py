@@ -214,10 +214,7 @@ class Node:
         return self.table
 
     def _open_entry(self, token: int) -> Subtracted:
-        entry = self._subtracted.get(token)
-        if entry is None:
-            entry = self._subtracted[token] = Subtracted()
-        return entry
+        return self._subtracted.setdefault(token, Subtracted())
 
     def _mass_entering(self, token: int) -> float:
         entering = self._subtracted[token].entering

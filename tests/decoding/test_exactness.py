@@ -228,3 +228,16 @@ def test_a_weight_is_the_share_of_its_probability_that_a_phrase_keeps(
     share = model.probs(PROMPT, ())[1].item()
     drawn = draw(model, LETTERS, [anywhere("b", weight)], times=sample_size(4000))
     assert binomtest(drawn[(1,)], drawn.total(), weight * share).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("method", ["exact", "text"])
+@pytest.mark.parametrize(("weight", "kept"), [(0.3, False), (0.5, True)])
+def test_a_greedy_text_keeps_an_occurrence_that_its_weight_leaves_likelier_than_other_first_tokens(
+    method: str, weight: float, kept: bool
+) -> None:
+    """The probability of "bc" is 0.54, and that of the likeliest other first token 0.25."""
+    model = Markov(4, sharpness=0.0, length=2)
+    model.table[0, 0] = torch.log(torch.tensor([0.25, 0.6, 0.15, 0.0]))
+    model.table[0, 1] = torch.log(torch.tensor([0.1, 0.0, 0.9, 0.0]))
+    drawn = draw(model, LETTERS, [anywhere("bc", weight)], times=1, method=method, do_sample=False)
+    assert (drawn == {(1, 2): 1}) == kept
