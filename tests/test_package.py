@@ -28,6 +28,7 @@ from antislop.errors import DISTRIBUTION
 from antislop.lists import reading
 from antislop.lists.bundled import FOLDER
 from antislop.matching.patterns import incremental_regex, pattern
+from antislop.metrics import folders
 from antislop.records import files as records, sources
 from antislop.trace.events import Admitted, Conceded
 from tests.support.processes import start_command
@@ -170,6 +171,7 @@ def test_the_bounds_that_the_security_page_names_are_those_of_the_code() -> None
         reading.MAX_REGEXES,
         incremental_regex.MAX_SIZE,
         pattern.MAX_SPAN,
+        folders.MAX_IGNORE,
     ):
         assert f"{number:,} " in page
     for number in (reading.MAX_CHARACTERS, reading.MAX_WRITTEN_OUT, records.MAX_LINE):
