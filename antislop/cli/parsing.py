@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Collection, Iterator, Sequence
 from difflib import get_close_matches
@@ -52,6 +53,8 @@ class AliasedCommand(TyperCommand):
             name = name if name in options else ALIASES.get(name, name)
             if arg == "--":
                 arguments += left
+            elif arg.startswith("-") and arg != "-" and os.path.lexists(arg):  # as if a shell's * or a hook named it
+                raise InputError(f"{arg}: is a file, and looks like an option: write ./{arg}, or put -- before files")
             elif name in named:
                 arguments += [value] if equals else islice(left, 1)
             elif name in options:

@@ -119,6 +119,16 @@ def test_a_mistake_is_quoted_or_leads_to_the_help(args: str, sentence: str) -> N
     assert invoke(*args.split()).stderr == f"antislop: {sentence}\n"
 
 
+@pytest.mark.parametrize("name", ["--config=c.yaml", "--no-bans", "-q", "-gx", "--new.md"])
+def test_a_file_whose_name_looks_like_an_option_is_not_read_as_one(name: str) -> None:
+    for file in ("a.md", "c.yaml", name):
+        Path(file).write_text("no-bans: true  # a testament to\n", encoding="utf-8")
+    said = f"antislop: {name}: is a file, and looks like an option: write ./{name}, or put -- before files\n"
+    result = invoke("scan", "--count", "a.md", name)
+    assert (result.exit_code, result.stdout, result.stderr) == (2, "", said)
+    assert invoke("scan", "--count", "--", "a.md", name).stdout == f"a.md:1\n{name}:1\n"
+
+
 # -- files of settings ------------------------------------------------------------------------------------------------
 
 
