@@ -24,6 +24,7 @@ from packaging.utils import canonicalize_name
 
 import antislop
 from antislop import files
+from antislop.cli import parsing
 from antislop.errors import DISTRIBUTION
 from antislop.lists import reading
 from antislop.lists.bundled import FOLDER
@@ -172,6 +173,7 @@ def test_the_bounds_that_the_security_page_names_are_those_of_the_code() -> None
         incremental_regex.MAX_SIZE,
         pattern.MAX_SPAN,
         folders.MAX_IGNORE,
+        parsing.MAX_SETTINGS,
     ):
         assert f"{number:,} " in page
     for number in (reading.MAX_CHARACTERS, reading.MAX_WRITTEN_OUT, records.MAX_LINE):
