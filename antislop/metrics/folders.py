@@ -18,7 +18,6 @@ from antislop.metrics.globs import Glob, read_glob
 MAX_IGNORE = 1 << 18
 """Characters of one .gitignore file."""
 
-
 _Ignore = tuple[Path, list[Glob]]  # a folder, and the globs for what is in it
 
 
@@ -33,7 +32,7 @@ def list_files(folder: str | os.PathLike[str]) -> list[Path]:
     ignores: Sequence[_Ignore] | None = None
     for place in (*reversed(top.parents), top):
         if ignores and _is_ignored(place, ignores, is_folder=True):
-            ignores = []
+            ignores = []  # the folder is asked for
         ignores = _enter(place, ignores)
     waiting = [(top, ignores)]
     while waiting:
@@ -69,7 +68,8 @@ def _enter(folder: Path, ignores: Sequence[_Ignore] | None) -> Sequence[_Ignore]
 
 def _read_ignore(path: Path, folder: Path) -> list[_Ignore]:
     """Return the globs of a file; none if it can't be read, or if a link or a pipe is in its place."""
-    if os.path.islink(path) or not (os.path.isfile(path) and os.access(path, os.R_OK)):  # noqa: PTH113, PTH114 - a Path raises for long names
+    is_link, is_file = os.path.islink(path), os.path.isfile(path)  # noqa: PTH113, PTH114 - Path raises for long names
+    if is_link or not is_file or not os.access(path, os.R_OK):
         return []
     with open_text(path, errors="surrogateescape") as file:
         text = file.read(MAX_IGNORE + 1)

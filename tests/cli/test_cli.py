@@ -415,7 +415,7 @@ STREAMS = [
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
-@pytest.mark.parametrize(("command", "status", "out", "err"), first_quick(STREAMS, 5), ids=str)
+@pytest.mark.parametrize(("command", "status", "out", "err"), first_quick(STREAMS, 5))
 def test_a_full_disk_or_a_closed_stream_is_reported_and_changes_no_status(
     command: str, status: int, out: str, err: str, tmp_path: Path
 ) -> None:
