@@ -13,7 +13,7 @@ from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
-from ahocorasick_rs import BytesAhoCorasick
+from ahocorasick_rs import BytesAhoCorasick, Implementation
 from numpy.typing import NDArray
 
 from antislop.matching.folding import BOUNDARY, CLINGING, SENTENCE_ENDS, fold
@@ -27,6 +27,8 @@ _IOTA = "ι"  # the only symbol that both a letter and a combining mark, U+0345,
 _UNKNOWN = 255
 MAX_WAITING = 1 << 14
 """Characters without a stop after which the exact search takes over."""
+LONG_LITERAL = 256
+"""Bytes of a literal from which on the automaton is built in linear time: few phrases are as long."""
 
 
 class Reduced(NamedTuple):
@@ -142,8 +144,10 @@ class Prefilter(TextSearch[PrefilterState]):
         self._exact = search(patterns)
         literals = list(map(find_literal, patterns))
         self._finds_all = bool(literals) and all(literals)
-        self._automaton = BytesAhoCorasick(literals if self._finds_all else [])
         self._longest = max(map(len, literals), default=0)
+        # The default searches up to ten times as fast, but is built in quadratic time if a literal repeats itself.
+        implementation = Implementation.ContiguousNFA if self._longest > LONG_LITERAL else None
+        self._automaton = BytesAhoCorasick(literals if self._finds_all else [], implementation=implementation)
         self._waiting = MAX_WAITING + 4 * self._longest
         self._is_phrases = all(pattern.is_literal for pattern in patterns)
         symbols = [_find_plain_symbols(pattern, literal) for pattern, literal in zip(patterns, literals, strict=True)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 import unicodedata
 from collections.abc import Callable
 from dataclasses import replace
@@ -127,3 +128,10 @@ def test_texts_without_stops_are_searched_in_bounded_memory() -> None:
         assert [match.ban.text for step in steps for match in step.matches] == ["a cat", "a dog"]
         settled = [step.settled for step in steps]
         assert max(after - before for before, after in pairwise(settled)) < 2 * prefilter.MAX_WAITING
+
+
+def test_a_long_phrase_that_repeats_itself_is_searched_for_at_once() -> None:
+    phrase = "ab " * 8000
+    began = time.thread_time()
+    assert len(BanList([phrase]).find(f"so {phrase}.")) == 1
+    assert time.thread_time() - began < 2
