@@ -208,7 +208,8 @@ def fold(
                 if kind == last == _SPACE:
                     continue
                 edges, last = _STEPS[last, kind]
-                emit(edges, index)
+                if edges:
+                    emit(edges, index)
             symbols.append(characters)  # one symbol
             origins.append(index)
     if final:

@@ -184,7 +184,7 @@ class _Tracker:
                     since = 0
         opened = self._find_start(symbols.marks, end - length, end - since, self._min_period)
         heads = symbols.marks[begun - HEAD + 1 if begun > HEAD else 0 : end - HEAD + 1]
-        if near.candidates or loops or "S" in heads:
+        if near.candidates or loops or "S" in heads or "S" in symbols.marks[begun:]:
             near, others, held = self._near_copies.read(near, symbols.text, symbols.marks, begun, total - end, loops)
             loops, opened = loops + others, min(opened, held)
         return Track(length, distance, since, near), loops, opened

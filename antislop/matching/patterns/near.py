@@ -1,7 +1,8 @@
 """Find passages that are written several times in a row with a few words changed.
 
-A sentence that begins like an earlier one may be the second copy of what lies between them. Only such candidates are
-followed, word by word, and most of them end at the second word that differs.
+A sentence that begins like an earlier one may be the second copy of what lies between them. Two sentences in a row that
+begin with one word and differ soon after may be copies, too, once both are complete. Only such candidates are followed,
+word by word, and most of them end at the second word that differs.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ _AROUND = " \"'()[]*_"  # between two sentences
 class Candidate(NamedTuple):
     """A passage that may be repeated; places are counted from the beginning of the text.
 
-    first, second: where its first and second copy begin.
+    first: where its first copy begins.
+    second: where an occurrence begins: with the second copy, or the third one of sentences that differ early.
     period: words of the passage.
     words, changed: words of the later copies, and how many of the latest copy's differ from the copy before.
     place, before: where the next word, and the one it is compared with, are looked for.
@@ -67,6 +69,9 @@ class NearTracker:
         """
         heads = _SENTENCE.finditer(marks, max(0, begun - HEAD + 1), max(0, len(marks) - HEAD + 1))
         begins = {m.start() + HEAD: new for m in heads if (new := list(self._begin(text, marks, m.start(), offset)))}
+        for match in _SENTENCE.finditer(marks, begun):
+            if third := self._begin_third(text, marks, match.start(), offset):
+                begins[match.end()] = [*begins.get(match.end(), ()), third]
         if not (begins or track.candidates or loops):
             return track, [], len(text)
         floor, candidates, found, ends = track.floor, list(track.candidates), [], [end for _, end in loops]
@@ -82,8 +87,7 @@ class NearTracker:
             elif candidates and last == " ":
                 followed = (self._follow(c, text, stop, offset) for c in candidates)
                 candidates = [c for c in followed if c]
-            if stop in begins and stop - HEAD + offset >= floor:
-                candidates += begins[stop]
+            candidates += [c for c in begins.get(stop, ()) if c.second >= floor]
         if ends:
             floor, candidates = ends[-1] + offset, []
         opened = min((candidate.second - offset for candidate in candidates), default=len(text))
@@ -100,6 +104,24 @@ class NearTracker:
                 if period * self._tolerance >= 100:  # a shorter one has no word that may differ
                     place, before = second + offset, first + offset
                     yield Candidate(before, place, period, 0, 0, place, before)
+
+    def _begin_third(self, text: str, marks: str, third: int, offset: int) -> Candidate | None:
+        """Return the passage of which a third copy may begin: one of two sentences that differ in their beginnings."""
+        second = marks.rfind("S", 0, third)
+        first = marks.rfind("S", 0, max(0, second))
+        if first < 0 or not self._shortest <= second - first <= self._longest:
+            return None
+        word = text[second : text.find(" ", second) + 1]
+        if not text.startswith(word, first) or text[first : first + HEAD] == text[second : second + HEAD]:
+            return None
+        if text[max(0, second - HEAD) : second].rstrip(_AROUND)[-1:] not in SENTENCE_ENDS:
+            return None
+        period = len(_WORD.findall(text, first, second))
+        if period * self._tolerance < 100 or MARKUP.search(text, first, second):
+            return None
+        copy = Candidate(first + offset, third + offset, period, 0, 0, second + offset, first + offset)
+        after = self._follow(copy, text, third, offset)
+        return after if after and after.words == period else None
 
     def _follow(self, candidate: Candidate, text: str, stop: int, offset: int) -> Candidate | None:
         """Return a candidate after the words before `stop`, None if they differ from the copy before by too much."""
