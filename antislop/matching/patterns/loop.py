@@ -182,9 +182,10 @@ class _Tracker:
                 if start is not None:
                     loops.append((start, end))
                     since = 0
-        opened = self._find_start(symbols.marks, end - length, end - since, self._min_period)
+        # Where nothing is that far back, no occurrence can begin in the suffix.
+        opened = self._find_start(symbols.marks, end - length, end - since, self._min_period) if distance else end
         heads = symbols.marks[begun - HEAD + 1 if begun > HEAD else 0 : end - HEAD + 1]
-        if near.candidates or loops or "S" in heads or "S" in symbols.marks[begun:]:
+        if near.candidates or loops or "S" in heads or (near.is_alike and "S" in symbols.marks[begun:]):
             near, others, held = self._near_copies.read(near, symbols.text, symbols.marks, begun, total - end, loops)
             loops, opened = loops + others, min(opened, held)
         return Track(length, distance, since, near), loops, opened

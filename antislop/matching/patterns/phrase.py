@@ -94,7 +94,7 @@ def _find_regular_origins(symbols: str) -> list[int]:
 
 class _PhraseTrack:
     def __init__(self, phrases: Sequence[Phrase], ids: Sequence[int], folding: Folding, edges: Edges) -> None:
-        self._read = folding, edges
+        self._folding, self._edges = folding, edges
         symbols = [phrases[i].find_symbols(folding) for i in ids]
         self.automaton = Automaton(symbols, placeless=EDGES)
         self.ids = ids
@@ -102,7 +102,7 @@ class _PhraseTrack:
     def read(self, before: PhraseState, piece: str, final: bool) -> tuple[PhraseState, tuple[PatternMatch, ...]]:
         context, node, gaps = before
         fold_piece = _fold_again if len(piece) < SHORT_PIECE else _fold_piece
-        folded = symbols, context, origins = fold_piece(piece, context, *self._read, final)
+        folded = symbols, context, origins = fold_piece(piece, context, self._folding, self._edges, final)
         for symbol in symbols:
             node = node[symbol]
             if node.matches:
