@@ -22,7 +22,7 @@ Folding = Literal["caseless", "cased", "written"]
 """Without the case of letters, with it, or as it is written: with every kind of dash, quote and white space, too."""
 
 BOUNDARY = "\0"  # at both ends of a word, which is a run of letters and digits
-BORDER = "\2"  # around an emoji, after a Hangul syllable, and where a word may begin after one that is written onto it
+BORDER = "\2"  # around an emoji, after a Hangul syllable, and where a word may begin after what is written onto it
 EDGES = BOUNDARY + BORDER
 NO_EDGES = str.maketrans("", "", EDGES)
 SENTENCE_ENDS = frozenset(".!?。！？｡؟۔।॥།။។։።")
@@ -46,43 +46,48 @@ _EXTENDING = regex.compile(r"[\p{M}\p{GCB=Extend}\p{GCB=SpacingMark}]")
 _JOINS, _KEYCAP = "\u200d", "\u20e3"
 _ASCII_EDGE = re.compile(r"(?<![0-9A-Za-z])(?=[0-9A-Za-z])|(?<=[0-9A-Za-z])(?![0-9A-Za-z])")
 _WHITE = re.compile(r"\s+")
-_OPEN = regex.compile(rf"\A{BOUNDARY}(?={BORDER}(?:\w\p{{M}}*{BORDER}?){{4}})|(?<=\w{BORDER}\w+{BORDER}){BOUNDARY}\Z")
 
-# The kinds of symbols, in the order of the groups below, which mostly are the state after a symbol of the kind, too.
-_OTHER, _FLAG, _SIGN, _LEAD, _TAIL, _PREFIX, _LAM, _ALEF, _LETTER, _WORD, _SINGLE, _SPACE = range(12)
-_ATTACHED, _MARK, _JOINER, _JOINED, _PAIR = range(12, 17)  # _SINGLE: a character that is a word; the last two are states only
+# The kinds of symbols; the first ones in the order of the groups below. A kind is the state after it, too, mostly.
+_OTHER, _FLAG, _EMOJI, _LEAD, _TAIL, _PREFIX, _LETTER, _WORD, _SINGLE, _SPACE = range(10)
+_ATTACHED, _MARK, _JOINER = range(10, 13)
+_JOINED, _PAIR = range(13, 15)  # states only: after an emoji and a joiner, and where an emoji or a flag has ended
 _KINDS = regex.compile(
     r"(\p{RI})|((?!\w)\p{ExtPict})"
-    r"|(\p{GCB=L})|([\p{GCB=V}\p{GCB=T}])"  # decomposed Hangul
-    # Prepositions and conjunctions of one letter that Arabic and Hebrew write onto the next word, and articles.
-    r"|([\u0648\u0641\u0628\u0643\u05de\u05e9\u05d4\u05d5\u05db\u05dc\u05d1])|(\u0644)|(\u0627)|([\p{Arab}\p{Hebr}])"
+    r"|(\p{GCB=L})|([\p{GCB=V}\p{GCB=T}])"  # the parts of a Hangul syllable
+    # Letters that Arabic and Hebrew write onto the next word: articles, prepositions, conjunctions.
+    r"|([\u0648\u0641\u0628\u0643\u0644\u0627\u05de\u05e9\u05d4\u05d5\u05db\u05dc\u05d1])|([\p{Arab}\p{Hebr}])"
 )
+# An Arabic or Hebrew word of four or more letters may follow such letters, and particles one of two or more Hangul
+# syllables: what is written onto shorter words mostly makes others.
+_OPEN = regex.compile(rf"\A{BOUNDARY}(?={BORDER}(?:\w\p{{M}}*{BORDER}?){{4}})|(?<=\w{BORDER}\w+{BORDER}){BOUNDARY}\Z")
 
 
 def _list_steps() -> dict[tuple[int, int], tuple[str, int]]:
     """Return the edges between two symbols, and the state after the second, by the state after the first and a kind."""
-    begins = dict.fromkeys((_FLAG, _SIGN), BORDER) | dict.fromkeys((_LEAD, _TAIL, _WORD, _SINGLE), BOUNDARY)
-    begins |= dict.fromkeys((_PREFIX, _LAM, _ALEF, _LETTER), BOUNDARY + BORDER)
-    ends = dict.fromkeys((_FLAG, _PAIR, _SIGN, _JOINED), BORDER) | dict.fromkeys((_LEAD, _TAIL), BORDER + BOUNDARY)
-    ends |= dict.fromkeys((_PREFIX, _ALEF, _LETTER, _WORD, _SINGLE), BOUNDARY)
-    after = {_LAM: _PREFIX}
-    steps = {
-        (state, kind): (ends.get(state, "") + begins.get(kind, ""), after.get(kind, kind))
+    begins = dict.fromkeys((_FLAG, _EMOJI), BORDER) | dict.fromkeys((_LEAD, _TAIL, _WORD, _SINGLE), BOUNDARY)
+    begins |= dict.fromkeys((_PREFIX, _LETTER), BOUNDARY + BORDER)
+    ends = dict.fromkeys((_FLAG, _PAIR, _EMOJI, _JOINED), BORDER) | dict.fromkeys((_LEAD, _TAIL), BORDER + BOUNDARY)
+    ends |= dict.fromkeys((_PREFIX, _LETTER, _WORD, _SINGLE), BOUNDARY)
+    apart = {
+        (state, kind): (ends.get(state, "") + begins.get(kind, ""), kind)
         for state in range(_PAIR + 1)
         for kind in range(_SPACE + 1)
     }
-    # Arabic and Hebrew: what may be written onto a word is the run of prefixes with which the whole begins.
-    for kind in (_PREFIX, _LAM, _ALEF, _LETTER, _WORD):
-        steps[_PREFIX, kind] = (BORDER if kind != _WORD else "", after.get(kind, kind))
-        steps[_ALEF, kind] = ("", _PREFIX if kind == _LAM else _WORD if kind == _WORD else _LETTER)
-        steps[_LETTER, kind] = steps[_WORD, kind] = ("", _WORD if kind == _WORD else _LETTER)
-    return steps | {
+    return apart | {
+        (_FLAG, _FLAG): ("", _PAIR),
+        (_JOINED, _EMOJI): ("", _EMOJI),
         (_LEAD, _LEAD): ("", _LEAD),
         (_LEAD, _TAIL): ("", _TAIL),
         (_TAIL, _TAIL): ("", _TAIL),
         (_TAIL, _LEAD): (BORDER, _LEAD),
-        (_JOINED, _SIGN): ("", _SIGN),
-        (_FLAG, _FLAG): ("", _PAIR),
+        (_PREFIX, _PREFIX): (BORDER, _PREFIX),
+        (_PREFIX, _LETTER): (BORDER, _LETTER),
+        (_PREFIX, _WORD): ("", _WORD),
+        (_LETTER, _PREFIX): ("", _LETTER),
+        (_LETTER, _LETTER): ("", _LETTER),
+        (_LETTER, _WORD): ("", _WORD),
+        (_WORD, _PREFIX): ("", _LETTER),
+        (_WORD, _LETTER): ("", _LETTER),
     }
 
 
@@ -147,9 +152,13 @@ class _FoldingTable(dict[str, tuple[_Piece, ...]]):
 
     def _find_kind(self, symbol: str) -> int:
         match = _KINDS.match(symbol)
-        kind = match.lastindex if match and match.lastindex <= self._known else _OTHER
-        if kind in (_FLAG, _SIGN) or self.folding == "written" or not symbol.isalnum():
-            return kind if kind in (_FLAG, _SIGN) else _OTHER
+        kind = (match.lastindex or _OTHER) if match else _OTHER
+        if kind > self._known:
+            kind = _OTHER
+        if kind in (_FLAG, _EMOJI):
+            return kind
+        if self.folding == "written" or not symbol.isalnum():
+            return _OTHER
         return _SINGLE if _UNSPACED.match(symbol) else kind or _WORD
 
 
@@ -170,7 +179,7 @@ def fold(
 ) -> Folded:
     """Fold one piece of a text; `final` also emits the marks that wait for another character.
 
-    borders: emit those that phrases with such edges need.
+    borders: emit those that phrases with such edges need; none for what is compared word by word.
 
     >>> fold("A  Testament", final=True).symbols.replace(BOUNDARY, "|")
     '|a| |testament|'
@@ -196,7 +205,7 @@ def fold(
             if kind >= _MARK:
                 if kind == _MARK:
                     marks.append((order, characters, index))
-                last = _JOINED if kind == _JOINER and last == _SIGN else _EXTENDED.get(last, last)
+                last = _JOINED if kind == _JOINER and last == _EMOJI else _EXTENDED.get(last, last)
                 continue
             if marks:
                 settle_marks()
@@ -256,18 +265,14 @@ def extends(symbol: str) -> bool:
     return _EXTENDING.match(symbol) is not None
 
 
-def depends_on_more(symbol: str) -> bool:
-    """Return whether the borders after a symbol depend on more than the symbol: on the run that it is in."""
+def is_in_run(symbol: str) -> bool:
+    """Return whether the borders after a symbol depend on the symbols before it, too: in a run of flags or letters."""
     match = _KINDS.match(symbol)
-    return match is not None and match.lastindex in (_FLAG, _PREFIX, _LAM, _ALEF, _LETTER)
+    return match is not None and match.lastindex in (_FLAG, _PREFIX, _LETTER)
 
 
 def fold_phrase(phrase: str, *, folding: Folding = "caseless", edges: Edges = "word", borders: bool = False) -> str:
-    """Return a phrase's symbols as they occur in a folded text, in one with the borders for such edges if `borders`.
-
-    There, a word of two or more Hangul syllables may be followed by particles, and an Arabic or Hebrew one of four or
-    more letters by those before it: what is written on to shorter ones mostly makes another word.
-    """
+    """Return a phrase's symbols as they occur in a folded text; with `borders`, in one that has those for its edges."""
     if phrase.isascii() and folding != "written":
         cased = (phrase.lower() if folding == "caseless" else phrase).translate(_ALIKE)
         symbols = _ASCII_EDGE.sub(BOUNDARY, _WHITE.sub(" ", cased))

@@ -6,7 +6,6 @@ search reads the passages around them, from stop to stop: no match crosses a sto
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from threading import Lock
@@ -16,13 +15,13 @@ import numpy as np
 from ahocorasick_rs import BytesAhoCorasick
 from numpy.typing import NDArray
 
-from antislop.matching.folding import BOUNDARY, NO_EDGES, SENTENCE_ENDS, depends_on_more, extends, fold
+from antislop.matching.folding import BOUNDARY, NO_EDGES, SENTENCE_ENDS, extends, fold, is_in_run
 from antislop.matching.patterns.pattern import FILLER, Pattern, PatternMatch, PieceResult, TextSearch
 from antislop.matching.patterns.phrase import SHORT_PIECE
 
 _SPACE, _END = b" ."
 _RUN = 0xC0
-"""The least byte of the symbols whose borders depend on more than the symbol before."""
+"""The least byte of the symbols after which borders depend on the symbols before them, too."""
 _ASCII_ENDS = str.maketrans(dict.fromkeys("!?", "."))
 _IS_WORD = np.array([code < 128 and chr(code).isalnum() for code in range(256)])
 _IOTA = "ι"  # the only symbol that both a letter and a combining mark, U+0345, fold to
@@ -51,8 +50,8 @@ class _Reduction:
     """From characters to bytes; a character is added when it first occurs.
 
     A byte stands for a folded symbol: ASCII as it is, any end of a sentence as a full stop, any other symbol as one of
-    64 bytes, or of 64 others if its borders depend on more than the symbol before it. Edges of words and combining marks, which may move, are left out. So what occurs in a folded text occurs
-    in the reduced text.
+    64 bytes, or of 64 others from `_RUN` on. Edges of words and combining marks, which may move, are left out. So what
+    occurs in a folded text occurs in the reduced text.
     """
 
     def __init__(self) -> None:
@@ -107,7 +106,7 @@ def _to_byte(symbol: str) -> int:
         return _END
     if symbol.isascii():
         return ord(symbol)
-    return (_RUN if depends_on_more(symbol) else 0x80) | (ord(symbol) & 0x3F)
+    return (_RUN if is_in_run(symbol) else 0x80) | (ord(symbol) & 0x3F)
 
 
 _REDUCTION = _Reduction()

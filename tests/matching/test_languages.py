@@ -263,7 +263,7 @@ def test_letters_with_different_vowel_marks_or_accents_are_different() -> None:
         ("كِتَاب", "وَالْكِتَاب", ["كِتَاب"]),
         ("الكتاب", "والكتاب", ["الكتاب"]),
         ("بيت", "البيت بيت", ["بيت"]),
-        ("تاريخ", "لتاريخ أتاريخ", ["تاريخ"]),
+        ("تاريخ", "لتاريخ متاريخ", ["تاريخ"]),
         ("מילים", "במילים והמילים גמילים מיליםש", ["מילים", "מילים"]),
         ("בית", "הבית בית", ["בית"]),
         ("הבית", "שבהבית", ["הבית"]),
@@ -279,7 +279,10 @@ def test_a_word_is_found_with_the_particles_that_are_written_on_to_it(
     assert find(Ban(norm(phrase)), norm(text)) == list(map(norm, found))
 
 
-MIXED = "aB é\u0301\u0323ßİ東京。がか\u3099ﾊﾟน้ำก็ເກຳ်មြខ្ម كِـت\u200cא\u05b8हि्न한ᄒ\u1161\u11ab๑१٣1.،’ \u202bوالהב가🇩🇪👍🏽\u200d🚀\u20e3"
+MIXED = (
+    "aB é\u0301\u0323ßİ東京。がか\u3099ﾊﾟน้ำก็ເກຳ်មြខ្ម كِـت\u200cא\u05b8हि्न한ᄒ\u1161\u11ab๑१٣1.،’ \u202b"
+    "والהב가🇩🇪👍🏽\u200d🚀\u20e3"
+)
 mixed = st.text(st.sampled_from(MIXED), min_size=1, max_size=16)
 places = st.lists(st.integers(0, 60), max_size=8)
 

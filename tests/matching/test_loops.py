@@ -68,7 +68,9 @@ near_loops = st.builds(
     cuts=st.lists(st.integers(0, 200), max_size=30),
 )
 @example(case=("ab ab. ab ab. ab ab. ", Ban.loop(3, 9, 9)), cuts=[])
-@example(case=("".join(f"So {word} go it it go. " for word in ("ab", "cd", "ef", "gh")), Ban.loop(3, 15, 60)), cuts=[30, 48])
+@example(
+    case=("".join(f"So {word} go it it go. " for word in ("ab", "cd", "ef", "gh")), Ban.loop(3, 15, 60)), cuts=[30, 48]
+)
 def test_loops_are_found_by_their_definition_and_held_back_from_their_start(
     case: tuple[str, Ban], cuts: list[int]
 ) -> None:

@@ -325,7 +325,8 @@ def loop_occurrences(text: str, ban: Ban) -> Iterator[tuple[int, int]]:
                 if near_floor <= third < end
                 and symbols[first : first + HEAD] != symbols[second : second + HEAD]
                 and symbols[first:second].split(" ")[0] == symbols[second:third].split(" ")[0]
-                and len(re.findall(NEAR_WORD, symbols[first:second])) == len(re.findall(NEAR_WORD, symbols[second:third]))
+                and len(re.findall(NEAR_WORD, symbols[first:second]))
+                == len(re.findall(NEAR_WORD, symbols[second:third]))
                 and _is_near(symbols, first, second, end, loop)
             ]
             if starts:
