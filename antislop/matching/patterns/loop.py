@@ -335,7 +335,8 @@ class Loop(Repetition):
     Copies of whole sentences, one more of them and `LONG` times as long together, need not be equal: at each word of a
     copy, at most one word and 100 - `similarity` percent of the words so far differ from those in the same place of the
     copy before, and at its end no more than those percent. A passage with signs of code or markup is not followed. The
-    occurrence begins with the second copy.
+    occurrence begins with the second copy; with the third one if each is a sentence, and the first two have the same
+    first word, but not the same `HEAD` characters.
 
     The repetition is the run of characters, up to the loop's end, that equal those one passage earlier. The occurrence
     begins in it at the first sentence or line, or the first word after `MIN_OFFSET` characters, whichever comes first:

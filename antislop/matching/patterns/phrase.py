@@ -190,7 +190,10 @@ class Phrase(Pattern):
 
     text: with every `*` as the character. Without a letter or digit, it compares as it is written.
     case_sensitive: compare letters as they are.
-    edges: "word" if the phrase must not touch other letters or digits.
+    edges: "word" if the phrase must not touch other letters or digits, except for those that a language writes onto a
+        word: Korean particles, Arabic and Hebrew articles, prepositions and conjunctions.
+
+    An emoji, a flag or a Hangul syllable occurs only as a whole.
     """
 
     kind: ClassVar[str] = "phrase"
