@@ -43,14 +43,13 @@ _INVISIBLE = regex.compile(
 _UNSPACED = regex.compile(r"(?!\p{Nd})[\p{scx=Han}\p{scx=Hiragana}\p{scx=Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
 # What extends the character before it: marks, "am" of Thai and Lao, the sound marks of halfwidth Japanese, skin tones.
 _EXTENDING = regex.compile(r"[\p{M}\p{GCB=Extend}\p{GCB=SpacingMark}]")
-_JOINS, _KEYCAP = "\u200d", "\u20e3"
 _ASCII_EDGE = re.compile(r"(?<![0-9A-Za-z])(?=[0-9A-Za-z])|(?<=[0-9A-Za-z])(?![0-9A-Za-z])")
 _WHITE = re.compile(r"\s+")
 
 # The kinds of symbols; the first ones in the order of the groups below. A kind is the state after it, too, mostly.
 _OTHER, _FLAG, _EMOJI, _LEAD, _TAIL, _PREFIX, _LETTER, _WORD, _SINGLE, _SPACE = range(10)
-_ATTACHED, _MARK, _JOINER = range(10, 13)
-_JOINED, _PAIR = range(13, 15)  # states only: after an emoji and a joiner, and where an emoji or a flag has ended
+_ATTACHED, _KEYCAP, _MARK, _JOINER = range(10, 14)  # what extends the character before it
+_JOINED, _PAIR = range(14, 16)  # states only: after an emoji and a joiner, and after a flag
 _KINDS = regex.compile(
     r"(\p{RI})|((?!\w)\p{ExtPict})"
     r"|(\p{GCB=L})|([\p{GCB=V}\p{GCB=T}])"  # the parts of a Hangul syllable
@@ -68,12 +67,16 @@ def _list_steps() -> dict[tuple[int, int], tuple[str, int]]:
     begins |= dict.fromkeys((_PREFIX, _LETTER), BOUNDARY + BORDER)
     ends = dict.fromkeys((_FLAG, _PAIR, _EMOJI, _JOINED), BORDER) | dict.fromkeys((_LEAD, _TAIL), BORDER + BOUNDARY)
     ends |= dict.fromkeys((_PREFIX, _LETTER, _WORD, _SINGLE), BOUNDARY)
-    apart = {
-        (state, kind): (ends.get(state, "") + begins.get(kind, ""), kind)
-        for state in range(_PAIR + 1)
-        for kind in range(_SPACE + 1)
+    states = range(_PAIR + 1)
+    steps = {
+        (state, kind): (ends.get(state, "") + begins.get(kind, ""), kind) for state in states for kind in range(10)
     }
-    return apart | {
+    for kind in (_ATTACHED, _KEYCAP, _MARK, _JOINER):
+        steps |= {(state, kind): ("", state) for state in states}
+        steps |= {(state, kind): ("", _PAIR) for state in (_FLAG, _JOINED)}  # it separates what would be one
+    return steps | {
+        (_EMOJI, _JOINER): ("", _JOINED),
+        (_WORD, _KEYCAP): ("", _SINGLE),
         (_FLAG, _FLAG): ("", _PAIR),
         (_JOINED, _EMOJI): ("", _EMOJI),
         (_LEAD, _LEAD): ("", _LEAD),
@@ -92,7 +95,6 @@ def _list_steps() -> dict[tuple[int, int], tuple[str, int]]:
 
 
 _STEPS = _list_steps()
-_EXTENDED = {_FLAG: _PAIR, _JOINED: _PAIR}  # a mark between two flags, or after a joiner, separates them
 
 
 class _Piece(NamedTuple):
@@ -132,7 +134,7 @@ class _FoldingTable(dict[str, tuple[_Piece, ...]]):
     def __missing__(self, char: str) -> tuple[_Piece, ...]:
         parts = "" if _INVISIBLE.match(char) else unicodedata.normalize("NFD", char)
         pieces = self[char] = tuple(piece for part in parts for piece in self._pieces(part))
-        if char == _JOINS:
+        if char == "\u200d":
             pieces = self[char] = (_Piece("", _JOINER, 0),)
         return pieces
 
@@ -141,7 +143,7 @@ class _FoldingTable(dict[str, tuple[_Piece, ...]]):
         if order := unicodedata.combining(char):
             yield _Piece(symbols, _MARK, order)
         elif _EXTENDING.match(char):
-            yield _Piece(symbols, _ATTACHED, 0)
+            yield _Piece(symbols, _KEYCAP if char == "\u20e3" else _ATTACHED, 0)
         elif self.folding == "written":
             yield _Piece("\ufffd" if char in EDGES else char, self._find_kind(char), 0)
         elif char.isspace():
@@ -189,44 +191,39 @@ def fold(
     origins: list[int] = []
     last, marks = context.last, [(order, mark, -back) for order, mark, back in context.marks]
 
-    def emit(characters: str, origin: int) -> None:
-        symbols.append(characters)
-        origins.extend([origin] * len(characters))
-
-    def settle_marks() -> None:
-        marks.sort(key=lambda waiting: waiting[0])
-        # A phrase that ends at a mark ends no earlier than the marks that moved in front of it.
-        for (_, mark, _), origin in zip(marks, accumulate((mark[2] for mark in marks), max), strict=True):
-            emit(mark, origin)
-        marks.clear()
-
     for index, char in enumerate(text):
         for characters, kind, order in table[char]:
-            if kind >= _MARK:
-                if kind == _MARK:
-                    marks.append((order, characters, index))
-                last = _JOINED if kind == _JOINER and last == _EMOJI else _EXTENDED.get(last, last)
-                continue
-            if marks:
-                settle_marks()
-            if kind == _ATTACHED:
-                emit(characters, index)
-                last = _SINGLE if characters == _KEYCAP and last == _WORD else _EXTENDED.get(last, last)
+            if marks and kind < _MARK:
+                _settle_marks(marks, symbols, origins)
+            if kind == last == _SPACE:
                 continue
             if not kind == last == _WORD:
-                if kind == last == _SPACE:
-                    continue
                 edges, last = _STEPS[last, kind]
-                if edges:
-                    emit(edges, index)
-            symbols.append(characters)  # one symbol
-            origins.append(index)
+                symbols.append(edges)
+                origins += [index] * len(edges)
+            if kind == _MARK:
+                marks.append((order, characters, index))
+            elif kind != _JOINER:
+                symbols.append(characters)  # one symbol
+                origins.append(index)
     if final:
-        settle_marks()
-        emit(_STEPS[last, _OTHER][0], len(text))
+        _settle_marks(marks, symbols, origins)
+        edges = _STEPS[last, _OTHER][0]
+        symbols.append(edges)
+        origins += [len(text)] * len(edges)
         return Folded("".join(symbols), origins, START)
     waiting = tuple((order, mark, len(text) - origin) for order, mark, origin in marks)
     return Folded("".join(symbols), origins, Context(last, waiting))
+
+
+def _settle_marks(marks: list[tuple[int, str, int]], symbols: list[str], origins: list[int]) -> None:
+    """Append the marks that wait, in canonical order."""
+    marks.sort(key=lambda waiting: waiting[0])
+    # A phrase that ends at a mark ends no earlier than the marks that moved in front of it.
+    for (_, mark, _), origin in zip(marks, accumulate((mark[2] for mark in marks), max), strict=True):
+        symbols.append(mark)
+        origins += [origin] * len(mark)
+    marks.clear()
 
 
 def fold_word(text: str, *, last: int, folding: Folding = "caseless") -> str | None:

@@ -312,26 +312,24 @@ def loop_occurrences(text: str, ban: Ban) -> Iterator[tuple[int, int]]:
                 floor = near_floor = end
                 break
         else:
-            starts = [
-                second
-                for first, second in product(heads, heads)
-                if max(first, near_floor - 1) < second <= end - HEAD
-                and symbols[first : first + HEAD] == symbols[second : second + HEAD]
-                and _is_near(symbols, first, second, end, loop)
-            ]
-            starts += [
-                third
-                for first, second, third in zip(heads, heads[1:], heads[2:], strict=False)
-                if near_floor <= third < end
-                and symbols[first : first + HEAD] != symbols[second : second + HEAD]
-                and symbols[first:second].split(" ")[0] == symbols[second:third].split(" ")[0]
-                and len(re.findall(NEAR_WORD, symbols[first:second]))
-                == len(re.findall(NEAR_WORD, symbols[second:third]))
-                and _is_near(symbols, first, second, end, loop)
-            ]
+            starts = [start for start in _find_near(symbols, heads, end, loop) if near_floor <= start]
             if starts:
                 yield origins[min(starts)], origins[end - 1] + 1
                 near_floor = end
+
+
+def _find_near(symbols: str, heads: Sequence[int], end: int, loop: Loop) -> Iterator[int]:
+    """Where near copies that end at `end` begin to be loops: at the second copy, or the third of early differences."""
+    for first, second in product(heads, heads):
+        begin_alike = first < second <= end - HEAD and symbols[first : first + HEAD] == symbols[second : second + HEAD]
+        if begin_alike and _is_near(symbols, first, second, end, loop):
+            yield second
+    for first, second, third in zip(heads, heads[1:], heads[2:], strict=False):
+        if third < end and symbols[first : first + HEAD] != symbols[second : second + HEAD]:
+            words, others = (re.findall(NEAR_WORD, symbols[a:b]) for a, b in ((first, second), (second, third)))
+            same = symbols[first:second].split(" ")[0] == symbols[second:third].split(" ")[0]
+            if same and len(words) == len(others) and _is_near(symbols, first, second, end, loop):
+                yield third
 
 
 def _is_near(symbols: str, first: int, second: int, end: int, loop: Loop) -> bool:
