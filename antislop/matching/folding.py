@@ -42,7 +42,7 @@ _INVISIBLE = regex.compile(
 # Scripts written without spaces: every character is a word, except digits, which form numbers.
 _UNSPACED = regex.compile(r"(?!\p{Nd})[\p{scx=Han}\p{scx=Hiragana}\p{scx=Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
 # What extends the character before it: marks, "am" of Thai and Lao, the sound marks of halfwidth Japanese, skin tones.
-_EXTENDING = regex.compile(r"[\p{M}\p{GCB=Extend}\p{GCB=SpacingMark}]")
+EXTENDING = regex.compile(r"[\p{M}\p{GCB=Extend}\p{GCB=SpacingMark}]")
 _ASCII_EDGE = re.compile(r"(?<![0-9A-Za-z])(?=[0-9A-Za-z])|(?<=[0-9A-Za-z])(?![0-9A-Za-z])")
 _WHITE = re.compile(r"\s+")
 
@@ -60,41 +60,30 @@ _KINDS = regex.compile(
 # syllables: what is written onto shorter words mostly makes others.
 _OPEN = regex.compile(rf"\A{BOUNDARY}(?={BORDER}(?:\w\p{{M}}*{BORDER}?){{4}})|(?<=\w{BORDER}\w+{BORDER}){BOUNDARY}\Z")
 
-
-def _list_steps() -> dict[tuple[int, int], tuple[str, int]]:
-    """Return the edges between two symbols, and the state after the second, by the state after the first and a kind."""
-    begins = dict.fromkeys((_FLAG, _EMOJI), BORDER) | dict.fromkeys((_LEAD, _TAIL, _WORD, _SINGLE), BOUNDARY)
-    begins |= dict.fromkeys((_PREFIX, _LETTER), BOUNDARY + BORDER)
-    ends = dict.fromkeys((_FLAG, _PAIR, _EMOJI, _JOINED), BORDER) | dict.fromkeys((_LEAD, _TAIL), BORDER + BOUNDARY)
-    ends |= dict.fromkeys((_PREFIX, _LETTER, _WORD, _SINGLE), BOUNDARY)
-    states = range(_PAIR + 1)
-    steps = {
-        (state, kind): (ends.get(state, "") + begins.get(kind, ""), kind) for state in states for kind in range(10)
-    }
-    for kind in (_ATTACHED, _KEYCAP, _MARK, _JOINER):
-        steps |= {(state, kind): ("", state) for state in states}
-        steps |= {(state, kind): ("", _PAIR) for state in (_FLAG, _JOINED)}  # it separates what would be one
-    return steps | {
-        (_EMOJI, _JOINER): ("", _JOINED),
-        (_WORD, _KEYCAP): ("", _SINGLE),
-        (_FLAG, _FLAG): ("", _PAIR),
-        (_JOINED, _EMOJI): ("", _EMOJI),
-        (_LEAD, _LEAD): ("", _LEAD),
-        (_LEAD, _TAIL): ("", _TAIL),
-        (_TAIL, _TAIL): ("", _TAIL),
-        (_TAIL, _LEAD): (BORDER, _LEAD),
-        (_PREFIX, _PREFIX): (BORDER, _PREFIX),
-        (_PREFIX, _LETTER): (BORDER, _LETTER),
-        (_PREFIX, _WORD): ("", _WORD),
-        (_LETTER, _PREFIX): ("", _LETTER),
-        (_LETTER, _LETTER): ("", _LETTER),
-        (_LETTER, _WORD): ("", _WORD),
-        (_WORD, _PREFIX): ("", _LETTER),
-        (_WORD, _LETTER): ("", _LETTER),
-    }
+_BEGINS = dict.fromkeys((_LEAD, _TAIL, _WORD, _SINGLE), BOUNDARY) | dict.fromkeys((_FLAG, _EMOJI), BORDER)
+_BEGINS |= dict.fromkeys((_PREFIX, _LETTER), BOUNDARY + BORDER)
+_ENDS = dict.fromkeys((_PREFIX, _LETTER, _WORD, _SINGLE), BOUNDARY) | dict.fromkeys((_LEAD, _TAIL), BORDER + BOUNDARY)
+_ENDS |= dict.fromkeys((_FLAG, _PAIR, _EMOJI, _JOINED), BORDER)
 
 
-_STEPS = _list_steps()
+def _step(last: int, kind: int) -> tuple[str, int]:
+    """Return the edges between a symbol of a kind and what is before it, and the state after it."""
+    if kind >= _ATTACHED:
+        after = {(_EMOJI, _JOINER): _JOINED, (_WORD, _KEYCAP): _SINGLE, (_FLAG, kind): _PAIR, (_JOINED, kind): _PAIR}
+        return "", after.get((last, kind), last)
+    if last == kind == _FLAG:
+        return "", _PAIR
+    if (last, kind) in ((_JOINED, _EMOJI), (_LEAD, _LEAD), (_LEAD, _TAIL), (_TAIL, _TAIL)):
+        return "", kind
+    if (last, kind) == (_TAIL, _LEAD):
+        return BORDER, kind
+    if last in (_PREFIX, _LETTER, _WORD) and kind in (_PREFIX, _LETTER, _WORD):
+        in_run = last == _PREFIX and kind != _WORD  # of the prefixes with which a word begins, or right after it
+        return BORDER if in_run else "", kind if in_run or kind == _WORD else _LETTER
+    return _ENDS.get(last, "") + _BEGINS.get(kind, ""), kind
+
+
+_STEPS = {(last, kind): _step(last, kind) for last in range(_PAIR + 1) for kind in range(_JOINER + 1)}
 
 
 class _Piece(NamedTuple):
@@ -142,7 +131,7 @@ class _FoldingTable(dict[str, tuple[_Piece, ...]]):
         symbols = unicodedata.normalize("NFD", char.casefold()) if self.folding == "caseless" else char
         if order := unicodedata.combining(char):
             yield _Piece(symbols, _MARK, order)
-        elif _EXTENDING.match(char):
+        elif EXTENDING.match(char):
             yield _Piece(symbols, _KEYCAP if char == "\u20e3" else _ATTACHED, 0)
         elif self.folding == "written":
             yield _Piece("\ufffd" if char in EDGES else char, self._find_kind(char), 0)
@@ -155,12 +144,9 @@ class _FoldingTable(dict[str, tuple[_Piece, ...]]):
     def _find_kind(self, symbol: str) -> int:
         match = _KINDS.match(symbol)
         kind = (match.lastindex or _OTHER) if match else _OTHER
-        if kind > self._known:
-            kind = _OTHER
-        if kind in (_FLAG, _EMOJI):
-            return kind
+        kind = kind if kind <= self._known else _OTHER
         if self.folding == "written" or not symbol.isalnum():
-            return _OTHER
+            return kind if kind in (_FLAG, _EMOJI) else _OTHER
         return _SINGLE if _UNSPACED.match(symbol) else kind or _WORD
 
 
@@ -255,11 +241,6 @@ def find_words(text: str, *, is_in_word: bool) -> tuple[list[int], bool]:
             if kind < _ATTACHED:
                 is_in_word = kind == _WORD
     return begins, is_in_word
-
-
-def extends(symbol: str) -> bool:
-    """Return whether a symbol belongs to the character before it."""
-    return _EXTENDING.match(symbol) is not None
 
 
 def is_in_run(symbol: str) -> bool:

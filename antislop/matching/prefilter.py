@@ -15,7 +15,7 @@ import numpy as np
 from ahocorasick_rs import BytesAhoCorasick
 from numpy.typing import NDArray
 
-from antislop.matching.folding import BOUNDARY, NO_EDGES, SENTENCE_ENDS, extends, fold, is_in_run
+from antislop.matching.folding import BOUNDARY, EXTENDING, NO_EDGES, SENTENCE_ENDS, fold, is_in_run
 from antislop.matching.patterns.pattern import FILLER, Pattern, PatternMatch, PieceResult, TextSearch
 from antislop.matching.patterns.phrase import SHORT_PIECE
 
@@ -98,7 +98,7 @@ class _Reduction:
 
 
 def _is_left_out(symbol: str) -> bool:
-    return symbol in (BOUNDARY, _IOTA) or extends(symbol)
+    return symbol in (BOUNDARY, _IOTA) or EXTENDING.match(symbol) is not None
 
 
 def _to_byte(symbol: str) -> int:
