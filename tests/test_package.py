@@ -24,10 +24,12 @@ from packaging.utils import canonicalize_name
 
 import antislop
 from antislop import files
+from antislop.cli import parsing
 from antislop.errors import DISTRIBUTION
 from antislop.lists import reading
 from antislop.lists.bundled import FOLDER
 from antislop.matching.patterns import incremental_regex, pattern
+from antislop.metrics import folders
 from antislop.records import files as records, sources
 from antislop.trace.events import Admitted, Conceded
 from tests.support.processes import start_command
@@ -170,6 +172,8 @@ def test_the_bounds_that_the_security_page_names_are_those_of_the_code() -> None
         reading.MAX_REGEXES,
         incremental_regex.MAX_SIZE,
         pattern.MAX_SPAN,
+        folders.MAX_IGNORE,
+        parsing.MAX_SETTINGS,
     ):
         assert f"{number:,} " in page
     for number in (reading.MAX_CHARACTERS, reading.MAX_WRITTEN_OUT, records.MAX_LINE):
@@ -266,7 +270,10 @@ def test_the_hook_installs_the_pinned_versions_and_all_that_they_require() -> No
 def test_scan_needs_no_package_that_the_hook_does_not_install(tmp_path: Path) -> None:
     (tmp_path / "a.md").write_text("It was a testament to x.\n")
     (tmp_path / "list.yaml").write_text("group:\n  - a testament to\n")
-    scan = start_command([*HOOK["entry"].split()[1:], "a.md", "--bans", "list.yaml"], installed=INSTALLED, cwd=tmp_path)
+    (tmp_path / "--config=c.yaml").write_text("no-bans: true\n")
+    (tmp_path / "c.yaml").write_text("quiet: true\n")
+    command = [*HOOK["entry"].split()[1:], "--bans", "list.yaml", *HOOK["args"], "--config=c.yaml", "a.md"]
+    scan = start_command(command, installed=INSTALLED, cwd=tmp_path)
     out, err = scan.communicate()
     assert (scan.returncode, out) == (1, "a.md:1:8: a testament to\n"), err
 
@@ -279,9 +286,38 @@ def test_the_action_installs_what_the_hook_installs_and_runs_it(tmp_path: Path) 
     python.write_text('#!/bin/sh\nprintf "%s\\n" "$*"\n')
     python.chmod(0o755)
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "RUNNER_TEMP": "/t", "SOURCE": str(ROOT)}
-    environment |= {"FILES": "docs README.md", "BANS": "hf://me/slop"}
+    environment |= {"FILES": "docs README.md\nCHANGELOG.md\n", "BANS": "hf://me/slop"}
     done = subprocess.run(["bash", "-e", "-c", step["run"]], env=environment, capture_output=True, text=True)
     hub, install, scan = done.stdout.splitlines()
     assert hub.endswith("--target /t/antislop huggingface_hub")
     assert install.endswith(f"{ROOT} {' '.join(HOOK['additional_dependencies'])}")
-    assert scan == "-m antislop scan --format github --bans hf://me/slop -- docs README.md"
+    assert scan.endswith("/t/antislop scan --format github --bans hf://me/slop -- docs README.md CHANGELOG.md")
+
+
+def test_the_action_imports_no_python_file_of_the_checkout(tmp_path: Path) -> None:
+    """pip is asked for its version in place of an installation; antislop is that of this folder."""
+    checkout, python = tmp_path / "checkout", tmp_path / "python3"
+    checkout.mkdir()
+    for name in ("pip", "typer", "antislop", "logging", "sitecustomize"):
+        (checkout / f"{name}.py").write_text("open('ran', 'w')\n")
+    (checkout / "a.md").write_text("It was a testament to x.\n")
+    (tmp_path / "antislop").symlink_to(ROOT)
+    python.write_text(
+        f"""#!{sys.executable} -I
+import os, sys
+args = sys.argv[1:]
+if "install" in args:
+    args[args.index("install") :] = ["--version"]
+os.execv(sys.executable, [sys.executable, *args])
+"""
+    )
+    python.chmod(0o755)
+    (step,) = ACTION["runs"]["steps"]
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "RUNNER_TEMP": str(tmp_path), "SOURCE": str(ROOT)}
+    environment |= {"FILES": "a.md", "BANS": ""}
+    done = subprocess.run(
+        ["bash", "-e", "-c", step["run"]], env=environment, cwd=checkout, capture_output=True, text=True
+    )
+    found = "::error file=a.md,line=1,col=8,title=antislop::the banned phrase “a testament to”"
+    assert done.stdout.splitlines()[1:] == [found], done.stderr
+    assert (done.returncode, (checkout / "ran").exists()) == (1, False)

@@ -97,10 +97,21 @@ class Commands(TyperGroup):
     """Import a command when it is resolved, and turn its errors into a sentence and an exit status."""
 
     def main(self, *args: Any, **options: Any) -> Any:
+        for name in ("COLUMNS", "LINES"):
+            if not os.environ.get(name, "").strip("0"):  # 0 means that the size is unknown
+                os.environ.pop(name, None)
         try:
             status = super().main(*args, **{**options, "standalone_mode": False})
         except _UsageError as error:
             _warn(describe_mistake(error))
+            status = 2
+        except OSError as error:  # of standard output; commands report what happens to files
+            if error.errno not in (errno.ENOSPC, errno.EBADF):
+                raise
+            from antislop.files import explain_write
+
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _warn(f"{error.filename or 'standard output'}: {explain_write(error, advice='redirect it to a file')}")
             status = 2
         if options.get("standalone_mode", True):
             sys.exit(status)
@@ -124,14 +135,6 @@ class Commands(TyperGroup):
             return 141
         except InputError as error:
             _warn(str(error))
-            status = 2
-        except OSError as error:  # of standard output; commands report what happens to files
-            if error.errno != errno.ENOSPC:
-                raise
-            from antislop.files import explain_write
-
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            _warn(f"{error.filename or 'standard output'}: {explain_write(error, advice='')}")
             status = 2
         return status
 

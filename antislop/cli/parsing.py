@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -29,6 +30,10 @@ ALIASES = {
 """Names that options have in llama.cpp, ollama, vLLM and transformers."""
 _PLACES = "antislop.places"
 """The key in a context's `meta` of path:line for each parameter that a file of settings has."""
+MAX_SETTINGS = 100_000
+"""Characters of a file of settings; they are parsed in three seconds at most."""
+MAX_DEPTH = 100
+"""How deep an object in a file of settings is nested."""
 
 
 class AliasedCommand(TyperCommand):
@@ -71,6 +76,8 @@ class AliasedCommand(TyperCommand):
             name = name if name in options else ALIASES.get(name, name)
             if arg == "--":
                 arguments += left
+            elif arg.startswith("-") and arg != "-" and os.path.lexists(arg):  # as if a shell's * or a hook named it
+                raise InputError(f"{arg}: is a file, and looks like an option: write ./{arg}, or put -- before files")
             elif name in named:
                 arguments += [value] if equals else islice(left, 1)
             elif name in options:
@@ -125,11 +132,16 @@ def _read_settings(path: Path, known: dict[str, Any]) -> tuple[dict[str, Any], d
     """Return the values and the places of a file's settings, by the names of parameters. Raises `InputError`."""
     import yaml
 
-    from antislop.files import read_text
+    from antislop.files import read_text_pieces
 
-    advice = "write a line name: value for each option"
+    advice, text = "write a line name: value for each option", ""
+    for piece in read_text_pieces(path):
+        text += piece
+        if len(text) > MAX_SETTINGS:
+            raise InputError(f"{path}: longer than {MAX_SETTINGS:,} characters: {advice}")
     try:
-        loader = yaml.SafeLoader(read_text(path, advice="pass the path of a YAML file"))
+        _refuse_growth(yaml.parse(text, yaml.SafeLoader), path)
+        loader = yaml.SafeLoader(text)
         root = loader.get_single_node()
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
@@ -150,6 +162,20 @@ def _read_settings(path: Path, known: dict[str, Any]) -> tuple[dict[str, Any], d
             raise InputError(f"{place}: {key} comes twice: leave one out")
         values[name], places[name] = _read_value(node, known[key], loader, f"{place}: {key}"), place
     return values, places
+
+
+def _refuse_growth(events: Iterator[Any], path: Path) -> None:
+    """Refuse aliases, a few of which make billions of values, and nesting that no stack holds."""
+    from yaml import AliasEvent, CollectionEndEvent, CollectionStartEvent
+
+    depth = 0
+    for event in events:
+        place = f"{path}:{event.start_mark.line + 1}"
+        if isinstance(event, AliasEvent):
+            raise InputError(f"{place}: *{event.anchor} is an alias: write the value, or put quotes around a text")
+        depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
+        if depth > MAX_DEPTH:
+            raise InputError(f"{place}: nested more than {MAX_DEPTH} deep: write a line name: value for each option")
 
 
 def _read_value(node: Node, param: Any, loader: Any, place: str) -> Any:
@@ -173,6 +199,8 @@ def _read_text(node: Node, place: str) -> str:
         raise InputError(f"{place} takes a text, and name: value came: put quotes around the text")
     if node.tag == "tag:yaml.org,2002:null":
         raise InputError(f"{place} has no value: write one, or leave the line out")
+    if "\0" in node.value:
+        raise InputError(f"{place} contains a null character: leave it out")
     return str(node.value)
 
 

@@ -20,7 +20,6 @@ from antislop.cli.options import BanOptions, LenientOption, collect_bans, load_b
 from antislop.cli.progress import ProgressBar
 from antislop.cli.terminal import (
     OutputFormatOption,
-    as_input_error,
     console,
     print_line,
     read_input,
@@ -36,6 +35,7 @@ from antislop.lists.ban_list import BanList
 from antislop.lists.bundled import default_bans
 from antislop.matching.bans import distinct
 from antislop.metrics.folders import is_text, list_files
+from antislop.metrics.globs import read_glob
 from antislop.metrics.occurrences import (
     HitContext,
     HitLine,
@@ -105,8 +105,9 @@ def scan(
     On a terminal, and with -C, the line is shown in place of the phrase. With --column, the line is that of the
     record in the file, or the record's number, and columns are counted in its text.
 
-    In folders, hidden files, links, what git ignores and files that are not UTF-8 are left out; the file of --bans is
-    left out everywhere. A GLOB is written as in .gitignore, from the current folder on; the last that matches decides.
+    In folders, hidden files, links, what .gitignore files name and files that are not UTF-8 are left out; the file of
+    --bans is left out everywhere. A GLOB is written as in .gitignore, from the current folder on; the last that matches
+    decides.
 
     Of phrases that overlap, the first counts, and the longest of those that begin with it.
     """
@@ -153,13 +154,23 @@ def _choose_files(
             say(f"{name}: left out {describe_count(left_out, 'file')} that can't be read as UTF-8")
 
 
-def _compile(globs: Sequence[str]) -> Callable[[Path], bool]:
-    """Return whether the last glob that matches a path chooses it; False if none matches."""
-    from pathspec import PathSpec
+def _compile(texts: Sequence[str]) -> Callable[[Path], bool]:
+    """Return whether the last glob that matches a file, or a folder that it is in, chooses it; False if none does."""
+    globs = []
+    for text in texts:
+        if (glob := read_glob(text)) is None:
+            raise InputError(f"the glob {text!r} can't match: write one as in .gitignore, *.md for instance")
+        globs.append(glob)
 
-    with as_input_error():
-        spec = PathSpec.from_lines("gitignore", globs)
-    return lambda path: spec.match_file(os.path.relpath(path))
+    def chooses(path: Path) -> bool:
+        parts = Path(os.path.relpath(path)).parts
+        starts = [parts[:length] for length in range(1, len(parts) + 1)]
+        for glob in reversed(globs):
+            if any(glob.matches(start, is_folder=start != parts) for start in starts):
+                return not glob.is_negated
+        return False
+
+    return chooses
 
 
 @dataclass

@@ -12,7 +12,7 @@ import shlex
 import sys
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import chain
 from pathlib import Path, PureWindowsPath
@@ -80,10 +80,11 @@ def say(sentence: str) -> None:
 
 def _write_remark(sentence: str, *, style: str | None = None) -> None:
     screen = console(stderr=True)
-    with screen.capture() as captured:
-        screen.print(sentence, style=style, soft_wrap=not sys.stderr.isatty())
-    sys.stderr.write(captured.get())  # which a progress bar replaces to stay below
-    sys.stderr.flush()
+    with suppress(OSError):  # if standard error takes nothing, the exit status remains
+        with screen.capture() as captured:
+            screen.print(sentence, style=style, soft_wrap=not sys.stderr.isatty())
+        sys.stderr.write(captured.get())  # which a progress bar replaces to stay below
+        sys.stderr.flush()
 
 
 def print_line(line: Text) -> None:

@@ -54,7 +54,7 @@ class TrieNode(dict[str, "TrieNode"]):
 class Automaton:
     """Patterns, compiled.
 
-    placeless: a symbol that takes no place in a text.
+    placeless: symbols that take no place in a text.
     root: where a text begins.
     nodes: those that texts have reached.
 
@@ -104,7 +104,7 @@ class Automaton:
                 high = bisect_left(patterns, prefix + chr(ord(symbol) + 1), low, high)
             if low == high:
                 return fallback
-        width = node.width + (symbol != self._placeless)
+        width = node.width + (symbol not in self._placeless)
         after = TrieNode(self, depth + 1, low, high, width, fallback)
         prefix = patterns[low]
         if len(prefix) == depth + 1:  # patterns equal to the prefix sort before all longer ones

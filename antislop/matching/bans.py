@@ -39,7 +39,8 @@ class Ban:
         template; outside of thoughts the text then stops.
     count: how often the phrase was counted somewhere: a rank for `BanList.top`.
     options: of the pattern. For a phrase, case_sensitive=True compares letters as they are, and edges="anywhere" lets
-        letters and digits touch it ("cat" in "category").
+        letters and digits touch it ("cat" in "category"). Without it, only particles may touch it that Korean, Arabic
+        and Hebrew write onto words.
 
     White space of any kind and length compares as one space; quotes, dashes and canonically equivalent characters
     compare as equal. A phrase without a letter or digit, such as "—", compares as it is written. Raises `BanError` for

@@ -2,8 +2,9 @@
 
 This is the Unicode canonical caseless match (D145, https://www.unicode.org/versions/Unicode16.0.0/core-spec/chapter-3/)
 with the replacements below; the edges of words become symbols. What is compared as it is written keeps all but its
-canonical decomposition and invisible characters. A text may come in any pieces: a `Context` carries what the next one
-depends on.
+canonical decomposition and invisible characters. For phrases, the borders of what is one character to a reader (an
+emoji, a flag, a Hangul syllable) become symbols, too. A text may come in any pieces: a `Context` carries what the next
+one depends on.
 """
 
 from __future__ import annotations
@@ -21,13 +22,17 @@ Folding = Literal["caseless", "cased", "written"]
 """Without the case of letters, with it, or as it is written: with every kind of dash, quote and white space, too."""
 
 BOUNDARY = "\0"  # at both ends of a word, which is a run of letters and digits
+BORDER = "\2"  # around an emoji, after a Hangul syllable, and where a word may begin after what is written onto it
+EDGES = BOUNDARY + BORDER
+NO_EDGES = str.maketrans("", "", EDGES)
 SENTENCE_ENDS = frozenset(".!?。！？｡؟۔।॥།။។։።")
 
 _ALIKE = str.maketrans(
     dict.fromkeys("\u2018\u2019\u201a\u201b\u02bc\u2032", "'")
     | dict.fromkeys("\u201c\u201d\u201e\u201f\u2033", '"')
     | dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2015\u2212", "-")
-    | {"\u2026": "...", BOUNDARY: "\ufffd"}
+    | {"\u2026": "..."}
+    | dict.fromkeys(EDGES, "\ufffd")
 )
 # Zero-width space, joiners, direction marks, embeddings and isolates, word joiner, invisible operators, byte order
 # mark, soft hyphen, variation selectors, and tatweel, the stroke that makes Arabic words longer.
@@ -36,13 +41,49 @@ _INVISIBLE = regex.compile(
 )
 # Scripts written without spaces: every character is a word, except digits, which form numbers.
 _UNSPACED = regex.compile(r"(?!\p{Nd})[\p{scx=Han}\p{scx=Hiragana}\p{scx=Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]")
-# Letters in Unicode that belong to the letter before: "am" of Thai and Lao, the sound marks of halfwidth Japanese.
-CLINGING = frozenset("\u0e33\u0eb3\uff9e\uff9f")
+# What extends the character before it: marks, "am" of Thai and Lao, the sound marks of halfwidth Japanese, skin tones.
+EXTENDING = regex.compile(r"[\p{M}\p{GCB=Extend}\p{GCB=SpacingMark}]")
 _ASCII_EDGE = re.compile(r"(?<![0-9A-Za-z])(?=[0-9A-Za-z])|(?<=[0-9A-Za-z])(?![0-9A-Za-z])")
 _WHITE = re.compile(r"\s+")
 
-_OTHER, _WORD, _SINGLE, _SPACE, _ATTACHED, _MARK = range(6)  # _SINGLE: a character that is a word
-_WORDS = (_WORD, _SINGLE)
+# The kinds of symbols; the first ones in the order of the groups below. A kind is the state after it, too, mostly.
+_OTHER, _FLAG, _EMOJI, _LEAD, _TAIL, _PREFIX, _LETTER, _WORD, _SINGLE, _SPACE = range(10)
+_ATTACHED, _KEYCAP, _MARK, _JOINER = range(10, 14)  # what extends the character before it
+_JOINED, _PAIR = range(14, 16)  # states only: after an emoji and a joiner, and after a flag
+_KINDS = regex.compile(
+    r"(\p{RI})|((?!\w)\p{ExtPict})"
+    r"|(\p{GCB=L})|([\p{GCB=V}\p{GCB=T}])"  # the parts of a Hangul syllable
+    # Letters that Arabic and Hebrew write onto the next word: articles, prepositions, conjunctions.
+    r"|([\u0648\u0641\u0628\u0643\u0644\u0627\u05de\u05e9\u05d4\u05d5\u05db\u05dc\u05d1])|([\p{Arab}\p{Hebr}])"
+)
+# An Arabic or Hebrew word of four or more letters may follow such letters, and particles one of two or more Hangul
+# syllables: what is written onto shorter words mostly makes others.
+_OPEN = regex.compile(rf"\A{BOUNDARY}(?={BORDER}(?:\w\p{{M}}*{BORDER}?){{4}})|(?<=\w{BORDER}\w+{BORDER}){BOUNDARY}\Z")
+
+_BEGINS = dict.fromkeys((_LEAD, _TAIL, _WORD, _SINGLE), BOUNDARY) | dict.fromkeys((_FLAG, _EMOJI), BORDER)
+_BEGINS |= dict.fromkeys((_PREFIX, _LETTER), BOUNDARY + BORDER)
+_ENDS = dict.fromkeys((_PREFIX, _LETTER, _WORD, _SINGLE), BOUNDARY) | dict.fromkeys((_LEAD, _TAIL), BORDER + BOUNDARY)
+_ENDS |= dict.fromkeys((_FLAG, _PAIR, _EMOJI, _JOINED), BORDER)
+
+
+def _step(last: int, kind: int) -> tuple[str, int]:
+    """Return the edges between a symbol of a kind and what is before it, and the state after it."""
+    if kind >= _ATTACHED:
+        after = {(_EMOJI, _JOINER): _JOINED, (_WORD, _KEYCAP): _SINGLE, (_FLAG, kind): _PAIR, (_JOINED, kind): _PAIR}
+        return "", after.get((last, kind), last)
+    if last == kind == _FLAG:
+        return "", _PAIR
+    if (last, kind) in ((_JOINED, _EMOJI), (_LEAD, _LEAD), (_LEAD, _TAIL), (_TAIL, _TAIL)):
+        return "", kind
+    if (last, kind) == (_TAIL, _LEAD):
+        return BORDER, kind
+    if last in (_PREFIX, _LETTER, _WORD) and kind in (_PREFIX, _LETTER, _WORD):
+        in_run = last == _PREFIX and kind != _WORD  # of the prefixes with which a word begins, or right after it
+        return BORDER if in_run else "", kind if in_run or kind == _WORD else _LETTER
+    return _ENDS.get(last, "") + _BEGINS.get(kind, ""), kind
+
+
+_STEPS = {(last, kind): _step(last, kind) for last in range(_PAIR + 1) for kind in range(_JOINER + 1)}
 
 
 class _Piece(NamedTuple):
@@ -75,79 +116,100 @@ IN_WORD = Context(_WORD)
 
 
 class _FoldingTable(dict[str, tuple[_Piece, ...]]):
-    def __init__(self, folding: Folding) -> None:
+    def __init__(self, folding: Folding, borders: Edges | None) -> None:
         self.folding = folding
+        self._known = {None: _OTHER, "anywhere": _TAIL, "word": _LETTER}[borders]  # the last kind that is told apart
 
     def __missing__(self, char: str) -> tuple[_Piece, ...]:
         parts = "" if _INVISIBLE.match(char) else unicodedata.normalize("NFD", char)
         pieces = self[char] = tuple(piece for part in parts for piece in self._pieces(part))
+        if char == "\u200d":
+            pieces = self[char] = (_Piece("", _JOINER, 0),)
         return pieces
 
     def _pieces(self, char: str) -> Iterator[_Piece]:
         symbols = unicodedata.normalize("NFD", char.casefold()) if self.folding == "caseless" else char
-        order = unicodedata.combining(char)
-        if self.folding == "written":
-            yield _Piece(symbols.replace(BOUNDARY, "\ufffd"), _MARK if order else _OTHER, order)
-        elif order:
+        if order := unicodedata.combining(char):
             yield _Piece(symbols, _MARK, order)
+        elif EXTENDING.match(char):
+            yield _Piece(symbols, _KEYCAP if char == "\u20e3" else _ATTACHED, 0)
+        elif self.folding == "written":
+            yield _Piece("\ufffd" if char in EDGES else char, self._find_kind(char), 0)
         elif char.isspace():
             yield _Piece(" ", _SPACE, 0)
-        elif unicodedata.category(char).startswith("M") or char in CLINGING:
-            yield _Piece(symbols, _ATTACHED, 0)
         else:
             for symbol in symbols.translate(_ALIKE):  # U+02BC is a letter, the apostrophe it folds to is not
-                kind = _OTHER if not symbol.isalnum() else _SINGLE if _UNSPACED.match(symbol) else _WORD
-                yield _Piece(symbol, kind, 0)
+                yield _Piece(symbol, self._find_kind(symbol), 0)
+
+    def _find_kind(self, symbol: str) -> int:
+        match = _KINDS.match(symbol)
+        kind = (match.lastindex or _OTHER) if match else _OTHER
+        kind = kind if kind <= self._known else _OTHER
+        if self.folding == "written" or not symbol.isalnum():
+            return kind if kind in (_FLAG, _EMOJI) else _OTHER
+        return _SINGLE if _UNSPACED.match(symbol) else kind or _WORD
 
 
-_TABLES = {folding: _FoldingTable(folding) for folding in get_args(Folding)}
+_TABLES = {
+    (folding, borders): _FoldingTable(folding, borders)
+    for folding in get_args(Folding)
+    for borders in (None, *get_args(Edges))
+}
 
 
-def fold(text: str, *, context: Context = START, folding: Folding = "caseless", final: bool = False) -> Folded:
+def fold(
+    text: str,
+    *,
+    context: Context = START,
+    folding: Folding = "caseless",
+    borders: Edges | None = None,
+    final: bool = False,
+) -> Folded:
     """Fold one piece of a text; `final` also emits the marks that wait for another character.
+
+    borders: emit those that phrases with such edges need; none for what is compared word by word.
 
     >>> fold("A  Testament", final=True).symbols.replace(BOUNDARY, "|")
     '|a| |testament|'
     """
-    table = _TABLES[folding]
+    table = _TABLES[folding, borders]
     symbols: list[str] = []
     origins: list[int] = []
     last, marks = context.last, [(order, mark, -back) for order, mark, back in context.marks]
 
-    def emit(characters: str, origin: int) -> None:
-        symbols.append(characters)
-        origins.extend([origin] * len(characters))
-
-    def settle_marks() -> None:
-        marks.sort(key=lambda waiting: waiting[0])
-        # A phrase that ends at a mark ends no earlier than the marks that moved in front of it.
-        for (_, mark, _), origin in zip(marks, accumulate((mark[2] for mark in marks), max), strict=True):
-            emit(mark, origin)
-        marks.clear()
-
     for index, char in enumerate(text):
         for characters, kind, order in table[char]:
-            if kind == _MARK:
-                marks.append((order, characters, index))
-                continue
-            if marks:
-                settle_marks()
-            if kind == _ATTACHED:
-                emit(characters, index)
+            if marks and kind < _MARK:
+                _settle_marks(marks, symbols, origins)
+            if kind == last == _SPACE:
                 continue
             if not kind == last == _WORD:
-                emit(BOUNDARY * ((last in _WORDS) + (kind in _WORDS)), index)
-            if kind != _SPACE or last != _SPACE:
+                edges, last = _STEPS[last, kind]
+                symbols.append(edges)
+                origins += [index] * len(edges)
+            if kind == _MARK:
+                marks.append((order, characters, index))
+            elif kind != _JOINER:
                 symbols.append(characters)  # one symbol
                 origins.append(index)
-            last = kind
     if final:
-        settle_marks()
-        if last in _WORDS:
-            emit(BOUNDARY, len(text))
+        _settle_marks(marks, symbols, origins)
+        edges = _STEPS[last, _OTHER][0]
+        symbols.append(edges)
+        origins += [len(text)] * len(edges)
         return Folded("".join(symbols), origins, START)
     waiting = tuple((order, mark, len(text) - origin) for order, mark, origin in marks)
     return Folded("".join(symbols), origins, Context(last, waiting))
+
+
+def _settle_marks(marks: list[tuple[int, str, int]], symbols: list[str], origins: list[int]) -> None:
+    """Append the marks that wait, in canonical order."""
+    marks.sort(key=lambda waiting: waiting[0])
+    # A phrase that ends at a mark ends no earlier than the marks that moved in front of it.
+    for (_, mark, _), origin in zip(marks, accumulate((mark[2] for mark in marks), max), strict=True):
+        symbols.append(mark)
+        origins += [origin] * len(mark)
+    marks.clear()
 
 
 def fold_word(text: str, *, last: int, folding: Folding = "caseless") -> str | None:
@@ -160,10 +222,9 @@ def fold_word(text: str, *, last: int, folding: Folding = "caseless") -> str | N
         return None
     if folding == "caseless":
         word = word.lower()
-    edge = BOUNDARY if last in _WORDS else ""
     if len(word) < len(text):
-        return None if last == _SPACE else f"{edge} {BOUNDARY}{word}"
-    return word if last == _WORD else f"{edge}{BOUNDARY}{word}"
+        return None if last == _SPACE else f"{_STEPS[last, _SPACE][0]} {BOUNDARY}{word}"
+    return word if last == _WORD else _STEPS[last, _WORD][0] + word
 
 
 def find_words(text: str, *, is_in_word: bool) -> tuple[list[int], bool]:
@@ -174,19 +235,26 @@ def find_words(text: str, *, is_in_word: bool) -> tuple[list[int], bool]:
     """
     begins = []
     for index, char in enumerate(text):
-        for _, kind, _ in _TABLES["caseless"][char]:
+        for _, kind, _ in _TABLES["caseless", None][char]:
             if kind == _SINGLE or (kind == _WORD and not is_in_word):
                 begins.append(index)
-            if kind not in (_ATTACHED, _MARK):
+            if kind < _ATTACHED:
                 is_in_word = kind == _WORD
     return begins, is_in_word
 
 
-def fold_phrase(phrase: str, *, folding: Folding = "caseless", edges: Edges = "word") -> str:
-    """Return a phrase's symbols as they occur in a folded text."""
+def is_in_run(symbol: str) -> bool:
+    """Return whether the borders after a symbol depend on the symbols before it, too: in a run of flags or letters."""
+    match = _KINDS.match(symbol)
+    return match is not None and match.lastindex in (_FLAG, _PREFIX, _LETTER)
+
+
+def fold_phrase(phrase: str, *, folding: Folding = "caseless", edges: Edges = "word", borders: bool = False) -> str:
+    """Return a phrase's symbols as they occur in a folded text; with `borders`, in one that has those for its edges."""
     if phrase.isascii() and folding != "written":
         cased = (phrase.lower() if folding == "caseless" else phrase).translate(_ALIKE)
         symbols = _ASCII_EDGE.sub(BOUNDARY, _WHITE.sub(" ", cased))
     else:
-        symbols = fold(phrase, folding=folding, final=True).symbols
+        symbols = fold(phrase, folding=folding, borders=edges if borders else None, final=True).symbols
+        symbols = _OPEN.sub("", symbols)
     return symbols if edges == "word" else symbols.strip(BOUNDARY)

@@ -6,27 +6,30 @@ search reads the passages around them, from stop to stop: no match crosses a sto
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
-from ahocorasick_rs import BytesAhoCorasick
+from ahocorasick_rs import BytesAhoCorasick, Implementation
 from numpy.typing import NDArray
 
-from antislop.matching.folding import BOUNDARY, CLINGING, SENTENCE_ENDS, fold
+from antislop.matching.folding import BOUNDARY, EXTENDING, NO_EDGES, SENTENCE_ENDS, fold, is_in_run
 from antislop.matching.patterns.pattern import FILLER, Pattern, PatternMatch, PieceResult, TextSearch
 from antislop.matching.patterns.phrase import SHORT_PIECE
 
 _SPACE, _END = b" ."
+_RUN = 0xC0
+"""The least byte of the symbols after which borders depend on the symbols before them, too."""
 _ASCII_ENDS = str.maketrans(dict.fromkeys("!?", "."))
 _IS_WORD = np.array([code < 128 and chr(code).isalnum() for code in range(256)])
 _IOTA = "ι"  # the only symbol that both a letter and a combining mark, U+0345, fold to
 _UNKNOWN = 255
 MAX_WAITING = 1 << 14
 """Characters without a stop after which the exact search takes over."""
+LONG_LITERAL = 256
+"""Bytes of a literal from which on the automaton is built in linear time: few phrases are as long."""
 
 
 class Reduced(NamedTuple):
@@ -49,8 +52,8 @@ class _Reduction:
     """From characters to bytes; a character is added when it first occurs.
 
     A byte stands for a folded symbol: ASCII as it is, any end of a sentence as a full stop, any other symbol as one of
-    128 bytes. Edges of words and combining marks, which may move, are left out. So what occurs in a folded text occurs
-    in the reduced text.
+    64 bytes, or of 64 others from `_RUN` on. Edges of words and combining marks, which may move, are left out. So what
+    occurs in a folded text occurs in the reduced text.
     """
 
     def __init__(self) -> None:
@@ -97,13 +100,15 @@ class _Reduction:
 
 
 def _is_left_out(symbol: str) -> bool:
-    return symbol in (BOUNDARY, _IOTA) or unicodedata.category(symbol).startswith("M") or symbol in CLINGING
+    return symbol in (BOUNDARY, _IOTA) or EXTENDING.match(symbol) is not None
 
 
 def _to_byte(symbol: str) -> int:
     if symbol in SENTENCE_ENDS:
         return _END
-    return ord(symbol) if symbol.isascii() else 0x80 | (ord(symbol) & 0x7F)
+    if symbol.isascii():
+        return ord(symbol)
+    return (_RUN if is_in_run(symbol) else 0x80) | (ord(symbol) & 0x3F)
 
 
 _REDUCTION = _Reduction()
@@ -113,7 +118,7 @@ def find_literal(pattern: Pattern) -> bytes:
     """Return the longest bytes that every reduced occurrence contains; empty if none are known."""
     symbols = pattern.find_symbols("caseless") or ""
     parts = [symbols] if pattern.is_literal else symbols.split(FILLER)
-    return max((_reduce_symbols(part.replace(BOUNDARY, "")) for part in parts), key=len)
+    return max((_reduce_symbols(part.translate(NO_EDGES)) for part in parts), key=len)
 
 
 def _reduce_symbols(symbols: str) -> bytes:
@@ -142,8 +147,10 @@ class Prefilter(TextSearch[PrefilterState]):
         self._exact = search(patterns)
         literals = list(map(find_literal, patterns))
         self._finds_all = bool(literals) and all(literals)
-        self._automaton = BytesAhoCorasick(literals if self._finds_all else [])
         self._longest = max(map(len, literals), default=0)
+        # The default searches up to ten times as fast, but is built in quadratic time if a literal repeats itself.
+        implementation = Implementation.ContiguousNFA if self._longest > LONG_LITERAL else None
+        self._automaton = BytesAhoCorasick(literals if self._finds_all else [], implementation=implementation)
         self._waiting = MAX_WAITING + 4 * self._longest
         self._is_phrases = all(pattern.is_literal for pattern in patterns)
         symbols = [_find_plain_symbols(pattern, literal) for pattern, literal in zip(patterns, literals, strict=True)]
@@ -200,8 +207,8 @@ class Prefilter(TextSearch[PrefilterState]):
         return self._exact.forget(self._exact.read(self._exact.start, stop)[0])
 
     def _find_stops(self, reduced: Reduced) -> NDArray[np.intp]:
-        # For phrases, all but white space and what leaves no bytes; sequences of words lie within a sentence.
-        is_stop = reduced.data != _SPACE if self._is_phrases else reduced.data == _END
+        # For phrases, all after which the borders are known; sequences of words lie within a sentence.
+        is_stop = (reduced.data != _SPACE) & (reduced.data < _RUN) if self._is_phrases else reduced.data == _END
         stops: NDArray[np.intp] = reduced.origins[is_stop]
         return stops
 
@@ -246,7 +253,7 @@ def _find_plain_symbols(pattern: Pattern, literal: bytes) -> str:
     symbols = pattern.find_symbols("caseless") or ""
     if not pattern.is_literal or pattern.folding != "caseless" or _END in literal:
         return ""
-    return symbols if symbols.replace(BOUNDARY, "").encode(errors="replace") == literal else ""
+    return symbols if symbols.translate(NO_EDGES).encode(errors="replace") == literal else ""
 
 
 def _find_passages(

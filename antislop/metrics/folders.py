@@ -1,31 +1,51 @@
-"""The files of a folder as ripgrep chooses them: no hidden ones, no links, none that git ignores."""
+"""The files of a folder as ripgrep chooses them: no hidden ones, no links, none that .gitignore files name.
+
+The files of a repository are read, and git is not asked: it runs programs that they name.
+"""
 
 from __future__ import annotations
 
 import os
-import stat
-import subprocess
 from codecs import getincrementaldecoder
-from collections.abc import Iterable, Iterator
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from antislop.files import PIECE, open_bytes
+from antislop.errors import InputError
+from antislop.files import PIECE, open_bytes, open_text
+from antislop.metrics.globs import Glob, read_glob
+
+MAX_IGNORE = 1 << 18
+"""Characters of one .gitignore file."""
+
+_Ignore = tuple[Path, list[Glob]]  # a folder, and the globs for what is in it
 
 
 def list_files(folder: str | os.PathLike[str]) -> list[Path]:
-    """Return the files of a folder and of the folders in it, in order."""
-    root = Path(folder)
+    """Return the files of a folder and of the folders in it, in order.
+
+    What a repository's .gitignore files and .git/info/exclude name is left out, whether git tracks it or not; but a
+    folder that is asked for is listed. Raises `InputError` for such a file that is too long.
+    """
+    root, top = Path(folder), Path(folder).resolve()
     files: list[Path] = []
-    paths = _ask_git(root)
-    for path in _walk(root) if paths is None else paths:
-        mode = 0
-        with suppress(OSError):  # git also lists files that were deleted since the last commit
-            mode = path.lstat().st_mode
-        if stat.S_ISREG(mode):
-            files.append(path)
-        elif stat.S_ISDIR(mode):
-            files += list_files(path)  # a repository of its own, in this one
+    ignores: Sequence[_Ignore] | None = None
+    for place in (*reversed(top.parents), top):
+        if ignores and _is_ignored(place, ignores, is_folder=True):
+            ignores = []  # the folder is asked for
+        ignores = _enter(place, ignores)
+    waiting = [(top, ignores)]
+    while waiting:
+        place, ignores = waiting.pop()
+        with suppress(OSError), os.scandir(place) as entries:  # another user's, or removed meanwhile
+            for entry in entries:
+                path, is_folder = place / entry.name, entry.is_dir(follow_symlinks=False)
+                if entry.name.startswith(".") or (ignores and _is_ignored(path, ignores, is_folder=is_folder)):
+                    continue
+                if is_folder:
+                    waiting.append((path, _enter(path, ignores)))
+                elif entry.is_file(follow_symlinks=False):
+                    files.append(root / path.relative_to(top))
     return sorted(files)
 
 
@@ -39,31 +59,30 @@ def is_text(path: Path) -> bool:
         return False
 
 
-def _ask_git(folder: Path) -> list[Path] | None:
-    """Return what git does not ignore in a folder; None outside of repositories, or if the folder itself is ignored.
-
-    Only git knows all of its rules: .gitignore in each folder, those of the user and of the repository, exceptions for
-    files in its index.
-    """
-    git = ["git", "-c", "core.fsmonitor=false", "-C", os.fspath(folder)]  # which may be a program
-    with suppress(OSError):
-        if subprocess.run([*git, "check-ignore", "-q", "."], capture_output=True).returncode == 1:
-            command = [*git, "ls-files", "-coz", "--exclude-standard", "--deduplicate"]
-            names = subprocess.run(command, capture_output=True).stdout.split(b"\0")
-            return [folder / name for name in _drop_hidden(map(os.fsdecode, names))]
-    return None
+def _enter(folder: Path, ignores: Sequence[_Ignore] | None) -> Sequence[_Ignore] | None:
+    """Return what holds in a folder: None outside of repositories, where git reads no .gitignore."""
+    if os.path.lexists(folder / ".git"):
+        ignores = _read_ignore(folder / ".git" / "info" / "exclude", folder)
+    return None if ignores is None else [*ignores, *_read_ignore(folder / ".gitignore", folder)]
 
 
-def _drop_hidden(names: Iterable[str]) -> Iterator[str]:
-    return (name for name in names if name and not name.startswith(".") and "/." not in name)
+def _read_ignore(path: Path, folder: Path) -> list[_Ignore]:
+    """Return the globs of a file; none if it can't be read, or if a link or a pipe is in its place."""
+    is_link, is_file = os.path.islink(path), os.path.isfile(path)  # noqa: PTH113, PTH114 - Path raises for long names
+    if is_link or not is_file or not os.access(path, os.R_OK):
+        return []
+    with open_text(path, errors="surrogateescape") as file:
+        text = file.read(MAX_IGNORE + 1)
+    if len(text) > MAX_IGNORE:
+        raise InputError(f"{path}: has more than {MAX_IGNORE:,} characters: shorten it")
+    return [(folder, [glob for glob in map(read_glob, text.split("\n")) if glob])]
 
 
-def _walk(folder: Path) -> Iterator[Path]:
-    """Yield the files, and the repositories without what is in them."""
-    for place, folders, names in os.walk(folder):
-        if ".git" in (*folders, *names) and Path(place) != folder:
-            folders.clear()
-            yield Path(place)
-            continue
-        folders[:] = _drop_hidden(folders)
-        yield from (Path(place, name) for name in _drop_hidden(names))
+def _is_ignored(path: Path, ignores: Sequence[_Ignore], *, is_folder: bool) -> bool:
+    """Return what the last glob says that matches, of the innermost file that has one."""
+    for folder, globs in reversed(ignores):
+        parts = path.parts[len(folder.parts) :]
+        for glob in reversed(globs):
+            if glob.matches(parts, is_folder=is_folder):
+                return not glob.is_negated
+    return False

@@ -45,8 +45,8 @@ def scan(
 
     Of occurrences that overlap, the first counts, and the longest of those that begin with it.
 
-    sources: texts of UTF-8, also .gz, and folders of texts. In folders, hidden files, links, files that git ignores and
-        those that are not UTF-8 are left out.
+    sources: texts of UTF-8, also .gz, and folders of texts. In folders, hidden files, links, those that .gitignore
+        files name and those that are not UTF-8 are left out.
     column: search this column of records instead, in .jsonl, .json, .csv and .parquet; `line` is that of the record, or
         its number, and `column` is that of the character in its text.
 

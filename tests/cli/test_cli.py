@@ -27,6 +27,7 @@ from antislop.lists.ban_list import BanList
 from antislop.lists.bundled import FOLDER
 from antislop.matching.bans import drop_overlaps
 from tests.support.commands import assert_refused, invoke
+from tests.support.depth import first_quick
 
 PROMPT = "the door"
 VOCABULARY = ["cat", "dog", "the", "testament", "tapestry", "to", "of", "quiet", "whisper", "door", "opened", "said"]
@@ -389,14 +390,44 @@ def test_a_trace_takes_the_place_of_no_other_file(toy: str, tmp_path: Path) -> N
     assert generate(toy, PROMPT, *BANS, "--trace", os.devnull).exit_code == 0
 
 
+FULL = "antislop: standard output: can't be written (No space left on device): free some space there\n"
+CLOSED = "antislop: standard output: can't be written (Bad file descriptor): redirect it to a file\n"
+STREAMS = [
+    ("--version >/dev/full", 2, "", FULL),
+    ("--version >&-", 2, "", CLOSED),
+    ("--version <&- 2>&-", 0, f"antislop {antislop.__version__}\n", ""),
+    ("scan a.txt --ban delve >/dev/full", 2, "", FULL),
+    ("scan a.txt --ban delve >&-", 2, "", CLOSED),
+    ("scan a.txt --ban delve --quiet >&-", 1, "", ""),
+    ("scan a.txt --ban delve --stats 2>&-", 1, "a.txt:1:7: delve\n", ""),
+    ("scan a.txt --ban delve --stats 2>/dev/full", 1, "a.txt:1:7: delve\n", ""),
+    ("scan nowhere --ban delve 2>&-", 2, "", ""),
+    ("scan nowhere --ban delve 2>/dev/full", 2, "", ""),
+    (
+        "scan - --ban delve <&-",
+        2,
+        "",
+        "antislop: -: can't be read (Bad file descriptor): pass the path of a text file\n",
+    ),
+    ("--help >/dev/full", 2, "", FULL),
+    ("--help >&-", 2, "", CLOSED),
+]
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
-def test_a_full_disk_under_standard_output_is_reported_in_one_sentence(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("command", "status", "out", "err"), first_quick(STREAMS, 5))
+def test_a_full_disk_or_a_closed_stream_is_reported_and_changes_no_status(
+    command: str, status: int, out: str, err: str, tmp_path: Path
+) -> None:
     (tmp_path / "a.txt").write_text("so we delve")
-    command = [sys.executable, "-m", "antislop", "scan", str(tmp_path / "a.txt"), "--no-bans", "--ban", "delve"]
-    with open("/dev/full", "wb") as full:  # noqa: PTH123
-        result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
-    fault = "antislop: standard output: can't be written (No space left on device): free some space there\n"
-    assert (result.returncode, result.stderr) == (2, fault)
+    line = f"{sys.executable} -m antislop {command}"
+    result = subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout, result.stderr) == (status, out, err)
+
+
+def test_a_width_of_0_means_that_it_is_unknown() -> None:
+    assert invoke("--help", columns=0).stdout == invoke("--help", columns=80).stdout
+    assert "--exclude" in invoke("scan", "--help", columns=0).stdout
 
 
 def test_ctrl_c_ends_with_130_and_keeps_the_text_written_so_far(toy: str) -> None:

@@ -142,6 +142,16 @@ def test_a_mistake_is_quoted_or_leads_to_the_help(args: str, sentence: str) -> N
     assert invoke(*args.split()).stderr == f"antislop: {sentence}\n"
 
 
+@pytest.mark.parametrize("name", ["--config=c.yaml", "--no-bans", "-q", "-gx", "--new.md"])
+def test_a_file_whose_name_looks_like_an_option_is_not_read_as_one(name: str) -> None:
+    for file in ("a.md", "c.yaml", name):
+        Path(file).write_text("no-bans: true  # a testament to\n", encoding="utf-8")
+    said = f"antislop: {name}: is a file, and looks like an option: write ./{name}, or put -- before files\n"
+    result = invoke("scan", "--count", "a.md", name)
+    assert (result.exit_code, result.stdout, result.stderr) == (2, "", said)
+    assert invoke("scan", "--count", "--", "a.md", name).stdout == f"a.md:1\n{name}:1\n"
+
+
 # -- files of settings ------------------------------------------------------------------------------------------------
 
 
@@ -195,6 +205,17 @@ def test_the_command_line_overrides_a_file_of_settings() -> None:
         ("chat-template-kwargs: {2026-01-01: a}", "settings.yaml:1: chat-template-kwargs can't be JSON (keys must be"),
         ("seed: {", "settings.yaml:1: not YAML (expected the node content, but found '<stream end>'): write a line"),
         ("seed: \x00", "settings.yaml:1: not YAML (unacceptable character #x0000"),
+        ('ban: [a, "b\\0"]', "settings.yaml:1: ban contains a null character: leave it out"),
+        ('bans: "b\\0"', "settings.yaml:1: bans contains a null character: leave it out"),
+        ("seed: 1\nban: " + "[" * 20_000, "settings.yaml:2: nested more than 100 deep: write a line"),
+        ("chat-template-kwargs: " + "{a: " * 3000 + "1" + "}" * 3000, "settings.yaml:1: nested more than 100 deep"),
+        (
+            "chat-template-kwargs:\n  a: &a [x, x]\n  b: &b [*a, *a]\n  c: [*b, *b]",
+            "settings.yaml:3: *a is an alias: write the value, or put quotes around a text",
+        ),
+        ("chat-template-kwargs: &a {b: *a}", "settings.yaml:1: *a is an alias"),
+        ("ban: [*ly]", "settings.yaml:1: *ly is an alias: write the value, or put quotes around a text"),
+        ("seed: 1\n" * 20_000, "settings.yaml: longer than 100,000 characters: write a line name: value"),
         ("- seed", "settings.yaml: contains no settings: write a line name: value for each option"),
         ("", "settings.yaml: contains no settings: "),
         ("temperature: 0", "the temperature is 0, but must be above it"),
@@ -206,6 +227,12 @@ def test_a_file_of_settings_that_can_not_be_used_is_refused_with_its_line(text: 
 
 def test_a_missing_file_of_settings_is_refused() -> None:
     assert_refused(invoke("scan", "x", "--config", "no.yaml"), "no.yaml: can't be read (No such file or directory)")
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="there is no endless file")
+def test_an_endless_file_of_settings_is_refused() -> None:
+    Path("settings.yaml").symlink_to("/dev/zero")
+    assert_refused(invoke("scan", "x", "--config", "settings.yaml"), "settings.yaml: longer than 100,000 characters")
 
 
 def test_a_data_set_is_a_file_and_its_journal_compares_the_resolved_settings() -> None:

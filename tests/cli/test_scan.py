@@ -211,7 +211,9 @@ def test_a_named_file_is_searched_unless_it_is_excluded_by_name(folder: Path) ->
 
 
 def test_a_glob_that_can_not_be_read_is_refused(folder: Path) -> None:
-    assert scan(".", "-g", "!")[0] == 2
+    for glob in ("!", "", "# a", "[a"):
+        said = f"antislop: the glob {glob!r} can't match: write one as in .gitignore, *.md for instance\n"
+        assert scan(".", "-g", glob) == (2, "", said)
 
 
 @pytest.mark.parametrize("files", [["."], ["list.txt", "README.md"]], ids=["a folder", "names, as of pre-commit"])

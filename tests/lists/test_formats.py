@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import time
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -417,6 +418,13 @@ def test_unusable_entries_are_refused_with_their_line(case: str, tmp_path: Path)
     assert str(caught.value).startswith(f"{tmp_path / 'list'}{suffix}:{line}: ")
     assert reason in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_csv_line_of_many_cells_is_read_at_once(tmp_path: Path) -> None:
+    began = time.thread_time()
+    with pytest.raises(BanError, match="40001 cells, and up to 2 were expected"):
+        load("a,0.5\n" + "ab ," * 40_000, tmp_path, ".csv")
+    assert time.thread_time() - began < 2
 
 
 MIXED = {

@@ -301,7 +301,7 @@ FOUND = {
     "not across a missing space": ("ice bag", "nice bag", []),
     "an edge that is no letter": ("cat[", "cat[x", ["cat["]),
     "overlapping itself": ("ha ha", "ha ha ha", ["ha ha", "ha ha"]),
-    "emoji": ("👩\u200d🚀", "a 👩🚀!", ["👩🚀"]),
+    "emoji": ("👩\u200d🚀", "a 👩🚀 👩\u200d🚀!", ["👩\u200d🚀"]),
     "a dash as it is written": ("—", "well-known — 1990–1995\n- item ―", ["—"]),
     "a hyphen as it is written": ("-", "a—b – c‑d − e-f", ["-"]),
     "a quote as it is written": ('"', '“so”, "so"', ['"', '"']),

@@ -271,7 +271,7 @@ def test_in_a_script_without_spaces_a_word_may_begin_and_end_anywhere(
 
 
 @pytest.mark.parametrize(
-    ("phrase", "text"), [("кот", "котик"), ("한국", "한국어"), ("हिन्द", "हिन्दी"), ("ναι", "είναι")]
+    ("phrase", "text"), [("кот", "котик"), ("한국", "남한국"), ("हिन्द", "हिन्दी"), ("ναι", "είναι")]
 )
 def test_in_a_script_with_spaces_a_word_is_not_found_inside_another(phrase: str, text: str) -> None:
     assert BanList([phrase]).find(text) == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import example, given, strategies as st
 
@@ -29,7 +31,7 @@ def looping_texts(draw: st.DrawFn) -> str:
         passage = draw(letters) * draw(st.integers(1, 3)) + draw(letters)
         text += (passage * draw(st.integers(1, 6)))[: draw(st.integers(1, 60))]
         text *= draw(st.integers(1, 2))
-    return text[:120]
+    return re.sub(r"(\s{40})\s+", r"\1", text)[:120]  # what follows more white space, the oracle does not know
 
 
 @st.composite
@@ -37,12 +39,14 @@ def varied_copies(draw: st.DrawFn) -> str:
     """Texts of sentences that are written several times with words changed, among them such that are not loops."""
     words = st.sampled_from(["ab", "go", "So", "it", "3", "4", "no.", "e", "a|b"])
     passage = draw(st.lists(words, min_size=7, max_size=9))
+    begins_differ = draw(st.booleans())
+    ends = st.sampled_from([". "] if begins_differ else [". ", ". ", ". ", '." "', "! ", ".\n", " "])
     text = draw(st.sampled_from(["", "He ran. ", "Go it.\n"]))
     for _ in range(draw(st.integers(2, 7))):
         copy = list(passage)
-        for place, word in draw(st.lists(st.tuples(st.integers(0, len(copy) - 1), words), max_size=2)):
-            copy[place] = word
-        text += " ".join(copy) + draw(st.sampled_from([". ", ". ", ". ", '." "', "! ", ".\n", " "]))
+        for place, word in draw(st.lists(st.tuples(st.integers(0, len(copy) - 1), words), max_size=2 - begins_differ)):
+            copy[1 if begins_differ else place] = word
+        text += " ".join(copy) + draw(ends)
     return text
 
 
@@ -64,6 +68,9 @@ near_loops = st.builds(
     cuts=st.lists(st.integers(0, 200), max_size=30),
 )
 @example(case=("ab ab. ab ab. ab ab. ", Ban.loop(3, 9, 9)), cuts=[])
+@example(
+    case=("".join(f"So {word} go it it go. " for word in ("ab", "cd", "ef", "gh")), Ban.loop(3, 15, 60)), cuts=[30, 48]
+)
 def test_loops_are_found_by_their_definition_and_held_back_from_their_start(
     case: tuple[str, Ban], cuts: list[int]
 ) -> None:

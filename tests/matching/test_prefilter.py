@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 import unicodedata
 from collections.abc import Callable
 from dataclasses import replace
@@ -27,6 +28,7 @@ NASTY = (
     "a", "b", "A", "ab", "a b", " ", "  ", "\n", "\u00a0", "\u3000", ".", ". ", "…", "!", "。", "’", "'", "n't", "—",
     "ß", "ss", "é", "e\u0301", "\u0301", "\u0328", "\u0345", "ι", "ΐ", "ŉ", "ﬁ", "İ", "\u200b", "\u00ad", "\ufe0f",
     "ـ", "\0", "\ud83d", "🙂", "的", "の", "ｶ\uff9e", "\u0e33", "\u0e31", "กำ", "한", "\u1112\u1161", "7", "`", '"',
+    "가", "🇩", "🇪", "🇩🇪", "👍", "🏽", "\u200d", "\u20e3", "ב", "ה", "ם", "ا", "ل", "م", "كتاب",
     "the", "could", "couldn't", "<t>", "</t>", "not", "*",
 )  # fmt: skip
 PLAIN = ("a", "b", "A", "ab", "a b", " ", "  ", "\n", ".", "!", "'", "-", "7", "the", "could", "_")
@@ -127,3 +129,10 @@ def test_texts_without_stops_are_searched_in_bounded_memory() -> None:
         assert [match.ban.text for step in steps for match in step.matches] == ["a cat", "a dog"]
         settled = [step.settled for step in steps]
         assert max(after - before for before, after in pairwise(settled)) < 2 * prefilter.MAX_WAITING
+
+
+def test_a_long_phrase_that_repeats_itself_is_searched_for_at_once() -> None:
+    phrase = "ab " * 8000
+    began = time.thread_time()
+    assert len(BanList([phrase]).find(f"so {phrase}.")) == 1
+    assert time.thread_time() - began < 2

@@ -1,13 +1,19 @@
-"""A folder is searched as ripgrep does: what git ignores, hidden files and links are left out."""
+"""A folder is searched as ripgrep does: what .gitignore names, hidden files and links are left out; git is not run."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
+from random import Random
+from threading import Thread
 
 import pytest
 
+from antislop.errors import InputError
+from antislop.metrics import folders
 from antislop.metrics.folders import is_text, list_files
+from tests.support.depth import sample_size
 
 
 def git(folder: Path, *args: str) -> None:
@@ -40,19 +46,53 @@ def repository(tmp_path: Path) -> Path:
     return folder
 
 
-def test_what_git_ignores_is_left_out(repository: Path) -> None:
-    assert listed(repository) == ["a.md", "docs/drafts/kept.md", "docs/ä b.md", "kept.log"]
+def test_what_git_ignores_is_left_out_even_if_git_tracks_it(repository: Path) -> None:
+    assert listed(repository) == ["a.md", "docs/drafts/kept.md", "docs/ä b.md"]
     assert listed(repository / "docs") == ["drafts/kept.md", "ä b.md"]
 
 
-def test_each_file_is_listed_that_git_does_not_ignore_when_asked_for_it_alone(repository: Path) -> None:
-    """The naive twin: one question for each file."""
+PARTS = [
+    "a",
+    "b",
+    "*",
+    "**",
+    "***",
+    "?",
+    "a*",
+    "*a",
+    "[ab]",
+    "[!a]",
+    "[^b]",
+    "[]a]",
+    "[z-a]",
+    r"\a",
+    r"\[",
+    "*.md",
+    "?*b",
+]
 
-    def is_ignored(path: Path) -> bool:
-        return subprocess.run(["git", "-C", str(repository), "check-ignore", "-q", str(path)]).returncode == 0
 
-    visible = [path for path in repository.rglob("*") if "/." not in path.as_posix().removeprefix(str(repository))]
-    assert list_files(repository) == sorted(path for path in visible if path.is_file() and not is_ignored(path))
+@pytest.mark.parametrize("seed", range(sample_size(40)))
+def test_the_files_are_those_that_git_lists(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The naive twin: git itself, for random patterns in random folders."""
+    random = Random(seed)
+    for _ in range(25):
+        parts = [random.choice(["a", "b", "ab"]) for _ in range(random.randrange(4))]
+        write(tmp_path, "/".join([*parts, random.choice(["a.md", "b.md", "ab.txt", "ba"])]))
+    places = [tmp_path, *(path for path in sorted(tmp_path.rglob("*")) if path.is_dir())]
+    for place in random.sample(places, min(3, len(places))):
+        lines = [
+            random.choice(["", "", "!", "/", "!/"])
+            + "/".join(random.choices(PARTS, k=random.choice([1, 1, 2, 3])))
+            + random.choice(["", "", "/", "  ", "\r"])
+            for _ in range(4)
+        ]
+        write(place, ".gitignore", text="\n".join(lines))
+    git(tmp_path, "init", "-q")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    command = ["git", "-C", str(tmp_path), "ls-files", "-oz", "--exclude-standard"]
+    names = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split("\0")
+    assert sorted(listed(tmp_path)) == sorted(name for name in names if name and not name.endswith(".gitignore"))
 
 
 def test_a_folder_that_git_ignores_is_listed_if_it_is_named(repository: Path) -> None:
@@ -67,11 +107,7 @@ def test_a_repository_in_a_folder_and_one_in_a_repository_keep_their_own_rules(r
     assert "inner/j.md" in listed(repository) and "inner/k.tmp" not in listed(repository)
     around = repository.parent
     write(around, "l.log")
-    assert [name for name in listed(around) if name.count("/") < 2] == [
-        "l.log",
-        "repository/a.md",
-        "repository/kept.log",
-    ]
+    assert [name for name in listed(around) if name.count("/") < 2] == ["l.log", "repository/a.md"]
 
 
 @pytest.mark.parametrize("is_repository", [True, False])
@@ -84,20 +120,82 @@ def test_links_are_not_followed(tmp_path: Path, is_repository: bool) -> None:
     assert listed(tmp_path) == ["a.md", "sub/b.md"]
 
 
-def test_without_git_all_files_are_listed_that_are_not_hidden(
-    repository: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", "")
+def test_outside_of_repositories_all_files_are_listed_that_are_not_hidden(repository: Path) -> None:
+    (repository / ".git").rename(repository / ".not")
     assert {"g.log", "out/d.md", "private.md"} < set(listed(repository))
     assert not [name for name in listed(repository) if name.startswith(".") or "/." in name]
 
 
-def test_a_repository_runs_no_program_of_its_own(repository: Path) -> None:
-    git(repository, "config", "core.fsmonitor", f"touch {repository}/ran; false")
-    list_files(repository)
-    assert not (repository / "ran").exists()
-    git(repository, "status")
-    assert (repository / "ran").exists()  # the config is one that git runs
+# -- repositories of strangers -----------------------------------------------------------------------------------------
+
+RUN = "touch {marker}; false"
+PROGRAMS = {
+    "ssh": {"remote.origin.url": "ssh://host/path", "core.sshCommand": RUN},
+    "upload pack": {"remote.origin.url": "/", "remote.origin.uploadpack": RUN},
+    "ext": {"remote.origin.url": "ext::touch {marker}", "protocol.ext.allow": "always"},
+    "fsmonitor": {"core.fsmonitor": RUN},
+}
+"""Settings of a repository that name a program, which git runs when it lists files."""
+
+
+@pytest.mark.parametrize("is_bare", [False, True], ids=["a repository", "a bare one that is committed in docs"])
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_repository_runs_no_program(tmp_path: Path, program: str, is_bare: bool) -> None:
+    """A .gitignore that git has to fetch first, since its object is missing in a partial clone."""
+    folder, marker = tmp_path / "docs", tmp_path / "ran"
+    write(folder, "a.md")
+    git(folder, "init", "-q")
+    git(folder, "update-index", "--add", "--cacheinfo", "100644", "1" * 40, ".gitignore")
+    git(folder, "update-index", "--skip-worktree", ".gitignore")
+    settings = {"core.repositoryFormatVersion": "1", "extensions.partialClone": "origin", **PROGRAMS[program]}
+    for name, value in settings.items():
+        git(folder, "config", name, value.format(marker=marker))
+    if is_bare:
+        for path in (folder / ".git").iterdir():
+            path.rename(folder / path.name)
+        (folder / ".git").rmdir()
+        git(folder, "config", "core.worktree", str(folder))
+    marker.unlink(missing_ok=True)
+    assert "a.md" in listed(folder)
+    assert not marker.exists()
+    subprocess.run(["git", "-C", str(folder), "ls-files", "-o", "--exclude-standard"], capture_output=True)
+    assert marker.exists()  # git does run it
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes have no names here")
+@pytest.mark.parametrize("place", [".gitignore", ".git/info/exclude", "pipe.md", "excludes"])
+def test_a_pipe_in_a_repository_is_not_read(tmp_path: Path, place: str) -> None:
+    write(tmp_path, "a.md")
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "config", "core.excludesFile", str(tmp_path / "excludes"))
+    (tmp_path / place).unlink(missing_ok=True)
+    os.mkfifo(tmp_path / place)
+    found: list[str] = []
+    thread = Thread(target=lambda: found.extend(listed(tmp_path)), daemon=True)
+    thread.start()
+    thread.join(timeout=5)
+    assert found == ["a.md"]
+
+
+def test_a_gitignore_that_is_a_link_or_a_folder_names_nothing(repository: Path) -> None:
+    write(repository.parent, "rules", text="*.md\n")
+    (repository / "docs" / ".gitignore").unlink()
+    (repository / "docs" / ".gitignore").symlink_to(repository.parent / "rules")
+    (repository / ".gitignore").unlink()
+    (repository / ".gitignore").mkdir()
+    assert {"a.md", "docs/drafts/c.md", "g.log"} < set(listed(repository))
+
+
+def test_a_gitignore_takes_no_time_by_its_form_and_is_refused_by_its_length(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(repository, "a" * 200, "/".join("a" * 100))
+    lines = ["*a" * 30 + "b", "**/a/" * 30 + "b", "[" * 5000, "*" * 5000 + "b", "!", "\\", "[z-a]"]
+    write(repository, ".gitignore", text="\n".join(lines))
+    assert "a" * 200 in listed(repository)
+    monkeypatch.setattr(folders, "MAX_IGNORE", 10_000)
+    with pytest.raises(InputError, match=r"repository/\.gitignore: has more than 10,000 characters: shorten it"):
+        listed(repository)
 
 
 def test_a_text_begins_as_utf_8_without_null_characters(tmp_path: Path) -> None:

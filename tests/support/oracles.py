@@ -27,6 +27,7 @@ from tests.support.toys import PROMPT, Markov, Words
 
 RULES = set("-=_*#~+|:.,;'\"`()[]{}<>/\\^&%$·•")
 """Signs that draw rules and tables or separate numbers."""
+NEAR_WORD = r'\w[^\s"]*'
 
 
 def occurrences(text: str, ban: Ban, *, is_final: bool = True) -> Iterator[tuple[int, int]]:
@@ -337,21 +338,30 @@ def loop_occurrences(text: str, ban: Ban) -> Iterator[tuple[int, int]]:
                 floor = near_floor = end
                 break
         else:
-            starts = [
-                second
-                for first, second in product(heads, heads)
-                if max(first, near_floor - 1) < second <= end - HEAD
-                and _is_near(symbols, beginnings, first, second, end, loop)
-            ]
+            starts = [start for start in _find_near(symbols, heads, end, loop) if near_floor <= start]
             if starts:
                 yield origins[min(starts)], origins[end - 1] + 1
                 near_floor = end
 
 
-def _is_near(symbols: str, beginnings: Sequence[str], first: int, second: int, end: int, loop: Loop) -> bool:
+def _find_near(symbols: str, heads: Sequence[int], end: int, loop: Loop) -> Iterator[int]:
+    """Where near copies that end at `end` begin to be loops: at the second copy, or the third of early differences."""
+    for first, second in product(heads, heads):
+        begin_alike = first < second <= end - HEAD and symbols[first : first + HEAD] == symbols[second : second + HEAD]
+        if begin_alike and _is_near(symbols, first, second, end, loop):
+            yield second
+    for first, second, third in zip(heads, heads[1:], heads[2:], strict=False):
+        if third < end and symbols[first : first + HEAD] != symbols[second : second + HEAD]:
+            words, others = (re.findall(NEAR_WORD, symbols[a:b]) for a, b in ((first, second), (second, third)))
+            same = symbols[first:second].split(" ")[0] == symbols[second:third].split(" ")[0]
+            if same and len(words) == len(others) and _is_near(symbols, first, second, end, loop):
+                yield third
+
+
+def _is_near(symbols: str, first: int, second: int, end: int, loop: Loop) -> bool:
     """Whether copies that begin at `first` and `second`, and those after them, are near copies up to the end."""
     gap = symbols[max(0, second - HEAD) : second].rstrip(" \"'()[]*_")
-    if symbols[first : first + HEAD] != symbols[second : second + HEAD] or not gap or gap[-1] not in ".!?":
+    if not gap or gap[-1] not in ".!?":
         return False
     if not -(-loop.min_length // loop.copies) <= second - first <= loop.max_passage:
         return False
@@ -362,8 +372,8 @@ def _is_near(symbols: str, beginnings: Sequence[str], first: int, second: int, e
         return False
     if re.search(r"[|{}<>#\\]|``|==", symbols[first:second]):
         return False
-    period = len(re.findall(r'\w[^\s"]*', symbols[first:second]))
-    words = re.findall(r'\w[^\s"]*', symbols[first:end])
+    period = len(re.findall(NEAR_WORD, symbols[first:second]))
+    words = re.findall(NEAR_WORD, symbols[first:end])
     share = (100 - loop.similarity) / 100
     if share * period < 1 - 1e-9 or len(words) % period or len(words) < (loop.copies + 1) * period:
         return False

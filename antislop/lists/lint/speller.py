@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Protocol
 
-from antislop.matching.folding import BOUNDARY, Folding, fold_phrase
+from antislop.matching.folding import BOUNDARY, NO_EDGES, Folding, fold_phrase
 
 _UTF8 = (*range(0xC0), *range(0xC2, 0xF5))
 
@@ -38,7 +38,7 @@ class Speller:
         """Return whether the symbols of a phrase occur in a text of surfaces."""
         if self._writes_anything:
             return True
-        text = symbols.replace(BOUNDARY, "").strip(" ")
+        text = symbols.translate(NO_EDGES).strip(" ")
         size = len(text)
         reached = {0, *(end for end in range(1, size + 1) if text[:end] in self._suffixes)}
         for start in range(size):

@@ -182,9 +182,10 @@ class _Tracker:
                 if start is not None:
                     loops.append((start, end))
                     since = 0
-        opened = self._find_start(symbols.marks, end - length, end - since, self._min_period)
+        # Where nothing is that far back, no occurrence can begin in the suffix.
+        opened = self._find_start(symbols.marks, end - length, end - since, self._min_period) if distance else end
         heads = symbols.marks[begun - HEAD + 1 if begun > HEAD else 0 : end - HEAD + 1]
-        if near.candidates or loops or "S" in heads:
+        if near.candidates or loops or "S" in heads or (near.is_alike and "S" in symbols.marks[begun:]):
             near, others, held = self._near_copies.read(near, symbols.text, symbols.marks, begun, total - end, loops)
             loops, opened = loops + others, min(opened, held)
         return Track(length, distance, since, near), loops, opened
@@ -334,7 +335,8 @@ class Loop(Repetition):
     Copies of whole sentences, one more of them and `LONG` times as long together, need not be equal: at each word of a
     copy, at most one word and 100 - `similarity` percent of the words so far differ from those in the same place of the
     copy before, and at its end no more than those percent. A passage with signs of code or markup is not followed. The
-    occurrence begins with the second copy.
+    occurrence begins with the second copy; with the third one if each is a sentence, and the first two have the same
+    first word, but not the same `HEAD` characters.
 
     The repetition is the run of characters, up to the loop's end, that equal those one passage earlier. The occurrence
     begins in it at the first sentence or line, or the first word after `MIN_OFFSET` characters, whichever comes first:

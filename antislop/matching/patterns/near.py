@@ -1,7 +1,8 @@
 """Find passages that are written several times in a row with a few words changed.
 
-A sentence that begins like an earlier one may be the second copy of what lies between them. Only such candidates are
-followed, word by word, and most of them end at the second word that differs.
+A sentence that begins like an earlier one may be the second copy of what lies between them. Two sentences in a row that
+begin with one word and differ soon after may be copies, too, once both are complete. Only such candidates are followed,
+word by word, and most of them end at the second word that differs.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ _AROUND = " \"'()[]*_"  # between two sentences
 class Candidate(NamedTuple):
     """A passage that may be repeated; places are counted from the beginning of the text.
 
-    first, second: where its first and second copy begin.
+    first: where its first copy begins.
+    second: where an occurrence begins: with the second copy, or the third one of sentences that differ early.
     period: words of the passage.
     words, changed: words of the later copies, and how many of the latest copy's differ from the copy before.
     place, before: where the next word, and the one it is compared with, are looked for.
@@ -43,10 +45,14 @@ class Candidate(NamedTuple):
 
 
 class NearTrack(NamedTuple):
-    """The state of one pattern: where the last loop ended, and what may become the next."""
+    """The state of one pattern: where the last loop ended, and what may become the next.
+
+    is_alike: whether the latest sentence has the same first word as the one before it.
+    """
 
     floor: int = 0
     candidates: tuple[Candidate, ...] = ()
+    is_alike: bool = False
 
 
 class NearTracker:
@@ -65,10 +71,14 @@ class NearTracker:
         offset: symbols of the text before these.
         loops: of equal copies, found in the same symbols.
         """
-        heads = _SENTENCE.finditer(marks, max(0, begun - HEAD + 1), max(0, len(marks) - HEAD + 1))
-        begins = {m.start() + HEAD: new for m in heads if (new := list(self._begin(text, marks, m.start(), offset)))}
+        heads = [m.start() for m in _SENTENCE.finditer(marks, max(0, begun - HEAD + 1), max(0, len(marks) - HEAD + 1))]
+        begins = {head + HEAD: new for head in heads if (new := list(self._begin(text, marks, head, offset)))}
+        for match in _SENTENCE.finditer(marks, begun):
+            if third := self._begin_third(text, marks, match.start(), offset):
+                begins[match.end()] = [*begins.get(match.end(), ()), third]
+        is_alike = _find_alike(text, marks, heads[-1]) >= 0 if heads else track.is_alike
         if not (begins or track.candidates or loops):
-            return track, [], len(text)
+            return NearTrack(track.floor, (), is_alike), [], len(text)
         floor, candidates, found, ends = track.floor, list(track.candidates), [], [end for _, end in loops]
         for stop in sorted(begins.keys() | {match.end() for match in _STOP.finditer(text, begun)}):
             while ends and ends[0] <= stop:
@@ -82,16 +92,16 @@ class NearTracker:
             elif candidates and last == " ":
                 followed = (self._follow(c, text, stop, offset) for c in candidates)
                 candidates = [c for c in followed if c]
-            if stop in begins and stop - HEAD + offset >= floor:
-                candidates += begins[stop]
+            if stop in begins:
+                candidates += [candidate for candidate in begins[stop] if candidate.second >= floor]
         if ends:
             floor, candidates = ends[-1] + offset, []
         opened = min((candidate.second - offset for candidate in candidates), default=len(text))
-        return NearTrack(floor, tuple(candidates)), found, opened
+        return NearTrack(floor, tuple(candidates), is_alike), found, opened
 
     def _begin(self, text: str, marks: str, second: int, offset: int) -> Iterator[Candidate]:
         """Yield the passages of which a second copy may begin at a sentence."""
-        if text[max(0, second - HEAD) : second].rstrip(_AROUND)[-1:] not in SENTENCE_ENDS:
+        if not _ends_sentence(text, second):
             return
         head, first = text[second : second + HEAD], second - self._shortest + 1
         while (first := text.rfind(head, max(0, second - self._longest), max(0, first + HEAD - 1))) >= 0:
@@ -100,6 +110,21 @@ class NearTracker:
                 if period * self._tolerance >= 100:  # a shorter one has no word that may differ
                     place, before = second + offset, first + offset
                     yield Candidate(before, place, period, 0, 0, place, before)
+
+    def _begin_third(self, text: str, marks: str, third: int, offset: int) -> Candidate | None:
+        """Return the passage of which a third copy may begin, if the last two sentences are such that differ early."""
+        second = marks.rfind("S", 0, third)
+        first = _find_alike(text, marks, second)
+        if first < 0 or not self._shortest <= second - first <= self._longest:
+            return None
+        if text[first : first + HEAD] == text[second : second + HEAD] or not _ends_sentence(text, second):
+            return None
+        period = len(_WORD.findall(text, first, second))
+        if period * self._tolerance < 100 or MARKUP.search(text, first, second):
+            return None
+        copy = Candidate(first + offset, third + offset, period, 0, 0, second + offset, first + offset)
+        after = self._follow(copy, text, third, offset)
+        return after if after and after.words == period else None
 
     def _follow(self, candidate: Candidate, text: str, stop: int, offset: int) -> Candidate | None:
         """Return a candidate after the words before `stop`, None if they differ from the copy before by too much."""
@@ -125,3 +150,14 @@ class NearTracker:
         if after is None or after.words % after.period:
             return False
         return after.words // after.period >= self._copies - 1 and stop + offset - after.first >= self._least
+
+
+def _ends_sentence(text: str, place: int) -> bool:
+    """Return whether a sentence ends before a place."""
+    return text[max(0, place - HEAD) : place].rstrip(_AROUND)[-1:] in SENTENCE_ENDS
+
+
+def _find_alike(text: str, marks: str, second: int) -> int:
+    """Return where the sentence before another one begins, if both have the same first word, else -1."""
+    first = marks.rfind("S", 0, max(0, second))
+    return first if first >= 0 and text.startswith(text[second : text.find(" ", second) + 1], first) else -1

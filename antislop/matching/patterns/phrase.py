@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,7 +13,9 @@ from antislop.errors import BanError
 from antislop.matching.automaton import Automaton, TrieNode
 from antislop.matching.folding import (
     BOUNDARY,
+    EDGES,
     IN_WORD,
+    NO_EDGES,
     START,
     Context,
     Edges,
@@ -34,7 +35,6 @@ from antislop.matching.patterns.pattern import (
     check_text,
     has_wildcard,
     has_word,
-    make_tracks,
     read_stars,
     write_stars,
 )
@@ -49,7 +49,6 @@ _MARKS = {
     "’": "every curly apostrophe, that of “don’t” too",
     '"': "every straight double quote",
 }
-_SYMBOL = re.compile(f"[^{BOUNDARY}]")
 
 
 PhraseState: TypeAlias = tuple[Context, TrieNode, tuple[int, ...] | None]
@@ -70,14 +69,14 @@ class _FoldedPiece(NamedTuple):
     origins: Sequence[int] | None = None
 
 
-def _fold_piece(piece: str, context: Context, folding: Folding, final: bool) -> _FoldedPiece:
+def _fold_piece(piece: str, context: Context, folding: Folding, edges: Edges, final: bool) -> _FoldedPiece:
     if not (final or context.marks):
         word = fold_word(piece, last=context.last, folding=folding)
         if word is not None:
             return _FoldedPiece(word, IN_WORD)
-    symbols, origins, after = fold(piece, context=context, folding=folding, final=final)
+    symbols, origins, after = fold(piece, context=context, folding=folding, borders=edges, final=final)
     size = len(piece)
-    is_regular = not context.marks and len(symbols) - symbols.count(BOUNDARY) == size == len({size, *origins}) - 1
+    is_regular = not context.marks and sum(_find_regular_gaps(symbols)) == size == len({size, *origins}) - 1
     return _FoldedPiece(symbols, after, None if is_regular else origins)
 
 
@@ -85,7 +84,7 @@ _fold_again = lru_cache(maxsize=1 << 16)(_fold_piece)
 
 
 def _find_regular_gaps(symbols: str) -> tuple[int, ...]:
-    return tuple(_SYMBOL.sub("\1", symbols).encode())
+    return tuple([int(symbol not in EDGES) for symbol in symbols])
 
 
 def _find_regular_origins(symbols: str) -> list[int]:
@@ -93,16 +92,16 @@ def _find_regular_origins(symbols: str) -> list[int]:
 
 
 class _PhraseTrack:
-    def __init__(self, phrases: Sequence[Phrase], ids: Sequence[int], folding: Folding) -> None:
-        self.folding = folding
+    def __init__(self, phrases: Sequence[Phrase], ids: Sequence[int], folding: Folding, edges: Edges) -> None:
+        self._folding, self._edges = folding, edges
         symbols = [phrases[i].find_symbols(folding) for i in ids]
-        self.automaton = Automaton(symbols, placeless=BOUNDARY)
+        self.automaton = Automaton(symbols, placeless=EDGES)
         self.ids = ids
 
     def read(self, before: PhraseState, piece: str, final: bool) -> tuple[PhraseState, tuple[PatternMatch, ...]]:
         context, node, gaps = before
         fold_piece = _fold_again if len(piece) < SHORT_PIECE else _fold_piece
-        folded = symbols, context, origins = fold_piece(piece, context, self.folding, final)
+        folded = symbols, context, origins = fold_piece(piece, context, self._folding, self._edges, final)
         for symbol in symbols:
             node = node[symbol]
             if node.matches:
@@ -121,16 +120,18 @@ class _PhraseTrack:
     ) -> tuple[PhraseState, tuple[PatternMatch, ...]]:
         """Read a piece in which a phrase ends, or whose places are not regular."""
         _, node, gaps = before
-        gaps = gaps or _find_regular_gaps(self._find_open(node))
+        symbols = self._find_open(node)
+        gaps = gaps or _find_regular_gaps(symbols)
         earlier = list(accumulate(reversed(gaps), sub, initial=0))[:0:-1]
         origins = [*earlier, *(folded.origins or _find_regular_origins(folded.symbols))]
-        matches = []
+        symbols, matches = symbols + folded.symbols, []
         for index, symbol in enumerate(folded.symbols, start=len(earlier)):
             node = node[symbol]
-            # A boundary has the place of the character after it, which may begin a match but never ends one.
-            end_back = size - origins[index - (symbol == BOUNDARY)]
             for phrase, length in node.matches:
-                matches.append(PatternMatch(self.ids[phrase], size - origins[index + 1 - length], end_back))
+                # An edge has the place of the character after it, which may begin a match but never ends one.
+                last = len(symbols[: index + 1].rstrip(EDGES)) - 1
+                start_back = size - origins[index + 1 - length]
+                matches.append(PatternMatch(self.ids[phrase], start_back, size - origins[last]))
         open_ = origins[len(origins) - node.longest :]
         gaps = tuple(map(sub, [*open_[1:], size], open_))
         is_regular = gaps == _find_regular_gaps(self._find_open(node))
@@ -143,7 +144,11 @@ class _PhraseTrack:
 
 class PhraseSearch(TextSearch[PhraseStates]):
     def __init__(self, patterns: Sequence[Phrase]) -> None:
-        self._tracks = make_tracks(patterns, _PhraseTrack)
+        groups: dict[tuple[Folding, Edges], list[int]] = {}
+        for number, phrase in enumerate(patterns):
+            edges = "word" if phrase.folding == "written" else phrase.edges  # it touches no word
+            groups.setdefault((phrase.folding, edges), []).append(number)
+        self._tracks = [_PhraseTrack(patterns, ids, *reading) for reading, ids in groups.items()]
         self.start = tuple((START, track.automaton.root, None) for track in self._tracks)
 
     def read(self, state: PhraseStates, piece: str, *, final: bool = False) -> tuple[PhraseStates, PieceResult]:
@@ -168,7 +173,7 @@ class PhraseSearch(TextSearch[PhraseStates]):
     def find_endings(self, state: PhraseStates, count: int) -> list[str]:
         """Return the folded rests of up to `count` phrases, of which the most was read."""
         track, longest = max(zip(self._tracks, state, strict=True), key=lambda pair: pair[1][1].depth)
-        return [ending.replace(BOUNDARY, "") for ending in track.automaton.endings(longest[1], count)]
+        return [ending.translate(NO_EDGES) for ending in track.automaton.endings(longest[1], count)]
 
     def forget(self, state: PhraseStates) -> PhraseStates:
         return tuple((context, root, None) for (context, _, _), (_, root, _) in zip(state, self.start, strict=True))
@@ -185,7 +190,10 @@ class Phrase(Pattern):
 
     text: with every `*` as the character. Without a letter or digit, it compares as it is written.
     case_sensitive: compare letters as they are.
-    edges: "word" if the phrase must not touch other letters or digits.
+    edges: "word" if the phrase must not touch other letters or digits, except for those that a language writes onto a
+        word: Korean particles, Arabic and Hebrew articles, prepositions and conjunctions.
+
+    An emoji, a flag or a Hangul syllable occurs only as a whole.
     """
 
     kind: ClassVar[str] = "phrase"
@@ -217,7 +225,7 @@ class Phrase(Pattern):
         return self.find_symbols(self.folding), self.folding
 
     def find_symbols(self, folding: Folding) -> str:
-        return fold_phrase(self.text, folding=folding, edges=self.edges)
+        return fold_phrase(self.text, folding=folding, edges=self.edges, borders=True)
 
     def find_samples(self, *, widest_gap: int) -> list[str]:  # noqa: ARG002
         return [self.text] if self.edges == "word" else []
