@@ -141,6 +141,14 @@ def test_scores_and_cache_are_those_of_the_kept_tokens(model: PreTrainedModel) -
         assert scores[0, token] > -torch.inf
 
 
+def test_a_text_that_ends_before_its_first_token_has_no_scores(model: PreTrainedModel) -> None:
+    ban = Ban.regex(".", then="stop", tries=0)
+    asked = {"do_sample": True, "output_scores": True, "output_logits": True, "suppress_tokens": [0, 1]}
+    out = sample(AntiSlop(TOKENIZER, [ban]), model, **asked)
+    assert out.sequences.shape == PROMPT.shape
+    assert out.scores == out.logits == ()
+
+
 @pytest.mark.parametrize("seed", range(2 * DEPTH))
 def test_after_any_rewinds_the_logits_are_those_of_a_fresh_pass(model: PreTrainedModel, seed: int) -> None:
     """Texts twice as long as the windows, and bans so frequent that rewinds nest."""

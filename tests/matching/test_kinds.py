@@ -423,3 +423,11 @@ def test_without_lookback_the_rest_of_a_word_of_the_prompt_is_not_a_word() -> No
 def test_an_incomplete_match_of_one_regex_does_not_hide_another() -> None:
     assert starts([Ban.regex("f g h"), Ban.regex("d e f")], "d", " e", " f") == [0]
     assert starts([Ban.regex("(?s)d.{0,90}zz"), Ban.regex("e f")], "d", " e", " f", " x") == [1]
+
+
+@pytest.mark.parametrize("prompt", ["The café", "The cafe\u0300", "ñ", "İ", "\u0645\u064e", "The \u0300"])
+def test_a_loop_without_lookback_may_follow_a_prompt_that_ends_in_a_mark(prompt: str) -> None:
+    """The mark may still move, and the text that the search reads begins with it."""
+    loop = Ban.loop(3, 9, 9)
+    assert starts([loop], " x.", *[" go it."] * 4, prompt=[prompt], lookback=False) == [2]
+    assert starts([loop], *[" go it."] * 3, prompt=[prompt + " go it."], lookback=False) == [1]

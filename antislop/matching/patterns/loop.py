@@ -139,7 +139,7 @@ class LoopSearch(TextSearch[LoopState]):
         return after, PieceResult(tuple(matches), tuple(open_))
 
     def forget(self, state: LoopState) -> LoopState:
-        return LoopState(self.start.tracks, state.context, white=state.white)
+        return LoopState(self.start.tracks, state.context, white=state.white, end_back=state.end_back)
 
 
 class _Tracker:
