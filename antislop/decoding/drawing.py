@@ -92,7 +92,10 @@ def _restrict(rows: Sequence[Row], logits: Tensor) -> Tensor:
 def _feed(rows: Sequence[Row], events: Sequence[Drawn]) -> list[State]:
     # A clock for each row would cost as much as most tokens do.
     began = time.perf_counter()
-    states = [row.spec.matcher.feed(row.state, event.token) for row, event in zip(rows, events, strict=True)]
+    try:
+        states = [row.spec.matcher.feed(row.state, event.token) for row, event in zip(rows, events, strict=True)]
+    except Exception:  # noqa: BLE001 - each row by itself then raises it, or keeps it
+        return [row.feed(row.state, event.token) for row, event in zip(rows, events, strict=True)]
     seconds = (time.perf_counter() - began) / len(rows)
     for row in rows:
         row.matcher_seconds += seconds

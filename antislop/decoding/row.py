@@ -146,6 +146,7 @@ class Row:
     history: shared by the rows of a batch.
     restrict: makes the logits [vocab] that the next token is drawn from, if a controller decides about it.
     is_waiting: for the other rows of its batch.
+    fault: the error of the matcher that ends this text, while the others of its batch continue.
     end: provisional length; a rewind of another row may undo it.
     """
 
@@ -176,6 +177,7 @@ class Row:
         self.restrict: Callable[[Tensor], Tensor] | None = None
         self.is_finished = False
         self.is_waiting = False
+        self.fault: Exception | None = None
         self.end: int | None = None
         self.history: CallbackMemory | None = None
         self.kept: list[tuple[Tensor, Tensor]] | None = [] if spec.keep_scores else None
@@ -285,10 +287,17 @@ class Row:
         return events
 
     def feed(self, state: State, token: int) -> State:
+        """Return the matcher's state after a token; the same one if the matcher fails, which ends a text of its own."""
         began = time.perf_counter()
-        after = self.spec.matcher.feed(state, token)
-        self.matcher_seconds += time.perf_counter() - began
-        return after
+        try:
+            return self.spec.matcher.feed(state, token)
+        except Exception as fault:
+            if not self.has_own_generator:
+                raise
+            self.fault = fault
+            return state
+        finally:
+            self.matcher_seconds += time.perf_counter() - began
 
     def append(self, token: int, state: State) -> None:
         self.tokens.append(token)

@@ -24,8 +24,8 @@ from antislop.matching.bans import Ban
 from antislop.matching.token_matcher import State
 from antislop.trace.events import Drafted, Drawn, Finished, Forced, Reason, Rewound, Settled, TimedOut, Truncated
 
-Outcome: TypeAlias = Verdict | Literal["done"]
-"""The judge's verdict on a token that was added, or: the text has reached its end."""
+Outcome: TypeAlias = Verdict | Literal["done", "failed"]
+"""The judge's verdict on a token that was added, or: the text has reached its end, or the matcher failed."""
 
 
 class Source:
@@ -139,6 +139,9 @@ class Source:
 
     def _judge_latest(self, choice: int, *, is_done: bool) -> Outcome:
         row, matcher = self.row, self.row.spec.matcher
+        if row.fault is not None:
+            row.events.append(Truncated(len(row.tokens) - 1, row.rewind(len(row.tokens) - 1)))  # nobody has judged it
+            return "failed"
         violations = row.state.violations
         if is_done:
             violations = (*violations, *matcher.finish(row.state))
@@ -160,7 +163,7 @@ class Source:
         match outcome:
             case "forced":
                 self._write_forced()
-            case "done" | "exhausted" | "repetition":
+            case "done" | "exhausted" | "repetition" | "failed":
                 self.end(outcome)
             case "stays" | "rewound":
                 pass
@@ -173,6 +176,9 @@ class Source:
         for place, token in enumerate(tokens):
             row.append(token, row.feed(row.state, token))
             row.events.append(Drawn.plain(token))
+            if row.fault is not None:
+                self.end("failed")
+                return
             row.node = row.node.child(token)
             is_done = row.spec.settings.is_done(row)
             is_last = is_done or place == len(tokens) - 1

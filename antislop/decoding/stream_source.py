@@ -205,6 +205,8 @@ class StreamSource(Source):
             self.table.note(token, probability)
         self.tell(alternatives)
         outcome = self.add(token, Drawn.plain(token))
+        if self.row.fault is not None:
+            raise self.row.fault
         self.end_if(outcome)
         return outcome in ("stays", "done")
 

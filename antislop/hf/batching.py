@@ -104,6 +104,8 @@ def _make_completion(model: PreTrainedModel, row: Row, report: Report, vocabular
 
 
 def describe_failure(row: Row) -> ValueError:
+    if row.fault is not None:
+        return ValueError(f"the search for bans failed after {len(row.tokens):,} tokens: {row.fault!r}")
     table = find_dense(row.node)
     broken = 0 if table is None else int((~table.logits.isfinite()).sum())
     of_whom = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,8 @@ from antislop.decoding.ledger import Node
 from antislop.decoding.loop import decode
 from antislop.decoding.row import Row
 from antislop.decoding.scheduler import Scheduler
-from antislop.matching.token_matcher import Matcher
+from antislop.hf.batching import describe_failure
+from antislop.matching.token_matcher import Matcher, State
 from antislop.trace.events import Event, Rewound
 from tests.support.ban_cases import CASES, LETTERS, anywhere
 from tests.support.depth import sample_size
@@ -68,3 +70,23 @@ def test_nodes_of_finished_texts_are_freed_without_the_collector() -> None:
 
     assert count_left(Node, decode_all) <= 2
     assert sum(isinstance(event, Rewound) for event in events) > 20
+
+
+def test_a_fault_of_the_matcher_ends_its_own_text_only() -> None:
+    class Failing(Matcher):
+        def feed(self, state: State, token: int) -> State:
+            if state.length == 3:
+                raise RuntimeError("a fault")
+            return super().feed(state, token)
+
+    markov = Markov(4, seed=1, length=8)
+    specs = [
+        spec_of(markov, kind([anywhere("ab")], LETTERS), seed=seed) for seed, kind in enumerate((Matcher, Failing))
+    ]
+    rows = [Row(spec, number=number, index=number) for number, spec in enumerate(specs)]
+    for _ in decode(Scheduler(rows=rows), markov):
+        pass
+    assert [len(row.tokens) for row in rows] == [8, 3]
+    assert rows[0].fault is None and "a fault" in str(describe_failure(rows[1]))
+    with pytest.raises(RuntimeError, match="a fault"):
+        list(decode(Scheduler(rows=[Row(replace(specs[1], generator=None))]), markov))
