@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from eval import comparison, cost, exactness, fidelity, habits, loops, people, suppression
+from eval import comparison, cost, exactness, fidelity, habits, loops, people, suppression, weights
 
-QUESTIONS = tuple(each.main for each in (exactness, fidelity, cost, suppression, comparison, habits, loops, people))
+QUESTIONS = tuple(each.main for each in (exactness, fidelity, cost, suppression, comparison, habits, loops, people, weights))
 
 
 def main() -> int:

@@ -22,7 +22,7 @@ from tests.support.commands import invoke
 from tests.support.families import build
 from tests.support.oracles import conditioned_distribution, first_token_text, rejection_distribution
 
-QUESTIONS = ("exactness", "fidelity", "cost", "suppression", "comparison", "tuning", "loops", "people")
+QUESTIONS = ("exactness", "fidelity", "cost", "suppression", "comparison", "tuning", "loops", "people", "weights")
 
 
 def load(name: str) -> Any:
