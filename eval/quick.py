@@ -6,7 +6,9 @@ import sys
 
 from eval import comparison, cost, exactness, fidelity, habits, loops, people, suppression, weights
 
-QUESTIONS = tuple(each.main for each in (exactness, fidelity, cost, suppression, comparison, habits, loops, people, weights))
+QUESTIONS = tuple(
+    each.main for each in (exactness, fidelity, cost, suppression, comparison, habits, loops, people, weights)
+)
 
 
 def main() -> int:

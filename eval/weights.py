@@ -42,8 +42,8 @@ NOTES = (
     "The bans of a list whose weights are between 0 and 1, and all of their occurrences. Times each weight: each "
     "occurrence in the texts without bans counts as much as its ban's weight. The intervals are of 95 %, by bootstrap "
     "over the texts of both arms.",
-    "A ratio above 1 is expected where the model tries again at a later place of the same text: that place has a coin of "
-    "its own.",
+    "A ratio above 1 is expected where the model tries again at a later place of the same text: that place has a coin "
+    "of its own.",
     f"Kept tokens per second: CPU time, {ROWS} rows in flight, both arms after one another.",
 )
 LIMITS = (

@@ -48,7 +48,7 @@ class GenerationRequest:
     alternatives: int | None = None
     echo: str | None = None
     spelled: Mapping[int, str] = field(default_factory=dict)
-    request_id: str = ""
+    request_id: str = field(default="", compare=False)
 
     @property
     def policy(self) -> Policy:
