@@ -12,7 +12,7 @@ import shlex
 import sys
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from itertools import chain
 from pathlib import Path, PureWindowsPath
@@ -80,11 +80,14 @@ def say(sentence: str) -> None:
 
 def _write_remark(sentence: str, *, style: str | None = None) -> None:
     screen = console(stderr=True)
-    with suppress(OSError):  # if standard error takes nothing, the exit status remains
+    try:
         with screen.capture() as captured:
             screen.print(sentence, style=style, soft_wrap=not sys.stderr.isatty())
         sys.stderr.write(captured.get())  # which a progress bar replaces to stay below
         sys.stderr.flush()
+    except OSError as error:  # if standard error takes nothing, the exit status remains
+        if isinstance(error, BrokenPipeError):
+            raise
 
 
 def print_line(line: Text) -> None:
