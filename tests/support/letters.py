@@ -48,7 +48,7 @@ LISTS: Mapping[str, Sequence[Ban]] = {
         Ban("ca", edges="anywhere", weight=0.3),
     ],
     "weights": [
-        Ban("b", edges="anywhere", weight=0.5),
+        Ban("bc", edges="anywhere", weight=0.5),
         Ban("da", edges="anywhere", weight=0.2),
         Ban(". ", edges="anywhere"),
     ],
