@@ -32,7 +32,7 @@ def draw_rewind() -> None:
     out = antislop.AntiSlop(tokenizer, antislop.default_bans()).generate(
         model,
         **inputs,
-        max_new_tokens=43,
+        max_new_tokens=42,
         do_sample=True,
         min_p=0.1,
         return_dict_in_generate=True,
