@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from math import isnan
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -80,9 +81,8 @@ def answer(work: Work) -> Answer:
                 rows.append([name, sampling, *compare(plain, banned, bans, seed=work.seed), own_speed / speed])
                 advance()
         tables.append(Table(subject.name, COLUMNS, rows))
-        if found := [(abs(float(row[5] or 0) - 1), row) for row in rows if row[5] == row[5]]:  # else it is NaN
-            _, worst = max(found)
-            verdicts.append(f"{subject.name}: the ratio farthest from 1 is {worst[5]:.2f} ({worst[0]}, {worst[1]}).")
+        ratio, name, sampling = max((row[5], row[0], row[1]) for row in rows if isinstance(row[5], float))
+        verdicts.append(f"{subject.name}: the largest ratio is {ratio:.2f} ({name}, {sampling}).")
     return Answer("weights", QUESTION, tables, verdicts, LIMITS, notes, settings)
 
 
@@ -105,7 +105,8 @@ def compare(plain: Sequence[str], banned: Sequence[str], bans: BanList, *, seed:
     kept = np.array([len(own) for own in other_found], float)
     before = 1000 * sum(map(len, found)) / words.sum()
     ratio = estimate(_ratio, words, asked, other_words, kept, seed=seed)
-    return [before, 1000 * asked.sum() / words.sum(), 1000 * kept.sum() / other_words.sum(), *ratio]
+    cells = [None if isnan(figure) else figure for figure in ratio]  # where nothing was found without bans
+    return [before, 1000 * asked.sum() / words.sum(), 1000 * kept.sum() / other_words.sum(), *cells]
 
 
 def _ratio(plain_words: Any, weighed: Any, words: Any, found: Any, axis: int = -1) -> Any:

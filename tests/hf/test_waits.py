@@ -128,7 +128,7 @@ COSTS: dict[str, tuple[tuple[float, float], ...]] = {
     "stop strings": ((1, 23), (1, 26), (1, 26)),
     "sampled, with bans": ((2, 2), (2, 36), (2, 33)),
     "greedy, with bans": ((1, 1), (1, 1), (1, 1)),
-    "sampled, with weights": ((3, 3), (4, 22), (4, 39)),
+    "sampled, with weights": ((3, 3), (2, 29), (4, 39)),
     "static cache, with bans": ((2, 6), (2, 39), (2, 40)),
     "in flight, with bans": ((3, 3), (3, 25), (3, 25)),
 }
