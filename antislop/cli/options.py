@@ -19,6 +19,7 @@ from antislop.errors import InputError
 from antislop.hf.pretrained import Dtype, ModelSpec
 from antislop.lists.ban_list import BanList, combine_bans
 from antislop.lists.bundled import constructions, dashes, default_bans, loops, repeats
+from antislop.lists.marks import NO_REGEX, REGEX, find_sign
 from antislop.matching.folding import Edges
 from antislop.matching.scopes import BanScope
 from antislop.trace.completions import BATCH_SIZE
@@ -129,6 +130,11 @@ def collect_bans(options: BanOptions) -> BanList:
         lists, names = [*lists, repeats()], [*names, "repeats"]
     if options.no_dashes:
         lists, names = [*lists, dashes()], [*names, "dashes"]
+    for phrase in phrases:
+        if find_sign(phrase, signs={NO_REGEX: REGEX}):
+            raise InputError(
+                f"--ban {phrase[:80]} {NO_REGEX[0]}: write it into a list as a regex, and pass --bans LIST"
+            )
     if phrases:
         lists = [*lists, BanList(phrases)]
         names = [*names, f"{describe_count(len(phrases), 'phrase')} of the command line"]

@@ -311,6 +311,10 @@ REFUSED = {
     "a method that does not exist": (["--method", "magic"], ["magic", "exact", "token"]),
     "a missing list": (["--bans", "nowhere.txt"], ["nowhere.txt: can't be read", "give the path"]),
     "an empty ban": (["--ban", " "], ["no visible character"]),
+    "a regex as a ban": (
+        ["--ban", r"\bnot only \w+"],
+        [r"--ban \bnot only \w+ looks like a regex", "pass --bans LIST"],
+    ),
     "a picture in no folder": (["--svg", "/dev/null/x.svg"], ["/dev/null is not a folder", "pass the path of a file"]),
     "a report over a folder": (["--report", "."], ["it is a folder"]),
     "a picture of another format": (["--svg", "x.png"], ["x.png: .png is not what this option writes", "ends in .svg"]),
