@@ -78,7 +78,13 @@ def _read_texts(completion: TextOrChat, number: int) -> list[str]:
     try:
         turns = list_turns(completion)
         if turns is not None:
-            return list_replies(turns)
+            return list_replies([_name_role(turn) for turn in turns])
         raise InputError(f"{completion!r:.40} is neither a text nor a list of messages")
     except InputError as error:
         raise InputError(f"completion {number} can't be read: {error}") from error
+
+
+def _name_role(turn: Any) -> Any:
+    """Return a message with its role: TRL leaves out that of a reply which it has parsed, the assistant's."""
+    is_bare = isinstance(turn, Mapping) and not turn.keys() & {"role", "from"}
+    return {**turn, "role": "assistant"} if is_bare else turn

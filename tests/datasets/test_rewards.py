@@ -79,6 +79,7 @@ def test_of_a_chat_the_replies_count() -> None:
     ]
     assert rate(chat) == pytest.approx(-1000 / 7)
     assert rate([{"role": "assistant", "content": "A tapestry."}]) == rate("A tapestry.")
+    assert rate([{"thinking": "tapestry", "content": "A tapestry."}]) == rate("A tapestry."), "as TRL parses it"
 
 
 def test_no_ban_extends_from_one_message_to_the_next() -> None:
