@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from array import array
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -172,7 +173,7 @@ class Row:
         self.state = spec.state
         self.settled = 0
         self.withdrawn_count = 0
-        self._salt = b""  # of the row's coins, once one is tossed
+        self._coins: tuple[int, Any] | None = None  # how many tokens were hashed, and the hash, which never changes
         self.matcher_seconds = 0.0
         self.restrict: Callable[[Tensor], Tensor] | None = None
         self.is_finished = False
@@ -310,12 +311,19 @@ class Row:
     def toss(self, start: int, ban: Ban) -> float:
         """Return a ban's number in [0, 1) at a place, the text's first `start` tokens: the same each time it is asked.
 
-        Numbers of other places, bans and rows are independent of it, and it takes no memory.
+        Numbers of other places, bans and rows are independent of it. None is stored: they are a keyed hash.
         """
-        if not self._salt:
-            self._salt = bytes(torch.randint(256, (16,), generator=self.spec.generator).tolist())
-        place = repr((self.tokens[:start], ban)).encode()
-        return (int.from_bytes(blake2b(place, digest_size=8, key=self._salt).digest(), "big") >> 11) / 2**53
+        if self._coins is None:
+            key = torch.randint(256, (16,), generator=self.spec.generator).tolist()
+            self._coins = 0, blake2b(digest_size=8, key=bytes(key))
+        hashed, prefix = self._coins
+        number = prefix.copy()
+        if self.settled > hashed:  # settled tokens are hashed once
+            number.update(array("q", self.tokens[hashed : self.settled]))
+            self._coins = hashed, _ = self.settled, number.copy()
+        number.update(array("q", self.tokens[hashed:start]))
+        number.update(repr(ban).encode())
+        return (int.from_bytes(number.digest(), "big") >> 11) / 2**53
 
     def take_draft(self, draft: Draft) -> None:
         """Have a draft read ahead, up to a token that completes a ban."""
@@ -341,7 +349,7 @@ class Row:
             "history",
             "root",
             "request",
-            "_salt",
+            "_coins",
         ):
             setattr(row, name, getattr(self, name))
         return row

@@ -90,3 +90,19 @@ def test_a_fault_of_the_matcher_ends_its_own_text_only() -> None:
     assert rows[0].fault is None and "a fault" in str(describe_failure(rows[1]))
     with pytest.raises(RuntimeError, match="a fault"):
         list(decode(Scheduler(rows=[Row(replace(specs[1], generator=None))]), markov))
+
+
+def test_the_coin_of_a_place_stays_the_same_while_the_text_settles_and_in_a_fork() -> None:
+    row = Row(spec_of(Markov(4), Matcher([], LETTERS), seed=1))
+    row.tokens = [number % 3 for number in range(60)]
+    bans = [anywhere("a", 0.5), anywhere("b", 0.5), anywhere("a", 0.1)]
+    before = [[row.toss(start, ban) for ban in bans] for start in range(40, 60)]
+    assert len({number for numbers in before for number in numbers}) == 60
+    for settled in (10, 37, 40):
+        row.settled = settled
+        for text in (row, row.fork(None)):  # type: ignore[arg-type]
+            assert [[text.toss(start, ban) for ban in bans] for start in range(40, 60)] == before
+    row.tokens[39] = 3
+    assert row.toss(41, bans[0]) == before[1][0], "what is settled never changes"
+    row.tokens[40] = 3
+    assert row.toss(41, bans[0]) != before[1][0]
