@@ -16,7 +16,7 @@ from transformers.generation import StopStringCriteria
 from antislop import AntiSlop, Ban
 from antislop.hf.vocabulary import Vocabulary
 from antislop.processors.stop_strings import StopStrings
-from tests.support.depth import sample_size
+from tests.support.depth import DEPTH, sample_size
 from tests.support.models import build_model, build_tokenizer
 
 TOKENIZER = build_tokenizer()
@@ -124,7 +124,7 @@ WAYS: dict[str, Callable[..., Any]] = {
 def test_under_bans_texts_end_as_with_transformers_own_criterion(way: str, llama: PreTrainedModel) -> None:
     """Whatever is withdrawn, and although a string may begin in the prompt."""
     stops, ended, rewinds = ["ad", "aj", "h,", "ie\n", "</s>a"], False, 0
-    for seed in range(sample_size(4)):
+    for seed in range(4 * DEPTH):
         options: dict[str, Any] = {"max_new_tokens": 20, "do_sample": True}
         set_seed(seed)
         expected = WAYS[way](llama, **options, stopping_criteria=[StopStringCriteria(TOKENIZER, stops)])
