@@ -165,7 +165,7 @@ def _read_settings(path: Path, known: dict[str, Any]) -> tuple[dict[str, Any], d
 
 
 def _refuse_growth(events: Iterator[Any], path: Path) -> None:
-    """Refuse aliases, a few of which make billions of values, and nesting that no stack holds."""
+    """Refuse aliases, since a few of them can make billions of values, and nesting that is too deep to be read."""
     from yaml import AliasEvent, CollectionEndEvent, CollectionStartEvent
 
     depth = 0

@@ -155,7 +155,7 @@ def _choose_files(
 
 
 def _compile(texts: Sequence[str]) -> Callable[[Path], bool]:
-    """Return whether the last glob that matches a file, or a folder that it is in, chooses it; False if none does."""
+    """Return whether a file is chosen by the last glob that matches it or one of its folders; False without a match."""
     globs = []
     for text in texts:
         if (glob := read_glob(text)) is None:

@@ -68,7 +68,7 @@ def warn(sentence: str) -> None:
 
 
 def warn_left_out(counts: Mapping[tuple[str, str], int], *, warn: Callable[[str], None] = warn) -> None:
-    """Say what was not read of the records of each source. counts: as in `LeftOut`."""
+    """Warn of the records of each source that were left out, or read in part. counts: as in `LeftOut`."""
     for (source, what), count in counts.items():
         warn(f"{source}: left out {what.format(describe_count(count, 'record'))}")
 

@@ -117,7 +117,10 @@ class Judge:
         return self._row.max_new_tokens if choice is None else choice.depth
 
     def _is_held(self, token: int, violation: Violation, *, is_drawn: bool = True) -> bool:
-        """Return whether a ban holds where it begins: always, or by the coin of its weight for that place."""
+        """Return whether a ban holds where it begins: always, or by the coin of its weight for that place.
+
+        is_drawn: whether the text was continued by the token; the others that are likely have had no trial.
+        """
         row, policy, weight = self._row, self._policy, violation.ban.weight
         if weight == 0:
             return True
