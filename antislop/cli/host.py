@@ -115,7 +115,7 @@ class ModelHost:
         from antislop.datasets.vllm_maker import VllmMaker
 
         arguments = {
-            "model": str(self.model.source),
+            "model": self.model.find_source(),
             "revision": self.model.revision,
             "dtype": self.model.dtype,
             "trust_remote_code": self.model.trust_remote_code,

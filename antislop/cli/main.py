@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import inspect
+import logging
 import os
 import sys
 import warnings
@@ -90,7 +91,19 @@ def main() -> None:
         from antislop.trace.events import ConcededWarning
 
         warnings.simplefilter("ignore", ConcededWarning)  # commands report concessions themselves
+        loading = logging.getLogger("antislop.hf.carried")
+        loading.setLevel(logging.INFO)
+        loading.addHandler(_Remarks())
     app(prog_name="antislop")
+
+
+class _Remarks(logging.Handler):
+    """Say what the library logs: the first load of a model takes a while, and may have terms."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        from antislop.cli.terminal import say
+
+        say(record.getMessage())
 
 
 class Commands(TyperGroup):

@@ -48,7 +48,10 @@ TokenizerOption = Annotated[
 @dataclass(frozen=True)
 class ModelOptions:
     model: Annotated[
-        str | None, model_option(metavar="NAME", show_default="bundled", help="A Hugging Face id or a folder.")
+        str | None,
+        model_option(
+            metavar="NAME", show_default="bundled", help="smollm2-135m-instruct, a Hugging Face id, or a folder."
+        ),
     ] = None
     revision: RevisionOption = None
     dtype: Annotated[Dtype, model_option(metavar="NAME", help="float32, bfloat16, float16; auto: as saved.")] = "auto"

@@ -17,16 +17,14 @@ from antislop.cli.measure import MIN_SAMPLE
 from antislop.cli.options import BanOptions, ModelOptions, collect_bans, list_options
 from antislop.cli.profile import using_profiles
 from antislop.cli.terminal import say, warn, writing
-from antislop.data import FOLDER
 from antislop.display import describe_count
 from antislop.errors import InputError
 from antislop.files import read_json, read_text, replace_text
-from antislop.hf.pretrained import load_tokenizer
+from antislop.hf.pretrained import TINY, load_tokenizer
 from antislop.lists.ban_list import BanList
 from antislop.records.prompts import Prompt, read_prompts
 
 PANEL = "From prompts, with --auto"
-TINY = FOLDER / "tiny"
 MADE_FROM, HELD_OUT, SETTINGS, BANS = "made-from.jsonl", "held-out.jsonl", "auto.json", "bans.txt"
 MIN_PROMPTS = 4
 """Two in each half: a phrase enters the list if it comes from two prompts, and an interval needs two."""

@@ -87,7 +87,7 @@ class Cluster:
         self._bans = list(bans)
         self._options = {"seed": seed, "batch_size": batch_size, "settings": settings, "pairs": pairs, **options}
         self._endpoint = endpoint
-        self._vllm = vllm and vllm | {"model": str(self._model.source)}
+        self._vllm = vllm and vllm | {"model": self._model.find_source()}
         self._block_size = BATCHES_OF_A_BLOCK * batch_size
         self._workers = workers
         self._address = address

@@ -1,4 +1,7 @@
-"""Load models by name: the bundled one, one of the hub, or a folder. Torch is imported only then."""
+"""Load models by name: the bundled one, one that a package carries, one of the hub, or a folder.
+
+Torch is imported only then.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +18,15 @@ from urllib.request import getproxies
 
 from antislop.data import FOLDER
 from antislop.errors import InputError, first_line
-from antislop.files import read_path
+from antislop.files import read_json, read_path
+from antislop.hf.carried import CARRIED, find_carried
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 
+TINY = FOLDER / "tiny"
 BUNDLED = "the bundled model"
 """The name of the bundled model in messages and files."""
 _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
@@ -32,9 +37,9 @@ Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 class ModelSpec:
     """Which model to load, and how.
 
-    name: a Hugging Face id or a folder; None: the bundled model.
+    name: a Hugging Face id, a folder, or a name of `carried`; None: the bundled model.
     revision: a branch, a tag or a commit of the hub.
-    dtype: "float32", "bfloat16" or "float16"; "auto": the checkpoint's.
+    dtype: "float32", "bfloat16" or "float16"; "auto": float32 for models of packages, else the checkpoint's.
     device: "cpu", "cuda", "cuda:1" or "mps"; "auto": the first available of cuda, mps and cpu.
     device_map: how accelerate spreads the model over devices, instead of `device`.
     attention: transformers' `attn_implementation`.
@@ -53,16 +58,19 @@ class ModelSpec:
         if self.device_map is not None and self.device != "auto":
             raise InputError("--device and --device-map exclude each other: a map says itself which devices it takes")
         for option, value in (("--revision", self.revision), ("--trust-remote-code", self.trust_remote_code or None)):
-            if self.name is None and value is not None:
-                raise InputError(f"{option} means nothing for the bundled model: leave it out, or pass --model NAME")
+            if value is not None and (self.name is None or find_carried(self.name)):
+                raise InputError(f"{option} means nothing for {self.title}: leave it out, or pass another --model")
 
     @property
     def title(self) -> str:
         return BUNDLED if self.name is None else f"the model {self.name!r}"
 
-    @property
-    def source(self) -> str | Path:
-        return FOLDER / "tiny" if self.name is None else self.name
+    def find_source(self) -> str:
+        """Return the folder or the id that transformers loads, after converting a model of a package."""
+        if self.name is None:
+            return str(TINY)
+        carried = find_carried(self.name)
+        return self.name if carried is None else carried.find_source()
 
     @property
     def content(self) -> dict[str, str | None]:
@@ -79,9 +87,7 @@ def tiny_model() -> tuple[Any, PreTrainedTokenizerFast]:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    folder = FOLDER / "tiny"
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    return model, AutoTokenizer.from_pretrained(folder)
+    return AutoModelForCausalLM.from_pretrained(TINY, dtype=torch.float32), AutoTokenizer.from_pretrained(TINY)
 
 
 def load_model(model: ModelSpec | str | None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -91,9 +97,13 @@ def load_model(model: ModelSpec | str | None) -> tuple[PreTrainedModel, PreTrain
         from transformers import AutoModelForCausalLM
 
         device = None if spec.device_map else choose_device(spec.device)
-        dtype = "float32" if spec.name is None and spec.dtype == "auto" else spec.dtype
+        source, base = spec.find_source(), _find_base(spec)
+        is_small = spec.name is None or find_carried(spec.name) is not None or base is not None
+        dtype = "float32" if is_small and spec.dtype == "auto" else spec.dtype
         options = _list_chosen(spec, device_map=spec.device_map, attn_implementation=spec.attention)
-        loaded = AutoModelForCausalLM.from_pretrained(spec.source, dtype=dtype, **options)
+        loaded = AutoModelForCausalLM.from_pretrained(base or source, dtype=dtype, **options)
+        if base is not None:
+            loaded.load_adapter(source)
         return loaded if device is None else loaded.to(device), _load_tokenizer(spec)
 
 
@@ -120,7 +130,9 @@ def _loading(spec: ModelSpec, what: str, *, advice: str) -> Iterator[None]:
     from transformers.utils import logging
 
     if fault := _find_fault(spec):
-        raise InputError(f"{what} can't be loaded ({fault}): check the name, the path or the connection")
+        carried = find_carried(spec.name)
+        way = "check the name, the path or the connection" if carried is None else f"install it: {carried.install}"
+        raise InputError(f"{what} can't be loaded ({fault}): {way}")
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     getLogger("huggingface_hub").setLevel(ERROR)  # or each of its retries would be a line
@@ -138,15 +150,20 @@ def _find_fault(spec: ModelSpec) -> str | None:
 
     if spec.name is None or read_path(spec.name).exists():
         return None
-    if not _HUB_ID.fullmatch(spec.name):
-        return f"there is no folder {spec.name}"
+    carried = find_carried(spec.name)
+    if carried is not None and (carried.folder.is_dir() or carried.find_gguf() is not None):
+        return None
+    name = spec.name if carried is None else carried.hub
+    if not _HUB_ID.fullmatch(name):
+        return f"there is no folder {name}"
     files = ("config.json", "tokenizer_config.json", "adapter_config.json")
-    is_cached = any(isinstance(try_to_load_from_cache(spec.name, file, revision=spec.revision), str) for file in files)
+    is_cached = any(isinstance(try_to_load_from_cache(name, file, revision=spec.revision), str) for file in files)
     host = urlsplit(constants.ENDPOINT).hostname
     if is_cached or not (constants.HF_HUB_OFFLINE or (not getproxies() and not _has_address(host))):
         return None
     reason = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else f"{host} can't be reached"
-    return f"there is no such folder, it is not in the cache, and {reason}"
+    what = "there is no such folder" if carried is None else "its package is not installed"
+    return f"{what}, it is not in the cache, and {reason}"
 
 
 def _has_address(host: str | None) -> bool:
@@ -154,6 +171,13 @@ def _has_address(host: str | None) -> bool:
         return bool(getaddrinfo(host, None))
     except gaierror:
         return False
+
+
+def _find_base(spec: ModelSpec) -> str | None:
+    """Return the source of the model that an adapter is for, if a package carries it; transformers finds others."""
+    config = Path(spec.name or TINY, "adapter_config.json")
+    name = read_json(config).get("base_model_name_or_path") if config.is_file() else None
+    return next((model.find_source() for model in CARRIED.values() if model.hub == name), None)
 
 
 def _advise_on_model(spec: ModelSpec) -> str:
@@ -170,5 +194,5 @@ def _list_chosen(spec: ModelSpec, **others: str | None) -> dict[str, Any]:
 def _load_tokenizer(spec: ModelSpec) -> PreTrainedTokenizerBase:
     from transformers import AutoTokenizer
 
-    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(spec.source, **_list_chosen(spec))
+    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(spec.find_source(), **_list_chosen(spec))
     return tokenizer

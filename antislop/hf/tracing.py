@@ -14,9 +14,10 @@ from antislop.caches.private import cache_name
 from antislop.control.branches import Control
 from antislop.display import list_versions
 from antislop.hf.calls import Call
+from antislop.hf.carried import spell_model
 from antislop.hf.compiled_bans import CompiledBans
 from antislop.hf.model import are_counted
-from antislop.hf.pretrained import BUNDLED, ModelSpec
+from antislop.hf.pretrained import BUNDLED, TINY
 from antislop.hf.private import attention_of, belongs_to_caller, revision_of
 from antislop.hf.vocabulary import fingerprint_tokenizer
 from antislop.processors.stop_strings import StopStrings
@@ -103,5 +104,5 @@ def _describe_model(model: Any) -> dict[str, str]:
 
 
 def _public_name(name_or_path: str) -> str:
-    # The folder of the bundled model differs by installation.
-    return BUNDLED if name_or_path == str(ModelSpec().source) else name_or_path
+    # The folders of the bundled model and of converted ones differ by installation.
+    return BUNDLED if name_or_path == str(TINY) else spell_model(name_or_path)

@@ -33,6 +33,7 @@ from antislop import __version__
 from antislop.display import describe_count
 from antislop.errors import InputError
 from antislop.files import read_json, replace_text
+from antislop.hf.carried import find_carried, spell_model
 from antislop.lists.ban_list import BanList
 from antislop.lists.hub import CARD, join_card, list_settings
 from antislop.metrics.segmentation import extract_words
@@ -175,8 +176,11 @@ def tune(
 
 
 def _save(model: Any, tokenizer: PreTrainedTokenizerBase, out: Path) -> None:
+    adapters = getattr(model, "peft_config", {})
+    for adapter in adapters.values():
+        adapter.base_model_name_or_path = spell_model(adapter.base_model_name_or_path)
     # peft would look for the embedding of the base on the hub, to see if it has grown.
-    options = {"save_embedding_layers": False} if hasattr(model, "peft_config") else {}
+    options = {"save_embedding_layers": False} if adapters else {}
     model.eval().save_pretrained(out, **options)
     tokenizer.save_pretrained(out)
 
@@ -423,9 +427,9 @@ def describe(result: TuneResult, settings: Mapping[str, Any], model: PreTrainedM
     settings = {name: Path(value).name if name == "pairs" else value for name, value in settings.items()}
     if Path(base).exists():  # a card is for others, who have no use for the folders of this machine
         settings["model"] = base = Path(base).resolve().name
-    license = read_license(model.name_or_path)
+    license, carried = read_license(model.name_or_path), find_carried(base)
     data = ModelCardData(
-        base_model=base if "/" in base else None,
+        base_model=carried.hub if carried else base if "/" in base else None,
         license=license,
         library_name="transformers" if settings["merge"] or settings["rank"] is None else "peft",
         tags=["antislop", settings["loss"]],

@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 
 from antislop import __version__
-from antislop.hf.pretrained import ModelSpec
+from antislop.hf.pretrained import TINY
 from antislop.server.bodies.fields import CountBody, EncodeBody, check, read_object
 from antislop.server.routes.answers import service_of
 
@@ -43,7 +43,7 @@ async def describe_model(request: Request) -> dict[str, Any]:
     service = service_of(request)
     parameters = {"max_seq_len": service.backend.context_length, "prompt_template_content": service.chat_template}
     counts = {name: len(compiled.bans) for name, compiled in service.lists.items()}
-    is_toy = service.backend.tokenizer.name_or_path == str(ModelSpec().source)
+    is_toy = service.backend.tokenizer.name_or_path == str(TINY)
     own = {"bans": counts.pop(""), "lists": counts, "toy": is_toy}
     return {**_describe(request), "parameters": parameters, "antislop": own}
 
