@@ -119,7 +119,8 @@ class ServerProbe:
         return replace(
             known,
             has_ids=True,
-            max_top_logprobs=VLLM_TOP_LOGPROBS,
+            # vLLM ends if it is asked for more tokens than there are.
+            max_top_logprobs=min(VLLM_TOP_LOGPROBS, len(self.vocabulary.surfaces)),
             logprobs=_name_logprobs(written[0].logprob),
             has_bias=bool(bias) and written[0].token == token,
             bias_limit=None if len(bias) == len(many) else MANY_TOKENS - 1,
