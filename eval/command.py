@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.markdown import Markdown
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from antislop.hf.pretrained import Dtype
 from eval import ROOT
 from eval.reporting import Answer, write_answer
 from eval.speed import measuring
@@ -58,7 +59,7 @@ class Work:
     out: Path
     models: Sequence[str]
     clock: str
-    dtype: str
+    dtype: Dtype
     progress: Progress
     options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -70,17 +71,19 @@ class Work:
     def load_models(self, sizes: Mapping[str, Size], notes: list[str]) -> Iterator[tuple[measuring.Subject, Size]]:
         """Yield the models that exist, each with its size; add a note with the reason for each other one.
 
-        sizes: by setting. A large model has the one under "large, SETTING", if there is one.
+        sizes: by setting. A chat model has the one under "chat, SETTING", if there is one, and a large one
+        that under "large, SETTING".
         """
         for name in self.models:
             try:
-                subject = measuring.load(name, sizes[self.setting].tokens, dtype=getattr(torch, self.dtype))
+                subject = measuring.load(name, sizes[self.setting].tokens, dtype=self.dtype)
             except measuring.Skipped as reason:
                 notes.append(f"Skipped: {reason}")
                 continue
-            size = sizes[self.setting]
-            if subject.is_large:
-                size = sizes.get(f"large, {self.setting}", size)
+            kinds = {"chat, ": subject.is_chat, "large, ": subject.is_large, "": True}
+            size = next(
+                sizes[kind + self.setting] for kind, fits in kinds.items() if fits and kind + self.setting in sizes
+            )
             yield replace(subject, tokens=size.tokens), size
 
 
@@ -151,7 +154,7 @@ def parse_arguments(
         "--model",
         nargs="+",
         default=["tiny", "stories3M"],
-        help="tiny (bundled), gemma-3-270m, folders of the assets' models, or any causal model's folder or id",
+        help="tiny (bundled), smollm2-135m-instruct, gemma-3-270m, a model of the assets, a folder or a Hub id",
     )
     parser.add_argument(
         "--clock",

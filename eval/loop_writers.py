@@ -13,7 +13,7 @@ import antislop
 from antislop import AntiSlop, BanList
 from antislop.hf import find_breakers
 from antislop.processors import DryLogitsProcessor
-from eval.habits import list_openings
+from eval.prompts import list_openings
 from eval.speed.measuring import Subject
 from eval.writers import FIRST_SEED, Task, write_plain
 

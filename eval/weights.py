@@ -15,9 +15,10 @@ from antislop import AntiSlop, BanList
 from antislop.lists.bundled import held_out_bans
 from eval import ROOT
 from eval.command import Work, answer_question, describe_size
+from eval.prompts import render
 from eval.qualities import estimate
 from eval.reporting import Answer, Cell, Table
-from eval.speed.measuring import Subject
+from eval.speed.measuring import REQUESTS, Subject
 
 SAMPLINGS: dict[str, dict[str, float]] = {
     "whole vocabulary, temperature 1": {},
@@ -60,7 +61,7 @@ class Size(NamedTuple):
     tokens: int
 
 
-SIZES = {"full": Size(600, 200), "quick": Size(48, 100), "smallest": Size(4, 24), "large, full": Size(200, 150)}
+SIZES = {"full": Size(600, 200), "quick": Size(48, 100), "smallest": Size(4, 24), "chat, full": Size(200, 150)}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -89,6 +90,7 @@ def answer(work: Work) -> Answer:
 def write(subject: Subject, size: Size, bans: BanList, *, seed: int, **options: float) -> tuple[list[str], float]:
     """Return texts, and the kept tokens per second of CPU time."""
     openings = (ROOT / "antislop/data/openings.txt").read_text(encoding="utf-8").splitlines()
+    openings = [render(subject.tokenizer, request) for request in REQUESTS] if subject.is_chat else openings
     prompts = [openings[number % len(openings)] for number in range(size.texts)]
     asked = {"do_sample": True, "max_new_tokens": size.tokens, "batch_size": ROWS, "seed": seed, **options}
     sampler, began = AntiSlop(subject.tokenizer, bans), time.process_time()

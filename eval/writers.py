@@ -57,11 +57,13 @@ class Task:
 
 
 def draw_prompts(subject: measuring.Subject, count: int, seed: int) -> list[list[int]]:
-    """Return openings of the model's own texts, which end before a new word.
+    """Return requests to a chat model, or openings of the model's own texts, which end before a new word.
 
-    They are drawn from the model after a beginning-of-text token, or an end-of-text token if there is none, so that
-    their continuations are typical of the model.
+    The openings are drawn from the model after a beginning-of-text token, or an end-of-text token if there is none, so
+    that their continuations are typical of the model.
     """
+    if subject.is_chat:
+        return [list(subject.tokenizer(subject.prompt(number))["input_ids"]) for number in range(count)]
     begin = subject.tokenizer.bos_token_id
     start = torch.full((count, 1), int(subject.tokenizer.eos_token_id if begin is None else begin))
     written = subject.write_rows(start, seed=FIRST_SEED - seed, max_new_tokens=2 * OPENING).tokens

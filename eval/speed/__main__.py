@@ -87,7 +87,7 @@ def parse_arguments() -> argparse.Namespace:
         "--model",
         nargs="+",
         default=["tiny", "stories3M", RANDOM],
-        help=f"tiny, {RANDOM}, gemma-3-270m, folders of the assets' models, or any causal model's folder or id",
+        help=f"tiny, {RANDOM}, smollm2-135m-instruct, gemma-3-270m, a model of the assets, a folder or a Hub id",
     )
     parser.add_argument(
         "--only", nargs="+", choices=list(BENCHMARKS), help="instead of those with a goal for the model"

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from urllib.request import urlopen
 
 from antislop.endpoint import Endpoint, EndpointSampler
-from eval import gemma
+from antislop.hf.carried import find_carried
 from eval.speed.cases import Bench
 from eval.speed.measuring import Result, Skipped, Subject, stretch
 from eval.speed.plain_streams import Engine, count_written, read_texts
@@ -179,10 +179,12 @@ def serve(subject: Subject, setup: Setup) -> Iterator[ServingProcess]:
 
 def find_gguf(subject: Subject, folder: Path) -> Path:
     """Return a model's file for llama.cpp: a large model's own, or one that is written into this folder."""
-    if subject.is_large and subject.name != gemma.NAME:
+    carried = find_carried(subject.name)
+    path = None if carried is None else carried.find_gguf()
+    if path is not None:
+        return path
+    if subject.is_large:
         raise Skipped(f"endpoints: no GGUF file of {subject.name} is known, so llama.cpp is not measured.")
-    if subject.name == gemma.NAME:
-        return gemma.assemble_gguf()
     path = folder / "model.gguf"
     write_gguf(subject.model, subject.tokenizer, path)
     return path

