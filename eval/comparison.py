@@ -82,8 +82,8 @@ COLUMNS = (
 )
 NOTES = (
     "backtrack_sampler is version 3.2.1 from PyPI, with its defaults except for the sampling settings, which are "
-    "the same for all: temperature 1, no truncation. The token rule is the way in which published samplers change "
-    "probabilities.",
+    "the same for all: temperature 1, no truncation; for chat models 0.7 and top-p 0.95. The token rule is the way in "
+    "which published samplers change probabilities.",
     "Passes per token: forward passes per kept token. Excess NLL: as in fidelity.md, paired by prompt and seed. "
     "Broken texts: texts with a replacement character, or of a wrong length.",
     "The first phrases of the list, 20 or more, are frequent in plain text, the others rare.",

@@ -112,7 +112,7 @@ NOTES = (
     "Never violated: phrases of two to four words that occur in no plain text, though nearly every word of the "
     "texts begins some phrase. Often violated: frequent phrases of the model, as many as are needed for about the "
     "rate. The bundled list, and the list that `eval.habits` made from what the model overuses, are as they are.",
-    "Temperature 1 without truncation, on the CPU, one thread; rows: texts of a batch.",
+    "Temperature 1 without truncation (chat models: 0.7, top-p 0.95), on the CPU, one thread; rows: texts of a batch.",
 )
 LIMITS = (
     "With tiny models on a CPU, the time outside the forward pass is a larger share than with any other model; "

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -96,9 +97,9 @@ def answer(work: Work) -> Answer:
     verdicts: list[str] = []
     points: dict[str, list[Point]] = {}
     notes = list(NOTES)
-    settings: dict[str, Any] = {"temperature": 1.0}
+    settings: dict[str, Any] = {}
     for subject, size in work.load_models(SIZES, notes):
-        settings |= describe_size(subject, size)
+        settings |= describe_size(subject, size) | {f"{subject.name}, temperature": subject.temperature}
         table, said, points[subject.name] = measure_model(subject, size, work)
         tables.append(table)
         verdicts += said
@@ -151,11 +152,11 @@ NOTES = (
     "methods is smaller for lists of single words, such as antislop-sampler's largest, than for phrases.",
     "Each interval excludes the true value 1 time in 20 by chance, so one of many goals may be missed by chance, too.",
     "The prompts are openings of the model's own texts; phrases that begin in the prompt don't count. No text "
-    "ends early: end tokens are treated like other tokens.",
+    "ends early: end tokens are treated like other tokens. Chat models answer requests for the beginnings of stories.",
 )
 LIMITS = (
-    "Small models were sampled at temperature 1 without truncation, where their texts make little sense: with min-p "
-    "or a large model, violations and the cost of avoiding them differ. NLL under the "
+    "Small models were sampled without truncation, at temperature 1, where their texts make little sense, and chat "
+    "models at 0.7: with min-p or a large model, violations and the cost of avoiding them differ. NLL under the "
     "model that wrote a text measures how natural the text is to that model, not to a reader, and lower is not "
     "better: a method that repeats itself would have a low NLL. The oracle's figure is an estimate too. The lists "
     "are made so that violations are frequent; with rarer violations all differences shrink."
@@ -163,7 +164,11 @@ LIMITS = (
 
 
 def measure_model(subject: measuring.Subject, size: Size, work: Work) -> tuple[Table, list[str], list[Point]]:
-    """Return the table of a model, its verdicts on the goal, and the points of its picture."""
+    """Return the table of a model, its verdicts on the goal, and the points of its picture.
+
+    All of the vocabulary is drawn from, since the oracle would never end where a list bans all that a truncation keeps.
+    """
+    subject = replace(subject, sampling={"temperature": subject.temperature, "top_k": 0})
     runs = 1 + len(size.lists) * len(METHODS)
     advance = work.begin(subject.name, runs * size.texts)
     prompts = draw_prompts(subject, max(size.texts, size.studied), work.seed)

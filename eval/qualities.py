@@ -37,7 +37,7 @@ class Interval(NamedTuple):
 
 
 class Surprise(NamedTuple):
-    """Nats per kept token of each text [texts] under the untouched model, given its prompt, at temperature 1.
+    """Nats per kept token of each text [texts] under the untouched model, given its prompt, at the same temperature.
 
     nll: minus the logarithm of the tokens' probabilities.
     entropy: of the model, at the same positions.
@@ -55,7 +55,7 @@ def read_surprise(subject: measuring.Subject, prompts: Sequence[Tokens], texts: 
         rows = [[*prompts[i], *texts[i]] for i in range(first, min(first + ROWS, len(texts)))]
         longest = max(map(len, rows))
         ids = torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows])  # on the right: nobody looks there
-        logits = subject.model(ids).logits
+        logits = subject.model(ids).logits / subject.temperature
         for place, row in enumerate(rows):
             start = len(prompts[first + place])
             own = torch.log_softmax(logits[place, start - 1 : len(row) - 1].float(), dim=-1)

@@ -19,6 +19,7 @@ from antislop.hf.vocabulary import Vocabulary
 from antislop.records.prompts import Prompt
 from eval.naive import Naive, Phrases, fold, write_naively
 from eval.speed import measuring
+from eval.speed.measuring import REQUESTS
 
 OPENING = 8  # tokens of a prompt, at least
 ROWS = 32  # texts that are written at once
@@ -126,8 +127,15 @@ def write_oracle(task: Task, phrases: Sequence[str]) -> Written:
     found, seeds = list[Naive](), task.seeds()
     for first in range(0, len(task.prompts), ROWS):
         prompts = task.prompts[first : first + ROWS]
+        own = islice(seeds, len(prompts))
         found += write_naively(
-            model, tokenizer, prompts, banned, tokens=task.subject.tokens, seeds=islice(seeds, len(prompts))
+            model,
+            tokenizer,
+            prompts,
+            banned,
+            tokens=task.subject.tokens,
+            seeds=own,
+            temperature=task.subject.temperature,
         )
         for _ in prompts:
             task.advance()
@@ -162,6 +170,8 @@ def instruct(task: Task, phrases: Sequence[str]) -> tuple[list[list[int]], int]:
     tokenizer: Any = task.subject.tokenizer
     avoid, room = AvoidanceInstruction(BanList(phrases), tokenizer), min(ROOM, task.subject.positions // 2)
     texts = [tokenizer.decode(prompt, skip_special_tokens=True) for prompt in task.prompts]
+    if task.subject.is_chat:  # the instruction goes into the system message
+        texts = [REQUESTS[number % len(REQUESTS)] for number in range(len(task.prompts))]
     told = [avoid.add_to(Prompt("", text, None, {}), room=room) for text in texts]
     return [tokenizer(prompt.text)["input_ids"] for prompt, _ in told], min(count for _, count in told)
 

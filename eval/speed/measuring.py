@@ -90,6 +90,10 @@ class Subject:
         return self.tokenizer.chat_template is not None
 
     @property
+    def temperature(self) -> float:
+        return self.sampling["temperature"]
+
+    @property
     def positions(self) -> int:
         """The number of tokens that the model can read, including the prompt."""
         return int(self.model.config.max_position_embeddings)

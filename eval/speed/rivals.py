@@ -32,10 +32,9 @@ def backtrack_sampler(subject: Subject, phrases: Sequence[str]) -> Contestant:
         calls.update(dict.fromkeys(calls, 0))
         torch.manual_seed(seed)
         stream = BacktrackSampler(provider, strategy).generate(
-            prompt=(subject.tokenizer.bos_token or "") + subject.prompt(seed),
+            prompt=("" if subject.is_chat else subject.tokenizer.bos_token or "") + subject.prompt(seed),
             max_new_tokens=subject.tokens,
-            temperature=1.0,
-            top_k=0,
+            **subject.sampling,
             eos_token_id=subject.model.config.vocab_size,
         )
         return Written(list(stream), calls["generate"], calls["remove_latest_cache"])
