@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 import antislop
+from antislop.hf import load_model
 from antislop.server.application import make_app
 from antislop.server.local import LocalBackend
 from antislop.trace import to_rich
@@ -26,20 +27,30 @@ COLUMNS = 46
 
 
 def draw_rewind() -> None:
-    model, tokenizer = antislop.tiny_model()
-    inputs = tokenizer("She opened the letter, and", return_tensors="pt")
-    set_seed(34)
+    """Draw what `make demo` writes under the bans."""
+    model, tokenizer = load_model("smollm2-135m-instruct")
+    asked = "Write the opening paragraph of a story about an old lighthouse."
+    inputs = tokenizer.apply_chat_template(
+        [{"role": "user", "content": asked}],
+        add_generation_prompt=True,
+        return_dict=True,
+        return_tensors="pt",
+    )
+    set_seed(44)
     out = antislop.AntiSlop(tokenizer, antislop.default_bans()).generate(
         model,
         **inputs,
-        max_new_tokens=42,
+        max_new_tokens=90,
         do_sample=True,
-        min_p=0.1,
+        temperature=0.7,
+        top_p=0.95,
+        top_k=0,
         return_dict_in_generate=True,
         record="events",
     )
+    reply = [piece for piece in out.trace.pieces() if piece.kind != "prompt"]
     save_svg(
-        to_rich(out.trace.pieces()).append("\n"),
+        to_rich(reply).append("\n"),
         DOCS / "rewind.svg",
         width=COLUMNS,
     )
