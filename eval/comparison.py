@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from antislop import BanList
 from eval import qualities
 from eval.command import Work, answer_question, describe_size
-from eval.contests import BAD_WORDS, EXACT, GENERATE, RIVAL, TOKEN, Contest, hold_contest
+from eval.contests import BAD_WORDS, EXACT, GENERATE, GRAMMAR, RIVAL, TOKEN, Contest, hold_contest
 from eval.phrase_lists import STUDIED, list_phrases
 from eval.qualities import estimate, mean_difference
 from eval.reporting import Answer, Cell, Table, show
@@ -40,6 +40,7 @@ SIZES = {
 BARS = {
     GENERATE: ("without bans", "tab:gray"),
     BAD_WORDS: ("bad_words_ids", "tab:orange"),
+    GRAMMAR: ("xgrammar, excludes", "tab:purple"),
     TOKEN: ("first-token rule", "tab:olive"),
     EXACT: ("antislop", "tab:blue"),
 }
@@ -84,6 +85,8 @@ NOTES = (
     "backtrack_sampler is version 3.2.1 from PyPI, with its defaults except for the sampling settings, which are "
     "the same for all: temperature 1, no truncation; for chat models 0.7 and top-p 0.95. The token rule is the way in "
     "which published samplers change probabilities.",
+    "xgrammar, excludes: version 0.2.8's grammar of any text that contains none of the phrases, each in lower case and "
+    "capitalized. A phrase counts within words, too, and the token that would complete a phrase is masked.",
     "Passes per token: forward passes per kept token. Excess NLL: as in fidelity.md, paired by prompt and seed. "
     "Broken texts: texts with a replacement character, or of a wrong length.",
     "The first phrases of the list, 20 or more, are frequent in plain text, the others rare.",

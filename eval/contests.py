@@ -16,6 +16,7 @@ GENERATE = "generate"
 EXACT = "antislop, exact"
 TOKEN = "antislop, token rule"
 BAD_WORDS = "bad_words_ids"
+GRAMMAR = "xgrammar, excludes"
 RIVAL = "backtrack_sampler"
 
 
@@ -41,7 +42,7 @@ def make_contestant(name: str, subject: measuring.Subject, phrases: Sequence[str
             return subject.write_rows(ids, seed=seed, bad_words_ids=spelled)
 
         return write
-    return rivals.backtrack_sampler(subject, phrases)
+    return rivals.xgrammar_excludes(subject, phrases) if name == GRAMMAR else rivals.backtrack_sampler(subject, phrases)
 
 
 def hold_contest(

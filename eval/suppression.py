@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 from antislop import BanList
 from eval import qualities
 from eval.command import Work, answer_question, describe_size
-from eval.contests import BAD_WORDS, EXACT, GENERATE, RIVAL, TOKEN, Contest, hold_contest
+from eval.contests import BAD_WORDS, EXACT, GENERATE, GRAMMAR, RIVAL, TOKEN, Contest, hold_contest
 from eval.phrase_lists import STUDIED, list_phrases
 from eval.reporting import Answer, Cell, Table
 from eval.speed import measuring
 from eval.writers import Task, draw_prompts, write_plain
 
-NAMES = (GENERATE, EXACT, TOKEN, BAD_WORDS, RIVAL)
+NAMES = (GENERATE, EXACT, TOKEN, BAD_WORDS, GRAMMAR, RIVAL)
 
 
 class Size(NamedTuple):
@@ -86,6 +86,8 @@ NOTES = (
     "and capitalized, with and without a space before; backtrack_sampler makes seven spellings of its own.",
     "Published token banning forbids single tokens, so the vocabulary becomes unusable; bad_words_ids, here, "
     "forbids whole sequences, and becomes slow instead.",
+    "xgrammar, excludes: version 0.2.8's grammar of any text that contains none of the phrases, each in lower case and "
+    "capitalized. A phrase counts within words, too, and the token that would complete a phrase is masked.",
     "The token rule is the published sampler's way to change probabilities, in this project's loop: its speed is not "
     "the published sampler's.",
     "Speeds are medians of the rounds' ratios, one text at a time, all in one process and in turn.",
