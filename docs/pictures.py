@@ -1,4 +1,6 @@
-"""Make the pictures of these pages that show the program itself: `python -m docs.pictures`, with Chromium installed.
+"""Make the pictures of these pages that show the program itself: `python -m docs.pictures`.
+
+Chromium and SmolLM2-135M-Instruct must be installed, the latter by `make demo`.
 
 rewind.svg is as narrow as a phone. serve.png and withdrawn.png are photographs of the two pages.
 """
@@ -22,6 +24,7 @@ from tests.support.documents import read_blocks
 from transformers import set_seed
 
 DOCS = Path(__file__).parent
+REQUEST = "Write the opening paragraph of a story about an old lighthouse."
 COLUMNS = 46
 """On a phone of 390 pixels, letters are 12 pixels high."""
 
@@ -29,9 +32,8 @@ COLUMNS = 46
 def draw_rewind() -> None:
     """Draw what `make demo` writes under the bans."""
     model, tokenizer = load_model("smollm2-135m-instruct")
-    asked = "Write the opening paragraph of a story about an old lighthouse."
     inputs = tokenizer.apply_chat_template(
-        [{"role": "user", "content": asked}],
+        [{"role": "user", "content": REQUEST}],
         add_generation_prompt=True,
         return_dict=True,
         return_tensors="pt",
@@ -73,24 +75,17 @@ def show_withdrawn(browser: Browser) -> None:
 
 
 def show_serve(browser: Browser) -> None:
-    model, tokenizer = antislop.tiny_model()
+    model, tokenizer = load_model("smollm2-135m-instruct")
     backend = LocalBackend(
         model, tokenizer, bans=antislop.default_bans(), batch_size=1
     )
     with run_server(make_app(backend)) as url:
         page = open_page(browser, url)
-        settings = {
-            "bans": "shadows\nsilent\nflicker\na mix of",
-            "length": "100",
-            "seed": "5",
-        }
-        for name, value in {
-            "prompt": "The old house at the edge of the village",
-            **settings,
-        }.items():
+        settings = {"prompt": REQUEST, "length": "90", "seed": "44"}
+        for name, value in settings.items():
             page.fill(f"#{name}", value)
         page.click("#write")
-        page.wait_for_selector("#stop[aria-disabled=true]")
+        page.wait_for_selector("#stop[aria-disabled=true]", timeout=120_000)
         page.screenshot(path=DOCS / "serve.png", full_page=True)
 
 
