@@ -84,7 +84,7 @@ else
 test-engines: export ANTISLOP_VLLM_PYTHON = $(CURDIR)/$(VLLM)/bin/python
 test-engines: $(READY) $(VLLM)/ready ## test with a real vLLM, installed into .venv-vllm: 133 MB to download, 3.5 GB on disk
 endif
-	$(BIN)/python -m pytest tests/engines
+	$(BIN)/python -m pytest tests/engines/vllm
 
 check: $(READY) ## lint, strict types, the README's examples
 	$(BIN)/ruff check .

@@ -1,28 +1,17 @@
 from . import (
-    control as control,
+    core as core,
     datasets as datasets,
-    decoding as decoding,
-    endpoint as endpoint,
-    grammar as grammar,
-    hf as hf,
-    interpret as interpret,
-    lists as lists,
-    matching as matching,
-    metrics as metrics,
-    processors as processors,
-    profiles as profiles,
-    records as records,
-    server as server,
-    testing as testing,
-    trace as trace,
+    engines as engines,
+    explain as explain,
+    files as files,
+    measure as measure,
+    serve as serve,
+    steer as steer,
     tuning as tuning,
-    vllm as vllm,
 )
-from .decoding.policy import Exhausted as Exhausted
-from .errors import BanError as BanError, InputError as InputError
-from .hf.pretrained import tiny_model as tiny_model
-from .lists.ban_list import BanList as BanList
-from .lists.bundled import (
+from .core.bans.ban_list import BanList as BanList
+from .core.bans.bans import Ban as Ban, Match as Match
+from .core.bans.bundled import (
     constructions as constructions,
     dashes as dashes,
     default_bans as default_bans,
@@ -30,12 +19,14 @@ from .lists.bundled import (
     loops as loops,
     repeats as repeats,
 )
-from .matching.bans import Ban as Ban, Match as Match
-from .matching.scopes import Scope as Scope
-from .patching import applied_to as applied_to
-from .processors.rewindable import Rewindable as Rewindable
-from .sampler import AntiSlop as AntiSlop
-from .trace.events import ConcededWarning as ConcededWarning
-from .trace.report import Report as Report
+from .core.bans.scopes import Scope as Scope
+from .core.hf.callbacks.rewindable import Rewindable as Rewindable
+from .core.hf.pretrained import tiny_model as tiny_model
+from .core.loop.policy import Exhausted as Exhausted
+from .core.patching import applied_to as applied_to
+from .core.sampler import AntiSlop as AntiSlop
+from .core.trace.events import ConcededWarning as ConcededWarning
+from .core.trace.report import Report as Report
+from .errors import BanError as BanError, InputError as InputError
 
 __version__: str

@@ -12,11 +12,11 @@ import tempfile
 from pathlib import Path
 
 import antislop
-from antislop.hf import load_model
-from antislop.server.application import make_app
-from antislop.server.local import LocalBackend
-from antislop.trace import to_rich
-from antislop.trace.console import save_svg
+from antislop.core.hf import load_model
+from antislop.explain import to_rich
+from antislop.explain.console import save_svg
+from antislop.serve.application import make_app
+from antislop.serve.local import LocalBackend
 from playwright.sync_api import Browser, Page
 from tests.support.backends import run_server
 from tests.support.browser import open_browser

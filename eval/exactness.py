@@ -24,10 +24,10 @@ from torch import Tensor
 from transformers import NoBadWordsLogitsProcessor, SequenceBiasLogitsProcessor
 
 from antislop import BanList
-from antislop.decoding.policy import Method
-from antislop.matching.bans import Ban
-from antislop.matching.token_matcher import Matcher
-from antislop.metrics.segmentation import drop_stop_words, extract_words
+from antislop.core.bans.bans import Ban
+from antislop.core.bans.segmentation import drop_stop_words, extract_words
+from antislop.core.bans.token_matcher import Matcher
+from antislop.core.loop.policy import Method
 from eval import qualities
 from eval.command import Work, answer_question
 from eval.reporting import Answer, Cell, Table

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 import antislop
 from antislop import BanList
+from antislop.core.hf.carried import find_carried
 from antislop.errors import BanError
-from antislop.hf.carried import find_carried
-from antislop.profiles.profiles import Entry, Profile
-from antislop.profiles.to_bans import Choice, choose_bans
-from antislop.records.texts import read_texts
+from antislop.files.texts import read_texts
+from antislop.measure.profiles.profiles import Entry, Profile
+from antislop.measure.profiles.to_bans import Choice, choose_bans
 from eval import ROOT
 from eval.command import Work, answer_question, describe_size
 from eval.passages import cut_passages, read_novels

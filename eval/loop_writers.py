@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 
 import antislop
 from antislop import AntiSlop, BanList
-from antislop.hf import find_breakers
-from antislop.processors import DryLogitsProcessor
+from antislop.core.hf import DryLogitsProcessor, find_breakers
 from eval.prompts import list_openings
 from eval.speed.measuring import Subject
 from eval.writers import FIRST_SEED, Task, write_plain

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from antislop.files import read_text
-from antislop.metrics.segmentation import extract_paragraphs, extract_words
+from antislop.core.bans.segmentation import extract_paragraphs, extract_words
+from antislop.files.disk import read_text
 from eval.speed.measuring import ASSETS
 
 PASSAGE = 500

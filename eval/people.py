@@ -15,7 +15,7 @@ from typing import NamedTuple
 import antislop
 from antislop import AntiSlop, BanList
 from antislop.errors import InputError
-from antislop.files import read_text
+from antislop.files.disk import read_text
 from eval.command import Work, answer_question
 from eval.passages import read_novels
 from eval.repetition import HELD, count_held, describe_held

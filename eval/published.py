@@ -22,14 +22,14 @@ from typing import Any, NamedTuple
 
 from scipy.stats import bootstrap, spearmanr
 
-from antislop.metrics.estimates import Estimate
-from antislop.metrics.human_distance import Distance, load_human, measure_distance
-from antislop.metrics.metrics import measure
-from antislop.metrics.segmentation import extract_words
-from antislop.metrics.slop_counts import WEIGHTS
-from antislop.metrics.slop_scale import PUBLISHED_RANGES, Scale
-from antislop.metrics.tally import Tally
-from antislop.records.texts import read_texts
+from antislop.core.bans.segmentation import extract_words
+from antislop.files.texts import read_texts
+from antislop.measure.estimates import Estimate
+from antislop.measure.human_distance import Distance, load_human, measure_distance
+from antislop.measure.metrics import measure
+from antislop.measure.slop_counts import WEIGHTS
+from antislop.measure.slop_scale import PUBLISHED_RANGES, Scale
+from antislop.measure.tally import Tally
 from eval.passages import cut_passages
 
 COMPARED = ("slop_words", "slop_trigrams", "contrasts", "repetition", "mattr_500", "slop_score")

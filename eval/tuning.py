@@ -23,12 +23,12 @@ import antislop
 from antislop import AntiSlop
 from antislop.data import FOLDER
 from antislop.datasets.prompt_only import AvoidanceInstruction
-from antislop.files import read_text
-from antislop.metrics import Tally, measure
-from antislop.profiles.changes import compare
-from antislop.profiles.profiles import profile_texts
-from antislop.records.prompts import Prompt
-from antislop.records.texts import Text
+from antislop.files.disk import read_text
+from antislop.files.prompts import Prompt
+from antislop.files.texts import Text
+from antislop.measure import Tally, measure
+from antislop.measure.profiles.changes import compare
+from antislop.measure.profiles.profiles import profile_texts
 from eval.command import Work, answer_question
 from eval.passages import cut_passages
 from eval.qualities import count_leaks, count_words, read_surprise

@@ -13,10 +13,10 @@ import torch
 from transformers import LogitsProcessor
 
 from antislop import AntiSlop, BanList
+from antislop.core.hf.vocabulary import Vocabulary
+from antislop.core.loop.policy import MAX_REWINDS, Method
 from antislop.datasets.prompt_only import AvoidanceInstruction
-from antislop.decoding.policy import MAX_REWINDS, Method
-from antislop.hf.vocabulary import Vocabulary
-from antislop.records.prompts import Prompt
+from antislop.files.prompts import Prompt
 from eval.naive import Naive, Phrases, fold, write_naively
 from eval.speed import measuring
 from eval.speed.measuring import REQUESTS

@@ -11,7 +11,7 @@ import torch
 
 import antislop
 from antislop import AntiSlop
-from antislop.control import BestOf
+from antislop.steer import BestOf
 
 
 def count_words(sentence: str) -> float:

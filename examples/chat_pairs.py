@@ -13,9 +13,9 @@ from functools import partial
 from pathlib import Path
 
 import antislop
+from antislop.core.hf import load_model
 from antislop.datasets import ModelRecordMaker, PairFile, open_journal, write_records
-from antislop.hf import load_model
-from antislop.records import read_prompts
+from antislop.files import read_prompts
 
 TEMPLATE = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}assistant:"
 

@@ -13,7 +13,7 @@ import torch
 
 import antislop
 from antislop import AntiSlop
-from antislop.grammar import Grammar
+from antislop.steer import Grammar
 
 SCHEMA = {
     "type": "object",

@@ -11,7 +11,7 @@ import torch
 
 import antislop
 from antislop import AntiSlop
-from antislop.control import Replace
+from antislop.steer import Replace
 
 WORDS = {"eyes": "hands", "the": "that", "a tapestry of": "some"}
 

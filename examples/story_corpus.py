@@ -12,9 +12,9 @@ import argparse
 from pathlib import Path
 
 import antislop
+from antislop.core.hf import load_model
 from antislop.datasets import ModelRecordMaker, measure_slop, open_journal, write_records
-from antislop.hf import load_model
-from antislop.records import read_prompts, read_records
+from antislop.files import read_prompts, read_records
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ import torch
 
 import antislop
 from antislop import AntiSlop
-from antislop.control import Regenerate
+from antislop.steer import Regenerate
 
 
 def is_plain(sentence: str) -> bool:

@@ -26,9 +26,9 @@ import antislop
 from antislop.cli.job import follow
 from antislop.cli.main import app
 from antislop.cli.terminal import console, write, write_json
+from antislop.core.trace.text_pieces import TextPiece
 from antislop.display import escape_json, make_visible, quote_formula
-from antislop.trace.console import to_rich
-from antislop.trace.text_pieces import TextPiece
+from antislop.explain.console import to_rich
 from tests.support.depth import first_quick
 
 HOSTILE = "x\x1b]0;mine\x07\x1b[2J\x9b2J\u202egnp\u2066\x08y"

@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 import antislop
 from antislop.cli.main import COMMANDS, app, load_command
 from antislop.cli.parsing import ALIASES
-from antislop.lists.ban_list import BanList
-from antislop.lists.formats.formats import FORMATS
-from antislop.matching.patterns.kinds import KINDS
-from antislop.trace import Trace
+from antislop.core.bans.ban_list import BanList
+from antislop.core.bans.formats.formats import FORMATS
+from antislop.core.bans.patterns.kinds import KINDS
+from antislop.core.trace import Trace
 from tests.support.documents import DOCUMENTS, ROOT, prepare_folder, read_blocks, read_commands, read_prose, run_command
 
 DOCS = ROOT / "docs"

@@ -17,7 +17,7 @@ from hypothesis import assume, given, settings, strategies as st
 from transformers import AutoModelForCausalLM
 
 import antislop
-from antislop.trace.events import Drawn, Rewound, Settled
+from antislop.core.trace.events import Drawn, Rewound, Settled
 from tests.support.commands import invoke
 from tests.support.families import build
 from tests.support.oracles import conditioned_distribution, first_token_text, rejection_distribution

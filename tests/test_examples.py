@@ -15,7 +15,7 @@ from pathlib import Path
 import datasets
 import pytest
 
-from antislop.records.journal import read_records
+from antislop.files.journal import read_records
 from tests.support.notebooks import read_notebook, run_cells
 
 EXAMPLES = Path(__file__).parents[1] / "examples"

@@ -23,15 +23,14 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import antislop
-from antislop import files
 from antislop.cli import parsing
+from antislop.core.bans import reading
+from antislop.core.bans.bundled import FOLDER
+from antislop.core.bans.patterns import incremental_regex, pattern
+from antislop.core.trace.events import Admitted, Conceded
 from antislop.errors import DISTRIBUTION
-from antislop.lists import reading
-from antislop.lists.bundled import FOLDER
-from antislop.matching.patterns import incremental_regex, pattern
-from antislop.metrics import folders
-from antislop.records import files as records, sources
-from antislop.trace.events import Admitted, Conceded
+from antislop.files import disk as files, records, sources
+from antislop.measure import folders
 from tests.support.processes import start_command
 
 if sys.version_info >= (3, 11):

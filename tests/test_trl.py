@@ -11,10 +11,10 @@ import pytest
 
 import antislop
 from antislop import AntiSlop, BanList
+from antislop.core.hf import chat_scope
 from antislop.datasets import ModelRecordMaker, PairFile, ban_reward, open_journal, write_records
 from antislop.errors import InputError
-from antislop.hf import chat_scope
-from antislop.records.prompts import read_prompts
+from antislop.files.prompts import read_prompts
 from tests.support.depth import first_quick
 
 pytestmark = pytest.mark.filterwarnings("default")  # of packages that are not ours

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import antislop
 from antislop import AntiSlop, Ban, BanList, Scope
-from antislop.hf.run import DecoderOnlyOutput, EncoderDecoderOutput
-from antislop.interpret import ActivationCache
-from antislop.trace import Trace
-from antislop.trace.report import Report
+from antislop.core.hf.run import DecoderOnlyOutput, EncoderDecoderOutput
+from antislop.core.trace import Trace
+from antislop.core.trace.report import Report
+from antislop.explain import ActivationCache
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -49,4 +49,4 @@ if TYPE_CHECKING:
         Ban.wildcard("a * of", weight=0.5, edges="word")  # type: ignore[call-arg]
         Ban.regex("a+", at_most=1, maxspan=3)  # type: ignore[call-arg]
         Ban.loop(weight=0.5, case_sensitive=True)  # type: ignore[call-arg]
-        antislop.interpret.run_with_cahce  # type: ignore[attr-defined]  # noqa: B018
+        antislop.explain.run_with_cahce  # type: ignore[attr-defined]  # noqa: B018

@@ -16,7 +16,7 @@ from antislop.cli.terminal import check_suffix, check_writable, describe_command
 from antislop.display import describe_count
 
 if TYPE_CHECKING:
-    from antislop.profiles.profiles import Profile
+    from antislop.measure.profiles.profiles import Profile
 
 
 Names = Literal["all", "none", "words", "only"]
@@ -90,9 +90,9 @@ def bans_from(
     The weight of a ban is 1 over its ratio, so that phrases become as rare as in human writing. An entry that doesn't
     occur in human writing is forbidden. The list is linted, and entries with findings are left out.
     """
-    from antislop.lists.formats.text_format import write_lines
-    from antislop.profiles.profiles import Profile
-    from antislop.profiles.to_bans import Choice, choose_bans
+    from antislop.core.bans.formats.text_format import write_lines
+    from antislop.measure.profiles.profiles import Profile
+    from antislop.measure.profiles.to_bans import Choice, choose_bans
 
     choice = Choice(
         min_ratio=entries.min_ratio,

@@ -26,13 +26,13 @@ from antislop.cli.options import (
     collect_bans,
 )
 from antislop.cli.terminal import check_suffix, check_writable, describe_command, refuse_stdin, say, warn, writing
+from antislop.core.bans.ban_list import BanList
 from antislop.datasets.pairs import PairFormat, describe_counts
 from antislop.datasets.samples import Arm
 from antislop.display import describe_count
 from antislop.errors import InputError
-from antislop.lists.ban_list import BanList
-from antislop.records.journal import Journal, read_records
-from antislop.records.prompts import Prompt
+from antislop.files.journal import Journal, read_records
+from antislop.files.prompts import Prompt
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -230,7 +230,7 @@ class _DataSet:
     @property
     def _content(self) -> dict[str, Any]:
         """The settings that determine the records, for the journal and the card."""
-        from antislop.grammar.compilation import fingerprint_grammar
+        from antislop.steer.grammar.compilation import fingerprint_grammar
 
         content = {**self.job.spec.content, "n": self.job.samples, "arms": ",".join(self.job.arms)}
         return content if self.grammar is None else {**content, "grammar": fingerprint_grammar(self.grammar)}

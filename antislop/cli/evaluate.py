@@ -24,17 +24,17 @@ from antislop.cli.options import (
     collect_bans,
 )
 from antislop.cli.terminal import as_input_error, check_folder, console, refuse_stdin, say, warn, warn_left_out, writing
+from antislop.core.bans.ban_list import BanList
+from antislop.core.bans.bundled import held_out_bans
+from antislop.core.hf.pretrained import ModelSpec, load_model
 from antislop.data import FOLDER
 from antislop.datasets.samples import Arm, fingerprint_bans
 from antislop.display import describe_count, list_versions
 from antislop.errors import DISTRIBUTION, InputError
 from antislop.evaluation.html_report import describe_machine
-from antislop.hf.pretrained import ModelSpec, load_model
-from antislop.lists.ban_list import BanList
-from antislop.lists.bundled import held_out_bans
-from antislop.records.journal import Record, read_records
-from antislop.records.prompts import Prompt
-from antislop.records.texts import LeftOut, read_texts
+from antislop.files.journal import Record, read_records
+from antislop.files.prompts import Prompt
+from antislop.files.texts import LeftOut, read_texts
 
 if TYPE_CHECKING:
     from antislop.evaluation.evaluation import Evaluation

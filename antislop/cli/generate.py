@@ -50,14 +50,16 @@ from antislop.cli.terminal import (
     warn,
     writing,
 )
-from antislop.decoding.policy import Method, OnExhausted
+from antislop.core.bans.ban_list import BanList
+from antislop.core.bans.bans import drop_overlaps
+from antislop.core.hf.pretrained import ModelSpec, load_model
+from antislop.core.loop.policy import Method, OnExhausted
+from antislop.core.trace.events import Event, Settled, mark_conceded
+from antislop.core.trace.report import Report
+from antislop.core.trace.text_pieces import TextPiece, TextPieces
 from antislop.display import describe_count
 from antislop.errors import InputError
-from antislop.hf.pretrained import ModelSpec, load_model
-from antislop.lists.ban_list import BanList
-from antislop.matching.bans import drop_overlaps
-from antislop.records.chats import check_variables, render_chat
-from antislop.trace.console import (
+from antislop.explain.console import (
     ConsoleWriter,
     describe_conceded,
     describe_endings,
@@ -66,16 +68,14 @@ from antislop.trace.console import (
     summarize,
     to_rich,
 )
-from antislop.trace.events import Event, Settled, mark_conceded
-from antislop.trace.report import Report
-from antislop.trace.text_pieces import TextPiece, TextPieces
+from antislop.files.chats import check_variables, render_chat
 
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from antislop.hf.run import EventStream
-    from antislop.hf.vocabulary import Vocabulary
+    from antislop.core.hf.run import EventStream
+    from antislop.core.hf.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ class _GenerationRun:
 
 
 def _write_text(writer: TextWriter, screen: Console, *, show: bool, with_bans: bool = True) -> _GenerationRun:
-    from antislop.decoding.policy import Exhausted
+    from antislop.core.loop.policy import Exhausted
 
     prompt = TextPiece(writer.prompt + "\n\n" * writer.task.text.chat, "prompt")
     page, text_pieces = ConsoleWriter(screen, show_withdrawn=show), TextPieces(writer.vocabulary)
@@ -332,7 +332,7 @@ class TextWriter:
     def load(cls, task: WritingTask, bans: BanList, prompt: str) -> TextWriter:
         with console(stderr=True).status("loading the model"):
             model, tokenizer = load_model(task.model)
-            from antislop.hf.vocabulary import Vocabulary
+            from antislop.core.hf.vocabulary import Vocabulary
 
             with as_input_error():
                 vocabulary = Vocabulary.of(tokenizer)
@@ -347,8 +347,8 @@ class TextWriter:
         """Yield the events of a run. Without bans, occurrences of the bans count as conceded."""
         import torch
 
-        from antislop.hf.samplers import add_samplers
-        from antislop.sampler import AntiSlop
+        from antislop.core.hf.samplers import add_samplers
+        from antislop.core.sampler import AntiSlop
 
         torch.manual_seed(self.seed)
         with as_input_error():
@@ -376,7 +376,7 @@ class TextWriter:
         say(f"saved the trace{unfinished} to {path}: look at it with antislop view {shlex.quote(str(path))}")
 
     def _mark_conceded(self, events: Iterator[Event]) -> Iterator[Event]:
-        from antislop.matching.token_matcher import Matcher
+        from antislop.core.bans.token_matcher import Matcher
 
         matcher = Matcher(self.bans, self.vocabulary)
         return mark_conceded(events, matcher, matcher.start(self.inputs["input_ids"][0].tolist()))

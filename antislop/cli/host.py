@@ -12,17 +12,17 @@ import typer
 from antislop.cli.conflicts import uses_server
 from antislop.cli.options import GenerationOptions, MaxModelLenOption, TokenizerOption, limit_bans
 from antislop.cli.terminal import as_input_error, say
-from antislop.endpoint.streams import EndpointMethod
-from antislop.hf.pretrained import ModelSpec, load_model, load_tokenizer
-from antislop.lists.ban_list import BanList
-from antislop.matching.scopes import BanScope
+from antislop.core.bans.ban_list import BanList
+from antislop.core.bans.scopes import BanScope
+from antislop.core.hf.pretrained import ModelSpec, load_model, load_tokenizer
+from antislop.engines.endpoint.streams import EndpointMethod
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from antislop.datasets.pairs import PairFormat
     from antislop.datasets.samples import RecordMaker
-    from antislop.endpoint.endpoint import Endpoint
+    from antislop.engines.endpoint.endpoint import Endpoint
 
 
 _Made: TypeAlias = "tuple[RecordMaker, PreTrainedTokenizerBase, BanList]"
@@ -129,9 +129,9 @@ class ModelHost:
         return VllmMaker(arguments, tokenizer, bans, **options), tokenizer, bans
 
     def _start_cluster(self, bans: BanList, options: dict[str, Any]) -> _Made:
+        from antislop.core.sampler import AntiSlop
         from antislop.datasets.ray_cluster import Cluster
-        from antislop.grammar.compilation import compile_llguidance
-        from antislop.sampler import AntiSlop
+        from antislop.steer.grammar.compilation import compile_llguidance
 
         if uses_server(self.options):
             options = options | {"endpoint": self._make_endpoint(), "method": self._endpoint_method}
@@ -163,6 +163,6 @@ class ModelHost:
         return self.options.endpoint_method or "auto"
 
     def _make_endpoint(self) -> Endpoint:
-        from antislop.endpoint.endpoint import Endpoint
+        from antislop.engines.endpoint.endpoint import Endpoint
 
         return Endpoint(self.options.base_url or "", self.model.name, api_key=os.environ.get("OPENAI_API_KEY"))

@@ -13,12 +13,12 @@ from rich.console import Console
 from antislop.cli.options import GenerationOptions, PromptOptions, read_variables
 from antislop.cli.progress import ProgressBar, Stop, estimate_seconds, stop_at_interrupt, stop_workers_at_interrupt
 from antislop.cli.terminal import console, say, warn
+from antislop.core.bans.ban_list import BanList
+from antislop.core.hf.pretrained import ModelSpec
 from antislop.display import describe_count, shorten
-from antislop.files import open_bytes
-from antislop.hf.pretrained import ModelSpec
-from antislop.lists.ban_list import BanList
-from antislop.records.journal import Journal, Record
-from antislop.records.prompts import Prompt, fingerprint_text, read_prompts
+from antislop.files.disk import open_bytes
+from antislop.files.journal import Journal, Record
+from antislop.files.prompts import Prompt, fingerprint_text, read_prompts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

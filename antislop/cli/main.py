@@ -88,10 +88,10 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     if not {"--help", "-h", "--version", "-V"} & set(sys.argv):
-        from antislop.trace.events import ConcededWarning
+        from antislop.core.trace.events import ConcededWarning
 
         warnings.simplefilter("ignore", ConcededWarning)  # commands report concessions themselves
-        loading = logging.getLogger("antislop.hf.carried")
+        loading = logging.getLogger("antislop.core.hf.carried")
         loading.setLevel(logging.INFO)
         loading.addHandler(_Remarks())
     app(prog_name="antislop")
@@ -121,7 +121,7 @@ class Commands(TyperGroup):
         except OSError as error:  # of standard output; commands report what happens to files
             if error.errno not in (errno.ENOSPC, errno.EBADF):
                 raise
-            from antislop.files import explain_write
+            from antislop.files.disk import explain_write
 
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             _warn(f"{error.filename or 'standard output'}: {explain_write(error, advice='redirect it to a file')}")

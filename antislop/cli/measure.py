@@ -22,20 +22,20 @@ from antislop.cli.terminal import (
     warn_left_out,
     write_table,
 )
+from antislop.core.bans.ban_list import BanList
+from antislop.core.bans.bundled import dashes, loops, repeats
 from antislop.display import describe_count, make_visible
 from antislop.errors import InputError
-from antislop.files import read_json
-from antislop.lists.ban_list import BanList
-from antislop.lists.bundled import dashes, loops, repeats
-from antislop.records.texts import AnyText, LeftOut, LongText, cut, open_texts
-from antislop.records.thoughts import drop_thoughts_of_pieces
+from antislop.files.disk import read_json
+from antislop.files.texts import AnyText, LeftOut, LongText, cut, open_texts
+from antislop.files.thoughts import drop_thoughts_of_pieces
 
 if TYPE_CHECKING:
-    from antislop.metrics.definitions import Metric
-    from antislop.metrics.estimates import Estimate
-    from antislop.metrics.human_distance import Distance, Humans
-    from antislop.metrics.slop_scale import Scale
-    from antislop.metrics.tally import Tally
+    from antislop.measure.definitions import Metric
+    from antislop.measure.estimates import Estimate
+    from antislop.measure.human_distance import Distance, Humans
+    from antislop.measure.slop_scale import Scale
+    from antislop.measure.tally import Tally
 
 COLUMNS = ("group", "texts", "metric", "unit", "value", "low", "high", "level", "human", "distance", "why")
 """Of CSV."""
@@ -136,7 +136,7 @@ def measure(
     passages of 500 words from novels before 1930: compare it with the distance of other texts, not with 0. Intervals
     are over prompts, so texts to the same prompt are resampled together, or over texts if no column names the prompt.
     """
-    from antislop.metrics.human_distance import load_human
+    from antislop.measure.human_distance import load_human
 
     refuse_repeats(files)
     intervals.check()
@@ -170,7 +170,7 @@ def _name_scales(scales: ScaleOptions) -> dict[str, str]:
 
 
 def _read_scale(words: Path | None, trigrams: Path | None) -> Scale:
-    from antislop.metrics.slop_scale import Scale
+    from antislop.measure.slop_scale import Scale
 
     if words is None and trigrams is None:
         return Scale.load()
@@ -225,7 +225,7 @@ def _find_group(text: AnyText, by: str) -> str:
 
 
 def _tally(texts: Iterator[tuple[str, AnyText]], scale: Scale, lists: dict[str, BanList]) -> dict[str, Tally]:
-    from antislop.metrics.tally import Tally
+    from antislop.measure.tally import Tally
 
     tallies: dict[str, Tally] = {}
     number = characters = 0
@@ -247,9 +247,9 @@ def _tally(texts: Iterator[tuple[str, AnyText]], scale: Scale, lists: dict[str, 
 
 
 def _measure(name: str, tally: Tally, human: Humans, options: dict[str, Any]) -> TextGroup:
-    from antislop.metrics.estimates import Estimate
-    from antislop.metrics.human_distance import measure_distance
-    from antislop.metrics.metrics import measure
+    from antislop.measure.estimates import Estimate
+    from antislop.measure.human_distance import measure_distance
+    from antislop.measure.metrics import measure
 
     estimates = measure(tally, **options)
     distance: Distance = measure_distance(tally, human=human, **options)

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from antislop.cli.terminal import read_input, say, warn
-from antislop.decoding.sampling import DRAWING, LIMITS, Sampling
+from antislop.core.bans.ban_list import BanList, combine_bans
+from antislop.core.bans.bundled import constructions, dashes, default_bans, loops, repeats
+from antislop.core.bans.folding import Edges
+from antislop.core.bans.marks import NO_REGEX, REGEX, find_sign
+from antislop.core.bans.scopes import BanScope
+from antislop.core.hf.pretrained import Dtype, ModelSpec
+from antislop.core.loop.sampling import DRAWING, LIMITS, Sampling
+from antislop.core.trace.completions import BATCH_SIZE
 from antislop.display import describe_count
 from antislop.errors import InputError
-from antislop.hf.pretrained import Dtype, ModelSpec
-from antislop.lists.ban_list import BanList, combine_bans
-from antislop.lists.bundled import constructions, dashes, default_bans, loops, repeats
-from antislop.lists.marks import NO_REGEX, REGEX, find_sign
-from antislop.matching.folding import Edges
-from antislop.matching.scopes import BanScope
-from antislop.trace.completions import BATCH_SIZE
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -113,7 +113,7 @@ ScopeOption = Annotated[
 
 def limit_bans(bans: BanList, where: BanScope | None, tokenizer: PreTrainedTokenizerBase) -> BanList:
     """Return the bans that apply to a part of each reply; to all of it if nobody says how the model writes replies."""
-    from antislop.hf.response_templates import choose_scopes, find_response_template
+    from antislop.core.hf.response_templates import choose_scopes, find_response_template
 
     return combine_bans(bans, scopes=choose_scopes(where, find_response_template(tokenizer)))
 
@@ -186,7 +186,7 @@ class GrammarOptions:
         path = self.json_schema or self.grammar
         if path is None:
             return None
-        from antislop.grammar import compilation
+        from antislop.steer.grammar import compilation
 
         readers = {".lark": compilation.read_lark, ".gbnf": compilation.read_gbnf, ".ebnf": compilation.read_gbnf}
         read = compilation.read_json_schema if self.json_schema else readers.get(path.suffix)
@@ -203,8 +203,8 @@ def make_processors(grammar: str | None, model: PreTrainedModel, tokenizer: PreT
     """Return the logits processors of a grammar that `GrammarOptions` read."""
     if grammar is None:
         return []
-    from antislop.grammar.compilation import compile_llguidance
-    from antislop.grammar.grammar import Grammar
+    from antislop.steer.grammar.compilation import compile_llguidance
+    from antislop.steer.grammar.grammar import Grammar
 
     ends = model.generation_config.eos_token_id
     end_tokens = [ends] if isinstance(ends, int) else ends

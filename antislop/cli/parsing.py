@@ -132,7 +132,7 @@ def _read_settings(path: Path, known: dict[str, Any]) -> tuple[dict[str, Any], d
     """Return the values and the places of a file's settings, by the names of parameters. Raises `InputError`."""
     import yaml
 
-    from antislop.files import read_text_pieces
+    from antislop.files.disk import read_text_pieces
 
     advice, text = "write a line name: value for each option", ""
     for piece in read_text_pieces(path):

@@ -34,14 +34,14 @@ from antislop.cli.terminal import (
 from antislop.data import FOLDER
 from antislop.display import describe_count
 from antislop.errors import DISTRIBUTION, InputError
-from antislop.files import read_bytes, replace_text
-from antislop.records.texts import AnyText, Half, LeftOut, find_half, open_texts
+from antislop.files.disk import read_bytes, replace_text
+from antislop.files.texts import AnyText, Half, LeftOut, find_half, open_texts
 
 if TYPE_CHECKING:
-    from antislop.profiles.changes import Change
-    from antislop.profiles.human_rates import Baseline
-    from antislop.profiles.ngrams import Progress, Texts
-    from antislop.profiles.profiles import Profile
+    from antislop.measure.profiles.changes import Change
+    from antislop.measure.profiles.human_rates import Baseline
+    from antislop.measure.profiles.ngrams import Progress, Texts
+    from antislop.measure.profiles.profiles import Profile
 
 HUMAN = FOLDER / "human.json.gz"
 KINDS = ("word", "phrase", "content", "construction")
@@ -154,9 +154,9 @@ def profile(
 def _make_profile(
     texts: list[Path], out: Path, human: HumanOptions, reading: ReadingOptions, limits: LimitOptions
 ) -> int:
-    from antislop.profiles.human_rates import HumanRates
-    from antislop.profiles.page import render_page
-    from antislop.profiles.profiles import make_profile
+    from antislop.measure.profiles.human_rates import HumanRates
+    from antislop.measure.profiles.page import render_page
+    from antislop.measure.profiles.profiles import make_profile
 
     _check_distinct(texts, human.baseline or [])
     _check_paths(texts, out, human=[*(human.baseline or []), *(human.also_human or [])])
@@ -190,7 +190,7 @@ def _make_profile(
 
 
 def _compare(options: ComparisonOptions, reader: _Reader, out: Path | None, *, memory: int) -> int:
-    from antislop.profiles.changes import compare
+    from antislop.measure.profiles.changes import compare
 
     if out is not None:
         _check_picture(out)
@@ -262,8 +262,8 @@ def _list_names(paths: Sequence[Path] | None) -> str:
 
 
 def _load_baseline(paths: Sequence[Path], column: str | None, *, min_count: int, memory: int) -> Baseline:
-    from antislop.profiles.human_rates import Baseline
-    from antislop.profiles.profiles import take_census
+    from antislop.measure.profiles.human_rates import Baseline
+    from antislop.measure.profiles.profiles import take_census
 
     names = _list_names(paths)
     for path in paths:
@@ -280,7 +280,7 @@ def _load_baseline(paths: Sequence[Path], column: str | None, *, min_count: int,
 
 
 def _load_side(path: Path, reader: _Reader, *, memory: int) -> Profile:
-    from antislop.profiles.profiles import Profile, make_profile
+    from antislop.measure.profiles.profiles import Profile, make_profile
 
     if path.name.endswith((".json", ".json.gz")) and path.is_file():
         try:
@@ -298,8 +298,8 @@ def _load_side(path: Path, reader: _Reader, *, memory: int) -> Profile:
 
 
 def _make_baseline(texts: list[Path], reader: _Reader, out: Path, limits: LimitOptions) -> int:
-    from antislop.profiles.human_rates import Baseline
-    from antislop.profiles.profiles import take_census
+    from antislop.measure.profiles.human_rates import Baseline
+    from antislop.measure.profiles.profiles import take_census
 
     with _show_counting() as progress:
         census = take_census(

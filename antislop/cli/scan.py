@@ -29,14 +29,16 @@ from antislop.cli.terminal import (
     write_json,
     write_table,
 )
+from antislop.core.bans.ban_list import BanList
+from antislop.core.bans.bans import distinct
+from antislop.core.bans.bundled import default_bans
+from antislop.core.trace.text_pieces import TextPiece
 from antislop.display import describe_count, make_visible
 from antislop.errors import InputError
-from antislop.lists.ban_list import BanList
-from antislop.lists.bundled import default_bans
-from antislop.matching.bans import distinct
-from antislop.metrics.folders import is_text, list_files
-from antislop.metrics.globs import read_glob
-from antislop.metrics.occurrences import (
+from antislop.explain.console import to_rich
+from antislop.measure.folders import is_text, list_files
+from antislop.measure.globs import read_glob
+from antislop.measure.occurrences import (
     HitContext,
     HitLine,
     Occurrence,
@@ -46,8 +48,6 @@ from antislop.metrics.occurrences import (
     find_occurrences,
     search_records,
 )
-from antislop.trace.console import to_rich
-from antislop.trace.text_pieces import TextPiece
 
 SILENCE = 0.5
 """Seconds without output before the bar of a file appears."""

@@ -23,17 +23,17 @@ from antislop.cli.options import (
     load_bans,
 )
 from antislop.cli.terminal import as_input_error, console, say, warn
+from antislop.core.bans.ban_list import BanList
+from antislop.core.hf.pretrained import ModelSpec, load_model, load_tokenizer
+from antislop.core.trace.completions import BATCH_SIZE
 from antislop.display import describe_count
 from antislop.errors import InputError, first_line
-from antislop.files import read_json
-from antislop.hf.pretrained import ModelSpec, load_model, load_tokenizer
-from antislop.lists.ban_list import BanList
-from antislop.server.entry import check_packages
-from antislop.trace.completions import BATCH_SIZE
+from antislop.files.disk import read_json
+from antislop.serve.entry import check_packages
 
 if TYPE_CHECKING:
-    from antislop.server.application import BanReloader
-    from antislop.server.backend import Backend
+    from antislop.serve.application import BanReloader
+    from antislop.serve.backend import Backend
 
 
 @dataclass(frozen=True)
@@ -121,9 +121,9 @@ def serve(model: ModelOptions, upstream: UpstreamOptions, bans: BanOptions, serv
     banned, key = collect_bans(bans), server.api_key
     readers = {name: partial(_read_list, paths, lenient=bans.lenient) for name, paths in server.files.items()}
     lists = {name: read() for name, read in readers.items()}
-    from antislop.server.application import check_origins, make_app
-    from antislop.server.http_server import DrainingServer, bind
-    from antislop.server.service import check_names
+    from antislop.serve.application import check_origins, make_app
+    from antislop.serve.http_server import DrainingServer, bind
+    from antislop.serve.service import check_names
 
     check_names(lists)
     check_origins(server.allow_origin or ())
@@ -148,7 +148,7 @@ def serve(model: ModelOptions, upstream: UpstreamOptions, bans: BanOptions, serv
 
 
 def _read_template(path: Path) -> dict[str, Any]:
-    from antislop.hf.response_templates import check_response_template
+    from antislop.core.hf.response_templates import check_response_template
 
     template = read_json(path)
     try:
@@ -159,7 +159,7 @@ def _read_template(path: Path) -> dict[str, Any]:
 
 def _load(spec: ModelSpec, bans: BanList, server: ServerOptions) -> Backend:
     with as_input_error(), console(stderr=True).status(f"loading {spec.title}"):
-        from antislop.server.local import LocalBackend
+        from antislop.serve.local import LocalBackend
 
         model, tokenizer = load_model(spec)
         batch_size = server.batch_size or BATCH_SIZE
@@ -168,9 +168,9 @@ def _load(spec: ModelSpec, bans: BanList, server: ServerOptions) -> Backend:
 
 def _reach(url: str, spec: ModelSpec, tokenizer_name: str | None, bans: BanList) -> Backend:
     with as_input_error(), console(stderr=True).status(f"loading {spec.title}"):
-        from antislop.endpoint.endpoint import Endpoint, EndpointError
-        from antislop.sampler import AntiSlop
-        from antislop.server.upstream import UpstreamBackend
+        from antislop.core.sampler import AntiSlop
+        from antislop.engines.endpoint.endpoint import Endpoint, EndpointError
+        from antislop.serve.upstream import UpstreamBackend
 
         tokenizer = load_tokenizer(ModelSpec(tokenizer_name) if tokenizer_name else spec)
         endpoint = Endpoint(url, spec.name, api_key=os.environ.get("OPENAI_API_KEY"))
@@ -189,7 +189,7 @@ def _read_list(paths: Sequence[Path], *, lenient: bool) -> BanList:
 def _make_reloaders(
     options: BanOptions, files: Mapping[str, Sequence[Path]], readers: Mapping[str, Callable[[], BanList]]
 ) -> list[BanReloader]:
-    from antislop.server.application import BanReloader
+    from antislop.serve.application import BanReloader
 
     make = partial(BanReloader, say=say, warn=warn)
     own = make(options.bans or [], partial(collect_bans, options))
@@ -197,7 +197,7 @@ def _make_reloaders(
 
 
 def _warn_of_guests(server: ServerOptions) -> None:
-    from antislop.server.application import is_loopback
+    from antislop.serve.application import is_loopback
 
     guests = [] if is_loopback(server.host) else [f"anybody who reaches {server.host}"]
     guests += ["any page that a browser here shows"] if "*" in (server.allow_origin or ()) else []

@@ -24,9 +24,9 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from antislop import files
 from antislop.display import describe_count, escape_json, format_csv, make_visible
 from antislop.errors import InputError, first_line
+from antislop.files import disk as files
 
 _SUFFIX = re.compile(r"\.(?!gz$)([a-z]{2,}\d?)(\.gz)?$", re.I)
 _SUFFIX_OF_FILES = re.compile(

@@ -17,12 +17,12 @@ from antislop.cli.measure import MIN_SAMPLE
 from antislop.cli.options import BanOptions, ModelOptions, collect_bans, list_options
 from antislop.cli.profile import using_profiles
 from antislop.cli.terminal import say, warn, writing
+from antislop.core.bans.ban_list import BanList
+from antislop.core.hf.pretrained import TINY, load_tokenizer
 from antislop.display import describe_count
 from antislop.errors import InputError
-from antislop.files import read_json, read_text, replace_text
-from antislop.hf.pretrained import TINY, load_tokenizer
-from antislop.lists.ban_list import BanList
-from antislop.records.prompts import Prompt, read_prompts
+from antislop.files.disk import read_json, read_text, replace_text
+from antislop.files.prompts import Prompt, read_prompts
 
 PANEL = "From prompts, with --auto"
 MADE_FROM, HELD_OUT, SETTINGS, BANS = "made-from.jsonl", "held-out.jsonl", "auto.json", "bans.txt"

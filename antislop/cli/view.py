@@ -12,12 +12,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from antislop import files
 from antislop.cli.terminal import check_suffix, check_writable, console, say, warn, writing_or_stdout
+from antislop.core.trace.trace import Trace
 from antislop.display import describe_count, make_visible
-from antislop.trace.console import ConsoleWriter
-from antislop.trace.trace import Trace
-from antislop.trace.view.rows import BanCounts, RowView, count_bans
+from antislop.explain.console import ConsoleWriter
+from antislop.explain.view.rows import BanCounts, RowView, count_bans
+from antislop.files import disk as files
 
 MAX_INSTEAD = 3
 """Replacements that are listed per ban."""

@@ -7,15 +7,15 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from antislop.core.bans.ban_list import BanList
+from antislop.core.bans.bans import Ban
+from antislop.core.trace.completions import Completion
 from antislop.datasets.maker import NO_TOKEN, RecordMakerBase
 from antislop.datasets.samples import Arm, SampleSpec
-from antislop.endpoint.endpoint import Endpoint
-from antislop.endpoint.sampler import EndpointCompletion, EndpointSampler
-from antislop.endpoint.streams import EndpointMethod
-from antislop.lists.ban_list import BanList
-from antislop.matching.bans import Ban
-from antislop.records.journal import Record
-from antislop.trace.completions import Completion
+from antislop.engines.endpoint.endpoint import Endpoint
+from antislop.engines.endpoint.sampler import EndpointCompletion, EndpointSampler
+from antislop.engines.endpoint.streams import EndpointMethod
+from antislop.files.journal import Record
 
 
 class EndpointMaker(RecordMakerBase):

@@ -18,14 +18,14 @@ from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # not in its __all__
 
 from antislop import __version__
+from antislop.core.bans.ban_list import BanList
+from antislop.core.bans.hub import CARD, LIST, join_card, list_settings, upload
+from antislop.core.bans.segmentation import drop_stop_words, extract_words
 from antislop.datasets.samples import PLAIN, measure_slop
 from antislop.display import describe_count
 from antislop.errors import DISTRIBUTION, InputError
-from antislop.files import read_bytes, read_json, replace_text, replacing
-from antislop.lists.ban_list import BanList
-from antislop.lists.hub import CARD, LIST, join_card, list_settings, upload
-from antislop.metrics.segmentation import drop_stop_words, extract_words
-from antislop.records.journal import Record, read_records
+from antislop.files.disk import read_bytes, read_json, replace_text, replacing
+from antislop.files.journal import Record, read_records
 
 if TYPE_CHECKING:
     from datasets import Dataset

@@ -16,23 +16,23 @@ from typing import Any, NamedTuple
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from antislop.core.bans.ban_list import BanList
+from antislop.core.bans.bans import Ban
+from antislop.core.hf.refusals import PromptLengths, refuse_lengths
+from antislop.core.hf.samplers import add_samplers
+from antislop.core.hf.vocabulary import Vocabulary, fingerprint_tokenizer
+from antislop.core.sampler import AntiSlop
+from antislop.core.trace.completions import BATCH_SIZE, Completion
+from antislop.core.trace.events import Conceded, Rewound
 from antislop.datasets.pair_maker import PairMaker, Pairs
 from antislop.datasets.pairs import PairFormat, PairSource
 from antislop.datasets.prompt_only import AvoidanceInstruction
 from antislop.datasets.samples import UNBANNED, Arm, MadeRecord, SampleSpec
 from antislop.errors import InputError
-from antislop.grammar.compilation import compile_llguidance, fingerprint_grammar
-from antislop.grammar.grammar import Grammar
-from antislop.hf.refusals import PromptLengths, refuse_lengths
-from antislop.hf.samplers import add_samplers
-from antislop.hf.vocabulary import Vocabulary, fingerprint_tokenizer
-from antislop.lists.ban_list import BanList
-from antislop.matching.bans import Ban
-from antislop.records.journal import Record
-from antislop.records.prompts import Prompt
-from antislop.sampler import AntiSlop
-from antislop.trace.completions import BATCH_SIZE, Completion
-from antislop.trace.events import Conceded, Rewound
+from antislop.files.journal import Record
+from antislop.files.prompts import Prompt
+from antislop.steer.grammar.compilation import compile_llguidance, fingerprint_grammar
+from antislop.steer.grammar.grammar import Grammar
 
 NO_TOKEN = "the prompt has no token: give it some text"
 """The error of a record with an empty prompt."""
@@ -239,8 +239,8 @@ class RecordMakerBase(ABC):
 class ModelRecordMaker(RecordMakerBase):
     """Makes records with a model in this process. options: see `RecordMakerBase`; settings: of `generate`, and DRY's.
 
-    grammar: for all texts, as a function of `antislop.grammar.compilation` read it. Each record then has the column
-        `grammar`, its fingerprint, and the status "cut" if the text ended before the grammar did.
+    grammar: for all texts, as a function of `antislop.steer.grammar.compilation` read it. Each record then has the
+        column `grammar`, its fingerprint, and the status "cut" if the text ended before the grammar did.
     """
 
     def __init__(

@@ -11,6 +11,12 @@ import torch
 from torch import Tensor
 from transformers import StoppingCriteria, StoppingCriteriaList
 
+from antislop.core.bans.ban_list import BanList
+from antislop.core.bans.segmentation import find_sentence_ends
+from antislop.core.hf.vocabulary import Vocabulary
+from antislop.core.loop.policy import seed_of
+from antislop.core.trace.completions import Completion
+from antislop.core.trace.events import Event
 from antislop.datasets.pairs import (
     PairCount,
     PairDraft,
@@ -21,13 +27,7 @@ from antislop.datasets.pairs import (
     finish_dpo,
     make_tokens,
 )
-from antislop.decoding.policy import seed_of
-from antislop.hf.vocabulary import Vocabulary
-from antislop.lists.ban_list import BanList
-from antislop.metrics.segmentation import find_sentence_ends
-from antislop.records.journal import Record
-from antislop.trace.completions import Completion
-from antislop.trace.events import Event
+from antislop.files.journal import Record
 
 MAX_CONTINUATION_TOKENS = 64
 """Limit of tokens of a continuation; a sentence has about twenty."""

@@ -8,9 +8,9 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from antislop.matching.bans import Ban
-from antislop.records.chats import join_parts, put_system, render_chat
-from antislop.records.prompts import Prompt
+from antislop.core.bans.bans import Ban
+from antislop.files.chats import join_parts, put_system, render_chat
+from antislop.files.prompts import Prompt
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

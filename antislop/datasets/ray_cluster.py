@@ -26,17 +26,17 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
+from antislop.core.bans.ban_list import BanList
+from antislop.core.bans.bans import Ban
+from antislop.core.hf.pretrained import ModelSpec, load_model, load_tokenizer
+from antislop.core.trace.completions import BATCH_SIZE
 from antislop.datasets.endpoint_maker import EndpointMaker
 from antislop.datasets.maker import ModelRecordMaker
 from antislop.datasets.pairs import PairFormat
 from antislop.datasets.samples import Arm, MadeRecord, RecordMaker, SampleSpec
 from antislop.datasets.vllm_maker import VllmMaker
-from antislop.endpoint.endpoint import Endpoint
+from antislop.engines.endpoint.endpoint import Endpoint
 from antislop.errors import DISTRIBUTION, InputError, first_line
-from antislop.hf.pretrained import ModelSpec, load_model, load_tokenizer
-from antislop.lists.ban_list import BanList
-from antislop.matching.bans import Ban
-from antislop.trace.completions import BATCH_SIZE
 
 BATCHES_OF_A_BLOCK = 4
 """Batches per block. A batch runs half empty at the end of a block, which costs about a tenth of the time."""

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from antislop.core.bans.ban_list import BanList, Bans, read_bans
+from antislop.core.bans.segmentation import extract_words
 from antislop.display import shorten
 from antislop.errors import InputError
-from antislop.lists.ban_list import BanList, Bans, read_bans
-from antislop.metrics.segmentation import extract_words
-from antislop.records.chats import list_replies, list_turns
+from antislop.files.chats import list_replies, list_turns
 
 TextOrChat: TypeAlias = str | Sequence[Mapping[str, Any]]
 """What a model wrote: a text, or the messages of a chat."""

@@ -9,13 +9,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
+from antislop.core.bans.ban_list import BanList
+from antislop.core.bans.bans import drop_overlaps
 from antislop.datasets.pairs import PairCount
 from antislop.display import describe_count
 from antislop.errors import InputError
-from antislop.lists.ban_list import BanList
-from antislop.matching.bans import drop_overlaps
-from antislop.records.journal import Record
-from antislop.records.prompts import Prompt
+from antislop.files.journal import Record
+from antislop.files.prompts import Prompt
 
 Arm = Literal["plain", "banned", "token", "prompt-only"]
 """How a text is written: under no bans; under bans; with `method="token"`; under none, but asked to avoid phrases."""

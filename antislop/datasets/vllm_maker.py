@@ -11,18 +11,18 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerBase, StoppingCriteria
 
+from antislop.core.bans.ban_list import BanList
+from antislop.core.bans.bans import Ban, distinct
+from antislop.core.loop.sampling import Sampling
+from antislop.core.trace.completions import Completion
+from antislop.core.trace.report import Report
 from antislop.datasets.maker import NO_TOKEN, RecordMakerBase
 from antislop.datasets.samples import UNBANNED, Arm
-from antislop.decoding.sampling import Sampling
-from antislop.endpoint.dialects import VllmStream
+from antislop.engines.endpoint.dialects import VllmStream
+from antislop.engines.vllm import banning
+from antislop.engines.vllm.outcomes import read_report
+from antislop.engines.vllm.requests import KEY
 from antislop.errors import InputError
-from antislop.lists.ban_list import BanList
-from antislop.matching.bans import Ban, distinct
-from antislop.trace.completions import Completion
-from antislop.trace.report import Report
-from antislop.vllm import banning
-from antislop.vllm.outcomes import read_report
-from antislop.vllm.requests import KEY
 
 QUEUED = 4
 """Requests for each text of a batch that vLLM holds: it admits the next one at once."""

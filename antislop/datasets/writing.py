@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 from antislop.datasets.pairs import PairCount, PairFormat, cap_per_ban, cap_per_token, drop_duplicates
 from antislop.datasets.samples import Arm, RecordMaker, SampleSpec, identify, plan_samples
 from antislop.errors import InputError
-from antislop.files import explain_write, open_to_append
-from antislop.records.journal import Journal, Record, read_lines, read_records, replace_lines
-from antislop.records.prompts import Prompt, fingerprint_text
+from antislop.files.disk import explain_write, open_to_append
+from antislop.files.journal import Journal, Record, read_lines, read_records, replace_lines
+from antislop.files.prompts import Prompt, fingerprint_text
 
 
 def open_journal(

@@ -13,17 +13,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from antislop.core.bans.ban_list import BanList
 from antislop.datasets.samples import PLAIN
 from antislop.errors import InputError
 from antislop.evaluation.outputs import Example, Output, align, find_examples
 from antislop.evaluation.rows import EstimateRow, compare_with_plain, describe_row, measure_arm, tally_outputs
-from antislop.lists.ban_list import BanList
-from antislop.metrics.definitions import Metric
-from antislop.metrics.estimates import Estimate
-from antislop.metrics.tally import Tally
-from antislop.profiles.changes import Change, compare
-from antislop.profiles.profiles import Profile, profile_texts
-from antislop.records.texts import Text
+from antislop.files.texts import Text
+from antislop.measure.definitions import Metric
+from antislop.measure.estimates import Estimate
+from antislop.measure.profiles.changes import Change, compare
+from antislop.measure.profiles.profiles import Profile, profile_texts
+from antislop.measure.tally import Tally
 
 FALSE_SHARE = 0.05  # accepted among changes
 HINTED_FALSE_SHARE = 0.5  # accepted among the changes that are shown if none is certain
@@ -53,7 +53,7 @@ class Evaluation:
 
     is_paired: whether the texts of the arms answer the same prompts, so that pairs can be compared.
     bans: the hits of each ban of the list that occurs in any arm, the most frequent of the first arm first.
-    changes: of each arm from the plain one, as in `profiles.changes.compare`.
+    changes: of each arm from the plain one, as in `antislop.measure.compare`.
     chances: the accepted share of false discoveries among them: `FALSE_SHARE`, or `HINTED_FALSE_SHARE`.
     notes: sentences about limits of the results.
     """

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 from antislop.datasets.samples import PLAIN
 from antislop.display import shorten
 from antislop.evaluation.rows import DISTANCE, LIST_METRICS, distance_metric
-from antislop.metrics.definitions import METRICS
-from antislop.metrics.estimates import Estimate
+from antislop.measure.definitions import METRICS
+from antislop.measure.estimates import Estimate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     from antislop.evaluation.evaluation import Evaluation
-    from antislop.profiles.changes import Change
+    from antislop.measure.profiles.changes import Change
 
 INK, MUTED, RULE = "#1b1c1e", "#66686b", "#d9dadc"
 ARM_COLORS = {"plain": "#767880", "banned": "#0072b2", "token": "#d55e00", "prompt-only": "#009e73"}

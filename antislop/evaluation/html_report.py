@@ -24,10 +24,10 @@ from antislop.evaluation.rows import (
     describe_row,
     distance_metric,
 )
-from antislop.files import read_bytes, read_text, replace_text
-from antislop.metrics.definitions import METRICS, Metric
-from antislop.metrics.estimates import Estimate
-from antislop.profiles.changes import Change
+from antislop.files.disk import read_bytes, read_text, replace_text
+from antislop.measure.definitions import METRICS, Metric
+from antislop.measure.estimates import Estimate
+from antislop.measure.profiles.changes import Change
 
 CHANGES_LIMIT = 30
 BANS_LIMIT = 30
@@ -124,7 +124,7 @@ def find_tables(evaluation: Evaluation) -> list[dict[str, Any]]:
     plan: list[tuple[str, str, list[str], str | None, list[Metric]]] = [
         ("Against the plain arm", "The same prompts and seeds.", compared_arms, PLAIN, [*SUPPRESSION, EXCESS, PASSES]),
         ("Each arm", "Sums over all texts.", arms, None, [*LIST_METRICS, *COST_METRICS]),
-        ("Style", "The style of the texts, by the metrics of antislop.metrics.metrics.", arms, None, list(METRICS)),
+        ("Style", "The style of the texts, by the metrics of antislop.measure.metrics.", arms, None, list(METRICS)),
         (
             "Style against the plain arm",
             "The difference of each metric from the plain arm, prompt by prompt.",

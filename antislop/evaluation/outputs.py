@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from antislop.core.bans.ban_list import BanList
+from antislop.core.bans.bans import drop_overlaps
 from antislop.datasets.samples import PLAIN
-from antislop.lists.ban_list import BanList
-from antislop.matching.bans import drop_overlaps
-from antislop.records.journal import Record
-from antislop.records.texts import Text
-from antislop.records.thoughts import drop_thoughts
+from antislop.files.journal import Record
+from antislop.files.texts import Text
+from antislop.files.thoughts import drop_thoughts
 
 COSTS = ("tokens", "nll", "violations", "withdrawn_tokens", "conceded", "forward_passes")
 EXAMPLE_PROMPTS = 3  # prompts

@@ -7,15 +7,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from antislop.core.bans.ban_list import BanList
+from antislop.core.bans.bans import drop_overlaps
 from antislop.datasets.samples import PLAIN, UNBANNED
 from antislop.evaluation.outputs import Output
-from antislop.lists.ban_list import BanList
-from antislop.matching.bans import drop_overlaps
-from antislop.metrics.definitions import METRICS, Metric, Ratio
-from antislop.metrics.estimates import Estimate, Floats, Sums, estimate_pairs
-from antislop.metrics.human_distance import measure_distance
-from antislop.metrics.metrics import explain_interval, measure, measure_difference
-from antislop.metrics.tally import Tally
+from antislop.measure.definitions import METRICS, Metric, Ratio
+from antislop.measure.estimates import Estimate, Floats, Sums, estimate_pairs
+from antislop.measure.human_distance import measure_distance
+from antislop.measure.metrics import explain_interval, measure, measure_difference
+from antislop.measure.tally import Tally
 
 _UNKNOWN = "the outputs don't contain it"
 
@@ -109,7 +109,7 @@ DISTANCE = Metric(
     "distance",
     "distance to human, overall",
     _DEVIATIONS,
-    "the root mean square of the distances of the metrics, see `antislop.metrics.human_distance.measure_distance`",
+    "the root mean square of the distances of the metrics, see `antislop.measure.human_distance.measure_distance`",
 )
 
 

@@ -9,18 +9,18 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from antislop.core.bans.ban_list import BanList
+from antislop.core.bans.bans import Ban
+from antislop.core.hf.vocabulary import Vocabulary
+from antislop.core.trace.completions import Completion
+from antislop.core.trace.report import Report
+from antislop.core.trace.text_pieces import TextPieces
 from antislop.datasets.maker import ModelRecordMaker
 from antislop.datasets.samples import UNBANNED, Arm, MadeRecord, SampleSpec
 from antislop.errors import InputError
+from antislop.evaluation.likelihood import PASS, PromptedTokens, measure_nll
 from antislop.evaluation.outputs import Output
-from antislop.hf.vocabulary import Vocabulary
-from antislop.interpret.likelihood import PASS, PromptedTokens, measure_nll
-from antislop.lists.ban_list import BanList
-from antislop.matching.bans import Ban
-from antislop.records.journal import Record
-from antislop.trace.completions import Completion
-from antislop.trace.report import Report
-from antislop.trace.text_pieces import TextPieces
+from antislop.files.journal import Record
 
 
 def score_outputs(

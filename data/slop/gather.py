@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from antislop.records.thoughts import drop_thoughts
+from antislop.files.thoughts import drop_thoughts
 
 SOURCES = ("eqbench_creative_v3", "eqbench_longform", "slop_score")
 FICTION = 150  # of slop-score's prompts

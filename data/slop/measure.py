@@ -13,8 +13,8 @@ from pathlib import Path
 from gather import read
 
 from antislop import BanList
-from antislop.matching.bans import drop_overlaps
-from antislop.records.texts import Text, find_half, read_texts
+from antislop.core.bans.bans import drop_overlaps
+from antislop.files.texts import Text, find_half, read_texts
 
 TEXTS, CHARACTERS = 250, 60_000
 

@@ -18,7 +18,7 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 def describe_metrics() -> str:
     """Return a table of names, units, definitions and sources."""
-    from antislop.metrics.definitions import METRICS
+    from antislop.measure.definitions import METRICS
 
     rows = [
         f"| `{metric.name}` | {metric.title}, {metric.unit} | {_escape(metric.about)} ({_link(metric.source)}) |"

@@ -16,10 +16,10 @@ from torch import Tensor
 from transformers import ContinuousBatchingConfig, GenerationConfig, StoppingCriteria
 
 from antislop import AntiSlop
-from antislop.caches.cache import TransformersCache
-from antislop.decoding.prompts import PART
-from antislop.decoding.protocols import fill_left
-from antislop.hf.model import TransformersModel
+from antislop.core.hf.caches.cache import TransformersCache
+from antislop.core.hf.model import TransformersModel
+from antislop.core.loop.prompts import PART
+from antislop.core.loop.protocols import fill_left
 from eval.speed.cases import RATES, Bench, describe
 from eval.speed.measuring import Contestant, Lap, Result, Skipped, Subject, Written, compare, figures, timed
 

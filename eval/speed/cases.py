@@ -15,8 +15,8 @@ from torch._dynamo.utils import counters
 from transformers import CompileConfig
 
 from antislop import AntiSlop, BanList
-from antislop.hf.vocabulary import Vocabulary
-from antislop.matching.token_matcher import Matcher
+from antislop.core.bans.token_matcher import Matcher
+from antislop.core.hf.vocabulary import Vocabulary
 from eval.speed.measuring import (
     ASSETS,
     Contestant,

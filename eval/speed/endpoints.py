@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.request import urlopen
 
-from antislop.endpoint import Endpoint, EndpointSampler
-from antislop.hf.carried import find_carried
+from antislop.core.hf.carried import find_carried
+from antislop.engines import Endpoint, EndpointSampler
 from eval.speed.cases import Bench
 from eval.speed.measuring import Result, Skipped, Subject, stretch
 from eval.speed.plain_streams import Engine, count_written, read_texts

@@ -25,9 +25,9 @@ import aiohttp
 import httpx
 
 import antislop
-from antislop.server.application import make_app
-from antislop.server.backend import GenerationRequest
-from antislop.trace.events import Event
+from antislop.core.trace.events import Event
+from antislop.serve.application import make_app
+from antislop.serve.backend import GenerationRequest
 from tests.support.backends import SlowBackend, play_tokens, run_server
 
 TOKEN = 60

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 import torch
 
 from antislop import BanList
-from antislop.decoding.policy import Policy
-from antislop.decoding.row import RowSpec
-from antislop.hf.compiled_bans import CompiledBans
-from antislop.vllm.engine_text import EngineRules, EngineText
+from antislop.core.hf.compiled_bans import CompiledBans
+from antislop.core.loop.policy import Policy
+from antislop.core.loop.row import RowSpec
+from antislop.engines.vllm.engine_text import EngineRules, EngineText
 from eval.speed.cases import Bench
 from eval.speed.measuring import Result, Skipped, timed
 from tests.support.vllm_offline import run_job
@@ -112,7 +112,7 @@ def run(job: dict[str, Any]) -> dict[str, list[Run]]:
     """Let the contestants write in turn in each round, another one first each time."""
     from vllm import LLM, SamplingParams  # in the other environment only
 
-    from antislop.vllm import banning
+    from antislop.engines.vllm import banning
 
     options = {"dtype": job["dtype"], "enforce_eager": True, "max_model_len": 512, "block_size": 32}
     options |= {"model": job["model"], "max_num_seqs": PLACES}

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from unittest.mock import patch
 
-import antislop.matching.token_matcher
+import antislop.core.bans.token_matcher
 from antislop import Ban, BanList
-from antislop.hf.vocabulary import Vocabulary
-from antislop.matching.bans import distinct
-from antislop.matching.scopes import Scope
-from antislop.matching.token_matcher import Matcher
+from antislop.core.bans.bans import distinct
+from antislop.core.bans.scopes import Scope
+from antislop.core.bans.token_matcher import Matcher
+from antislop.core.hf.vocabulary import Vocabulary
 from eval.speed.cases import Bench, read_texts, weigh
 from eval.speed.measuring import ASSETS, Contestant, Result, Skipped, compare, figures, timed
 from eval.speed.phrases import collect_words, invent
@@ -88,7 +88,7 @@ def measure_first_looks(bench: Bench) -> Iterator[Result]:
     result = functools.partial(Result, bench.subject.name, "first-looks", is_floor=False)
     surfaces = Vocabulary.of(bench.subject.tokenizer)
     texts = [bench.subject.tokenizer(text)["input_ids"] for text in bench.studied]
-    with patch.object(antislop.matching.token_matcher, "TRANSITIONS_KEPT", MANY):
+    with patch.object(antislop.core.bans.token_matcher, "TRANSITIONS_KEPT", MANY):
         for size in (500, 10_000, 100_000):
             bans, costs = BanList(bench.absent[:size]), []
             for _ in range(bench.race.rounds):

@@ -9,9 +9,9 @@ from typing import get_args
 import torch
 
 from antislop import AntiSlop
-from antislop.interpret import ForwardResult
-from antislop.interpret.relevance import RelevanceMethod
-from antislop.trace.recording import RecordLevel
+from antislop.core.trace.recording import RecordLevel
+from antislop.explain import ForwardResult
+from antislop.explain.relevance import RelevanceMethod
 from eval.speed.cases import Bench
 from eval.speed.measuring import Result, Subject, Written, compare, figures, timed
 

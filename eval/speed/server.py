@@ -11,11 +11,11 @@ from functools import partial
 from transformers import MaxLengthCriteria
 
 from antislop import AntiSlop, Ban, BanList
-from antislop.decoding.sampling import Sampling
-from antislop.server.backend import GenerationRequest
-from antislop.server.local import LocalBackend
-from antislop.trace.events import Settled
-from antislop.trace.report import Report
+from antislop.core.loop.sampling import Sampling
+from antislop.core.trace.events import Settled
+from antislop.core.trace.report import Report
+from antislop.serve.backend import GenerationRequest
+from antislop.serve.local import LocalBackend
 from eval.speed.batches import PLACES, Order, take_orders
 from eval.speed.cases import Bench
 from eval.speed.measuring import Contestant, Result, Subject, Written, compare, figures

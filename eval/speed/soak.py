@@ -33,14 +33,14 @@ import transformers
 from transformers import MistralConfig, MistralForCausalLM
 
 from antislop import AntiSlop, Ban, BanList, default_bans
-from antislop.decoding.ledger import Node
-from antislop.decoding.row import Row
-from antislop.decoding.sampling import Sampling
-from antislop.matching.token_matcher import State
-from antislop.server.backend import GenerationRequest
-from antislop.server.bodies.bans import BanCache
-from antislop.server.local import LocalBackend
-from antislop.trace.events import Event, Finished, Settled
+from antislop.core.bans.token_matcher import State
+from antislop.core.loop.ledger import Node
+from antislop.core.loop.row import Row
+from antislop.core.loop.sampling import Sampling
+from antislop.core.trace.events import Event, Finished, Settled
+from antislop.serve.backend import GenerationRequest
+from antislop.serve.bodies.bans import BanCache
+from antislop.serve.local import LocalBackend
 from eval.speed.measuring import PROMPTS, Subject, load
 from eval.speed.phrases import invent
 

@@ -23,9 +23,9 @@ from typer.testing import CliRunner, Result
 import antislop
 from antislop import cli
 from antislop.cli.main import COMMANDS, expand_options, load_command
-from antislop.lists.ban_list import BanList
-from antislop.lists.bundled import FOLDER
-from antislop.matching.bans import drop_overlaps
+from antislop.core.bans.ban_list import BanList
+from antislop.core.bans.bans import drop_overlaps
+from antislop.core.bans.bundled import FOLDER
 from tests.support.commands import assert_refused, invoke
 from tests.support.depth import first_quick
 

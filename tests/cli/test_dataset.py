@@ -28,11 +28,11 @@ from typer.testing import Result
 import antislop
 from antislop import BanList
 from antislop.cli import host, job as jobs, progress
+from antislop.core.hf.vocabulary import fingerprint_tokenizer
 from antislop.datasets import hub
 from antislop.datasets.samples import measure_slop
-from antislop.hf.vocabulary import fingerprint_tokenizer
-from antislop.records.journal import Journal, Record, read_records
-from antislop.records.prompts import fingerprint_text
+from antislop.files.journal import Journal, Record, read_records
+from antislop.files.prompts import fingerprint_text
 from tests.support.commands import assert_refused, invoke
 from tests.support.depth import first_quick
 

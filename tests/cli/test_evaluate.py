@@ -19,7 +19,7 @@ import antislop
 from antislop import BanList
 from antislop.cli import evaluate
 from antislop.evaluation import html_report
-from antislop.records.journal import Journal, Record, read_records
+from antislop.files.journal import Journal, Record, read_records
 from tests.support.commands import assert_refused, invoke
 
 PROMPTS = ["The old house", "One day", "She opened the door", "He said that"]

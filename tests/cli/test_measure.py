@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from antislop.metrics.definitions import METRICS
-from antislop.metrics.metrics import measure
-from antislop.metrics.tally import Tally
+from antislop.measure.definitions import METRICS
+from antislop.measure.metrics import measure
+from antislop.measure.tally import Tally
 from tests.support.commands import assert_refused, invoke
 
 TEXTS = [

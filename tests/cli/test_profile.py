@@ -15,9 +15,9 @@ import pytest
 from typer.testing import Result
 
 from antislop import BanList
-from antislop.profiles.human_rates import Baseline
-from antislop.profiles.profiles import Profile
-from antislop.records.texts import Half, Text, find_half, hash_prompt
+from antislop.files.texts import Half, Text, find_half, hash_prompt
+from antislop.measure.profiles.human_rates import Baseline
+from antislop.measure.profiles.profiles import Profile
 from tests.support.commands import assert_refused, invoke
 
 SLOP = "Her eyes were glinting, a testament to Elara and her fathomless tapestry of tales. Now {} Elara sleeps."
@@ -311,7 +311,7 @@ def test_a_profile_used_as_a_list_is_recognized(command: list[str]) -> None:
 
 
 def test_too_little_memory_is_reported() -> None:
-    from antislop.profiles import counting
+    from antislop.measure.profiles import counting
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(counting, "MAX_CANDIDATES", 20)

@@ -17,10 +17,10 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from antislop import files
 from antislop.cli import scan as scan_module, terminal
 from antislop.cli.main import app
 from antislop.cli.progress import ProgressBar
+from antislop.files import disk as files
 
 
 @pytest.fixture

@@ -25,10 +25,10 @@ import antislop
 from antislop.cli.options import BanOptions, ModelOptions
 from antislop.cli.tune import TrainingOptions, report_result
 from antislop.cli.tune_auto import AutoOptions, TuningStage, list_stages, split_prompts
+from antislop.core.hf.vocabulary import fingerprint_tokenizer
 from antislop.data import FOLDER
 from antislop.evaluation import html_report
-from antislop.hf.vocabulary import fingerprint_tokenizer
-from antislop.records.prompts import read_prompts
+from antislop.files.prompts import read_prompts
 from antislop.tuning import tuning
 from antislop.tuning.trainer import FTPOTrainer
 from antislop.tuning.tuning import TuneResult

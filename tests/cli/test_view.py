@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from antislop.trace import Finished, Rewound, Trace
+from antislop.core.trace import Finished, Rewound, Trace
 from tests.support.commands import invoke
 
 SEED = ("The old house", "--seed", "5")

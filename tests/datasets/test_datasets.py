@@ -20,16 +20,16 @@ import torch
 from tokenizers.processors import TemplateProcessing
 
 from antislop import AntiSlop, Ban, BanList
+from antislop.core.bans.ban_list import combine_bans
+from antislop.core.hf.response_templates import chat_scope
+from antislop.core.trace.completions import Completion
 from antislop.datasets.maker import ModelRecordMaker
 from antislop.datasets.pair_maker import MAX_CONTINUATION_TOKENS
 from antislop.datasets.samples import Arm, Summary, fingerprint_bans, identify, measure_slop, plan_samples
 from antislop.datasets.writing import PairFile, open_journal, resume, write_records
 from antislop.errors import InputError
-from antislop.hf.response_templates import chat_scope
-from antislop.lists.ban_list import combine_bans
-from antislop.records.journal import Journal, Record, read_records
-from antislop.records.prompts import Prompt
-from antislop.trace.completions import Completion
+from antislop.files.journal import Journal, Record, read_records
+from antislop.files.prompts import Prompt
 from tests.support.models import build_model, build_spaced_tokenizer, build_tokenizer, poisoned
 
 TOKENIZER = build_tokenizer()

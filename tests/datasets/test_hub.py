@@ -12,7 +12,7 @@ from huggingface_hub import DatasetCard
 from antislop import Ban, BanList
 from antislop.datasets.hub import LIST, find_language, make_card, write_card, write_parquet
 from antislop.errors import InputError
-from antislop.records.journal import Journal, Record
+from antislop.files.journal import Journal, Record
 
 ENGLISH = "It was the first time that she had seen the sea, and it was not what she had expected of it."
 GERMAN = "Es war das erste Mal, dass sie das Meer sah, und es war nicht so, wie sie es sich vorgestellt hatte."

@@ -12,6 +12,11 @@ from collections.abc import Sequence
 import torch
 from hypothesis import given, strategies as st
 
+from antislop.core.bans.ban_list import BanList
+from antislop.core.bans.bans import Ban
+from antislop.core.bans.token_matcher import Violation
+from antislop.core.hf.vocabulary import Vocabulary
+from antislop.core.trace.events import Drawn, Forced, Rewound
 from antislop.datasets.pairs import (
     Correction,
     PairCount,
@@ -26,12 +31,7 @@ from antislop.datasets.pairs import (
     finish_dpo,
     make_tokens,
 )
-from antislop.hf.vocabulary import Vocabulary
-from antislop.lists.ban_list import BanList
-from antislop.matching.bans import Ban
-from antislop.matching.token_matcher import Violation
-from antislop.records.journal import Record
-from antislop.trace.events import Drawn, Forced, Rewound
+from antislop.files.journal import Record
 from tests.support.toys import Markov, Words, run
 
 SURFACES = (

@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 
 from antislop import Ban
 from antislop.datasets.prompt_only import INSTRUCTION, AvoidanceInstruction
-from antislop.records.prompts import Prompt
+from antislop.files.prompts import Prompt
 from tests.support.models import build_tokenizer
 
 TOKENIZER = build_tokenizer()

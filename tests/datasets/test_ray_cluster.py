@@ -25,16 +25,16 @@ from typer.testing import CliRunner
 import antislop
 from antislop import Ban, BanList
 from antislop.cli.main import app
+from antislop.core.hf.pretrained import load_model, load_tokenizer
 from antislop.datasets import ray_cluster
 from antislop.datasets.maker import ModelRecordMaker
 from antislop.datasets.ray_cluster import Cluster, Worker
 from antislop.datasets.samples import MadeRecord, RecordMaker, identify, plan_samples
 from antislop.datasets.writing import PairFile, write_records
 from antislop.errors import InputError
-from antislop.grammar.compilation import fingerprint_grammar, read_lark
-from antislop.hf.pretrained import load_model, load_tokenizer
-from antislop.records.journal import Journal, Record, read_records
-from antislop.records.prompts import Prompt
+from antislop.files.journal import Journal, Record, read_records
+from antislop.files.prompts import Prompt
+from antislop.steer.grammar.compilation import fingerprint_grammar, read_lark
 from tests.support.models import build_model, build_tokenizer
 
 without_ray = pytest.mark.skipif(

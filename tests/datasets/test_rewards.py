@@ -13,8 +13,8 @@ import pytest
 from antislop import Ban, BanError, BanList
 from antislop.datasets import ban_reward
 from antislop.errors import InputError
-from antislop.metrics.metrics import measure
-from antislop.metrics.tally import Tally
+from antislop.measure.metrics import measure
+from antislop.measure.tally import Tally
 
 PHRASES = ["a testament to", "barely above a whisper", "tapestry"]
 

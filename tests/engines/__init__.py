@@ -1,1 +1,0 @@
-"""Real vLLM: `make test-engines`."""

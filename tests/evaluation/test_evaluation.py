@@ -12,7 +12,7 @@ import pytest
 from antislop import Ban, BanList
 from antislop.evaluation.evaluation import FALSE_SHARE, HINTED_FALSE_SHARE, Evaluation, evaluate, find_lists
 from antislop.evaluation.outputs import Output, Piece, align, make_output, mark
-from antislop.metrics.estimates import Estimate
+from antislop.measure.estimates import Estimate
 
 BANS = BanList(["shiny tapestry", "whisper"])
 HELD_OUT = BanList(["whisper", "testament"])

@@ -24,7 +24,7 @@ from antislop.evaluation.figures import draw_figures
 from antislop.evaluation.html_report import find_tables, inline, make_headline, render_page, summarize, write_report
 from antislop.evaluation.outputs import Output, Piece
 from antislop.evaluation.rows import LIST_METRICS, SUPPRESSION, EstimateRow
-from antislop.metrics.estimates import Estimate
+from antislop.measure.estimates import Estimate
 from tests.support.browser import SIZES, open_browser
 
 ABOUT = {

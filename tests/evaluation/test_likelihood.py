@@ -11,11 +11,11 @@ from transformers import PreTrainedModel
 
 from antislop import Ban, BanList
 from antislop.datasets.samples import Arm, plan_samples
+from antislop.evaluation import likelihood
+from antislop.evaluation.likelihood import PromptedTokens, measure_nll
 from antislop.evaluation.scored_maker import ScoredMaker
-from antislop.interpret import likelihood
-from antislop.interpret.likelihood import PromptedTokens, measure_nll
-from antislop.records.journal import Record
-from antislop.records.prompts import Prompt
+from antislop.files.journal import Record
+from antislop.files.prompts import Prompt
 from tests.support.depth import first_quick
 from tests.support.models import EACH_FAMILY, build_model, build_tokenizer, poisoned
 

@@ -15,11 +15,11 @@ import uvicorn
 from transformers import PreTrainedTokenizerBase
 
 from antislop import AntiSlop
-from antislop.hf.response_templates import find_response_template
-from antislop.lists.ban_list import Bans
-from antislop.server.backend import BackendError, Busy, GenerationRequest
-from antislop.server.http_server import BoundedProtocol
-from antislop.trace.events import Drawn, Event, Finished, Settled
+from antislop.core.bans.ban_list import Bans
+from antislop.core.hf.response_templates import find_response_template
+from antislop.core.trace.events import Drawn, Event, Finished, Settled
+from antislop.serve.backend import BackendError, Busy, GenerationRequest
+from antislop.serve.http_server import BoundedProtocol
 
 LONG_STREAM = {"prompt": "a", "max_tokens": 400, "stream": True}
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import cache
 
-from antislop.matching.bans import Ban
-from antislop.matching.scopes import Scope
+from antislop.core.bans.bans import Ban
+from antislop.core.bans.scopes import Scope
 from tests.support.oracles import rejection_distribution
 from tests.support.toys import Markov, Words
 

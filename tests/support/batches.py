@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, set_seed
 
 from antislop import AntiSlop, Ban
-from antislop.decoding.protocols import fill_left
+from antislop.core.loop.protocols import fill_left
 from tests.support.models import build_tokenizer
 
 TOKENIZER = build_tokenizer()

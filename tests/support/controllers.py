@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from antislop.control.branches import Branch, Capabilities, Controller, Splice, Step, TokenSet
-from antislop.matching.bans import Ban
+from antislop.core.bans.bans import Ban
+from antislop.core.loop.branches import Branch, Capabilities, Controller, Splice, Step, TokenSet
 from tests.support.oracles import absorb, completed, standing, toss
 from tests.support.toys import PROMPT, Markov, Words
 

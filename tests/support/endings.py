@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import chi2_contingency
 
-from antislop.matching.bans import Ban
+from antislop.core.bans.bans import Ban
 from tests.support.ban_cases import LETTERS, SPACED, anywhere
 from tests.support.oracles import completed
 from tests.support.toys import PROMPT, Markov, Words

@@ -22,8 +22,8 @@ from transformers import (
 )
 
 from antislop import AntiSlop, Ban
-from antislop.endpoint import Endpoint, EndpointSampler
-from antislop.endpoint.streams import EndpointMethod
+from antislop.engines import Endpoint, EndpointSampler
+from antislop.engines.endpoint.streams import EndpointMethod
 from tests.support.oracles import rejection_distribution
 from tests.support.toys import Words
 

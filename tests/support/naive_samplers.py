@@ -1,4 +1,4 @@
-"""The naive twins of `antislop.processors`: one text, lists of numbers, and the definitions."""
+"""The naive twins of `antislop.core.hf`: one text, lists of numbers, and the definitions."""
 
 from __future__ import annotations
 

@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 import regex
 
-from antislop.matching.bans import Ban
-from antislop.matching.folding import BOUNDARY, fold
-from antislop.matching.patterns.loop import LONG, MIN_OFFSET, Loop
-from antislop.matching.patterns.near import HEAD
-from antislop.matching.patterns.phrase import Phrase
-from antislop.matching.patterns.regex import Regex
-from antislop.matching.patterns.repeat import Repeat
-from antislop.matching.patterns.words import WordSequence, stop_words
-from antislop.matching.scopes import SPANS, Scope
-from antislop.matching.text_matcher import TextMatcher
+from antislop.core.bans.bans import Ban
+from antislop.core.bans.folding import BOUNDARY, fold
+from antislop.core.bans.patterns.loop import LONG, MIN_OFFSET, Loop
+from antislop.core.bans.patterns.near import HEAD
+from antislop.core.bans.patterns.phrase import Phrase
+from antislop.core.bans.patterns.regex import Regex
+from antislop.core.bans.patterns.repeat import Repeat
+from antislop.core.bans.patterns.words import WordSequence, stop_words
+from antislop.core.bans.scopes import SPANS, Scope
+from antislop.core.bans.text_matcher import TextMatcher
 from tests.support.toys import PROMPT, Markov, Words
 
 RULES = set("-=_*#~+|:.,;'\"`()[]{}<>/\\^&%$·•")

@@ -28,8 +28,8 @@ from unittest import mock
 import torch
 from torch import Tensor, nn
 
-from antislop.decoding import drawing
-from antislop.decoding.row import Row
+from antislop.core.loop import drawing
+from antislop.core.loop.row import Row
 
 DEVICE = "pretend"
 SOURCE = Path(__file__).with_suffix(".cpp")
@@ -90,7 +90,7 @@ def shared_numbers() -> Iterator[None]:
     """Have texts drawn as on the CPU, so that they can be compared.
 
     Otherwise the device has global random numbers of its own, as any accelerator has, and a text with a generator of
-    its own is drawn by inversion, for which tests/decoding/test_tables.py has the oracle.
+    its own is drawn by inversion, for which tests/core/loop/test_tables.py has the oracle.
     """
 
     def draw(rows: Sequence[Row], probs: Tensor) -> Tensor:
@@ -109,7 +109,7 @@ class Step:
     """What happened between the ends of two forward passes, each with its place in the code.
 
     waits: scalars, shapes and tensors that the host reads, and tensors that it writes other than by `send`.
-    sent: tensors that `antislop.devices.send` writes, which on CUDA waits for nothing.
+    sent: tensors that `antislop.core.loop.devices.send` writes, which on CUDA waits for nothing.
     kernels: those outside the model.
     """
 
@@ -206,4 +206,4 @@ def _describe(frame: FrameType | None, depth: int) -> str:
 def _is_sent(frame: FrameType | None) -> bool:
     while frame is not None and frame.f_code.co_name != "send":
         frame = frame.f_back
-    return frame is not None and frame.f_globals["__name__"] == "antislop.devices"
+    return frame is not None and frame.f_globals["__name__"] == "antislop.core.loop.devices"

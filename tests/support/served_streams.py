@@ -22,14 +22,14 @@ from transformers import (
     TypicalLogitsWarper,
 )
 
-from antislop.decoding.sampling import Sampling
-from antislop.endpoint import Endpoint
-from antislop.endpoint.client import StreamingClient
-from antislop.endpoint.streams import StreamEnd, StreamRequest
-from antislop.hf.samplers import make_samplers
-from antislop.hf.vocabulary import Vocabulary
-from antislop.processors import XtcLogitsProcessor
-from antislop.processors.samplers import apply_min_keep
+from antislop.core.hf import XtcLogitsProcessor
+from antislop.core.hf.callbacks.samplers import apply_min_keep
+from antislop.core.hf.samplers import make_samplers
+from antislop.core.hf.vocabulary import Vocabulary
+from antislop.core.loop.sampling import Sampling
+from antislop.engines import Endpoint
+from antislop.engines.endpoint.client import StreamingClient
+from antislop.engines.endpoint.streams import StreamEnd, StreamRequest
 from tests.support.processes import ServingProcess
 from tests.support.streaming import read
 

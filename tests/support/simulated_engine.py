@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from antislop.hf.vocabulary import Vocabulary
+from antislop.core.hf.vocabulary import Vocabulary
 from tests.support.naive_samplers import dry, top_n_sigma, xtc
 
 Floats = NDArray[np.float64]

@@ -9,17 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from antislop.decoding.engine import ForwardPass
-from antislop.decoding.inferencer import KVState, KVStates
-from antislop.decoding.loop import decode
-from antislop.decoding.policy import Policy
-from antislop.decoding.prompts import PromptPass
-from antislop.decoding.protocols import RewindableCache, count_queries, fill_left
-from antislop.decoding.row import Drafter, Row, RowSpec
-from antislop.decoding.scheduler import Scheduler
-from antislop.matching.bans import Ban
-from antislop.matching.token_matcher import Matcher
-from antislop.trace.report import Report
+from antislop.core.bans.bans import Ban
+from antislop.core.bans.token_matcher import Matcher
+from antislop.core.loop.engine import ForwardPass
+from antislop.core.loop.loop import decode
+from antislop.core.loop.policy import Policy
+from antislop.core.loop.prompts import PromptPass
+from antislop.core.loop.protocols import RewindableCache, count_queries, fill_left
+from antislop.core.loop.row import Drafter, Row, RowSpec
+from antislop.core.loop.scheduler import Scheduler
+from antislop.core.trace.report import Report
+from antislop.engines.inferencer import KVState, KVStates
 
 Processor = Callable[[Tensor, Tensor], Tensor]
 

@@ -6,11 +6,11 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from antislop.lists.ban_list import BanList
-from antislop.matching.bans import Ban
-from antislop.matching.token_matcher import Violation
-from antislop.trace import Admitted, Conceded, Drawn, Finished, Rewound, Settled, Trace, TracedRow, Truncated
-from antislop.trace.events import Event, TokenChoice
+from antislop.core.bans.ban_list import BanList
+from antislop.core.bans.bans import Ban
+from antislop.core.bans.token_matcher import Violation
+from antislop.core.trace import Admitted, Conceded, Drawn, Finished, Rewound, Settled, Trace, TracedRow, Truncated
+from antislop.core.trace.events import Event, TokenChoice
 from tests.support.toys import Words
 
 

@@ -33,7 +33,7 @@ def write_texts(
     """Return the outputs of `LLM.generate` for each request.
 
     requests: the arguments of `SamplingParams`, and `prompt`, ids.
-    banning: arguments of `antislop.vllm.banning`; None for vLLM alone.
+    banning: arguments of `antislop.engines.vllm.banning`; None for vLLM alone.
     """
     llm = {"model": str(model), "dtype": "float32", "enforce_eager": True, "max_model_len": 512, "block_size": 32}
     job = {"llm": llm | options, "requests": list(requests), "banning": banning}
@@ -58,7 +58,7 @@ def run(job: dict[str, Any]) -> list[list[dict[str, Any]]]:
     """Write the texts, in this process."""
     from vllm import LLM, SamplingParams  # in the other environment only
 
-    from antislop.vllm import banning
+    from antislop.engines.vllm import banning
 
     llm = LLM(**({} if job["banning"] is None else banning(**job["banning"])) | job["llm"])
     prompts = [{"prompt_token_ids": request.pop("prompt")} for request in job["requests"]]

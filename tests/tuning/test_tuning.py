@@ -16,9 +16,9 @@ from peft import LoraConfig
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from antislop import BanList
+from antislop.core.bans.hub import CARD
+from antislop.core.hf.vocabulary import fingerprint_tokenizer
 from antislop.errors import InputError
-from antislop.hf.vocabulary import fingerprint_tokenizer
-from antislop.lists.hub import CARD
 from antislop.tuning import tuning
 from antislop.tuning.dpo import TextPair, load_text_pairs
 from antislop.tuning.rows import FTPORow, load_pairs

@@ -1,1 +1,0 @@
-"""Caches of transformers whose rows rewind independently. Internal: `antislop.hf.TransformersModel` makes them."""

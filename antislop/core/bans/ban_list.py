@@ -1,0 +1,507 @@
+"""Ordered, validated lists of bans, read from files and written to them."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import IO, Any, NamedTuple, TypeAlias, get_args, overload
+
+from antislop.core.bans import hub
+from antislop.core.bans.bans import Ban, Match, distinct, list_options
+from antislop.core.bans.folding import Edges
+from antislop.core.bans.patterns.incremental_regex import TIME_LIMIT, RegexTimeout
+from antislop.core.bans.patterns.phrase import Phrase
+from antislop.core.bans.reading import (
+    MAX_ENTRIES,
+    MAX_REGEXES,
+    MAX_TIMED_OUT,
+    MAX_WRITTEN_OUT,
+    Line,
+    read_text,
+    write_text,
+)
+from antislop.core.bans.scopes import Scope
+from antislop.core.bans.text_matcher import TextMatcher
+from antislop.display import make_visible, shorten, write_html_table
+from antislop.errors import BanError
+from antislop.files.disk import replace_text
+
+FORBIDDING_BIAS = -1e4
+"""Highest bias of a logit at which the probability becomes 0, also in float64."""
+PIECE = 4096
+"""Characters per search step: the rules go through all changes in a piece for each match in it."""
+ROWS_SHOWN = 20
+"""Bans that a notebook shows."""
+
+
+class SearchStep(NamedTuple):
+    """The matches that one more piece of a text decided, in order. settled: no later ones begin before this index."""
+
+    matches: list[Match]
+    settled: int
+
+
+class Refusal(NamedTuple):
+    """An entry that can't be used. place: "path:line"."""
+
+    place: str
+    reason: str
+
+
+class Diff(NamedTuple):
+    """The difference to another list. changed: (before, after) of bans with other options."""
+
+    added: tuple[Ban, ...]
+    removed: tuple[Ban, ...]
+    changed: tuple[tuple[Ban, Ban], ...]
+
+
+class BanList(Sequence[Ban]):
+    r"""A sequence of bans, checked when it is made. Bans that compare as equal count once, with the smallest weight.
+
+    A phrase, a ban, or a list of these is added by `|` or `+` and removed by `-`, from either side; a phrase or a ban
+    is `in` the list if it compares as equal to one of its bans, whatever their weights.
+
+    entries: phrases and `Ban`s, in any mixture; a `*` in a phrase is a wildcard, as in `Ban`.
+    source: their origin, for messages and reports.
+    license: under which they may be passed on, if known.
+
+    Of a list that was read from a file:
+
+    format: name of its format.
+    lines: the line of each ban, from 1.
+    marks: what most of its lines had around their phrases, and was taken off, such as bullets.
+    refused: entries that were left out.
+
+    >>> bans = BanList(["a testament to"]) | Ban("cat", edges="anywhere")
+    >>> "A  Testament to" in bans, bans - "a testament to" == BanList([Ban("cat", edges="anywhere")])
+    (True, True)
+    >>> [(match.ban.text, match.start, match.end) for match in bans.find("A  TESTAMENT\nto bobcats")]
+    [('a testament to', 0, 15), ('cat', 19, 22)]
+    """
+
+    def __init__(self, entries: Iterable[str | Ban], *, source: str | None = None, license: str | None = None) -> None:
+        if isinstance(entries, (str, bytes)):
+            raise BanError(
+                f"a list of bans was expected, but {entries[:40]!r} is one string, and each of its characters would "
+                "become a ban: write [phrase], or BanList.load(path) for a file"
+            )
+        if isinstance(entries, Mapping) or not isinstance(entries, Iterable):
+            shown = shorten(make_visible(repr(entries)), 40)
+            advice = "AntiSlop(tokenizer, bans)" if hasattr(entries, "get_vocab") else "[phrase, Ban(phrase, weight=…)]"
+            raise BanError(f"a list of bans was expected, not {shown}: write {advice}")
+        self._bans = tuple(entry if isinstance(entry, Ban) else Ban(entry) for entry in entries)
+        self.source = source
+        self.license = license
+        self.format: str | None = None
+        self.lines: tuple[int, ...] = ()
+        self.marks: tuple[str, ...] = ()
+        self.refused: tuple[Refusal, ...] = ()
+
+    @classmethod
+    def load(
+        cls,
+        source: str | os.PathLike[str] | IO[str] | IO[bytes],
+        *,
+        format: str | None = None,  # noqa: A002
+        edges: Edges | None = None,
+        strict: bool = True,
+    ) -> BanList:
+        r"""Read a list in any of the formats of `antislop.core.bans.formats.formats`.
+
+        source: path of a file, UTF-8; an open file; or hf://owner/name/file, in a data set repository of the Hugging
+            Face hub (hf://owner/name@revision/file; without a file, bans.txt).
+        format: by default, recognized by the file's name (.json, .jsonl, .csv, .yaml, .txt) and by the text. A JSON
+            list of strings is read as phrases: a list of n-grams in that shape needs format="ngrams".
+        edges: of phrases that name none; by default "anywhere" in SillyTavern's format, whose lists rely on stems, and
+            "word" in all others.
+        strict: False leaves out entries that can't be used, and keeps the reasons in `refused`.
+
+        Numbers up to 1 are weights; larger ones are counts, which rank but don't weigh. A list may have
+        20,000,000 characters, 500,000 entries of up to 100,000 characters, and 10,000 regexes in all.
+
+        Raises `BanError`, with path:line, for the first entry that can't be used or is no phrase by its signs, for a
+        text that is not in that format, and for one without a ban that `save` did not write.
+
+        >>> import io
+        >>> bans = BanList.load(io.StringIO('"shivers down"\n" eyes sparkl"\n'))
+        >>> bans.format, list(bans)
+        ('sillytavern', [Ban('shivers down', edges='anywhere'), Ban(' eyes sparkl', edges='anywhere')])
+        """
+        from antislop.core.bans.formats.formats import find_format, read  # a command's help needs no format
+        from antislop.core.bans.formats.text_format import read_heading
+
+        if format is not None:
+            find_format(format)
+        if edges is not None and edges not in get_args(Edges):
+            raise BanError(f"the edges are {edges!r}; they are 'word' or 'anywhere'")
+        place, text = read_text(source)
+        heading = read_heading(text)
+        suffix = Path(place.lower().removesuffix(".gz")).suffix
+        try:
+            taken, lines, marks = read(text, place=place, suffix=suffix, format=format, edges=edges)
+            bans, numbers, refused = _collect_bans(lines, place)
+        except RecursionError as error:
+            raise BanError(f"{place}:1: nested too deep to be read: give a flat list") from error
+        is_empty = not bans and not refused and heading.version is None
+        if is_empty or (refused and strict):
+            raise BanError(_describe_refused(refused or [Refusal(f"{place}:1", "contains no ban: write one per line")]))
+        loaded = cls(bans, source=heading.source or place, license=heading.license)
+        loaded.format, loaded.lines, loaded.marks, loaded.refused = taken, tuple(numbers), marks, tuple(refused)
+        return loaded
+
+    @classmethod
+    def from_transformers(
+        cls,
+        *,
+        bad_words_ids: Sequence[Sequence[int]] | None = None,
+        sequence_bias: Mapping[tuple[int, ...], float] | Sequence[Any] | None = None,
+    ) -> BanList:
+        """Make bans of token ids from arguments of `generate`.
+
+        The same is forbidden, but the sampler rewinds to the first token, while `generate` replaces the last one.
+        Raises `BanError` for a bias above -10,000: it does not forbid.
+
+        >>> list(BanList.from_transformers(bad_words_ids=[[5, 17]], sequence_bias={(8,): float("-inf")}))
+        [Ban.tokens([5, 17]), Ban.tokens([8])]
+        """
+        if bad_words_ids is None and sequence_bias is None:
+            raise BanError("nothing was given: name bad_words_ids or sequence_bias")
+        if not isinstance(bad_words_ids or [], (list, tuple)):
+            raise BanError(f"bad_words_ids is {bad_words_ids!r}; it is a list of lists of token ids")
+        biases = sequence_bias.items() if isinstance(sequence_bias, Mapping) else sequence_bias or []
+        forbidden = [*(bad_words_ids or []), *(_forbidden(bias) for bias in biases)]
+        return cls(map(_to_tokens, forbidden), source="transformers")
+
+    def save(self, path: str | os.PathLike[str], *, license: str | None = None) -> None:
+        r"""Write the list as text, which `load` reads back as it is; the file is replaced as a whole or not at all.
+
+        license: by default, the one that the list was loaded with.
+
+        Raises `BanError` for a ban that could not be read back, and if the file can't be written.
+        """
+        from antislop.core.bans.formats.text_format import write_lines
+
+        write_text(path, write_lines(self, source=self.source, license=license or self.license))
+
+    def push_to_hub(self, repo: str, *, private: bool | None = None) -> str:
+        """Write the list, with a card, to a data set repository of the Hugging Face hub; return its address for `load`.
+
+        repo: owner/name, made if it does not exist.
+        private: for a new repository; None is the owner's default.
+
+        Needs a login (`hf auth login`). Raises `InputError` with the hub's error.
+        """
+        card = hub.make_card(self, repo, source=self.source, license=self.license)
+        with TemporaryDirectory() as folder:
+            self.save(Path(folder, hub.LIST))
+            replace_text(Path(folder, hub.CARD), card)
+            hub.upload(Path(folder), repo, private=private)
+        return f"hf://{repo}/{hub.LIST}"
+
+    def __or__(self, other: Operand) -> BanList:
+        """Return the bans of both, in order, equal ones once with the smallest weight."""
+        added = _read_operand(other)
+        return BanList(
+            distinct([*self, *added]),
+            source=_join_names(self.source, added.source),
+            license=_join_names(self.license, added.license),
+        )
+
+    def __ror__(self, other: Operand) -> BanList:
+        return _read_operand(other) | self
+
+    __add__, __radd__ = __or__, __ror__
+
+    def __sub__(self, other: Operand) -> BanList:
+        """Return the bans that are not in another list, whatever their weights."""
+        removed = _read_operand(other)
+        return self.filter(lambda ban: ban not in removed)
+
+    def __rsub__(self, other: Operand) -> BanList:
+        return _read_operand(other) - self
+
+    def top(self, n: int) -> BanList:
+        """Return the n bans with the largest counts, largest first; bans without a count come last, in order.
+
+        >>> [ban.text for ban in BanList([Ban("a"), Ban("b", count=3), Ban("c", count=9)]).top(2)]
+        ['c', 'b']
+        """
+        if isinstance(n, bool) or not isinstance(n, int) or n < 0:
+            raise BanError(f"n of top is {n!r}; it is a whole number, 0 or more")
+        return self._with(sorted(self, key=lambda ban: -1 if ban.count is None else ban.count, reverse=True)[:n])
+
+    def filter(self, predicate: Callable[[Ban], object]) -> BanList:
+        """Return the bans for which a function returns true.
+
+        >>> len(BanList(["a testament to", "delve"]).filter(lambda ban: " " in ban.text))
+        1
+        """
+        if not callable(predicate):
+            shown = shorten(repr(predicate), 40)
+            raise BanError(f"filter takes a function of a ban, not {shown}: write filter(lambda ban: 'x' in ban.text)")
+        return self._with(filter(predicate, self))
+
+    def with_options(self, **options: Any) -> BanList:
+        """Return the bans, all with the same new options: weight, edges, exempt, scopes, at_most and others.
+
+        Raises `BanError` for an option that one of the bans does not have.
+
+        >>> list(BanList(["delve", "tapestry"]).with_options(at_most=1))
+        [Ban('delve', at_most=1), Ban('tapestry', at_most=1)]
+        """
+        return self._with(replace(ban, **options) for ban in self)
+
+    def diff(self, other: Operand) -> Diff:
+        """Return the bans that another list adds, lacks, and has with another weight or other options.
+
+        >>> BanList(["cat", "dog"]).diff(BanList([Ban("cat", weight=0.5), "emu"]))
+        Diff(added=(Ban('emu'),), removed=(Ban('dog'),), changed=((Ban('cat'), Ban('cat', weight=0.5)),))
+        """
+        other = _read_operand(other)
+        old, new = set(self), set(other)
+        added: dict[Any, deque[Ban]] = {}
+        for ban in dict.fromkeys(other):
+            if ban not in old:
+                added.setdefault(ban.pattern.diff_key, deque()).append(ban)
+        removed, changed = [], []
+        for ban in dict.fromkeys(self):
+            if ban not in new and (rivals := added.get(ban.pattern.diff_key)):
+                changed.append((ban, rivals.popleft()))
+            elif ban not in new:
+                removed.append(ban)
+        left = {ban for rivals in added.values() for ban in rivals}
+        return Diff(tuple(ban for ban in dict.fromkeys(other) if ban in left), tuple(removed), tuple(changed))
+
+    def _with(self, bans: Iterable[Ban]) -> BanList:
+        return BanList(bans, source=self.source, license=self.license)
+
+    @overload
+    def __getitem__(self, index: int) -> Ban: ...
+    @overload
+    def __getitem__(self, index: slice) -> BanList: ...
+    def __getitem__(self, index: int | slice) -> Ban | BanList:
+        return self._bans[index] if isinstance(index, int) else self._with(self._bans[index])
+
+    def __contains__(self, entry: object) -> bool:
+        if not isinstance(entry, (str, Ban)):
+            raise TypeError(f"a list of bans contains phrases and bans, not {entry!r}: write 'a phrase' in bans")
+        return (entry if isinstance(entry, Ban) else Ban(entry)).key in self._keys
+
+    def __len__(self) -> int:
+        return len(self._bans)
+
+    def __iter__(self) -> Iterator[Ban]:
+        return iter(self._bans)
+
+    def __eq__(self, other: object) -> bool:
+        return self._bans == other._bans if isinstance(other, BanList) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._bans)
+
+    def __repr__(self) -> str:
+        shown = ", ".join(repr(ban.text) for ban in self._bans[:3]) + (", …" if len(self) > 3 else "")
+        origin = f" from {shorten(make_visible(self.source), 40)}" if self.source else ""
+        return shorten(f"<BanList of {len(self)}{origin}{shown and ': '}{shown}", 79) + ">"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (
+                ban.text,
+                ban.pattern.kind,
+                ban.weight,
+                ", ".join(f"{name}={value!r}" for name, value in list_options(ban) if name != "weight"),
+            )
+            for ban in self._bans[:ROWS_SHOWN]
+        ]
+        origin = f" from {textwrap.shorten(self.source, 80, placeholder=' …')}" if self.source else ""
+        shown = f"the first {ROWS_SHOWN} of " if len(self) > ROWS_SHOWN else ""
+        caption = f"{shown}{len(self):,} {'ban' if len(self) == 1 else 'bans'}{origin}"
+        return write_html_table(("ban", "kind", "weight", "options"), rows, caption=caption)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What is compiled changes as texts are read.
+        return {name: value for name, value in vars(self).items() if name not in ("_matcher", "_distinct", "_keys")}
+
+    def find(self, text: str) -> list[Match]:
+        """Return every occurrence of every ban in a text, by start, end and the ban's place in the list.
+
+        They may overlap.
+        """
+        if not isinstance(text, str):
+            raise BanError(f"find reads one text (str), not {shorten(repr(text), 40)}: call it for each text")
+        return [match for step in self.search([text]) for match in step.matches]
+
+    def search(self, pieces: Iterable[str]) -> Iterator[SearchStep]:
+        """Find bans in a text that comes in pieces, and yield step by step the matches that `find` returns at once.
+
+        Memory does not grow with the text. Raises `BanError` for a regex that takes too long.
+
+        >>> [step.matches for step in BanList(["a cat"]).search(["so a c", "at sat"])]
+        [[], [Match(ban=Ban('a cat'), start=3, end=8)]]
+        """
+        matcher, size = self._matcher, 0
+        matcher.begin()
+        phrases, others = matcher.phrases.start, matcher.start
+        pending: set[tuple[int, int, int]] = set()  # start, end, and the number of the ban
+        for piece, is_last in _cut_pieces(pieces):
+            phrases, others, result = matcher.read(phrases, others, piece, final=is_last)
+            if timed_out := matcher.timed_out:
+                raise BanError(
+                    f"the regex {self._distinct[timed_out[0]].text!r} took longer than {TIME_LIMIT} seconds in all: "
+                    "simplify it, or search shorter texts"
+                )
+            size += len(piece)
+            pending |= {(size - match.start_back, size - match.end_back + 1, match.pattern) for match in result.matches}
+            settled = size if is_last else size - max(result.open, default=0)
+            decided = {match for match in pending if match[0] < settled}
+            pending -= decided
+            yield SearchStep([Match(self._distinct[ban], *span) for *span, ban in sorted(decided)], settled)
+
+    @cached_property
+    def _matcher(self) -> TextMatcher:
+        from antislop.core.bans.prefilter import Prefilter  # imports numpy, which reading a list does not need
+
+        return TextMatcher(self._distinct, prefilter=Prefilter)
+
+    @cached_property
+    def _distinct(self) -> list[Ban]:
+        return distinct(self._bans)
+
+    @cached_property
+    def _keys(self) -> frozenset[Hashable]:
+        return frozenset(ban.key for ban in self._bans)
+
+
+Operand: TypeAlias = str | Ban | Iterable[str | Ban]
+"""A phrase, a ban, or several."""
+
+
+def _read_operand(operand: Operand) -> BanList:
+    if isinstance(operand, BanList):
+        return operand
+    return BanList([operand] if isinstance(operand, (str, Ban)) else operand)
+
+
+Bans: TypeAlias = BanList | Iterable[str | Ban] | os.PathLike[str] | str
+"""A list, phrases and bans, or the path or address of a file that `BanList.load` reads."""
+
+
+def read_bans(bans: Bans) -> BanList:
+    """Return bans as a list."""
+    if isinstance(bans, BanList):
+        return bans
+    is_file = isinstance(bans, str) and (hub.is_address(bans) or os.path.isfile(bans))  # noqa: PTH113 - never raises
+    if isinstance(bans, os.PathLike) or is_file:
+        return BanList.load(bans)  # type: ignore[arg-type]
+    if isinstance(bans, str):
+        raise BanError(
+            f"the bans are {bans[:40]!r}, which is one string and not a file: pass a list, [phrase], or the path of a "
+            "file"
+        )
+    return BanList(bans)
+
+
+def combine_bans(
+    bans: BanList,
+    *,
+    strings: Sequence[str] = (),
+    patterns: Sequence[str] = (),
+    exempt: Sequence[str] = (),
+    scopes: Sequence[Scope] = (),
+) -> BanList:
+    """Add strings that match anywhere and regexes to bans, and exempt phrases and scopes to all of them.
+
+    A ban that says itself what it applies inside or after gets no more scopes, nor do token ids, which have no text.
+    """
+    given = {"banned_strings": strings, "banned_regex": patterns, "exempt": exempt, "scopes": scopes}
+    for name, value in given.items():
+        if not isinstance(value, Iterable):
+            raise BanError(f"{name} is {value!r:.60}; a list is expected: write [{name}]")
+        if isinstance(value, str):
+            raise BanError(
+                f"{name} is {value[:40]!r}, one string, and each of its characters would count: write [{name}]"
+            )
+    if not (strings or patterns or exempt or scopes):
+        return bans
+    more = [*(Ban(Phrase(string, edges="anywhere")) for string in strings), *map(Ban.regex, patterns)]
+    return BanList((_limit(ban, exempt, scopes) for ban in (*bans, *more)), source=bans.source)
+
+
+def _limit(ban: Ban, exempt: Sequence[str], scopes: Sequence[Scope]) -> Ban:
+    if not ban.pattern.occurs_in_text:
+        return ban
+    more = scopes if all(scope.where == "outside" for scope in ban.scopes) else ()
+    return replace(ban, exempt=(*ban.exempt, *exempt), scopes=(*ban.scopes, *more))
+
+
+def _cut_pieces(pieces: Iterable[str]) -> Iterator[tuple[str, bool]]:
+    """Yield a text in pieces of up to `PIECE` characters, each with whether it is the last one."""
+    parts = (piece[i : i + PIECE] for piece in pieces for i in range(0, len(piece), PIECE))
+    last = next(parts, "")
+    for part in parts:
+        yield last, False
+        last = part
+    yield last, True
+
+
+def _collect_bans(lines: Iterable[Line], place: str) -> tuple[list[Ban], list[int], list[Refusal]]:
+    """Return the bans of a list, their lines, and the refused entries."""
+    bans: list[Ban] = []
+    numbers: list[int] = []
+    refused: list[Refusal] = []
+    regexes = timed_out = written_out = 0
+    for number, ban in lines:
+        if isinstance(ban, Ban):
+            bans.append(ban)
+            numbers.append(number)
+            if size := ban.pattern.compiled_size:
+                regexes, written_out = regexes + 1, written_out + size
+        else:
+            refused.append(Refusal(f"{place}:{number}", str(ban)))
+            timed_out += isinstance(ban, RegexTimeout)
+        for unit, count, limit in (
+            ("entries", len(bans) + len(refused), MAX_ENTRIES),
+            ("regexes", regexes, MAX_REGEXES),
+            ("characters in regexes, with their repetitions written out", written_out, MAX_WRITTEN_OUT),
+        ):
+            if count > limit:
+                raise BanError(f"{place}:{number}: more than {limit} {unit}: split the list")
+        if timed_out > MAX_TIMED_OUT:
+            raise BanError(f"{place}:{number}: {ban}; so do {MAX_TIMED_OUT} before it")
+    return bans, numbers, refused
+
+
+def _describe_refused(refused: Sequence[Refusal]) -> str:
+    more = f" ({len(refused) - 1} more refused; strict=False leaves them out)" if len(refused) > 1 else ""
+    return f"{refused[0].place}: {refused[0].reason}{more}"
+
+
+def _join_names(*names: str | None) -> str | None:
+    return ", ".join(dict.fromkeys(name for name in names if name)) or None
+
+
+def _forbidden(bias: Any) -> Sequence[int]:
+    token_ids, value = bias if isinstance(bias, (list, tuple)) and len(bias) == 2 else (None, None)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not isinstance(token_ids, (list, tuple)):
+        raise BanError(f"sequence_bias contains {bias!r}; token ids and a number were expected: {{(5, 17): -math.inf}}")
+    if not value <= FORBIDDING_BIAS:
+        raise BanError(
+            f"the bias {value} of the tokens {list(token_ids)} is not a ban: it is added to a logit, and its effect on "
+            "a probability depends on all the others; only biases up to "
+            f"{FORBIDDING_BIAS:.0f} forbid: use Ban(…, weight=…)"
+        )
+    return token_ids
+
+
+def _to_tokens(token_ids: Any) -> Ban:
+    if not isinstance(token_ids, (list, tuple)):
+        raise BanError(f"token ids were expected, not {token_ids!r}: write [[5, 17], …]")
+    return Ban.tokens(token_ids)

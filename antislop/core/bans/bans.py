@@ -1,0 +1,342 @@
+"""Bans: patterns that must not be written, or only rarely, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+
+from antislop.core.bans.options import Ending
+from antislop.core.bans.patterns.pattern import MAX_SPAN, WILDCARD_GAP, Pattern, check_number, find_options, is_visible
+from antislop.core.bans.patterns.phrase import Phrase, read_phrase
+from antislop.core.bans.scopes import Scope
+from antislop.errors import BanError
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from antislop.core.bans.options import CommonOptions, LetterOptions, PhraseOptions, RepeatOf
+
+TRIES = 3
+
+
+@dataclass(frozen=True, slots=True, repr=False, init=False)
+class Ban:
+    r"""Forbid one phrase or pattern, or make it rarer.
+
+    pattern: a phrase, in which `*` is a wildcard and `\*` the character, or a pattern such as `Regex`.
+    weight: share of the pattern's probability to keep, from 0.0 (never written, unless nothing else is left) to 1.0. A
+        coin decides once for each place of a text whether the ban holds there.
+    exempt: phrases within which the ban does not apply, compared as whole words of any case.
+    scopes: all of these must hold where the ban applies; everywhere by default.
+    from_token: index of the first generated token, from 0, in which the ban may begin.
+    at_most: number of free occurrences in any `per_words` words, or in the whole text if that is 0.
+    then: how it ends where the ban has led back `tries` times to one place, and is completed from there once more.
+        "stop": the text ends there. "force": it goes on from there with `force`. "concede": the ban stays in
+        the text. Without it, the sampler's `max_rewinds` and `on_exhausted` apply.
+    tries: rewinds to one place that this ban may cause before `then` follows.
+    force: what is written there with then="force". Without it, the end of the model's thoughts, by its response
+        template; outside of thoughts the text then stops.
+    count: how often the phrase was counted somewhere: a rank for `BanList.top`.
+    options: of the pattern. For a phrase, case_sensitive=True compares letters as they are, and edges="anywhere" lets
+        letters and digits touch it ("cat" in "category"). Without it, only particles may touch it that Korean, Arabic
+        and Hebrew write onto words.
+
+    White space of any kind and length compares as one space; quotes, dashes and canonically equivalent characters
+    compare as equal. A phrase without a letter or digit, such as "—", compares as it is written. Raises `BanError` for
+    a phrase without a visible character and for values out of range.
+
+    >>> Ban("tapestry", weight=0.25)
+    Ban('tapestry', weight=0.25)
+    """
+
+    pattern: Pattern
+    weight: float = 0.0
+    exempt: tuple[str, ...] = ()
+    scopes: tuple[Scope, ...] = ()
+    from_token: int = 0
+    at_most: int = 0
+    per_words: int = 0
+    then: Ending = ""
+    tries: int = TRIES
+    force: str = ""
+    count: int | None = field(default=None, compare=False)
+
+    def __init__(
+        self,
+        pattern: str | Pattern,
+        weight: float = 0.0,
+        *,
+        exempt: Sequence[str] = (),
+        scopes: Sequence[Scope] = (),
+        from_token: int = 0,
+        at_most: int = 0,
+        per_words: int = 0,
+        then: Ending = "",
+        tries: int = TRIES,
+        force: str = "",
+        **options: Unpack[PhraseOptions],
+    ) -> None:
+        count = options.pop("count", None)
+        if not isinstance(pattern, Pattern):
+            kind, text = read_phrase(pattern)
+            pattern = kind.build(text, **options) if options or kind is not Phrase else Phrase(text)
+        elif options:
+            pattern = pattern.with_options(**options)
+        assign = object.__setattr__
+        assign(self, "pattern", pattern)
+        assign(self, "weight", weight)
+        assign(self, "from_token", from_token)
+        assign(self, "at_most", at_most)
+        assign(self, "per_words", per_words)
+        assign(self, "then", then)
+        assign(self, "tries", tries)
+        assign(self, "force", force)
+        assign(self, "count", count)
+        self._check_numbers()
+        if (then, tries, force) != ("", TRIES, ""):
+            self._check_ending()
+        assign(self, "exempt", _check_exempt(self.text, exempt) if exempt != () else ())
+        assign(self, "scopes", _check_scopes(self.text, scopes) if scopes != () else ())
+        if not pattern.occurs_in_text and (self.exempt or self.scopes or self.at_most):
+            raise BanError(f"{pattern.describe()} have no text, which exempt, scopes and at_most need: leave these out")
+
+    @classmethod
+    def wildcard(cls, phrase: str, *, gap: int = WILDCARD_GAP, **options: Unpack[LetterOptions]) -> Ban:
+        r"""Forbid a phrase in which `*` stands for any letters of a word, and alone for one to `gap` words.
+
+        options: the other arguments of `Ban`, except edges.
+
+        Words are compared within a sentence; punctuation between them does not matter.
+
+        >>> from antislop import BanList
+        >>> [match[1:] for match in BanList([Ban.wildcard("a * of emotion*")]).find("A wild mix of emotions!")]
+        [(0, 22)]
+        """
+        from antislop.core.bans.patterns.words import Wildcard
+
+        return cls(Wildcard(phrase, gap=gap), **options)
+
+    @classmethod
+    def words(
+        cls, words: Sequence[str], *, gap: int = 0, skip_stop_words: bool = False, **options: Unpack[LetterOptions]
+    ) -> Ban:
+        """Forbid words in this order within a sentence, with up to `gap` others between any two of them.
+
+        skip_stop_words: don't count articles, pronouns, auxiliaries and the like: published n-gram lists lack these.
+        options: the other arguments of `Ban`, except edges.
+
+        >>> from antislop import BanList
+        >>> ban = Ban.words(["voice", "barely", "whisper"], gap=1)
+        >>> [match[1:] for match in BanList([ban]).find("Her voice was barely a whisper.")]
+        [(4, 30)]
+        """
+        from antislop.core.bans.patterns.words import Words
+
+        if (
+            isinstance(words, str)
+            or not isinstance(words, Iterable)
+            or not all(isinstance(word, str) for word in words)
+        ):
+            raise BanError(f"words were expected, not {words!r}: write Ban.words(['…', '…'])")
+        return cls(Words(" ".join(words), gap=gap, skip_stop_words=skip_stop_words), **options)
+
+    @classmethod
+    def regex(cls, pattern: str, *, max_span: int = MAX_SPAN, flags: int = 0, **options: Unpack[LetterOptions]) -> Ban:
+        r"""Forbid the matches of a regular expression of the package `regex`, in the text as it is, without folding.
+
+        max_span: characters that a match, and what it looks ahead to, may cover; longer ones are not seen.
+        flags: as in `regex.compile`; they become part of the pattern, as `(?i)`.
+        options: the other arguments of `Ban`.
+
+        Of overlapping matches the first counts. Raises `BanError` for a pattern that does not compile or matches the
+        empty text.
+
+        >>> import regex
+        >>> from antislop import BanList
+        >>> ban = Ban.regex(r"\bnot just \w+", flags=regex.IGNORECASE)
+        >>> [match[1:] for match in BanList([ban]).find("Not just rain, hail.")]
+        [(0, 13)]
+        """
+        from antislop.core.bans.patterns.regex import Regex, write_flags
+
+        return cls(Regex(write_flags(pattern, flags) if flags else pattern, max_span=max_span), **options)
+
+    @classmethod
+    def loop(
+        cls,
+        copies: int = 3,
+        min_length: int = 40,
+        max_passage: int = 1000,
+        similarity: int = 80,
+        **options: Unpack[CommonOptions],
+    ) -> Ban:
+        """Forbid a passage that is written several times in a row, whatever it says, compared under folding.
+
+        copies: number in a row that is a loop.
+        min_length: characters of all copies together, so that "ha ha ha" is not a loop.
+        max_passage: characters that one copy may have.
+        similarity: percent of the words of a copy that equal those of the copy before; 100 for equal copies only.
+        options: the other arguments of `Ban`.
+
+        The occurrence begins with the first sentence, line or word of the second copy, so that the passage stays once.
+        Raises `BanError` for numbers out of range.
+
+        >>> from antislop import BanList
+        >>> text = "Tom ran home. He was glad. He was glad. He was glad. He slept."
+        >>> [match[1:] for match in BanList([Ban.loop(min_length=30)]).find(text)]
+        [(26, 51)]
+        """
+        from antislop.core.bans.patterns.loop import Loop
+
+        return cls(Loop("", copies, min_length, max_passage, similarity), **options)
+
+    @classmethod
+    def repeat(cls, words: int = 8, of: RepeatOf = "text", **options: Unpack[CommonOptions]) -> Ban:
+        """Forbid to write words again, in the same order, compared under folding, whatever is between them.
+
+        words: number in a row that is a repeat, from 2 on.
+        of: where they stand already: "text" is what was written so far, "prompt" all before it, and "both" either.
+        options: the other arguments of `Ban`; exempt names, for example.
+
+        The occurrence begins with the first of the words. `BanList.find` knows no prompt. Raises `BanError` for values
+        out of range.
+
+        >>> from antislop import BanList
+        >>> text = "It was a cold and dark night. So it was a cold, and dark, day."
+        >>> [match[1:] for match in BanList([Ban.repeat(words=5)]).find(text)]
+        [(33, 51)]
+        """
+        from antislop.core.bans.patterns.repeat import Repeat
+
+        return cls(Repeat("", words, of), **options)
+
+    @classmethod
+    def tokens(cls, token_ids: Sequence[int], **options: Unpack[CommonOptions]) -> Ban:
+        """Forbid a sequence of token ids, whatever its text: other tokens with the same text stay allowed.
+
+        options: the other arguments of `Ban`, except those that need a text: exempt, scopes and at_most.
+
+        >>> Ban.tokens([5, 17])
+        Ban.tokens([5, 17])
+        """
+        from antislop.core.bans.patterns.tokens import Tokens, join_ids
+
+        return cls(Tokens(join_ids(token_ids)), **options)
+
+    if TYPE_CHECKING:  # without a method of its own here, mypy takes `"a phrase" in bans` for a mistake
+
+        def __eq__(self, other: object) -> bool: ...
+
+    @property
+    def text(self) -> str:
+        """The text of the pattern."""
+        return self.pattern.text
+
+    @property
+    def is_unconditional(self) -> bool:
+        """Whether it applies everywhere."""
+        return not (self.exempt or self.scopes or self.from_token or self.at_most)
+
+    @property
+    def key(self) -> Hashable:
+        """A value that two bans share if they forbid the same, whatever their weights."""
+        if self.is_unconditional:
+            return self.pattern.key
+        return self.pattern.key, self.exempt, self.scopes, self.from_token, self.at_most, self.per_words
+
+    def __repr__(self) -> str:
+        name = self.pattern.constructor
+        shown = [self.pattern.arguments if name else repr(self.pattern)]
+        shown += [f"{name}={value!r}" for name, value in list_options(self, with_pattern=bool(name))]
+        return f"{name or 'Ban'}({', '.join(filter(None, shown))})"
+
+    def _check_numbers(self) -> None:
+        if isinstance(self.weight, bool) or not isinstance(self.weight, (int, float)) or not 0 <= self.weight <= 1:
+            raise BanError(
+                f"the weight of {self.text!r} is {self.weight!r}; it is the share of probability that is kept, "
+                "a number from 0.0 (never) to 1.0 (as often as before)"
+            )
+        check_number("count", self.text, 0 if self.count is None else self.count)
+        for name in ("from_token", "at_most", "per_words", "tries"):
+            check_number(name, self.text, getattr(self, name))
+        if self.per_words and not self.at_most:
+            raise BanError(f"per_words of {self.text!r} needs at_most: say how many occurrences are free there")
+
+    def _check_ending(self) -> None:
+        if self.then not in get_args(Ending):
+            endings = ", ".join(map(repr, get_args(Ending)[1:]))
+            raise BanError(f"then of {self.text!r} is {self.then!r}; it is one of {endings}")
+        if not isinstance(self.force, str):
+            raise BanError(f"force of {self.text!r} is {self.force!r}; the text to write there was expected")
+        if self.tries != TRIES and not self.then:
+            raise BanError(f"tries of {self.text!r} needs then: say what follows, then='stop' for instance")
+        if self.force and self.then != "force":
+            raise BanError(f"force of {self.text!r} needs then='force': pass that, or leave it out")
+
+
+BAN_OPTIONS: dict[str, Any] = {option.name: option.default for option in fields(Ban)[1:]}
+"""Options that all kinds have, with their defaults."""
+
+
+def list_options(ban: Ban, *, with_pattern: bool = True) -> list[tuple[str, Any]]:
+    """Return (name, value) of each option that is not its default."""
+    weight, *rules = fields(ban)[1:]
+    of_pattern = find_options(type(ban.pattern)) if with_pattern else ()
+    values = [
+        (weight, ban.weight),
+        *((option, getattr(ban.pattern, option.name)) for option in of_pattern),
+        *((rule, getattr(ban, rule.name)) for rule in rules),
+    ]
+    return [(option.name, value) for option, value in values if value != option.default]
+
+
+def _check_exempt(phrase: str, exempt: Sequence[str]) -> tuple[str, ...]:
+    if (
+        isinstance(exempt, str)
+        or not isinstance(exempt, Iterable)
+        or not all(isinstance(other, str) for other in exempt)
+    ):
+        raise BanError(f"exempt of {phrase!r} is {exempt!r}; a list of phrases is expected: write exempt=['…']")
+    for other in exempt:
+        if not is_visible(other):
+            raise BanError(f"exempt of {phrase!r} contains {other!r}, without a visible character: leave it out")
+    return tuple(exempt)
+
+
+def _check_scopes(phrase: str, scopes: Sequence[Scope]) -> tuple[Scope, ...]:
+    if not isinstance(scopes, Iterable) or not all(isinstance(scope, Scope) for scope in scopes):
+        raise BanError(f"scopes of {phrase!r} is {scopes!r}; write scopes=[Scope('outside', 'quotes')]")
+    return tuple(scopes)
+
+
+class Match(NamedTuple):
+    """An occurrence of a ban in a text: `text[start:end]`, in characters."""
+
+    ban: Ban
+    start: int
+    end: int
+
+
+def drop_overlaps(matches: Iterable[Match], *, begin: int = 0) -> list[Match]:
+    """Return the matches, in order, without those that overlap an earlier or, from the same start, a longer one.
+
+    begin: end of the last match that was kept before.
+    """
+    kept = []
+    for match in sorted(matches, key=lambda match: (match.start, -match.end)):
+        if match.start >= begin:
+            kept.append(match)
+            begin = match.end
+    return kept
+
+
+def distinct(bans: Iterable[Ban]) -> list[Ban]:
+    """Return one ban for each key, with the smallest weight, and an ending if one of these has one, in order."""
+    kept: dict[Hashable, Ban] = {}
+    for ban in bans:
+        key = ban.key
+        rival = kept.setdefault(key, ban)
+        if (ban.weight, not ban.then) < (rival.weight, not rival.then):
+            kept[key] = ban
+    return list(kept.values())

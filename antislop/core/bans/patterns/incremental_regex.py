@@ -1,0 +1,232 @@
+r"""Search a text for a regex while the text is still being written.
+
+A match is reported as soon as no later character can change it; until then the place at which it may begin is known.
+Both come from partial matches of the package `regex`: a pattern that must fail at its end tries every continuation,
+and matches partially if one of them reached the end of the text. `\b`, `$` and the like are rewritten to look ahead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from time import perf_counter, thread_time
+from typing import NamedTuple
+
+import regex
+
+from antislop.core.bans.patterns.pattern import MAX_SPAN
+from antislop.core.bans.patterns.regex_size import COMMENT, LETTERS, SET, measure
+from antislop.errors import BanError
+
+TIME_LIMIT = 0.25
+"""Seconds of CPU time that a regex may take beyond what its searches earn."""
+SHARED_LIMIT = 1.0
+"""The same for all regexes of a list together."""
+SHORT_LIMIT = 0.0025
+"""The same for each regex once the list has used up `SHARED_LIMIT`."""
+SEARCH_EARNS = 1e-5
+"""Seconds that a search earns; with `CHARACTER_EARNS`, about ten times what it takes."""
+CHARACTER_EARNS = 5e-7
+"""Seconds that a search earns per character."""
+FEW_PATHS = 30_000
+"""Paths along `LETTERS` characters that take less time to try than reading the clock."""
+MAX_SIZE = 20_000
+"""Characters of a regex with its repetitions written out, as it is compiled."""
+GROUP_SIZE = 8
+"""Regexes that are tried together: in most pieces none of them matches."""
+
+_ATOM = regex.compile(rf"\\.|{COMMENT}|{SET}|.", regex.S)
+_EDGES = {r"\b", r"\B", r"\m", r"\M", r"\Z", r"\z"}
+_BEHIND = regex.compile(r"\(\?<[=!]")
+_REFERENCES = regex.compile(r"\\[1-9]|\\g<|\(\?(?:P[=>]|&|\(|[+-]?\d)")
+_REFUSED = {
+    r"\(\?(?:R|0)\)": "calls itself as a whole: put it into a group and call that",
+    r"\\[KG]": r"contains \K or \G, which depend on where a search began: use a look-behind",
+}
+_PROBES = ("", "a", " ", "a b", ".\n", "0")
+
+
+class RegexTimeout(BanError):
+    """Raised for a regex that takes too long even on a few characters."""
+
+
+class Span(NamedTuple):
+    """A match, `text[start:end]`."""
+
+    start: int
+    end: int
+
+
+class SharedTime:
+    """Seconds that the searches of one list took, less what they earned."""
+
+    def __init__(self) -> None:
+        self.spent = 0.0
+
+    @property
+    def limit(self) -> float:
+        return TIME_LIMIT if self.spent < SHARED_LIMIT else SHORT_LIMIT
+
+
+class Allowance:
+    """The time that one regex may still take, so that none can block the run.
+
+    A regex that searches in linear time earns more than it spends; any other one uses up `TIME_LIMIT` seconds, and is
+    refused then.
+    """
+
+    def __init__(self, shared: SharedTime | None = None) -> None:
+        self._shared = shared or SharedTime()
+        self._spent = 0.0
+        self._clock: Callable[[], float] = perf_counter  # the cheapest clock, but it counts other processes, too
+
+    def search(
+        self, pattern: regex.Pattern[str], text: str, start: int, end: int, *, partial: bool = True
+    ) -> regex.Match[str] | None:
+        """Search text[start:end]. Raises `TimeoutError` if no time is left."""
+        while (left := self._shared.limit - self._spent) > 0:
+            began = self._clock()
+            try:
+                match = pattern.search(text, start, end, partial=partial, timeout=left)
+            except TimeoutError:
+                self._spend(self._clock() - began)
+                continue
+            earned = SEARCH_EARNS + (end - start) * CHARACTER_EARNS
+            self._spend(self._clock() - began - earned)
+            return match
+        raise TimeoutError
+
+    def _spend(self, seconds: float) -> None:
+        self._spent = max(0.0, self._spent + seconds)
+        self._shared.spent = max(0.0, self._shared.spent + seconds)  # a server's list is searched for days
+        if self._spent >= self._shared.limit and self._clock is perf_counter:
+            self._clock, self._spent = thread_time, 0.0  # once more: another process may have had the processor
+
+
+class IncrementalRegex:
+    r"""A compiled regex that distinguishes decided matches from open ones.
+
+    max_span: characters that a match, and what it looks ahead to, may cover; longer ones are not seen.
+
+    >>> cats = IncrementalRegex(r"\bcats?\b")
+    >>> cats.advance("a cat", 0, 5)
+    (None, 2)
+    >>> cats.advance("a cat.", 2, 6)
+    (Span(start=2, end=5), 5)
+    """
+
+    def __init__(self, pattern: str, *, max_span: int = MAX_SPAN) -> None:
+        if isinstance(max_span, bool) or not isinstance(max_span, int) or max_span < 1:
+            raise BanError(f"max_span of {pattern!r} is {max_span!r}; it counts characters, 1 or more")
+        if len(pattern) > MAX_SIZE or (size := measure(pattern)).characters > MAX_SIZE:
+            raise BanError(
+                f"the regex {pattern[:80]!r} becomes too large, more than {MAX_SIZE} characters with its repetitions "
+                "written out: shorten it, or nest fewer repetitions"
+            )
+        self.pattern = pattern
+        self.max_span = max_span
+        self._original = _compile(pattern)
+        _check(self._original, pattern)
+        self.flags = self._original.flags
+        end = "\n" if self.flags & regex.VERBOSE else ""  # or a comment would swallow a bracket after it
+        self.source = "".join(map(_reach, _ATOM.findall(pattern))) + end
+        self.decided = _compile(self.source)
+        self._open = _compile(f"(?:{self.source})(*FAIL)")
+        self.looks_behind = bool(_BEHIND.search(pattern))
+        is_tame = size.paths <= FEW_PATHS and not self.looks_behind and not _REFERENCES.search(pattern)
+        self.brief = LETTERS if is_tame else 0  # characters that can be searched without a look at the clock
+
+    def advance(self, text: str, start: int, end: int, allowance: Allowance | None = None) -> tuple[Span | None, int]:
+        """Return the first decided match in text[start:end], and where to search next.
+
+        Without a match, that is where one may still begin, or `end`. Raises `TimeoutError`.
+        """
+        allowance = allowance or Allowance()
+        while True:
+            limit = min(start + self.max_span, end)
+            search = allowance.search if limit - start > self.brief else _search_at_once
+            result = search(self.decided, text, start, limit)
+            if result is None:
+                undecided, match = limit, None
+            elif result.partial:
+                undecided, match = result.start(), None
+            else:
+                first = search(self._open, text, start, limit)
+                undecided, match = limit if first is None else first.start(), Span(*result.span())
+            is_full = limit == start + self.max_span
+            if match and (match.start < undecided or (is_full and match.start == start)):
+                if match.end > match.start:
+                    return match, match.end
+                start = match.start + 1
+            elif is_full and undecided == start:
+                start += 1
+            elif limit == end:
+                return None, undecided
+            else:
+                start = undecided
+
+    def finish(self, text: str, start: int, allowance: Allowance | None = None) -> list[Span]:
+        """Return the matches in text[start:], which ends there. Raises `TimeoutError`."""
+        allowance = allowance or Allowance()
+        matches = []
+        while start < len(text):
+            match, start = self.advance(text, start, len(text), allowance)
+            if match is None:
+                final_match = allowance.search(self._original, text, start, len(text), partial=False)
+                if final_match is None:
+                    break
+                match = Span(*final_match.span())
+                start = max(match.end, match.start + 1)
+            if match.end > match.start:
+                matches.append(match)
+        return matches
+
+
+def join(regexes: Sequence[IncrementalRegex]) -> list[tuple[list[IncrementalRegex], regex.Pattern[str]]]:
+    """Return groups of regexes, each with a pattern that matches wherever one of them does."""
+    by_flags: dict[int, list[IncrementalRegex]] = {}
+    singles = []
+    for member in regexes:
+        if _REFERENCES.search(member.pattern):
+            singles.append(member)
+        else:
+            by_flags.setdefault(member.flags, []).append(member)
+    groups = [members[i : i + GROUP_SIZE] for members in by_flags.values() for i in range(0, len(members), GROUP_SIZE)]
+    joined = [(group, _compile("|".join(f"(?:{member.source})" for member in group))) for group in groups]
+    return [*joined, *(([single], single.decided) for single in singles)]
+
+
+def _search_at_once(pattern: regex.Pattern[str], text: str, start: int, end: int) -> regex.Match[str] | None:
+    return pattern.search(text, start, end, partial=True)
+
+
+def _compile(pattern: str) -> regex.Pattern[str]:
+    try:
+        return regex.compile(pattern)
+    except (RecursionError, OverflowError) as error:
+        kind = type(error).__name__
+        raise BanError(f"the regex {pattern[:80]!r} is too complicated ({kind}): simplify it") from error
+    except regex.error as error:
+        raise BanError(f"the regex {pattern!r} does not compile ({error}): correct it") from error
+
+
+def _check(compiled: regex.Pattern[str], pattern: str) -> None:
+    if compiled.flags & (regex.REVERSE | regex.WORD):
+        raise BanError(
+            f"the regex {pattern!r} has the flag r or w, which needs text that is not written yet: leave it out"
+        )
+    for construct, reason in _REFUSED.items():
+        if regex.search(construct, pattern):
+            raise BanError(f"the regex {pattern!r} {reason}")
+    for probe in _PROBES:
+        matches = compiled.finditer(probe, timeout=TIME_LIMIT / len(_PROBES))
+        if any(match.start() == match.end() for match in matches):
+            raise BanError(
+                f"the regex {pattern!r} matches the empty text, and so everywhere: make it match at least one character"
+            )
+
+
+def _reach(atom: str) -> str:
+    """Make an atom look ahead for the next character if it depends on it."""
+    if atom == "$":  # before a line feed it depends on the character after that
+        return "(?=(?s:..))$"
+    return f"(?:(?=(?s:.)){atom})" if atom in _EDGES else atom

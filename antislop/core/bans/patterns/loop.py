@@ -1,0 +1,379 @@
+"""Find text that repeats itself, whatever it says.
+
+The state keeps the end of the folded text, and the length of its longest suffix that occurred before. Only while that
+suffix is long can a loop be near: then the search looks for the period where the suffix occurred last.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from operator import sub
+from typing import ClassVar, NamedTuple
+
+import regex
+
+from antislop.core.bans.folding import BOUNDARY, SENTENCE_ENDS, START, Context, fold
+from antislop.core.bans.patterns.near import HEAD, NearTrack, NearTracker
+from antislop.core.bans.patterns.pattern import PatternMatch, PieceResult, Repetition, TextSearch, check_number
+from antislop.errors import BanError
+
+COPIES, MIN_LENGTH, MAX_PASSAGE, SIMILARITY = 3, 40, 1000, 80
+"""Defaults of the options of a loop."""
+MAX_COPIES = 1000
+MAX_CHARACTERS = 100_000
+"""Characters of all copies together, and so of the text that a search keeps."""
+
+_TEXT = regex.compile(r"a passage \d+ times in a row|")
+MIN_OFFSET = 8
+"""Characters into a repetition from which a word may begin the occurrence; a sentence or a line may do so earlier."""
+_STEP = 8  # symbols that are read at once while no loop is near
+_BLOCK = 256  # symbols that a state keeps of its own; the others are shared with earlier states
+_SHORT_PIECE = 40  # characters of the longest piece whose folding is remembered
+_MAX_GAP = 0x10FFFF  # white space of more characters counts as so many
+
+LONG = 5
+"""How many times `min_length` characters copies have together that contain no letter, or are not equal."""
+MAX_WHITE = 40
+"""Characters of white space in a row that compare as one space; each further one is a sign."""
+
+_WHITE = re.compile(r"\s+")
+_WHITE_SIGN = "\u2423"
+# Read backwards: a sign that neither draws rules and tables nor separates numbers, or an operator after a number.
+_SIGN = re.compile(r"""[^\w\s\-=_*#~+|:.,;'"`()\[\]{}<>/\\^&%$·•\u2500-\u259f]|[=*+/^] ?\d""")
+
+_SENTENCE = re.compile("[sS]")
+_WORD = re.compile("[sSwW]")
+_LETTERS = "aSW"
+
+
+class Symbols(NamedTuple):
+    """Folded symbols, without the edges of words.
+
+    marks: for each, whether a sentence (s) or a word (w) begins there, spaces and quotes before it included; a capital
+        if the symbol is a letter. Any other letter is an a.
+    gaps: for each, the distance in characters from the one before it.
+    """
+
+    text: str = ""
+    marks: str = ""
+    gaps: str = ""
+
+    def keep(self, count: int) -> Symbols:
+        return Symbols(self.text[-count:], self.marks[-count:], self.gaps[-count:])
+
+    def measure(self, start: int, end: int) -> int:
+        gaps = self.gaps[start + 1 : end + 1]
+        wide = gaps.replace("\1", "")
+        return len(gaps) - len(wide) + sum(map(ord, wide))
+
+
+class Track(NamedTuple):
+    """The state of one pattern.
+
+    length, distance: of the longest suffix that occurred before, and how many symbols earlier; see `_extend`.
+    since: symbols after the last loop of equal copies.
+    near: what follows copies that are not equal.
+    """
+
+    length: int = 0
+    distance: int = 0
+    since: int = 0
+    near: NearTrack = NearTrack()
+
+
+class LoopState(NamedTuple):
+    """The state of a search.
+
+    seam: see `_mark`.
+    white: characters of white space at the end, up to `MAX_WHITE`.
+    old, new: the end of the text; `new` follows `old`.
+    end_back: place of the last symbol.
+    total: symbols read so far.
+    """
+
+    tracks: tuple[Track, ...]
+    context: Context = START
+    seam: str = "s"
+    white: int = 0
+    old: Symbols = Symbols()
+    new: Symbols = Symbols()
+    end_back: int = 0
+    total: int = 0
+
+
+class LoopSearch(TextSearch[LoopState]):
+    def __init__(self, patterns: Sequence[Loop]) -> None:
+        self._trackers = [_Tracker(pattern) for pattern in patterns]
+        self._kept = max(tracker.kept for tracker in self._trackers)
+        self.start = LoopState((Track(),) * len(self._trackers))
+
+    def read(self, state: LoopState, piece: str, *, final: bool = False) -> tuple[LoopState, PieceResult]:
+        fold_piece = _fold_again if len(piece) < _SHORT_PIECE else _fold
+        white, context, seam, text, marks, gaps, first, last = fold_piece(
+            piece, state.context, state.seam, state.white, final
+        )
+        size, old, new, end_back = len(piece), state.old, state.new, len(piece) + state.end_back
+        if text:
+            gaps = chr(min(first + state.end_back, _MAX_GAP)) + gaps
+            new, end_back = Symbols(new.text + text, new.marks + marks, new.gaps + gaps), size - last
+        symbols = Symbols(old.text + new.text, old.marks + new.marks)  # and gaps where something is measured
+        end, total = len(symbols.text), state.total + len(text)
+        tracks, matches, open_ = [], [], [back for _, _, back in context.marks] if context.marks else []
+        is_full = len(new.text) > _BLOCK
+        for number, (tracker, before) in enumerate(zip(self._trackers, state.tracks, strict=True)):
+            track, found, opened = tracker.read(before, symbols, begun=end - len(text), total=total)
+            tracks.append(track)
+            if (found or opened < end or is_full) and not symbols.gaps:
+                symbols = Symbols(symbols.text, symbols.marks, old.gaps + new.gaps)
+            for start, stop in found:
+                places = (end_back + symbols.measure(place, end - 1) for place in (start, stop - 1))
+                matches.append(PatternMatch(number, *places))
+            if opened < end:
+                open_.append(end_back + symbols.measure(opened, end - 1))
+        if is_full:
+            old, new = symbols.keep(self._kept), Symbols()
+        after = LoopState(tuple(tracks), context, seam, white, old, new, end_back, total)
+        return after, PieceResult(tuple(matches), tuple(open_))
+
+    def forget(self, state: LoopState) -> LoopState:
+        return LoopState(self.start.tracks, state.context, white=state.white, end_back=state.end_back)
+
+
+class _Tracker:
+    def __init__(self, pattern: Loop) -> None:
+        self._copies = pattern.copies
+        self._repeats = pattern.copies - 1
+        self._min_period = -(-pattern.min_length // pattern.copies)
+        self._max_passage = pattern.max_passage
+        self._room = min(MIN_OFFSET, pattern.min_length // 2)
+        self._near = self._repeats * self._min_period  # symbols of the shortest occurrence
+        self._long = LONG * pattern.min_length
+        self._near_copies = NearTracker(
+            copies=pattern.copies + 1,
+            least=self._long,
+            most=(pattern.copies + 1) * pattern.max_passage,
+            shortest=self._min_period,
+            longest=pattern.max_passage,
+            similarity=pattern.similarity,
+        )
+        self.kept = max((pattern.copies + 1) * pattern.max_passage, self._long) + 2 * self._room
+
+    def read(
+        self, track: Track, symbols: Symbols, *, begun: int, total: int
+    ) -> tuple[Track, list[tuple[int, int]], int]:
+        """Return the loops that the symbols from `begun` on complete, and where the first incomplete one begins.
+
+        total: symbols read so far.
+        """
+        length, distance, since, near = track
+        loops = []
+        end, size = begun, len(symbols.text)
+        while end < size:
+            step = min(_STEP, size - end)
+            if min(length, since) + step >= self._near:
+                step = 1
+            end, since = end + step, since + step
+            length, distance = self._extend(symbols, end, step, length, distance)
+            if min(length, since) >= self._near:
+                start = self._find_loop(symbols, end, length, since)
+                if start is not None:
+                    loops.append((start, end))
+                    since = 0
+        # Where nothing is that far back, no occurrence can begin in the suffix.
+        opened = self._find_start(symbols.marks, end - length, end - since, self._min_period) if distance else end
+        heads = symbols.marks[begun - HEAD + 1 if begun > HEAD else 0 : end - HEAD + 1]
+        if near.candidates or loops or "S" in heads or (near.is_alike and "S" in symbols.marks[begun:]):
+            near, others, held = self._near_copies.read(near, symbols.text, symbols.marks, begun, total - end, loops)
+            loops, opened = loops + others, min(opened, held)
+        return Track(length, distance, since, near), loops, opened
+
+    def _extend(self, symbols: Symbols, end: int, step: int, length: int, distance: int) -> tuple[int, int]:
+        """Return the length of the longest suffix that occurred before, and how much earlier; or its limit and 0.
+
+        A limit is enough where no occurrence can begin in such a suffix.
+        """
+        text, room = symbols.text, self._room
+        if distance and text[end - step : end] == text[end - step - distance : end - distance]:
+            return min(length + step, self.kept), distance
+        shortest, longest, distance = 0, min(length + step, end), 0
+        begin, stop = end - self._max_passage, max(0, end - self._min_period)
+        if self._near > room < end and not _SENTENCE.search(symbols.marks, end - room, end):
+            if longest > room:
+                place = text.find(text[end - room - 1 : end], begin - room - 1 if begin > room else 0, stop)
+                shortest, distance = (0, 0) if place < 0 else (room + 1, end - room - 1 - place)
+            if not shortest:
+                return min(longest, room), 0
+        while shortest < longest:
+            middle = (shortest + longest + 1) // 2
+            place = text.find(text[end - middle : end], begin - middle if begin > middle else 0, stop)
+            if place < 0:
+                longest = middle - 1
+            else:
+                shortest, distance = middle, end - middle - place
+        return shortest, distance
+
+    def _find_loop(self, symbols: Symbols, end: int, length: int, since: int) -> int | None:
+        """Return the start of the loop with the shortest passage that ends at `end`."""
+        text, repeats = symbols.text, self._repeats
+        letter = end - max(symbols.marks.rfind(letter, 0, end) for letter in _LETTERS)
+        shortest = max(self._min_period, letter if letter <= self._long else min(letter, self._find_sign(text, end)))
+        longest = min(length, since, self._max_passage * repeats) // repeats
+        suffix = text[end - self._near : end]
+        while shortest <= longest:
+            place = text.rfind(suffix, max(0, end - self._near - longest), end - shortest)
+            if place < 0:
+                return None
+            period = end - self._near - place
+            if self._copies * period > end:
+                return None
+            same = repeats * period if period >= letter else max(repeats * period, self._long - period)
+            if since >= same and text[end - same : end] == text[end - same - period : end - period]:
+                run = self._find_run(text, end, since, period)
+                start = self._find_start(symbols.marks, run, end - since, period)
+                if start < end:
+                    return start
+            shortest = period + 1
+        return None
+
+    def _find_sign(self, text: str, end: int) -> int:
+        """Return how many symbols ago a sign began that is not of a rule, a table or a list of numbers."""
+        match = _SIGN.search(text[max(0, end - self._max_passage) : end][::-1])
+        return match.end() if match else end + 1
+
+    def _find_run(self, text: str, end: int, since: int, period: int) -> int:
+        """Return where the symbols begin to equal those one period earlier."""
+        run = end - self._repeats * period
+        least = max(period, end - since - self._room - period)
+        while run > least and text[run - 1] == text[run - 1 - period]:
+            run -= 1
+        return run
+
+    def _find_start(self, marks: str, run: int, floor: int, period: int) -> int:
+        """Return where the second copy begins in a repetition from `run` on, maybe past the end."""
+        first = max(run, floor)
+        start = max(first, run + self._room + period)  # a passage without a word that begins
+        if match := _SENTENCE.search(marks, first, start):
+            start = match.start()
+        word = max(first, run + self._room)
+        if word < len(marks) and (match := _WORD.search(marks, word, start)):
+            start = match.start()
+        return start
+
+
+def _show_white(piece: str, white: int) -> tuple[int, str]:
+    """Return the white space at the end of a piece after so much of it, and the piece with a sign for what is too much.
+
+    white: characters, up to `MAX_WHITE`.
+    """
+
+    def show(run: re.Match[str]) -> str:
+        room = MAX_WHITE if run.start() else MAX_WHITE - white
+        return run[0][:room].ljust(len(run[0]), _WHITE_SIGN)
+
+    after = len(piece) - len(piece.rstrip())
+    if after == len(piece):
+        after += white
+    return min(after, MAX_WHITE), _WHITE.sub(show, piece) if white + len(piece) > MAX_WHITE else piece
+
+
+def _fold(
+    piece: str, context: Context, seam: str, white: int, final: bool
+) -> tuple[int, Context, str, str, str, str, int, int]:
+    """Return white space, context and seam after a piece, and its symbols: text, marks, gaps, first and last origin."""
+    white, piece = _show_white(piece, white)
+    folded = fold(piece, context=context, final=final)
+    marks, origins, edges = [], [], 0
+    for symbol, origin in zip(folded.symbols, folded.origins, strict=True):
+        if symbol == BOUNDARY:
+            edges += 1
+            continue
+        if seam or edges == 2 or not symbol.isalpha():
+            mark, seam = _mark(symbol, seam, is_line=symbol == " " and piece[origin] in "\n\r", is_word=edges == 2)
+        else:
+            mark = "a"
+        marks.append(mark)
+        origins.append(origin)
+        edges = 0
+    gaps = "".join(chr(min(gap, _MAX_GAP)) for gap in map(sub, origins[1:], origins))
+    first, last = (origins[0], origins[-1]) if origins else (0, 0)
+    return white, folded.context, seam, folded.symbols.replace(BOUNDARY, ""), "".join(marks), gaps, first, last
+
+
+def _mark(symbol: str, seam: str, *, is_line: bool, is_word: bool) -> tuple[str, str]:
+    """Return the mark of a symbol, and the seam after it.
+
+    seam: s or w if the next letter or digit begins a sentence or a word; a full stop if that still needs a space.
+    is_word: whether a word begins without a space.
+    """
+    if symbol == " ":
+        seam = "s" if is_line or seam in ("s", ".") else "w"
+        return seam, seam
+    if symbol in SENTENCE_ENDS:
+        return ".", "." if symbol in ".!?" else "s"
+    if not symbol.isalnum():
+        return seam if seam in ("s", "w") else ".", seam
+    mark = seam if seam in ("s", "w") else "w" if is_word else ""
+    if symbol.isalpha():
+        return mark.upper() or "a", ""
+    return mark or ".", ""
+
+
+_fold_again = lru_cache(maxsize=1 << 15)(_fold)  # the same tokens recur
+
+
+@dataclass(frozen=True, slots=True)
+class Loop(Repetition):
+    """A passage that is written several times in a row, whatever it says, compared under folding.
+
+    A loop is complete when the folded text ends in `copies` equal copies of a passage of up to `max_passage` characters
+    that have `min_length` or more characters together. A passage without a letter needs `LONG` times as many, and a
+    sign other than those that draw rules and tables or separate numbers. Of several such passages the shortest counts.
+
+    Copies of whole sentences, one more of them and `LONG` times as long together, need not be equal: at each word of a
+    copy, at most one word and 100 - `similarity` percent of the words so far differ from those in the same place of the
+    copy before, and at its end no more than those percent. A passage with signs of code or markup is not followed. The
+    occurrence begins with the second copy; with the third one if each is a sentence, and the first two have the same
+    first word, but not the same `HEAD` characters.
+
+    The repetition is the run of characters, up to the loop's end, that equal those one passage earlier. The occurrence
+    begins in it at the first sentence or line, or the first word after `MIN_OFFSET` characters, whichever comes first:
+    what was written once stays whole. The next loop's repetition begins after this occurrence.
+
+    text: follows from `copies`.
+    """
+
+    kind: ClassVar[str] = "loop"
+    constructor: ClassVar[str] = "Ban.loop"
+    search = LoopSearch
+
+    text: str = ""
+    copies: int = COPIES
+    min_length: int = MIN_LENGTH
+    max_passage: int = MAX_PASSAGE
+    similarity: int = SIMILARITY
+
+    def __post_init__(self) -> None:
+        name = f"a passage {self.copies} times in a row"
+        if not isinstance(self.text, str) or not _TEXT.fullmatch(self.text):
+            raise BanError(f"a loop has no text of its own, but {self.text!r} came: write {name!r}, or Ban.loop()")
+        for option, least in (("copies", 2), ("min_length", 1), ("max_passage", 1), ("similarity", 50)):
+            value = getattr(self, option)
+            check_number(option, name, value)
+            if value < least:
+                raise BanError(f"{option} of a loop is {value}; it is a whole number, {least} or more")
+        if self.similarity > 100:
+            raise BanError(f"similarity of a loop is {self.similarity}; it is a percentage, 100 or less")
+        if self.copies > MAX_COPIES or self.copies * self.max_passage > MAX_CHARACTERS:
+            raise BanError(
+                f"a loop of {self.copies} copies of up to {self.max_passage} characters is too long to look for: "
+                f"the copies may have {MAX_CHARACTERS} characters together"
+            )
+        if self.min_length > self.copies * self.max_passage:
+            raise BanError(
+                f"{self.copies} copies of up to {self.max_passage} characters never have min_length="
+                f"{self.min_length} together: lower it, or raise max_passage"
+            )
+        object.__setattr__(self, "text", name)

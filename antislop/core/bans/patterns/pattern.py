@@ -1,0 +1,345 @@
+"""The interfaces of a kind of bans: `Pattern`, what is forbidden, and `TextSearch`, which finds it.
+
+Searches count places in characters back from the end of the text read so far; 1 is the last character. So a piece that
+is read in the same state always has the same result.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import Field, fields, replace
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, get_args
+
+from antislop.core.bans.folding import BOUNDARY, Folding, fold_phrase
+from antislop.core.bans.options import CommonOptions
+from antislop.errors import BanError, suggest
+
+P = TypeVar("P", bound="Pattern")
+S = TypeVar("S")
+T = TypeVar("T")
+
+FILLER = "\ua66e"
+"""A letter that no language uses: in folded symbols, any word or any letters."""
+MAX_SPAN = 200
+"""Default limit of the characters of a regex's match."""
+WILDCARD_GAP = 3
+"""Default limit of the words that a lone `*` matches."""
+MAX_SHOWN = 80
+"""Characters of a pattern that a message shows."""
+
+_LETTER = re.compile("[0-9A-Za-z]")  # most phrases contain one and need no folding
+_WORD = re.compile(r"[^\W_]")
+_STAR = re.compile(r"(\\*)\*")
+
+
+class Fault(NamedTuple):
+    """A mistake in one pattern, for `antislop lint`.
+
+    clause: continues the name of the ban.
+    fix: in the imperative.
+    """
+
+    kind: Literal["short", "common", "slow", "loop"]
+    clause: str
+    fix: str
+
+
+class Pattern:
+    """What a ban forbids: a frozen dataclass.
+
+    Its first field is `text`; all others are options with defaults (switches, whole numbers or strings), which lists
+    write and read as flags. A kind needs a `kind` and a `search`.
+
+    kind: name in lists and reports.
+    constructor: shorthand that a `repr` shows, if `Ban` has one.
+    search: finds it in texts; None if text alone does not show it. Patterns with the same search are searched for
+        together, unless it `is_single`.
+    is_literal: whether the symbols of `find_symbols` are all there is to an occurrence.
+    is_repetition: whether an occurrence repeats earlier text. Greedy decoding then replaces its first token, not the
+        last one, and the reason of a text that the ban ends is "repetition".
+    """
+
+    __slots__ = ()
+
+    kind: ClassVar[str]
+    constructor: ClassVar[str] = ""
+    search: ClassVar[type[TextSearch[Any]] | None] = None
+    is_literal: ClassVar[bool] = False
+    is_repetition: ClassVar[bool] = False
+
+    text: str
+
+    @classmethod
+    def build(cls: type[P], text: str, **options: Any) -> P:
+        """Return a pattern. Raises `BanError` for an unknown option, and for a text that says other options."""
+        cls._check_names(text, options)
+        pattern = cls(text, **options)  # type: ignore[call-arg]  # the fields of the subclass
+        if text and pattern.text != text:
+            raise BanError(f"{text!r} has the options of {pattern.text!r}: correct the text, or the options")
+        return pattern
+
+    def with_options(self: P, **options: Any) -> P:
+        """Return the pattern with other options. Raises `BanError` for an unknown one."""
+        self._check_names(self.text, options)
+        return replace(self, **options)  # type: ignore[type-var]
+
+    # -- what the matcher asks
+
+    @property
+    def occurs_in_text(self) -> bool:
+        """Whether text alone shows an occurrence."""
+        return self.search is not None
+
+    @property
+    def case_sensitive(self) -> bool:
+        """Whether letters compare as they are."""
+        return False
+
+    @property
+    def folding(self) -> Folding:
+        """How it compares with a text."""
+        return "cased" if self.case_sensitive else "caseless"
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """The token ids that are forbidden whatever their text."""
+        return ()
+
+    @property
+    def key(self) -> Hashable:
+        """A value that two patterns share if they match the same texts."""
+        return self
+
+    def find_symbols(self, folding: Folding) -> str | None:  # noqa: ARG002
+        """Return folded symbols that every occurrence contains, with `FILLER` for what varies; None if unknown."""
+        return None
+
+    # -- what lists ask
+
+    @property
+    def arguments(self) -> str:
+        """The text as the constructor takes it."""
+        return repr(self.text)
+
+    @property
+    def diff_key(self) -> Hashable:
+        """A value that two patterns share if only their options differ, for `BanList.diff`."""
+        folding: Folding = "written" if self.folding == "written" else "caseless"
+        return self.kind, fold_phrase(self.text, folding=folding, edges="anywhere").strip()
+
+    @property
+    def compiled_size(self) -> int:
+        """Characters of the compiled pattern if they can be far more than its text's, else 0; lists limit their sum."""
+        return 0
+
+    @property
+    def is_legible(self) -> bool:
+        """Whether `text` can be quoted to a reader as something not to write."""
+        return self.find_symbols("caseless") is not None
+
+    def describe(self) -> str:
+        """Return the pattern as a sentence names it, truncated."""
+        return repr(self.text if len(self.text) <= MAX_SHOWN else self.text[: MAX_SHOWN - 1] + "…")
+
+    # -- what lint asks
+
+    @property
+    def widest_gap(self) -> int:
+        """The largest number of other words between two words of an occurrence."""
+        return 0
+
+    def find_samples(self, *, widest_gap: int) -> list[str]:  # noqa: ARG002
+        """Return samples, if any, such that bans of words found in all of them are found in every occurrence.
+
+        widest_gap: number of words that a gap of those bans may have.
+        """
+        return []
+
+    def list_spellings(self) -> list[str]:
+        """Return spellings that all are occurrences, `text` first; or nothing."""
+        return []
+
+    def find_in(self, texts: Sequence[str]) -> list[int]:
+        """Return the indices of the texts with an occurrence; none if that takes too long."""
+        if self.search is None:
+            return []
+        search = self.search([self])
+        found = [i for i, text in enumerate(texts) if search.read(search.start, text, final=True)[1].matches]
+        return [] if search.timed_out else found
+
+    def find_faults(self) -> Iterator[Fault]:
+        """Yield mistakes that show in the pattern alone."""
+        yield from ()
+
+    @classmethod
+    def _check_names(cls, text: object, options: dict[str, Any]) -> None:
+        names = [option.name for option in find_options(cls)]
+        for name in options:
+            if name not in names:
+                advice = f"it has {', '.join(names)}" if names else "leave it out"
+                advice = suggest(name, [*names, *CommonOptions.__annotations__], advice=advice)
+                star = r"; write \* for the character" if has_wildcard(str(text)) else ""
+                raise BanError(f"the {cls.kind} {text!r} has no option {name}: {advice}{star}")
+
+
+class Repetition(Pattern):
+    """What repeats earlier text, whatever that says; its own `text` is a name that follows from its options."""
+
+    __slots__ = ()
+
+    is_repetition: ClassVar[bool] = True
+
+    @property
+    def arguments(self) -> str:
+        return ""
+
+    @property
+    def diff_key(self) -> Hashable:
+        return self.kind
+
+    def describe(self) -> str:
+        return self.text
+
+
+def find_options(kind: type[Pattern]) -> tuple[Field[Any], ...]:
+    return tuple(field for field in fields(kind)[1:] if field.init)  # type: ignore[arg-type]  # its subclasses are
+
+
+# -- searches ---------------------------------------------------------------------------------------------------------
+
+
+class PatternMatch(NamedTuple):
+    """An occurrence that the latest piece completed.
+
+    pattern: index of the pattern.
+    start_back, end_back: places of the first and the last character.
+    """
+
+    pattern: int
+    start_back: int
+    end_back: int
+
+    def shift(self, size: int) -> PatternMatch:
+        return PatternMatch(self.pattern, self.start_back + size, self.end_back + size)
+
+    def is_within(self, other: PatternMatch) -> bool:
+        return other.start_back >= self.start_back and other.end_back <= self.end_back
+
+
+class PieceResult(NamedTuple):
+    """The matches in one piece, and the places at which incomplete occurrences begin.
+
+    Of several phrases the longest is enough: a rewind to its start withdraws the others.
+    """
+
+    matches: tuple[PatternMatch, ...] = ()
+    open: tuple[int, ...] = ()
+
+
+class TextSearch(ABC, Generic[S]):
+    """A search for patterns of one kind, piece by piece. States are values: to rewind, use an earlier one.
+
+    is_single: whether it is for one pattern only.
+    """
+
+    is_single: ClassVar[bool] = False
+    start: S
+
+    @abstractmethod
+    def __init__(self, patterns: Sequence[Any]) -> None: ...
+
+    @abstractmethod
+    def read(self, state: S, piece: str, *, final: bool = False) -> tuple[S, PieceResult]:
+        """Read one more piece; `final` also decides what depends on the text ending here."""
+
+    @abstractmethod
+    def forget(self, state: S) -> S:
+        """Return the state after the same text, in which no later match may begin."""
+
+    @property
+    def prompt_start(self) -> S:
+        """The state before a prompt."""
+        return self.start
+
+    def leave_prompt(self, state: S) -> S:
+        """Return the state at the end of a prompt, after which the text begins."""
+        return state
+
+    def restart(self, state: S) -> S:  # noqa: ARG002
+        """Return the state after a special token, which no occurrence extends across."""
+        return self.start
+
+    def begin(self) -> None:
+        """Begin a text that is unrelated to earlier ones."""
+        return
+
+    @property
+    def timed_out(self) -> Sequence[int]:
+        """The patterns that took too long and are no longer searched for."""
+        return ()
+
+    def restore(self) -> None:
+        """Search again for the patterns that timed out."""
+        return
+
+
+def make_tracks(patterns: Sequence[Any], make: Callable[..., T]) -> list[T]:
+    """Return a track for each folding that patterns have."""
+    numbers: dict[Folding, list[int]] = {folding: [] for folding in get_args(Folding)}
+    for number, pattern in enumerate(patterns):
+        numbers[pattern.folding].append(number)
+    return [make(patterns, ids, folding) for folding, ids in numbers.items() if ids]
+
+
+# -- checks and the notation of phrases -------------------------------------------------------------------------------
+
+
+def check_text(text: object) -> None:
+    if not isinstance(text, str):
+        raise BanError(f"a ban is a phrase (str), not {text!r}: write Ban('…') or leave it out")
+    if not is_visible(text):
+        raise BanError(f"the ban {text!r} contains no visible character and would match everywhere: leave it out")
+
+
+def has_word(text: str) -> bool:
+    """Return whether a text contains a letter or digit."""
+    return _WORD.search(text) is not None
+
+
+def is_visible(text: str) -> bool:
+    return _LETTER.search(text) is not None or bool(fold_phrase(text).strip(BOUNDARY + " "))
+
+
+def check_switch(name: str, text: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise BanError(f"{name} of {text!r} is {value!r}; it is True or False")
+
+
+def check_number(name: str, text: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise BanError(f"{name} of {text!r} is {value!r}; it is a whole number, 0 or more")
+
+
+def has_wildcard(text: str) -> bool:
+    r"""Return whether a phrase, as people write it, contains a wildcard.
+
+    >>> has_wildcard("a * of"), has_wildcard(r"f\*ck")
+    (True, False)
+    """
+    return any(len(star[1]) % 2 == 0 for star in _STAR.finditer(text))
+
+
+def read_stars(text: str, *, wildcard: str = "*") -> str:
+    r"""Return a phrase with `*` for each `\*`, and `wildcard` for each `*`; two backslashes before a `*` are one.
+
+    >>> read_stars(r"f\*ck \o/ a*", wildcard="…")
+    'f*ck \\o/ a…'
+    """
+    return _STAR.sub(lambda star: "\\" * (len(star[1]) // 2) + (wildcard, "*")[len(star[1]) % 2], text)
+
+
+def write_stars(text: str) -> str:
+    """Return a text as a phrase without wildcards: the inverse of `read_stars`."""
+    return _STAR.sub(r"\1\1\\*", text)

@@ -1,0 +1,271 @@
+"""Phrases, compared under folding, and their search: automata over folded symbols."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+from operator import sub
+from typing import Any, ClassVar, NamedTuple, TypeAlias, get_args
+
+from antislop.core.bans.automaton import Automaton, TrieNode
+from antislop.core.bans.folding import (
+    BOUNDARY,
+    EDGES,
+    IN_WORD,
+    NO_EDGES,
+    START,
+    Context,
+    Edges,
+    Folding,
+    find_words,
+    fold,
+    fold_phrase,
+    fold_word,
+)
+from antislop.core.bans.patterns.pattern import (
+    Fault,
+    Pattern,
+    PatternMatch,
+    PieceResult,
+    TextSearch,
+    check_switch,
+    check_text,
+    has_wildcard,
+    has_word,
+    read_stars,
+    write_stars,
+)
+from antislop.errors import BanError
+
+SHORT_PIECE = 40
+"""Characters of the longest piece whose folding is cached, since tokens recur; longer ones are folded each time."""
+_FEW_LETTERS = 2
+_MARKS = {
+    "-": "every hyphen, that of “well-known” too",
+    "–": "every en dash, that of “1990–1995” too",
+    "'": "every straight apostrophe, that of “don't” too",
+    "’": "every curly apostrophe, that of “don’t” too",
+    '"': "every straight double quote",
+}
+
+
+PhraseState: TypeAlias = tuple[Context, TrieNode, tuple[int, ...] | None]
+"""The state of one track: of folding, of the automaton, and gaps.
+
+gaps: for each symbol of the longest incomplete phrase, the distance to the next one, and of the last to the end of the
+    text. None if they are regular, which they almost always are: edges take no place, and any other symbol is one
+    character.
+"""
+PhraseStates: TypeAlias = tuple[PhraseState, ...]
+
+
+class _FoldedPiece(NamedTuple):
+    """A piece of a text. origins: as in `Folded`; None if they are regular."""
+
+    symbols: str
+    context: Context
+    origins: Sequence[int] | None = None
+
+
+def _fold_piece(piece: str, context: Context, folding: Folding, edges: Edges, final: bool) -> _FoldedPiece:
+    if not (final or context.marks):
+        word = fold_word(piece, last=context.last, folding=folding)
+        if word is not None:
+            return _FoldedPiece(word, IN_WORD)
+    symbols, origins, after = fold(piece, context=context, folding=folding, borders=edges, final=final)
+    size = len(piece)
+    is_regular = not context.marks and sum(_find_regular_gaps(symbols)) == size == len({size, *origins}) - 1
+    return _FoldedPiece(symbols, after, None if is_regular else origins)
+
+
+_fold_again = lru_cache(maxsize=1 << 16)(_fold_piece)
+
+
+def _find_regular_gaps(symbols: str) -> tuple[int, ...]:
+    return tuple([int(symbol not in EDGES) for symbol in symbols])
+
+
+def _find_regular_origins(symbols: str) -> list[int]:
+    return list(accumulate(_find_regular_gaps(symbols), initial=0))[:-1]
+
+
+class _PhraseTrack:
+    def __init__(self, phrases: Sequence[Phrase], ids: Sequence[int], folding: Folding, edges: Edges) -> None:
+        self._folding, self._edges = folding, edges
+        symbols = [phrases[i].find_symbols(folding) for i in ids]
+        self.automaton = Automaton(symbols, placeless=EDGES)
+        self.ids = ids
+
+    def read(self, before: PhraseState, piece: str, final: bool) -> tuple[PhraseState, tuple[PatternMatch, ...]]:
+        context, node, gaps = before
+        fold_piece = _fold_again if len(piece) < SHORT_PIECE else _fold_piece
+        folded = symbols, context, origins = fold_piece(piece, context, self._folding, self._edges, final)
+        for symbol in symbols:
+            node = node[symbol]
+            if node.matches:
+                return self._read_places(before, folded, len(piece))
+        if node.longest and (gaps is not None or origins is not None):
+            return self._read_places(before, folded, len(piece))
+        return (context, node, None), ()
+
+    def find_start(self, state: PhraseState) -> int:
+        """Return the place at which the longest incomplete phrase begins; 0 if there is none."""
+        _, node, gaps = state
+        return node.width if gaps is None else sum(gaps)
+
+    def _read_places(
+        self, before: PhraseState, folded: _FoldedPiece, size: int
+    ) -> tuple[PhraseState, tuple[PatternMatch, ...]]:
+        """Read a piece in which a phrase ends, or whose places are not regular."""
+        _, node, gaps = before
+        symbols = self._find_open(node)
+        gaps = gaps or _find_regular_gaps(symbols)
+        earlier = list(accumulate(reversed(gaps), sub, initial=0))[:0:-1]
+        origins = [*earlier, *(folded.origins or _find_regular_origins(folded.symbols))]
+        symbols, matches = symbols + folded.symbols, []
+        for index, symbol in enumerate(folded.symbols, start=len(earlier)):
+            node = node[symbol]
+            for phrase, length in node.matches:
+                # An edge has the place of the character after it, which may begin a match but never ends one.
+                last = len(symbols[: index + 1].rstrip(EDGES)) - 1
+                start_back = size - origins[index + 1 - length]
+                matches.append(PatternMatch(self.ids[phrase], start_back, size - origins[last]))
+        open_ = origins[len(origins) - node.longest :]
+        gaps = tuple(map(sub, [*open_[1:], size], open_))
+        is_regular = gaps == _find_regular_gaps(self._find_open(node))
+        return (folded.context, node, None if is_regular else gaps), tuple(matches)
+
+    def _find_open(self, node: TrieNode) -> str:
+        """Return the symbols of the longest incomplete phrase that were read."""
+        return self.automaton.prefix(node)[node.depth - node.longest :]
+
+
+class PhraseSearch(TextSearch[PhraseStates]):
+    def __init__(self, patterns: Sequence[Phrase]) -> None:
+        groups: dict[tuple[Folding, Edges], list[int]] = {}
+        for number, phrase in enumerate(patterns):
+            edges = "word" if phrase.folding == "written" else phrase.edges  # it touches no word
+            groups.setdefault((phrase.folding, edges), []).append(number)
+        self._tracks = [_PhraseTrack(patterns, ids, *reading) for reading, ids in groups.items()]
+        self.start = tuple((START, track.automaton.root, None) for track in self._tracks)
+
+    def read(self, state: PhraseStates, piece: str, *, final: bool = False) -> tuple[PhraseStates, PieceResult]:
+        state, matches = self.read_matches(state, piece, final)
+        return state, PieceResult(matches, self.find_open(state))
+
+    def read_matches(
+        self, state: PhraseStates, piece: str, final: bool = False
+    ) -> tuple[PhraseStates, tuple[PatternMatch, ...]]:
+        """Do what `read` does, in less time, for callers that know what is open in a state."""
+        if len(state) == 1:  # almost always
+            after, matches = self._tracks[0].read(state[0], piece, final)
+            return (after,), matches
+        results = [track.read(each, piece, final) for track, each in zip(self._tracks, state, strict=True)]
+        return tuple(after for after, _ in results), tuple(match for _, matches in results for match in matches)
+
+    def find_open(self, state: PhraseStates) -> tuple[int, ...]:
+        """Return the places at which incomplete phrases begin."""
+        starts = map(_PhraseTrack.find_start, self._tracks, state)
+        return tuple(filter(None, starts))
+
+    def find_endings(self, state: PhraseStates, count: int) -> list[str]:
+        """Return the folded rests of up to `count` phrases, of which the most was read."""
+        track, longest = max(zip(self._tracks, state, strict=True), key=lambda pair: pair[1][1].depth)
+        return [ending.translate(NO_EDGES) for ending in track.automaton.endings(longest[1], count)]
+
+    def forget(self, state: PhraseStates) -> PhraseStates:
+        return tuple((context, root, None) for (context, _, _), (_, root, _) in zip(state, self.start, strict=True))
+
+    def shrink(self) -> None:
+        """Drop the nodes that texts have reached; states that a caller keeps can still be read from."""
+        for track in self._tracks:
+            track.automaton.forget()
+
+
+@dataclass(frozen=True, slots=True)
+class Phrase(Pattern):
+    """A phrase; white space, quotes, dashes and canonically equivalent characters compare as in `folding`.
+
+    text: with every `*` as the character. Without a letter or digit, it compares as it is written.
+    case_sensitive: compare letters as they are.
+    edges: "word" if the phrase must not touch other letters or digits, except for those that a language writes onto a
+        word: Korean particles, Arabic and Hebrew articles, prepositions and conjunctions.
+
+    An emoji, a flag or a Hangul syllable occurs only as a whole.
+    """
+
+    kind: ClassVar[str] = "phrase"
+    constructor: ClassVar[str] = "Ban"
+    is_literal: ClassVar[bool] = True
+    search = PhraseSearch
+
+    text: str
+    case_sensitive: bool = False
+    edges: Edges = "word"
+
+    def __post_init__(self) -> None:
+        check_text(self.text)
+        check_switch("case_sensitive", self.text, self.case_sensitive)
+        if self.edges not in get_args(Edges):
+            raise BanError(f"the edges of {self.text!r} are {self.edges!r}; they are 'word' or 'anywhere'")
+
+    @property
+    def arguments(self) -> str:
+        return repr(write_stars(self.text))
+
+    @property
+    def folding(self) -> Folding:
+        # A dash, a quote or an emoji is meant as it is: "—" is not the hyphen of "well-known".
+        return "written" if not has_word(self.text) else "cased" if self.case_sensitive else "caseless"
+
+    @property
+    def key(self) -> Hashable:
+        return self.find_symbols(self.folding), self.folding
+
+    def find_symbols(self, folding: Folding) -> str:
+        return fold_phrase(self.text, folding=folding, edges=self.edges, borders=True)
+
+    def find_samples(self, *, widest_gap: int) -> list[str]:  # noqa: ARG002
+        return [self.text] if self.edges == "word" else []
+
+    def list_spellings(self) -> list[str]:
+        if self.edges != "word":
+            return []
+        if self.folding == "written":
+            return [self.text]
+        text = self.text
+        curly = text.replace("'", "’").replace('"', "”")
+        spellings = [text, curly, text.replace("’", "'"), text.replace(" ", "\n")]
+        if not self.case_sensitive:
+            spellings += [text.lower(), text.upper(), text[:1].upper() + text[1:]]
+        return list(dict.fromkeys(spellings))
+
+    def find_faults(self) -> Iterator[Fault]:
+        symbols = fold_phrase(self.text).replace(BOUNDARY, "")
+        letters, mark = symbols.replace(" ", ""), self.text.strip()
+        if len(letters) <= _FEW_LETTERS and letters.isalnum() and find_words(letters, is_in_word=False)[1]:
+            count = "one letter" if len(letters) == 1 else f"{len(letters)} letters"
+            where = "occurs inside many words" if self.edges == "anywhere" else "means many things"
+            yield Fault("short", f"has only {count} and {where}", "write the longer phrase it is from")
+        elif mark in _MARKS:
+            fix = "use antislop.dashes() or --no-dashes" if mark in "-–" else "write a longer phrase"
+            yield Fault("common", f"hits {_MARKS[mark]}", fix)
+
+
+def read_phrase(text: Any) -> tuple[type[Pattern], Any]:
+    r"""Return the kind and the text of a phrase as people write it: a wildcard with a `*`, where `\*` is the character.
+
+    So it is, too, in a phrase without a letter or digit.
+
+    >>> read_phrase(r"\*sighs\*")
+    (<class 'antislop.core.bans.patterns.phrase.Phrase'>, '*sighs*')
+    """
+    if not isinstance(text, str) or "*" not in text:
+        return Phrase, text
+    if not (has_wildcard(text) and has_word(text)):
+        return Phrase, read_stars(text)
+    from antislop.core.bans.patterns.words import Wildcard  # most lists have none
+
+    return Wildcard, text

@@ -1,0 +1,261 @@
+"""Regular expressions, which read the text as it is, and their search.
+
+Regexes without an open match are tried together, in groups; each of the others continues where its match may begin.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import regex
+
+from antislop.core.bans.patterns.incremental_regex import (
+    TIME_LIMIT,
+    Allowance,
+    IncrementalRegex,
+    RegexTimeout,
+    SharedTime,
+    Span,
+    join,
+)
+from antislop.core.bans.patterns.pattern import (
+    MAX_SHOWN,
+    MAX_SPAN,
+    Fault,
+    Pattern,
+    PatternMatch,
+    PieceResult,
+    TextSearch,
+    check_switch,
+)
+from antislop.core.bans.patterns.regex_size import measure
+from antislop.errors import BanError
+
+_FLAGS = {
+    "i": regex.IGNORECASE,
+    "m": regex.MULTILINE,
+    "s": regex.DOTALL,
+    "x": regex.VERBOSE,
+    "a": regex.ASCII,
+    "f": regex.FULLCASE,
+    "V1": regex.V1,
+}
+PIECES_KEPT = 20_000
+"""Pieces of text whose places without a match are remembered, in about 5 MB."""
+SHORT_PIECE = 40
+"""Characters of a piece that is remembered; tokens are shorter."""
+_ANYTHING = r"(?:(?<!\\)\.|\[\^[^\]]*\]|\[\\[sSwWdD]\\[sSwWdD]\])"
+_ANY_PASSAGE = regex.compile(rf"{_ANYTHING}(?:[*+]|\{{\d*,?\d*\}}).*(?:\\[1-9]|\(\?P=)", regex.S)
+
+
+class RegexState(NamedTuple):
+    """The state of a search.
+
+    text: the end of the text, as much as later matches can depend on.
+    starts: (regex, place) of the open matches.
+    """
+
+    text: str = ""
+    starts: tuple[tuple[int, int], ...] = ()
+
+
+class RegexSearch(TextSearch[RegexState]):
+    """Regexes, compiled. Overlapping matches of one regex count once."""
+
+    def __init__(self, patterns: Sequence[Regex]) -> None:
+        self.start = RegexState()
+        self._regexes = [pattern.prepare() for pattern in patterns]
+        self._timed_out: list[int] = []
+        self._looks_behind = any(member.looks_behind for member in self._regexes)
+        self._groups = self._group()
+        self._candidates: dict[tuple[str, str], list[int]] = {}  # by the character before a piece, and the piece
+        self.begin()
+
+    def begin(self) -> None:
+        shared = SharedTime()
+        self._allowances = [Allowance(shared) for _ in self._regexes]
+        self._group_allowance = Allowance(shared)
+
+    def _group(self) -> list[_RegexGroup]:
+        numbers = {id(member): number for number, member in enumerate(self._regexes) if number not in self._timed_out}
+        groups = join([self._regexes[number] for number in numbers.values()])
+        return [_RegexGroup([numbers[id(member)] for member in members], members, joined) for members, joined in groups]
+
+    def _regroup(self) -> None:
+        self._groups = self._group()
+        self._candidates.clear()
+
+    def read(self, state: RegexState, piece: str, *, final: bool = False) -> tuple[RegexState, PieceResult]:
+        text = state.text + piece
+        begun, end = len(state.text), len(text)
+        candidates = self._find_candidates(text, begun, final=final)
+        if not (candidates or state.starts or self._looks_behind):
+            return RegexState(text[-1:]), PieceResult()  # as in most pieces
+        searched = {number: begun - back for number, back in state.starts}
+        for number in candidates:
+            searched.setdefault(number, begun)
+        matches: list[PatternMatch] = []
+        starts: list[tuple[int, int]] = []
+        for number, start in searched.items():
+            if number in self._timed_out:
+                continue
+            try:
+                spans, start = self._search(number, text, start, final=final)
+            except TimeoutError:
+                self._drop(number)
+                continue
+            matches += [PatternMatch(number, end - span.start, end - span.end + 1) for span in spans]
+            if start < end:
+                starts.append((number, end - start))
+        keep = max((back for _, back in starts), default=0) + 1  # the character before decides whether a word begins
+        if not self._looks_behind and keep < end:
+            text = text[-keep:]
+        open_ = tuple(back for _, back in starts)
+        return RegexState(text, tuple(starts)), PieceResult(tuple(matches), open_)
+
+    @property
+    def timed_out(self) -> Sequence[int]:
+        return self._timed_out
+
+    def restore(self) -> None:
+        self._timed_out.clear()
+        self._regroup()
+        self.begin()
+
+    def forget(self, state: RegexState) -> RegexState:
+        return state._replace(starts=())
+
+    def _search(self, number: int, text: str, start: int, *, final: bool) -> tuple[list[Span], int]:
+        compiled, allowance = self._regexes[number], self._allowances[number]
+        if final:
+            return compiled.finish(text, start, allowance), len(text)
+        spans: list[Span] = []
+        while True:
+            span, start = compiled.advance(text, start, len(text), allowance)
+            if span is None:
+                return spans, start
+            spans.append(span)
+
+    def _drop(self, number: int) -> None:
+        self._timed_out.append(number)
+        self._regroup()
+        warnings.warn(
+            f"the regex {self._regexes[number].pattern!r} took longer than {TIME_LIMIT} seconds in all and is no "
+            "longer searched for: simplify it, most likely by nesting fewer repetitions",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+    def _find_candidates(self, text: str, begun: int, *, final: bool) -> list[int]:
+        """Return the regexes of which a match may begin in text[begun:]."""
+        # Without look-behinds, this depends on that piece and the character before it, and the same tokens recur.
+        key = text[max(0, begun - 1) : begun], text[begun:]
+        candidates = None if final else self._candidates.get(key)
+        if candidates is None:
+            groups = [group for group in self._groups if final or group.may_match(text, begun, self._group_allowance)]
+            candidates = [number for group in groups for number in group.numbers]
+            if not (final or self._looks_behind) and len(text) - begun < SHORT_PIECE:
+                if len(self._candidates) >= PIECES_KEPT:
+                    self._candidates.clear()
+                self._candidates[key] = candidates
+        return candidates
+
+
+class _RegexGroup:
+    """Regexes that are tried together. joined: matches wherever any of them does."""
+
+    def __init__(self, numbers: list[int], regexes: Sequence[IncrementalRegex], joined: regex.Pattern[str]) -> None:
+        self.numbers = numbers
+        self._joined = joined
+        self._max_span = min(member.max_span for member in regexes)
+        self._brief = min(member.brief for member in regexes)
+
+    def may_match(self, text: str, begun: int, allowance: Allowance) -> bool:
+        end = len(text)
+        if end - begun > self._max_span:  # characters beyond the span can change the result
+            return True
+        if end - begun <= self._brief:
+            match = self._joined.search(text, begun, partial=True)
+        else:
+            try:
+                match = allowance.search(self._joined, text, begun, end)
+            except TimeoutError:
+                return True  # searching for each by itself shows which one times out
+        return match is not None and match.start() < end
+
+
+@dataclass(frozen=True, slots=True)
+class Regex(Pattern):
+    """A regular expression of the package `regex`.
+
+    case_sensitive: without effect, so that it can be set for a whole list; letters compare as the expression says.
+    max_span: characters that a match, and what it looks ahead to, may cover.
+    """
+
+    kind: ClassVar[str] = "regex"
+    constructor: ClassVar[str] = "Ban.regex"
+    search = RegexSearch
+
+    text: str
+    case_sensitive: bool = False
+    max_span: int = MAX_SPAN
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.text, str):
+            raise BanError(f"a regex (str) was expected, not {self.text!r}: write Ban.regex('…')")
+        check_switch("case_sensitive", self.text, self.case_sensitive)
+        try:
+            self.prepare()
+        except TimeoutError:
+            message = f"the regex {self.text[:MAX_SHOWN]!r} takes too long on a few characters: simplify it"
+            raise RegexTimeout(message) from None
+
+    @property
+    def diff_key(self) -> Hashable:
+        return self.kind, self.text
+
+    @property
+    def compiled_size(self) -> int:
+        return measure(self.text).characters
+
+    def prepare(self) -> IncrementalRegex:
+        return IncrementalRegex(self.text, max_span=self.max_span)
+
+    def find_in(self, texts: Sequence[str]) -> list[int]:
+        compiled, allowance = regex.compile(self.text), Allowance()
+        try:
+            return [i for i, text in enumerate(texts) if allowance.search(compiled, text, 0, len(text), partial=False)]
+        except TimeoutError:
+            return []
+
+    def find_faults(self) -> Iterator[Fault]:
+        if text := self._find_slow_text():
+            clause = f"takes longer than {TIME_LIMIT} seconds on a text like {text[:12] + '…'!r}"
+            yield Fault("slow", clause, "make it simpler: no repetition within a repetition, as in (a+)+")
+        if _ANY_PASSAGE.search(self.text):
+            clause = "looks for a passage that repeats, and withdraws the first copy too"
+            yield Fault("loop", clause, "use Ban.loop(), which withdraws the later ones only")
+
+    def _find_slow_text(self) -> str:
+        """Return a text that takes too long, or ""; shorter than `max_span`, so that it is searched once."""
+        compiled, allowance = self.prepare(), Allowance()
+        letters: dict[str, None] = dict.fromkeys(regex.findall(r"\w", self.text)[:12])
+        words = " ".join(regex.findall(r"[^\W_]+", self.text))
+        for part in (words, "word ", " ", "a", "0", "a, ", *letters):
+            text: str = (part * self.max_span)[: max(1, self.max_span - 1)]
+            try:
+                compiled.finish(text, 0, allowance)
+            except TimeoutError:
+                return text
+        return ""
+
+
+def write_flags(pattern: str, flags: int) -> str:
+    """Return a regex with flags written in front of it. Raises `BanError` for unknown ones."""
+    if not isinstance(flags, int) or flags & ~sum(_FLAGS.values()):
+        raise BanError(f"flags of {pattern!r} are {flags!r}; known are {', '.join(_FLAGS)} of the package regex")
+    letters = "".join(letter for letter, flag in _FLAGS.items() if flags & flag)
+    return f"(?{letters}){pattern}" if letters else pattern

@@ -1,0 +1,280 @@
+"""Find words that stand earlier in the text, or in the prompt, in the same order.
+
+Sequences of words are compared by their hashes, so equal hashes count as equal: two of 64 bits that are equal by chance
+are met once in 10^9 texts of 32,000 words. All states of a text share one record of where its sequences stand, which
+is only added to: going back is reading on from an earlier state, from which the words that followed are not seen.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import inf
+from typing import ClassVar, NamedTuple, get_args
+
+from antislop.core.bans.folding import BOUNDARY, START, Context, fold
+from antislop.core.bans.options import RepeatOf
+from antislop.core.bans.patterns.pattern import PatternMatch, PieceResult, Repetition, TextSearch, check_number
+from antislop.errors import BanError
+
+WORDS = 8
+"""Default number of words of a repeat."""
+MAX_WORDS = 1000
+
+_OF: dict[RepeatOf, str] = {"text": "the text", "prompt": "the prompt", "both": "the prompt or the text"}
+_TEXT = re.compile(rf"\d+ words of ({'|'.join(_OF.values())}) again|")
+_SHORT_PIECE = 40  # characters of the longest piece whose words are remembered
+_RUN = 1 << 32  # words that a run has room for
+_BEGINNING = 32  # letters of a word that decide what is held back while it is written
+
+
+class _WordPart(NamedTuple):
+    """What a piece contains of a word.
+
+    start, end: indices into the piece of its first and last character.
+    is_open: whether the word may continue.
+    """
+
+    text: str
+    start: int
+    end: int
+    is_open: bool
+
+
+class _Record:
+    """Where sequences stand, by their hashes, in a text and all that was withdrawn of it.
+
+    A run is words that were written one after the other; after a rewind, other words begin another one. Word i of run r
+    is at the place r * _RUN + i.
+
+    runs: for each word, the hash of the sequence that ends in it.
+    """
+
+    def __init__(self) -> None:
+        self.places: dict[int, int] = {}
+        self.runs: list[list[int]] = [[]]
+
+
+class _Path(NamedTuple):
+    """The places of a record that belong to one text: from edges[0] to edges[1], …, from edges[-1] to its end."""
+
+    record: _Record
+    edges: tuple[int, ...] = (0,)
+
+    def extend(self, end: int, sequence: int) -> tuple[_Path, int]:
+        """Return the path with one more word, and its end. sequence: hash of the words in a row that end in it."""
+        record, edges = self
+        number, index = divmod(end, _RUN)
+        run = record.runs[number]
+        if index == len(run):
+            run.append(sequence)
+        elif run[index] != sequence:  # another text goes on from here; an equal one is a draft of this
+            edges, end = (*edges, end, len(record.runs) * _RUN), len(record.runs) * _RUN
+            record.runs.append([sequence])
+            return _Path(record, edges), end + 1
+        return self, end + 1
+
+    def find(self, key: int, end: int) -> bool:
+        """Return whether a sequence stands before an end of the path."""
+        record, edges = self
+        while (place := record.places.get(key)) is not None:
+            if place < end and bisect_right(edges, place) % 2:
+                return True
+            key += 1  # of another text, so that the next free key is this one's
+        return False
+
+    def add(self, key: int, place: int) -> bool:
+        """Add a sequence that ends at a place, the last of the path; return whether it stands before that, too."""
+        record, edges = self
+        while (other := record.places.setdefault(key, place)) != place:
+            if other < place and bisect_right(edges, other) % 2:
+                return True
+            key += 1
+        return False
+
+
+class RepeatTrack(NamedTuple):
+    """What the words so far leave behind.
+
+    path: None if nothing was recorded.
+    end: the place that follows the last recorded word.
+    adds: number of words that will be recorded.
+    recorded: words in a row that may be recorded; -1 within a word that may not.
+    since: the same of words in which an occurrence may begin.
+    length: upper bound on how many of the latest words in a row stand earlier, too.
+    """
+
+    path: _Path | None = None
+    end: int = 0
+    adds: float = 0
+    recorded: int = 0
+    since: int = 0
+    length: int = 0
+
+    def measure(self, word: str) -> int:
+        """Return the length with the word that begins so: 0 if no earlier one does, or it can't be in an occurrence."""
+        if self.since < 0 or self.path is None or not self.path.find(hash(word[:_BEGINNING]), self.end):
+            return 0
+        return self.length + 1
+
+
+class RepeatState(NamedTuple):
+    """The state of a search. Places are indices into the text.
+
+    word: as far as it was read, folded; None outside of words.
+    end: of the word's latest character.
+    words: the latest ones that are complete.
+    starts: where the latest words begin; the last one may be the word that is being read.
+    size: characters read so far.
+    """
+
+    track: RepeatTrack
+    context: Context = START
+    word: str | None = None
+    end: int = 0
+    words: tuple[str, ...] = ()
+    starts: tuple[int, ...] = ()
+    size: int = 0
+
+
+class RepeatSearch(TextSearch[RepeatState]):
+    is_single = True
+
+    def __init__(self, patterns: Sequence[Repeat]) -> None:
+        (pattern,) = patterns
+        self._words, self._of = pattern.words, pattern.of
+        # Lengths of the sequences that are looked up, the longest first, each with the number of latest words that may
+        # be part of a repeat if that sequence stands earlier. More lengths would hold back less text from streams, and
+        # take more memory.
+        self._sizes = sorted({pattern.words: pattern.words, 2: max(2, pattern.words - 1)}.items(), reverse=True)
+        self.start = RepeatState(RepeatTrack(adds=0 if self._of == "prompt" else inf))
+
+    @property
+    def prompt_start(self) -> RepeatState:
+        return RepeatState(RepeatTrack(adds=0 if self._of == "text" else inf))
+
+    def read(self, state: RepeatState, piece: str, *, final: bool = False) -> tuple[RepeatState, PieceResult]:
+        track, context, word, end, words, starts, before = state
+        split = _split_again if len(piece) < _SHORT_PIECE else _split
+        context, parts = split(piece, context, word is not None, final)
+        size = before + len(piece)
+        matches: tuple[PatternMatch, ...] = ()
+        for text, first, last, is_open in parts:
+            if word is None:
+                word, starts = "", (*starts[1 - self._words :], before + first)
+            if text:
+                word, end = word + text, before + last
+            if is_open:
+                break
+            words, word = (*words[1 - self._words :], word), None
+            track, is_complete = self._follow(track, words)
+            if is_complete:
+                matches = (*matches, PatternMatch(0, size - starts[0], size - end))
+        length = track.length if word is None else track.measure(word)
+        result = PieceResult(matches, (size - starts[-length],) if length else ())
+        return RepeatState(track, context, word, end, words, starts, size), result
+
+    def forget(self, state: RepeatState) -> RepeatState:
+        return state._replace(track=state.track._replace(since=0 if state.word is None else -1, length=0))
+
+    def restart(self, state: RepeatState) -> RepeatState:
+        path, end, adds, *_ = state.track
+        return RepeatState(RepeatTrack(path, end, adds), size=state.size)
+
+    def leave_prompt(self, state: RepeatState) -> RepeatState:
+        in_word = state.word is not None  # which began in the prompt, and belongs to it
+        if self._of == "text":
+            return state._replace(track=RepeatTrack(adds=inf, recorded=-1 if in_word else 0))
+        if self._of == "prompt":
+            return state._replace(track=state.track._replace(adds=int(in_word)))
+        return state
+
+    def _follow(self, track: RepeatTrack, words: tuple[str, ...]) -> tuple[RepeatTrack, bool]:
+        """Return the track after one more word, the last of `words`, and whether that completes an occurrence."""
+        path, end, left, recorded, since, length = track
+        recorded, since = recorded + 1, since + 1
+        if recorded < 1 or (path is None and not left):
+            return RepeatTrack(path, end, left, recorded, since), False
+        path, row = path or _Path(_Record()), words[-recorded:]
+        if left:
+            path, end = path.extend(end, hash(row))
+            left, known = left - 1, self._find_length(row, path.add, end - 1)
+        else:
+            known = self._find_length(row, path.find, end)
+        length = min(length + 1, since, known)
+        if length == self._words:
+            return RepeatTrack(path, end, left, recorded), True
+        return RepeatTrack(path, end, left, recorded, since, length), False
+
+    def _find_length(self, words: tuple[str, ...], stands: Callable[[int, int], bool], place: int) -> int:
+        """Return how many of the latest words in a row may stand before a place, too.
+
+        stands: returns whether a sequence does, and may add it. Where one stands, so do those at its end, and what its
+            last word begins with: they were added with it.
+        """
+        for size, length in self._sizes:
+            if size <= len(words) and stands(hash(words[-size:]), place):
+                return length
+        word = words[-1][:_BEGINNING]
+        if stands(hash(word), place):
+            return 1
+        for end in range(len(word) - 1, 0, -1):
+            if stands(hash(word[:end]), place):
+                break
+        return 0
+
+
+def _split(piece: str, context: Context, in_word: bool, final: bool) -> tuple[Context, tuple[_WordPart, ...]]:
+    """Return the context after a piece, and the parts of words that the piece contains.
+
+    in_word: whether the piece continues a word, which is the first part, even if nothing is left of it.
+    """
+    folded = fold(piece, context=context, final=final)
+    parts, place, origins = [], 0, folded.origins
+    for text in folded.symbols.split(BOUNDARY):
+        end = place + len(text)
+        if in_word:
+            first, last = (origins[place], origins[end - 1]) if text else (0, 0)
+            parts.append(_WordPart(text, first, last, is_open=end == len(origins)))
+        place, in_word = end + 1, not in_word
+    return folded.context, tuple(parts)
+
+
+_split_again = lru_cache(maxsize=1 << 15)(_split)  # the same tokens recur
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat(Repetition):
+    """Words that stand earlier in the text or the prompt, compared under folding; what is between them does not matter.
+
+    An occurrence is `words` words in a row that stand in a row earlier, where both may overlap. Special tokens are
+    between two texts, which no sequence extends across. The next occurrence begins after this one.
+
+    A word is a run of letters and digits, or one character in scripts without spaces.
+
+    text: follows from the options.
+    of: what the words are compared with. The prompt is all before the generated text, earlier turns included; in a text
+        that has none, as in `BanList.find`, nothing stands in the prompt.
+    """
+
+    kind: ClassVar[str] = "repeat"
+    constructor: ClassVar[str] = "Ban.repeat"
+    search = RepeatSearch
+
+    text: str = ""
+    words: int = WORDS
+    of: RepeatOf = "text"
+
+    def __post_init__(self) -> None:
+        if self.of not in get_args(RepeatOf):
+            raise BanError(f"a repeat is of 'text', 'prompt' or 'both', not of {self.of!r}: pass one of these")
+        name = f"{self.words} words of {_OF[self.of]} again"
+        if not isinstance(self.text, str) or not _TEXT.fullmatch(self.text):
+            raise BanError(f"a repeat has no text of its own, but {self.text!r} came: write {name!r}, or Ban.repeat()")
+        check_number("words", name, self.words)
+        if not 2 <= self.words <= MAX_WORDS:
+            raise BanError(f"words of a repeat is {self.words}; it is a whole number from 2 to {MAX_WORDS:,}")
+        object.__setattr__(self, "text", name)

@@ -1,0 +1,305 @@
+"""Wildcards and words in order, with gaps, compared under folding within a sentence, and their search.
+
+A word is compared when it ends. All ways to match a sequence are followed at once; the first complete one is the match,
+and a sequence has at most one per start. In scripts without spaces each character is a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import chain
+from typing import ClassVar, NamedTuple
+
+import regex
+
+from antislop.core.bans.folding import BOUNDARY, SENTENCE_ENDS, START, Context, Folding, fold, fold_phrase
+from antislop.core.bans.patterns.pattern import (
+    FILLER,
+    WILDCARD_GAP,
+    Pattern,
+    PatternMatch,
+    PieceResult,
+    TextSearch,
+    check_number,
+    check_switch,
+    check_text,
+    make_tracks,
+    read_stars,
+)
+from antislop.data import FOLDER
+from antislop.errors import BanError
+from antislop.files.disk import read_text
+
+_CONTRACTED = frozenset(["could", "would", "should", "might", "must", "need"])  # with n't; the others are stop words
+_FORGOTTEN = "\ufffd"  # the part of a word in which no sequence may begin
+_WORD = regex.compile(rf"{BOUNDARY}([^{BOUNDARY}]+){BOUNDARY}")
+
+
+@cache
+def stop_words() -> frozenset[str]:
+    """Load English function words, which lists of word sequences leave out."""
+    lines = read_text(FOLDER / "stop_words.txt").splitlines()
+    return frozenset(line for line in lines if not line.startswith("#"))
+
+
+class Item(NamedTuple):
+    """A folded word, with `*` for any letters, and how many other words may come before it."""
+
+    word: str
+    min_gap: int = 0
+    max_gap: int = 0
+
+
+def split_words(text: str, *, gap: int, has_stars: bool, folding: Folding = "caseless") -> list[Item]:
+    """Return the items of a sequence that is written as words with spaces between.
+
+    gap: how many other words may come between two of them.
+    has_stars: other words come only where a lone `*` is, and each `*` is at least one of them.
+
+    >>> split_words("a * of emotion*", gap=3, has_stars=True)[1:]
+    [Item(word='of', min_gap=1, max_gap=3), Item(word='emotion*', min_gap=0, max_gap=0)]
+    """
+    items: list[Item] = []
+    default_gap = 0 if has_stars else gap
+    min_gap, max_gap = 0, default_gap
+    for part in (read_stars(text, wildcard=FILLER) if has_stars else text).split():
+        if has_stars and part == FILLER:
+            min_gap, max_gap = min_gap + 1, max_gap + gap
+            continue
+        words = _split_part(part, folding)
+        if words:
+            items += [Item(words[0], min_gap, max_gap), *map(Item, words[1:])]
+            min_gap, max_gap = 0, default_gap
+    literally = r", or write \* for the character" if has_stars else ""
+    if not items:
+        raise BanError(f"{text!r} contains no word: name one, with a letter or digit{literally}")
+    if min_gap or items[0].min_gap:
+        raise BanError(f"{text!r} begins or ends with a gap: leave out the * there{literally}")
+    return [items[0]._replace(max_gap=0), *items[1:]]
+
+
+def _split_part(part: str, folding: Folding) -> list[str]:
+    symbols = fold_phrase(part, folding=folding)
+    return [word.replace(FILLER, "*") for word in _WORD.findall(symbols)]
+
+
+class _Partial(NamedTuple):
+    sequence: int
+    item: int
+    gap: int
+    start_back: int
+
+
+class SequenceState(NamedTuple):
+    """The state of one track.
+
+    word: as far as it was read, folded; None outside of words.
+    start_back, end_back: its places.
+    joint: the first symbols after the last word.
+    """
+
+    context: Context = START
+    word: str | None = None
+    start_back: int = 0
+    end_back: int = 0
+    joint: str = ""
+    partials: tuple[_Partial, ...] = ()
+
+
+class _WordTrack:
+    def __init__(self, sequences: Sequence[WordSequence], ids: Sequence[int], folding: Folding) -> None:
+        self._sequences = {number: sequences[number].items for number in ids}
+        self._skipping = frozenset(number for number in ids if sequences[number].skip_stop_words)
+        self._folding = folding
+        self._beginning: dict[str, list[int]] = {}
+        self._prefixes: set[str] = {""}
+        self._globs: dict[str, list[str]] = {}
+        self._beginning_with_glob: list[int] = []
+        for number, items in self._sequences.items():
+            for item in items:
+                if "*" in item.word:
+                    self._globs[item.word] = item.word.split("*")
+            self._add_beginning(number, items[0].word)
+
+    def _add_beginning(self, number: int, word: str) -> None:
+        if word in self._globs:
+            self._beginning_with_glob.append(number)
+            return
+        for form in (word, word + "n") if number in self._skipping and word in _CONTRACTED else (word,):
+            self._beginning.setdefault(form, []).append(number)
+            self._prefixes.update(form[:end] for end in range(len(form)))
+            self._prefixes.add(form)
+
+    def read(self, state: SequenceState, piece: str, *, final: bool) -> tuple[SequenceState, PieceResult]:
+        folded = fold(piece, context=state.context, folding=self._folding, final=final)
+        # Within the piece, places are indices into it, negative for characters before it.
+        word, start, end, joint = state.word, -state.start_back, -state.end_back, state.joint
+        partials = {partial._replace(start_back=-partial.start_back) for partial in state.partials}
+        matches: list[PatternMatch] = []
+        size = len(piece)
+        for symbol, origin in zip(folded.symbols, folded.origins, strict=True):
+            if symbol == BOUNDARY and word is None:
+                word, start = "", origin
+            elif word is not None and symbol != BOUNDARY:
+                word, end = word + symbol, origin
+            elif word is not None:
+                partials, complete = self._advance(partials, word, start, is_counted=joint != "'")
+                matches += [
+                    PatternMatch(partial.sequence, size - partial.start_back, size - end) for partial in complete
+                ]
+                word, joint = None, ""
+            else:
+                joint += symbol
+                if symbol in SENTENCE_ENDS:
+                    partials = set()
+        open_ = [size - partial.start_back for partial in partials]
+        if word is not None and (word in self._prefixes or self._beginning_with_glob):
+            open_.append(size - start)
+        waiting = sorted(partial._replace(start_back=size - partial.start_back) for partial in partials)
+        after = SequenceState(folded.context, word, size - start, size - end, joint[:2], tuple(waiting))
+        return after, PieceResult(tuple(matches), tuple(open_))
+
+    def _advance(
+        self, partials: set[_Partial], word: str, start: int, *, is_counted: bool
+    ) -> tuple[set[_Partial], list[_Partial]]:
+        beginning = chain(self._beginning.get(word, ()), self._beginning_with_glob)
+        if word.startswith(_FORGOTTEN):
+            beginning = chain()
+        continuing, complete = set(), {}
+        for partial in chain(partials, (_Partial(number, 0, 0, start) for number in beginning)):
+            number, index, gap, origin = partial
+            items = self._sequences[number]
+            item = items[index]
+            if gap >= item.min_gap and self._matches(item.word, word, number):
+                if index + 1 == len(items):
+                    complete[number, origin] = partial
+                else:
+                    continuing.add(_Partial(number, index + 1, 0, origin))
+            gap += is_counted and not (number in self._skipping and word in stop_words())
+            if index and gap <= item.max_gap:
+                continuing.add(partial._replace(gap=gap))
+        incomplete = {partial for partial in continuing if (partial.sequence, partial.start_back) not in complete}
+        return incomplete, list(complete.values())
+
+    def _matches(self, item: str, word: str, number: int) -> bool:
+        if parts := self._globs.get(item):
+            return _fits(parts, word)
+        return word == item or (number in self._skipping and item in _CONTRACTED and word == item + "n")
+
+
+class WordSearch(TextSearch[tuple[SequenceState, ...]]):
+    def __init__(self, patterns: Sequence[WordSequence]) -> None:
+        self._tracks = make_tracks(patterns, _WordTrack)
+        self.start = (SequenceState(),) * len(self._tracks)
+
+    def read(
+        self, state: tuple[SequenceState, ...], piece: str, *, final: bool = False
+    ) -> tuple[tuple[SequenceState, ...], PieceResult]:
+        tracks = zip(self._tracks, state, strict=True)
+        read = [track.read(before, piece, final=final) for track, before in tracks]
+        matches = chain.from_iterable(result.matches for _, result in read)
+        open_ = chain.from_iterable(result.open for _, result in read)
+        return tuple(after for after, _ in read), PieceResult(tuple(matches), tuple(open_))
+
+    def forget(self, state: tuple[SequenceState, ...]) -> tuple[SequenceState, ...]:
+        return tuple(track_state._replace(word=track_state.word and _FORGOTTEN, partials=()) for track_state in state)
+
+
+def _fits(parts: Sequence[str], word: str) -> bool:
+    """Return whether a word consists of these parts, in order, with any letters between them."""
+    prefix, *middle, suffix = parts
+    index, end = len(prefix), len(word) - len(suffix)
+    if end < index or not (word.startswith(prefix) and word.endswith(suffix)):
+        return False
+    for part in middle:  # the leftmost place is enough
+        index = word.find(part, index, end) + len(part)
+        if index < len(part):
+            return False
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class WordSequence(Pattern):
+    """Words in order; the base of the kinds that write them in different ways.
+
+    case_sensitive: compare letters as they are.
+    gap: how many other words a gap may contain.
+    """
+
+    has_stars: ClassVar[bool] = False
+    search = WordSearch
+
+    text: str
+    case_sensitive: bool = False
+    gap: int = 0
+    items: tuple[Item, ...] = field(init=False, repr=False, compare=False, default=())
+
+    def __post_init__(self) -> None:
+        check_text(self.text)
+        check_switch("case_sensitive", self.text, self.case_sensitive)
+        check_number("gap", self.text, self.gap)
+        items = split_words(self.text, gap=self.gap, has_stars=self.has_stars, folding=self.folding)
+        object.__setattr__(self, "items", tuple(items))
+
+    @property
+    def skip_stop_words(self) -> bool:
+        return False
+
+    @property
+    def widest_gap(self) -> int:
+        return max(item.max_gap for item in self.items)
+
+    @property
+    def key(self) -> Hashable:
+        return WordSequence, self.items, self.skip_stop_words, self.case_sensitive
+
+    def find_symbols(self, folding: Folding) -> str:
+        items = split_words(self.text, gap=self.gap, has_stars=self.has_stars, folding=folding)
+        words = (item.word.replace("*", FILLER) for item in items)
+        return FILLER.join(f"{BOUNDARY}{word}{BOUNDARY}" for word in words)
+
+    def find_samples(self, *, widest_gap: int) -> list[str]:
+        uncounted = ["the"] * (widest_gap + 1) if self.skip_stop_words else []
+        shortest, longest = list[str](), list[str]()
+        for item in self.items:
+            word = item.word.replace("*", FILLER)
+            shortest += [*[FILLER] * item.min_gap, word]
+            longest += [*[FILLER] * item.max_gap, *uncounted, word]
+        return [" ".join(shortest), " ".join(longest)]
+
+
+@dataclass(frozen=True, slots=True)
+class Wildcard(WordSequence):
+    r"""A phrase in which `*` stands for any letters of a word, and alone for one to `gap` words.
+
+    `\*` is the character, which does not matter between words, like all punctuation.
+    """
+
+    kind: ClassVar[str] = "wildcard"
+    constructor: ClassVar[str] = "Ban.wildcard"
+    has_stars: ClassVar[bool] = True
+
+    gap: int = WILDCARD_GAP
+
+
+@dataclass(frozen=True, slots=True)
+class Words(WordSequence):
+    """Words in this order, with up to `gap` others between any two of them.
+
+    skip_stop_words: articles, pronouns, auxiliaries and the like between them don't count.
+    """
+
+    kind: ClassVar[str] = "words"
+    constructor: ClassVar[str] = "Ban.words"
+
+    skip_stop_words: bool = False
+
+    def __post_init__(self) -> None:
+        check_switch("skip_stop_words", self.text, self.skip_stop_words)
+        WordSequence.__post_init__(self)
+
+    @property
+    def arguments(self) -> str:
+        return repr(self.text.split())

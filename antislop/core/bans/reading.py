@@ -1,0 +1,288 @@
+"""What all formats of lists share: their interface, limits, entries, files."""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import IO, Any, TypeAlias
+
+import regex
+
+from antislop.core.bans import hub
+from antislop.core.bans.bans import BAN_OPTIONS, Ban
+from antislop.core.bans.folding import Edges
+from antislop.core.bans.marks import refuse_signs, take_off_marks
+from antislop.core.bans.patterns.kinds import KINDS
+from antislop.core.bans.patterns.phrase import Phrase, read_phrase
+from antislop.core.bans.scopes import Regions, Scope
+from antislop.errors import BanError, InputError
+from antislop.files.disk import decode, explain_write, open_bytes, replace_text
+
+Line: TypeAlias = "tuple[int, Ban | BanError]"
+"""The number of the line on which a ban begins, and the ban or the reason why it is refused."""
+
+MAX_CHARACTERS = 20_000_000
+"""Characters of a whole list."""
+MAX_ENTRIES = 500_000
+"""Entries of a list."""
+MAX_LENGTH = 100_000
+"""Characters of an entry."""
+MAX_DEPTH = 10
+"""Levels of nested lists and groups."""
+MAX_REGEXES = 10_000
+"""Regexes of a list."""
+MAX_WRITTEN_OUT = 2_000_000
+"""Characters of all regexes of a list with their repetitions written out; compiled, each takes about 100 bytes."""
+MAX_TIMED_OUT = 10
+"""Regexes of a list that may time out when they are compiled."""
+
+MAX_SENT_ENTRIES = 10_000
+"""Entries that a request to a server may bring, exempt phrases and ids too: other requests wait for this list."""
+MAX_SENT_CHARACTERS = 256
+"""Characters of such an entry, unless it is a regex."""
+MAX_SENT_REGEXES = 100
+"""Regexes among such entries."""
+MAX_SENT_REGEX_CHARACTERS = 1000
+"""Characters of such a regex."""
+MAX_SENT_SIZE = 2**20
+"""Bytes of all that a request brings."""
+MAX_SENT_SECONDS = 10.0
+"""How long a request waits until its list is compiled."""
+
+PHRASE_KEYS = ("phrase", "word", "ngram", "bigram", "trigram")
+"""Keys for the phrase of an object."""
+STRING_KEYS = ("text", "term", "string", "pattern", "ban", "keyword", "expression", "value")
+"""The same, if there is a string; in other objects they mean something else."""
+
+TOKEN_IDS = regex.compile(r"\s*\[\s*\d+(?:\s*,\s*\d+)*\s*\],?\s*")
+"""A line of token ids, such as [5, 17]."""
+
+
+@dataclass(frozen=True)
+class ListText:
+    """The text of a list, and the properties by which its format is recognized.
+
+    place: what messages call the list.
+    suffix: of its file's name, in lower case.
+    """
+
+    text: str
+    place: str = "<text>"
+    suffix: str = ""
+
+    @cached_property
+    def lines(self) -> list[str]:
+        """All but empty lines and comments."""
+        return [line for _, line in self.numbered_lines]
+
+    @cached_property
+    def numbered_lines(self) -> list[tuple[int, str]]:
+        lines = enumerate(self.text.split("\n"), start=1)
+        return [(number, line) for number, line in lines if line.strip() and not line.lstrip().startswith("#")]
+
+    @cached_property
+    def unmarked(self) -> tuple[list[tuple[int, str | BanError]], tuple[str, ...]]:
+        """The same without the marks that most of them have, and the names of these."""
+        return take_off_marks(self.numbered_lines)
+
+    @cached_property
+    def is_json(self) -> bool:
+        first, *others = self.text.strip().split("\n", 1)
+        if self.suffix != ".txt":
+            is_started = first.startswith(("[", "{")) and not (others and TOKEN_IDS.fullmatch(first))
+            return self.suffix == ".json" or is_started
+        try:
+            return first.startswith(("[", "{")) and not TOKEN_IDS.fullmatch(first) and self.value is not None
+        except BanError:
+            return False
+
+    @cached_property
+    def value(self) -> Any:
+        """The JSON value of the text. Raises `BanError`."""
+        try:
+            value = json.loads(self.text)
+        except (ValueError, RecursionError) as error:  # ValueError: not JSON, or a number of thousands of digits
+            line = getattr(error, "lineno", 1)
+            message = f"{self.place}:{line}: not JSON ({error}): correct it, or write one phrase per line"
+            raise BanError(message) from error
+        if isinstance(value, dict) and str(value.get("format")).startswith("antislop profile"):
+            raise BanError(f"{self.place}:1: a profile, not a list: make a list of it with antislop bans-from")
+        return value
+
+
+@dataclass(frozen=True)
+class ListFormat:
+    """A format of lists.
+
+    recognizes: whether a text looks like it; asked of the formats with the file's suffix, or else of all.
+    read: yields the lines of a text, given the edges of phrases that name none. Raises `BanError` for a text that is
+        not in the format.
+    edges: default for `read`.
+    """
+
+    name: str
+    recognizes: Callable[[ListText], bool]
+    read: Callable[[ListText, Edges], Iterator[Line]]
+    suffixes: tuple[str, ...] = ()
+    edges: Edges = "word"
+
+
+def attempt(line: int, make: Callable[..., Ban], phrase: Any, **options: Any) -> Line:
+    """Return the ban of an entry, or the reason why it is refused."""
+    try:
+        if isinstance(phrase, str) and len(phrase) > MAX_LENGTH:
+            raise BanError(f"{phrase[:40]!r}… has {len(phrase)} characters, more than {MAX_LENGTH}: shorten it")
+        return line, make(phrase, **options)
+    except BanError as error:
+        return line, error
+
+
+def are_counts(numbers: Iterable[Any]) -> bool:
+    """Return whether numbers are counts, not weights: whole, and some above 1."""
+    values = list(numbers)
+    are_whole = all(isinstance(value, int) and not isinstance(value, bool) and value >= 0 for value in values)
+    return are_whole and any(value > 1 for value in values)
+
+
+def make_phrase(text: Any, *, edges: Edges, **options: Any) -> Ban:
+    """Return the ban of a phrase as people write it: `*` is a wildcard."""
+    refuse_signs(text)
+    kind, text = read_phrase(text)
+    return Ban(kind.build(text, edges=edges) if kind is Phrase else kind.build(text), **options)
+
+
+def to_words(text: Any, **options: Any) -> Ban:
+    """Return the ban of an n-gram from which stop words were left out."""
+    return Ban.words(text.split(), skip_stop_words=True, **options) if isinstance(text, str) else Ban(text)
+
+
+def names_kind(entry: object) -> bool:
+    return isinstance(entry, dict) and is_kind(entry.get("kind"))
+
+
+def is_kind(name: object) -> bool:
+    return isinstance(name, str) and name in KINDS
+
+
+def leave_plain(entries: list[Any]) -> list[Any]:
+    return [entry for entry in entries if not names_kind(entry)]
+
+
+def find_phrase_key(entry: object) -> str:
+    """Return the key of an object's phrase; an empty string if there is none."""
+    if not isinstance(entry, Mapping):
+        return ""
+    strings = (name for name in STRING_KEYS if isinstance(entry.get(name), str))
+    return next((name for name in PHRASE_KEYS if name in entry), next(strings, ""))
+
+
+def read_object(line: int, entry: Mapping[str, Any], edges: Edges) -> Line:
+    """Return the ban of an object that names its kind; its other keys are options."""
+    name = find_phrase_key(entry)
+    options = {key: value for key, value in entry.items() if key not in ("kind", name)}
+    return attempt(line, make_ban, entry.get(name, ""), kind=entry["kind"], options=options, edges=edges)
+
+
+def make_ban(text: Any, *, kind: str | None = None, options: Mapping[str, Any], edges: Edges) -> Ban:
+    """Return a ban.
+
+    kind: None for a phrase as people write it.
+    options: of the pattern and the ban; a scope is [where, span].
+    edges: of a phrase that names none.
+    """
+    rules = {name: value for name, value in options.items() if name in BAN_OPTIONS}
+    of_pattern = {name: value for name, value in options.items() if name not in BAN_OPTIONS}
+    for name in ("exempt", "scopes"):
+        if not isinstance(rules.get(name, []), list):
+            raise BanError(f"{name} of {text!r} is {rules[name]!r}; a list was expected: write it in brackets")
+    if "scopes" in rules:
+        rules["scopes"] = [_read_scope(scope, text) for scope in rules["scopes"]]
+    pattern, text = read_phrase(text) if kind is None else (KINDS[kind], text)
+    if pattern is Phrase:
+        of_pattern.setdefault("edges", edges)
+    return Ban(pattern.build(text, **of_pattern), **rules)
+
+
+def _read_scope(value: Any, text: object) -> Scope:
+    where, span = value if isinstance(value, list) and len(value) == 2 else (None, None)
+    try:
+        return Scope(where, _read_span(span))  # type: ignore[arg-type]
+    except ValueError as error:
+        raise BanError(f"scopes of {text!r}: {error}") from None
+
+
+def _read_span(span: object) -> str | tuple[str, str] | Regions:
+    if isinstance(span, list) and len(span) == 3:
+        try:
+            return Regions.read(*span)
+        except (ValueError, TypeError, regex.error) as error:
+            raise BanError(f"the regions of a scope can't be read: {error}") from None
+    return tuple(span) if isinstance(span, list) else str(span)
+
+
+def read_text(source: str | os.PathLike[str] | IO[str] | IO[bytes]) -> tuple[str, str]:
+    """Return the name and the text of a file, an open one, or an address of the hub. Line ends become line feeds."""
+    if callable(getattr(source, "read", None)):
+        name = getattr(source, "name", None)
+        place = name if isinstance(name, str) else "<text>"
+        content = _read_file(source, place)
+    elif isinstance(source, (str, os.PathLike)):
+        place = os.fsdecode(source)
+        try:
+            with open_bytes(hub.download(place) if hub.is_address(place) else place) as file:
+                content = _read_file(file, place)
+        except (OSError, ValueError) as error:  # ValueError: a path with a null character
+            if isinstance(error, BanError):
+                raise
+            raise BanError(f"{place}: {_explain_read(error)}") from error
+    else:
+        raise BanError(f"a path or an open text file was expected, not {source!r}: write BanList([…]) for phrases")
+    text = _decode(content, place) if isinstance(content, bytes) else content.removeprefix("\ufeff")
+    return place, text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def write_text(path: str | os.PathLike[str], lines: Iterable[str]) -> None:
+    """Replace a file, as a whole or not at all."""
+    if not isinstance(path, str | os.PathLike):
+        raise BanError(f"the path of a file was expected, not {path!r}: write save('bans.txt')")
+    try:
+        replace_text(path, "".join(f"{line}\n" for line in lines))
+    except OSError as error:
+        raise BanError(f"{path}: {explain_write(error, advice='name a file in a folder of yours')}") from error
+
+
+def _read_file(file: Any, place: str) -> str | bytes:
+    pieces: list[Any] = []
+    size = 0
+    try:
+        while piece := file.read(MAX_CHARACTERS + 1 - size):
+            if not isinstance(piece, type(pieces[0]) if pieces else (str, bytes)):
+                raise BanError(f"{place}: an open text file was expected, not {file!r}: give a path, or open(path)")
+            pieces.append(piece)
+            size += len(piece)
+            if size > MAX_CHARACTERS:
+                raise BanError(f"{place}: longer than {MAX_CHARACTERS} characters: split the list")
+    except UnicodeDecodeError as error:
+        raise BanError(f"{place}:1: not {error.encoding} ({error.reason}): open it with its encoding") from error
+    except (OSError, ValueError, EOFError, zlib.error) as error:  # ValueError: a closed file
+        if isinstance(error, BanError):
+            raise
+        raise BanError(f"{place}: {_explain_read(error)}") from error
+    empty: Any = b"" if pieces and isinstance(pieces[0], bytes) else ""
+    content: str | bytes = empty.join(pieces)
+    return content
+
+
+def _decode(content: bytes, place: str) -> str:
+    try:
+        return decode(content, place)
+    except InputError as error:
+        raise BanError(str(error)) from error
+
+
+def _explain_read(error: Exception) -> str:
+    return f"can't be read ({getattr(error, 'strerror', None) or error}): give the path of a text or JSON file"

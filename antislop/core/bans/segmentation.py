@@ -1,0 +1,90 @@
+"""Split texts into words, content words, sentences and paragraphs, in languages with spaces between words.
+
+The matchers of bans have rules of their own, since they read a text while it is being generated.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from antislop.core.bans.patterns.words import stop_words
+
+_APOSTROPHES = "\u2018\u2019\u02bc\uff07"
+WORD = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)?")
+BREAK = re.compile(r"\n\s*\n")  # between paragraphs
+# A full stop after these, or after an initial such as "J.", does not end a sentence.
+_NO_ABBREVIATION = "".join(rf"(?<!\b{word}\.)" for word in ("Mr", "Mrs", "Ms", "Dr", "St", "vs", "Prof", "[A-Z]"))
+QUOTED = re.compile(r'"[^"]*"?|[“„][^“”]*[“”]?')
+"""Text between double quotes, the last of which may be missing."""
+_CLOSERS = "[\"'”’»)\\]*_]*"
+_MARK = rf"[.!?…。！？]{_NO_ABBREVIATION}"
+END = re.compile(rf"{_MARK}(?:{_MARK})*{_CLOSERS}(?=\s|$)")  # begins with a set, which `re` finds fast
+"""The end of a sentence within a paragraph."""
+_STOP = re.compile(rf"{END.pattern}|[。！？｡]+[\"'”’»)\]*_」』）]*|(?<=\S)(?=[^\S\n]*\n[^\S\n]*\n)")
+
+
+def extract_words(text: str) -> list[str]:
+    """Return the words of a text in lower case: letters, with at most one apostrophe within, made straight.
+
+    >>> extract_words("It’s the 2nd Café—isn't it?")
+    ["it's", 'the', 'nd', 'café', "isn't", 'it']
+    """
+    return WORD.findall(fold(text))
+
+
+def fold(text: str) -> str:
+    return straighten(text.lower())
+
+
+def straighten(text: str) -> str:
+    """Return a text with straight apostrophes, of the same length."""
+    for apostrophe in _APOSTROPHES:
+        text = text.replace(apostrophe, "'")
+    return text
+
+
+def drop_stop_words(words: Iterable[str]) -> list[str]:
+    """Return the words without English function words and their contractions.
+
+    >>> drop_stop_words(["her", "voice", "was", "barely", "a", "whisper", "wasn't"])
+    ['voice', 'barely', 'whisper']
+    """
+    return [word for word in words if not _is_stop_word(word)]
+
+
+def _is_stop_word(word: str) -> bool:
+    stop = stop_words()
+    return word in stop or ("'" in word and all(part in stop for part in word.split("'")))
+
+
+def find_sentence_end(text: str, start: int = 0, *, is_complete: bool = True) -> int | None:
+    """Return the first end of a sentence or paragraph at `start` or later, or None.
+
+    The next word must be there and not in lower case: in “Stop!” she said, the quote does not end the sentence.
+    is_complete: the end of the text ends its last sentence.
+
+    >>> find_sentence_end("“Stop!” she said. He did")
+    17
+    >>> find_sentence_end("“Stop!” she said.", is_complete=False) is None
+    True
+    """
+    ends = (end for end in find_sentence_ends(text, is_complete=is_complete) if end >= start)
+    return next(ends, len(text) if is_complete and len(text) >= start else None)
+
+
+def find_sentence_ends(text: str, *, is_complete: bool = True) -> Iterator[int]:
+    """Yield the ends that `find_sentence_end` finds."""
+    return (match.end() for match in _STOP.finditer(text) if _is_certain(match, is_complete=is_complete))
+
+
+def _is_certain(match: re.Match[str], *, is_complete: bool) -> bool:
+    if not match[0]:
+        return True  # the end of a paragraph
+    following = match.string[match.end() :].lstrip()[:1]
+    return is_complete if not following else not (following.islower() or following == "\ufffd")
+
+
+def extract_paragraphs(text: str) -> list[str]:
+    """Return the parts of a text between empty lines, without those that have no letters."""
+    return [part.strip() for part in BREAK.split(text) if WORD.search(part)]

@@ -1,0 +1,475 @@
+"""Read tokens and report the bans that they complete.
+
+States are values: feeding a token to one returns another, and a rewind reuses an earlier one. What a token changes is
+computed once and remembered, so that feeding is a dictionary look-up, whatever the size of the list:
+
+    of one text     shared by all texts
+
+    State 4 ------> _Transition --- situation ---> _Situation
+       ^                                               |
+       | parent          +---- transitions[token] -----+
+       |                 v
+    State 5 ------> _Transition --- situation ---> _Situation
+
+_Situation: the bytes of an incomplete character, and nodes of the automatons of phrases and of token ids.
+_Transition: the characters that the token completes, and the matches of phrases.
+State: where these are in the text. If there are regexes, loops, repeats or rules of bans, a state also has their
+    `OtherState`: patterns are read anew at each token, rules only if something has changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from antislop.core.bans import characters
+from antislop.core.bans.automaton import Automaton, TrieNode
+from antislop.core.bans.bans import Ban, distinct
+from antislop.core.bans.characters import NOTHING, Completed, Pending
+from antislop.core.bans.patterns.pattern import PatternMatch, PieceResult
+from antislop.core.bans.patterns.phrase import PhraseStates
+from antislop.core.bans.text_matcher import OtherState, TextMatcher
+
+TRANSITIONS_KEPT = 30_000
+"""Transitions that are remembered, in 4 to 10 MB for English texts and up to 30; finding one anew takes 3 to 7 µs."""
+OTHER_STATES_KEPT = 1_000
+"""Different states of the rules that are remembered; most tokens leave the one that they find."""
+
+_END = -1  # the end of the text, as a token
+_NOTHING_FOUND = PieceResult()
+
+
+class Violation(NamedTuple):
+    """A ban completed by the tokens `start..end`, inclusive; 0 is the first generated one.
+
+    start: contains the first character of the occurrence, or is 0 if that lies in the prompt.
+    """
+
+    ban: Ban
+    start: int
+    end: int
+
+
+class Surfaces(characters.TokenBytes, Protocol):
+    """The text of tokens, as in `Vocabulary`. breaks: the contents of the special tokens."""
+
+    @property
+    def breaks(self) -> Mapping[int, str]: ...
+
+
+class _BanMatch(NamedTuple):
+    ban: Ban
+    start_back: int
+    end_back: int
+
+
+class _Situation:
+    """What later matches of phrases and token ids depend on. Equal ones are the same object.
+
+    spelled: node of the automaton of token ids.
+    completed: bans of token ids that end here, and their lengths.
+    open: places at which incomplete phrases begin.
+    reach_back: place of the first character that is not decided: in an incomplete phrase, or a waiting mark; or 0.
+    reach_tokens: number of tokens that are not decided: of an incomplete ban of token ids, or character.
+    transitions: the transition of each token that was read here.
+    others: for each token, the latest state of the rules in which it was read here, and what came of it.
+    """
+
+    __slots__ = (
+        "completed",
+        "open",
+        "others",
+        "pending",
+        "phrases",
+        "reach_back",
+        "reach_tokens",
+        "spelled",
+        "transitions",
+    )
+
+    def __init__(
+        self,
+        pending: Pending,
+        phrases: PhraseStates,
+        spelled: TrieNode,
+        completed: tuple[tuple[Ban, int], ...],
+        open_: tuple[int, ...],
+    ) -> None:
+        self.pending = pending
+        self.phrases = phrases
+        self.spelled = spelled
+        self.completed = completed
+        self.open = open_
+        self.reach_back = max(open_, default=0)
+        for context, _, _ in phrases:
+            if context.marks:
+                self.reach_back = max(self.reach_back, *(back for _, _, back in context.marks))
+        self.reach_tokens = max(spelled.longest, pending.ages[0]) if pending.data else spelled.longest
+        self.transitions: dict[int, _Transition] = {}
+        self.others: dict[int, _OthersRead] = {}
+
+
+class _OthersRead(NamedTuple):
+    """What a token changes in the state of the rules."""
+
+    before: OtherState
+    reach_back: int
+    matches: tuple[_BanMatch, ...]
+    after: OtherState
+
+
+class _Transition:
+    """What one token changes in one situation.
+
+    situation: the one that it leads to.
+    size: number of characters that it completes.
+    begun: as in `characters.Completed`.
+    found: the matches of phrases, which have yet to be judged by the rules, and where phrases are open.
+    matches: the same matches, with their bans.
+    """
+
+    __slots__ = ("begun", "found", "matches", "situation", "size")
+
+    def __init__(
+        self,
+        situation: _Situation,
+        size: int = 0,
+        begun: tuple[int, ...] = (),
+        phrases: tuple[PatternMatch, ...] = (),
+        matches: tuple[_BanMatch, ...] = (),
+    ) -> None:
+        self.situation = situation
+        self.size = size
+        self.begun = begun
+        self.found = PieceResult(phrases, situation.open) if phrases or situation.open else _NOTHING_FOUND
+        self.matches = matches
+
+
+class State:
+    """The matcher after `length` generated tokens (negative within the prompt). Don't modify it.
+
+    If "a testament" is banned, after the tokens `She| paid| a| test|am`:
+
+        token       0  1    2 3    4
+        character   She paid a testam
+                             |       |
+                             |       _read: 17 characters
+                             where a phrase is open, 8 characters back (`reach_back`)
+
+    Its first character is in token 2: that is the `earliest_start`.
+
+    earliest_start: lower bound on the start of any later violation, after any rewinds.
+    settled_length: the same, less the one token more that an exhausted node may withdraw; tokens below it are final.
+    """
+
+    __slots__ = (
+        "_jump",
+        "_matches",
+        "_others",
+        "_read",
+        "_transition",
+        "earliest_start",
+        "length",
+        "muted",
+        "parent",
+        "settled_length",
+    )
+
+    def __init__(
+        self,
+        parent: State,
+        transition: _Transition,
+        reach_back: int,
+        matches: tuple[_BanMatch, ...],
+        others: OtherState | None = None,
+    ) -> None:
+        self.parent: State | None = parent
+        self._transition = transition
+        self._matches = matches
+        self._others = others
+        self.muted: frozenset[Ban] = parent.muted
+        self.length: int = parent.length + 1
+        self.earliest_start = self.length
+        self.settled_length = parent.earliest_start
+        self._read: int = parent._read + transition.size
+        self._jump: State | None = None
+        if reach_back or transition.situation.reach_tokens:
+            self._hold(parent, reach_back, transition.situation.reach_tokens)
+
+    @classmethod
+    def begin(cls, situation: _Situation, others: OtherState | None, *, length: int) -> State:
+        state = cls.__new__(cls)
+        state.parent = state._jump = None
+        state._transition = _Transition(situation)
+        state._matches = ()
+        state._others = others
+        state.muted = frozenset()
+        state.length = state.earliest_start = length
+        state.settled_length = length - 1
+        state._read = 0
+        return state
+
+    @property
+    def violations(self) -> tuple[Violation, ...]:
+        """The bans that the latest token completed, the earliest start first."""
+        is_none = not self._matches and not self._transition.situation.completed
+        return () if is_none else self._list_violations(self.length - 1)
+
+    def back_to(self, length: int) -> State:
+        """Return the state after the first `length` generated tokens of this one."""
+        state = self
+        while state.length > length and state.parent is not None:
+            jump = state._jump
+            state = jump if jump is not None and jump.length >= length else state.parent
+        return state
+
+    def _hold(self, parent: State, reach_back: int, reach_tokens: int) -> None:
+        """Lower the lengths, since the text from a place on, and the latest tokens, are not decided."""
+        self._jump = parent._find_jump()
+        if self.length <= 0:
+            return
+        # An incomplete occurrence was already incomplete at its start: a rewind from here reaches at least as far back
+        # as one from there.
+        before = parent
+        if reach_tokens > 1 or reach_back > self._transition.size or self._transition.begun:
+            before = self._find_before(reach_back, reach_tokens)
+        self.earliest_start = before.earliest_start
+        self.settled_length = min(parent.earliest_start, before.settled_length)
+
+    def _find_before(self, reach_back: int, reach_tokens: int) -> State:
+        """Return the state before all that is not decided."""
+        place = self._read - reach_back
+        owner = self._find_owner(place)
+        start = max(0, min(owner._find_start(place), self.length - reach_tokens))
+        return (owner if owner.length > start else self).back_to(start)
+
+    def _find_jump(self) -> State:
+        """Return where the next state jumps to, so that any earlier state is reached in a few jumps."""
+        # E. Myers, "An applicative random-access stack", 1983, doi 10.1016/0020-0190(83)90106-0
+        jump = self._jump
+        far = jump._jump if jump is not None else None
+        if jump is None or far is None or self.length - jump.length != jump.length - far.length:
+            return self
+        return far
+
+    def _token_of(self, back: int) -> int:
+        """Return the token in which a character began, negative within the prompt."""
+        place = self._read - back
+        return self._find_owner(place)._find_start(place)
+
+    def _find_owner(self, place: int) -> State:
+        """Return the state after the token that completed a character; the first one if no state is kept of that."""
+        state = self
+        while (parent := state.parent) is not None and place < parent._read:
+            jump = state._jump
+            state = jump if jump is not None and place < jump._read else parent
+        return state
+
+    def _find_start(self, place: int) -> int:
+        """Return the token in which a character began that this state's token completed."""
+        begun = self._transition.begun
+        index = place - self._read + self._transition.size
+        return self.length - 1 - (begun[index] if 0 <= index < len(begun) else 0)
+
+    def _list_violations(self, end: int) -> tuple[Violation, ...]:
+        matched = {
+            Violation(ban, max(0, self._token_of(start_back)), end): None
+            for ban, start_back, end_back in self._matches
+            if self._token_of(end_back) >= 0  # not within the prompt
+            and ban not in self.muted
+        }
+        spelled = [
+            Violation(ban, max(0, end + 1 - length), end) for ban, length in self._transition.situation.completed
+        ]
+        violations = [violation for violation in (*matched, *spelled) if violation.start >= violation.ban.from_token]
+        return tuple(sorted(violations, key=lambda violation: violation.start))
+
+
+class Matcher:
+    """The compiled bans, over the tokens of one vocabulary; those of weight 1 are left out.
+
+    ranks: the bans, with their places in the list.
+    """
+
+    def __init__(self, bans: Iterable[Ban], surfaces: Surfaces) -> None:
+        self._bans = [ban for ban in distinct(bans) if ban.weight < 1]
+        self.ranks = {ban: rank for rank, ban in enumerate(self._bans)}
+        self._texts = TextMatcher(self._bans)
+        self._is_plain = self._texts.is_plain
+        self._spelled = [ban for ban in self._bans if ban.pattern.token_ids]
+        self._spelling = Automaton(["".join(map(chr, ban.pattern.token_ids)) for ban in self._spelled])
+        self._surfaces = surfaces
+        self._ends = frozenset((_END, *surfaces.breaks))
+        self._situations: dict[tuple[Pending, PhraseStates, TrieNode], _Situation] = {}
+        # Transitions without a match, by where they lead and their size: most tokens of a situation share one.
+        self._arrivals: dict[tuple[Pending, PhraseStates, TrieNode, int], _Transition] = {}
+        self._completed: dict[int, Completed] = {}  # by the token, where no character was incomplete before it
+        self._other_states: dict[OtherState, OtherState] = {}  # one object for equal states
+        self._kept = 0  # the number of transitions in all situations
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Copies compile the bans anew. The remembered transitions are nested deeper than pickle can follow, and would
+        # change the matcher's hash, by which `datasets` finds cached results.
+        return type(self), (self._bans, self._surfaces)
+
+    @property
+    def timed_out(self) -> list[Ban]:
+        """The regexes that took too long and are no longer searched for."""
+        return [] if self._is_plain else [self._bans[number] for number in self._texts.timed_out]
+
+    def restore(self) -> None:
+        """Search again for the regexes that timed out, with all of their time."""
+        self._texts.restore()
+
+    @property
+    def transition_count(self) -> int:
+        """The number of remembered transitions, which take memory."""
+        return self._kept
+
+    def start(self, prompt: Sequence[int] = (), *, lookback: bool = True, exempt_prompt: bool = False) -> State:
+        """Return the state after a prompt.
+
+        lookback: let bans begin in the prompt; its last character decides word edges either way.
+        exempt_prompt: allow the bans that occur in the prompt.
+        """
+        state = self._begin(NOTHING, self._texts.phrases.start, self._texts.prompt_start, length=-len(prompt))
+        in_prompt: set[Ban] = set()
+        for token in prompt:
+            state = self.feed(state, token)
+            state.parent = state._jump = None  # nobody goes back to it, and the states of a long prompt take memory
+            in_prompt.update(match.ban for match in state._matches)
+        if exempt_prompt:
+            in_prompt.update(match.ban for match in self.feed(state, _END)._matches)
+        situation, others = state._transition.situation, state._others or self._texts.start
+        if not self._is_plain:
+            state._others = others = self._texts.leave_prompt(others)
+        if not lookback:
+            phrases, others = self._texts.forget(situation.phrases, others)
+            state = self._begin(situation.pending, phrases, others)
+        state.muted = frozenset(in_prompt) if exempt_prompt else state.muted
+        return state
+
+    def feed(self, state: State, token: int) -> State:
+        """Return the state after one more token."""
+        situation = state._transition.situation
+        transition = situation.transitions.get(token) or self._add_transition(situation, token)
+        if self._is_plain:
+            return State(state, transition, transition.situation.reach_back, transition.matches)
+        return self._feed_others(state, transition, token)
+
+    def finish(self, state: State) -> tuple[Violation, ...]:
+        """Return the bans that the end of the text completes."""
+        return self.feed(state, _END)._list_violations(state.length - 1)
+
+    def find_part(self, state: State) -> str | None:
+        """See `Rules.find_part`."""
+        return None if state._others is None else self._texts.find_part(state._others)
+
+    def expect(self, state: State, count: int) -> tuple[int, list[str]]:
+        """Return the token in which the longest incomplete phrase begins, and up to `count` folded rests of it.
+
+        Without one, that is the next token, and there are no rests.
+        """
+        situation = state._transition.situation
+        if not situation.open:
+            return state.length, []
+        endings = self._texts.phrases.find_endings(situation.phrases, count)
+        return max(0, state._token_of(max(situation.open))), [ending for ending in endings if ending]
+
+    def _begin(self, pending: Pending, phrases: PhraseStates, others: OtherState, *, length: int = 0) -> State:
+        situation = self._find_situation(pending, phrases, self._spelling.root)
+        return State.begin(situation, None if self._is_plain else others, length=length)
+
+    def _feed_others(self, state: State, transition: _Transition, token: int) -> State:
+        """Feed a token also to the searches for what is no phrase, and apply the rules."""
+        before, situation = state._others, state._transition.situation
+        assert before is not None
+        if not self._texts.has_comparable_states:
+            return State(state, transition, *self._read_others(before, situation, transition, token))
+        read = situation.others.get(token)
+        if read is None or read.before is not before:
+            reach_back, matches, after = self._read_others(before, situation, transition, token)
+            read = _OthersRead(before, reach_back, matches, self._find_other_state(before, after))
+            situation.others[token] = read
+        return State(state, transition, *read[1:])
+
+    def _read_others(
+        self, before: OtherState, situation: _Situation, transition: _Transition, token: int
+    ) -> tuple[int, tuple[_BanMatch, ...], OtherState]:
+        ends = token in self._ends
+        text = self._complete(situation.pending, token).text
+        others, (matches, open_) = self._texts.complete(before, text, transition.found, final=ends)
+        if ends:
+            others, open_ = self._texts.restart(others, self._surfaces.breaks.get(token, "")), ()
+        reach_back = max((transition.situation.reach_back, *open_))
+        return reach_back, self._name_bans(matches) if matches else (), others
+
+    def _find_other_state(self, before: OtherState, after: OtherState) -> OtherState:
+        """Return one object for equal states, so that what a token changes is found again."""
+        if after == before:
+            return before
+        if len(self._other_states) >= OTHER_STATES_KEPT:
+            self._other_states.clear()
+        return self._other_states.setdefault(after, after)
+
+    def _name_bans(self, matches: Iterable[PatternMatch]) -> tuple[_BanMatch, ...]:
+        return tuple(_BanMatch(self._bans[match.pattern], match.start_back, match.end_back) for match in matches)
+
+    def _add_transition(self, situation: _Situation, token: int) -> _Transition:
+        if self._kept >= TRANSITIONS_KEPT:
+            self._forget()
+        transition = situation.transitions[token] = self._find_transition(situation, token)
+        self._kept += 1
+        return transition
+
+    def _forget(self) -> None:
+        """Drop all that was remembered; states may still refer to it, and can be read on from."""
+        for situation in self._situations.values():
+            situation.transitions.clear()
+            situation.others.clear()
+        self._situations.clear()
+        self._arrivals.clear()
+        self._completed.clear()
+        self._other_states.clear()
+        self._texts.phrases.shrink()
+        self._spelling.forget()
+        self._kept = 0
+
+    def _find_transition(self, situation: _Situation, token: int) -> _Transition:
+        ends = token in self._ends
+        text, begun, pending = self._complete(situation.pending, token)
+        phrases, found = self._texts.phrases.read_matches(situation.phrases, text, ends)
+        if ends:
+            phrases = self._texts.phrases.start
+        spelled = self._spelling.root
+        if self._spelled and token != _END:
+            spelled = situation.spelled[chr(token)]
+        if begun or found:
+            found = self._texts.number_phrases(found)
+            after = self._find_situation(pending, phrases, spelled)
+            return _Transition(after, len(text), begun, found, self._name_bans(found))
+        key = pending, phrases, spelled, len(text)
+        transition = self._arrivals.get(key)
+        if transition is None:
+            after = self._find_situation(pending, phrases, spelled)
+            transition = self._arrivals[key] = _Transition(after, len(text))
+        return transition
+
+    def _complete(self, pending: Pending, token: int) -> Completed:
+        completed = None if pending.data else self._completed.get(token)
+        if completed is not None:
+            return completed
+        if token in self._ends:
+            return characters.finish(self._surfaces, pending)
+        completed = characters.complete(self._surfaces, token, pending)
+        if not pending.data:
+            self._completed[token] = completed
+        return completed
+
+    def _find_situation(self, pending: Pending, phrases: PhraseStates, spelled: TrieNode) -> _Situation:
+        situation = self._situations.get((pending, phrases, spelled))
+        if situation is None:
+            completed = tuple([(self._spelled[number], length) for number, length in spelled.matches])
+            situation = _Situation(pending, phrases, spelled, completed, self._texts.phrases.find_open(phrases))
+            self._situations[pending, phrases, spelled] = situation
+        return situation

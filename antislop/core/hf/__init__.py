@@ -1,0 +1,5 @@
+"""Models, tokenizers, calls and logits processors of transformers."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

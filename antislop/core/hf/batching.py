@@ -1,0 +1,117 @@
+"""In-flight batching: the row of a finished text is taken by the next prompt, while the others continue."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from itertools import chain, count, islice
+
+from transformers import PreTrainedModel
+
+from antislop.core.hf.calls import Call
+from antislop.core.hf.model import DecodeMode, split_arguments
+from antislop.core.hf.preparation import share_settings
+from antislop.core.hf.refusals import PromptError, warn_if_too_long
+from antislop.core.hf.vocabulary import Vocabulary
+from antislop.core.loop.engine import BatchEngine
+from antislop.core.loop.loop import decode_in_steps
+from antislop.core.loop.prompts import PART
+from antislop.core.loop.row import Row, RowSpec
+from antislop.core.loop.scheduler import Scheduler
+from antislop.core.loop.tables import find_dense
+from antislop.core.trace.completions import Completion as Completion
+from antislop.core.trace.events import Conceded, Finished, Forwarded
+from antislop.core.trace.report import Report
+from antislop.errors import InputError
+
+
+def complete_in_flight(
+    texts: Iterable[tuple[Call, RowSpec] | PromptError],
+    *,
+    max_rows: int,
+    vocabulary: Vocabulary,
+    warn: Callable[[Conceded], None],
+) -> Iterator[Completion]:
+    """Write texts in a batch of up to `max_rows` rows, and yield each when it is finished.
+
+    texts: from calls with the same model and settings; the error of a prompt becomes its completion's.
+    """
+    refused: list[Completion] = []
+    numbers: dict[int, int] = {}  # of row number: its prompt's number
+    rows = count()
+
+    def read() -> Iterator[tuple[Call, RowSpec]]:
+        for number, text in enumerate(texts):
+            if isinstance(text, PromptError):
+                refused.append(Completion(number, "", [], Report(), error=text))
+            else:
+                numbers[next(rows)] = number
+                yield text
+
+    others = read()
+    if first := list(islice(others, max_rows)):
+        specs = share_settings(spec for _, spec in chain(first, others))
+        for completion in _complete_all(first[0][0], specs, max_rows=len(first), vocabulary=vocabulary, warn=warn):
+            yield from refused
+            refused.clear()
+            yield replace(completion, number=numbers.pop(completion.number))
+    yield from refused
+
+
+def _complete_all(
+    call: Call, specs: Iterable[RowSpec], *, max_rows: int, vocabulary: Vocabulary, warn: Callable[[Conceded], None]
+) -> Iterator[Completion]:
+    reports: dict[int, Report] = defaultdict(partial(Report, surfaces=vocabulary))
+    with open_engine(call, max_rows=max_rows) as engine:
+        for row, events in chain.from_iterable(decode_in_steps(Scheduler(specs, max_rows=max_rows), engine)):
+            reports[row.number].extend(events)
+            for event in events:
+                if isinstance(event, Conceded):
+                    warn(event)
+                elif isinstance(event, Finished):
+                    report = reports.pop(row.number)
+                    report.add(Forwarded(0, engine.excess(row)))
+                    yield _make_completion(call.model, row, report, vocabulary)
+
+
+@contextmanager
+def open_engine(call: Call, *, max_rows: int, grows: bool = False) -> Iterator[BatchEngine]:
+    """Yield an engine with an empty cache of `max_rows` rows for calls like this one.
+
+    grows: whether the cache grows by a row for each text beyond `max_rows`.
+
+    Raises `InputError` for a model whose rows can't be replaced.
+    """
+    if call.model.config.is_encoder_decoder:
+        raise InputError("encoder-decoder models can't take new prompts in flight: use generate on a batch")
+    mode = DecodeMode(call.model)
+    language_model, _ = split_arguments(call.model, call.config, call.arguments, rows=1, decode_mode=mode)
+    try:
+        cache, part = language_model.new_cache(max_rows), call.config.prefill_chunk_size or PART
+        yield BatchEngine(language_model, cache, filler=call.pad or 0, grows=grows, part=part)
+    finally:
+        mode.leave()
+
+
+def _make_completion(model: PreTrainedModel, row: Row, report: Report, vocabulary: Vocabulary) -> Completion:
+    warn_if_too_long(model, len(row.tokens) + row.prompt_length)
+    text = vocabulary.decode(row.tokens, after=row.ids_up_to(0)[0].tolist())
+    error = describe_failure(row) if report.reason == "failed" else None
+    return Completion(row.number, text, row.tokens, report, error=error)
+
+
+def describe_failure(row: Row) -> ValueError:
+    if row.fault is not None:
+        return ValueError(f"the search for bans failed after {len(row.tokens):,} tokens: {row.fault!r}")
+    table = find_dense(row.node)
+    broken = 0 if table is None else int((~table.logits.isfinite()).sum())
+    of_whom = (
+        f"{broken:,} of the model's {table.logits.numel():,} logits are" if table and broken else "the scores are all"
+    )
+    return ValueError(
+        f"no token could be drawn after {len(row.tokens):,} tokens, since {of_whom} NaN or infinite: leave the prompt "
+        "out, load the model in another dtype, or change its logits processors"
+    )

@@ -1,0 +1,367 @@
+"""A transformers cache whose rows rewind independently."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import EncoderDecoderCache, PreTrainedModel
+from transformers.cache_utils import Cache
+
+from antislop.core.hf.caches.borrowed import BorrowedCache, decoder_part
+from antislop.core.hf.caches.layers import Columns, GrowingLayer
+from antislop.core.hf.caches.positions import AttentionMask, Positions
+from antislop.core.hf.caches.recurrent_states import Snapshots, clear_row, put_row, select_rows
+from antislop.core.loop.protocols import RewindableCache
+from antislop.engines.inferencer import KVState, KVStates
+
+UNUSED_COLUMNS = 64
+"""Drop the unused columns on the left once there are 64: dropping copies all states."""
+
+
+class TransformersCache:
+    """Rows of tokens in a transformers cache; a row occupies the columns from its start to the common end.
+
+    A rewind is an assignment; if rows rewind by different numbers of tokens, those that rewound further are moved right
+    before the next forward pass. Lengths include the padding of a prompt.
+
+    attention_mask: [rows, columns] of the prompt and the tokens that `cache` holds; None if nothing is masked.
+    capacity: columns that the run will need, if known.
+    prompt: the other arguments of the first forward pass.
+    reads_prompts: whether a forward pass reads a part of prompts, after which only the last logits matter.
+    """
+
+    def __init__(
+        self,
+        cache: Cache,
+        *,
+        rows: int,
+        attention_mask: Tensor | None = None,
+        capacity: int | None = None,
+        prompt: dict[str, Any] | None = None,
+    ) -> None:
+        self.cache = cache
+        self.prompt = prompt or {}
+        self.is_new = True
+        self.reads_prompts = False
+        self.columns = Columns(capacity=capacity)
+        self.positions = Positions(self.columns, rows=rows)
+        self._borrowed = BorrowedCache(cache, self.columns)
+        self._mask = AttentionMask(attention_mask, rows=rows)
+        self._starts, self._lengths, self._settled = [0] * rows, [self.columns.end] * rows, [0] * rows
+        self._is_aligned = False  # whether all rows end in the columns' end
+        self._is_forked = False  # whether a row may hold the copy of another one
+        self._emptied: set[int] = set()
+        self._snapshots = Snapshots(rows)
+
+    @property
+    def layers(self) -> list[Any]:
+        return self._borrowed.layers
+
+    @property
+    def is_static(self) -> bool:
+        """Whether the memory can't grow; queries then come one at a time, so that a compiled model sees one shape."""
+        return self._borrowed.is_static
+
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether some layers have a state that can be stored, but not truncated."""
+        return self._borrowed.is_recurrent
+
+    @property
+    def is_ragged(self) -> bool:
+        """Whether rows are in other columns than in `generate`, or have been copied."""
+        return self._is_forked or any(self._starts) or min(self._lengths) < max(self._lengths)
+
+    @property
+    def rows(self) -> int:
+        return len(self._lengths)
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        return tuple(self._lengths)
+
+    @property
+    def device(self) -> torch.device:
+        devices = (layer.device for layer in self.layers if getattr(layer, "device", None) is not None)
+        return next(devices, torch.device("cpu"))
+
+    # -- reading tokens --
+
+    @contextmanager
+    def feeding(self, counts: Sequence[int]) -> Iterator[None]:
+        """Run a forward pass of max(counts) queries inside; each row feeds the last `counts[row]` of them."""
+        self._borrowed.take_over(rows=self.rows)
+        self._align(counts)
+        queries, end = max(counts), self.columns.end
+        self.columns.counts = None if min(counts) == queries else list(counts)
+        self._borrowed.set_lengths(queries)
+        if self._borrowed.forgets:
+            self.columns.settled = self._count_settled_columns()
+        try:
+            yield
+        finally:
+            self.columns.counts = None
+        self.columns.end = end + queries
+        self._lengths = [length + count for length, count in zip(self._lengths, counts, strict=True)]
+        self._is_aligned, self.is_new = True, False
+        if self.is_recurrent:
+            self._snapshots.take(self._lengths, self.layers)
+
+    @contextmanager
+    def feeding_alone(self, row: int) -> Iterator[None]:
+        """Run a forward pass of one query inside, for one row only."""
+        if self.is_static and self._starts[row] + self._lengths[row] == self.columns.capacity:
+            self._move(row, -self._starts[row])
+        end, self.columns.end = self.columns.end, self._starts[row] + self._lengths[row]
+        self.columns.row = row
+        try:
+            with self._borrowed.narrowed(row):
+                yield
+        finally:
+            self.columns.row, self.columns.end = None, end
+        self._lengths[row], self._is_aligned = self._lengths[row] + 1, False
+
+    @contextmanager
+    def following(self, model: PreTrainedModel) -> Iterator[None]:
+        """Read a prompt in several forward passes inside; each writes behind the one before it."""
+        if self.is_static:  # its layers count by themselves
+            yield
+            return
+
+        def extend(*_: object) -> None:
+            self.columns.end = max((layer.reached for layer in self._borrowed.growing), default=self.columns.end)
+
+        handle = model.register_forward_hook(extend)
+        try:
+            yield
+        finally:
+            handle.remove()
+
+    def attention_mask(self, queries: int, *, row: int | None = None) -> Tensor | None:
+        """Return the mask up to the next queries, int64 [rows, columns]; None if nothing is masked."""
+        columns = self.columns.end + queries
+        mask = self._mask.of(self._starts, columns, room=self.columns.room(columns), device=self.device)
+        return mask if mask is None or row is None else mask[row : row + 1]
+
+    def static_mask(self) -> Tensor:
+        """Return the mask of the next query of each row in a static cache, bool [rows, 1, 1, columns]."""
+        columns, capacity = self.columns.end + 1, self.columns.capacity
+        assert capacity is not None, "the memory of a static cache is as large as it will be"
+        return self._mask.of_static(self._starts, columns, capacity=capacity, device=self.device)
+
+    def mask_prompts(self, attention_mask: Tensor) -> None:
+        self._mask = AttentionMask(attention_mask, rows=self.rows)
+
+    def drop_padding(self, counts: Sequence[int]) -> None:
+        """Forget the padding of prompts of `counts` tokens that were read into a new cache."""
+        self._lengths = list(counts)
+        self._starts = [self.columns.end - count for count in counts]
+        self._mask = AttentionMask(None, rows=self.rows)
+        self.positions.restart()
+
+    def take_layers(self, other: Cache) -> None:
+        self._borrowed.take_layers(other)
+
+    def give_back(self, *, is_whole: bool) -> bool:
+        """Put transformers' own layers back into the cache; return whether it holds the texts of the rows.
+
+        It does if `is_whole` and all rows are in the same columns. Otherwise the cache is as it was before the call.
+        """
+        is_whole = is_whole and not self.is_ragged
+        if is_whole and self._borrowed.is_taken:
+            self._align([0] * self.rows)
+        return self._borrowed.give_back(is_whole=is_whole) and is_whole
+
+    # -- rows that rewind and are replaced --
+
+    def rewind(self, row: int, length: int) -> int:
+        """Keep the first `length` tokens of one row, or fewer; return how many."""
+        before = self._lengths[row]
+        if not 0 <= length <= before:
+            raise ValueError(f"row {row} of the cache holds {before} tokens, so it can't be rewound to {length}")
+        if 0 < length < self._settled[row]:
+            raise ValueError(
+                f"row {row} was settled at {self._settled[row]} tokens, so it can't be rewound to {length}"
+            )
+        if 0 < length < before and self.is_recurrent:
+            length = self._snapshots.restore(row, length, self.layers)
+        self._lengths[row], self._is_aligned = length, False
+        if length == 0:
+            self._empty(row)
+        return length
+
+    def settle(self, row: int, length: int) -> None:
+        """Note that no rewind of a row, except to 0, goes below `length` tokens."""
+        self._settled[row] = max(self._settled[row], length)
+        self._snapshots.settle(row, length)
+
+    def forget(self, row: int) -> None:
+        """Remove a token that a row was fed only because others were fed one."""
+        self._lengths[row], self._is_aligned = self._lengths[row] - 1, False
+
+    @property
+    def can_share(self) -> bool:
+        return self.can_select and not self.is_recurrent
+
+    def copyable(self, row: int, length: int) -> int:
+        """Return `length`, or 0 if a window has discarded some of these tokens to which the next token attends."""
+        start = self._starts[row]
+        is_kept = self.can_share and all(layer.reaches(start, start + length) for layer in self._borrowed.growing)
+        return length if is_kept else 0
+
+    def copy(self, row: int, other: RewindableCache, *, source: int, length: int) -> None:
+        """Replace a row by the first `length` tokens of a row of another cache, or by all of a recurrent one."""
+        if not isinstance(other, TransformersCache):
+            raise ValueError(f"a TransformersCache is expected, not a {type(other).__name__}")
+        if self.is_static:
+            raise ValueError("a row of a static cache can't be replaced: use a dynamic one")
+        if isinstance(self.cache, EncoderDecoderCache):
+            raise ValueError("a row of an encoder-decoder model can't be replaced: its encoder's states stay behind")
+        self._borrowed.take_over(rows=self.rows)
+        if self.columns.end < length:
+            self._shift_all(length - self.columns.end)
+        start = other._starts[source]
+        for layer, new in zip(self.layers, other.layers, strict=True):
+            if isinstance(layer, GrowingLayer):
+                layer.copy(row, new, source, start, start + length, rows=self.rows)
+        put_row(self.layers, row, other.layers, source, rows=self.rows)
+        self.is_new = False
+        self._snapshots.copy(row, other._snapshots, source)
+        self._starts[row], self._lengths[row] = self.columns.end - length, length
+        self._settled[row], self._is_aligned = 0, False
+        self._emptied.discard(row)
+        self._mask.copy(row, other._mask, source, self._starts[row])
+        self.positions.copy(row, other.positions, source)
+
+    @property
+    def can_select(self) -> bool:
+        return not (self.is_static or isinstance(self.cache, EncoderDecoderCache))
+
+    def select(self, rows: Sequence[int]) -> None:
+        """Keep these rows, in this order; a row that is listed twice is copied."""
+        self._borrowed.take_over(rows=self.rows)
+        self.select_states(rows)
+        self.positions.select(rows)
+        self._snapshots.select(rows)
+        self._mask.select(rows)
+        self._starts, self._lengths, self._settled = (
+            [numbers[row] for row in rows] for numbers in (self._starts, self._lengths, self._settled)
+        )
+        self._emptied = {number for number, row in enumerate(rows) if row in self._emptied}
+        self._is_aligned, self._is_forked = False, True
+
+    def select_states(self, rows: Sequence[int]) -> None:
+        """Select rows of the layers' states alone: each prompt was read once, and several rows begin with it."""
+        for layer in self._borrowed.growing:
+            layer.select(rows)
+        select_rows(self.layers, rows)
+
+    def _empty(self, row: int) -> None:
+        self._settled[row], self._starts[row] = 0, 0
+        self._mask.clear_row(row)
+        clear_row(self.layers, row)
+        self._snapshots.forget(row)
+        if row not in self._emptied:
+            self.positions.restart_row(row)
+        self._emptied.add(row)
+
+    # -- the protocol KVCache --
+
+    def get_num_tokens(self) -> int:
+        return max(self._lengths)
+
+    def get_kv_states(self) -> KVStates:
+        """Return the states of the attention layers; of a layer with a window, the tokens that it still stores."""
+        self._borrowed.take_over(rows=self.rows)
+        self._align([0] * self.rows)
+        states = [(store.keys, store.values) for store in self._borrowed.stores]
+        return [KVState(keys, values) for keys, values in states if keys is not None and values is not None]
+
+    def update(self, kv_states: Sequence[tuple[Tensor, Tensor]]) -> None:
+        sizes = {(states.shape[0], states.shape[2]) for pair in kv_states for states in pair}
+        if len(sizes) > 1 or any(rows != self.rows for rows, _ in sizes):
+            raise ValueError(f"states of {self.rows} rows and equally many tokens are expected, not {sorted(sizes)}")
+        self._borrowed.take_over(rows=self.rows)
+        if any(type(layer) is not GrowingLayer for layer in self.layers):
+            raise ValueError("only a cache of full attention in every layer can be given other states")
+        if self.layers and kv_states and len(self.layers) != len(kv_states):
+            raise ValueError(f"states of {len(self.layers)} layers are expected, not of {len(kv_states)}")
+        self.columns.end, self.columns.settled = next(iter(sizes))[1] if sizes else 0, 0
+        layers = [GrowingLayer(self.columns) for _ in kv_states or self.layers]
+        for layer, (keys, values) in zip(layers, kv_states, strict=False):
+            layer.take_over(keys, values)
+        decoder_part(self.cache).layers = layers
+        self._starts, self._lengths = [0] * self.rows, [self.columns.end] * self.rows
+        self._settled, self._mask = [0] * self.rows, AttentionMask(None, rows=self.rows)
+        self.is_new, self._is_aligned = self.columns.end == 0, False
+        self.positions.offsets = None
+
+    def crop(self, num_tokens: int) -> None:
+        if not 0 <= num_tokens <= min(self._lengths):
+            raise ValueError(f"{num_tokens} tokens can't be taken out of a cache of {min(self._lengths)}")
+        for row, length in enumerate(self._lengths):
+            if self.rewind(row, length - num_tokens) != length - num_tokens:
+                raise ValueError("recurrent states can't be truncated to any length: use rewind")
+
+    # -- columns --
+
+    def _align(self, counts: Sequence[int]) -> None:
+        """Have all rows end in the same column once they have fed `counts` tokens."""
+        queries = max(counts)
+        if self._is_aligned and min(counts) == queries and not any(self._starts):
+            return
+        self._trim(max(self._ends(counts)))
+        ends = self._ends(counts)
+        target = max(ends)
+        is_full = self.is_static and self.columns.capacity is not None and target > self.columns.capacity
+        if min(ends) == target and not is_full:
+            self.columns.end = target - queries
+            return
+        if is_full:
+            target = max(length + count for length, count in zip(self._lengths, counts, strict=True))
+        self.columns.end = target - queries
+        self.columns.settled = self._count_settled_columns()
+        for store in self._borrowed.stores:
+            store.reserve(target)
+        for row, end in enumerate(ends):
+            if end != target:
+                self._move(row, target - end)
+
+    def _ends(self, counts: Sequence[int]) -> list[int]:
+        return [sum(row) for row in zip(self._starts, self._lengths, counts, strict=True)]
+
+    def _count_settled_columns(self) -> int:
+        """Return the columns below which no row rewinds, apart from empty ones."""
+        rows = zip(self._starts, self._settled, self._lengths, strict=True)
+        return min((start + settled for start, settled, length in rows if length), default=0)
+
+    def _trim(self, target: int) -> None:
+        """Drop unused columns on the left if they are many, or needed."""
+        if self.is_static:
+            return
+        spare = min((start for start, length in zip(self._starts, self._lengths, strict=True) if length), default=0)
+        is_needed = self.columns.capacity is not None and target > self.columns.capacity
+        if spare >= UNUSED_COLUMNS or (spare and is_needed):
+            self._shift_all(-spare)
+        if not any(self._lengths):
+            for store in self._borrowed.stores:
+                store.begin()
+
+    def _shift_all(self, by: int) -> None:
+        self.columns.end += by
+        for store in self._borrowed.stores:
+            store.drop(-by) if by < 0 else store.insert(by)
+        self._starts = [max(start + by, 0) for start in self._starts]
+        self._mask.discard()
+
+    def _move(self, row: int, by: int) -> None:
+        """Move a row to the right, or to the left if `by` is negative."""
+        start, stop = self._starts[row], self._starts[row] + self._lengths[row]
+        for store in self._borrowed.stores if stop > start else ():
+            store.move(row, start, stop, by)
+        self._starts[row] += by
+        self._mask.move_row(row, self._starts[row])

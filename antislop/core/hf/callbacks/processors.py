@@ -1,0 +1,305 @@
+"""The logits processors of a batch: called in the order of the text, and checked for a memory that can't be rewound.
+
+Transformers' own processors, and the samplers of this package, depend on ids and scores alone. A processor of the
+caller may remember the text. If it is `Rewindable`, it is rewound with the text and sees each position once, in order.
+If it is not, its changes to itself are undone at a rewind, provided that it follows a single row; at the first rewinds,
+it is called again for stored positions, and refused if its scores differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from transformers import LogitsProcessorList
+
+from antislop.core.hf.callbacks.memory import WatchedProcessor, is_stateless, name_of
+from antislop.core.hf.callbacks.rewindable import Followable, Rewindable
+from antislop.core.hf.callbacks.samplers import XtcLogitsProcessor
+from antislop.core.loop.devices import send
+from antislop.core.loop.row import Row, ids_of
+from antislop.core.loop.tables import find_dense
+from antislop.errors import InputError
+
+# They look at the scores alone: rows of any length and prompt go through them together.
+_BLIND = {
+    "TemperatureLogitsWarper",
+    "TopKLogitsWarper",
+    "TopPLogitsWarper",
+    "TopHLogitsWarper",
+    "MinPLogitsWarper",
+    "TypicalLogitsWarper",
+    "EpsilonLogitsWarper",
+    "EtaLogitsWarper",
+    "LogitNormalization",
+    "SuppressTokensLogitsProcessor",
+    "InfNanRemoveLogitsProcessor",
+    "TopNSigmaLogitsProcessor",
+    "XtcLogitsProcessor",
+}
+# They depend on the index of the row in the batch.
+COUNTING = {
+    "RepetitionPenaltyLogitsProcessor",
+    "PrefixConstrainedLogitsProcessor",
+    "EncoderRepetitionPenaltyLogitsProcessor",
+    "EncoderNoRepeatNGramLogitsProcessor",
+}
+NO_CHOICE_SHARE = 0.01
+"""Share of the possible tokens below which a processor leaves no choice."""
+CHECKS = 3
+"""Rewinds at which the caller's processors are called again with stored positions."""
+
+
+class Processors:
+    """The processors of a batch of `rows` rows.
+
+    pad: the token that finished rows are filled with.
+    is_shared: whether other texts are processed by the same objects.
+
+    Raises `InputError` for a processor that can't be shared, or whose memory can't be copied.
+    """
+
+    def __init__(self, processors: LogitsProcessorList, *, rows: int, pad: int, is_shared: bool) -> None:
+        # What comes after XTC would change its mixture; `generate` puts its own after those of the caller.
+        in_order = sorted(processors, key=lambda processor: isinstance(processor, XtcLogitsProcessor))
+        self._list = LogitsProcessorList(map(_follow, in_order))
+        self._user_processors = [p for p in self._list if not is_stateless(p)]
+        self.rewindable = [p for p in self._user_processors if isinstance(p, Rewindable)]
+        self._watched = [p for p in self._user_processors if isinstance(p, WatchedProcessor)]
+        parts = [part for each in in_order if isinstance(each, XtcLogitsProcessor) for part in each.after]
+        names = {type(processor).__name__ for processor in (*in_order, *parts)}
+        self.is_blind = not self._user_processors and names <= _BLIND
+        self._is_counting = rows > 1 and bool(self._user_processors or names & COUNTING)
+        self._pad = pad
+        self._rows = rows
+        self._is_shared = is_shared
+        self._is_exclusive = rows == 1 and not is_shared  # then changes to watched processors are undone
+        self._first: _Query | None = None
+        self._checks = CHECKS
+        self._is_disturbed = False  # whether a processor was called in another order than that of one text
+        self._shown = -1  # generated tokens that the rewindable processors have seen; -1 before the prompt
+        self.batch: Sequence[Row] = ()
+        passed = [p for p in self.rewindable if any(p is shared for shared in processors)]
+        if is_shared and passed:
+            raise InputError(
+                f"{name_of(passed[0])} follows one text, and all texts of generate_many would share it: pass "
+                "a function that makes processors for each text, logits_processor=lambda: [...]"
+            )
+
+    def for_drafts(self) -> Processors:
+        """Return what an assistant draws with: without the caller's, since a draft is not always written."""
+        own = [processor for processor in self._list if is_stateless(processor)]
+        # transformers gives an assistant these, and makes those that temper and truncate once more: both are applied.
+        own += [processor for processor in own if type(processor).__name__.endswith("Warper")]
+        return Processors(LogitsProcessorList(own), rows=self._rows, pad=self._pad, is_shared=self._is_shared)
+
+    @property
+    def has_user_processors(self) -> bool:
+        return bool(self._user_processors)
+
+    @torch.no_grad()
+    def process(self, rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Tensor:
+        """Return scores [n, vocab]; the i-th logits [vocab] follow the first `lengths[i]` generated tokens of row i."""
+        if not self._list:
+            return logits
+        if self.is_blind:
+            scores: Tensor = self._list(rows[0].ids_up_to(0)[:, -1:].expand(len(rows), -1), logits)
+            return scores
+        sizes = [row.prompt_length + length for row, length in zip(rows, lengths, strict=True)]
+        if len(set(sizes)) == 1:
+            return self._process(rows, lengths[0], logits)
+        scores = logits.clone()
+        can_follow = self._find_rejected(rows, lengths, scores)
+        for size in sorted(set(sizes)):
+            numbers = [number for number, row_size in enumerate(sizes) if row_size == size and can_follow(number)]
+            if numbers:
+                group, index = [rows[number] for number in numbers], send(torch.tensor(numbers), logits.device)
+                scores[index] = self._process(group, lengths[numbers[0]], logits[index])
+        return scores
+
+    def rewind(self, row: Row, length: int) -> None:
+        """Rewind the processors; raise `InputError` if one remembers withdrawn text."""
+        if not self._user_processors:
+            return
+        self._is_disturbed = True
+        self._rewind_to(length, row)
+        if not self._is_exclusive:
+            self._refuse_changed()
+        if self._watched and (self._checks or any(p.memory is None for p in self._watched)):
+            self._checks = max(0, self._checks - 1)
+            if self._first is not None and not self._is_exclusive and self.may_ask_again(self._first.length):
+                self._compare(self._first)
+            if row.settled <= length and self.may_ask_again(length):
+                table = find_dense(row.node.back_to(length))
+                if table is not None:  # not yet, if a text was drawn beyond a draft after it was rewound
+                    self._compare(_Query(row, length, table.logits, table.scores))
+
+    def may_ask_again(self, length: int) -> bool:
+        """Return whether processors may be called twice after `length` tokens; rewindable ones see the prompt once."""
+        return not self.rewindable or length > 0
+
+    def find_constraint(self, row: Row, length: int, logits: Tensor) -> str | None:
+        """Return the name of a caller's processor that rules out nearly all tokens; None if none does, or can be asked.
+
+        logits: [1, vocab], after `length` generated tokens of the row.
+        """
+        if not self._user_processors or not self.may_ask_again(length):
+            return None
+        self._catch_up(length, like=logits)
+        ids, scores, row_indices = self._arrange([row], length, logits)
+        index, forcing, scores = 0 if row_indices is None else row.index, list[str](), scores.clone()
+        for processor in self._list:  # all of them, since rewindable ones read the position by this call
+            before = int((scores[index] > -torch.inf).sum())
+            scores = self._call(processor, ids, scores)
+            left = int((scores[index] > -torch.inf).sum())
+            if processor in self._user_processors and left < NO_CHOICE_SHARE * before:
+                forcing.append(name_of(processor))
+        return forcing[0] if forcing else None
+
+    def _process(self, rows: Sequence[Row], length: int, logits: Tensor) -> Tensor:
+        self._catch_up(length, like=logits)
+        ids, all_logits, row_indices = self._arrange(rows, length, logits)
+        scores = self._ask(ids, all_logits)
+        scores = scores if row_indices is None else scores[row_indices]
+        if self._user_processors:
+            self._record(_Query(rows[0], length, logits[:1], scores[:1]))
+        return scores
+
+    def _arrange(self, rows: Sequence[Row], length: int, logits: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return ids and logits for the processors, and the indices of the rows if these are not all."""
+        if not self._is_counting or len(rows) == self._rows:
+            return ids_of(rows, length), logits, None
+        # Processors that count rows get all rows of the batch.
+        row_indices = send(torch.tensor([row.index for row in rows]), logits.device)
+        all_logits = logits[:1].repeat(self._rows, 1)
+        all_logits[row_indices] = logits
+        return self._ids_of_batch(rows, length), all_logits, row_indices
+
+    def _ask(self, ids: Tensor, logits: Tensor) -> Tensor:
+        if not self._user_processors:
+            scores: Tensor = self._list(ids, logits)
+            return scores
+        scores = logits.clone()  # some write into their argument, and the model's logits are needed again
+        for processor in self._list:
+            scores = self._call(processor, ids, scores)
+        return scores
+
+    def _call(self, processor: Callable[..., Any], ids: Tensor, scores: Tensor) -> Tensor:
+        try:
+            processed: Tensor = processor(ids, scores)
+        except Exception as error:
+            if self._is_disturbed and processor in self._watched:
+                raise InputError(_describe([processor], f"raised {type(error).__name__}")) from error
+            raise
+        return processed
+
+    def _ids_of_batch(self, rows: Sequence[Row], length: int) -> Tensor:
+        """Return ids [rows of the batch, tokens]; rows with fewer tokens are replaced by the first of `rows`."""
+        batch = {row.index: row for row in (*self.batch, *rows)}
+        behind = [
+            index
+            for index, row in batch.items()
+            if not (row.is_finished or row.end is not None or length <= len(row.tokens) + len(row.draft.tokens))
+        ]
+        shown = [rows[0] if index in behind else row for index, row in sorted(batch.items())]
+        return ids_of(shown, length, filler=self._pad)
+
+    def _find_rejected(self, rows: Sequence[Row], lengths: Sequence[int], scores: Tensor) -> Callable[[int], bool]:
+        """Return a function that says whether the scores of the position before, computed by then, allow a token."""
+        # A draft may contain tokens that a processor has ruled out and would fail on.
+        numbers = {(id(row), length): number for number, (row, length) in enumerate(zip(rows, lengths, strict=True))}
+        rejected: set[int] = set()
+
+        def can_follow(number: int) -> bool:
+            row, length = rows[number], lengths[number]
+            before = numbers.get((id(row), length - 1))
+            if not self._user_processors or before is None or length <= len(row.tokens):
+                return True
+            self._is_disturbed = True
+            token = row.draft.tokens[length - len(row.tokens) - 1]
+            if before in rejected or float(scores[before, token]) == -torch.inf:
+                rejected.add(number)
+            return number not in rejected
+
+        return can_follow
+
+    def _rewind_to(self, length: int, row: Row | None = None) -> None:
+        """Rewind one row, and all others of which more tokens were shown."""
+        if length > self._shown:
+            return
+        for index, other in enumerate(self.batch):
+            if other is row or (length < self._shown and (other.end is None or other.end > length)):
+                for processor in self.rewindable:
+                    processor.rewind(index, length)
+        if self._is_exclusive:
+            for watched in self._watched:
+                watched.undo(length + 1)
+        self._shown = length
+
+    def _catch_up(self, length: int, *, like: Tensor) -> None:
+        """Show rewound processors the positions between the last one that they saw and `length`."""
+        followers = [*self.rewindable, *(self._watched if self._is_exclusive else ())]
+        if not followers:
+            return
+        if length <= self._shown:
+            self._rewind_to(length - 1)
+        for between in range(self._shown + 1, length):
+            ids = ids_of(self.batch, between, filler=self._pad)
+            logits = like.new_zeros((self._rows, like.shape[-1]))
+            if self._is_exclusive and self.batch[0].node.depth >= between:
+                table = find_dense(self.batch[0].node.back_to(between))
+                logits = logits if table is None else table.logits
+            for processor in followers:
+                processor(ids, logits.clone())
+        self._shown = length
+
+    def _record(self, query: _Query) -> None:
+        for processor in self._watched:
+            processor.settle(query.row.settled)
+        if self._is_shared:
+            self._refuse_changed()
+        if self._watched and self._first is None:
+            self._first = _Query(query.row, query.length, query.logits.clone(), query.scores.clone())
+            if self._is_shared:
+                self._is_disturbed = True
+                self._compare(self._first)
+
+    def _refuse_changed(self) -> None:
+        for processor in self._watched:
+            if processor.has_changed:
+                raise InputError(
+                    f"{name_of(processor)} changes with its calls: it remembers the text, and other texts are written "
+                    "at the same time. Pass one prompt at a time, or give it a method rewind(row, length), see "
+                    "antislop.Rewindable, or make its scores depend on the ids and scores alone"
+                )
+
+    def _compare(self, query: _Query) -> None:
+        repeated = self.process([query.row], [query.length], query.logits)
+        if not torch.allclose(repeated, query.scores, rtol=1e-3, atol=1e-4, equal_nan=True):
+            raise InputError(_describe(self._watched, "returned other scores"))
+
+
+def _follow(processor: Callable[..., Any]) -> Callable[..., Any]:
+    if isinstance(processor, Followable):
+        return processor.follow()
+    is_followed = is_stateless(processor) or isinstance(processor, Rewindable)
+    return processor if is_followed else WatchedProcessor(processor)
+
+
+class _Query(NamedTuple):
+    """A position that was processed: logits and scores [1, vocab] after `length` tokens of a row."""
+
+    row: Row
+    length: int
+    logits: Tensor
+    scores: Tensor
+
+
+def _describe(processors: Sequence[Callable[..., Any]], fault: str) -> str:
+    return (
+        f"{' or '.join(map(name_of, processors))} {fault} when it was called again for a text that it had seen: it "
+        "remembers the text, and tokens are withdrawn here. Give it a method rewind(row, length), see "
+        "antislop.Rewindable, or make its scores depend on the ids and scores alone"
+    )

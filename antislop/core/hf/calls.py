@@ -1,0 +1,326 @@
+"""A call of `generate`: what callers pass, and what `generate` prepares from it before the model runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass
+from types import NoneType
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+from transformers import (
+    GenerationConfig,
+    LogitsProcessorList,
+    MaxLengthCriteria,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    StoppingCriteriaList,
+)
+
+from antislop.core.hf.callbacks.samplers import CountPenaltyLogitsProcessor, MinKeepLogitsProcessor, apply_min_keep
+from antislop.core.hf.callbacks.stop_strings import StopStrings
+from antislop.core.hf.compiled_bans import CompiledBans
+from antislop.core.hf.model import device_of, prompt_mask
+from antislop.core.hf.private import pad_token_of
+from antislop.core.hf.refusals import PER_PROMPT, PromptError, check_model, refuse_arguments
+from antislop.core.hf.vocabulary import Vocabulary
+from antislop.errors import InputError, suggest
+from antislop.files.chats import check_variables, is_chat, read_messages, render_chat
+
+CallInput: TypeAlias = str | Tensor | Sequence[Mapping[str, Any]]
+"""A text, ids [rows, tokens], or the messages of a chat."""
+PromptInput: TypeAlias = str | Sequence[int] | Tensor | Sequence[Mapping[str, Any]]
+"""A text, its ids [tokens], or the messages of a chat."""
+
+STATES = ("output_hidden_states", "output_attentions")
+"""Settings that ask for what each layer computes."""
+_OWN_GENERATE = (
+    "{name} has a generate() of its own, which changes the output and returns it only as a whole: "
+    "call sampler.generate(model, …) instead"
+)
+
+
+class Assistant(NamedTuple):
+    """A model that drafts, and its tokenizer if that is another one."""
+
+    model: PreTrainedModel | None = None
+    tokenizer: PreTrainedTokenizerBase | None = None
+
+
+NO_ASSISTANT = Assistant()
+
+
+@dataclass(frozen=True)
+class Call:
+    """What `generate` passes to a `custom_generate`, and the assistant, which it does not pass."""
+
+    model: PreTrainedModel
+    input_ids: Tensor  # [rows, tokens]
+    logits_processor: LogitsProcessorList
+    stopping_criteria: StoppingCriteriaList
+    config: GenerationConfig
+    model_kwargs: dict[str, Any]  # of all forward passes
+    assistant: Assistant
+
+    @classmethod
+    def from_generate(
+        cls,
+        model: PreTrainedModel,
+        input_ids: Tensor,
+        *,
+        logits_processor: LogitsProcessorList,
+        stopping_criteria: StoppingCriteriaList,
+        generation_config: GenerationConfig,
+        assistant: Assistant = NO_ASSISTANT,
+        **model_kwargs: Any,
+    ) -> Call:
+        length = input_ids.shape[1]
+        if any(isinstance(each, MinKeepLogitsProcessor) for each in logits_processor):
+            logits_processor = LogitsProcessorList(apply_min_keep(logits_processor))
+        processors = LogitsProcessorList(
+            each.after_prompt(length) if isinstance(each, CountPenaltyLogitsProcessor) else each
+            for each in logits_processor
+        )
+        return cls(model, input_ids, processors, stopping_criteria, generation_config, model_kwargs, assistant)
+
+    @property
+    def rows(self) -> int:
+        return int(self.input_ids.shape[0])
+
+    @property
+    def max_new_tokens(self) -> int:
+        """The maximum number of generated tokens, by the configuration or a caller's own criterion."""
+        limits = (c.max_length for c in self.stopping_criteria if type(c) is MaxLengthCriteria)
+        return max(1, int(min(limits, default=self.config.max_length) - self.input_ids.shape[1]))
+
+    @property
+    def pad(self) -> int | None:
+        """The token that finished rows are filled with, if there is one."""
+        return pad_token_of(self.config)
+
+    @property
+    def mask(self) -> Tensor | None:
+        """The mask of the prompts, beside their ids."""
+        mask = prompt_mask(self.model, self.model_kwargs)
+        return None if mask is None else mask.to(self.input_ids.device)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of forward passes, on the model's device if the prompt is not, as `generate` moves them."""
+        embeds, device = self.model_kwargs.get("inputs_embeds"), device_of(self.model)
+        prompt = self.input_ids if embeds is None else embeds
+        return self.model_kwargs if prompt.device == device else _move(self.model_kwargs, device)
+
+    def mask_of(self, row: int) -> Tensor | None:
+        """Return the mask of a prompt, [tokens]; None if there is none of the prompts' shape."""
+        mask = self.mask
+        if mask is None or mask.ndim != 2 or mask.shape[1] != self.input_ids.shape[1]:
+            return None
+        return mask[min(row, mask.shape[0] - 1)]
+
+    def tokens_of(self, row: int) -> list[int]:
+        ids, mask = self.input_ids[row], self.mask_of(row)
+        tokens: list[int] = (ids if mask is None else ids[mask != 0]).tolist()
+        return tokens
+
+    @property
+    def asks_for_drafts(self) -> bool:
+        """Whether an assistant, early layers or the prompt are to draft tokens."""
+        settings = (self.config.assistant_early_exit, self.config.prompt_lookup_num_tokens)
+        return self.assistant.model is not None or any(value is not None for value in settings)
+
+    @property
+    def requested_states(self) -> dict[str, Any]:
+        """Which of `STATES` the call asks for."""
+        names = STATES if self.config.return_dict_in_generate else ()
+        return {name: value for name in names if (value := getattr(self.config, name, None)) not in (None, False)}
+
+
+def _move(value: Any, device: torch.device) -> Any:
+    """Return a tensor, or an encoder's output, on a device, and anything else as it is."""
+    if isinstance(value, Tensor):
+        return value.to(device)
+    if isinstance(value, dict):
+        return type(value)({name: _move(part, device) for name, part in value.items()})
+    return value
+
+
+@dataclass
+class CallInterceptor:
+    """A `custom_generate` that returns `use(call)`; `applied_to` lets it pass."""
+
+    use: Callable[[Call], Any]
+    assistant: Assistant
+    was_called: bool = False
+
+    def __call__(self, model: PreTrainedModel, input_ids: Tensor, **prepared: Any) -> Any:
+        self.was_called = True
+        return self.use(Call.from_generate(model, input_ids, assistant=self.assistant, **prepared))
+
+
+def call_generate(
+    model: PreTrainedModel,
+    inputs: CallInput | None,
+    arguments: Mapping[str, Any],
+    use: Callable[[Call], Any],
+    *,
+    bans: CompiledBans,
+) -> Any:
+    """Call the model's `generate` with `use(call)` as its decoding loop.
+
+    Raises `InputError` for arguments that never reach the loop, and for a model that doesn't call it.
+    """
+    check_model(model)
+    refuse_arguments(arguments, bans.tokenizer)
+    inputs, kwargs = read_inputs(inputs, arguments, bans.tokenizer, device_of(model))
+    assistant = Assistant(kwargs.pop("assistant_model", None), kwargs.pop("assistant_tokenizer", None))
+    interceptor = CallInterceptor(use, assistant)
+    # By position only if they are there: the first parameter of a model's own `generate` may be passed by its name.
+    positional = () if inputs is None else (inputs,)
+    kwargs = _move_stop_strings(model, kwargs, bans.vocabulary)
+    try:
+        out = model.generate(*positional, custom_generate=interceptor, **kwargs)
+    except ValueError as error:
+        unused = [name for name in kwargs if repr(name) in str(error)]
+        if "not used by the model" not in str(error) or not unused:
+            raise
+        aliases = {"n": "num_return_sequences", "stop": "stop_strings"}
+        advice = suggest(unused[0], vars(GenerationConfig()), advice="leave it out", aliases=aliases)
+        raise InputError(f"generate has no argument {unused[0]}: {advice}") from error
+    if not interceptor.was_called:
+        raise InputError(
+            f"{type(model).__name__}.generate() wrote the text by itself and never called the sampler: "
+            "leave out what makes it do so, or take another model"
+        )
+    return out
+
+
+def prepare_call(
+    model: PreTrainedModel,
+    inputs: CallInput | None,
+    arguments: Mapping[str, Any],
+    *,
+    bans: CompiledBans,
+) -> Call:
+    """Return what `generate` prepares, before the first forward pass.
+
+    Raises `InputError` as `call_generate` does, and for a model whose `generate` changes what its loop returns.
+    """
+    calls: list[Call] = []
+
+    def keep(call: Call) -> Call:
+        calls.append(call)
+        return call
+
+    try:
+        out = call_generate(model, inputs, arguments, keep, bans=bans)
+    except Exception as error:
+        if not calls:
+            raise
+        raise InputError(_OWN_GENERATE.format(name=type(model).__name__)) from error
+    if not isinstance(out, Call):
+        raise InputError(_OWN_GENERATE.format(name=type(model).__name__))
+    return out
+
+
+def read_inputs(
+    inputs: CallInput | None, arguments: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase, device: torch.device
+) -> tuple[Tensor | None, dict[str, Any]]:
+    """Return the inputs and the other arguments of `generate`; a text or chat becomes ids [1, tokens] and a mask."""
+    arguments = dict(arguments)
+    variables = arguments.pop("chat_template_kwargs", None)
+    given = {name: value for name, value in {"inputs": inputs, **arguments}.items() if value is not None}
+    for name in ("inputs", "input_ids"):
+        value = given.get(name)
+        is_tensor = isinstance(value, Tensor | NoneType)
+        if not (is_tensor or (name == "inputs" and (isinstance(value, str) or is_chat(value)))):
+            raise InputError(f"{name} is a {type(value).__name__}: {_advise_on_inputs(value)}")
+        if isinstance(value, Tensor) and value.ndim < 2:
+            raise InputError(f"{name} has the shape {tuple(value.shape)}, not [rows, tokens]: pass {name}[None]")
+    _refuse_variables(variables, inputs)
+    if inputs is None or isinstance(inputs, Tensor):
+        return inputs, arguments
+    if beside := [name for name in PER_PROMPT if name in arguments and name in given]:
+        what = "text" if isinstance(inputs, str) else "chat"
+        raise InputError(
+            f"a {what} and {beside[0]} are passed: leave {beside[0]} out, or pass ids instead of the {what}"
+        )
+    ids = encode(inputs, tokenizer, device, variables=variables)[None]
+    return ids, {**arguments, "attention_mask": torch.ones_like(ids)}
+
+
+def _refuse_variables(variables: object, prompt: object) -> None:
+    if variables and not is_chat(prompt):
+        raise InputError("chat_template_kwargs are for chats: pass messages, or leave them out")
+
+
+def _advise_on_inputs(inputs: object) -> str:
+    if isinstance(inputs, Mapping):
+        return "pass its parts, generate(model, **inputs)"
+    if isinstance(inputs, Sequence) and any(isinstance(part, str) or is_chat(part) for part in inputs):
+        return "pass one text or chat, or several to generate_many"
+    return "pass a text, the messages of a chat, or ids as a tensor [rows, tokens]"
+
+
+def encode(
+    prompt: PromptInput,
+    tokenizer: PreTrainedTokenizerBase,
+    device: torch.device,
+    *,
+    variables: Mapping[str, Any] | None = None,
+) -> Tensor:
+    """Return the ids of a prompt [tokens]; a text gets the tokenizer's special tokens, a chat those of its template.
+
+    variables: of that template.
+
+    Raises `PromptError` for an empty prompt.
+    """
+    _refuse_variables(variables, prompt)
+    if isinstance(prompt, str):
+        ids = tokenizer(prompt)["input_ids"]
+    elif is_chat(prompt):
+        messages = read_messages(prompt, template=tokenizer.chat_template)
+        text = render_chat(messages, tokenizer, variables=check_variables(variables or {}, tokenizer))
+        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    else:
+        ids = prompt
+    try:
+        tensor = torch.as_tensor(ids, device=device)
+    except (TypeError, ValueError, RuntimeError):
+        tensor = torch.zeros((), device=device)
+    if tensor.ndim == 1 and len(tensor) == 0:
+        raise PromptError("an empty prompt was passed: pass at least one token, the bos token for instance")
+    if tensor.ndim != 1 or tensor.is_floating_point():
+        shape = f" of shape {tuple(ids.shape)}" if isinstance(ids, Tensor) else ""
+        raise InputError(f"a prompt is a text, ids [tokens] or a chat, not a {type(ids).__name__}{shape}")
+    return tensor
+
+
+def add_stop_strings(
+    criteria: Iterable[Any], stop_strings: str | list[str], vocabulary: Vocabulary
+) -> StoppingCriteriaList:
+    """Add a criterion. Raises `InputError` for an empty string, which would end each text after one token."""
+    strings = [stop_strings] if isinstance(stop_strings, str) else stop_strings
+    if not isinstance(strings, (list, tuple)) or not all(isinstance(each, str) and each for each in strings):
+        raise InputError(
+            f"stop_strings is {stop_strings!r}; strings that are not empty were expected: write ['…'], or leave it out"
+        )
+    return StoppingCriteriaList([*criteria, StopStrings(strings, vocabulary.spell)])
+
+
+def _move_stop_strings(model: PreTrainedModel, kwargs: dict[str, Any], vocabulary: Vocabulary) -> dict[str, Any]:
+    """Make stop strings a criterion: `generate` would make a table of the whole vocabulary for them."""
+    config = kwargs.get("generation_config")
+    stop_strings = kwargs.pop("stop_strings", None)
+    if not stop_strings and stop_strings != "":
+        stop_strings = (config or model.generation_config).stop_strings
+    if not stop_strings and stop_strings != "":
+        return kwargs
+    kwargs["stopping_criteria"] = add_stop_strings(kwargs.get("stopping_criteria") or [], stop_strings, vocabulary)
+    if config is None:
+        return {**kwargs, "stop_strings": None}
+    config = copy(config)
+    config.stop_strings = None
+    return {**kwargs, "generation_config": config}

@@ -1,0 +1,328 @@
+"""A transformers model as a `LanguageModel`: from tokens and a cache to the arguments of its forward pass."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from contextlib import ExitStack, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache, EncoderDecoderCache, GenerationConfig, GenerationMixin, PreTrainedModel
+
+from antislop.core.hf.caches.cache import TransformersCache
+from antislop.core.hf.caches.choice import choose_cache, refuse_unread
+from antislop.core.hf.caches.private import CACHE, cache_name
+from antislop.core.hf.private import (
+    PREFILL_INPUTS,
+    attention_of,
+    belongs_to_caller,
+    compiled_if_possible,
+    has_remote_code,
+    optimized_for_decoding,
+    prefill,
+)
+from antislop.core.loop.devices import send
+from antislop.core.loop.protocols import PAD, LanguageModel, RewindableCache, count_queries
+from antislop.core.loop.unbatched import RowwiseCache, RowwiseModel, slice_row
+from antislop.errors import InputError
+
+_TYPES = ("token_type_ids", "mm_token_type_ids", "moe_mm_token_type_ids")
+PROMPT_ONLY = {*PREFILL_INPUTS, *_TYPES, "position_ids", "inputs_embeds"}
+"""Arguments of a forward pass that belong to one prompt; so does the attention mask of a model without an encoder."""
+
+
+class DecodeMode:
+    """The kernels by which transformers decodes, which differ for experts on a GPU. Does nothing without a model.
+
+    Prompts are read without them: they would take more memory and give other bits.
+    """
+
+    def __init__(self, model: PreTrainedModel | None) -> None:
+        self._model = model
+        self._stack: ExitStack | None = None  # while it is entered
+
+    def enter(self) -> None:
+        if self._stack is None and self._model is not None:
+            self._stack = ExitStack()
+            self._stack.enter_context(optimized_for_decoding(self._model))
+
+    def leave(self) -> None:
+        if self._stack is not None:
+            stack, self._stack = self._stack, None
+            stack.close()
+
+
+class TransformersModel:
+    """A model and the arguments that all of its forward passes share.
+
+    model_kwargs: what `generate` prepared, without the cache and the arguments of one prompt.
+    copies: how often each prompt occurs in a batch, consecutively; it is read once.
+    decode_mode: entered by forward passes that read no prompt, and left by its owner.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        generation_config: GenerationConfig | None = None,
+        model_kwargs: dict[str, Any] | None = None,
+        copies: int = 1,
+        decode_mode: DecodeMode | None = None,
+    ) -> None:
+        self._model = model
+        self._decode_mode = decode_mode or DecodeMode(None)
+        self._config = generation_config or model.generation_config
+        self._kwargs = model_kwargs or {"use_cache": True}
+        self._copies = copies
+        self._cache_name = cache_name(model)
+        self._device = device_of(model)  # a model looks through all parameters for it
+        prepares = type(model).prepare_inputs_for_generation is GenerationMixin.prepare_inputs_for_generation
+        self._is_plain = prepares and not model.config.is_encoder_decoder and not has_remote_code(model)
+        self._takes_positions = "position_ids" in inspect.signature(model.forward).parameters
+        # If every layer attends to all tokens, transformers need not make a mask of a mask in each step.
+        self._takes_ready_masks = self._is_plain and self._takes_positions and _attends_to_all(model)
+        self._mask_name = _mask_name(model)
+        self._positions_name = self._mask_name.replace("attention_mask", "position_ids")
+        self._compiled: Callable[..., Any] | None = None  # for static caches
+
+    @property
+    def eos_token_id(self) -> frozenset[int]:
+        """The tokens that end a text."""
+        ids = self._config.eos_token_id
+        return frozenset(ids if isinstance(ids, list) else [] if ids is None else [ids])
+
+    def new_cache(self, rows: int) -> TransformersCache:
+        """Return an empty cache."""
+        return TransformersCache(DynamicCache(config=self._model.config.get_text_config(decoder=True)), rows=rows)
+
+    def forward(self, query_token_ids: Tensor, kv_cache: RewindableCache) -> Tensor:
+        """Read tokens and return logits [rows, queries, vocab], or [rows, 1, vocab] after a prompt's last token."""
+        if not isinstance(kv_cache, TransformersCache):
+            raise InputError(f"a TransformersCache is expected, made by new_cache; this is a {type(kv_cache).__name__}")
+        if kv_cache.is_new or kv_cache.reads_prompts:
+            self._decode_mode.leave()
+        else:
+            self._decode_mode.enter()
+        if kv_cache.is_new:
+            return self._prefill(query_token_ids, kv_cache)
+        counts = count_queries(query_token_ids)
+        ids = send(query_token_ids, self._device)
+        if max(counts) > 1 and kv_cache.is_recurrent:
+            return self._feed_one_by_one(ids, kv_cache, counts)
+        if max(counts) > 1 and kv_cache.is_static:
+            return self._feed_in_step(ids, kv_cache)
+        with kv_cache.feeding(counts):
+            return self._run(ids if len(set(counts)) == 1 else ids.clamp(min=0), kv_cache)
+
+    def _prefill(self, ids: Tensor, cache: TransformersCache) -> Tensor:
+        counts = [] if cache.prompt else count_queries(ids)
+        is_padded = len(set(counts)) > 1
+        prompt = cache.prompt or self._describe_prompt(ids != PAD, is_padded=is_padded)
+        if is_padded:
+            cache.mask_prompts(prompt[self._mask_name])
+        ids = ids.clamp(min=0).to(self._device)
+        token_types = {name: prompt[name] for name in _TYPES if name in prompt}
+        cache.positions.start(prompt.get(self._positions_name), token_types)
+        few = {name: _every_nth_row(value, self._copies) for name, value in prompt.items()}
+        embeds = prompt.get("inputs_embeds")
+        length = ids.shape[1] if embeds is None else embeds.shape[1]
+        kwargs = {**self._kwargs, **few, self._cache_name: cache.cache}
+        in_parts = cache.following(self._model) if self._config.prefill_chunk_size else nullcontext()
+        with cache.feeding([length - cache.get_num_tokens()] * cache.rows), in_parts:
+            outputs = prefill(self._model, ids[:: self._copies], self._config, kwargs)
+            held = outputs.get(CACHE)
+            if held is not None and held is not cache.cache:
+                cache.take_layers(held)
+            if self._copies > 1:
+                cache.select_states([row for row in range(cache.rows // self._copies) for _ in range(self._copies)])
+        refuse_unread(cache, model=self._model)
+        if is_padded and not cache.is_recurrent:
+            cache.drop_padding(counts)
+        logits: Tensor = outputs.logits[:, -1:]
+        return logits.repeat_interleave(self._copies, dim=0) if self._copies > 1 else logits
+
+    def _describe_prompt(self, is_token: Tensor, *, is_padded: bool) -> dict[str, Any]:
+        prompt: dict[str, Any] = {self._mask_name: is_token.long().to(self._device) if is_padded else None}
+        if self._takes_positions:
+            prompt[self._positions_name] = (is_token.cumsum(dim=-1) - 1).clamp(min=0).to(self._device)
+        return prompt
+
+    def _feed_one_by_one(self, ids: Tensor, cache: TransformersCache, counts: list[int]) -> Tensor:
+        """Read a recurrent model's queries one at a time: in one pass its states might differ."""
+        queries, before = ids.shape[1], {}
+        for row, count in enumerate(counts):
+            for column in range(queries - count, queries - 1):
+                with cache.feeding_alone(row):
+                    before[row, column] = self._run(ids[row : row + 1, column : column + 1], cache, row=row)[0, 0]
+        with cache.feeding([1] * cache.rows):
+            last = self._run(ids[:, -1:], cache)
+        logits = last.new_zeros((cache.rows, queries, last.shape[-1]))
+        logits[:, -1:] = last
+        for (row, column), row_logits in before.items():
+            logits[row, column] = row_logits
+        return logits
+
+    def _feed_in_step(self, ids: Tensor, cache: TransformersCache) -> Tensor:
+        """Read queries one column at a time; a row without a token there is fed padding, which is then forgotten."""
+        logits = []
+        for column in range(ids.shape[1]):
+            with cache.feeding([1] * cache.rows):
+                # A compiled model may write the next logits into the same memory.
+                logits.append(self._run(ids[:, column : column + 1].clamp(min=0).contiguous(), cache).clone())
+            for row in (ids[:, column] == PAD).nonzero()[:, 0].tolist():
+                cache.forget(row)
+        return torch.cat(logits, dim=1)
+
+    def _run(self, ids: Tensor, cache: TransformersCache, *, row: int | None = None) -> Tensor:
+        queries = ids.shape[1]
+        if cache.positions.offsets is None and self._takes_positions:  # states that were passed as tensors count from 0
+            cache.positions.start(ids.new_zeros((1, 1)), {})
+        is_ready = queries == 1 and self._takes_ready_masks and (row is None or not cache.is_static)
+        if is_ready and cache.is_static:
+            mask: Tensor | None = cache.static_mask()
+        elif (mask := cache.attention_mask(queries, row=row)) is not None and is_ready:
+            mask = mask.bool()[:, None, None]  # [rows, heads, queries, columns]
+        kwargs = {
+            **self._kwargs,
+            **cache.positions.token_types(queries, row=row),
+            self._cache_name: cache.cache,
+            self._mask_name: mask,
+        }
+        if (positions := cache.positions.of(cache.lengths, queries, row=row)) is not None:
+            kwargs[self._positions_name] = positions
+        if "logits_to_keep" in kwargs:
+            kwargs["logits_to_keep"] = 1 if cache.reads_prompts else queries
+        if self._is_plain and (is_ready or not cache.is_static):  # which would only look for arguments that are absent
+            kwargs = {"input_ids": ids, **kwargs}
+        else:
+            kwargs = self._model.prepare_inputs_for_generation(ids, next_sequence_length=queries, **kwargs)
+        logits: Tensor = self._callable_for(cache)(**kwargs, return_dict=True).logits
+        return logits
+
+    def _callable_for(self, cache: TransformersCache) -> Callable[..., Any]:
+        if not cache.is_static:
+            model: Callable[..., Any] = self._model
+            return model
+        if self._compiled is None:  # asking transformers takes as long as a small layer
+            self._compiled = compiled_if_possible(self._model, cache.cache, self._config)
+        return self._compiled
+
+
+def device_of(model: PreTrainedModel) -> torch.device:
+    """Return the device of a model's ids, also if its first parameters are offloaded."""
+    device: torch.device = model.device
+    if device.type == "meta":
+        devices = getattr(model, "hf_device_map", {}).values()
+        # As accelerate chooses.
+        device = torch.device(next((name for name in devices if name not in ("cpu", "disk")), "cpu"))
+    return device
+
+
+def prompt_mask(model: PreTrainedModel, model_kwargs: dict[str, Any]) -> Tensor | None:
+    """Return the mask of the prompt that is continued, not of an encoder's input."""
+    mask: Tensor | None = model_kwargs.get(_mask_name(model))
+    return mask
+
+
+def count_positions(mask: Tensor) -> Tensor:
+    """Return the positions of tokens as `generate` counts them by their mask [rows, tokens]; 0 for padding."""
+    return (mask.long().cumsum(dim=-1) - 1).masked_fill(mask == 0, 0)
+
+
+def are_counted(positions: Tensor | None, mask: Tensor | None) -> bool:
+    if positions is None or positions.ndim != 2:
+        return True
+    mask = torch.ones_like(positions) if mask is None else mask.to(positions.device)
+    return torch.equal(positions, count_positions(mask))
+
+
+def _mask_name(model: PreTrainedModel) -> str:
+    return "decoder_attention_mask" if model.config.is_encoder_decoder else "attention_mask"
+
+
+def _attends_to_all(model: PreTrainedModel) -> bool:
+    """Return whether all layers attend to all tokens, by torch's own attention."""
+    config = model.config.get_text_config(decoder=True)
+    kinds = {*(getattr(config, "layer_types", None) or ()), *(getattr(config, "attention_layers", None) or ())}
+    limits = ("sliding_window", "attention_chunk_size", "alibi")
+    is_limited = any(getattr(config, name, None) for name in limits) or not kinds <= {"full_attention", "global"}
+    return attention_of(config) == "sdpa" and not is_limited
+
+
+def _every_nth_row(value: Any, step: int) -> Any:
+    return value[::step] if step > 1 and isinstance(value, Tensor) and value.shape[0] > 1 else value
+
+
+def split_arguments(
+    model: PreTrainedModel,
+    config: GenerationConfig,
+    model_kwargs: dict[str, Any],
+    *,
+    rows: int,
+    decode_mode: DecodeMode | None = None,
+) -> tuple[LanguageModel, RewindableCache]:
+    """Split what `generate` prepared into a model, with the arguments of all passes, and a cache, with the prompt's.
+
+    Raises `InputError`, before the model runs, for a cache that can't be rewound exactly.
+    """
+    if rows > 1 and _counts_by_cache(model):
+        parts = [_split_row(model, config, model_kwargs, decode_mode, row=row, rows=rows) for row in range(rows)]
+        return RowwiseModel([model for model, _ in parts]), RowwiseCache([cache for _, cache in parts])
+    chosen = choose_cache(model_kwargs, model=model)
+    name, mask = cache_name(model), _mask_name(model)
+    prompt = {key: value for key, value in model_kwargs.items() if key in PROMPT_ONLY or key == mask}
+    shared = {key: value for key, value in model_kwargs.items() if key not in prompt and key != name}
+    cache = TransformersCache(
+        chosen,
+        rows=rows,
+        attention_mask=prompt.get(mask),
+        capacity=config.max_length,
+        prompt={mask: None, **prompt},
+    )
+    language_model = TransformersModel(
+        model,
+        generation_config=config,
+        model_kwargs={**shared, "use_cache": True},
+        copies=_copies(config, prompt, cache, model),
+        decode_mode=decode_mode,
+    )
+    return language_model, cache
+
+
+def _counts_by_cache(model: PreTrainedModel) -> bool:
+    """Return whether a decoder knows positions only from the length of its cache."""
+    is_relative = hasattr(model.config, "relative_attention_num_buckets")
+    takes_positions = "decoder_position_ids" in inspect.signature(model.forward).parameters
+    return bool(model.config.is_encoder_decoder) and not is_relative and not takes_positions
+
+
+def _split_row(
+    model: PreTrainedModel,
+    config: GenerationConfig,
+    model_kwargs: dict[str, Any],
+    decode_mode: DecodeMode | None,
+    *,
+    row: int,
+    rows: int,
+) -> tuple[LanguageModel, RewindableCache]:
+    name = cache_name(model)
+    if belongs_to_caller(choose_cache(model_kwargs, model=model)):
+        raise InputError(
+            f"{type(model).__name__} counts positions by its cache, so each row of a batch has a cache of its own: "
+            f"leave out {name}, or pass one prompt"
+        )
+    kwargs = {key: slice_row(value, row, rows) for key, value in model_kwargs.items() if key != name}
+    decoder = model.config.get_text_config(decoder=True)
+    kwargs[name] = EncoderDecoderCache(DynamicCache(config=decoder), DynamicCache(config=decoder))
+    return split_arguments(model, config, kwargs, rows=1, decode_mode=decode_mode)
+
+
+def _copies(config: GenerationConfig, prompt: dict[str, Any], cache: TransformersCache, model: PreTrainedModel) -> int:
+    """Return how often each prompt occurs in the batch, or 1 if reading it once might give other logits."""
+    plain = {"attention_mask", "position_ids", "token_type_ids"}
+    given = {name for name, value in prompt.items() if value is not None}
+    if given <= plain and cache.get_num_tokens() == 0 and not model.config.is_encoder_decoder and not cache.is_static:
+        return config.num_return_sequences or 1
+    return 1

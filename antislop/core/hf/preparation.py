@@ -1,0 +1,192 @@
+"""Prepare the rows of a call: refuse what can't be done exactly, and make a specification of each row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from transformers import LogitsProcessorList
+
+from antislop.core.hf.assisted import AssistantDrafter, make_assistant_drafter
+from antislop.core.hf.callbacks.memory import is_stateless
+from antislop.core.hf.callbacks.settings import Settings
+from antislop.core.hf.calls import Call
+from antislop.core.hf.compiled_bans import CompiledBans
+from antislop.core.hf.model import DecodeMode, split_arguments
+from antislop.core.hf.refusals import (
+    PromptError,
+    PromptLengths,
+    measure_prompts,
+    refuse_ids,
+    refuse_lengths,
+    refuse_settings,
+    refuse_tokenizer,
+)
+from antislop.core.hf.run import Run
+from antislop.core.hf.tracing import describe_call
+from antislop.core.loop.branches import CapabilityError, Control
+from antislop.core.loop.drafts import FirstDrafter
+from antislop.core.loop.policy import Policy
+from antislop.core.loop.protocols import RewindableCache, SharingCache
+from antislop.core.loop.row import Drafter, RowSpec, begin_rows
+from antislop.core.trace.events import Conceded
+from antislop.core.trace.recording import Recording
+from antislop.errors import InputError
+from antislop.steer.grammar.grammar import Grammar, adapt_processor
+
+
+def prepare_run(
+    call: Call,
+    bans: CompiledBans,
+    *,
+    policy: Policy,
+    drafters: Sequence[Drafter],
+    warn: Callable[[Conceded], None],
+    options: Mapping[str, Any],
+    recording: Recording,
+    control: Control | None,
+) -> Run:
+    """Return a run that is ready to begin. Raises `InputError` for what is not supported.
+
+    options: of the sampler, for the trace.
+    """
+    lengths = _check_call(call, bans)
+    facts: Callable[[], Mapping[str, Any]] = dict
+    if recording.level != "none":
+        facts = describe_call(call, bans, options=options, recording=recording, control=control)
+    specs = _make_specs(call, bans, policy=policy, drafters=drafters)
+    if recording.has_choices:
+        specs = [replace(spec, alternatives=recording.alternatives) for spec in specs]
+    mode = DecodeMode(call.model)
+    language_model, cache = split_arguments(call.model, call.config, call.arguments, rows=call.rows, decode_mode=mode)
+    if control is not None:
+        _refuse_control(control, specs, cache)
+        controllers = control.begin([call.tokens_of(place) for place in range(call.rows)])
+        specs = [
+            replace(spec, controller=controller, max_forks=control.max_forks)
+            for spec, controller in zip(specs, controllers, strict=True)
+        ]
+    rows = begin_rows(specs)
+    return Run(call, language_model, cache, mode, rows, lengths, bans, warn, recording, facts)
+
+
+def prepare_row(
+    call: Call,
+    bans: CompiledBans,
+    *,
+    seed: int,
+    policy: Policy,
+    drafters: Sequence[Drafter] = (),
+    shared: Collection[str] = (),
+) -> RowSpec:
+    """Return the only row of a call, with its own random numbers, to be written beside rows of other calls.
+
+    shared: which of "logits_processor" and "stopping_criteria" the other calls use, too.
+    """
+    lengths = _check_call(call, bans)
+    if call.rows > 1:
+        raise InputError("num_return_sequences is 1 here: pass a prompt as often as texts are wanted from it")
+    spec = _make_specs(call, bans, policy=policy, drafters=drafters, shared=shared)[0]
+    if spec.keep_scores:
+        raise InputError("generate_many keeps no scores: leave output_scores and output_logits out, or use generate")
+    refuse_lengths(call.model, lengths, new=call.max_new_tokens, in_flight=True)
+    return replace(spec, generator=torch.Generator().manual_seed(seed))
+
+
+def _check_call(call: Call, bans: CompiledBans) -> PromptLengths:
+    refuse_tokenizer(call.model, bans.tokenizer)
+    bans.vocabulary.refuse_changes(bans.tokenizer)
+    refuse_settings(call.model, call.config, call.logits_processor)
+    if call.input_ids.shape[1] == 0 and call.model_kwargs.get("inputs_embeds") is None:
+        raise PromptError("an empty prompt was passed: pass at least one token, the bos token for instance")
+    refuse_ids(call.input_ids, call.model)
+    lengths = measure_prompts(call.input_ids, call.mask, call.config, call.model_kwargs, model=call.model)
+    refuse_lengths(call.model, lengths, new=call.max_new_tokens)
+    return lengths
+
+
+def _make_specs(
+    call: Call,
+    bans: CompiledBans,
+    *,
+    policy: Policy,
+    drafters: Sequence[Drafter],
+    shared: Collection[str] = (),
+) -> list[RowSpec]:
+    if call.asks_for_drafts:
+        drafters = [*drafters, make_assistant_drafter(call, bans.tokenizer)]
+    processors = [each if is_stateless(each) else adapt_processor(each) for each in call.logits_processor]
+    settings = Settings(
+        logits_processor=LogitsProcessorList(processors),
+        stopping_criteria=call.stopping_criteria,
+        rows=call.rows,
+        pad=call.pad,
+        is_drafted=bool(drafters),
+        shares_processors="logits_processor" in shared,
+        shares_criteria="stopping_criteria" in shared,
+    )
+    keeps = call.config.return_dict_in_generate and (call.config.output_scores or call.config.output_logits)
+    has_grammar = any(isinstance(each, Grammar) for each in processors)
+    forced = {} if has_grammar else bans.forced  # which a grammar may not allow: then the text stops
+    if forced and keeps:
+        raise InputError("a ban has then='force', and forced tokens have no scores: leave output_scores and logits out")
+    if forced and settings.is_lockstep and call.rows > 1:
+        raise InputError(
+            "the stopping criteria or processors see the rows of the batch in step, and then='force' moves each by "
+            "itself: pass one prompt at a time, or choose then='stop'"
+        )
+    return [
+        RowSpec(
+            prompt=call.input_ids[place : place + 1],
+            matcher=bans.matcher,
+            state=bans.read_prompt(call.tokens_of(place)),
+            policy=replace(policy, do_sample=call.config.do_sample),
+            settings=settings,
+            max_new_tokens=call.max_new_tokens,
+            drafter=FirstDrafter(drafters) if len(drafters) > 1 else next(iter(drafters), None),
+            keep_scores=bool(keeps),
+            forced=forced,
+        )
+        for place in range(call.rows)
+    ]
+
+
+def _refuse_control(control: Control, specs: Sequence[RowSpec], cache: RewindableCache) -> None:
+    spec, needs = specs[0], control.controller.needs
+    if spec.policy.method != "exact":
+        raise InputError(f"a controller needs method='exact', and the sampler has method={spec.policy.method!r}")
+    if spec.drafter is not None:
+        raise InputError("a controller decides each step, so nothing is drafted: leave out draft_bans and assistants")
+    if spec.forced:
+        raise InputError("a controller decides each step, and a ban has then='force': choose then='stop' instead")
+    if spec.keep_scores:
+        raise InputError("forced tokens have no scores: leave out output_scores and output_logits with a controller")
+    if isinstance(spec.settings, Settings) and spec.settings.is_lockstep:
+        raise InputError(
+            "the stopping criteria or processors see the rows of the batch in step, and a controller moves each by "
+            "itself: pass one prompt at a time, or leave them out"
+        )
+    if needs.has_forks and control.max_forks > 1 and not (isinstance(cache, SharingCache) and cache.can_select):
+        raise CapabilityError(f"the controller forks, and this {type(cache).__name__} can't copy rows: set max_forks=1")
+
+
+def share_settings(specs: Iterable[RowSpec]) -> Iterator[RowSpec]:
+    """Have rows share the first one's settings if these fit any prompt, and an assistant: they then go together."""
+    shared: Settings | None = None
+    drafter: Drafter | None = None
+    for spec in specs:
+        shared = shared or (spec.settings if isinstance(spec.settings, Settings) else None)
+        drafter = drafter if _draft_alike(drafter, spec.drafter) else spec.drafter
+        settings = shared if shared is not None and shared.fits_any_prompt else spec.settings
+        yield replace(spec, drafter=drafter, settings=settings)
+
+
+def _draft_alike(drafter: Drafter | None, other: Drafter | None) -> bool:
+    """Return whether two drafters differ at most in their assistants' prompts, which these learn from each row."""
+    parts = [each.drafters if isinstance(each, FirstDrafter) else [each] for each in (drafter, other)]
+    pairs = zip(*parts, strict=False)
+    return len(parts[0]) == len(parts[1]) and all(
+        one is two or type(one) is type(two) is AssistantDrafter for one, two in pairs
+    )

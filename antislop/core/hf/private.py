@@ -1,0 +1,304 @@
+"""The private and undocumented parts of transformers' models and of `generate` that are used: a function for each.
+
+Each docstring says why it is needed. tests/core/hf/test_private.py checks what each relies on, so that a version of
+transformers in which one is different fails there; caches have antislop/core/hf/caches/private.py.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+import regex
+from jinja2 import meta
+from torch import Tensor
+from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.cache_utils import Cache
+from transformers.generation.candidate_generator import (
+    AssistedCandidateGenerator,
+    CandidateGenerator,
+    EarlyExitCandidateGenerator,
+)
+from transformers.generation.utils import MULTIMODAL_INPUTS_TO_DROP_OUTSIDE_PREFILL
+from transformers.utils.chat_parsing import ResponseParser
+from transformers.utils.chat_parsing.response_templates import (
+    ResponseTemplate,
+    load_response_template,
+)
+from transformers.utils.chat_template_utils import _compile_jinja_template
+
+from antislop.core.hf.caches.private import CACHE
+
+PREFILL_INPUTS: frozenset[str] = frozenset(MULTIMODAL_INPUTS_TO_DROP_OUTSIDE_PREFILL)
+"""Images, sounds and the like: arguments that `generate` passes to the first forward pass only."""
+
+
+def prefill(model: PreTrainedModel, ids: Tensor, config: GenerationConfig, model_kwargs: dict[str, Any]) -> Any:
+    """Read a prompt as `generate` does, in parts if the configuration says so; return the model's output.
+
+    Reason: which tokens to leave out because the cache holds them, and what images need, differ by model and version.
+    """
+    return model._prefill(ids, config, model_kwargs)
+
+
+def optimized_for_decoding(model: PreTrainedModel) -> AbstractContextManager[None]:
+    """Run the forward passes inside with the kernels that `generate` decodes with.
+
+    Reason: on a GPU, the experts of a mixture are computed by other kernels than for a prompt, with other bits.
+    """
+    context: AbstractContextManager[None] = model._optimize_model_for_decode()
+    return context
+
+
+def compiled_if_possible(model: PreTrainedModel, cache: Cache, config: GenerationConfig) -> Callable[..., Any]:
+    """Return the model, compiled if `generate` would compile it for this cache.
+
+    Reason: the conditions depend on device, cache and quantization, and the compiled model is kept by the model.
+    """
+    call: Callable[..., Any] = model
+    if model._valid_auto_compile_criteria({CACHE: cache}, config):
+        call = model.get_compiled_call(config.compile_config)
+    return call
+
+
+def make_candidate_generator(
+    model: PreTrainedModel,
+    ids: Tensor,
+    *,
+    config: GenerationConfig,
+    logits_processor: LogitsProcessorList,
+    model_kwargs: dict[str, Any],
+    assistant_model: PreTrainedModel | None = None,
+    tokenizers: tuple[PreTrainedTokenizerBase, PreTrainedTokenizerBase] | None = None,
+) -> CandidateGenerator:
+    """Return the generator of drafts that the configuration asks for: an assistant, early layers or prompt lookup.
+
+    tokenizers: the model's and the assistant's if they differ. Reason: which generator is made, and from which parts,
+    differs by version.
+    """
+    target, assistant = tokenizers or (None, None)
+    return model._get_candidate_generator(
+        generation_config=config,
+        input_ids=ids,
+        inputs_tensor=None,
+        logits_processor=logits_processor,
+        model_kwargs=model_kwargs,
+        assistant_model=assistant_model,
+        target_tokenizer=target,
+        assistant_tokenizer=assistant,
+    )
+
+
+def writes_drafts(generator: CandidateGenerator) -> bool:
+    """Return whether a generator only has a model, or its first layers, write the next tokens of the text.
+
+    Reason: its subclasses, some of which translate or read other states, look alike from outside.
+    """
+    if type(generator) not in (AssistedCandidateGenerator, EarlyExitCandidateGenerator):
+        return False
+    return not generator.assistant_model.config.is_encoder_decoder
+
+
+def draft_length_of(generator: CandidateGenerator) -> int:
+    """Return how long an assistant's drafts are now; the more tokens were accepted, the longer.
+
+    Reason: it is told only to the assistant's own `generate`.
+    """
+    return int(generator.num_assistant_tokens)
+
+
+def is_confident(generator: CandidateGenerator, probability: float) -> bool:
+    """Return whether an assistant goes on after a token of this probability; its generator learns from each.
+
+    Reason: the threshold is told only to the assistant's own `generate`, and adapted to the probabilities of its drafts
+    if scikit-learn is installed.
+    """
+    if hasattr(generator, "probs"):
+        generator.probs.append(probability)
+    threshold = generator.generation_config.assistant_confidence_threshold
+    return not threshold or probability >= threshold
+
+
+def cache_of(generator: CandidateGenerator) -> Cache | None:
+    """Return the cache of an assistant, None for what has none or has read nothing yet.
+
+    Reason: a candidate generator crops its cache by lengths alone, which is wrong after a rewind.
+    """
+    arguments: Mapping[str, Any] = getattr(generator, "assistant_kwargs", {})
+    return arguments.get(CACHE)
+
+
+def pad_token_of(config: GenerationConfig) -> int | None:
+    """Return the token that `generate` fills finished rows with, if it has one.
+
+    Reason: it is chosen from the configuration, the model and the end tokens before a custom loop is called.
+    """
+    pad = config._pad_token_tensor
+    return None if pad is None else int(pad)
+
+
+def mask_length_of(config: GenerationConfig) -> int:
+    """Return the columns of an attention mask that `generate` left out because it masked nothing; 0 if unknown.
+
+    Reason: with a cache that holds tokens, the ids may be the new ones alone, and only the mask counted all.
+    """
+    return int(getattr(config, "_mask_length", 0))
+
+
+def belongs_to_caller(cache: object) -> bool:
+    """Return whether the caller of `generate` passed this cache, and will see what it holds afterwards.
+
+    Reason: `generate` prepares a cache of the same type if none was passed, under the same name.
+    """
+    return bool(getattr(cache, "_is_user_defined", False))
+
+
+def attention_of(config: Any) -> str | None:
+    """Return the name of the attention implementation that was chosen for a model's (text) configuration.
+
+    Reason: a configuration has no public attribute for it.
+    """
+    name: str | None = config._attn_implementation
+    return name
+
+
+def revision_of(config: Any) -> str | None:
+    """Return the commit of the hub from which a configuration was loaded, None for a folder.
+
+    Reason: a configuration has no public attribute for it.
+    """
+    revision: str | None = getattr(config, "_commit_hash", None)
+    return revision
+
+
+def has_remote_code(model: PreTrainedModel) -> bool:
+    """Return whether a model's code comes from the hub, where any method may differ from transformers'."""
+    return bool(model.is_remote_code())
+
+
+def uncompiled(model: Any) -> Any | None:
+    """Return the model that `torch.compile` wrapped; None if the model is not wrapped by it."""
+    return getattr(model, "_modules", {}).get("_orig_mod")
+
+
+def arguments_of_generate(*names: str) -> dict[str, Any]:
+    """Return arguments of the `generate` that called the caller of this function; empty if none did.
+
+    Reason: `generate` never passes these to a `custom_generate`, and does not say so. Its frame is the only place to
+    see that a streamer would wait forever, or that an assistant would be ignored.
+    """
+    frame = sys._getframe(2)
+    if frame.f_code.co_name != "generate":
+        return {}
+    return {name: frame.f_locals.get(name) for name in names}
+
+
+def variables_of(template: str) -> set[str]:
+    """Return the names that a chat template reads and does not set itself. Raises `jinja2.TemplateError`.
+
+    Reason: only the environment that transformers makes for chat templates knows their tags.
+    """
+    environment = _compile_jinja_template(template).environment
+    return meta.find_undeclared_variables(environment.parse(template))
+
+
+def response_template_for(model_type: str) -> dict[str, Any] | None:
+    """Return the response template of a family of models whose tokenizers have none, if transformers has one.
+
+    Reason: these templates are in the code of `transformers serve` only.
+    """
+    try:
+        from transformers.cli.serving.utils import _RESPONSE_TEMPLATE_FALLBACKS
+    except ImportError:  # it needs packages that transformers itself does not
+        return None
+    return next((template for types, template in _RESPONSE_TEMPLATE_FALLBACKS.items() if model_type in types), None)
+
+
+def compile_response_template(template: dict[str, Any]) -> ResponseTemplate:
+    r"""Return a checked response template. Raises `ValueError`.
+
+    Its fields are optional, since a text may end anywhere. A delimiter that begins with `\s*` is searched for at the
+    first space of a run only. Reason: the parser loses a message that lacks a field, and a run of n spaces takes it
+    n² steps.
+    """
+    compiled = load_response_template(template)
+    for field in compiled.fields.values():
+        field.optional = True
+        field.open_re, field.close_re = _search_once(field.open_re), _search_once(field.close_re)
+    return compiled
+
+
+def _search_once(delimiter: Any) -> Any:
+    begins_with_spaces = delimiter is not None and delimiter.pattern.startswith(r"\s*")
+    if not begins_with_spaces:
+        return delimiter
+    # "(?!)" is never found; without it, a partial search first looks for what follows the spaces, from each of them.
+    return regex.compile(rf"(?:\G|(?<!\s))(?:{delimiter.pattern}|(?!))", delimiter.flags)
+
+
+class RegionParser(ResponseParser):  # type: ignore[misc]
+    """A parser of responses that reads on after a region that it can't read.
+
+    prefilled: the characters of the message that the prompt has.
+
+    An event "region_chunk" has a `start`, counted from the beginning of the message, and so have "region_close" and
+    "region_failed", which comes in its place, with the `raw` text of the region and whether it `is_complete`. Reason:
+    the parser raises an error instead, and tells neither where a text was nor which delimiters it had.
+    """
+
+    def __init__(self, template: ResponseTemplate, prefix: str, *, tools: list[Any]) -> None:
+        self._opening = self._spaces = 0  # which the text ends with
+        self._held = ""
+        super().__init__(template, prefix, tools=tools)
+        self.prefilled = len(self._buffer)
+
+    @property
+    def region(self) -> str | None:
+        """The field that is being written."""
+        name: str | None = self._current
+        return name
+
+    def feed(self, text: str) -> list[dict[str, Any]]:
+        """See `ResponseParser.feed`. The more spaces the text ends with, the more of them are held until they are read.
+
+        Reason: where spaces may begin a delimiter, each call searches all of them again.
+        """
+        self._held += text
+        if self._held.isspace() and len(self._held) < self._spaces // 8:
+            return []
+        text, self._held = self._held, ""
+        self._spaces = len(text) - len(text.rstrip()) + (self._spaces if text.isspace() else 0)
+        events: list[dict[str, Any]] = super().feed(text)
+        return events
+
+    def finalize(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        held = super().feed(self._held)
+        message, events = super().finalize()
+        return message, [*held, *events]
+
+    def _accumulate(self, events: list[dict[str, Any]], text: str) -> None:
+        if not self._opened:
+            self._opening = self._pos
+        count = len(events)
+        super()._accumulate(events, text)
+        if len(events) > count:
+            events[-1]["start"] = self._pos
+
+    def _open_explicit(self, events: list[dict[str, Any]], field: Any, m: Any) -> None:
+        self._opening = m.start()
+        super()._open_explicit(events, field, m)
+
+    def _close_current(self, events: list[dict[str, Any]]) -> None:
+        name, count = self._current, len(events)
+        raw = self._body if name == self._implicit_name else self._buffer[self._opening : self._pos]
+        try:
+            super()._close_current(events)
+        except Exception:  # noqa: BLE001 - a model may write anything, and a template read it in any way
+            events.append({"type": "region_failed", "field": name})
+            self._reset_to_implicit()
+        if len(events) > count:
+            close = self._spec.fields[name].close_re
+            is_complete = close is None or close.search(raw) is not None
+            events[-1] |= {"raw": raw, "start": self._opening, "is_complete": is_complete}

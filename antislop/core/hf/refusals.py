@@ -1,0 +1,302 @@
+"""Refuse what can't be done exactly, before any work: arguments, settings, tokenizers, ids, and lengths of texts.
+
+Positions count from 0, and the last token of a text is never read: a text of n tokens takes n - 1 positions.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from types import NoneType
+from typing import Any, NamedTuple, SupportsIndex
+
+from torch import Tensor, nn
+from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.cache_utils import Cache
+
+from antislop.core.hf.caches.borrowed import decoder_part, length_of
+from antislop.core.hf.caches.private import cache_name
+from antislop.core.hf.private import mask_length_of
+from antislop.errors import InputError
+
+_CACHES = ("past_key_values", "cache_params", "cache")  # by their former and their present names
+PER_PROMPT = ("attention_mask", "position_ids", "inputs_embeds", *_CACHES, "inputs", "input_ids")
+"""Arguments of `generate` that belong to one prompt."""
+
+_REMEMBERING = ("UnbatchedClassifierFreeGuidanceLogitsProcessor", "SynthIDTextWatermarkLogitsProcessor")
+"""Processors that remember more than the ids that they are given, and can't be rewound."""
+
+_NO = (None, False)
+_SETTINGS = (
+    ("num_beams", (None, 1), "beams can't be rewound one by one; use num_beams=1"),
+    ("assistant_ensemble_weight", (None,), "it changes the distribution by design; leave it out"),
+    ("use_mtp", _NO, "drafts of multi-token heads need the model's hidden states; leave it out"),
+    ("speculation_type", (None,), "it drafts with the model's hidden states; leave it out"),
+    ("penalty_alpha", (None,), "contrastive search is another loop; leave it out"),
+    ("dola_layers", (None,), "DoLa is another loop; leave it out"),
+    ("constraints", (None,), "constrained beam search is another loop; leave it out"),
+    ("force_words_ids", (None,), "constrained beam search is another loop; leave it out"),
+    ("guidance_scale", (None, 1, 1.0), "guidance keeps a second cache that a rewind would not cut; leave it out"),
+)
+
+
+_KINDS = (
+    ("generation_config", GenerationConfig, "a GenerationConfig"),
+    ("assistant_model", nn.Module, "a model"),
+    ("max_new_tokens", SupportsIndex, "a whole number"),
+    ("logits_processor", list | tuple, "a list of processors"),
+    ("stopping_criteria", list | tuple, "a list of criteria"),
+)
+
+
+class PromptError(InputError):
+    """Raised for one prompt that can't be used; the texts of other prompts can be written."""
+
+
+# -- arguments ---------------------------------------------------------------------------------------------------------
+
+
+def check_model(model: object) -> None:
+    if not hasattr(model, "generate"):
+        raise InputError(f"a model was expected first, not a {type(model).__name__}: write generate(model, text)")
+
+
+def refuse_hidden(arguments: Mapping[str, Any]) -> None:
+    for name, instead in (
+        ("assistant_model", "sampler.generate(model, …, assistant_model=assistant)"),
+        ("streamer", "sampler.generate(model, …, streamer=streamer) or sampler.stream(model, …)"),
+    ):
+        if arguments.get(name) is not None:
+            raise InputError(f"generate() does not hand its {name} to a custom_generate: call {instead} instead")
+    _refuse_synced_gpus(arguments)
+
+
+def refuse_arguments(arguments: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> None:
+    """Refuse arguments of `generate` that never reach the loop, or that it prepares a cache by."""
+    for name, kind, described in _KINDS:
+        if not isinstance(value := arguments.get(name), kind | NoneType):
+            raise InputError(f"{name} is a {type(value).__name__}: pass {described}, or leave it out")
+    if arguments.get("cache_implementation") == "paged":
+        raise InputError("cache_implementation='paged' never asks a sampler, and nothing would be banned: leave it out")
+    # Refused here already: an offloaded cache can't even be made on a machine without a GPU.
+    config = arguments.get("generation_config")
+    _refuse_cache(arguments.get("cache_implementation") or getattr(config, "cache_implementation", None))
+    if arguments.get("token_healing") or getattr(config, "token_healing", None):  # for which no tokenizer is handed on
+        raise InputError("token_healing=True is not supported: it rewrites the prompt; leave it out")
+    if arguments.get("streamer") is not None:
+        raise InputError("only generate takes a streamer: call sampler.generate(model, …, streamer=streamer)")
+    other = arguments.get("tokenizer")
+    if other is not None and other is not tokenizer and other.get_vocab() != tokenizer.get_vocab():
+        raise InputError("tokenizer is not the sampler's, which is used for stop strings too: leave it out")
+    if arguments.get("tools"):
+        raise InputError(
+            "tools are for the chat template: pass chat_template_kwargs={'tools': […]} beside the messages"
+        )
+    for name in ("return_cache", "names_filter"):
+        if arguments.get(name):
+            raise InputError(f"only generate returns a cache: call sampler.generate, or leave {name} out")
+    _refuse_synced_gpus(arguments)
+    if arguments.get("custom_generate") is not None:
+        raise InputError("custom_generate can't be passed to a sampler, which takes that place itself: leave it out")
+
+
+def _refuse_cache(implementation: str | None) -> None:
+    if implementation not in (None, "dynamic", "static"):
+        raise InputError(
+            f"cache_implementation={implementation!r} is not supported: only dynamic and static caches can be rewound: "
+            "leave it out"
+        )
+
+
+def _refuse_synced_gpus(arguments: Mapping[str, Any]) -> None:
+    if arguments.get("synced_gpus"):
+        raise InputError("synced_gpus is not supported yet: leave it out, and run the model on one device")
+
+
+def refuse_per_prompt(arguments: Mapping[str, Any]) -> None:
+    if arguments.get("streamer") is not None:
+        raise InputError(
+            "a streamer shows one text, and generate_many writes several at a time: leave streamer out and read the "
+            "texts as they are yielded, or call sampler.stream for each prompt"
+        )
+    if arguments.get("record") is not None:
+        raise InputError(
+            "record is for generate, forward_pass and events: leave it out, each Completion has its events in `report`"
+        )
+    if arguments.get("controller") is not None:
+        raise InputError("a controller moves the rows of one call: use generate, for each prompt or a batch of them")
+    if arguments.get("return_dict_in_generate"):
+        raise InputError("return_dict_in_generate has no effect here: leave it out, each Completion has all fields")
+    for name, value in arguments.items():
+        if isinstance(value, (Tensor, Cache)) or (name in PER_PROMPT and value is not None):
+            raise InputError(
+                f"{name} belongs to one prompt, and generate_many prepares each by itself: leave it out, pass ids "
+                "without padding as prompts, or use generate"
+            )
+
+
+def refuse_states(requested: Mapping[str, Any], method: str) -> None:
+    for name in ("output_scores", "output_logits", "output_hidden_states", "output_attentions"):
+        if requested.get(name):
+            raise InputError(f"{method} returns no scores, states or attentions: leave {name} out, or use generate")
+
+
+# -- models, settings and tokenizers -----------------------------------------------------------------------------------
+
+
+def refuse_settings(model: PreTrainedModel, config: GenerationConfig, processors: LogitsProcessorList) -> None:
+    _refuse_cache(config.cache_implementation)
+    if model.training and any(getattr(module, "gradient_checkpointing", False) for module in model.modules()):
+        raise InputError(
+            f"{type(model).__name__} is in training mode with gradient checkpointing, which keeps no cache to rewind: "
+            "call model.eval() first"
+        )
+    for name, allowed, advice in _SETTINGS:
+        value = getattr(config, name, None)
+        if value not in allowed:
+            raise InputError(f"{name}={value!r} is not supported: {advice}")
+    for processor in processors:
+        if type(processor).__name__ in _REMEMBERING:
+            raise InputError(
+                f"{type(processor).__name__} remembers tokens that a rewind would withdraw and is not supported yet: "
+                "leave out guidance_scale or watermarking_config"
+            )
+    if any(rope.get("rope_type") == "dynamic" for rope in _list_ropes(model)):
+        raise InputError(
+            "rope_type='dynamic' keeps the longest length it has seen, which a rewind can't undo: "
+            "load the model with another rope_type, 'yarn' or 'linear' for instance"
+        )
+
+
+def refuse_tokenizer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Refuse a tokenizer whose size can't be the model's: no ban would be found."""
+    embeddings = model.get_input_embeddings()
+    if not isinstance(embeddings, nn.Embedding):
+        return
+    # Vocabularies of models are padded, and a tokenizer may have been given tokens that its model never writes.
+    size, tokens, base = embeddings.num_embeddings, len(tokenizer), tokenizer.vocab_size
+    if base > size or size >= 2 * tokens:
+        raise InputError(
+            f"the sampler's tokenizer has {max(base, tokens):,} tokens and {type(model).__name__} {size:,}: it belongs "
+            "to another model, and no ban would be found; make the sampler with this model's tokenizer"
+        )
+
+
+# -- prompts and lengths -----------------------------------------------------------------------------------------------
+
+
+class PromptLengths(NamedTuple):
+    """Lengths of the prompts of a call, without padding, and how many of these tokens a cache holds already."""
+
+    tokens: tuple[int, ...]
+    held: int = 0
+
+
+def refuse_ids(ids: Tensor, model: PreTrainedModel) -> None:
+    """Refuse ids [rows, tokens] that the model's embeddings can't read."""
+    embeddings = model.get_input_embeddings()
+    if not isinstance(embeddings, nn.Embedding):
+        return
+    # Placeholders of pictures and sounds may lie beyond the vocabulary.
+    named = [value for name, value in vars(model.config).items() if name.endswith(("_token_id", "_token_index"))]
+    for row, token in ((ids < 0) | (ids >= embeddings.num_embeddings)).nonzero().tolist():
+        if (wrong := int(ids[row, token])) not in named:
+            where = f"row {row} of the prompt" if len(ids) > 1 else "the prompt"
+            raise PromptError(
+                f"{where} contains the id {wrong:,}, and {type(model).__name__} has {embeddings.num_embeddings:,} "
+                "tokens: encode it with the model's own tokenizer"
+            )
+
+
+def measure_prompts(
+    input_ids: Tensor,
+    mask: Tensor | None,
+    config: GenerationConfig,
+    model_kwargs: Mapping[str, Any],
+    *,
+    model: PreTrainedModel,
+) -> PromptLengths:
+    """Return the lengths of prompts [rows, tokens] or their embeddings."""
+    embeds = model_kwargs.get("inputs_embeds")
+    tokens = input_ids.shape[1] if embeds is None else max(embeds.shape[1], input_ids.shape[1])
+    cache = model_kwargs.get(cache_name(model))
+    held = 0 if cache is None else length_of(decoder_part(cache))
+    if mask is not None and mask.ndim == 2 and mask.shape[1] >= tokens:  # it covers tokens in a cache, too
+        counts: list[int] = mask.sum(dim=1).tolist()
+    else:
+        counts = [max(tokens, mask_length_of(config))]
+    return PromptLengths(tuple(counts * (input_ids.shape[0] // len(counts))), held)
+
+
+def refuse_lengths(model: PreTrainedModel, prompts: PromptLengths, *, new: int, in_flight: bool = False) -> None:
+    """Raise `InputError` if a model has too few positions for `new` more tokens, or changes their kind on the way.
+
+    in_flight: whether texts of other lengths may share a batch with these.
+    """
+    longest, limit = max(prompts.tokens), max_positions(model)
+    needed = longest + new - 1
+    if limit is not None and needed > limit and _has_position_table(model, positions=limit):
+        fitting = limit + 1 - longest
+        advice = f"ask for at most {fitting} new tokens" if fitting > 0 else "pass a shorter prompt"
+        raise InputError(
+            f"{type(model).__name__} has {limit} positions, and a prompt of {longest} tokens with {new} new "
+            f"ones takes {needed}: {advice}"
+        )
+    boundary = _find_boundary(model)
+    is_short = boundary is None or needed <= boundary
+    is_long = boundary is not None and min(prompts.tokens) > boundary and not 0 < prompts.held <= boundary
+    if is_short or (is_long and not in_flight):
+        return
+    raise InputError(
+        f"{type(model).__name__} reads all tokens by other positions once a text has more than {boundary} "
+        f"(rope_type='longrope'), and texts of this call may lie on both sides: pass prompts of more than {boundary} "
+        f"tokens to generate, without a cache of shorter ones, or ask for at most {boundary} in all"
+    )
+
+
+def _has_position_table(model: PreTrainedModel, *, positions: int) -> bool:
+    """Return whether the decoder looks its positions up in a table, by names and sizes of its tensors."""
+    if model.config.model_type == "mpt":  # its slopes are computed for this number of positions in each forward
+        return True
+    for name, module in model.get_decoder().named_modules():
+        name = name.rpartition(".")[2]
+        is_named = isinstance(module, nn.Embedding) and ("pos" in name or name == "wpe")
+        if is_named and module.num_embeddings - getattr(module, "offset", 0) == positions:
+            return True
+        tensors = {**vars(module), **dict(module.named_buffers(recurse=False))}
+        tables = [value for key, value in tensors.items() if "pos" in key and isinstance(value, Tensor)]
+        if any(table.ndim == 2 and table.shape[0] == positions for table in tables):
+            return True
+    return False
+
+
+def warn_if_too_long(model: PreTrainedModel, length: int) -> None:
+    """Warn if a text, its prompt included, exceeds the positions that a model was made for."""
+    limit = max_positions(model)
+    if limit is not None and length - 1 > limit:
+        warnings.warn(
+            f"a text exceeded the {limit} positions that {type(model).__name__} was made for, so its end may be worse: "
+            "ask for fewer new tokens",
+            stacklevel=2,
+        )
+
+
+def max_positions(model: PreTrainedModel) -> int | None:
+    config = model.config.get_text_config(decoder=True)
+    positions = getattr(config, "max_position_embeddings", getattr(config, "max_seq_len", None))
+    return positions if isinstance(positions, int) else None
+
+
+def _find_boundary(model: PreTrainedModel) -> int | None:
+    """Return the number of tokens above which `longrope` changes the frequencies of the whole text."""
+    ropes = [rope for rope in _list_ropes(model) if rope.get("rope_type") == "longrope"]
+    if not ropes:
+        return None
+    named = [boundary for rope in ropes if (boundary := rope.get("original_max_position_embeddings"))]
+    config = model.config.get_text_config(decoder=True)
+    return min(named, default=getattr(config, "original_max_position_embeddings", None) or None)
+
+
+def _list_ropes(model: PreTrainedModel) -> list[dict[str, Any]]:
+    ropes = getattr(model.config.get_text_config(decoder=True), "rope_parameters", None) or {}
+    return [ropes, *(part for part in ropes.values() if isinstance(part, dict))]

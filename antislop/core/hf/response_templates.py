@@ -1,0 +1,124 @@
+"""How a model writes its messages: where their thoughts, their calls of tools and their answers are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import regex
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from antislop.core.bans.scopes import THOUGHTS, TOOL_CALLS, BanScope, Regions, Scope
+from antislop.core.hf.private import compile_response_template, response_template_for
+from antislop.errors import InputError, first_line
+
+if TYPE_CHECKING:
+    from transformers.utils.chat_parsing.response_templates import ResponseTemplate, ResponseTemplateField
+
+_NEVER = "(?!)"  # matches nothing
+_HEAD = regex.compile(r"(?:\\s[*+]?)?(?P<head>(?:(?:\\\W|[^\\.^$*+?{}\[\]|()])(?![*+?{]))+)")
+
+
+def find_response_template(
+    tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel | None = None
+) -> dict[str, Any] | None:
+    """Return how messages of a model are read, as JSON; None if nobody says it.
+
+    It is the tokenizer's `response_template`, or else that which transformers has for the type of the model. Without
+    `model`, the type is that in the tokenizer's folder.
+
+    Raises `InputError` for a template of the tokenizer that is not valid.
+    """
+    template = getattr(tokenizer, "response_template", None)
+    if template is not None:
+        return check_response_template(template)
+    model_type = _read_model_type(tokenizer.name_or_path) if model is None else model.config.model_type
+    return response_template_for(model_type) if model_type else None
+
+
+def check_response_template(template: Any) -> dict[str, Any]:
+    read_response_template(template)
+    checked: dict[str, Any] = template
+    return checked
+
+
+def read_response_template(template: Any) -> ResponseTemplate:
+    try:
+        return compile_response_template(template)
+    except (ValueError, TypeError) as error:
+        raise InputError(f"the response template is not valid: {first_line(error)}") from error
+
+
+def chat_scope(template: dict[str, Any], where: BanScope, *, has_calls: bool = True) -> Scope:
+    """Return the scope of the bans that apply to one part of a message.
+
+    template: the tokenizer's `response_template`. The parts are as its parser finds them; a part that a pattern opens
+        begins with the literal text at the pattern's beginning.
+    where: "answer": outside of thoughts and tool calls. "thinking": in thoughts. "all": outside of tool calls.
+    has_calls: whether there are tools to call; without any, what looks like a call is a part of the answer.
+
+    Raises `InputError` for a template that can't be read, and for thoughts if it has none.
+    """
+    read = read_response_template(template)
+    explicit = [field for field in read.fields.values() if field.open_re is not None]
+    thoughts = THOUGHTS & {field.name for field in explicit}
+    if where == "thinking" and not thoughts:
+        raise InputError(f"the response template has no thoughts, which are one of {', '.join(sorted(THOUGHTS))}")
+    delimiters = tuple((field.name, _find_opening(field), _find_closing(field)) for field in explicit)
+    calls = TOOL_CALLS if has_calls else frozenset()
+    chosen = {"answer": thoughts | calls, "thinking": thoughts, "all": calls}[where]
+    regions = Regions(delimiters, tuple(sorted(chosen)), read.start_anchor_re.pattern)
+    return Scope("inside" if where == "thinking" else "outside", regions)
+
+
+def choose_scopes(
+    where: BanScope | None, template: dict[str, Any] | None, *, has_calls: bool = True
+) -> tuple[Scope, ...]:
+    """Return the scopes that all bans get.
+
+    where, has_calls: as in `chat_scope`; None is "answer" with a template and "all" without one.
+    template: the model's response template, if it has one.
+
+    Raises `InputError` for a part that can't be found without a template.
+    """
+    if template is None:
+        if where in (None, "all"):
+            return ()
+        raise InputError(
+            f"the parts of a message are not known, so bans can't hold in {where!r} alone: the model has no response "
+            "template"
+        )
+    return (chat_scope(template, where or "answer", has_calls=has_calls),)
+
+
+def _find_opening(field: ResponseTemplateField) -> str:
+    # A pattern may go on to the name of a function, which is a part of the call already.
+    pattern: str = field.open_re.pattern
+    match = None if field.open_literals else _HEAD.match(pattern)
+    return match["head"] if match else pattern
+
+
+def _find_closing(field: ResponseTemplateField) -> str:
+    return _NEVER if field.close_re is None else str(field.close_re.pattern)
+
+
+def find_spelled(template: Mapping[str, Any], names: Mapping[int, str]) -> dict[int, str]:
+    r"""Return the special tokens that the fields of a template read, with their names.
+
+    >>> find_spelled({"fields": {"a": {"close": "</s>", "open_pattern": r"<\|a\|>"}}}, {0: "</s>", 1: "<|a|>", 2: "b"})
+    {0: '</s>', 1: '<|a|>'}
+    """
+    text = json.dumps(template.get("fields"), ensure_ascii=False).replace("\\", "")
+    return {token: name for token, name in names.items() if name in text}
+
+
+def _read_model_type(name: str) -> str | None:
+    if not name:
+        return None
+    try:
+        config, _ = PreTrainedConfig.get_config_dict(name)
+    except (OSError, ValueError):
+        return None
+    model_type: str | None = config.get("model_type")
+    return model_type

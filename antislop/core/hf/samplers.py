@@ -1,0 +1,52 @@
+"""The settings of sampling that `generate` lacks, as logits processors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from transformers import LogitsProcessor, PreTrainedTokenizerBase
+
+from antislop.core.hf.breakers import find_breakers
+from antislop.core.hf.callbacks.samplers import (
+    Breakers,
+    CountPenaltyLogitsProcessor,
+    DryLogitsProcessor,
+    MinKeepLogitsProcessor,
+    TopNSigmaLogitsProcessor,
+    XtcLogitsProcessor,
+)
+from antislop.core.loop.sampling import FOREIGN, Sampling
+
+
+def make_samplers(sampling: Sampling, find: Callable[[tuple[str, ...]], Breakers]) -> list[LogitsProcessor]:
+    """Return the processors of the settings that `generate` lacks, in the order of the chain.
+
+    find: `find_breakers` of the tokenizer.
+    """
+    used, samplers = sampling.in_effect, list[LogitsProcessor]()
+    if not used.keys().isdisjoint({"presence_penalty", "frequency_penalty"}):
+        presence, frequency = sampling.presence_penalty, sampling.frequency_penalty
+        samplers.append(CountPenaltyLogitsProcessor(presence=presence, frequency=frequency))
+    if "dry_multiplier" in used:
+        options = {name: getattr(sampling, f"dry_{name}") for name in ("base", "allowed_length", "penalty_last_n")}
+        breakers = find(sampling.dry_sequence_breakers)
+        samplers.append(DryLogitsProcessor(sampling.dry_multiplier, breakers=breakers, **options))
+    if "top_n_sigma" in used:
+        samplers.append(TopNSigmaLogitsProcessor(sampling.top_n_sigma))
+    if "xtc_probability" in used:
+        samplers.append(XtcLogitsProcessor(sampling.xtc_probability, sampling.xtc_threshold))
+    if "min_keep" in used:
+        samplers.append(MinKeepLogitsProcessor(sampling.min_keep))
+    return samplers
+
+
+def add_samplers(arguments: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+    """Return arguments of `generate`, in which processors replace the settings that it lacks."""
+    sampling, _ = Sampling.read(arguments)
+    samplers = make_samplers(sampling, partial(find_breakers, tokenizer))
+    others = {name: value for name, value in arguments.items() if name not in FOREIGN}
+    if not samplers:
+        return others
+    return {**others, "logits_processor": [*(arguments.get("logits_processor") or ()), *samplers]}

@@ -1,0 +1,180 @@
+"""The surface of each token: the bytes that it adds to the text.
+
+Surfaces, joined and decoded as UTF-8, are the text, except for a first space that some decoders remove.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from antislop.core.bans.characters import decode
+from antislop.errors import InputError
+
+_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Surfaces by token id.
+
+    breaks: names of the special tokens, such as "<think>", which have no surface and separate words.
+    drops_space: whether the decoder removes the space before a text's first token (SentencePiece, WordPiece).
+    byte_tokens: the tokens of byte fallback. A run of them is text if it is valid UTF-8, else U+FFFD for each byte.
+    count: the number of tokens of the tokenizer.
+    names: the bytes of special tokens, if these are not skipped.
+    """
+
+    surfaces: Sequence[bytes]
+    breaks: Mapping[int, str]
+    drops_space: bool = False
+    byte_tokens: frozenset[int] = frozenset()
+    count: int = 0
+    names: Mapping[int, bytes] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, tokenizer: PreTrainedTokenizerBase) -> Vocabulary:
+        """Read a tokenizer that is backed by the `tokenizers` library.
+
+        Raises `InputError` for any other than byte-level BPE, SentencePiece (BPE or Unigram) and WordPiece.
+        """
+        if not isinstance(tokenizer, PreTrainedTokenizerBase):
+            loaded = f"AutoTokenizer.from_pretrained({tokenizer!r})" if isinstance(tokenizer, str) else "it"
+            raise InputError(
+                f"a Hugging Face tokenizer was expected, not {type(tokenizer).__name__}: pass {loaded} first"
+            )
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        if backend is None:
+            raise InputError(
+                f"{type(tokenizer).__name__} is not backed by the tokenizers library, so its tokens can't be read: "
+                "load it with AutoTokenizer.from_pretrained(…, use_fast=True)"
+            )
+        # The decoder's own state: with a vocabulary of 262,144, the whole tokenizer is 33 MB of JSON.
+        decoder = json.loads(backend.decoder.__getstate__()) if backend.decoder is not None else {}
+        parts: list[dict[str, Any]] = decoder.get("decoders", [decoder])
+        to_bytes = _choose_reader(backend, parts, type(tokenizer).__name__)
+        tokens: dict[str, int] = tokenizer.get_vocab()
+        special = {i for i, added in tokenizer.added_tokens_decoder.items() if added.special}
+        special |= set(tokenizer.all_special_ids)
+        surfaces = [b""] * (max(tokens.values()) + 1)
+        for token, token_id in tokens.items():
+            if token_id not in special:
+                surfaces[token_id] = to_bytes(token)
+        breaks = {token_id: token for token, token_id in tokens.items() if token_id in special}
+        has_fallback = any(part.get("type") == "ByteFallback" for part in parts)
+        byte_tokens = {i for token, i in tokens.items() if has_fallback and i not in special and _BYTE.fullmatch(token)}
+        names = {token_id: to_bytes(token) for token_id, token in breaks.items()}
+        return cls(surfaces, breaks, any(map(_drops_space, parts)), frozenset(byte_tokens), len(tokenizer), names)
+
+    def refuse_changes(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        """Raise `InputError` if the tokenizer was given tokens since, whose text would be unknown."""
+        count = len(tokenizer)
+        if count == self.count and self.breaks.keys() >= set(tokenizer.all_special_ids):
+            return
+        what = f"has {count:,} tokens and had {self.count:,}" if count != self.count else "has more special tokens than"
+        raise InputError(
+            f"the tokenizer {what} when the sampler was made from it, and bans would misread them: add tokens first, "
+            "then make the sampler"
+        )
+
+    def join(self, token_ids: Iterable[int]) -> bytes:
+        """Return the bytes that tokens add to a text."""
+        return b"".join(map(self.surface, token_ids))
+
+    def surface(self, token_id: int) -> bytes:
+        """Return the bytes of one token; none for special tokens and ids beyond the tokenizer."""
+        return self.surfaces[token_id] if token_id < len(self.surfaces) else b""
+
+    def spell(self, token_id: int) -> bytes:
+        """Return the bytes of one token, special or not; for an id that no token has, a byte that is in no text."""
+        return self.surface(token_id) or self.names.get(token_id, b"\xff")
+
+    def decode(self, token_ids: Iterable[int], *, after: Sequence[int] = ()) -> str:
+        """Return the text that tokens add after a prompt's, so that prompt + text is the whole text.
+
+        `tokenizer.decode` of the tokens alone loses the space between both if `drops_space`. Bytes that are not a
+        character become U+FFFD.
+        """
+        text = decode(self, token_ids)
+        return text.removeprefix(" ") if self.drops_space_after(after) else text
+
+    def drops_space_after(self, prompt: Sequence[int]) -> bool:
+        """Return whether a text begins anew after a prompt, so that its first space is dropped."""
+        return self.drops_space and (not prompt or prompt[-1] in self.breaks)
+
+
+def fingerprint_tokenizer(tokenizer: PreTrainedTokenizerBase) -> str:
+    tokens = json.dumps(sorted(tokenizer.get_vocab().items()))
+    return hashlib.sha256(tokens.encode()).hexdigest()[:16]
+
+
+def encode_after(tokenizer: PreTrainedTokenizerBase, vocabulary: Vocabulary, text: str) -> list[int]:
+    """Return the tokens of a text that follows other text without a space; none if they would decode differently."""
+    anchor, ids = (tokenizer(part, add_special_tokens=False)["input_ids"] for part in (".", "." + text))
+    tokens: list[int] = ids[len(anchor) :]
+    is_clean = ids[: len(anchor)] == anchor and vocabulary.join(tokens) == text.encode()
+    return tokens if is_clean else []
+
+
+def _drops_space(part: dict[str, Any]) -> bool:
+    if part.get("type") == "Metaspace":
+        return bool(part.get("prepend_scheme", "always") != "never")
+    return part.get("type") == "WordPiece" or (part.get("content"), bool(part.get("start"))) == (" ", True)
+
+
+def _choose_reader(backend: Any, parts: list[dict[str, Any]], tokenizer: str) -> Callable[[str], bytes]:
+    kinds = {part.get("type") for part in parts}
+    if kinds == {"ByteLevel"}:
+        return _read_byte_level
+    if kinds == {"WordPiece"}:
+        return partial(_read_word_piece, backend.decoder)
+    space, *others = {*_find_spaces(parts)} or {None}
+    if kinds <= {"Replace", "ByteFallback", "Fuse", "Strip", "Metaspace"} and space is not None and not others:
+        return partial(_read_sentence_piece, space, "ByteFallback" in kinds)
+    raise InputError(
+        f"{tokenizer} decodes with {', '.join(sorted(map(str, kinds)))}, which can't be read off the vocabulary yet: "
+        "use a byte-level BPE, SentencePiece or WordPiece tokenizer"
+    )
+
+
+def _find_spaces(parts: Iterable[dict[str, Any]]) -> Iterator[str | None]:
+    """Yield the text that each part turns into a space; None for a part that replaces anything else."""
+    for part in parts:
+        if part.get("type") == "Metaspace":
+            yield part["replacement"]
+        elif part.get("type") == "Replace":
+            yield part["pattern"].get("String") if part["content"] == " " else None
+
+
+def _byte_of_char() -> dict[str, int]:
+    """Return the alphabet of byte-level BPE: printable Latin-1 is itself, the rest is moved past 255."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    moved = (byte for byte in range(256) if byte not in printable)
+    return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(moved)}
+
+
+_BYTE_OF_CHAR = _byte_of_char()
+
+
+def _read_byte_level(token: str) -> bytes:
+    try:
+        return bytes(map(_BYTE_OF_CHAR.__getitem__, token))
+    except KeyError:  # an added token, which is in the vocabulary as it is written
+        return token.encode()
+
+
+def _read_sentence_piece(space: str, has_byte_fallback: bool, token: str) -> bytes:
+    if has_byte_fallback and (byte := _BYTE.fullmatch(token)):
+        return bytes([int(byte[1], 16)])
+    return token.replace(space, " ").encode()
+
+
+def _read_word_piece(decoder: Any, token: str) -> bytes:
+    return str(decoder.decode(["a", token]))[1:].encode()  # it decides whether a token is joined to the one before it

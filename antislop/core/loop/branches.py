@@ -1,0 +1,273 @@
+"""The caller's own rule over a text: after each step it removes, forces, masks or forks.
+
+The names are those of AICI (https://github.com/microsoft/aici). `antislop.core.loop.controller_source` does what a
+controller asks for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from antislop.core.loop.devices import send
+from antislop.errors import InputError
+
+
+class BacktrackError(InputError):
+    """Raised if a controller would remove tokens of the prompt, or more than it declared."""
+
+
+class CapabilityError(InputError):
+    """Raised for more forks than are allowed, and if the model's cache can't do what a controller needs."""
+
+
+class TokenSet:
+    """A set of token ids.
+
+    >>> 5 in TokenSet([5, 6]), 5 in ~TokenSet([5, 6]), 5 in TokenSet.all()
+    (True, False, True)
+    """
+
+    __slots__ = ("_ids", "_is_inverted")
+
+    def __init__(self, ids: Iterable[int] | Tensor = ()) -> None:
+        self._ids = torch.as_tensor(ids if isinstance(ids, Tensor) else list(ids), dtype=torch.long)
+        if not (self._ids[1:] > self._ids[:-1]).all():  # to sort takes 30 times as long as to find it sorted
+            self._ids = torch.unique(self._ids)
+        self._is_inverted = False
+
+    @classmethod
+    def all(cls) -> TokenSet:
+        return ~cls()
+
+    def __invert__(self) -> TokenSet:
+        other = TokenSet(self._ids)
+        other._is_inverted = not self._is_inverted
+        return other
+
+    def __contains__(self, token: int) -> bool:
+        return bool((self._ids == token).any()) != self._is_inverted
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, TokenSet):
+            return NotImplemented
+        return self._is_inverted == other._is_inverted and torch.equal(self._ids, other._ids)
+
+    def __hash__(self) -> int:
+        return hash((self._is_inverted, len(self._ids)))
+
+    def __repr__(self) -> str:
+        ids = ", ".join(map(str, self._ids[:5].tolist())) + (", …" if len(self._ids) > 5 else "")
+        return f"{'~' * self._is_inverted}TokenSet([{ids}])"
+
+    def check(self, vocabulary_size: int) -> None:
+        ends = self._ids[[0, -1]].tolist() if len(self._ids) else []
+        for token in ends:
+            if not 0 <= token < vocabulary_size:
+                raise InputError(f"token {token} is beyond the vocabulary of {vocabulary_size:,}: pass the model's ids")
+        if (vocabulary_size - len(self._ids) if self._is_inverted else len(self._ids)) == 0:
+            raise InputError("a sample_mask is empty, so there is no token to draw: return [] to end the text")
+
+    def restrict(self, logits: Tensor) -> Tensor:
+        """Return logits [vocab] with −inf outside the set."""
+        if self._is_inverted and len(self._ids) == 0:
+            return logits
+        ids = send(self._ids, logits.device)
+        if self._is_inverted:
+            return logits.index_fill(0, ids, -torch.inf)
+        return torch.full_like(logits, -torch.inf).index_copy(0, ids, logits[ids])
+
+
+@dataclass(frozen=True)
+class Splice:
+    """Replace a sampled token.
+
+    when_sampled: the tokens that this replaces; empty for any.
+    backtrack: the number of tokens removed, the sampled one included.
+    ff_tokens: forced in their place.
+    """
+
+    when_sampled: frozenset[int] = frozenset()
+    backtrack: int = 0
+    ff_tokens: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Branch:
+    """What comes next: some tokens are removed, then one is sampled, or several are forced.
+
+    backtrack: the number of the text's last tokens to remove first.
+    sample_mask: sample one of these tokens; `TokenSet.all()` for any.
+    ff_tokens: force these tokens; only without a mask.
+    bias: added to the logits of tokens, before the call's logits processors.
+    temperature: divides the logits, in addition to the call's own temperature.
+    splices: replacements of the sampled token; no token may be in two of them.
+    """
+
+    backtrack: int = 0
+    sample_mask: TokenSet | None = None
+    ff_tokens: tuple[int, ...] = ()
+    bias: Mapping[int, float] = field(default_factory=dict)
+    temperature: float | None = None
+    splices: tuple[Splice, ...] = ()
+
+    @property
+    def rule(self) -> SampleRule:
+        tokens = TokenSet.all() if self.sample_mask is None else self.sample_mask
+        return SampleRule(tokens, tuple(sorted(self.bias.items())), self.temperature, self.splices)
+
+    def find_splice(self, token: int) -> Splice | None:
+        return next((s for s in self.splices if not s.when_sampled or token in s.when_sampled), None)
+
+    def check(self, *, vocabulary_size: int, length: int, limit: int | None) -> None:
+        """Raise `InputError` for a branch that says nothing or contradicts itself.
+
+        length: generated tokens so far.
+        limit: maximum tokens to remove, as declared in `Capabilities`; None for any number.
+        """
+        self._check_tokens(vocabulary_size)
+        removed = [self.backtrack, *(self.backtrack + splice.backtrack - 1 for splice in self.splices)]
+        if min(self.backtrack, *(splice.backtrack for splice in self.splices), 0) < 0:
+            raise InputError("a branch removes fewer than 0 tokens: backtrack is a number of tokens, 0 or more")
+        if max(removed) > length:
+            raise BacktrackError(
+                f"a branch removes {max(removed):,} tokens, and {length:,} were generated: the prompt is never changed"
+            )
+        if limit is not None and max(removed) > limit:
+            raise BacktrackError(
+                f"a branch removes {max(removed):,} tokens, and the controller declared {limit:,}: raise backtrack in "
+                "its Capabilities"
+            )
+
+    def _check_tokens(self, vocabulary_size: int) -> None:
+        if self.sample_mask is None and not self.ff_tokens and not self.backtrack:
+            raise InputError("a branch says nothing: give it a sample_mask, ff_tokens or backtrack; [] ends the text")
+        if self.sample_mask is not None and self.ff_tokens:
+            raise InputError("a branch has both sample_mask and ff_tokens: sample, or force; a splice does both")
+        if self.sample_mask is None and (self.bias or self.temperature is not None or self.splices):
+            raise InputError("bias, temperature and splices are for a sampled token: add sample_mask=TokenSet.all()")
+        if self.temperature is not None and not self.temperature > 0:
+            raise InputError(f"the temperature of a branch is {self.temperature}; it is a number above 0")
+        if self.sample_mask is not None:
+            self.sample_mask.check(vocabulary_size)
+        tokens = [*self.ff_tokens, *self.bias, *(t for s in self.splices for t in (*s.when_sampled, *s.ff_tokens))]
+        if tokens:
+            TokenSet(tokens).check(vocabulary_size)
+        spliced = [token for splice in self.splices for token in splice.when_sampled]
+        has_any = len(self.splices) > 1 and not all(splice.when_sampled for splice in self.splices)
+        if has_any or len(spliced) > len(set(spliced)):
+            raise InputError("two splices apply to the same token: give each token to one of them")
+
+
+@dataclass(frozen=True)
+class SampleRule:
+    """How a token is sampled. bias: [(token, bias)]."""
+
+    tokens: TokenSet
+    bias: tuple[tuple[int, float], ...] = ()
+    temperature: float | None = None
+    splices: tuple[Splice, ...] = ()
+
+    def apply(self, logits: Tensor) -> Tensor:
+        """Return the logits [vocab] to pass to the call's processors."""
+        if self.bias:
+            tokens, added = zip(*self.bias, strict=True)
+            biases = send(torch.tensor(added, dtype=logits.dtype), logits.device)
+            logits = logits.index_add(0, send(torch.tensor(tokens), logits.device), biases)
+        if self.temperature is not None:
+            logits = logits / self.temperature
+        return self.tokens.restrict(logits)
+
+
+@dataclass(frozen=True)
+class Step:
+    """What happened since the last call of `mid_process`.
+
+    branch_idx: the index of this branch among those returned then.
+    last_backtrack: tokens removed since, by the branch, by a ban, or both.
+    last_append: tokens added since.
+    sampled: None if no token was sampled, or if a ban rewound the text.
+    tokens: the generated text.
+    is_done: the text ends here, by an end token, its maximum length or a criterion, unless all branches remove tokens.
+    is_greedy: removed tokens are written again unless they are ruled out.
+    """
+
+    branch_idx: int
+    last_backtrack: int
+    last_append: tuple[int, ...]
+    sampled: int | None
+    tokens: Sequence[int]
+    is_done: bool = False
+    is_greedy: bool = False
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What a controller needs.
+
+    backtrack: maximum tokens that it removes at once; None for any number: then nothing is streamed before the end.
+    has_forks: whether it may return several branches.
+    """
+
+    backtrack: int | None = None
+    has_forks: bool = False
+
+
+class Controller(Protocol):
+    """A rule over one text. Bans are exact only if it answers the same for the same tokens."""
+
+    @property
+    def needs(self) -> Capabilities:
+        """What the controller may do."""
+
+    def start(self, prompt: Sequence[int]) -> None:
+        """Begin a new text after these tokens, padding left out."""
+
+    def mid_process(self, step: Step) -> Sequence[Branch]:
+        """Return how the text continues; several branches fork it, and [] ends it."""
+
+    def fork(self) -> Controller:
+        """Return a copy that continues independently."""
+
+
+@dataclass(frozen=True)
+class Control:
+    """The controller of a call. max_forks: maximum rows for each requested text."""
+
+    controller: Controller
+    max_forks: int = 1
+
+    def begin(self, prompts: Sequence[Sequence[int]]) -> list[Controller]:
+        """Return a started controller for each prompt; the first one is the caller's own."""
+        controllers = [self.controller, *(self.controller.fork() for _ in prompts[1:])]
+        for controller, prompt in zip(controllers, prompts, strict=True):
+            controller.start(prompt)
+        return controllers
+
+
+def check_branches(branches: Sequence[Branch]) -> Sequence[Branch]:
+    """Return what `mid_process` gave. Raises `InputError` unless it is a list of branches."""
+    if isinstance(branches, Sequence) and all(isinstance(branch, Branch) for branch in branches):
+        return branches
+    raise InputError(f"mid_process returned a {type(branches).__name__}: return a list, [branch], or [] to stop")
+
+
+def take_control(arguments: dict[str, Any]) -> Control | None:
+    """Remove `controller` and `max_forks` from a call's arguments."""
+    controller, max_forks = arguments.pop("controller", None), arguments.pop("max_forks", 1)
+    if isinstance(max_forks, bool) or not isinstance(max_forks, int) or max_forks < 1:
+        raise InputError(f"max_forks is {max_forks!r}; a number of texts, 1 or more, was expected")
+    if controller is None:
+        if max_forks > 1:
+            raise InputError(f"max_forks={max_forks} is for a controller that forks: pass controller=…, too")
+        return None
+    if missing := [name for name in ("needs", "start", "mid_process", "fork") if not hasattr(controller, name)]:
+        raise InputError(
+            f"a {type(controller).__name__} is not a controller, since it has no {missing[0]}: see "
+            "antislop.core.loop.Controller"
+        )
+    return Control(controller, max_forks)

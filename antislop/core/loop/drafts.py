@@ -1,0 +1,280 @@
+"""Draft what may come next: the rest of an incomplete ban, or what a smaller model would write.
+
+The rest of a phrase is read in the same forward pass as its second token. The nodes along it are then filled, so that
+a violation costs about one pass instead of one for each of its tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary, ref
+
+import torch
+from torch import Tensor
+
+from antislop.core.bans.token_matcher import Matcher
+from antislop.core.loop.engine import HeldRow
+from antislop.core.loop.protocols import LanguageModel, RewindableCache, ScoreFunction, fill_left, identity
+from antislop.core.loop.row import NO_DRAFT, Draft, Drafter, Row
+
+MAX_ENDINGS = 8
+"""Draft only if at most 8 phrases share the beginning; with more, drafts are rarely accepted."""
+MIN_ACCEPTED = 0.5
+"""Share of a draft's tokens that must have been accepted after `TRIALS` for it to be tried again."""
+TRIALS = 2
+FILLER = [0]
+"""Read by the rows of a forward pass that need none."""
+
+
+class PhraseDrafter:
+    """Drafts the rest of bans. encode: returns the tokens of a text that follows other text."""
+
+    def __init__(self, matcher: Matcher, encode: Callable[[str], Sequence[int]]) -> None:
+        self._matcher = matcher
+        self._encode = encode
+        self._drafts: dict[tuple[str, ...], list[int]] = {}
+        self._trials: dict[tuple[int, ...], list[int]] = {}  # by draft: [trials, accepted tokens]
+
+    def propose(self, rows: Sequence[Row]) -> list[Draft]:
+        """Return how the incomplete bans continue, once at least two of their tokens are written."""
+        return [self._continue(row) for row in rows]
+
+    def learn(self, row: Row, *, proposed: int, accepted: int) -> None:  # noqa: ARG002
+        counts = self._trials.setdefault(tuple(row.draft.proposed), [0, 0])
+        counts[0] += 1
+        counts[1] += accepted
+
+    def _continue(self, row: Row) -> Draft:
+        start, endings = self._matcher.expect(row.state, MAX_ENDINGS)
+        if not endings or len(row.tokens) - start < 2:
+            return NO_DRAFT
+        key = tuple(endings)
+        if key not in self._drafts:
+            self._drafts[key] = common_start([list(self._encode(ending)) for ending in endings])
+        draft = self._drafts[key]
+        trials, accepted = self._trials.get(tuple(draft), (0, 0))
+        return NO_DRAFT if trials >= TRIALS and accepted < MIN_ACCEPTED * trials * len(draft) else Draft(draft)
+
+
+class ModelDrafter:
+    """Drafts by a language model, usually a smaller one: one forward pass for a token of each row.
+
+    model: with the same vocabulary as the model that it drafts for.
+    length: tokens per draft, at least 1.
+    process: makes scores of its logits; it sees tokens that may never be written.
+    """
+
+    def __init__(self, model: LanguageModel, *, length: int = 5, process: ScoreFunction = identity) -> None:
+        if length < 1:
+            raise ValueError(f"length is {length}; drafts of at least 1 token are expected")
+        self._model = model
+        self._length = length
+        self._process = process
+        self._readers: WeakKeyDictionary[Row, BatchReader] = WeakKeyDictionary()  # one, as long as a row needs it
+        self._prompts: WeakKeyDictionary[Row, list[int]] = WeakKeyDictionary()
+
+    @torch.no_grad()
+    def propose(self, rows: Sequence[Row]) -> list[Draft]:
+        guesses = [_Guess(row, self.limit(row), self.generator_of(row)) for row in rows]
+        drafting = [guess for guess in guesses if guess.limit > 0]
+        if not drafting:
+            return [NO_DRAFT] * len(rows)
+        reader = next(iter(self._readers.values()), None) or BatchReader(self._model)
+        self._readers.update({guess.row: reader for guess in drafting})
+        queries = reader.find_unread({guess.row: self._text_of(guess.row) for guess in drafting})
+        while drafting:
+            logits = reader.read(queries)
+            _refuse_other_vocabulary(drafting[0].row, logits.shape[-1])
+            drafting = self._add(drafting, logits)
+            queries = {guess.row: guess.tokens[-1:] for guess in drafting}
+        return [guess.as_draft() for guess in guesses]
+
+    def learn(self, row: Row, *, proposed: int, accepted: int) -> None:
+        pass
+
+    # -- what a subclass may decide --
+
+    def limit(self, row: Row) -> int:
+        """Return how many tokens to draft at most."""
+        return min(self._length, row.max_new_tokens - len(row.tokens) - 1)
+
+    def generator_of(self, row: Row) -> torch.Generator | None:
+        """Return the random numbers of one draft; None for torch's global ones."""
+        return row.spec.generator
+
+    def prompt_of(self, row: Row) -> list[int]:
+        prompt: list[int] = row.spec.prompt[0].tolist()
+        return prompt
+
+    def score(self, rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Tensor:
+        """Return scores [rows, vocab] for logits [rows, vocab], which follow `lengths[i]` tokens of each row."""
+        texts = [row.ids_up_to(length) for row, length in zip(rows, lengths, strict=True)]
+        return torch.cat([self._process(ids, each[None]) for ids, each in zip(texts, logits, strict=True)])
+
+    def is_sure(self, row: Row, probability: float) -> bool:  # noqa: ARG002
+        """Report whether to draft further after a token of this probability."""
+        return True
+
+    def _text_of(self, row: Row) -> list[int]:
+        if row not in self._prompts:
+            self._prompts[row] = self.prompt_of(row)  # reading it anew would wait for its device
+        return self._prompts[row] + row.tokens
+
+    def _add(self, guesses: Sequence[_Guess], logits: Tensor) -> list[_Guess]:
+        """Draw a token for each guess, and return those that go on."""
+        rows = [guess.row for guess in guesses]
+        for guess in guesses:
+            guess.row.draft = Draft(guess.tokens)  # processors read the ids up to there
+        lengths = [len(guess.row.tokens) + len(guess.tokens) for guess in guesses]
+        scores = self.score(rows, lengths, logits.to(rows[0].spec.prompt.device))
+        probs = torch.softmax(scores, dim=-1)
+        drawn = _draw(guesses, scores, probs)
+        chosen = probs.gather(1, drawn[:, None])[:, 0]
+        going, ends = [], self._model.eos_token_id
+        for guess, token, p, row_probs in zip(guesses, drawn.tolist(), chosen.tolist(), probs, strict=True):
+            if math.isnan(p):  # the draft ends before it
+                continue
+            guess.tokens.append(token)
+            guess.proposals.append(row_probs)
+            if self.is_sure(guess.row, p) and len(guess.tokens) < guess.limit and token not in ends:
+                going.append(guess)
+        return going
+
+
+@dataclass
+class _Guess:
+    """A draft under way. limit: tokens at most."""
+
+    row: Row
+    limit: int
+    generator: torch.Generator | None
+    tokens: list[int] = field(default_factory=list)
+    proposals: list[Tensor] = field(default_factory=list)
+
+    def as_draft(self) -> Draft:
+        if not self.tokens:
+            return NO_DRAFT
+        return Draft(self.tokens, torch.stack(self.proposals) if self.row.spec.policy.do_sample else None)
+
+
+def _draw(guesses: Sequence[_Guess], scores: Tensor, probs: Tensor) -> Tensor:
+    """Draw a token for each guess, [guesses], from scores and probabilities [guesses, vocab]; any token from NaN."""
+    probs = probs.nan_to_num(nan=1.0)  # torch would refuse all rows because of one
+    sampled = [number for number, guess in enumerate(guesses) if guess.row.spec.policy.do_sample]
+    shared = [number for number in sampled if guesses[number].generator is None]
+    if len(shared) == len(guesses):
+        return torch.multinomial(probs, num_samples=1)[:, 0]
+    drawn = scores.argmax(dim=-1)
+    if shared:
+        drawn[shared] = torch.multinomial(probs[shared], num_samples=1)[:, 0]
+    for number in sampled:
+        if (generator := guesses[number].generator) is not None:
+            own = probs[number].to(generator.device)
+            drawn[number] = torch.multinomial(own, num_samples=1, generator=generator)[0]
+    return drawn
+
+
+class BatchReader:
+    """Reads the texts of many rows with one language model, in one cache; refers to rows only weakly."""
+
+    def __init__(self, model: LanguageModel) -> None:
+        self._model = model
+        self._seats: list[ref[Row]] = []  # by place in the cache
+        self._held: list[HeldRow] = []
+        self._cache: RewindableCache
+
+    def find_unread(self, texts: Mapping[Row, list[int]]) -> dict[Row, list[int]]:
+        """Remove withdrawn tokens from the cache; return the ids that it lacks, at least the last one of each text."""
+        self._seat(texts)
+        return {row: self._cut_back(self._place_of(row), row, ids) for row, ids in texts.items()}
+
+    def read(self, queries: Mapping[Row, list[int]]) -> Tensor:
+        """Read the next ids of some rows; return the logits after each row's last one, [rows, vocab]."""
+        places = {self._place_of(row): ids for row, ids in queries.items()}
+        for place, row in enumerate(self._rows()):
+            if row is None:
+                self._held[place] = HeldRow()
+                self._cache.rewind(place, 0)
+            # A row that drafts no more is fed a filler, which `find_unread` removes.
+            self._held[place].fed += places.get(place, FILLER)
+        unread = [places.get(place, FILLER) for place in range(len(self._held))]
+        logits = self._model.forward(fill_left(unread), self._cache)[:, -1].float()
+        return logits if list(places) == list(range(len(unread))) else logits[list(places)]
+
+    def _seat(self, texts: Mapping[Row, list[int]]) -> None:
+        """Give each row a place: one of a finished text, or one in a new cache."""
+        seated = self._rows()
+        new = [row for row in texts if row not in seated]
+        free = [place for place, row in enumerate(seated) if row is None]
+        if len(new) > len(free) or len(free) == len(seated):
+            rows = [row for row in seated if row is not None] + new
+            self._seats, self._held = [ref(row) for row in rows], [HeldRow() for _ in rows]
+            self._cache = self._model.new_cache(len(rows))
+            return
+        for place, row in zip(free, new, strict=False):
+            read, prompt_length = texts[row][:-1], len(texts[row]) - len(row.tokens)
+            cache = self._model.new_cache(1)
+            cache.settle(0, prompt_length)
+            self._model.forward(torch.tensor([read]), cache)
+            self._cache.copy(place, cache, source=0, length=len(read))
+            self._cache.settle(place, prompt_length)
+            self._seats[place], self._held[place] = ref(row), HeldRow(fed=read)
+
+    def _cut_back(self, place: int, row: Row, ids: list[int]) -> list[int]:
+        held = self._held[place]
+        held.base = self._cache.lengths[place] - len(held.fed)  # the padding of a first pass over several texts
+        held.cut_back(self._cache, place, ids, settled=len(ids) - len(row.tokens) + row.settled - 1)
+        return ids[len(held.fed) :]
+
+    def _rows(self) -> list[Row | None]:
+        """Return the unfinished row at each place."""
+        return [row if row is not None and not row.is_finished else None for row in (seat() for seat in self._seats)]
+
+    def _place_of(self, row: Row) -> int:
+        return next(place for place, seat in enumerate(self._seats) if seat() is row)
+
+
+class FirstDrafter:
+    """Uses the first non-empty draft of several drafters."""
+
+    def __init__(self, drafters: Sequence[Drafter]) -> None:
+        self.drafters = drafters
+        self._used: dict[int, Drafter] = {}
+
+    def propose(self, rows: Sequence[Row]) -> list[Draft]:
+        drafts = dict.fromkeys(rows, NO_DRAFT)
+        for drafter in self.drafters:
+            if not (rest := [row for row, draft in drafts.items() if not draft.proposed]):
+                break
+            drafts.update(zip(rest, drafter.propose(rest), strict=True))
+            self._used.update((row.index, drafter) for row in rest)
+        return list(drafts.values())
+
+    def learn(self, row: Row, *, proposed: int, accepted: int) -> None:
+        self._used[row.index].learn(row, proposed=proposed, accepted=accepted)
+
+
+def _refuse_other_vocabulary(row: Row, size: int) -> None:
+    expected = row.kept[-1][0].shape[-1] if row.kept else size
+    if size != expected:
+        raise ValueError(
+            f"the drafting model has a vocabulary of {size:,} tokens, and the model one of {expected:,}: pass one with "
+            "the same tokens"
+        )
+
+
+def common_start(texts: Sequence[Sequence[int]]) -> list[int]:
+    """Return the longest start that more than half of the texts share.
+
+    >>> common_start([[5, 6, 7], [5, 6], [5, 8]])
+    [5, 6]
+    """
+    start: list[int] = []
+    while True:
+        following = [text[len(start)] for text in texts if list(text[: len(start)]) == start and len(text) > len(start)]
+        likeliest = max(set(following), key=following.count, default=None)
+        if likeliest is None or following.count(likeliest) * 2 <= len(texts):
+            return start
+        start.append(likeliest)

@@ -1,0 +1,196 @@
+"""Draw the next token of a row, or of many rows together, as `generate` does."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from antislop.core.bans.token_matcher import State
+from antislop.core.loop.devices import send
+from antislop.core.loop.row import Row
+from antislop.core.loop.tables import DenseTable, LogitsBatch, describe_draws, find_dense, read_choice
+from antislop.core.trace.events import Drawn
+
+NONE_DRAWN = -1
+"""No token can be drawn: all probabilities are NaN."""
+NONE_ALLOWED = -2
+"""No token can be drawn: the row's restriction and the processors rule out all of them."""
+
+
+class Draws(NamedTuple):
+    """One drawn token for each of n rows.
+
+    states: the matcher's, after the tokens.
+    """
+
+    batch: LogitsBatch
+    events: list[Drawn]
+    states: list[State]
+
+
+def draw(row: Row) -> int:
+    """Draw at the row's node, with the draft's token as a proposal as long as the text follows the draft."""
+    table, draft, spec = find_dense(row.node), row.draft, row.spec
+    assert table is not None, "no forward pass has reached this node"
+    do_sample = spec.policy.do_sample
+    if row.has_own_generator and table.is_broken(do_sample=do_sample):
+        return NONE_DRAWN
+    step = len(row.tokens) - row.unchanged
+    is_along = step < len(draft.proposed) and row.tokens[row.unchanged :] == draft.tokens[:step]
+    if do_sample and draft.proposals is not None and is_along:
+        return table.draw_beside(draft.proposed[step], draft.proposals[step], generator=spec.generator)
+    return table.draw(do_sample=do_sample, generator=spec.generator)
+
+
+def draw_together(
+    rows: Sequence[Row], logits: Tensor, *, places: Sequence[int], batch: int, dtype: torch.dtype = torch.float32
+) -> Draws:
+    """Draw each row's next token from logits [n, vocab], with one wait for their device.
+
+    places: of the rows in a batch of `batch` rows.
+    dtype: as in `LogitsBatch`.
+    Without probabilities, a row with its own generator gets `NONE_DRAWN`; for others, torch raises. A row whose scores
+    are all −inf because of its restriction gets `NONE_ALLOWED`.
+    """
+    scores = _process(rows, [len(row.tokens) for row in rows], _restrict(rows, logits))
+    counts = [row.spec.alternatives for row in rows]
+    is_recorded = any(count is not None for count in counts)
+    has_probs = is_recorded or any(row.spec.policy.do_sample for row in rows)
+    probs = torch.softmax(scores, dim=-1) if has_probs else scores
+    if any(row.restrict for row in rows):
+        is_empty = (scores == -torch.inf).all(dim=-1)
+        probs = probs.masked_fill(is_empty[:, None], 1.0)
+        drawn = _draw(rows, scores, probs, places=places, batch=batch).masked_fill(is_empty, NONE_ALLOWED)
+    else:
+        drawn = _draw(rows, scores, probs, places=places, batch=batch)
+    events = _describe(drawn, probs, counts) if is_recorded else list(map(Drawn.plain, drawn.tolist()))
+    return Draws(LogitsBatch(logits, scores, dtype=dtype), events, _feed(rows, events))
+
+
+def _describe(drawn: Tensor, probs: Tensor, counts: Sequence[int | None]) -> list[Drawn]:
+    """Read drawn tokens [n], and the choices of those rows that record them, in one transfer to the host."""
+    described = describe_draws(probs, probs, drawn.clamp(min=0), max(count or 0 for count in counts))
+    rows: list[list[float]] = torch.cat([drawn[:, None].float(), described], dim=1).tolist()
+    return [
+        Drawn(int(numbers[0]), None if count is None else read_choice(numbers[1:], count))
+        for numbers, count in zip(rows, counts, strict=True)
+    ]
+
+
+def _restrict(rows: Sequence[Row], logits: Tensor) -> Tensor:
+    if not any(row.restrict for row in rows):
+        return logits
+    pairs = zip(rows, logits, strict=True)
+    return torch.stack([logits if row.restrict is None else row.restrict(logits) for row, logits in pairs])
+
+
+def _feed(rows: Sequence[Row], events: Sequence[Drawn]) -> list[State]:
+    # A clock for each row would cost as much as most tokens do.
+    began = time.perf_counter()
+    try:
+        states = [row.spec.matcher.feed(row.state, event.token) for row, event in zip(rows, events, strict=True)]
+    except Exception:  # noqa: BLE001 - each row by itself then raises it, or keeps it
+        return [row.feed(row.state, event.token) for row, event in zip(rows, events, strict=True)]
+    seconds = (time.perf_counter() - began) / len(rows)
+    for row in rows:
+        row.matcher_seconds += seconds
+    return states
+
+
+def _draw(rows: Sequence[Row], scores: Tensor, probs: Tensor, *, places: Sequence[int], batch: int) -> Tensor:
+    """Draw tokens [n]; in groups if some rows sample, or have generators of their own, and others do not."""
+    ways = [(row.spec.policy.do_sample, row.spec.generator is None) for row in rows]
+    if ways.count(ways[0]) == len(ways):
+        return _draw_alike(rows, scores, probs, places=places, batch=batch)
+    drawn = torch.empty(len(rows), dtype=torch.long, device=scores.device)
+    for way in set(ways):
+        numbers = [number for number, row_way in enumerate(ways) if row_way == way]
+        index = _index(numbers, scores)
+        group = [rows[number] for number in numbers]
+        drawn[index] = _draw_alike(group, scores[index], probs[index], places=range(len(group)), batch=len(group))
+    return drawn
+
+
+def _draw_alike(rows: Sequence[Row], scores: Tensor, probs: Tensor, *, places: Sequence[int], batch: int) -> Tensor:
+    """Draw [n] in rows that all sample or are all greedy, and all have generators of their own or none has."""
+    if not rows[0].spec.policy.do_sample:
+        drawn = scores.argmax(dim=-1)  # the index of a NaN, if there is one
+        is_broken = scores.gather(1, drawn[:, None])[:, 0].isnan()
+        return drawn.masked_fill(is_broken, NONE_DRAWN) if rows[0].has_own_generator else drawn
+    if rows[0].has_own_generator:
+        return _draw_alone(rows, probs)
+    if len(rows) == batch:
+        return torch.multinomial(probs, num_samples=1)[:, 0]
+    index = _index(places, probs)  # in `generate`, finished rows consume random numbers, too
+    all_probs = probs.new_ones((batch, probs.shape[1])).index_copy(0, index, probs)
+    return torch.multinomial(all_probs, num_samples=1)[index, 0]
+
+
+def _draw_alone(rows: Sequence[Row], probs: Tensor) -> Tensor:
+    """Draw [n] with each row's own generator, so that no text depends on those beside it."""
+    is_broken = probs[:, 0].isnan()  # one NaN makes the whole row NaN
+    if probs.device.type == "cpu":
+        return draw_by_race(rows, probs).masked_fill(is_broken, NONE_DRAWN)
+    return draw_by_inversion(rows, probs).masked_fill(is_broken, NONE_DRAWN)
+
+
+def draw_by_race(rows: Sequence[Row], probs: Tensor) -> Tensor:
+    """Draw [n] as torch.multinomial does, to the bit: the first of `vocab` exponential clocks."""
+    clocks = torch.empty_like(probs)
+    for row, row_clocks in zip(rows, clocks, strict=True):
+        row_clocks.exponential_(generator=row.spec.generator)
+    return torch.div(probs, clocks, out=clocks).argmax(dim=-1)
+
+
+def draw_by_inversion(rows: Sequence[Row], probs: Tensor) -> Tensor:
+    """Draw [n] by one random number for each row, made on the host: a device would be called once for each row."""
+    numbers = [torch.rand((1, 1), dtype=torch.float64, generator=row.spec.generator) for row in rows]
+    dtype = torch.float32 if probs.device.type == "mps" else torch.float64  # which has no float64
+    sums = probs.cumsum(dim=-1, dtype=dtype)
+    reached = send(torch.cat(numbers).to(dtype), probs.device) * sums[:, -1:]
+    return torch.searchsorted(sums, reached, right=True)[:, 0].clamp(max=probs.shape[1] - 1)
+
+
+def select(logits: Tensor, places: Sequence[int]) -> Tensor:
+    return logits[_index(places, logits)]
+
+
+def _index(numbers: Sequence[int], like: Tensor) -> Tensor:
+    return send(torch.tensor(numbers, dtype=torch.long), like.device)
+
+
+def fill_paths(rows: Sequence[Row], logits: Tensor, *, dtype: torch.dtype) -> LogitsBatch:
+    """Fill the nodes along each row's draft, its own node first, from logits [rows, positions, vocab]."""
+    positions = [(row, i, step) for i, row in enumerate(rows) for step in range(len(row.draft.tokens) + 1)]
+    flat = torch.stack([logits[i, step - len(row.draft.tokens) - 1] for row, i, step in positions])
+    scores = _process([row for row, _, _ in positions], [len(row.tokens) + step for row, _, step in positions], flat)
+    batch = LogitsBatch(flat, scores, dtype=dtype)
+    for number, (row, _, step) in enumerate(positions):
+        node = row.node
+        for token in row.draft.tokens[:step]:
+            node = node.child(token)
+        if node.table is None:
+            node.table = DenseTable(batch, number)
+    return batch
+
+
+def _process(rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Tensor:
+    """Return the scores of each row; rows with the same settings share a call."""
+    first = rows[0].spec.settings
+    if all(row.spec.settings is first for row in rows):
+        return first.process(rows, lengths, logits)
+    groups: dict[int, list[int]] = defaultdict(list)
+    for number, row in enumerate(rows):
+        groups[id(row.spec.settings)].append(number)
+    scores = torch.empty_like(logits)
+    for numbers in groups.values():
+        index = numbers[0] if len(numbers) == 1 else _index(numbers, logits)
+        group = [rows[number] for number in numbers]
+        group_logits = logits[index].view(len(numbers), -1)
+        scores[index] = group[0].spec.settings.process(group, [lengths[number] for number in numbers], group_logits)
+    return scores

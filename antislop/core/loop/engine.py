@@ -1,0 +1,241 @@
+"""Run a language model for the loop: one forward pass for many rows, over a cache that follows each row's rewinds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from antislop.core.loop.branches import CapabilityError
+from antislop.core.loop.prompts import PART, PromptPass, PromptReader, copy_logits
+from antislop.core.loop.protocols import LanguageModel, RewindableCache, SharingCache, count_shared, fill_left
+from antislop.core.loop.row import Row
+
+SETTLE_EVERY = 8
+"""Settled tokens between calls of the cache's `settle`: a call for each would cost more than it saves."""
+
+
+class ForwardPass(NamedTuple):
+    """One forward pass of a batch.
+
+    logits: float32 [rows, positions, vocab]; the last position follows a row's last token, or its draft's.
+    fed: tokens that each row read.
+    cut: tokens removed from each row's cache before.
+    dtype: in which the model computed the logits.
+    """
+
+    logits: Tensor
+    fed: Sequence[int]
+    cut: Sequence[int]
+    dtype: torch.dtype = torch.float32
+
+
+class Engine(Protocol):
+    """All that the loop needs of a model and its cache."""
+
+    def forward(self, rows: Sequence[Row]) -> ForwardPass:
+        """Read the unread tokens of each row and its draft; finished rows are fed fillers."""
+
+    def read(self, rows: Sequence[Row], *, in_parts: bool) -> PromptPass:
+        """Read the first row's prompt and those that fit beside it; with `in_parts`, only a part of a long prompt."""
+
+    def replace(self, rows: Sequence[Row], places: Sequence[int]) -> ForwardPass:
+        """Put new rows, whose prompts are read, at these places, which belonged to finished ones."""
+
+    @property
+    def can_select(self) -> bool:
+        """Whether `select` may be called. Without it, a pass costs as much after most rows have finished as before."""
+
+    def select(self, places: Sequence[int]) -> None:
+        """Keep only the rows at these places, in this order. A place may be listed several times: its row is copied."""
+
+
+@dataclass
+class HeldRow:
+    """What a cache holds of a row, which follows the rewinds of its text.
+
+    base: number of tokens before `fed`.
+    fed: the tokens of the text, its draft included.
+    prompt: the tokens before these, if the row was read in flight.
+    settled: the length passed to the last `settle` of the cache.
+    """
+
+    base: int = 0
+    fed: list[int] = field(default_factory=list)
+    prompt: Sequence[int] = ()
+    settled: int = 0
+
+    @property
+    def text(self) -> list[int]:
+        return [*self.prompt, *self.fed] if self.prompt else []
+
+    def cut_back(
+        self, cache: RewindableCache, place: int, tokens: Sequence[int], *, settled: int, unchanged: int = 0
+    ) -> int:
+        """Remove the held tokens that differ from a text, and the text's last token, which the model is to read again.
+
+        Returns the number of removed tokens.
+
+        settled: the length of the text below which no rewind reaches.
+        unchanged: a length up to which the cache is known to hold the text.
+        """
+        limit = max(0, min(len(self.fed), len(tokens) - 1))
+        shared = min(limit, count_shared(self.fed, tokens, start=min(unchanged, limit)))
+        if settled >= self.settled + SETTLE_EVERY:
+            self.settled = min(settled, shared)
+            cache.settle(place, self.base + self.settled)
+        if shared == len(self.fed):
+            return 0
+        kept = max(0, cache.rewind(place, self.base + shared) - self.base)  # 0 if no earlier state is stored
+        cut = len(self.fed) - kept
+        del self.fed[kept:]
+        return cut
+
+
+class BatchEngine:
+    """Rows on one model and one cache.
+
+    filler: the token that finished rows are fed.
+    grows: add rows as texts come, and begin anew if there are only new ones: a pass over few texts then costs less.
+        The cache must be a `SharingCache`.
+    part: maximum tokens of a pass over several prompts, and of a part of one.
+    """
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        cache: RewindableCache,
+        *,
+        filler: int = 0,
+        grows: bool = False,
+        part: int = PART,
+    ) -> None:
+        self._model = model
+        self._cache = cache
+        self._filler = filler
+        self._grows = grows
+        self._prompts = PromptReader(model, part=part)
+        self._held: list[HeldRow] = []
+        self._is_ragged = False
+
+    @torch.no_grad()
+    def forward(self, rows: Sequence[Row]) -> ForwardPass:
+        if not self._held:
+            return self._prefill(rows)
+        # A waiting row is fed fillers beside the others, and cut only when it resumes: a cut moves the row in the
+        # cache, which changes the last bits of all rows. After the first cut of any row, waiting rows are cut at once.
+        is_even, cut = not self._is_ragged, [0] * len(rows)
+        for place, (row, held) in enumerate(zip(rows, self._held, strict=False)):
+            if len(held.fed) == len(row.tokens) - 1 <= row.unchanged and row.settled < held.settled + SETTLE_EVERY:
+                continue  # most rows in most steps: one token was added
+            if not (row.is_finished or (row.is_waiting and is_even)):
+                cut[place] = self._cut_back(place, row)
+        queries = [self._query(place, row) for place, row in enumerate(rows)]
+        fed = [len(query) for query in queries]
+        queries += [self._query_nothing(place) for place in range(len(rows), len(self._cache.lengths))]
+        logits = self._model.forward(fill_left(queries), self._cache)
+        return ForwardPass(copy_logits(logits[: len(rows)], like=rows[0]), fed, cut, logits.dtype)
+
+    @torch.no_grad()
+    def read(self, rows: Sequence[Row], *, in_parts: bool) -> PromptPass:
+        texts = [held.text for held in self._held]
+        return self._prompts.run(rows, in_parts=in_parts, texts=texts, batch=self._cache)
+
+    @torch.no_grad()
+    def replace(self, rows: Sequence[Row], places: Sequence[int]) -> ForwardPass:
+        self._fit(rows, are_new=len(places) == len(rows))
+        prompts = {place: self._prompts.read.pop(rows[place]) for place in places}
+        for place, prompt in sorted(prompts.items(), key=lambda item: -len(item[1].tokens)):
+            length = len(prompt.tokens)
+            self._cache.copy(place, prompt.cache, source=prompt.row, length=length)
+            self._cache.settle(place, length)
+            self._held[place] = HeldRow(length, prompt=prompt.tokens)
+        self._is_ragged = True
+        logits = torch.stack([prompt.logits for prompt in prompts.values()])
+        return ForwardPass(logits, [0] * len(places), [0] * len(places))
+
+    def _fit(self, rows: Sequence[Row], *, are_new: bool) -> None:
+        if are_new and self._grows:
+            self._cache, self._held = self._model.new_cache(len(rows)), []
+        count = len(self._cache.lengths)
+        if count < len(rows) and isinstance(self._cache, SharingCache):
+            self._cache.select([*range(count), *[0] * (len(rows) - count)])
+        self._held += [HeldRow() for _ in range(len(self._held), len(self._cache.lengths))]
+
+    @property
+    def is_ragged(self) -> bool:
+        """Whether a row was rewound or replaced, so that finished rows are no longer those of `generate`."""
+        return self._is_ragged
+
+    @property
+    def can_select(self) -> bool:
+        return isinstance(self._cache, SharingCache) and self._cache.can_select
+
+    @torch.no_grad()
+    def select(self, places: Sequence[int]) -> None:
+        if not (isinstance(self._cache, SharingCache) and self._cache.can_select):
+            raise CapabilityError(f"a controller forks, and this {type(self._cache).__name__} can't copy rows")
+        self._cache.select(places)
+        self._held = [replace(self._held[place], fed=list(self._held[place].fed)) for place in places]
+        self._is_ragged = True
+
+    @torch.no_grad()
+    def finish(self, row: Row) -> tuple[int, int]:
+        """Leave in the cache all tokens of the only row but the last, as `generate` does; return (fed, cut)."""
+        cut, missing = self._cut_back(0, row), row.tokens[len(self._held[0].fed) : -1]
+        if missing:
+            self._held[0].fed += missing
+            self._model.forward(torch.tensor([missing]), self._cache)
+        return len(missing), cut
+
+    def excess(self, row: Row) -> int:
+        """Return how many tokens of a finished row are in the cache but not in its text."""
+        fed = self._held[row.index].fed
+        return len(fed) - count_shared(fed, row.tokens[:-1])
+
+    def _prefill(self, rows: Sequence[Row]) -> ForwardPass:
+        before = self._cache.lengths
+        for place, row in enumerate(rows):
+            self._cache.settle(place, row.prompt_length)
+        logits = self._model.forward(_stack(rows), self._cache)
+        self._held = [HeldRow(length) for length in self._cache.lengths]
+        fed = [held.base - length for held, length in zip(self._held, before, strict=True)]
+        return ForwardPass(copy_logits(logits[:, -1:], like=rows[0]), fed[: len(rows)], [0] * len(rows), logits.dtype)
+
+    def _query(self, place: int, row: Row) -> list[int]:
+        fed = self._held[place].fed
+        if row.is_finished and not self._is_ragged and len(fed) == len(row.tokens) - 1:
+            fed.append(row.tokens[-1])  # as in `generate`, whose logits after a row's end follow its end token
+            return row.tokens[-1:]
+        if row.is_finished:
+            return self._query_nothing(place)
+        query = row.tokens[len(fed) :]
+        if row.is_waiting and not query:
+            query = [self._filler]
+        if row.draft.proposed:
+            query += row.draft.tokens
+        fed += query
+        return query
+
+    def _query_nothing(self, place: int) -> list[int]:
+        if self._is_ragged:  # otherwise it would grow until the last text is finished
+            self._cache.rewind(place, 0)
+            self._held[place].prompt = ()
+        else:
+            self._cache.settle(place, self._cache.lengths[place])
+        return [self._filler]
+
+    def _cut_back(self, place: int, row: Row) -> int:
+        held = self._held[place]
+        cut = held.cut_back(self._cache, place, row.tokens, settled=row.settled, unchanged=row.unchanged)
+        self._is_ragged = self._is_ragged or cut > 0
+        return cut
+
+
+def _stack(rows: Sequence[Row]) -> Tensor:
+    if len({row.prompt_length for row in rows}) == 1:
+        return torch.cat([row.ids for row in rows])
+    return fill_left([row.ids[0].tolist() for row in rows])

@@ -1,0 +1,288 @@
+"""Keep the probabilities that bans have left: the arithmetic that makes a text exact, without a tensor.
+
+A node stands for the text after one path of tokens; the nodes of the unsettled text form a tree. A violation subtracts
+from a node's table, and later draws are made from the rest.
+
+Why this is exact. Rejection sampling withdraws a violation from its first token on and draws again from there. It is a
+Markov chain on prefixes, in which a rejection is a jump back to a shorter prefix. A jump from below a node to that node
+only repeats the draw there, so it can be left out if the rest is renormalized. A jump to an earlier start can be left
+out only at that start; the nodes in between remember its probability in their `exits`, by start. A parent therefore
+weights a child by left / (left + exits): the jumps to the child itself don't count. After a rewind the chain may jump
+further back, with the probability of the exits, without writing the tokens in between again (`follow_exits`).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Protocol
+
+from antislop.core.bans.bans import Ban
+
+
+class Table(Protocol):
+    """The distribution of the next token at a node, as far as it is known."""
+
+    def knows(self, token: int) -> bool:
+        """Report whether a token's probability is known."""
+
+    def probability(self, token: int) -> float:
+        """Return a token's probability before anything was subtracted."""
+
+    def left(self, token: int) -> float:
+        """Return what is left of a token's probability."""
+
+    def set_left(self, token: int, mass: float) -> None:
+        """Replace what is left of a token's probability."""
+
+    def mass_left(self) -> float:
+        """Return what is left of all probabilities together."""
+
+    def likeliest(self, count: int) -> list[tuple[int, float]]:
+        """Return up to `count` known tokens of which something is left, with that mass, the likeliest first."""
+
+    def copy(self) -> Table:
+        """Return a copy that changes independently."""
+
+
+class Subtracted:
+    """What bans have subtracted from one token of a node.
+
+    entering: the token's mass before what is below it was subtracted; None if nothing was.
+    exits: the mass by the earlier start that it leads back to.
+    weighed: the bans whose weights its mass was multiplied by, as the first-token rule does.
+    """
+
+    __slots__ = ("entering", "exits", "weighed")
+
+    def __init__(self) -> None:
+        self.entering: float | None = None
+        self.exits: dict[int, float] = {}
+        self.weighed: set[Ban] = set()
+
+    def copy(self) -> Subtracted:
+        other = Subtracted()
+        other.entering, other.exits, other.weighed = self.entering, dict(self.exits), set(self.weighed)
+        return other
+
+
+class Node:
+    """The text after `depth` generated tokens, the last of which is `token`, and what bans have left to follow it.
+
+    table: the distribution of the next token; None before a forward pass has reached the node.
+    rewinds: how often a violation has led back here.
+    tries: how often a violation of each ban that has an ending began here.
+    memory: whatever the source of the tokens keeps here.
+    """
+
+    __slots__ = ("_subtracted", "children", "depth", "memory", "parent", "rewinds", "table", "token", "tries")
+
+    def __init__(self, parent: Node | None = None, token: int = -1, depth: int | None = None) -> None:
+        self.parent = parent
+        self.token = token
+        self.depth: int = (0 if parent is None else parent.depth + 1) if depth is None else depth
+        self.children: dict[int, Node] = {}
+        self.table: Table | None = None
+        self.rewinds = 0
+        self.tries: dict[Ban, int] = {}
+        self.memory: object = None
+        self._subtracted: dict[int, Subtracted] = {}
+
+    # -- masses
+
+    def exclude(self, token: int, *, start: int) -> None:
+        """Subtract the mass of a token and of everything below it: it leads back to `start`, or is renormalized here.
+
+        An unknown mass stays: the token may be drawn again, and is withdrawn again.
+        """
+        if not self.knows(token):
+            return
+        entry, mass = self._open_entry(token), self._mass_entering(token)
+        if mass > 0:  # otherwise it was excluded before
+            entry.entering, entry.exits = 0.0, {start: mass} if start < self.depth else {}
+            self._known_table.set_left(token, 0.0)
+
+    def weigh(self, token: int, ban: Ban) -> None:
+        """Multiply a token's mass by a ban's weight, once, whatever follows the token: the classic rule."""
+        if not self.has_weighed(ban, token=token):
+            self._open_entry(token).weighed.add(ban)
+            table = self._known_table
+            table.set_left(token, table.left(token) * ban.weight)
+
+    def propagate(self) -> None:
+        node = self
+        while node.parent is not None and node.parent.update_from(node):
+            node = node.parent
+
+    def update_from(self, child: Node) -> bool:
+        """Update a token's mass from the node after it; return whether that changes anything here.
+
+        An unknown mass stays as it is. Exits lead to where all masses are known, so that only a token after which
+        nothing is left can be unknown: rejection would repeat what follows it for ever, and the judge steps back.
+        """
+        token, exits, left = child.token, child.exits(), child.mass_left()
+        if not self.knows(token):
+            return False
+        total = left + sum(exits.values())
+        if not exits and total > 0 and (token not in self._subtracted or self._subtracted[token].entering is None):
+            return False  # all subtracted mass leads back to the child itself
+        entry, mass = self._open_entry(token), self._mass_entering(token)
+        if mass == 0:  # the token was excluded, with all that is below it
+            return False
+        entry.entering = mass
+        entry.exits = {start: mass * lost / total for start, lost in exits.items() if total and start < self.depth}
+        self._known_table.set_left(token, mass * left / total if total else 0.0)
+        return True
+
+    def exits(self) -> dict[int, float]:
+        """Return the mass that leads back to before this node, by the start that it leads to."""
+        total: dict[int, float] = {}
+        for entry in self._subtracted.values():
+            for start, mass in entry.exits.items():
+                total[start] = total.get(start, 0.0) + mass
+        return total
+
+    def follow_exits(self, draw: Callable[[], float]) -> Node:
+        """Return the node where a rewind to this one ends: this one, or an earlier start that an exit leads to.
+
+        draw: returns a random number in [0, 1).
+        """
+        node = self
+        while exits := node.exits():
+            rest = draw() * (node.mass_left() + sum(exits.values()))
+            for start, mass in exits.items():
+                rest -= mass
+                if rest < 0:
+                    node = node.back_to(start)
+                    break
+            else:
+                break
+        return node
+
+    def mass_left(self) -> float:
+        return 1.0 if self.table is None else self.table.mass_left()
+
+    def has_weighed(self, ban: Ban, *, token: int) -> bool:
+        return token in self._subtracted and ban in self._subtracted[token].weighed
+
+    def is_scarce(self, floor: float, *, start: int | None = None) -> bool:
+        """Report whether less than `floor` of the distribution is left, so that it may be noise.
+
+        Exits to before `start` (default: the node's depth) count as left: that mass is rejected only there.
+        """
+        left, start = self.mass_left(), self.depth if start is None else start
+        elsewhere = sum(mass for exit_to, mass in self.exits().items() if exit_to < start)
+        return left == 0 or left + elsewhere < floor
+
+    def knows(self, token: int) -> bool:
+        return self.table is not None and self.table.knows(token)
+
+    def knows_since(self, start: int, token: int) -> bool:
+        """Report whether each probability from depth `start` on is known, up to that of `token` here.
+
+        Settled tokens are left out, since nothing is subtracted from them.
+        """
+        node = self
+        while node.knows(token):
+            if node.parent is None or node.parent.depth < start:
+                return True
+            node, token = node.parent, node.token
+        return False
+
+    def list_alternatives(self, count: int) -> tuple[tuple[int, float], ...]:
+        """Return the likeliest tokens left and their shares of the remaining mass."""
+        total = self.mass_left()
+        likeliest = [] if self.table is None or total == 0 else self.table.likeliest(count)
+        return tuple((token, mass / total) for token, mass in likeliest)
+
+    def replace_table(self, table: Table | None) -> None:
+        """Start anew with another table: nothing is subtracted here, and nothing is known below."""
+        self.drop_children()
+        self._subtracted.clear()
+        self.table, self.rewinds, self.tries = table, 0, {}
+        if self.parent is not None:
+            self.propagate()
+
+    def forget_masses(self) -> None:
+        """Forget what was subtracted from a distribution that the table has replaced by one over other tokens."""
+        for entry in self._subtracted.values():
+            entry.entering, entry.exits = None, {}
+
+    @property
+    def _known_table(self) -> Table:
+        assert self.table is not None, "no forward pass has reached this node"
+        return self.table
+
+    def _open_entry(self, token: int) -> Subtracted:
+        return self._subtracted.setdefault(token, Subtracted())
+
+    def _mass_entering(self, token: int) -> float:
+        entering = self._subtracted[token].entering
+        return self._known_table.probability(token) if entering is None else entering
+
+    # -- the tree
+
+    def child(self, token: int, *, depth: int | None = None) -> Node:
+        """Return the node after one more token; create it if there is none, at the depth a splice leads to."""
+        node = self.children.get(token)
+        if node is None:
+            node = self.children[token] = Node(self, token, depth)
+        return node
+
+    def back_to(self, depth: int) -> Node:
+        """Return the latest ancestor, or this node, whose depth is at most `depth`."""
+        node = self
+        while node.depth > depth:
+            assert node.parent is not None, "the ancestor is settled and no longer in the tree"
+            node = node.parent
+        return node
+
+    def step_from(self, depth: int, token: int) -> tuple[Node, int]:
+        """Return what `back_to` does, and the token by which that node was left; `token` leaves this one."""
+        node = self
+        while node.depth > depth:
+            assert node.parent is not None, "the ancestor is settled and no longer in the tree"
+            node, token = node.parent, node.token
+        return node, token
+
+    def fork(self) -> Node:
+        """Return this node in an independent copy of the whole tree."""
+        root = self
+        while root.parent is not None:
+            root = root.parent
+        copies, waiting = dict[int, Node](), [root]
+        while waiting:
+            node = waiting.pop()
+            copies[id(node)] = node._copy_under(None if node.parent is None else copies[id(node.parent)])
+            waiting += node.children.values()
+        return copies[id(self)]
+
+    def _copy_under(self, parent: Node | None) -> Node:
+        node = Node(parent, self.token, self.depth)
+        node.table = None if self.table is None else self.table.copy()
+        node.rewinds, node.tries, node.memory = self.rewinds, dict(self.tries), copy.copy(self.memory)
+        node._subtracted = {token: entry.copy() for token, entry in self._subtracted.items()}
+        if parent is not None:
+            parent.children[self.token] = node
+        return node
+
+    def cut_loose(self) -> None:
+        """Make this node the root, and free the rest of the tree without waiting for the collector.
+
+        Each table refers to the logits of a whole batch, which a cycle of parent and child would keep in memory.
+        """
+        kept, ancestor, self.parent = self, self.parent, None
+        while ancestor is not None:
+            ancestor.drop_children(but=kept)
+            kept, ancestor = ancestor, ancestor.parent
+
+    def drop_children(self, *, but: Node | None = None) -> None:
+        """Detach all children but one, and free everything below the others."""
+        waiting = [child for child in self.children.values() if child is not but]
+        self.children.clear()
+        while waiting:
+            node = waiting.pop()
+            if node.children:
+                waiting += node.children.values()
+                node.children.clear()
+            node.parent = None

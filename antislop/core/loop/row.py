@@ -1,0 +1,407 @@
+"""One text: its specification, and its row, which holds the tokens written so far."""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from antislop.core.bans.bans import Ban
+from antislop.core.bans.token_matcher import Matcher, State
+from antislop.core.loop.branches import Controller
+from antislop.core.loop.devices import send
+from antislop.core.loop.ledger import Node, Table
+from antislop.core.loop.policy import Policy
+from antislop.core.loop.tables import find_dense
+from antislop.core.trace.events import Event
+
+
+class RowSettings(Protocol):
+    """Logits processors, and when a text ends."""
+
+    def follow(self, rows: Sequence[Row]) -> CallbackMemory | None:
+        """Take the rows of a batch; return what follows their rewinds."""
+
+    def process(self, rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Tensor:
+        """Return scores [n, vocab] for logits [n, vocab], which follow `lengths[i]` tokens of each row."""
+
+    def is_done(self, row: Row) -> bool:
+        """Report whether a stopping criterion is met."""
+
+    @property
+    def eos_token_ids(self) -> frozenset[int]:
+        """The tokens that end a text."""
+
+
+class CallbackMemory(Protocol):
+    """What processors and criteria may remember of the rows of a batch."""
+
+    is_lockstep: bool
+    """Whether a row may draw its token n + 1 only after `ask` was called for the first n tokens of all rows."""
+
+    @property
+    def step_count(self) -> int:
+        """How many tokens of each row the criteria have seen."""
+
+    def ask(self) -> Sequence[bool]:
+        """Call the criteria with one more token of each row; return which rows end."""
+
+    def rewind(self, row: Row, length: int) -> None:
+        """Follow a rewind to `length` tokens; raise `ValueError` if that is impossible."""
+
+    def settle(self, length: int) -> None:
+        """Note that no row is rewound below `length` any more."""
+
+    def may_ask_again(self, length: int) -> bool:
+        """Report whether the processors can be called a second time after `length` tokens."""
+
+    def find_constraint(self, row: Row, length: int, logits: Tensor) -> str | None:
+        """Return the name of a processor that rules out nearly all tokens after `length` tokens."""
+
+
+class Draft(NamedTuple):
+    """Tokens that may come next.
+
+    proposals: the distribution that each was drawn from, [tokens, vocab]; None if they were not drawn.
+    read: how many of the tokens are fed to the model ahead of time; all by default. The token after these must still be
+        used as a proposal. It was not fed because of which token it is, so a draw without it would be biased.
+    """
+
+    proposed: list[int]
+    proposals: Tensor | None = None
+    read: int | None = None
+
+    @property
+    def tokens(self) -> list[int]:
+        return self.proposed[: self.read]
+
+
+NO_DRAFT = Draft([])
+
+
+class Drafter(Protocol):
+    """Guesses the next tokens. A draft never changes the distribution of the text."""
+
+    def propose(self, rows: Sequence[Row]) -> Sequence[Draft]:
+        """Return for each row tokens that may follow its own, or `NO_DRAFT`."""
+
+    def learn(self, row: Row, *, proposed: int, accepted: int) -> None:
+        """Note how much of the draft was accepted."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RowSpec:
+    """What decides one text. Texts of a batch may share any of these objects.
+
+    prompt: ids [1, tokens].
+    state: the matcher's after the prompt.
+    generator: on the CPU; None for torch's global random numbers, which the texts of a batch share.
+    keep_scores: keep logits and scores of the kept tokens.
+    alternatives: likely tokens that are recorded with each draw; None if draws are not described.
+    max_forks: how many texts the controller may continue at a time.
+    forced: the tokens of the texts that bans force.
+    """
+
+    prompt: Tensor
+    matcher: Matcher
+    state: State
+    policy: Policy
+    settings: RowSettings
+    max_new_tokens: int
+    generator: torch.Generator | None = None
+    drafter: Drafter | None = None
+    keep_scores: bool = False
+    alternatives: int | None = None
+    controller: Controller | None = None
+    max_forks: int = 1
+    forced: Mapping[str, Sequence[int]] = field(default_factory=dict)
+
+
+class Row:
+    """One text, and the row of a batch in which it is written.
+
+    Its tokens, and the cursors that point between them:
+
+        tokens     t0  t1  t2  t3  t4  t5  t6  .   .   .   .
+                   |       |       |           |           |
+                   0    settled unchanged  len(tokens)  max_new_tokens
+
+    settled: no rewind reaches below; these tokens are streamed, and their part of the ledger is dropped.
+    unchanged: tokens not rewritten since the last forward pass; the cache is correct up to there.
+    len(tokens): without a draft's tokens; `state` and, between two forward passes, `node` belong to it.
+
+    number: in the order in which texts came.
+    root: the number of the text that this one was forked from, or its own.
+    request: equal for texts that were asked for together; its own number by default.
+    index: of the row in its batch.
+    reported: tokens that a controller has seen, and that were not rewritten since.
+    floor: length of the text up to the end of what a ban has forced; no ban rewinds below it.
+    withdrawn_count: how many tokens bans have withdrawn.
+    events: since they were last read.
+    history: shared by the rows of a batch.
+    restrict: makes the logits [vocab] that the next token is drawn from, if a controller decides about it.
+    is_waiting: for the other rows of its batch.
+    fault: the error of the matcher that ends this text, while the others of its batch continue.
+    end: provisional length; a rewind of another row may undo it.
+    """
+
+    def __init__(self, spec: RowSpec, *, number: int = 0, index: int = 0, batch_ids: Tensor | None = None) -> None:
+        self.spec = spec
+        self.number = self.root = number
+        self.request: Hashable = number
+        self.index = index
+        self.prompt_length = spec.prompt.shape[1]
+        self.max_new_tokens = spec.max_new_tokens
+        self._batch_ids = batch_ids
+        self._line = 0 if batch_ids is None else index
+        self._written = 0  # how many of the tokens are in that line already
+        self.tokens: list[int] = []
+        self.events: list[Event] = []
+        self.draft = NO_DRAFT
+        self.unchanged = 0
+        self.reported = 0
+        self.floor = 0
+        self._node: Node | None = None  # while nothing is open
+        self._tables: dict[int, Callable[[], Table]] = {}  # by position: make tables of unsettled tokens
+        self._passed = 0  # how many tokens the node, once there is one, follows
+        self.state = spec.state
+        self.settled = 0
+        self.withdrawn_count = 0
+        self._coins: tuple[int, Any] | None = None  # how many tokens were hashed, and the hash, which never changes
+        self.matcher_seconds = 0.0
+        self.restrict: Callable[[Tensor], Tensor] | None = None
+        self.is_finished = False
+        self.is_waiting = False
+        self.fault: Exception | None = None
+        self.end: int | None = None
+        self.history: CallbackMemory | None = None
+        self.kept: list[tuple[Tensor, Tensor]] | None = [] if spec.keep_scores else None
+        self.after_end: list[Tensor] = []  # logits, if scores are kept
+
+    # -- the ledger
+
+    @property
+    def node(self) -> Node:
+        """The ledger's node after the latest token, or after the draft's along which the row is filled.
+
+        Nothing is open in most texts. Their nodes are made when something is, or when one is asked for.
+        """
+        if self._node is None:
+            node = Node(depth=self.settled)
+            for token in self.tokens[self.settled : self._passed]:
+                self._fill(node)
+                node = node.child(token)
+            self._fill(node)
+            self.node = node
+        assert self._node is not None
+        return self._node
+
+    @node.setter
+    def node(self, node: Node) -> None:
+        self._node, self._tables = node, {}
+
+    def _fill(self, node: Node) -> None:
+        if node.depth in self._tables:
+            node.table = self._tables[node.depth]()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nodes exist."""
+        return self._node is not None
+
+    def set_table(self, make_table: Callable[[], Table]) -> None:
+        """Give the distribution of the next token, which is made once a node needs it."""
+        self._tables[len(self.tokens)] = make_table
+        if self._node is not None:
+            self._node.table = make_table()
+
+    def pass_over(self, settled: int) -> list[int]:
+        """Have the latest token stay, settle the text up to a length, and drop the ledger: no node is needed.
+
+        Returns the tokens that are settled by it.
+        """
+        if self._node is not None:
+            self._node.cut_loose()
+            self._node.drop_children()
+            self._node = None
+        tokens = self.tokens[self.settled : max(self.settled, settled)]
+        self.settled += len(tokens)
+        self._passed = len(self.tokens)
+        if self._tables:
+            self._tables = {depth: table for depth, table in self._tables.items() if depth >= settled}
+        return tokens
+
+    # -- the text
+
+    @property
+    def settleable(self) -> int:
+        return self.settleable_at(len(self.tokens))
+
+    def settleable_at(self, length: int) -> int:
+        """Return the length that is settled once the text has been rewound to `length`."""
+        reach = 0 if self.spec.controller is None else self.spec.controller.needs.backtrack
+        if self.spec.policy.method == "text" or reach is None:
+            return 0
+        return max(0, self.state.back_to(length).settled_length - reach)
+
+    @property
+    def has_own_generator(self) -> bool:
+        # If so, it can fail while the others of its batch continue.
+        return self.spec.generator is not None
+
+    @property
+    def batch_ids(self) -> Tensor:
+        """Ids [rows, prompt + max_new_tokens] of a whole batch, whose new tokens are sent to the device together."""
+        if self._batch_ids is None:
+            self._batch_ids = _make_room([self.spec])
+        return self._batch_ids
+
+    @property
+    def ids(self) -> Tensor:
+        """Prompt and tokens, [1, tokens]."""
+        return self.ids_up_to(len(self.tokens))
+
+    def ids_up_to(self, length: int) -> Tensor:
+        """Return prompt and the first `length` tokens, counting on into the draft, [1, tokens]."""
+        if self._written < length:
+            start = self.prompt_length + self._written
+            tokens = send(torch.tensor(self._tokens_between(self._written, length)), self.batch_ids.device)
+            self.batch_ids[self._line, start : start + len(tokens)] = tokens
+            self._written = min(length, len(self.tokens))
+        return self.batch_ids[self._line : self._line + 1, : self.prompt_length + length]
+
+    def _tokens_between(self, start: int, end: int, filler: int = 0) -> list[int]:
+        tokens = self.tokens[start:end]
+        if len(tokens) < end - start:
+            tokens += self.draft.tokens[max(0, start - len(self.tokens)) :][: end - start - len(tokens)]
+        return tokens + [filler] * (end - start - len(tokens))
+
+    def release(self) -> list[Event]:
+        """Return the events since the last call."""
+        events, self.events = self.events, []
+        return events
+
+    def feed(self, state: State, token: int) -> State:
+        """Return the matcher's state after a token; the same one if the matcher fails, which ends a text of its own."""
+        began = time.perf_counter()
+        try:
+            return self.spec.matcher.feed(state, token)
+        except Exception as fault:
+            if not self.has_own_generator:
+                raise
+            self.fault = fault
+            return state
+        finally:
+            self.matcher_seconds += time.perf_counter() - began
+
+    def append(self, token: int, state: State) -> None:
+        self.tokens.append(token)
+        self.state = state
+        if self.kept is not None:
+            table = find_dense(self.node)
+            assert table is not None, "no scores are kept of tokens that were not drawn from logits"
+            self.kept.append((table.logits, table.scores))
+
+    def toss(self, start: int, ban: Ban) -> float:
+        """Return a ban's number in [0, 1) at a place, the text's first `start` tokens: the same each time it is asked.
+
+        Numbers of other places, bans and rows are independent of it. None is stored: they are a keyed hash.
+        """
+        if self._coins is None:
+            key = torch.randint(256, (16,), generator=self.spec.generator).tolist()
+            self._coins = 0, blake2b(digest_size=8, key=bytes(key))
+        hashed, prefix = self._coins
+        number = prefix.copy()
+        if self.settled > hashed:  # settled tokens are hashed once
+            number.update(array("q", self.tokens[hashed : self.settled]))
+            self._coins = hashed, _ = self.settled, number.copy()
+        number.update(array("q", self.tokens[hashed:start]))
+        number.update(repr(ban).encode())
+        return (int.from_bytes(number.digest(), "big") >> 11) / 2**53
+
+    def take_draft(self, draft: Draft) -> None:
+        """Have a draft read ahead, up to a token that completes a ban."""
+        state, read = self.state, 0
+        for token in draft.proposed[: self.max_new_tokens - len(self.tokens) - 1]:
+            state = self.feed(state, token)
+            if state.violations:
+                break
+            read += 1
+        self.draft = draft._replace(read=read)
+
+    def fork(self, controller: Controller) -> Row:
+        """Return a row that continues this text independently, without number and index."""
+        row = Row(replace(self.spec, controller=controller))
+        row.tokens, row.node = list(self.tokens), self.node.fork()
+        for name in (
+            "unchanged",
+            "reported",
+            "state",
+            "settled",
+            "withdrawn_count",
+            "matcher_seconds",
+            "history",
+            "root",
+            "request",
+            "_coins",
+        ):
+            setattr(row, name, getattr(self, name))
+        return row
+
+    def rewind(self, length: int) -> tuple[int, ...]:
+        self.node = self.node.back_to(length)
+        withdrawn = tuple(self.tokens[length:])
+        del self.tokens[length:]
+        if self.kept is not None:
+            del self.kept[length:]
+        self.state = self.state.back_to(length)
+        self.unchanged = min(self.unchanged, length)
+        self.reported = min(self.reported, length)
+        self.floor = self.floor if length >= self.floor else 0  # a criterion has ended the text within what was forced
+        self._written = min(self._written, length)
+        self.withdrawn_count += len(withdrawn)
+        self.draft = self.draft._replace(proposals=None)  # each proposal may be used for one draw only
+        if self.history is not None:
+            self.history.rewind(self, length)
+        return withdrawn
+
+
+def begin_rows(specs: Sequence[RowSpec]) -> list[Row]:
+    """Return the rows of a batch, all of whose prompts have the same length."""
+    batch_ids = _make_room(specs)
+    return [Row(spec, number=index, index=index, batch_ids=batch_ids) for index, spec in enumerate(specs)]
+
+
+def _make_room(specs: Sequence[RowSpec]) -> Tensor:
+    prompts = torch.cat([spec.prompt for spec in specs])
+    return torch.cat([prompts, prompts.new_zeros((len(specs), max(spec.max_new_tokens for spec in specs)))], dim=1)
+
+
+def ids_of(rows: Sequence[Row], length: int, *, filler: int = 0) -> Tensor:
+    """Return prompts and the first `length` tokens of rows, counting on into their drafts, [n, tokens].
+
+    The prompts have the same length; tokens that are not written yet are `filler`. New tokens of all rows are sent to
+    the device together.
+    """
+    batch_ids, start = rows[0].batch_ids, min(row._written for row in rows)
+    if len(rows) == 1 and length <= len(rows[0].tokens) + len(rows[0].draft.tokens):
+        return rows[0].ids_up_to(length)
+    if any(row.batch_ids is not batch_ids for row in rows):
+        return torch.cat([ids_of([row], length, filler=filler) for row in rows])
+    numbers = [row._line for row in rows]
+    is_whole = numbers == list(range(len(batch_ids)))
+    lines = slice(None) if is_whole else send(torch.tensor(numbers), batch_ids.device)
+    if start < length:
+        columns = torch.tensor([row._tokens_between(start, length, filler) for row in rows])
+        first = rows[0].prompt_length + start
+        batch_ids[lines, first : first + length - start] = send(columns, batch_ids.device)
+        for row in rows:
+            row._written = length if row.is_finished else min(length, len(row.tokens))
+    ids = batch_ids[lines, : rows[0].prompt_length + length]
+    return ids.clone() if is_whole else ids

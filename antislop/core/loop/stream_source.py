@@ -1,0 +1,218 @@
+"""Take tokens that a server has drawn, with a table of the probabilities that it sent.
+
+The server sends the probabilities of some tokens only. A violation is subtracted if it sent those of all its tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from math import log
+
+import torch
+
+from antislop.core.loop.ledger import Node
+from antislop.core.loop.row import Row
+from antislop.core.loop.sources import Source, has_choice
+from antislop.core.loop.tables import DenseTable, LogitsBatch, draw_uniform, find_dense
+from antislop.core.trace.events import Drawn
+
+LOWEST_BIAS = -100.0
+"""The bias of a token of which nothing is left; servers clamp lower biases to this value."""
+GREEDY_REWINDS = 8
+"""Rewinds of a greedy text to one position after which tokens that begin a ban are left out there.
+
+Any token that ends a phrase's last word completes it; a server that returns few alternatives shows these one by one.
+"""
+ROUNDING = 1e-5
+"""Probability of unknown tokens that rounding may explain."""
+
+
+class SparseTable:
+    """The distribution at a node, as far as the server sent it.
+
+    is_told: whether the server sent the likeliest tokens, and not only the one that was drawn.
+    is_whole: whether all tokens are known; the rest of their sum to 1 is then rounding.
+    """
+
+    def __init__(self) -> None:
+        self.is_told = self.is_whole = False
+        self._known: dict[int, float] = {}
+        self._left: dict[int, float] = {}  # of tokens from which something was subtracted
+
+    def note(self, token: int, probability: float) -> None:
+        """Store a probability; a later one of the same token is ignored, since masses refer to the first."""
+        self._known.setdefault(token, probability)
+
+    def tell(self, likeliest: Sequence[tuple[int, float]]) -> None:
+        """Store the probabilities of the likeliest tokens. If one of them is 0, all other tokens have 0, too."""
+        for token, probability in likeliest:
+            if probability > 0:
+                self.note(token, probability)
+        self.is_told = self.is_told or bool(likeliest)
+        self.is_whole = self.is_whole or any(probability == 0 for _, probability in likeliest)
+
+    @property
+    def unknown(self) -> float:
+        """The probability of all unknown tokens together."""
+        unknown = 1.0 - sum(self._known.values())
+        return 0.0 if self.is_whole or unknown < ROUNDING else unknown
+
+    def draw(self, number: float) -> int | None:
+        """Draw from what is left by a number in [0, 1). Return None if an unknown token is to be drawn."""
+        rest, drawn = number * self.mass_left(), None
+        for token in self._known:
+            if (left := self.left(token)) > 0:
+                rest, drawn = rest - left, token
+                if rest < 0:
+                    return token
+        return None if self.unknown else drawn  # rounding may leave a rest
+
+    @property
+    def known(self) -> Collection[int]:
+        return self._known
+
+    @property
+    def touched(self) -> int:
+        return len(self._left)
+
+    @property
+    def subtracted(self) -> float:
+        return sum(self._known[token] - mass for token, mass in self._left.items())
+
+    def share_left(self, token: int) -> float:
+        """Return the fraction of a token's probability that was not subtracted, 0 to 1."""
+        known = self._known.get(token, 0.0)
+        return self.left(token) / known if known > 0 else 1.0
+
+    def biases(self) -> dict[int, float]:
+        """Return what to add to the log-probabilities of tokens to draw from what is left."""
+        shares = {token: self.share_left(token) for token in self._left}
+        return {
+            token: max(LOWEST_BIAS, log(share)) if share > 0 else LOWEST_BIAS
+            for token, share in shares.items()
+            if share != 1
+        }
+
+    def knows(self, token: int) -> bool:
+        return token in self._known
+
+    def probability(self, token: int) -> float:
+        return self._known[token]
+
+    def left(self, token: int) -> float:
+        return self._left.get(token, self._known[token])
+
+    def set_left(self, token: int, mass: float) -> None:
+        self._left[token] = mass
+
+    def mass_left(self) -> float:
+        return self.unknown + sum(map(self.left, self._known))
+
+    def likeliest(self, count: int) -> list[tuple[int, float]]:
+        left = [(token, mass) for token in self._known if (mass := self.left(token)) > 0]
+        return sorted(left, key=lambda pair: pair[1], reverse=True)[:count]
+
+    def copy(self) -> SparseTable:
+        other = SparseTable()
+        other._known, other._left = dict(self._known), dict(self._left)
+        other.is_told, other.is_whole = self.is_told, self.is_whole
+        return other
+
+
+class StreamSource(Source):
+    """Adds tokens that are drawn elsewhere.
+
+    visible: maximum number of alternatives that the server returns per position.
+    looks_further: whether it can be asked for the tokens that truncation hides.
+    """
+
+    def __init__(self, row: Row, *, visible: int = 0, looks_further: bool = False) -> None:
+        super().__init__(row)
+        self._visible = visible
+        self._looks_further = looks_further
+
+    @property
+    def table(self) -> SparseTable:
+        """The distribution of the next token."""
+        return open_table(self.row.node)
+
+    def has_choice(self, node: Node, *, avoided: Node | None = None) -> bool:
+        """Report what `Drawer.has_choice` does; a place counts as one until `look_further` was called for it."""
+        if find_dense(node) is not None:
+            return has_choice(self.row, node, avoided=avoided)
+        return self._looks_further or super().has_choice(node)
+
+    @property
+    def must_look_further(self) -> bool:
+        """Whether a rewind led to a place of which almost nothing is left, before `look_further` was called there."""
+        node, floor = self.row.node, self.row.spec.policy.mass_floor
+        return self._looks_further and node.rewinds > 0 and find_dense(node) is None and node.is_scarce(floor)
+
+    def look_further(self, likeliest: Sequence[tuple[int, float]]) -> None:
+        """Go on from the model's own distribution, before truncation, as a model in this process does.
+
+        likeliest: tokens and their probabilities; others are not drawn here. If there are none, nothing is left.
+        """
+        row, node, before = self.row, self.row.node, self.table
+        ids = [*row.spec.prompt[0].tolist(), *row.tokens, *(token for token, _ in likeliest)]
+        logits = torch.full((1, 1 + max(ids)), -torch.inf)
+        for token, probability in likeliest:
+            logits[0, token] = log(probability) if probability > 0 else -torch.inf
+        table = node.table = DenseTable(LogitsBatch(logits, row.spec.settings.process([row], [node.depth], logits)))
+        for token, _ in likeliest:
+            table.set_left(token, table.probability(token) * before.share_left(token))
+        if not likeliest or not has_choice(row, node, avoided=None):
+            table.keep_only(torch.zeros(logits.shape[1], dtype=torch.bool))
+
+    def is_stuck(self, start: Node) -> bool:
+        """Report whether a greedy text rewinds to a ban again and again, with all visible tokens used up."""
+        is_greedy, table = not self.row.spec.policy.do_sample, self.row.node.table
+        is_used_up = isinstance(table, SparseTable) and table.touched >= self._visible
+        return is_greedy and start.rewinds >= GREEDY_REWINDS and is_used_up
+
+    def keeps(self, token: int) -> bool:
+        """Return whether a token drawn from the whole distribution counts as drawn from what is left: by a coin.
+
+        A greedy one does if nothing was subtracted from it.
+        """
+        if find_dense(self.row.node) is not None:
+            return False  # `draw` does it
+        share, spec = self.table.share_left(token), self.row.spec
+        return share >= 1 or (spec.policy.do_sample and draw_uniform(spec.generator) < share)
+
+    def tell(self, likeliest: Sequence[tuple[int, float]]) -> None:
+        """Take the probabilities of the likeliest next tokens."""
+        if find_dense(self.row.node) is None:
+            self.table.tell(likeliest)
+
+    def draw(self) -> int | None:
+        """Draw the next token from what is left. Return None if a token with an unknown probability is to be drawn.
+
+        The caller must then draw one of these tokens elsewhere, in proportion to their probabilities.
+        """
+        spec = self.row.spec
+        if (table := find_dense(self.row.node)) is not None:
+            return table.draw(do_sample=spec.policy.do_sample, generator=spec.generator)
+        return self.table.draw(draw_uniform(self.row.spec.generator, dtype=torch.float64))
+
+    def take(self, token: int, probability: float | None, alternatives: Sequence[tuple[int, float]] = ()) -> bool:
+        """Add the next token, and return whether it stays; if not, the row was rewound or is finished.
+
+        probability: before anything was subtracted; None if unknown.
+        alternatives: the likeliest tokens and their probabilities.
+        """
+        if probability is not None and find_dense(self.row.node) is None:
+            self.table.note(token, probability)
+        self.tell(alternatives)
+        outcome = self.add(token, Drawn.plain(token))
+        if self.row.fault is not None:
+            raise self.row.fault
+        self.end_if(outcome)
+        return outcome in ("stays", "done")
+
+
+def open_table(node: Node) -> SparseTable:
+    if node.table is None:
+        node.table = SparseTable()
+    assert isinstance(node.table, SparseTable), "the place has logits"
+    return node.table

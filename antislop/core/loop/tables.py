@@ -1,0 +1,239 @@
+"""Two tables of the ledger: the softmax of a model's logits, and one continuation that is certain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from weakref import ref
+
+import torch
+from torch import Tensor
+
+from antislop.core.loop.devices import send
+from antislop.core.loop.ledger import Node
+from antislop.core.trace.events import TokenChoice
+
+KEPT_SHARE = 0.75
+"""A batch is copied without the rows that nothing refers to once at most this share of its rows is left."""
+
+
+class LogitsBatch:
+    """The logits of one forward pass, for as long as a table of one of its rows is in the ledger.
+
+    logits: [n, vocab].
+    scores: float32 [n, vocab], what the processors made of the logits; the same tensor if there are none.
+    dtype: in which the model computed the logits.
+    """
+
+    __slots__ = ("_dtype", "_is_processed", "_tables", "logits", "scores")
+
+    def __init__(self, logits: Tensor, scores: Tensor, *, dtype: torch.dtype = torch.float32) -> None:
+        self.logits, self.scores = logits, scores
+        self._dtype = dtype
+        self._is_processed = scores is not logits
+        self._tables: list[ref[DenseTable]] = []
+
+    def add(self, table: DenseTable) -> None:
+        self._tables.append(ref(table))
+
+    def trim(self) -> bool:
+        """Free the rows that no table refers to; return whether any row is left.
+
+        The logits of those that are left are stored as the model computed them: bfloat16 takes half of the memory.
+        """
+        tables = [table for weak in self._tables if (table := weak()) is not None]
+        if len(tables) < len(self._tables):
+            self._tables = [ref(table) for table in tables]
+        if tables and (len(tables) <= KEPT_SHARE * len(self.logits) or self.logits.dtype != self._dtype):
+            rows = send(torch.tensor([table.row for table in tables]), self.logits.device)
+            self.logits = self.logits[rows].to(self._dtype)
+            self.scores = self.scores[rows] if self._is_processed else self.logits
+            for row, table in enumerate(tables):
+                table.row = row
+        return bool(tables)
+
+
+class DenseTable:
+    """The distribution that `generate` would draw from, and what bans have left of it.
+
+    row: of the batch.
+    restrict: applied to the logits [vocab] before the processors.
+    spent: bool [vocab], on the host: tokens of distributions that were given up here.
+
+    The first draw happens on the device of the logits. After a subtraction, the rest is kept on the host and drawn from
+    there, so that reading it does not wait for the device.
+    """
+
+    __slots__ = ("__weakref__", "_batch", "_before", "_left", "_probs", "restrict", "row", "spent")
+
+    def __init__(self, batch: LogitsBatch, row: int = 0, *, restrict: Callable[[Tensor], Tensor] | None = None) -> None:
+        self._batch = batch
+        self.row = row
+        self._probs: Tensor | None = None  # None as long as they can be computed from the scores
+        self._left: Tensor | None = None  # None while nothing was subtracted
+        self._before: dict[int, float] = {}  # probabilities of tokens from which something was subtracted
+        self.restrict = restrict
+        self.spent: Tensor | None = None
+        batch.add(self)
+
+    @property
+    def logits(self) -> Tensor:
+        """The model's, float32 [1, vocab]."""
+        return self._batch.logits[self.row : self.row + 1].float()
+
+    @property
+    def scores(self) -> Tensor:
+        """What the processors made of the logits, float32 [1, vocab]."""
+        return self._batch.scores[self.row : self.row + 1].float()
+
+    @property
+    def probs(self) -> Tensor:
+        """The distribution before anything was subtracted, [vocab], on the host."""
+        return torch.softmax(self.scores[0], dim=-1).cpu() if self._probs is None else self._probs
+
+    @property
+    def remaining(self) -> Tensor:
+        """The probabilities without what was subtracted, [vocab], on the host, not normalized. Change it in place."""
+        if self._left is None:
+            self._left = self.probs.clone() if self._probs is not None else self.probs
+        return self._left
+
+    def knows(self, token: int) -> bool:
+        # Always, for logits of this process; a server may have told those of some tokens only.
+        return token < self._batch.logits.shape[-1]
+
+    def probability(self, token: int) -> float:
+        if token in self._before:
+            return self._before[token]
+        return float(self.remaining[token] if self._probs is None else self._probs[token])
+
+    def left(self, token: int) -> float:
+        return float(self.remaining[token])
+
+    def set_left(self, token: int, mass: float) -> None:
+        self._before[token] = self.probability(token)
+        self.remaining[token] = mass
+
+    def mass_left(self) -> float:
+        return 1.0 if self._left is None else float(self._left.sum(dtype=torch.float64))
+
+    def likeliest(self, count: int) -> list[tuple[int, float]]:
+        masses, tokens = self.remaining.topk(min(count, len(self.remaining)))
+        pairs = zip(tokens.tolist(), masses.tolist(), strict=True)
+        return [(token, mass) for token, mass in pairs if mass > 0]
+
+    def copy(self) -> DenseTable:
+        other = DenseTable(self._batch, self.row, restrict=self.restrict)
+        other._probs, other._before, other.spent = self._probs, dict(self._before), self.spent
+        other._left = None if self._left is None else self._left.clone()
+        return other
+
+    def is_broken(self, *, do_sample: bool) -> bool:
+        # One NaN makes all probabilities NaN.
+        return bool((self.probs[0] if do_sample else self.scores.max()).isnan())
+
+    def draw(self, *, do_sample: bool, generator: torch.Generator | None = None) -> int:
+        """Draw from what is left, or take the likeliest token.
+
+        The first draw is `generate`'s own, to the bit and to the random number. generator: of the host.
+        """
+        if not do_sample:
+            return int((self.scores if self._left is None else self._left).argmax())
+        if self._left is not None:
+            left = self._left
+        else:
+            left = torch.softmax(self.scores[0], dim=-1) if generator is None else self.probs
+        return int(torch.multinomial(left, num_samples=1, generator=generator))
+
+    def draw_beside(self, token: int, proposal: Tensor, *, generator: torch.Generator | None = None) -> int:
+        """Draw from what is left, as often as possible the token that was drawn from a proposal [vocab].
+
+        Algorithm 1 of Leviathan et al., arXiv 2211.17192.
+        """
+        left = self.probs if self._left is None else self._left / self._left.sum()
+        proposal = proposal.cpu()
+        threshold = draw_uniform(generator) * float(proposal[token])
+        if threshold < float(left[token]):
+            return token
+        rest = (left - proposal).clamp_(min=0)
+        if not rest.any():  # the two are equal up to rounding
+            return self.draw(do_sample=True, generator=generator)
+        return int(torch.multinomial(rest, num_samples=1, generator=generator))
+
+    def describe_choice(self, token: int, *, alternatives: int) -> TokenChoice:
+        """Return the probability of a token and, up to a number of `alternatives`, of the likeliest tokens."""
+        probs = torch.softmax(self.scores, dim=-1).cpu()
+        left = probs if self._left is None else self._left[None]
+        numbers = describe_draws(probs, left, torch.tensor([token]), alternatives)
+        return read_choice(numbers[0].tolist(), alternatives)
+
+    def keep_only(self, candidates: Tensor) -> None:
+        """Leave nothing of the other tokens. candidates: bool [vocab], on the host."""
+        self._probs = self.probs
+        self.remaining.masked_fill_(~candidates, 0.0)
+
+    def replace_distribution(self, probs: Tensor) -> None:
+        """Replace the distribution by one [vocab], on the host, over tokens that could not be drawn so far."""
+        self._left = probs / probs.sum()
+        self._probs, self._before = self._left.clone(), {}
+
+
+class CertainTable:
+    """A token, cut or end that a controller made certain, and how much of it bans have left."""
+
+    __slots__ = ("_left",)
+
+    def __init__(self, left: float = 1.0) -> None:
+        self._left = left
+
+    def knows(self, token: int) -> bool:  # noqa: ARG002
+        return True
+
+    def probability(self, token: int) -> float:  # noqa: ARG002
+        return 1.0
+
+    def left(self, token: int) -> float:  # noqa: ARG002
+        return self._left
+
+    def set_left(self, token: int, mass: float) -> None:  # noqa: ARG002
+        self._left = mass
+
+    def mass_left(self) -> float:
+        return self._left
+
+    def likeliest(self, count: int) -> list[tuple[int, float]]:  # noqa: ARG002
+        return []
+
+    def copy(self) -> CertainTable:
+        return CertainTable(self._left)
+
+
+def find_dense(node: Node) -> DenseTable | None:
+    return node.table if isinstance(node.table, DenseTable) else None
+
+
+def draw_uniform(generator: torch.Generator | None, *, dtype: torch.dtype = torch.float32) -> float:
+    """Draw a number in [0, 1) on the host, where no device is waited for, from a generator or the global numbers."""
+    return float(torch.rand((), dtype=dtype, generator=generator))
+
+
+def describe_draws(probs: Tensor, left: Tensor, drawn: Tensor, alternatives: int) -> Tensor:
+    """Return what `read_choice` reads of each row, as one tensor, which takes one wait for a device.
+
+    probs, left: [n, vocab], before anything was subtracted and after.
+    drawn: tokens [n].
+    """
+    shares = left / left.sum(dim=-1, keepdim=True)
+    share = shares.gather(1, drawn[:, None])
+    rank = 1 + (shares > share).sum(dim=-1, keepdim=True)
+    masses, tokens = shares.topk(min(alternatives, shares.shape[-1]))
+    # float32 counts the tokens of a vocabulary exactly: up to 2 to the power of 24.
+    return torch.cat([probs.gather(1, drawn[:, None]), share, rank.float(), tokens.float(), masses], dim=1)
+
+
+def read_choice(numbers: Sequence[float], alternatives: int) -> TokenChoice:
+    """Return the choice that one row of `describe_draws` describes, with at most so many alternatives."""
+    probability, share, rank = numbers[:3]
+    count = len(numbers) // 2 - 1
+    tokens, masses = map(int, numbers[3 : 3 + min(count, alternatives)]), numbers[3 + count :]
+    pairs = zip(tokens, masses, strict=False)
+    return TokenChoice(probability, share, int(rank), tuple(pair for pair in pairs if pair[1] > 0))

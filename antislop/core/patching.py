@@ -1,0 +1,190 @@
+"""`applied_to`: a sampler for every `model.generate(…)` of one model, whoever calls it.
+
+The model's `generate` is replaced in its `__dict__` while at least one `applied_to` is active.
+"""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import update_wrapper
+from threading import Lock
+from typing import Any, TypeVar
+
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+from transformers import GenerationMixin
+
+from antislop.core.hf.calls import CallInterceptor
+from antislop.core.hf.private import uncompiled
+from antislop.core.sampler import AntiSlop
+from antislop.errors import InputError
+
+T = TypeVar("T")
+
+
+@dataclass(eq=False)
+class _Application:
+    """One `with applied_to(…)` that was entered; `outer` were active in the same context by then."""
+
+    sampler: AntiSlop
+    outer: tuple[_Application, ...]
+    is_active: bool = True
+
+
+_ENTERED: ContextVar[tuple[_Application, ...]] = ContextVar("antislop.applied_to", default=())
+_LOCK = Lock()
+
+
+@contextmanager
+def applied_to(model: Any, sampler: AntiSlop) -> Iterator[None]:
+    """Run every `model.generate(…)` inside the block as `sampler.generate(model, …)`, whoever calls it.
+
+    model: a transformers model, also inside a `PeftModel`, `torch.compile` or `DistributedDataParallel`. Only this
+        object is changed: not a copy of the model, no other process.
+
+    Blocks may be nested: the innermost sampler applies. A call with another sampler as its `custom_generate` uses that
+    one; any other `custom_generate` is refused. Afterwards, also after an exception, the model's `__dict__` is as it
+    was before.
+
+    Threads and asyncio tasks use the sampler that they have entered themselves. A thread without one, such as one that
+    fills a `TextIteratorStreamer`, uses the only one that is active; if there are several, its call raises
+    `InputError`. A call keeps its sampler to its end; one that begins after the block is plain `generate`.
+
+    Continuous batching (`generate_batch`) is refused inside, since it never calls a sampler.
+    """
+    if not isinstance(sampler, AntiSlop):
+        raise InputError(f"sampler is a {type(sampler).__name__}: pass antislop.AntiSlop(tokenizer, bans)")
+    target = _unwrap(model)
+    if not callable(getattr(target, "generate", None)):
+        raise InputError(f"model is a {type(model).__name__} without a generate method: pass a transformers model")
+    outer = tuple(application for application in _ENTERED.get() if application.is_active)
+    application = _Application(sampler, outer)
+    generate = _install(target, application)
+    _ENTERED.set((*outer, application))
+    try:
+        yield
+    finally:
+        application.is_active = False
+        generate.remove(application)
+        _ENTERED.set(tuple(application for application in _ENTERED.get() if application.is_active))
+
+
+class _Replacement(ABC):
+    """Replaces a method of one model. Copies of the model get the original."""
+
+    def __init__(self, model: Any, name: str) -> None:
+        self.model = model
+        self.name = name
+        self.original = getattr(model, name)
+        self.own = {name: vars(model)[name]} if name in vars(model) else {}  # what the model's `__dict__` held
+        update_wrapper(self, self.original, updated=())
+        vars(model)[name] = self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _return, (self.original,)
+
+    @abstractmethod
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+    def restore(self) -> None:
+        """Restore the original, unless somebody else has replaced it since."""
+        if vars(self.model).get(self.name) is self:
+            vars(self.model).update(self.own)  # in its old place
+            if not self.own:
+                del vars(self.model)[self.name]
+
+
+class _RefusedBatch(_Replacement):
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ARG002
+        raise InputError(
+            "generate_batch asks no sampler, and nothing would be banned: call generate, or leave antislop.applied_to"
+        )
+
+
+class _AppliedGenerate(_Replacement):
+    def __init__(self, model: Any) -> None:
+        super().__init__(model, "generate")
+        self.applications: list[_Application] = []
+        self.batch = _RefusedBatch(model, "generate_batch") if hasattr(model, "generate_batch") else None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        inputs, arguments = _name_arguments(self.original, args, kwargs)
+        chosen = arguments.pop("custom_generate", None)
+        sampler = None if isinstance(chosen, (AntiSlop, CallInterceptor)) else self._choose()
+        if sampler is None:
+            return self.original(*args, **kwargs)
+        if chosen is not None:
+            raise InputError(
+                f"custom_generate is {chosen!r}, and antislop.applied_to takes that place: leave it out, or make the "
+                "call outside the block"
+            )
+        return sampler.generate(self.model, *inputs, **arguments)
+
+    def _choose(self) -> AntiSlop | None:
+        """Return this context's sampler, else the only active one, if any."""
+        with _LOCK:
+            applications = list(self.applications)
+        own = [application for application in _ENTERED.get() if application in applications]
+        if own:
+            return own[-1].sampler
+        surrounding = {outer for application in applications for outer in application.outer}
+        samplers = [application.sampler for application in applications if application not in surrounding]
+        if any(sampler is not samplers[0] for sampler in samplers):
+            raise InputError(
+                "several threads have applied different samplers to this model, and this one has applied none: "
+                "write `with antislop.applied_to(model, sampler):` in this thread, too"
+            )
+        return samplers[0] if samplers else None
+
+    def remove(self, application: _Application) -> None:
+        with _LOCK:
+            self.applications.remove(application)
+            if not self.applications:  # the last was left
+                self.restore()
+                if self.batch is not None:
+                    self.batch.restore()
+
+
+def _install(model: Any, application: _Application) -> _AppliedGenerate:
+    with _LOCK:
+        generate = vars(model).get("generate")
+        if not (isinstance(generate, _AppliedGenerate) and generate.model is model and generate.applications):
+            generate = _AppliedGenerate(model)
+        generate.applications.append(application)
+        return generate
+
+
+def _name_arguments(
+    generate: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Sequence[Any], dict[str, Any]]:
+    """Return the inputs if they are passed by position, and all other arguments by name."""
+    parameters = list(inspect.signature(generate).parameters.values())
+    if any(parameter.kind is inspect.Parameter.VAR_POSITIONAL for parameter in parameters):
+        parameters = list(inspect.signature(GenerationMixin.generate).parameters.values())[1:]
+    names = [parameter.name for parameter in parameters if parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+    if len(args) > len(names):
+        raise TypeError(f"generate() takes up to {len(names)} arguments by position, and {len(args)} were passed")
+    named = dict(zip(names, args, strict=False))
+    if twice := [name for name in named if name in kwargs]:
+        raise TypeError(f"generate() got {twice[0]!r} by position and by name: pass it once")
+    return args[:1], {**{name: named[name] for name in names[1 : len(args)]}, **kwargs}
+
+
+def _unwrap(model: Any) -> Any:
+    while True:
+        if hasattr(model, "get_base_model"):  # a PeftModel
+            model = model.get_base_model()
+        elif (original := uncompiled(model)) is not None:
+            model = original
+        elif isinstance(model, (DataParallel, DistributedDataParallel)):
+            model = model.module
+        else:
+            return model
+
+
+def _return(value: T) -> T:
+    return value

@@ -1,0 +1,465 @@
+"""`AntiSlop`, a replacement for the decoding loop of `model.generate`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import count, repeat
+from typing import Any, Literal, NoReturn, overload
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.generation.streamers import BaseStreamer
+
+from antislop.core.bans.ban_list import BanList, Bans, combine_bans, read_bans
+from antislop.core.bans.scopes import Scope
+from antislop.core.hf.batching import complete_in_flight
+from antislop.core.hf.calls import Call, CallInput, PromptInput, add_stop_strings, call_generate, encode, prepare_call
+from antislop.core.hf.compiled_bans import CompiledBans, CompiledLists
+from antislop.core.hf.endings import name_forced
+from antislop.core.hf.model import device_of
+from antislop.core.hf.preparation import prepare_row, prepare_run
+from antislop.core.hf.private import arguments_of_generate
+from antislop.core.hf.refusals import PromptError, check_model, refuse_hidden, refuse_per_prompt, refuse_states
+from antislop.core.hf.run import CallOutput, ConcessionWarner, EventStream, ReportedOutput, Run
+from antislop.core.loop.branches import Control, Controller, take_control
+from antislop.core.loop.policy import MASS_FLOOR, MAX_REWINDS, PROBABILITY_FLOOR, Method, OnExhausted, Policy, seed_of
+from antislop.core.loop.row import RowSpec
+from antislop.core.trace.completions import BATCH_SIZE, Completion, check_many, check_prompts, pair, refuse_one_list
+from antislop.core.trace.recording import EVENTS, NOTHING, Recording, RecordLevel
+from antislop.core.trace.text_pieces import stream_text
+from antislop.display import describe_count, escape_html, make_visible, shorten
+from antislop.errors import BanError, InputError
+from antislop.explain.activations import ActivationCache, NamesFilter
+from antislop.explain.forward_result import ForwardResult, refuse_tensors
+from antislop.explain.kept_text import CacheRequest, complete_and_read, request_cache
+
+
+@dataclass
+class _Loop:
+    """The decoding loop of one call. `generate` calls it back, and a model's own `generate` perhaps several times.
+
+    run, output, cache: of the latest time that it was called; `output` is what `generate` got.
+    """
+
+    prepare: Callable[[Call], Run]
+    streamer: BaseStreamer | None
+    request: CacheRequest | None
+    run: Run = field(init=False)
+    output: CallOutput = field(init=False)
+    cache: ActivationCache | None = field(init=False)
+
+    def __call__(self, call: Call) -> CallOutput:
+        self.run = self.prepare(call)
+        self.output, self.cache = _complete(self.run, self.streamer, self.request)
+        return self.output
+
+
+class AntiSlop:
+    """Generate as a model does without writing what is banned, unless almost nothing else is left to write.
+
+    tokenizer: the model's.
+    bans: a `BanList`, a list of phrases or `Ban`s, or the path of a file that `BanList.load` reads.
+    method: "exact": the distribution of resampling each banned span from its start until none is left.
+        "token": the first-token rule of published samplers, which multiplies the probability of a ban's first token.
+        "text": the distribution of the model conditioned on the whole text being free of bans. Every violation rewinds
+        to the first token, and nothing is streamed before the end: for short texts.
+    on_exhausted: what to do if every alternative to a ban is used up. "concede": let it through, count it in the report
+        and warn once per sampler (`ConcededWarning`). "stop": end the text before it. "raise": raise `Exhausted`.
+    prompt_lookback: whether a ban may begin in the prompt, which is never changed.
+    draft_bans: feed the rest of a ban ahead of time once two of its tokens are written. Long phrases then cost fewer
+        forward passes; the text has the same distribution, but logits may differ in their last bits.
+    banned_strings: more bans, which match anywhere, ignoring case; `*` is literal.
+    banned_regex: more bans, patterns as for `Ban.regex`.
+    exempt: phrases inside which no ban applies, in addition to those of each ban.
+    scopes: where bans apply, in addition to the scopes of each ban. A ban with a scope "inside" or "after" gets none of
+        these, nor do token ids. `chat_scope` returns that of a chat model's answer or thoughts.
+    exempt_prompt: do not apply bans that the prompt contains.
+    max_rewinds: maximum rewinds to the same token before `on_exhausted` applies. In total, at most
+        16 × `max_new_tokens` tokens are withdrawn; with method="text" only the number of rewinds counts.
+    mass_floor: bans are exact at a token as long as they leave at least this share of its distribution, 0.0 to 1.0.
+    probability_floor: below `mass_floor`, ignore tokens whose probability under the model is lower than this.
+        0.0 for either: take any token rather than concede.
+
+    Compiled once; use one sampler for any number of calls and models with that vocabulary. Raises `BanError` for bans
+    that can't be used and `InputError` for a tokenizer whose surfaces can't be read.
+
+    >>> from antislop import AntiSlop, Ban, tiny_model
+    >>> model, tokenizer = tiny_model()
+    >>> sampler = AntiSlop(tokenizer, ["a testament to", Ban("tapestry", weight=0.1)])
+    >>> sampler.generate(model, "The old house", max_new_tokens=8).shape
+    torch.Size([1, 12])
+    """
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        bans: Bans | None = None,
+        *,
+        banned_strings: Sequence[str] = (),
+        banned_regex: Sequence[str] = (),
+        exempt: Sequence[str] = (),
+        scopes: Sequence[Scope] = (),
+        exempt_prompt: bool = False,
+        method: Method = "exact",
+        on_exhausted: OnExhausted = "concede",
+        prompt_lookback: bool = True,
+        max_rewinds: int = MAX_REWINDS,
+        draft_bans: bool = False,
+        mass_floor: float = MASS_FLOOR,
+        probability_floor: float = PROBABILITY_FLOOR,
+    ) -> None:
+        self.method: Method = method
+        self.on_exhausted: OnExhausted = on_exhausted
+        self.max_rewinds = max_rewinds
+        self.mass_floor = mass_floor
+        self.probability_floor = probability_floor
+        self.make_policy()  # refuses values before the bans are compiled
+        flags = {"exempt_prompt": exempt_prompt, "prompt_lookback": prompt_lookback, "draft_bans": draft_bans}
+        for name, flag in flags.items():
+            if not isinstance(flag, bool):
+                raise InputError(f"{name} is {flag!r}; it is True or False")
+        if bans is None and not (banned_strings or banned_regex):
+            raise BanError("nothing is banned: give a list, banned_strings or banned_regex, or [] to ban nothing")
+        self._bans = combine_bans(
+            name_forced(read_bans([] if bans is None else bans), tokenizer),
+            strings=banned_strings,
+            patterns=banned_regex,
+            exempt=exempt,
+            scopes=scopes,
+        )
+        self.exempt_prompt = exempt_prompt
+        self.prompt_lookback = prompt_lookback
+        self.draft_bans = draft_bans
+        self.compiled = CompiledBans.compile(
+            self.bans,
+            tokenizer,
+            exempt=exempt,
+            scopes=scopes,
+            prompt_lookback=prompt_lookback,
+            exempt_prompt=exempt_prompt,
+        )
+        self.warn = ConcessionWarner()
+
+    @property
+    def bans(self) -> BanList:
+        """The bans, which are compiled once."""
+        return self._bans
+
+    @bans.setter
+    def bans(self, bans: Bans) -> NoReturn:  # noqa: ARG002
+        raise AttributeError(
+            "a sampler's bans are compiled once: make another one for others, AntiSlop(tokenizer, bans)"
+        )
+
+    def __repr__(self) -> str:
+        options = f", method={self.method!r}, on_exhausted={self.on_exhausted!r}>"
+        bans = describe_count(len(self.bans), "ban")
+        origin = f" from {make_visible(self.bans.source)}" if self.bans.source else ""
+        return shorten(f"<AntiSlop: {bans}{origin}", 80 - len(options)) + options
+
+    def _repr_html_(self) -> str:
+        options = ", ".join(f"{name}={value!r}" for name, value in self.options.items())
+        shown = f"<summary>{escape_html(repr(self))}</summary><p>{escape_html(options)}</p>{self.bans._repr_html_()}"
+        return f"<details>{shown}</details>"
+
+    def __call__(
+        self,
+        model: PreTrainedModel,
+        input_ids: Tensor,
+        *,
+        stop_strings: str | list[str] | None = None,
+        return_cache: bool = False,
+        **prepared: Any,
+    ) -> CallOutput:
+        """Run one call of `generate`; transformers calls this for `model.generate(…, custom_generate=sampler)`.
+
+        `generate` never hands over `streamer` and `assistant_model`: use `AntiSlop.generate` for those. `stop_strings`
+        reach this method as an argument, not from a generation config. Raises `InputError` for what is not supported,
+        before the model runs.
+        """
+        refuse_hidden(arguments_of_generate("streamer", "assistant_model", "synced_gpus"))
+        if return_cache:
+            raise InputError("generate() can't return a cache for a custom_generate: call sampler.generate(model, …)")
+        call = Call.from_generate(model, input_ids, **prepared)
+        if stop_strings or stop_strings == "":
+            criteria = add_stop_strings(call.stopping_criteria, stop_strings, self.compiled.vocabulary)
+            call = replace(call, stopping_criteria=criteria)
+        return _complete(self._prepare_run(call, _choose_recording(call)))[0]
+
+    @overload
+    def generate(
+        self,
+        model: PreTrainedModel,
+        inputs: CallInput | None = None,
+        *,
+        return_dict_in_generate: Literal[True],
+        **kwargs: Any,
+    ) -> ReportedOutput: ...
+
+    @overload
+    def generate(
+        self,
+        model: PreTrainedModel,
+        inputs: CallInput | None = None,
+        *,
+        return_dict_in_generate: Literal[False] | None = None,
+        return_cache: Literal[False] = False,
+        **kwargs: Any,
+    ) -> Tensor: ...
+
+    @overload
+    def generate(
+        self,
+        model: PreTrainedModel,
+        inputs: CallInput | None = None,
+        *,
+        return_cache: Literal[True],
+        return_dict_in_generate: Literal[False] | None = None,
+        **kwargs: Any,
+    ) -> tuple[Tensor, ActivationCache]: ...
+
+    def generate(
+        self,
+        model: PreTrainedModel,
+        inputs: CallInput | None = None,
+        *,
+        streamer: BaseStreamer | None = None,
+        record: RecordLevel = "events",
+        record_top_k: int = 10,
+        return_cache: bool = False,
+        names_filter: NamesFilter = None,
+        device: torch.device | str | None = None,
+        controller: Controller | None = None,
+        max_forks: int = 1,
+        **kwargs: Any,
+    ) -> CallOutput | tuple[CallOutput, ActivationCache]:
+        """Generate with all that `model.generate` takes, including streamers and stop strings, and return the same.
+
+        inputs: as for `model.generate`, or one text, which gets the tokenizer's special tokens, or the messages of a
+            chat, which its chat template turns into the beginning of the reply.
+        streamer: gets the prompt, then tokens as soon as no rewind can reach them: at least one token late.
+        record: the contents of the trace: "none", "events", "top" with the `record_top_k` likeliest alternatives of
+            each draw and their shares, or "full" with all of them, 100 bytes or more for each token of the vocabulary.
+        return_cache: return a pair: the result, and an `ActivationCache` of the kept text, in which padding is masked.
+            It equals that of `antislop.explain.run_with_cache`, which describes `names_filter` and `device`.
+        controller: a rule of your own that cuts, forces, masks and forks the text step by step; bans hold on top. Each
+            further row of a batch gets a `fork` of it.
+        max_forks: how many texts a controller may continue at a time for each row. Forked texts are further rows of the
+            output, whose reports name their parents.
+
+        With `return_dict_in_generate=True` the output has four more fields: `report`, `reports` and `texts` with one
+        for each row, and `trace`. An assistant drafts tokens under the same bans. Hidden states and attentions come
+        from one more forward pass over the kept text. A model with a `generate` of its own (Whisper) returns the result
+        of that.
+
+        >>> from antislop import AntiSlop, tiny_model
+        >>> model, tokenizer = tiny_model()
+        >>> sampler = AntiSlop(tokenizer, ["village"])
+        >>> out = sampler.generate(model, "The old", max_new_tokens=20, return_dict_in_generate=True)
+        >>> sampler.bans.find(out.text)
+        []
+        """
+        request: CacheRequest | None = None
+        if return_cache or names_filter is not None or device is not None or kwargs.get("return_dict_in_generate"):
+            request = request_cache(model, kwargs, return_cache=return_cache, names_filter=names_filter, device=device)
+        if controller is not None or max_forks != 1:
+            kwargs |= {"controller": controller, "max_forks": max_forks}
+        loop, returned = self._generate(model, inputs, kwargs, Recording(record, record_top_k), streamer, request)
+        return returned if loop.cache is None else (returned, loop.cache)
+
+    def forward_pass(
+        self,
+        model: PreTrainedModel,
+        inputs: CallInput | None = None,
+        *,
+        streamer: BaseStreamer | None = None,
+        record: RecordLevel = "top",
+        record_top_k: int = 10,
+        **kwargs: Any,
+    ) -> ForwardResult:
+        """Generate as `generate` does, and return a result that explains each token afterwards.
+
+        Takes the arguments of `generate`, except those that ask for scores, states or a cache: no tensor of the
+        vocabulary's size is kept, unless `record="full"` records it. The result holds the model until `clear_traces`.
+        """
+        refuse_tensors(kwargs)
+        kwargs["return_dict_in_generate"] = True
+        loop, _ = self._generate(model, inputs, kwargs, Recording(record, record_top_k), streamer)
+        return ForwardResult(loop.run, loop.output)
+
+    def _generate(
+        self,
+        model: PreTrainedModel,
+        inputs: CallInput | None,
+        arguments: dict[str, Any],
+        recording: Recording,
+        streamer: BaseStreamer | None = None,
+        request: CacheRequest | None = None,
+    ) -> tuple[_Loop, CallOutput]:
+        """Return the loop, which has run, and what `generate` made of its output."""
+        control = take_control(arguments) if arguments.keys() & {"controller", "max_forks"} else None
+        loop = _Loop(
+            lambda call: self._prepare_run(call, _choose_recording(call, recording), control), streamer, request
+        )
+        returned: CallOutput = call_generate(model, inputs, arguments, loop, bans=self.compiled)
+        # Some models process what their loop returns; what they leave as it is gets its reports.
+        return loop, loop.run.with_reports(returned) if returned is loop.output else returned
+
+    def stream(
+        self,
+        model: PreTrainedModel,
+        inputs: CallInput | None = None,
+        *,
+        controller: Controller | None = None,
+        **kwargs: Any,
+    ) -> Iterator[str]:
+        """Yield the text in pieces that are never withdrawn.
+
+        inputs, controller: as for `generate`; the controller can't fork the text.
+        kwargs: what `model.generate` takes: `input_ids` and `attention_mask`, settings (`max_new_tokens`, `do_sample`,
+            `temperature`, `top_k`, `top_p`, `min_p`, `repetition_penalty`, `stop_strings`, and all others),
+            `generation_config`, `logits_processor`, `stopping_criteria`, `assistant_model`.
+        """
+        run = self._prepare_stream(model, inputs, controller=controller, **kwargs)
+        vocabulary = self.compiled.vocabulary
+        drops_space = vocabulary.drops_space_after(run.rows[0].ids[0].tolist())
+        return stream_text(run.events(), vocabulary, drops_space=drops_space)
+
+    def events(
+        self,
+        model: PreTrainedModel,
+        inputs: CallInput | None = None,
+        *,
+        record: RecordLevel = "events",
+        record_top_k: int = 10,
+        controller: Controller | None = None,
+        **kwargs: Any,
+    ) -> EventStream:
+        """Yield events as they happen.
+
+        inputs, record, record_top_k, controller: as for `generate`; the controller can't fork the text.
+        kwargs: as for `stream`.
+        """
+        recording = Recording(record, record_top_k)
+        return EventStream(self._prepare_stream(model, inputs, recording, controller=controller, **kwargs))
+
+    def generate_many(
+        self,
+        model: PreTrainedModel,
+        prompts: Iterable[PromptInput],
+        *,
+        bans: Iterable[Bans | None] | None = None,
+        batch_size: int = BATCH_SIZE,
+        seed: int | None = None,
+        seeds: Iterable[int] | None = None,
+        **kwargs: Any,
+    ) -> Iterator[Completion]:
+        """Generate from many prompts, `batch_size` at a time, and yield each text when it is finished.
+
+        The next prompt takes the row of a finished text at once, while the others continue. A text whose prompt is
+        empty or has ids that the model does not know, or whose logits are NaN, has an `error`; the others continue.
+
+        prompts: texts, which get the tokenizer's special tokens, ids [tokens], or messages of chats; read when needed.
+        bans: for each prompt a list in place of the sampler's own, or None. The sampler's options and its `exempt`
+            phrases apply to all. A list that several prompts share is compiled once if it is the same object.
+        seed: decides the random numbers together with a prompt's number, so a text does not depend on its batch, but
+            for the last bits of its logits. None: drawn from torch's global generator.
+        seeds: one for each prompt, which then decides alone.
+        kwargs: the settings that `generate` takes, and `chat_template_kwargs`; instead of asking for several sequences,
+            repeat a prompt.
+            `logits_processor` and `stopping_criteria` are lists for all texts, or functions that make a list for each,
+            for objects that remember a text.
+        """
+        check_model(model)
+        check_prompts(prompts)
+        refuse_one_list(bans)
+        refuse_per_prompt(kwargs)
+        check_many(batch_size, seed, seeds)
+        if seeds is None:
+            seeds = map(partial(seed_of, int(torch.randint(2**31, ())) if seed is None else seed), count())
+        lists = repeat(None) if bans is None else bans
+        texts = self._prepare_many(model, pair(pair(prompts, seeds), lists, name="bans"), **kwargs)
+        return complete_in_flight(texts, max_rows=batch_size, vocabulary=self.compiled.vocabulary, warn=self.warn)
+
+    def _prepare_many(
+        self, model: PreTrainedModel, texts: Iterable[tuple[tuple[PromptInput, int], Bans | None]], **kwargs: Any
+    ) -> Iterator[tuple[Call, RowSpec] | PromptError]:
+        """Prepare ((prompt, seed), bans) one by one; yield the error of a prompt that can't be used."""
+        lists = CompiledLists(self.compiled, is_drafted=self.draft_bans)
+        callbacks = ("logits_processor", "stopping_criteria")
+        shared = [name for name in callbacks if isinstance(kwargs.get(name), list)]
+        made = {name: kwargs.pop(name, None) for name in callbacks if name not in shared}
+        variables = kwargs.pop("chat_template_kwargs", None)
+        for number, ((prompt, seed), bans) in enumerate(texts):
+            compiled, drafters = lists.compile(bans)
+            text: tuple[Call, RowSpec] | PromptError
+            try:
+                inputs = encode(prompt, compiled.tokenizer, device_of(model), variables=variables)[None]
+                call_kwargs = {**kwargs, **{name: make and make() for name, make in made.items()}}
+                call_kwargs["attention_mask"] = torch.ones_like(inputs)
+                call = prepare_call(model, inputs, call_kwargs, bans=compiled)
+                refuse_states(call_kwargs | call.requested_states, "generate_many")
+                policy = self.make_policy()
+                text = call, prepare_row(call, compiled, seed=seed, policy=policy, drafters=drafters, shared=shared)
+            except PromptError as error:
+                text = PromptError(f"prompt {number}: {error}")
+            yield text
+
+    def _prepare_stream(
+        self, model: PreTrainedModel, inputs: CallInput | None, recording: Recording = EVENTS, **kwargs: Any
+    ) -> Run:
+        control = take_control(kwargs)
+        call = prepare_call(model, inputs, kwargs, bans=self.compiled)
+        refuse_states(kwargs | call.requested_states, "stream")
+        return self._prepare_run(call, recording, control)
+
+    def _prepare_run(self, call: Call, recording: Recording = EVENTS, control: Control | None = None) -> Run:
+        return prepare_run(
+            call,
+            self.compiled,
+            policy=self.make_policy(),
+            drafters=[self.compiled.make_drafter()] if self.draft_bans else [],
+            warn=self.warn,
+            options=self.options,
+            recording=recording,
+            control=control,
+        )
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The keyword arguments that make an equal sampler from the same tokenizer and `bans`."""
+        names = ("method", "on_exhausted", "prompt_lookback", "exempt_prompt", "max_rewinds", "draft_bans")
+        return {name: getattr(self, name) for name in (*names, "mass_floor", "probability_floor")}
+
+    def make_policy(self, *, do_sample: bool = True) -> Policy:
+        return Policy(
+            do_sample=do_sample,
+            method=self.method,
+            on_exhausted=self.on_exhausted,
+            max_rewinds=self.max_rewinds,
+            mass_floor=self.mass_floor,
+            probability_floor=self.probability_floor,
+        )
+
+
+def _choose_recording(call: Call, recording: Recording = EVENTS) -> Recording:
+    """Return what a call records: nothing if it returns a tensor, which has no trace."""
+    if call.config.return_dict_in_generate:
+        return recording
+    if recording.has_choices:
+        raise InputError(
+            f"record={recording.level!r} records for a trace, and a tensor has none: pass return_dict_in_generate=True"
+        )
+    return NOTHING
+
+
+def _complete(
+    run: Run, streamer: BaseStreamer | None = None, request: CacheRequest | None = None
+) -> tuple[CallOutput, ActivationCache | None]:
+    """Run to the end; read the kept text once more only if states or activations are requested."""
+    if request is None and not run.call.requested_states:
+        return run.complete(streamer), None
+    return complete_and_read(run, streamer, request)

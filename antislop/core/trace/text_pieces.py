@@ -1,0 +1,291 @@
+"""Turn events into text: pieces labeled as kept, withdrawn and so on, or a stream of settled text."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+
+from antislop.core.bans.characters import NOTHING, Pending, complete, finish
+from antislop.core.bans.text_matcher import TextMatcher
+from antislop.core.trace.events import (
+    Admitted,
+    Conceded,
+    Drafted,
+    Drawn,
+    Event,
+    Finished,
+    Forced,
+    Forked,
+    Forwarded,
+    Rewound,
+    Settled,
+    TimedOut,
+    TokenChoice,
+    Truncated,
+)
+
+if TYPE_CHECKING:
+    from antislop.core.bans.bans import Ban
+    from antislop.core.bans.token_matcher import Surfaces, Violation
+
+PieceKind = Literal["prompt", "kept", "withdrawn", "conceded", "admitted"]
+
+
+# -- pieces -----------------------------------------------------------------------------------------------------------
+
+
+class TextPiece(NamedTuple):
+    """A span of text that was kept, withdrawn, conceded or admitted as a whole.
+
+    text: of a withdrawn piece in one line: line breaks are "↵", and one more space separates two withdrawn pieces.
+    banned: the characters [start, end) of a withdrawn piece that belong to the ban; (0, 0) if none does.
+    """
+
+    text: str
+    kind: PieceKind
+    banned: tuple[int, int] = (0, 0)
+
+    def split_withdrawn(self) -> list[tuple[str, str]]:
+        """Return the parts of a withdrawn piece and their kinds.
+
+        "space" at its start is not struck through; the ban is "withdrawn", and the rest "beside" it.
+
+        >>> TextPiece(" a cat in", "withdrawn", (1, 6)).split_withdrawn()
+        [(' ', 'space'), ('a cat', 'withdrawn'), (' in', 'beside')]
+        """
+        spaces = len(self.text) - len(self.text.lstrip(" "))  # if this space were struck, the two words would be joined
+        start, end = (max(spaces, index) for index in self.banned)
+        parts = [
+            (self.text[:spaces], "space"),
+            (self.text[spaces:start], "beside"),
+            (self.text[start:end], "withdrawn"),
+            (self.text[end:], "beside"),
+        ]
+        return [(text, kind) for text, kind in parts if text]
+
+
+class TextPieces:
+    """Turn events into pieces, each returned as soon as later events can't change it.
+
+    surfaces: the bytes of each token, such as a `Vocabulary`.
+    drops_space: leave out a space at the start of the text.
+
+    A withdrawn piece is returned with its `Rewound`, or later if the text before it may still be withdrawn. The pieces
+    that are not withdrawn, joined, are the text. Incomplete bytes at its end become U+FFFD; in a withdrawn piece they
+    are left out.
+    """
+
+    def __init__(self, surfaces: Surfaces, *, drops_space: bool = False) -> None:
+        self._written = WrittenText(surfaces, drops_space=drops_space)
+        self._ends_withdrawn = False
+
+    def add(self, event: Event) -> list[TextPiece]:
+        """Add an event, and return the pieces that became certain."""
+        return list(self._join(self._written.add(event)))
+
+    def _join(self, certain: list[WrittenToken]) -> Iterator[TextPiece]:
+        for attempt, entries in groupby(certain, key=lambda entry: entry.attempt):
+            for piece in self._join_withdrawn(list(entries)) if attempt else _join_kept(entries):
+                self._ends_withdrawn = piece.kind == "withdrawn"
+                yield piece
+
+    def _join_withdrawn(self, entries: list[WrittenToken]) -> Iterator[TextPiece]:
+        text = "".join(entry.text for entry in entries).replace("\n", "↵")
+        if text:
+            gap = int(self._ends_withdrawn)
+            kinds = [kind for entry in entries for kind in entry.kinds]
+            banned = [gap + i for i, kind in enumerate(kinds) if kind == "withdrawn"]
+            yield TextPiece(" " * gap + text, "withdrawn", (banned[0], banned[-1] + 1) if banned else (0, 0))
+
+
+def _join_kept(entries: Iterable[WrittenToken]) -> Iterator[TextPiece]:
+    characters = (
+        (character, kind) for entry in entries for character, kind in zip(entry.text, entry.kinds, strict=True)
+    )
+    for kind, group in groupby(characters, key=lambda pair: pair[1]):
+        yield TextPiece("".join(character for character, _ in group), kind)
+
+
+# -- a stream ---------------------------------------------------------------------------------------------------------
+
+
+def stream_text(events: Iterable[Event], surfaces: Surfaces, *, drops_space: bool = False) -> Iterator[str]:
+    """Yield text once it is settled, in complete characters; special tokens add nothing.
+
+    drops_space: leave out a space at the start of the text.
+    Incomplete bytes at the end become U+FFFD.
+    """
+    written = WrittenText(surfaces, drops_space=drops_space)
+    for event in events:
+        if text := "".join(token.text for token in written.add(event) if not token.attempt):
+            yield text
+
+
+# -- tokens -----------------------------------------------------------------------------------------------------------
+
+
+Cut: TypeAlias = tuple[int, Rewound | Truncated]
+"""An event that withdrew tokens, and before it the number of tokens drawn until then."""
+END = -1
+"""The token of the incomplete bytes at the end of a text."""
+
+
+@dataclass(slots=True, eq=False)
+class WrittenToken:
+    """A token that was drawn, or `END`, and the characters that it completed.
+
+    index: its place in the text.
+    choice: what it was drawn from, if recorded.
+    kinds: one for each character; in a withdrawn token only the characters of the ban are "withdrawn".
+    begun: for each leading character that an earlier token began, the distance to that token.
+    pending: the incomplete bytes after it.
+    attempt: the number of the attempt that it was withdrawn with, from 1; 0 if it is part of the text.
+    """
+
+    token: int
+    index: int
+    choice: TokenChoice | None = None
+    text: str = ""
+    kinds: list[PieceKind] = field(default_factory=list)
+    begun: tuple[int, ...] = ()
+    pending: Pending = NOTHING
+    attempt: int = 0
+    is_settled: bool = False
+
+    def append(self, text: str) -> None:
+        self.text += text
+        self.kinds += ["kept"] * len(text)
+
+    def drop(self, count: int) -> None:
+        self.text, self.kinds = self.text[count:], self.kinds[count:]
+
+
+class WrittenText:
+    """The text after each event: whatever shows or streams a text is made of its tokens.
+
+    drops_space: leave out a space at the start of the text.
+    unsettled: the last tokens of the text, which may still be withdrawn.
+    cuts: one for each attempt.
+    """
+
+    def __init__(self, surfaces: Surfaces, *, drops_space: bool = False) -> None:
+        self.unsettled: list[WrittenToken] = []
+        self.cuts: list[Cut] = []
+        self._surfaces = surfaces
+        self._drops_space = drops_space
+        self._uncertain = deque[WrittenToken]()  # not returned yet, in order of time
+        self._drawn = 0
+        self._settled = 0
+        self._pending = NOTHING  # incomplete bytes after the settled tokens
+
+    def add(self, event: Event) -> list[WrittenToken]:
+        """Add an event, and return the tokens that became certain, as withdrawn or settled, in order of time.
+
+        After `Finished` the last one is `END`.
+        """
+        match event:
+            case Drawn():
+                self._write(event)
+            case Settled(tokens):
+                self._settle(len(tokens))
+            case Rewound() | Truncated():
+                self._withdraw(event)
+            case Conceded(violation):
+                self._mark(violation, "conceded")
+            case Admitted(violation):
+                self._mark(violation, "admitted")
+            case Finished():
+                self._end()
+            case Forwarded() | Drafted() | Forked() | Forced() | TimedOut():
+                pass
+        certain = []
+        while self._uncertain and (self._uncertain[0].attempt or self._uncertain[0].is_settled):
+            certain.append(self._uncertain.popleft())
+        return certain
+
+    def _write(self, drawn: Drawn) -> None:
+        pending = self.unsettled[-1].pending if self.unsettled else self._pending
+        text, begun, pending = complete(self._surfaces, drawn.token, pending)
+        index = self._settled + len(self.unsettled)
+        written = WrittenToken(drawn.token, index, drawn.choice, begun=begun, pending=pending)
+        written.append(text)
+        self.unsettled.append(written)
+        self._uncertain.append(written)
+        self._drawn += 1
+
+    def _end(self) -> None:
+        self._settle(len(self.unsettled))
+        ending = WrittenToken(END, self._settled)
+        ending.append(finish(self._surfaces, self._pending).text)
+        self.unsettled.append(ending)
+        self._uncertain.append(ending)
+        self._settle(1)
+
+    def _withdraw(self, event: Rewound | Truncated) -> None:
+        kept = max(0, event.length - self._settled)
+        self._divide_run(kept)
+        if isinstance(event, Rewound):
+            self._mark(event.violation, "withdrawn")
+        self.cuts.append((self._drawn, event))
+        for written in self.unsettled[kept:]:
+            written.attempt = len(self.cuts)
+        del self.unsettled[kept:]
+
+    def _divide_run(self, kept: int) -> None:
+        """Split a run of byte tokens at a rewind: each side keeps the characters whose bytes it contains."""
+        if not self._surfaces.byte_tokens:
+            return
+        for place, written in enumerate(self.unsettled[kept:]):
+            written.drop(sum(age > place for age in written.begun))
+        last, withdrawn = self.unsettled[-1], len(self.unsettled) - kept
+        count = sum(age <= withdrawn for age in last.pending.ages)
+        last.append(last.pending.data[len(last.pending.data) - count :].decode(errors="ignore"))
+
+    def _mark(self, violation: Violation, kind: PieceKind) -> None:
+        """Mark the characters of a ban, without those of a token that only showed that the last word had ended."""
+        start, end = (max(0, index - self._settled) for index in (violation.start, violation.end + 1))
+        tokens = self.unsettled[start:end]
+        if not (text := "".join(written.text for written in tokens)):
+            return
+        characters = [(written, i) for written in tokens for i in range(len(written.text))]
+        for first, last in find_spans(violation.ban, text) or [(0, len(text))]:  # no match if it began in the prompt
+            for written, i in characters[first:last]:
+                written.kinds[i] = kind
+
+    def _settle(self, count: int) -> None:
+        settled, self.unsettled = self.unsettled[:count], self.unsettled[count:]
+        self._settled += len(settled)
+        for written in settled:
+            written.is_settled = True
+            if self._drops_space and written.text:
+                written.drop(written.text.startswith(" "))
+                self._drops_space = False
+            self._pending = written.pending
+
+
+def write_tokens(
+    events: Iterable[Event], surfaces: Surfaces, *, drops_space: bool = False
+) -> tuple[list[WrittenToken], list[Cut]]:
+    """Return all tokens of a text in order of time, `END` the last, and its cuts. drops_space: see `WrittenText`."""
+    text = WrittenText(surfaces, drops_space=drops_space)
+    return [token for event in complete_events(events) for token in text.add(event)], text.cuts
+
+
+def complete_events(events: Iterable[Event]) -> Iterator[Event]:
+    """Yield events, and an end for an unfinished text."""
+    is_finished = False
+    for event in events:
+        is_finished = is_finished or isinstance(event, Finished)
+        yield event
+    if not is_finished:
+        yield Finished("done", 0.0)
+
+
+def find_spans(ban: Ban, text: str) -> list[tuple[int, int]]:
+    """Return [start, end) of each occurrence of a ban."""
+    detector = TextMatcher([ban])
+    _, _, result = detector.read(detector.phrases.start, detector.start, text, final=True)
+    return [(len(text) - match.start_back, len(text) - match.end_back + 1) for match in result.matches]

@@ -1,0 +1,149 @@
+"""One text of a trace: its prompt and events, the tokens that were kept, and each withdrawn attempt."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple, TypeAlias
+
+from antislop.core.bans.token_matcher import Violation
+from antislop.core.trace.events import Event, Finished, Rewound, TokenChoice
+from antislop.core.trace.text_pieces import Cut, WrittenToken, write_tokens
+
+
+class Attempt(NamedTuple):
+    """Tokens that were withdrawn together.
+
+    token_index: of the first of them in the text.
+    step_index: the number of tokens drawn before it, withdrawn ones included.
+    choice: of the first token, if it was recorded.
+    violation: None if a controller or the other rows of the batch cut the text.
+    is_on_path: whether the final text begins with all that preceded the attempt.
+    """
+
+    tokens: tuple[int, ...]
+    token_index: int
+    step_index: int
+    choice: TokenChoice | None
+    violation: Violation | None
+    is_on_path: bool
+
+
+class KeptToken(NamedTuple):
+    """A token of the final text; fields as in `Attempt`.
+
+    rejected: the attempts that were withdrawn at this place after the same tokens, in order.
+    """
+
+    token: int
+    token_index: int
+    step_index: int
+    choice: TokenChoice | None
+    rejected: tuple[Attempt, ...]
+
+
+class RowHistory(NamedTuple):
+    """The kept tokens of one text, and all attempts, in order.
+
+    rejected_at_end: attempts that were withdrawn behind the last kept token.
+    attempts: those on withdrawn paths included.
+    """
+
+    kept: tuple[KeptToken, ...]
+    rejected_at_end: tuple[Attempt, ...]
+    attempts: tuple[Attempt, ...]
+
+
+@dataclass(frozen=True)
+class TokenSurfaces:
+    """The bytes of the tokens that a trace contains; other ids have none."""
+
+    surfaces: Mapping[int, bytes]
+    byte_tokens: frozenset[int] = frozenset()
+    breaks: Mapping[int, str] = field(default_factory=dict)
+
+    def surface(self, token_id: int) -> bytes:
+        return self.surfaces.get(token_id, b"")
+
+
+@dataclass(frozen=True)
+class TracedRow:
+    """One text of a trace.
+
+    prompt: its ids as the model read them, padding included.
+    events: in order; those of an unfinished text don't end with `Finished`.
+    mask: for each id of the prompt 0 if it is padding, else 1; None if none is.
+    """
+
+    prompt: tuple[int, ...]
+    events: Sequence[Event]
+    mask: tuple[int, ...] | None = None
+
+    @cached_property
+    def history(self) -> RowHistory:
+        return read_history(self.events)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the text came to its end, and was not interrupted."""
+        return any(isinstance(event, Finished) for event in self.events)
+
+    @property
+    def tokens(self) -> list[int]:
+        """The tokens of the final text, without the prompt's."""
+        return [kept.token for kept in self.history.kept]
+
+    @property
+    def sequence(self) -> list[int]:
+        """The tokens of prompt and text, without padding."""
+        return [*self.prompt_tokens, *self.tokens]
+
+    @property
+    def prompt_tokens(self) -> list[int]:
+        """The tokens of the prompt, without padding."""
+        mask = self.mask or (1,) * len(self.prompt)
+        return [token for token, is_read in zip(self.prompt, mask, strict=True) if is_read]
+
+
+_Prefix: TypeAlias = "dict[int, _Prefix]"
+"""A beginning that the text had at some time, by the tokens that followed it."""
+
+
+def read_history(events: Iterable[Event]) -> RowHistory:
+    """Return the kept tokens of a text and the withdrawn attempts, from all of its events.
+
+    >>> from antislop.core.trace import Drawn, Truncated
+    >>> history = read_history([Drawn(5), Drawn(7), Truncated(1, (7,)), Drawn(8)])
+    >>> [(kept.token, kept.token_index, kept.step_index, len(kept.rejected)) for kept in history.kept]
+    [(5, 0, 0, 0), (8, 1, 2, 1)]
+    """
+    (*tokens, _), cuts = write_tokens(events, TokenSurfaces({}))
+    attempts, rejected = list(_list_attempts(tokens, cuts)), defaultdict[int, list[Attempt]](list)
+    for attempt in attempts:
+        if attempt.is_on_path:
+            rejected[attempt.token_index].append(attempt)
+    kept = [
+        KeptToken(written.token, written.index, step, written.choice, tuple(rejected[written.index]))
+        for step, written in enumerate(tokens)
+        if not written.attempt
+    ]
+    return RowHistory(tuple(kept), tuple(rejected[len(kept)]), tuple(attempts))
+
+
+def _list_attempts(tokens: Sequence[WrittenToken], cuts: Sequence[Cut]) -> Iterator[Attempt]:
+    path: list[_Prefix] = [{}]  # the beginnings of the text when a token was drawn
+    parts, contexts = defaultdict[int, list[tuple[int, WrittenToken]]](list), dict[int, _Prefix]()
+    for step, written in enumerate(tokens):
+        del path[written.index + 1 :]
+        contexts.setdefault(written.attempt, path[-1])
+        parts[written.attempt].append((step, written))
+        path.append(path[-1].setdefault(written.token, {}))
+    del path[len(parts[0]) + 1 :]
+    for number, (_, event) in enumerate(cuts, start=1):
+        step, first = parts[number][0]
+        withdrawn = tuple(written.token for _, written in parts[number])
+        violation = event.violation if isinstance(event, Rewound) else None
+        is_on_path = first.index < len(path) and path[first.index] is contexts[number]
+        yield Attempt(withdrawn, first.index, step, first.choice, violation, is_on_path)

@@ -1,0 +1,14 @@
+from . import contract as contract, vllm as vllm
+from .endpoint.endpoint import Endpoint as Endpoint, EndpointError as EndpointError
+from .endpoint.sampler import EndpointCompletion as EndpointCompletion, EndpointSampler as EndpointSampler
+from .endpoint.streamed_text import Traffic as Traffic
+from .endpoint.streams import ServerFeatures as ServerFeatures
+from .inferencer import (
+    BanningInferencer as BanningInferencer,
+    DecodeOutput as DecodeOutput,
+    Inferencer as Inferencer,
+    KVCache as KVCache,
+    KVState as KVState,
+    PrefillOutput as PrefillOutput,
+    SampleStrategy as SampleStrategy,
+)

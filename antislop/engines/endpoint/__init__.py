@@ -1,0 +1,1 @@
+"""Internal: models behind an HTTP endpoint, each kind of server with its dialect."""

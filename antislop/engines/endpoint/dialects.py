@@ -1,0 +1,347 @@
+"""The formats of four kinds of servers: the bodies of requests, and the events of streamed answers.
+
+https://docs.vllm.ai/en/latest/serving/openai_compatible_server/
+https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md
+https://docs.sglang.ai/basic_usage/native_api.html
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import log
+from operator import index
+from reprlib import repr as shorten
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal
+
+from antislop.core.loop.sampling import LIMITS, Sampling
+from antislop.engines.endpoint.endpoint import Endpoint, EndpointError
+from antislop.engines.endpoint.hidden_tokens import HiddenTokens
+from antislop.engines.endpoint.streams import Server, StreamEnd, StreamItem, StreamRequest, StreamToken
+
+MIN_LOGPROB = -1e4
+"""Floor of log-probabilities, where a probability is 0 in every number format; prevents overflow."""
+LOGPROB_ROUNDING = 1e-3
+"""Largest log-probability that is accepted as 0: some servers compute in low precision."""
+COMMON_SETTINGS = {name: name for name in ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")}
+"""The names that vLLM, SGLang and many others have for fields of `Sampling`."""
+LLAMA_CPP_SETTINGS = COMMON_SETTINGS | {
+    name: name for name in LIMITS if name in ("typical_p", "min_keep") or name.startswith(("dry_", "xtc_", "top_n_"))
+}
+LLAMA_CPP_SAMPLERS = ("penalties", "dry", "top_n_sigma", "temperature", "top_k", "top_p", "min_p", "typ_p", "xtc")
+"""In the order of `generate`; the server's own order has the temperature last."""
+LLAMA_CPP_REASONS: dict[str, Literal["stop", "length"]] = {"eos": "stop", "limit": "length"}
+
+
+class StreamDialect(ABC):
+    """Writes one request and reads its answer.
+
+    settings: the names that requests have for fields of `Sampling`; those without a name are refused.
+    cuts_min_p_first: the server applies `min_p` before `top_p`, and so leaves fewer tokens than `generate`.
+    keeps_connection: a connection can be used again after a stream.
+    """
+
+    path: ClassVar[str]
+    settings: ClassVar[Mapping[str, str]] = COMMON_SETTINGS
+    cuts_min_p_first: ClassVar[bool] = False
+    keeps_connection: ClassVar[bool] = True
+
+    def __init__(self, request: StreamRequest) -> None:
+        self._request = request
+
+    @abstractmethod
+    def ask(self) -> dict[str, Any]:
+        """Return the body of the request."""
+
+    @abstractmethod
+    def read(self, event: Any) -> Iterable[StreamItem | HiddenTokens]:
+        """Yield the items of one event; raises `EndpointError`, or the error of a failed lookup."""
+
+
+class VllmStream(StreamDialect):
+    """vLLM: an event holds one token or several; the last one has a `finish_reason` and ends with the end token."""
+
+    path = "/v1/completions"
+    cuts_min_p_first = True
+
+    def ask(self) -> dict[str, Any]:
+        request = self._request
+        return {
+            **_completions_body(request),
+            "return_token_ids": True,
+            "min_tokens": 0,
+            "ignore_eos": False,
+            "logprobs": request.top_logprobs if request.logprobs else None,  # 0: of the written token alone
+            "return_tokens_as_token_ids": bool(request.top_logprobs),
+        }
+
+    def read(self, event: Any) -> Iterable[StreamItem]:
+        for choice in event["choices"]:
+            tokens, reason = list(self._read_tokens(choice)), choice.get("finish_reason")
+            yield from tokens if reason is None else end_stream(tokens, reason)
+
+    def _read_tokens(self, choice: Any) -> Iterable[StreamToken]:
+        ids, text = choice.get("token_ids"), choice.get("text", "")
+        if ids is None:
+            raise EndpointError("the answer has no token ids: use vLLM 0.10.2 or later")
+        logprobs = choice["logprobs"] if self._request.logprobs and ids else None
+        for i, token in enumerate(ids):
+            received = StreamToken(check_id(token), None, "" if i else text)
+            if logprobs is not None:
+                received = received._replace(logprob=_check_logprob(logprobs["token_logprobs"][i]))
+            if logprobs is not None and self._request.top_logprobs:
+                top = logprobs["top_logprobs"][i].items()  # their names are of the form "token_id:5"
+                pairs = ((int(name.removeprefix("token_id:")), logprob) for name, logprob in top)
+                received = received._replace(alternatives=_check_alternatives(pairs))
+            yield received
+
+
+class OpenaiStream(StreamDialect):
+    """Any other server: events hold text, and with `logprobs` the texts of its tokens.
+
+    It is undocumented which distribution the log-probabilities are of, so they are not read.
+    """
+
+    path = "/v1/completions"
+
+    def ask(self) -> dict[str, Any]:
+        penalty = self._request.sampling.repetition_penalty
+        return {**_completions_body(self._request), "repeat_penalty": penalty, "logprobs": 1}
+
+    def read(self, event: Any) -> Iterable[StreamItem]:
+        for choice in event["choices"]:
+            texts = (choice.get("logprobs") or {}).get("tokens")
+            if texts is None and choice.get("text"):
+                raise EndpointError(
+                    "the answer does not say which tokens its text has: a server with logprobs is needed"
+                )
+            yield from (StreamToken(None, None, _check_text(text)) for text in texts or ())
+            reason = choice.get("finish_reason")
+            if reason is not None:
+                yield from end_stream([], reason)
+
+
+class SglangStream(StreamDialect):
+    """SGLang: an event ends with its new tokens; by default it repeats all earlier tokens before them."""
+
+    path = "/generate"
+
+    def __init__(self, request: StreamRequest) -> None:
+        super().__init__(request)
+        self._received = 0
+        sampling = request.sampling
+        # The server tells log-probabilities after the temperature and before truncation.
+        self._has_logprobs = request.logprobs == "drawn" and sampling.do_sample and not sampling.truncates
+
+    def ask(self) -> dict[str, Any]:
+        request = self._request
+        params = {
+            **_name_sampling(request.sampling),
+            "max_new_tokens": request.max_tokens,
+            "sampling_seed": request.seed,  # has an effect with `--enable-deterministic-inference` only
+            "min_new_tokens": 0,
+            "ignore_eos": False,
+            "logit_bias": _name_bias(request.bias) or None,
+        }
+        return {
+            "input_ids": list(request.prompt),
+            "sampling_params": params,
+            "stream": True,
+            "return_logprob": self._has_logprobs,
+            "top_logprobs_num": request.top_logprobs,
+            "return_text_in_logprobs": False,
+        }
+
+    def read(self, event: Any) -> Iterable[StreamItem]:
+        info, ids = event["meta_info"], event["output_ids"]
+        count = index(info["completion_tokens"]) - self._received
+        if not 0 <= count <= len(ids):
+            raise EndpointError(f"the answer has {len(ids)} token ids for {count} new tokens")
+        self._received += count
+        logprobs: list[Any] = [None] * count
+        tops: list[Any] = [()] * count
+        if self._has_logprobs and count:
+            logprobs = [_check_logprob(entry[0]) for entry in info["output_token_logprobs"][-count:]]
+            if self._request.top_logprobs:
+                tops = [((entry[1], entry[0]) for entry in top) for top in info["output_top_logprobs"][-count:]]
+        tokens = [
+            StreamToken(check_id(token), logprob, "", _check_alternatives(top))
+            for token, logprob, top in zip(ids[len(ids) - count :], logprobs, tops, strict=True)
+        ]
+        reason = info.get("finish_reason")
+        if reason is None:
+            yield from tokens
+        elif reason["type"] == "abort":
+            raise EndpointError(f"the server aborted the text: {reason.get('message', 'without a message')}")
+        else:
+            yield from end_stream(tokens, reason["type"])
+
+
+class LlamaCppStream(StreamDialect):
+    """llama.cpp: one event per token, the end token included, and one for the end, without a token."""
+
+    path = "/completion"
+    settings = MappingProxyType(LLAMA_CPP_SETTINGS | {"repetition_penalty": "repeat_penalty"})
+    keeps_connection = False  # although its answers say otherwise
+
+    def __init__(self, request: StreamRequest) -> None:
+        super().__init__(request)
+        self._received = 0
+        self._held: list[StreamToken] = []  # tokens without text, of which the last one may be the end token
+
+    def ask(self) -> dict[str, Any]:
+        request, length = self._request, len(self._request.prompt) + self._request.max_tokens
+        return {
+            "prompt": list(request.prompt),
+            "n_predict": request.max_tokens,
+            "seed": request.seed,
+            "stream": True,
+            "return_tokens": True,
+            "cache_prompt": True,
+            "samplers": list(LLAMA_CPP_SAMPLERS),
+            **request.sampling.translate(self.settings),
+            "dry_sequence_breakers": request.sampling.dry_sequence_breakers or [""],  # it refuses an empty list
+            "top_n_sigma": request.sampling.top_n_sigma or -1.0,
+            "repeat_last_n": length,  # new servers take no -1
+            "dry_penalty_last_n": length if (last_n := request.sampling.dry_penalty_last_n) == -1 else last_n,
+            "frequency_penalty": 0.0,
+            "presence_penalty": 0.0,
+            "dynatemp_range": 0.0,
+            "mirostat": 0,
+            "ignore_eos": False,
+            "n_probs": max(1, request.top_logprobs) if request.logprobs else 0,
+            "post_sampling_probs": request.logprobs == "drawn",
+            "logit_bias": _name_bias(request.bias),
+        }
+
+    def read(self, event: Any) -> Iterable[StreamItem | HiddenTokens]:
+        ids, held = [check_id(token) for token in event["tokens"]], self._held
+        text, count = _check_text(event["content"]), index(event["tokens_predicted"])
+        hidden = count - self._received - len(ids)
+        self._received, self._held = count, []
+        if hidden < 0:
+            raise EndpointError("the answer has more tokens than were predicted: use another version of llama.cpp")
+        if hidden:
+            yield from held
+            held = []
+            yield HiddenTokens(hidden, text, ids, read_reason(event) if event["stop"] else None)
+        held += self._read_tokens(event, ids)
+        if event["stop"]:
+            yield from end_stream(held, read_reason(event))
+        elif text:
+            yield from held
+        else:
+            self._held = held
+
+    def _read_tokens(self, event: Any, ids: Sequence[int]) -> list[StreamToken]:
+        known = event.get("completion_probabilities", ()) if self._request.logprobs else ()
+        if len(known) != len(ids):
+            return [StreamToken(token) for token in ids]
+        return [
+            StreamToken(token, _read_logprob(entry), event["content"], self._read_alternatives(entry))
+            for token, entry in zip(ids, known, strict=True)
+        ]
+
+    def _read_alternatives(self, entry: Any) -> tuple[tuple[int, float], ...]:
+        top = entry.get("top_probs", entry.get("top_logprobs", ()))
+        return tuple((check_id(other["id"]), _read_logprob(other)) for other in top[: self._request.top_logprobs])
+
+
+DIALECTS: dict[Server, type[StreamDialect]] = {
+    "vllm": VllmStream,
+    "llama.cpp": LlamaCppStream,
+    "sglang": SglangStream,
+    "openai": OpenaiStream,
+}
+
+
+def read_items(dialect: StreamDialect, event: Any, url: str) -> list[StreamItem | HiddenTokens]:
+    """Return the items of an event; raises `EndpointError` if it has another structure."""
+    try:
+        return list(dialect.read(event))
+    except (LookupError, TypeError, ValueError, AttributeError):
+        raise EndpointError(f"{url} is not a completions endpoint: it answered {shorten(event)}") from None
+
+
+def complete_body(body: Mapping[str, Any], endpoint: Endpoint) -> dict[str, Any]:
+    """Add the endpoint's model and fields to a body; leave out what is None."""
+    whole = {**body, "model": endpoint.model, **endpoint.extra}
+    return {name: value for name, value in whole.items() if value is not None}
+
+
+def end_stream(tokens: Sequence[StreamToken], reason: Any) -> Iterator[StreamItem]:
+    if reason not in ("stop", "length"):
+        raise EndpointError(f"the server ended the text because of {shorten(reason)}, not 'stop' or 'length'")
+    if reason == "stop" and tokens:
+        *tokens, last = tokens
+        yield from tokens
+        yield StreamEnd(reason, last.token, last.logprob, last.alternatives)
+    else:
+        yield from tokens
+        yield StreamEnd(reason)
+
+
+def read_reason(event: Any) -> Literal["stop", "length"]:
+    try:
+        return LLAMA_CPP_REASONS[event["stop_type"]]
+    except KeyError:
+        raise EndpointError(f"the server ended the text with stop_type {event['stop_type']!r}") from None
+
+
+def check_id(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise EndpointError(f"the answer has {shorten(value)} as the id of a token: a whole number is needed")
+    return value
+
+
+def _check_text(value: Any) -> str:
+    text: str = value
+    text.encode()  # lone surrogates are an error, too
+    return text
+
+
+def _completions_body(request: StreamRequest) -> dict[str, Any]:
+    """Return what vLLM and other servers of OpenAI's completions read alike."""
+    return {
+        "prompt": list(request.prompt),
+        "max_tokens": request.max_tokens,
+        "seed": request.seed,
+        "stream": True,
+        **_name_sampling(request.sampling),
+        **({"logit_bias": _name_bias(request.bias)} if request.bias else {}),
+    }
+
+
+def _name_sampling(sampling: Sampling) -> dict[str, float]:
+    """Return the settings as vLLM, SGLang and many others read them."""
+    settings = sampling.translate(COMMON_SETTINGS)
+    return {**settings, "top_k": sampling.top_k or -1, "frequency_penalty": 0.0, "presence_penalty": 0.0}
+
+
+def _name_bias(bias: Mapping[int, float]) -> dict[str, float]:
+    """Return a bias for JSON, which has no infinities."""
+    return {str(token): min(max(value, MIN_LOGPROB), -MIN_LOGPROB) for token, value in bias.items()}
+
+
+def _read_logprob(entry: Any) -> float:
+    """Return the log-probability that llama.cpp sent as such or as a probability."""
+    if "prob" not in entry:
+        return _check_logprob(entry["logprob"])
+    value = entry["prob"]
+    if isinstance(value, (int, float)) and 0 <= value <= 1 + LOGPROB_ROUNDING:
+        return _check_logprob(log(value)) if value > 0 else MIN_LOGPROB
+    raise EndpointError(f"the answer has {shorten(value)} as a probability: a number from 0 to 1 is needed")
+
+
+def _check_logprob(value: Any) -> float:
+    if isinstance(value, (int, float)) and value <= LOGPROB_ROUNDING:  # False for NaN
+        return min(0.0, float(max(value, MIN_LOGPROB)))
+    raise EndpointError(
+        f"the answer has {shorten(value)} as a log-probability: numbers up to 0 are needed; "
+        "check the options that the server was started with"
+    )
+
+
+def _check_alternatives(pairs: Iterable[tuple[Any, Any]]) -> tuple[tuple[int, float], ...]:
+    return tuple((check_id(token), _check_logprob(logprob)) for token, logprob in pairs)

@@ -1,0 +1,344 @@
+"""`AntiSlop` for models behind an HTTP endpoint."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import aclosing
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from itertools import count, islice, repeat
+from typing import Any, get_args
+from weakref import WeakKeyDictionary
+
+import torch
+from transformers import (
+    LogitsProcessor,
+    LogitsProcessorList,
+    MinPLogitsWarper,
+    RepetitionPenaltyLogitsProcessor,
+    StoppingCriteria,
+    StoppingCriteriaList,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+    TypicalLogitsWarper,
+)
+from transformers.generation import EosTokenCriteria
+
+from antislop.core.bans.ban_list import Bans
+from antislop.core.hf.breakers import BREAKERS_KEPT, find_breakers
+from antislop.core.hf.callbacks.samplers import Breakers, apply_min_keep
+from antislop.core.hf.callbacks.settings import Settings
+from antislop.core.hf.calls import PromptInput, add_stop_strings, encode
+from antislop.core.hf.compiled_bans import CompiledBans, CompiledLists
+from antislop.core.hf.samplers import make_samplers
+from antislop.core.hf.vocabulary import Vocabulary
+from antislop.core.loop.policy import Policy, seed_of
+from antislop.core.loop.row import RowSpec
+from antislop.core.loop.sampling import Sampling
+from antislop.core.sampler import AntiSlop
+from antislop.core.trace.completions import BATCH_SIZE, Completion, check_many, check_prompts, pair, refuse_one_list
+from antislop.core.trace.events import Conceded, Event
+from antislop.core.trace.report import Report
+from antislop.core.trace.text_pieces import stream_text
+from antislop.engines.endpoint.client import StreamingClient
+from antislop.engines.endpoint.endpoint import Endpoint, EndpointError
+from antislop.engines.endpoint.loop_thread import LoopThread
+from antislop.engines.endpoint.methods import MethodPlan, plan_method
+from antislop.engines.endpoint.probe import describe
+from antislop.engines.endpoint.streamed_text import EndpointText, Traffic
+from antislop.engines.endpoint.streams import EndpointMethod, ServerFeatures
+from antislop.errors import InputError
+
+PROCESSORS: Mapping[str, Callable[[Any], LogitsProcessor]] = {
+    "repetition_penalty": lambda penalty: RepetitionPenaltyLogitsProcessor(float(penalty)),
+    "temperature": lambda temperature: TemperatureLogitsWarper(float(temperature)),
+    "top_k": TopKLogitsWarper,
+    "top_p": TopPLogitsWarper,
+    "min_p": MinPLogitsWarper,
+    "typical_p": TypicalLogitsWarper,
+}
+"""By the field of `Sampling`, in the order of `generate`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndpointSettings:
+    """How a text is drawn and when it ends."""
+
+    max_new_tokens: int
+    sampling: Sampling
+    stop_strings: str | list[str] | None = None
+    stopping_criteria: Sequence[StoppingCriteria] = ()
+
+    def __post_init__(self) -> None:
+        if self.max_new_tokens < 1:
+            raise InputError(f"max_new_tokens is {self.max_new_tokens}; at least 1 is expected")
+
+    @classmethod
+    def of(cls, **arguments: Any) -> EndpointSettings:
+        """Read arguments of `generate`. Raises `InputError` for values out of range."""
+        sampling, others = Sampling.read(arguments)
+        return cls(sampling=sampling, **others)
+
+    def make_processors(self, find: Callable[[tuple[str, ...]], Breakers]) -> LogitsProcessorList:
+        """Return the logits processors of `generate`, in its order. find: see `make_samplers`."""
+        settings = self.sampling.in_effect
+        own = {name: make(settings[name]) for name, make in PROCESSORS.items() if name in settings}
+        penalty = [own.pop("repetition_penalty")] if "repetition_penalty" in own else []
+        return LogitsProcessorList(apply_min_keep([*penalty, *make_samplers(self.sampling, find), *own.values()]))
+
+    def make_criteria(self, vocabulary: Vocabulary, end_tokens: Sequence[int]) -> StoppingCriteriaList:
+        """Return what ends a text: end tokens, stop strings and the caller's criteria."""
+        criteria: list[StoppingCriteria] = [EosTokenCriteria(eos_token_id=list(end_tokens))] if end_tokens else []
+        if self.stop_strings or self.stop_strings == "":
+            criteria = add_stop_strings(criteria, self.stop_strings, vocabulary)
+        return StoppingCriteriaList([*criteria, *self.stopping_criteria])
+
+
+@dataclass(frozen=True)
+class EndpointCompletion(Completion):
+    """A text from an endpoint. One with an `error` ends after its last settled token."""
+
+    traffic: Traffic
+    method: EndpointMethod
+
+
+@dataclass(frozen=True)
+class _Request:
+    prompt: list[int]
+    settings: EndpointSettings
+    bans: CompiledBans
+    seed: int
+    number: int = 0
+    policy: Policy | None = None
+
+
+class EndpointSampler:
+    """Generate from a served model without the banned phrases.
+
+    sampler: bans, options, and the served model's tokenizer.
+    method: how bans are kept, all exactly. "reject" asks again from the start of a violation, on any server; "thin"
+        subtracts the probability of each withdrawn phrase, and accepts a later token with probability (remaining /
+        original); "bias" sends what is left as `logit_bias`, for one token; "auto" takes the cheapest at each token.
+    eos_token_id: end tokens beside the server's own; default: the tokenizer's.
+
+    Settings of a text: `max_new_tokens`, `do_sample` (default: True), `temperature`, `top_k`, `top_p`, `min_p`,
+    `typical_p`, `repetition_penalty`, `stop_strings`, `stopping_criteria`, as in `generate`, and llama.cpp's for DRY,
+    XTC and top-nσ; but vLLM cuts by `min_p` before `top_p`, so that both together leave fewer tokens. Raises
+    `InputError` for values out of range, settings that can't be exact on this server, and a sampler with `draft_bans`.
+    """
+
+    def __init__(
+        self,
+        sampler: AntiSlop,
+        endpoint: Endpoint,
+        *,
+        method: EndpointMethod = "auto",
+        eos_token_id: int | Sequence[int] | None = None,
+    ) -> None:
+        if method not in get_args(EndpointMethod):
+            raise InputError(f"method is {method!r}; it is one of {', '.join(map(repr, get_args(EndpointMethod)))}")
+        for name, value, kind in (("sampler", sampler, AntiSlop), ("endpoint", endpoint, Endpoint)):
+            if not isinstance(value, kind):
+                raise InputError(f"{name} is a {type(value).__name__}: pass an AntiSlop, then an Endpoint")
+        if sampler.draft_bans:
+            raise InputError("draft_bans needs the model in this process: leave it out for an endpoint")
+        self.method = method
+        self._sampler = sampler
+        self._endpoint = endpoint
+        self._bans = sampler.compiled
+        self._tokenizer = self._bans.tokenizer
+        end_tokens = self._tokenizer.eos_token_id if eos_token_id is None else eos_token_id
+        self._end_tokens = [end_tokens] if isinstance(end_tokens, int) else list(end_tokens or ())
+        self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, StreamingClient] = WeakKeyDictionary()
+        find = partial(find_breakers, self._tokenizer, vocabulary=self._bans.vocabulary)
+        self._find_breakers = lru_cache(BREAKERS_KEPT)(find)
+        self.features: ServerFeatures | None = None  # of the server, once it was probed
+
+    def generate_many(
+        self,
+        prompts: Iterable[PromptInput],
+        *,
+        bans: Iterable[Bans | None] | None = None,
+        batch_size: int = BATCH_SIZE,
+        seed: int | None = None,
+        seeds: Iterable[int] | None = None,
+        **settings: Any,
+    ) -> Iterator[EndpointCompletion]:
+        """Generate from many prompts, up to `batch_size` at a time, and yield each text when it is finished.
+
+        If the server fails, a text ends early and has an `error`; the others continue.
+
+        prompts: texts, which get the tokenizer's special tokens, ids, or chats; read when a text can start.
+        bans: a list for each prompt, read after it; None for the sampler's.
+        seed: with a prompt's index, determines the random numbers of its text, if the server honors seeds.
+        seeds: one for each prompt instead, read after it.
+        """
+        check_prompts(prompts)
+        refuse_one_list(bans)
+        check_many(batch_size, seed, seeds)
+        text_settings = EndpointSettings.of(**settings)
+        self._check(text_settings)
+        if seeds is None:
+            seeds = map(partial(seed_of, _random_seed() if seed is None else seed), count())
+        lists = CompiledLists(self._bans)
+        inputs = enumerate(pair(pair(prompts, seeds), repeat(None) if bans is None else bans, name="bans"))
+        requests = (
+            _Request(self._encode(prompt), text_settings, lists.compile(text_bans)[0], text_seed, number)
+            for number, ((prompt, text_seed), text_bans) in inputs
+        )
+        return self._complete_many(requests, batch_size=batch_size)
+
+    def stream(self, prompt: PromptInput, *, seed: int | None = None, **settings: Any) -> Iterator[str]:
+        """Yield one text in settled pieces, which no rewind withdraws."""
+        vocabulary, ids = self._bans.vocabulary, self._encode(prompt)
+        events = self.events(ids, seed=seed, **settings)
+        return stream_text(events, vocabulary, drops_space=vocabulary.drops_space_after(ids))
+
+    def events(self, prompt: PromptInput, *, seed: int | None = None, **settings: Any) -> Iterator[Event]:
+        """Yield the events of one text as they occur. Raises `EndpointError` if the server fails."""
+        events = self.events_async(prompt, EndpointSettings.of(**settings), seed=seed)
+        thread = LoopThread()
+        try:
+            yield from thread.iterate(events)
+        finally:
+            thread.close(self.close())
+
+    def events_async(
+        self,
+        prompt: PromptInput,
+        settings: EndpointSettings,
+        *,
+        bans: CompiledBans | None = None,
+        policy: Policy | None = None,
+        seed: int | None = None,
+    ) -> AsyncGenerator[Event, None]:
+        """Yield the events of one text in the running event loop, before whose end `close` must be called.
+
+        Closing the generator ends the text on the server.
+
+        bans, policy: instead of the sampler's.
+        """
+        seed = _random_seed() if seed is None else seed
+        self._check(settings)
+        request = _Request(self._encode(prompt), settings, bans or self._bans, seed, policy=policy)
+        return self._stream(request)
+
+    async def probe(self) -> ServerFeatures:
+        """Return what the server can do, by a few requests of the first call. Raises `EndpointError`."""
+        if self.features is None:
+            self.features = await self._client().probe()
+        return self.features
+
+    def describe_server(self) -> str:
+        """Return a line on what the server can do. Raises `EndpointError` if it can't be reached."""
+        thread = LoopThread()
+        try:
+            return describe(thread.submit(self.probe()).result())
+        finally:
+            thread.close(self.close())
+
+    async def close(self) -> None:
+        """Close the connections of the running event loop."""
+        client = self._clients.pop(asyncio.get_running_loop(), None)
+        if client is not None:
+            await client.close()
+
+    def _check(self, settings: EndpointSettings) -> None:
+        self._bans.vocabulary.refuse_changes(self._tokenizer)
+        settings.make_criteria(self._bans.vocabulary, self._end_tokens)  # raises the errors of stop strings
+
+    def _encode(self, prompt: PromptInput) -> list[int]:
+        ids: list[int] = encode(prompt, self._tokenizer, torch.device("cpu")).tolist()
+        return ids
+
+    def _complete_many(self, requests: Iterator[_Request], *, batch_size: int) -> Iterator[EndpointCompletion]:
+        running: set[Future[EndpointCompletion]] = set()
+        thread = LoopThread(coalesces=batch_size > 1)
+        try:
+            while True:
+                started = islice(requests, batch_size - len(running))
+                running |= {thread.submit(self._write(request)) for request in started}
+                if not running:
+                    return
+                futures, running = wait(running, return_when=FIRST_COMPLETED)
+                yield from sorted((future.result() for future in futures), key=lambda finished: finished.number)
+        finally:
+            thread.close(self.close())
+
+    def _client(self) -> StreamingClient:
+        loop = asyncio.get_running_loop()
+        if loop not in self._clients:
+            self._clients[loop] = StreamingClient(self._endpoint, self._tokenizer, self._bans.vocabulary)
+        return self._clients[loop]
+
+    async def _start(self, request: _Request) -> EndpointText:
+        features = await self.probe()
+        settings, sampling = request.settings, request.settings.sampling
+        plan = plan_method(self.method, sampling, features)
+        length = len(request.prompt) + settings.max_new_tokens
+        if features.context_length is not None and length > features.context_length:
+            raise EndpointError(
+                f"the prompt's {len(request.prompt):,} tokens and max_new_tokens={settings.max_new_tokens:,} are more "
+                f"than the server's context of {features.context_length:,}: lower max_new_tokens"
+            )
+        spec = RowSpec(
+            prompt=torch.tensor([request.prompt]),
+            matcher=request.bans.matcher,
+            state=request.bans.read_prompt(request.prompt),
+            policy=self._make_policy(request, plan),
+            settings=Settings(
+                logits_processor=await asyncio.to_thread(settings.make_processors, self._find_breakers),
+                stopping_criteria=settings.make_criteria(self._bans.vocabulary, sorted(set(self._end_tokens))),
+                rows=1,
+                shares_processors=True,
+                shares_criteria=True,
+            ),
+            max_new_tokens=settings.max_new_tokens,
+            generator=torch.Generator().manual_seed(request.seed),
+            forced=request.bans.forced,
+        )
+        end_token = self._end_tokens[0] if self._end_tokens else None
+        special = self._bans.vocabulary.breaks
+        return EndpointText(
+            self._client(), spec, plan, sampling, seed=request.seed, end_token=end_token, special=special
+        )
+
+    def _make_policy(self, request: _Request, plan: MethodPlan) -> Policy:
+        policy = request.policy or self._sampler.make_policy(do_sample=request.settings.sampling.do_sample)
+        if plan.logprobs is not None:
+            return policy
+        if policy.method == "token":
+            raise InputError("the first-token rule needs the log-probabilities of the written tokens: use 'exact'")
+        return policy.for_rejection()
+
+    async def _stream(self, request: _Request) -> AsyncGenerator[Event, None]:
+        async with aclosing((await self._start(request)).events()) as events:
+            async for event in events:
+                if isinstance(event, Conceded):
+                    self._sampler.warn(event)
+                yield event
+
+    async def _write(self, request: _Request) -> EndpointCompletion:
+        vocabulary = self._bans.vocabulary
+        report, error, row, traffic = Report(surfaces=vocabulary), None, None, Traffic()
+        try:
+            text = await self._start(request)
+            row, traffic = text.row, text.traffic
+            async for event in text.events():
+                report.add(event)
+                if isinstance(event, Conceded):
+                    self._sampler.warn(event)
+        except EndpointError as failure:
+            error = failure
+        tokens = [] if row is None else row.tokens
+        if row is not None and error is not None:
+            tokens = tokens[: row.settled]
+        content = vocabulary.decode(tokens, after=request.prompt)
+        return EndpointCompletion(request.number, content, tokens, report, traffic, self.method, error=error)
+
+
+def _random_seed() -> int:
+    return int(torch.randint(2**31, ()))

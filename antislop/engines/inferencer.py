@@ -1,0 +1,300 @@
+"""What the sampler itself never calls: interfaces for other engines, which prefill and decode, and read states.
+
+docs/engines.md shows how to write a model for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple, Protocol, TypeAlias
+
+import torch
+from torch import Tensor
+
+from antislop.core.bans.token_matcher import Matcher
+from antislop.core.loop.engine import BatchEngine
+from antislop.core.loop.loop import decode
+from antislop.core.loop.policy import Policy
+from antislop.core.loop.protocols import PAD, LanguageModel, RewindableCache, ScoreFunction, identity
+from antislop.core.loop.row import Drafter, Row, RowSpec
+from antislop.core.loop.scheduler import Scheduler
+
+
+class KVState(NamedTuple):
+    """Keys and values of one layer, both [rows, heads, tokens, head_dim]."""
+
+    keys: Tensor
+    values: Tensor
+
+
+KVStates: TypeAlias = list[KVState]
+"""The states of each layer."""
+
+
+class KVCache(RewindableCache, Protocol):
+    """A cache that also returns its states, left-padded. It is optional: the sampler never calls these methods."""
+
+    def get_num_tokens(self) -> int:
+        """Return the number of tokens in the longest row; 0 for a new cache."""
+
+    def get_kv_states(self) -> KVStates:
+        """Return the states; an empty list for a new cache.
+
+        The next forward may overwrite them: clone them to keep them.
+        """
+
+    def update(self, kv_states: Sequence[tuple[Tensor, Tensor]]) -> None:
+        """Replace the contents of the cache by these states, with all of their tokens in every row.
+
+        Raises `ValueError` for states whose layers, rows or tokens disagree, and for a cache that stores something
+        else, too.
+        """
+
+    def crop(self, num_tokens: int) -> None:
+        """Remove the latest `num_tokens` tokens from every row.
+
+        Raises `ValueError` below 0, beyond the shortest row, and for a cache that can't be rewound to any length.
+        """
+
+
+class SampleStrategy(NamedTuple):
+    """How a token is chosen: drawn from the softmax of the processed logits, or the likeliest one."""
+
+    do_sample: bool = True
+    process: ScoreFunction = identity
+
+
+class PrefillOutput(NamedTuple):
+    """The token that follows each prompt, and the model's own logits.
+
+    token_ids: int64 [rows, 1].
+    token_logits: float32 [rows, 1, vocab]; with `all_logits` [rows, queries, vocab], those after each token of the
+        prompts, 0 at `PAD`.
+    """
+
+    token_ids: Tensor
+    token_logits: Tensor
+
+
+class DecodeOutput(NamedTuple):
+    """Tokens, and the model's own logits before them.
+
+    token_ids: int64 [rows, tokens]; after its end a row is filled with an end token, or 0 where the model has none.
+    token_logits: float32 [rows, tokens, vocab], 0 after a row's end. With `all_logits` [rows, queries - 1 + tokens,
+        vocab]: before these, those after each query but the last, 0 at `PAD`.
+    """
+
+    token_ids: Tensor
+    token_logits: Tensor
+
+
+class Inferencer(Protocol):
+    """Generates with a language model in two steps, so that a cache can be reused between them."""
+
+    @property
+    def eos_token_id(self) -> frozenset[int]:
+        """The tokens that end a text; raises `ValueError` if the model has none."""
+
+    def prefill(
+        self,
+        query_token_ids: Tensor,
+        kv_cache: RewindableCache,
+        sample_strategy: SampleStrategy,
+        *,
+        all_logits: bool = False,
+    ) -> PrefillOutput:
+        """Read a prompt, int64 [rows, tokens] with `PAD` on the left of shorter ones, and choose one token a row.
+
+        all_logits: return the logits after every token of the prompt.
+        """
+
+    def decode(
+        self,
+        query_token_ids: Tensor,
+        kv_cache: RewindableCache,
+        *,
+        max_new_tokens: int,
+        sample_strategy: SampleStrategy,
+        all_logits: bool = False,
+    ) -> DecodeOutput:
+        """Continue after query_token_ids, the tokens of the text that the cache does not hold yet.
+
+        The strategy does not see the tokens that the cache held before.
+        Stops at an end token or after `max_new_tokens` tokens. Raises `ValueError` if `max_new_tokens` is below 1.
+        all_logits: return the logits after every query, too.
+        """
+
+
+class BanningInferencer:
+    """An `Inferencer` that writes nothing its matcher finds, unless nothing else is left to write.
+
+    For `decode`, the token that `prefill` chose belongs to the prompt and is never withdrawn: to apply the bans to
+    every token, pass the last token of the prompt to `decode`.
+    """
+
+    def __init__(self, model: LanguageModel, *, matcher: Matcher | None = None, drafter: Drafter | None = None) -> None:
+        self._model = model
+        self._drafter = drafter
+        self._matcher = Matcher([], _Blank()) if matcher is None else matcher
+
+    @property
+    def eos_token_id(self) -> frozenset[int]:
+        """The tokens that end a text; raises `ValueError` if the model has none."""
+        tokens = self._model.eos_token_id
+        if not tokens:
+            raise ValueError("the model has no end token: set eos_token_id in its generation config, or in your model")
+        return tokens
+
+    @torch.no_grad()
+    def prefill(
+        self,
+        query_token_ids: Tensor,
+        kv_cache: RewindableCache,
+        sample_strategy: SampleStrategy,
+        *,
+        all_logits: bool = False,
+    ) -> PrefillOutput:
+        """Read a prompt [rows, tokens], `PAD` on the left of shorter ones, and choose one token a row.
+
+        all_logits: return the logits after every token of the prompt; some models then read it twice.
+        """
+        model = _LogitsKeeper(self._model) if all_logits else self._model
+        queries = model.forward(query_token_ids, kv_cache)
+        logits = queries[:, -1].float()
+        pairs = zip(query_token_ids, logits, strict=True)
+        scores = torch.cat([sample_strategy.process(i[None, i != PAD], row_logits[None]) for i, row_logits in pairs])
+        if sample_strategy.do_sample:
+            tokens = torch.multinomial(torch.softmax(scores, dim=-1), num_samples=1)
+        else:
+            tokens = scores.argmax(dim=-1, keepdim=True)
+        return PrefillOutput(tokens, queries if all_logits else logits[:, None])
+
+    def decode(
+        self,
+        query_token_ids: Tensor,
+        kv_cache: RewindableCache,
+        *,
+        max_new_tokens: int,
+        sample_strategy: SampleStrategy,
+        all_logits: bool = False,
+    ) -> DecodeOutput:
+        """Continue after query_token_ids [rows, tokens], at least one a row, which the cache does not hold yet.
+
+        Stops in each row at an end token or after `max_new_tokens`, which must be positive.
+        all_logits: as in `prefill`.
+        """
+        if max_new_tokens < 1:
+            raise ValueError(f"max_new_tokens is {max_new_tokens}; at least 1 is expected")
+        specs = self._make_specs(query_token_ids, max_new_tokens=max_new_tokens, strategy=sample_strategy)
+        rows = [Row(spec, number=index, index=index) for index, spec in enumerate(specs)]
+        filler = min(self._model.eos_token_id, default=0)
+        model = _LogitsKeeper(self._model) if all_logits else self._model
+        for _ in decode(Scheduler(rows=rows), BatchEngine(model, kv_cache, filler=filler)):
+            pass
+        output = _collect(rows, filler=filler)
+        if not isinstance(model, _LogitsKeeper):
+            return output
+        prompts = model.prompt_logits[:, :-1].to(output.token_logits)
+        return output._replace(token_logits=torch.cat([prompts, output.token_logits], dim=1))
+
+    def _make_specs(self, query_token_ids: Tensor, *, max_new_tokens: int, strategy: SampleStrategy) -> list[RowSpec]:
+        settings = _Strategy(strategy, self._model.eos_token_id)
+        policy = Policy(strategy.do_sample, "exact", "concede")
+        return [
+            RowSpec(
+                prompt=prompt[None],
+                matcher=self._matcher,
+                state=self._matcher.start(prompt.tolist()),
+                policy=policy,
+                settings=settings,
+                max_new_tokens=max_new_tokens,
+                drafter=self._drafter,
+                keep_scores=True,
+            )
+            for prompt in (query[query != PAD] for query in query_token_ids)
+        ]
+
+
+class _LogitsKeeper:
+    """Keeps the logits after all tokens that a language model reads first."""
+
+    def __init__(self, model: LanguageModel) -> None:
+        self._model = model
+        self._prompt_logits: Tensor | None = None
+
+    @property
+    def prompt_logits(self) -> Tensor:
+        assert self._prompt_logits is not None, "nothing was read yet"
+        return self._prompt_logits
+
+    @property
+    def eos_token_id(self) -> frozenset[int]:
+        return self._model.eos_token_id
+
+    def new_cache(self, rows: int) -> RewindableCache:
+        return self._model.new_cache(rows)
+
+    def forward(self, query_token_ids: Tensor, kv_cache: RewindableCache) -> Tensor:
+        if self._prompt_logits is not None:
+            return self._model.forward(query_token_ids, kv_cache)
+        self._prompt_logits = _forward_all(self._model, query_token_ids, kv_cache)
+        return self._prompt_logits
+
+
+def _forward_all(model: LanguageModel, query_token_ids: Tensor, kv_cache: RewindableCache) -> Tensor:
+    """Return the logits after each query, float32 [rows, queries, vocab], 0 at `PAD`.
+
+    A model may leave out all but the last ones for the first tokens of a cache: these are then removed and read again.
+    """
+    queries, was_empty = query_token_ids.shape[1], not any(kv_cache.lengths)
+    logits = model.forward(query_token_ids, kv_cache)
+    if logits.shape[1] < queries and was_empty:
+        for row in range(len(kv_cache.lengths)):
+            kv_cache.rewind(row, 0)
+        logits = model.forward(query_token_ids, kv_cache)
+    if logits.shape[1] < queries:
+        raise ValueError(
+            f"{type(model).__name__}.forward returned the logits after {logits.shape[1]} of {queries} queries: leave "
+            "out all_logits, or have it return those after each query"
+        )
+    return logits.float().masked_fill((query_token_ids == PAD).to(logits.device)[:, :, None], 0.0)
+
+
+class _Strategy:
+    def __init__(self, strategy: SampleStrategy, eos_token_ids: frozenset[int]) -> None:
+        self._strategy = strategy
+        self.eos_token_ids = eos_token_ids
+
+    def follow(self, rows: Sequence[Row]) -> None:
+        pass
+
+    def process(self, rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Tensor:
+        scores = [
+            self._strategy.process(row.ids_up_to(length), row_logits[None])
+            for row, length, row_logits in zip(rows, lengths, logits, strict=True)
+        ]
+        return torch.cat(scores)
+
+    def is_done(self, row: Row) -> bool:
+        return len(row.tokens) >= row.max_new_tokens or row.tokens[-1] in self.eos_token_ids
+
+
+class _Blank:
+    """Surfaces of tokens whose text does not matter."""
+
+    breaks: Mapping[int, str] = MappingProxyType({})
+    byte_tokens: frozenset[int] = frozenset()
+
+    def surface(self, token_id: int) -> bytes:  # noqa: ARG002
+        return b""
+
+
+def _collect(rows: Sequence[Row], *, filler: int) -> DecodeOutput:
+    longest = max(len(row.tokens) for row in rows)
+    ids = torch.tensor([row.tokens + [filler] * (longest - len(row.tokens)) for row in rows])
+    logits = []
+    for row in rows:
+        kept = torch.cat([token_logits for token_logits, _ in row.kept or []])
+        logits.append(torch.cat([kept, kept.new_zeros((longest - len(kept), kept.shape[1]))]))
+    return DecodeOutput(ids, torch.stack(logits))

@@ -1,0 +1,274 @@
+"""Judge a text whose tokens an engine draws.
+
+Most tokens complete no ban: they cost one look-up of the matcher, and neither row, ledger nor events are made for them.
+Where bans are withdrawn again and again, the engine is asked for the likeliest tokens, and the next one is chosen here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from torch import Tensor
+from transformers import LogitsProcessorList
+
+from antislop.core.hf.callbacks.stop_strings import StopStrings
+from antislop.core.loop.ledger import Node
+from antislop.core.loop.row import CallbackMemory, Row, RowSpec
+from antislop.core.loop.stream_source import SparseTable, StreamSource, open_table
+from antislop.core.loop.tables import find_dense
+from antislop.core.trace.events import Admitted, Conceded, Event, Rewound
+from antislop.core.trace.report import Report
+
+REWINDS_BEFORE_ASKING = 2
+"""Rewinds to a position before the likeliest tokens are asked for there: few positions need more."""
+LIKELIEST = 256
+"""How many of the likeliest tokens are asked for: nearly always all that a truncation leaves."""
+MORE = 16
+"""How many times as many are asked for where these are too few."""
+
+
+class Told(NamedTuple):
+    """What an engine tells of a draw: probabilities in the distribution that it drew from.
+
+    probability: of the token that was drawn.
+    likeliest: tokens and their probabilities; one of 0 means that there are no others.
+    """
+
+    probability: float
+    likeliest: Sequence[tuple[int, float]] = ()
+
+    def times(self, share: float) -> Told:
+        """Return the same in a distribution of which that one is a share."""
+        return Told(share * self.probability, [(token, share * known) for token, known in self.likeliest])
+
+
+class Allowed(NamedTuple):
+    """From which tokens an engine is to draw. is_excluded: from all but these."""
+
+    tokens: Collection[int]
+    is_excluded: bool = False
+
+
+class Question(NamedTuple):
+    """What an engine is to tell with each draw.
+
+    told: how many of the likeliest tokens.
+    is_raw: of the model's own distribution, from which it is to draw, too; otherwise of what the settings make of it.
+    """
+
+    told: int
+    is_raw: bool = False
+
+
+class EngineRules:
+    """The engine applies the settings of a text, and says when it ends.
+
+    warpers: make the distribution from which the engine draws of the model's own.
+    """
+
+    def __init__(
+        self, *, warpers: LogitsProcessorList | None = None, eos_token_ids: frozenset[int] = frozenset()
+    ) -> None:
+        self._warpers = warpers or LogitsProcessorList()
+        self.eos_token_ids = eos_token_ids
+
+    def follow(self, rows: Sequence[Row]) -> CallbackMemory | None:  # noqa: ARG002
+        return None
+
+    def process(self, rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Tensor:  # noqa: ARG002
+        scores: Tensor = self._warpers(None, logits)
+        return scores
+
+    def is_done(self, row: Row) -> bool:  # noqa: ARG002
+        return False
+
+
+class EngineText:
+    """The tokens of a text, as far as they were not withdrawn.
+
+    min_tokens: number of tokens in which no stop string ends the text.
+    truncates: whether the engine leaves out unlikely tokens, by top-k, top-p or min-p.
+    askable: how many of the likeliest tokens the engine can be asked for: all, or none.
+
+    report: what its bans did.
+    outcomes: the events of its bans.
+    thinned: tokens that were drawn again: bans left only a part of their probability, or they answered a question.
+    """
+
+    def __init__(
+        self,
+        spec: RowSpec,
+        *,
+        stop_strings: StopStrings | None = None,
+        min_tokens: int = 0,
+        truncates: bool = False,
+        askable: int = 0,
+    ) -> None:
+        self._row = Row(spec)
+        self._source = StreamSource(self._row, looks_further=askable > 0)
+        self._stop_strings = stop_strings
+        self._min_tokens = min_tokens
+        self._truncates = truncates
+        self._askable = askable
+        self.report = Report()
+        self.outcomes: list[Event] = []
+        self.thinned = 0
+        self._question: Question | None = None
+        self._choice: Allowed | None = None  # from which the engine draws the next token
+
+    @property
+    def tokens(self) -> list[int]:
+        return self._row.tokens
+
+    @property
+    def settled(self) -> int:
+        """The length below which no rewind reaches."""
+        return self._row.settled
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the text ended. It is judged no more; after a stop string, tokens may follow that nobody reads."""
+        return self._row.is_finished
+
+    def ask(self) -> Question | None:
+        """Return what the engine is to tell of its draws from now on. Call it after each rewind."""
+        self._question = None
+        if self._row.is_open and self._askable:
+            node = self._row.node
+            if self._source.must_look_further:
+                self._question = Question(min(LIKELIEST, self._askable), is_raw=True)
+            elif node.rewinds >= REWINDS_BEFORE_ASKING or _is_told(node):
+                count = self._count_lacking(node)
+                self._question = Question(min(count, self._askable)) if count else None
+        return self._question
+
+    def _count_lacking(self, node: Node) -> int:
+        """Return how many of the likeliest tokens are to be told, at a node or below it; 0 if enough are known."""
+        table = node.table
+        if table is None or (isinstance(table, SparseTable) and not table.is_told):
+            return LIKELIEST
+        if isinstance(table, SparseTable) and table.touched:
+            enough = 0 if self._truncates else table.mass_left() / 2
+            if table.unknown > enough:
+                return MORE * len(table.known)
+        reached = (child for token, child in node.children.items() if table.knows(token) and table.left(token) > 0)
+        return max(map(self._count_lacking, reached), default=0)
+
+    def choose(self) -> Allowed | None:
+        """Return from which tokens the engine is to draw the next one; None for any. Call it once for each draw."""
+        self._choice = None
+        is_raw = self._question is not None and self._question.is_raw
+        if self._row.is_open and not is_raw and self._can_choose(self._row.node):
+            token = self._source.draw()
+            if token is None:
+                self._choice = Allowed([*self._source.table.known], is_excluded=True)
+            else:
+                self._choice = Allowed([token])
+        return self._choice
+
+    def _can_choose(self, node: Node) -> bool:
+        table = node.table
+        if isinstance(table, SparseTable) and (not table.touched or (self._truncates and table.unknown)):
+            return False  # if likely tokens are left out before a truncation, others get into what it leaves
+        return table is not None and table.mass_left() > 0
+
+    def read(self, token: int, told: Told | None = None) -> bool:
+        """Add the token that was drawn next; return whether it stays. If not, `tokens` is what is left.
+
+        told: by the engine. With it, later draws at a position exclude what a ban has already taken from it.
+        """
+        if self.is_finished:
+            self.tokens.append(token)
+            self._row.settled = len(self.tokens)
+            return True
+        stays = self._judge(token, told)
+        stops = self._stop_strings
+        if stays and stops is not None and len(self.tokens) > self._min_tokens and stops.end(self.tokens):
+            return self.end()
+        return stays
+
+    def _judge(self, token: int, told: Told | None) -> bool:
+        row = self._row
+        if row.is_open:
+            if not self._counts(token, told):
+                self.thinned += 1
+                return False
+        else:
+            if told is not None:
+                row.set_table(partial(self._make_table, token, told))
+            state = row.spec.matcher.feed(row.state, token)
+            if not state.violations:
+                row.append(token, state)
+                row.pass_over(state.settled_length)
+                return True
+        stays = self._source.take(token, None)
+        self._follow()
+        return stays
+
+    def _counts(self, token: int, told: Told | None) -> bool:
+        """Return whether a token counts as drawn from what bans have left of the distribution."""
+        node, source = self._row.node, self._source
+        choice, self._choice = self._choice, None
+        if self._question is not None and self._question.is_raw:
+            source.look_further(told.likeliest if told is not None else ())
+            return False
+        if choice is None:
+            self._note(token, told, node)
+            return self._is_noise(node) or source.keeps(token)
+        if choice.is_excluded and told is not None:
+            self._note(token, told.times(source.table.unknown), node)
+        return True
+
+    def list_shares(self) -> dict[int, float]:
+        """Return the known probabilities of next tokens, before anything was subtracted, where one was chosen."""
+        if table := find_dense(self._row.node):
+            return dict(enumerate(table.logits[0].exp().tolist()))
+        return {token: self._source.table.probability(token) for token in self._source.table.known}
+
+    def _is_noise(self, node: Node) -> bool:
+        """Report whether so little is left that the judge concedes what comes."""
+        return node.mass_left() < self._row.spec.policy.mass_floor
+
+    def end(self) -> bool:
+        """End the text here; return whether it ends. If not, that completes a ban, and `tokens` is what is left."""
+        if not self.is_finished:
+            self._source.end_at(len(self.tokens))
+            self._follow()
+        return self.is_finished
+
+    def _note(self, token: int, told: Told | None, node: Node) -> None:
+        if told is not None and not find_dense(node):
+            self._fill(open_table(node), token, told)
+
+    def _make_table(self, token: int, told: Told) -> SparseTable:
+        table = SparseTable()
+        self._fill(table, token, told)
+        return table
+
+    def _fill(self, table: SparseTable, token: int, told: Told) -> None:
+        table.note(token, told.probability)
+        table.tell(told.likeliest)
+        table.is_whole = table.is_whole or len(told.likeliest) == self._askable > 0
+
+    def _follow(self) -> None:
+        row = self._row
+        events = row.release()
+        self.report.extend(events, keep=False)
+        self.outcomes += [event for event in events if isinstance(event, (Rewound, Conceded, Admitted))]
+        if not _remembers(row.node):
+            row.pass_over(row.settled)
+
+
+def _is_told(node: Node) -> bool:
+    return isinstance(node.table, SparseTable) and node.table.is_told
+
+
+def _remembers(node: Node | None) -> bool:
+    """Report whether a node, or an unsettled one before it, counts rewinds or has lost mass."""
+    while node is not None:
+        if node.rewinds or (isinstance(node.table, SparseTable) and node.table.touched):
+            return True
+        node = node.parent
+    return False

@@ -1,0 +1,490 @@
+"""vLLM's scheduler, with bans: it takes withdrawn tokens out of a request, and has vLLM read the rest again.
+
+Two ways that vLLM has for other things carry what a text asks of its next draw: the mask of the tokens that a grammar
+allows, and the sampling parameters of a request that is resumed. The scheduler is not public, so other versions of vLLM
+than those that were tested are refused if they differ in what is used here.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, TimeoutError as FutureTimeout
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import torch
+import vllm
+from transformers import (
+    AutoTokenizer,
+    LogitsProcessorList,
+    MinPLogitsWarper,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+from vllm.logger import init_logger
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.output import GrammarOutput
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.engine import EngineCoreEventType
+from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
+from vllm.v1.request import RequestStatus
+
+from antislop.core.bans.ban_list import BanList
+from antislop.core.bans.reading import MAX_SENT_SECONDS
+from antislop.core.hf.callbacks.stop_strings import StopStrings
+from antislop.core.hf.compiled_bans import CompiledBans
+from antislop.core.hf.response_templates import choose_scopes, find_response_template
+from antislop.core.loop.policy import seed_of
+from antislop.core.loop.row import RowSpec
+from antislop.engines.vllm.engine_text import Allowed, EngineRules, EngineText, Told
+from antislop.engines.vllm.outcomes import describe
+from antislop.engines.vllm.requests import (
+    KEY,
+    LOGPROBS_MODE,
+    PARAMETERS,
+    TELLS_DRAWN,
+    TESTED,
+    EngineSettings,
+    FoundList,
+    ListCache,
+    RequestOptions,
+    check_settings,
+    read_own_bans,
+)
+from antislop.errors import InputError
+
+Request: TypeAlias = Any
+
+logger = init_logger(__name__)
+
+ALL = -1
+"""For vLLM: log-probabilities of the whole vocabulary."""
+PROMPT_LOGPROBS = {
+    "prompt_logprobs_dict": "new_prompt_logprobs_tensors",
+    "prompt_token_id_logprobs_dict": "prompt_token_id_logprobs",
+}
+"""Fields of the model runner's output, and those of the output of a request."""
+SIGNATURES = {
+    "add_request": ("request",),
+    "get_grammar_bitmask": ("scheduler_output",),
+    "update_from_output": ("scheduler_output", "model_runner_output"),
+    "_update_request_with_output": ("request", "new_token_ids", "is_stale"),
+    "_handle_blocked_waiting_request": ("request",),
+    "_preempt_request": ("request", "timestamp", "drop_stale_output"),
+    "_free_request": ("request", "delay_free_blocks"),
+}
+"""Methods of vLLM's scheduler that are called or overridden, and their parameters."""
+ATTRIBUTES = (
+    *("requests", "running", "prev_step_scheduled_req_ids", "reset_preempted_req_ids", "kv_holding_waiting"),
+    *("block_size", "hash_block_size", "encoder_cache_mismatch_reqs", "use_v2_model_runner"),
+)
+"""What else is read or changed."""
+
+
+def check_vllm() -> None:
+    """Raise `InputError` if vLLM's scheduler differs from the one that was tested; warn if only its version does."""
+    for name, parameters in SIGNATURES.items():
+        method = getattr(Scheduler, name, None)
+        found = () if method is None else tuple(inspect.signature(method).parameters)[1:]
+        if found != parameters:
+            raise _explain(f"Scheduler.{name} takes ({', '.join(found)})" if method else f"it has no Scheduler.{name}")
+    if not vllm.__version__.startswith(TESTED):
+        logger.warning(
+            "bans inside vLLM were tested with vLLM %s, and this is %s: check some texts before you rely on it",
+            " and ".join(TESTED),
+            vllm.__version__,
+        )
+
+
+def _check_processor(processors: Sequence[str | type] | None) -> None:
+    """Raise `InputError` if the first model runner has nobody who gives it the parameters of resumed requests."""
+    if not any("antislop.engines.vllm" in str(processor) for processor in processors or ()):
+        raise InputError(
+            "method='thin' needs the logits processor of antislop: pass --logits-processors "
+            "antislop.engines.vllm:CheckBans"
+        )
+
+
+def _mask(choices: Mapping[str, Allowed], grammars: Any, *, vocabulary_size: int) -> Any:
+    """Return the tokens that requests may draw, 32 in a number, as vLLM does for grammars. grammars: are added."""
+    allowed = np.zeros((len(choices), -(-vocabulary_size // 32) * 32), np.uint8)
+    for row, choice in zip(allowed, choices.values(), strict=True):
+        row[:] = choice.is_excluded
+        row[list(choice.tokens)] = not choice.is_excluded
+    names, drafts = [*choices], [0] * len(choices)
+    masks = np.packbits(allowed, axis=1, bitorder="little").view(np.int32)
+    if grammars is not None:
+        names += grammars.structured_output_request_ids
+        masks = np.concatenate([masks, grammars.grammar_bitmask])
+        drafts += grammars.num_acceptable_drafts or [0] * len(grammars.structured_output_request_ids)
+    return GrammarOutput(names, masks, drafts)
+
+
+def _list_warpers(params: Any) -> LogitsProcessorList:
+    """Return what makes the distribution from which vLLM draws of the model's own, in vLLM's order."""
+    warpers = LogitsProcessorList([TemperatureLogitsWarper(params.temperature)])
+    if params.min_p > 0:
+        warpers.append(MinPLogitsWarper(params.min_p))
+    if params.top_k > 0:
+        warpers.append(TopKLogitsWarper(params.top_k))
+    if params.top_p < 1:
+        warpers.append(TopPLogitsWarper(params.top_p))
+    return warpers
+
+
+def _explain(difference: str) -> InputError:
+    return InputError(
+        f"bans can't be kept inside vLLM {vllm.__version__}: {difference}. They were tested with vLLM "
+        f"{' and '.join(TESTED)}: install that, or put antislop in front of the server (EndpointSampler)"
+    )
+
+
+class _Text(EngineText):
+    """A text, and what passes between it and vLLM.
+
+    params: as the caller asked.
+    prompt_logprobs: fields of the first output.
+    """
+
+    def __init__(
+        self, spec: RowSpec, bans: BanList, params: Any, *, tells_events: bool, askable: int, **options: Any
+    ) -> None:
+        # In the place of the likeliest tokens vLLM would tell these.
+        askable = 0 if params.logprob_token_ids else askable
+        truncates = params.top_p < 1 or params.top_k > 0 or params.min_p > 0
+        super().__init__(spec, truncates=truncates, askable=askable, **options)
+        self.prompt_logprobs: dict[str, Any] = {}
+        self._bans = bans
+        self._params = params
+        self._tells_events = tells_events
+        self._rows: list[Any] = []  # log-probabilities, if the caller asked, of tokens that have not left the engine
+        self._sent = 0
+        self._resumes = 0
+
+    def make_params(self, *, renews_seed: bool) -> Any:
+        """Return the parameters by which vLLM draws from now on. renews_seed: its noise depends on seed and place."""
+        params = copy.copy(self._params)
+        params.extra_args = {name: value for name, value in (params.extra_args or {}).items() if name != KEY} or None
+        if renews_seed and params.seed is not None:
+            self._resumes += 1
+            params.seed = seed_of(params.seed, self._resumes) % 2**31
+        question = self.ask()
+        if question is not None and params.logprobs != ALL:
+            params.logprobs = max(question.told, params.logprobs or 0)
+        if question is not None and question.is_raw:
+            params.temperature, params.top_p, params.top_k, params.min_p = 1.0, 1.0, 0, 0.0
+        return params
+
+    def read_draw(self, token: int, row: Any) -> bool:
+        """Add the token that was drawn next, as `read` does. row: its log-probabilities; None if there are none."""
+        told = None
+        if row is not None and self._askable:
+            probabilities = np.exp(row.logprobs[0], dtype=float).tolist()
+            likeliest = zip(row.logprob_token_ids[0, 1:].tolist(), probabilities[1:], strict=True)
+            told = Told(probabilities[0], list(likeliest))
+        if row is not None and self._params.num_logprobs is not None:
+            self._rows.append(self._describe_draw(token, row))
+        return self.read(token, told)
+
+    def _describe_draw(self, token: int, row: Any) -> Any:
+        """Return the log-probabilities that the caller asked for, also if the token was not drawn from all tokens."""
+        width = None if self._params.num_logprobs == ALL else 1 + self._params.num_logprobs
+        if self._choice is None:
+            return type(row)(row.logprob_token_ids[:, :width], row.logprobs[:, :width], row.sampled_token_ranks)
+        shares = self.list_shares()
+        own = shares.get(token, float(np.exp(row.logprobs[0, 0])) * max(0.0, 1.0 - sum(shares.values())))
+        others = sorted(shares.items(), key=lambda pair: pair[1], reverse=True)
+        pairs = [(token, own), *others, *[(token, own)] * row.logprobs.shape[1]][:width]
+        with np.errstate(divide="ignore"):
+            logprobs = np.log([[share for _, share in pairs]], dtype=np.float32)
+        unknown_rank = int(row.sampled_token_ranks[0]) if token not in shares else 1
+        rank = unknown_rank + sum(share > own for share in shares.values())
+        return type(row)(np.array([[other for other, _ in pairs]], np.int32), logprobs, np.array([rank]))
+
+    def take_settled(self) -> list[int]:
+        """Return the tokens that may leave the engine now."""
+        del self._rows[len(self.tokens) - self._sent :]
+        sent, self._sent = self._sent, self.settled
+        return self.tokens[sent : self.settled]
+
+    def complete(self, output: Any) -> None:
+        """Add to an output the log-probabilities of its tokens, and to the first output those of the prompt."""
+        count = len(output.new_token_ids)
+        rows, self._rows = self._rows[:count], self._rows[count:]
+        columns = (np.concatenate(parts) for parts in zip(*(row[:3] for row in rows), strict=True))
+        output.new_logprobs = type(rows[0])(*columns) if rows else None
+        for name, value in self.prompt_logprobs.items():
+            setattr(output, name, value)
+        self.prompt_logprobs.clear()
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the bans did, as the caller sees it."""
+        return describe(self.report, self.outcomes if self._tells_events else None, self._bans)
+
+
+if TYPE_CHECKING:
+    _Base: TypeAlias = Any
+else:
+    _Base = object
+
+
+class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
+    """What bans add to a scheduler."""
+
+    def __init__(self, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__(vllm_config, *args, **kwargs)
+        if missing := [name for name in ATTRIBUTES if not hasattr(self, name)]:
+            raise _explain(f"its scheduler has no {missing[0]}")
+        self._settings = EngineSettings.read(vllm_config.additional_config.get(KEY, {}))
+        model = vllm_config.model_config
+        if self._settings.method == "thin" and model.logprobs_mode != TELLS_DRAWN:
+            raise InputError(
+                f"method='thin' needs the probabilities from which vLLM draws, and {LOGPROBS_MODE} is "
+                f"{model.logprobs_mode!r}: pass {LOGPROBS_MODE}={TELLS_DRAWN!r} (--logprobs-mode {TELLS_DRAWN})"
+            )
+        if self._settings.method == "thin" and not self.use_v2_model_runner:
+            _check_processor(model.logits_processors)
+        self._vocabulary_size = model.get_vocab_size()
+        tokenizer = AutoTokenizer.from_pretrained(
+            model.tokenizer, revision=model.tokenizer_revision, trust_remote_code=model.trust_remote_code
+        )
+        self._lists = ListCache(
+            CompiledBans.compile(read_own_bans(self._settings), tokenizer),
+            exempt=self._settings.exempt,
+            choose_scopes=partial(choose_scopes, template=find_response_template(tokenizer)),
+        )
+        self._opening: dict[str, tuple[Future[FoundList], float]] = {}  # lists of requests that wait, until when
+        groups = self.kv_cache_config.kv_cache_groups
+        is_attention = all(type(group.kv_cache_spec) in (FullAttentionSpec, SlidingWindowSpec) for group in groups)
+        self._holds = self._settings.resume == "hold" and is_attention
+        if self._holds:
+            self._keep_unsettled_blocks()
+        self._texts: dict[str, _Text] = {}  # by the id of their request
+        self._ended: dict[str, _Text] = {}  # whose last tokens are handed out
+        self._rewound: dict[str, Request] = {}  # that are to be read again
+        self._output: Any = None  # of the model runner, while it is handed out
+
+    # -- what vLLM calls
+
+    def add_request(self, request: Request) -> None:
+        is_new = request.request_id not in self.requests
+        super().add_request(request)
+        if is_new and request.sampling_params is not None:
+            try:
+                work = self._lists.find(request.sampling_params.extra_args)
+            except InputError as error:
+                self._fail(request, error)
+                return
+            self._opening[request.request_id] = work, time.monotonic() + MAX_SENT_SECONDS
+            self._is_open(request)
+
+    def _handle_blocked_waiting_request(self, request: Request) -> bool:
+        is_ready: bool = super()._handle_blocked_waiting_request(request)
+        return is_ready and self._is_open(request)
+
+    def schedule(self, *args: Any, **kwargs: Any) -> Any:
+        for request in self._rewound.values():
+            text = self._texts[request.request_id]
+            request.sampling_params = text.make_params(renews_seed=self.use_v2_model_runner)
+            if request.status == RequestStatus.RUNNING:
+                # As vLLM does for `reset_prefix_cache`: preempted, and resumed in the same step.
+                self.running.remove(request)
+                self.prev_step_scheduled_req_ids.discard(request.request_id)
+                if self._can_hold(request):
+                    self._hold(request)
+                else:
+                    self._preempt_request(request, time.monotonic(), drop_stale_output=True)
+        self._rewound.clear()
+        scheduled = super().schedule(*args, **kwargs)
+        # The second model runner is sent the parameters of each resumed request; the first one looks here.
+        resumed = self._texts.keys() & scheduled.scheduled_cached_reqs.resumed_req_ids
+        setattr(scheduled, PARAMETERS, {name: self.requests[name].sampling_params for name in resumed})
+        return scheduled
+
+    def get_grammar_bitmask(self, scheduler_output: Any) -> Any:
+        choices, drafts = dict[str, Allowed](), scheduler_output.scheduled_spec_decode_tokens
+        for name, count in scheduler_output.num_scheduled_tokens.items():
+            text = self._texts.get(name)
+            if text is None or name in drafts or not self._draws_next(self.requests[name], count):
+                continue
+            if choice := text.choose():
+                choices[name] = choice
+        grammars = super().get_grammar_bitmask(scheduler_output)
+        return _mask(choices, grammars, vocabulary_size=self._vocabulary_size) if choices else grammars
+
+    def _update_request_with_output(
+        self, request: Request, new_token_ids: list[int], is_stale: bool = False
+    ) -> tuple[list[int], bool]:
+        text = self._texts.get(request.request_id)
+        rows = self._find_logprobs(request, len(new_token_ids))
+        before = request.status, request.stop_reason
+        new_token_ids, stopped = super()._update_request_with_output(request, new_token_ids, is_stale)
+        if text is None:
+            return new_token_ids, stopped
+        stays = all(map(text.read_draw, new_token_ids, rows))
+        if stays and stopped:
+            stays = text.end()
+        if text.is_finished and not stopped:
+            # By a stop string, which the front end finds, or by bans. "length" keeps the last token in the text.
+            request.status, stopped = RequestStatus.FINISHED_LENGTH_CAPPED, True
+        elif stopped and not text.is_finished:
+            (request.status, request.stop_reason), stopped = before, False
+        if stopped and text.report.reason == "repetition":
+            request.status = RequestStatus.FINISHED_REPETITION
+        if not stays:
+            self._cut(request, len(text.tokens))
+        if stopped and text.report.conceded and request.stop_reason is None:
+            # The one field that reaches streams, too.
+            request.stop_reason = f"{KEY}: {text.report.conceded} conceded"
+        return text.take_settled(), stopped
+
+    def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
+        self._output = model_runner_output
+        for name, output_name in PROMPT_LOGPROBS.items():
+            told = getattr(model_runner_output, name)
+            for request_id in self._texts.keys() & told.keys():  # its first token may not leave the engine yet
+                self._texts[request_id].prompt_logprobs[output_name] = told.pop(request_id)
+        outputs = super().update_from_output(scheduler_output, model_runner_output)
+        for output in chain.from_iterable(each.outputs for each in outputs.values()):
+            if text := self._texts.get(output.request_id) or self._ended.get(output.request_id):
+                text.complete(output)
+        self._ended.clear()
+        return outputs
+
+    def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
+        self._rewound.pop(request.request_id, None)
+        self._opening.pop(request.request_id, None)
+        kv_transfer_params, *others = super()._free_request(request, *args, **kwargs)
+        if text := self._texts.pop(request.request_id, None):
+            self._ended[request.request_id] = text
+            kv_transfer_params = {**(kv_transfer_params or {}), KEY: text.describe()}
+        return kv_transfer_params, *others
+
+    # -- what bans need
+
+    def _is_open(self, request: Request) -> bool:
+        """Report whether a request may be written now: its list is compiled. It fails if that takes too long."""
+        if request.request_id in self._opening:
+            work, deadline = self._opening[request.request_id]
+            if not work.done() and time.monotonic() < deadline:
+                return False
+            del self._opening[request.request_id]
+            try:
+                self._open_text(request, *work.result(timeout=0))
+            except FutureTimeout:
+                self._fail(request, f"its bans were not compiled within {MAX_SENT_SECONDS:g} seconds: shorten the list")
+            except InputError as error:  # `CheckBans` has said so in the front end, if it was asked
+                self._fail(request, error)
+        return request.request_id not in self.encoder_cache_mismatch_reqs
+
+    def _fail(self, request: Request, reason: object) -> None:
+        logger.error("request %s fails: %s", request.request_id, reason)
+        self.encoder_cache_mismatch_reqs.add(request.request_id)  # vLLM's list of requests to fail
+
+    def _open_text(self, request: Request, options: RequestOptions, bans: CompiledBans | None) -> None:
+        params = request.sampling_params
+        check_settings(params, options, has_own_list=self._lists.has_own and self._settings.on_greedy == "refuse")
+        if bans is None or params.temperature == 0:
+            return
+        if request.prompt_token_ids is None or request.resumable:
+            raise InputError("bans need a prompt of tokens, and a request that ends with its text")
+        # Weights toss coins, which must not be the numbers that vLLM draws tokens by.
+        coins = None if params.seed is None else torch.Generator().manual_seed(seed_of(params.seed, 1))
+        spec = RowSpec(
+            prompt=torch.tensor([request.prompt_token_ids]),
+            matcher=bans.matcher,
+            state=bans.read_prompt(request.prompt_token_ids),
+            policy=self._settings.policy,
+            settings=EngineRules(warpers=_list_warpers(params), eos_token_ids=frozenset(params.all_stop_token_ids)),
+            max_new_tokens=request.max_tokens,
+            generator=coins,
+        )
+        strings, surface = params.stop, bans.vocabulary.surface
+        self._texts[request.request_id] = text = _Text(
+            spec,
+            bans.bans,
+            params,
+            tells_events=options.events,
+            askable=self._vocabulary_size if self._settings.method == "thin" else 0,
+            stop_strings=StopStrings(strings, surface) if strings else None,
+            min_tokens=params.min_tokens,
+        )
+        request.sampling_params = text.make_params(renews_seed=False)
+
+    def _find_logprobs(self, request: Request, count: int) -> list[Any]:
+        """Return the log-probabilities of new tokens, one row for each; None for each if there are none."""
+        logprobs, params = self._output.logprobs, request.sampling_params
+        if logprobs is None or params is None or params.num_logprobs is None:
+            return [None] * count
+        tokens, shares, ranks = logprobs.slice_request(self._output.req_id_to_index[request.request_id], count)[:3]
+        # Other requests of the step may have asked for more: what a text is told must not depend on them.
+        width = None if params.num_logprobs == ALL else 1 + params.num_logprobs
+        rows = zip(tokens[:, :width], shares[:, :width], ranks, strict=True)
+        return [type(logprobs)(*(part[None] for part in row)) for row in rows]
+
+    def _draws_next(self, request: Request, count: int) -> bool:
+        """Report whether a step that reads `count` tokens of a request draws the next one, after all that are known."""
+        return not request.is_prefill_chunk and request.num_in_flight_tokens - request.num_stale_output_tokens == count
+
+    def _can_hold(self, request: Request) -> bool:
+        """Report whether a request may keep its blocks: the token to read again is in one of its own."""
+        read, last = request.num_tokens - 1, request.num_prompt_tokens + self._texts[request.request_id].settled
+        return self._holds and read > 0 and (read // self.block_size + 1) * self.block_size > last
+
+    def _hold(self, request: Request) -> None:
+        """Preempt a request that keeps its blocks: only its last token is read again."""
+        request.status = RequestStatus.PREEMPTED
+        request.num_computed_tokens = request.num_tokens - 1
+        request.num_output_placeholders = 0
+        if self.log_stats:
+            request.record_event(EngineCoreEventType.PREEMPTED, time.monotonic())
+        self.reset_preempted_req_ids.add(request.request_id)
+        self.kv_holding_waiting.prepend_request(request)
+
+    def _keep_unsettled_blocks(self) -> None:
+        """Have blocks shared with other requests, or freed, only as far as no rewind reaches."""
+        coordinator = self.kv_cache_manager.coordinator
+        cache_blocks, remove_skipped_blocks = coordinator.cache_blocks, coordinator.remove_skipped_blocks
+
+        def cache_settled(request: Request, num_computed_tokens: int) -> None:
+            cache_blocks(request, self._limit(request.request_id, num_computed_tokens))
+
+        def remove_settled(request_id: str, processed_computed_tokens: int, *args: Any, **kwargs: Any) -> None:
+            remove_skipped_blocks(request_id, self._limit(request_id, processed_computed_tokens), *args, **kwargs)
+
+        coordinator.cache_blocks, coordinator.remove_skipped_blocks = cache_settled, remove_settled
+
+    def _limit(self, request_id: str, tokens: int) -> int:
+        text = self._texts.get(request_id)
+        return tokens if text is None else min(tokens, self.requests[request_id].num_prompt_tokens + text.settled)
+
+    def _cut(self, request: Request, length: int) -> None:
+        """Take all tokens from `length` on out of a request, and have the rest read again at the next step."""
+        kept = request.num_prompt_tokens + length
+        del request._output_token_ids[length:]
+        del request._all_token_ids[kept:]
+        del request.block_hashes[kept // self.hash_block_size :]
+        request.spec_token_ids = []
+        request.drop_stale_output, request.num_stale_output_tokens = True, request.num_in_flight_tokens
+        self._rewound[request.request_id] = request
+
+
+class _BanningScheduler(_Banning, Scheduler):  # type: ignore[misc]
+    pass
+
+
+class _BanningAsyncScheduler(_Banning, AsyncScheduler):  # type: ignore[misc]
+    pass
+
+
+def BanningScheduler(vllm_config: Any, *args: Any, **kwargs: Any) -> Scheduler:  # noqa: N802 - vLLM expects a class
+    """Return vLLM's scheduler, which judges the tokens of requests with bans."""
+    check_vllm()
+    is_async = vllm_config.scheduler_config.async_scheduling
+    return (_BanningAsyncScheduler if is_async else _BanningScheduler)(vllm_config, *args, **kwargs)

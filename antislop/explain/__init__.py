@@ -1,0 +1,5 @@
+"""What was withdrawn and why: pages, pictures and files of a trace, activations, relevance."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,243 @@
+"""What the modules of a model put out in one clean forward pass."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import partial
+from threading import get_ident
+from typing import Any, NoReturn, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from antislop.core.hf.private import attention_of, uncompiled
+from antislop.errors import InputError, first_line
+from antislop.explain.clean_pass import prepare_inputs, read
+
+NamesFilter: TypeAlias = str | Collection[str] | Callable[[str], bool] | None
+"""Which outputs to store: all (None), one, several, or those whose names a function accepts."""
+
+PATTERN = ".pattern"
+
+
+class ActivationCache(Mapping[str, Tensor]):
+    """The outputs of a model's modules in one forward pass, by the paths of `model.named_modules()`.
+
+    path: the first tensor that the module returns, in its shape: mostly [rows, tokens, …].
+    path@2, path@3: the same of further calls of the module in the same pass.
+    path.pattern: attention weights [rows, heads, queries, keys] of an attention module, with eager attention.
+
+    Shared modules have the first of their paths. All tensors are copies without gradients.
+    """
+
+    def __init__(self, outputs: Mapping[str, Tensor]) -> None:
+        self._outputs = dict(outputs)
+
+    def __getitem__(self, name: str) -> Tensor:
+        try:
+            return self._outputs[name]
+        except KeyError:
+            near = get_close_matches(str(name), self._outputs, n=3, cutoff=0.0)
+            raise KeyError(f"{name!r} is not stored; near names are {', '.join(map(repr, near))}") from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._outputs)
+
+    def __len__(self) -> int:
+        return len(self._outputs)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._outputs
+
+    def __repr__(self) -> str:
+        return f"<ActivationCache: {len(self):,} outputs, {self.nbytes:,} bytes>"
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors."""
+        return sum(tensor.nbytes for tensor in self._outputs.values())
+
+    def to(self, device: torch.device | str) -> ActivationCache:
+        """Return a cache with all tensors on a device."""
+        return ActivationCache({name: tensor.to(device) for name, tensor in self._outputs.items()})
+
+
+def run_with_cache(
+    model: PreTrainedModel,
+    input_ids: Tensor | None,
+    *,
+    attention_mask: Tensor | None = None,
+    names_filter: NamesFilter = None,
+    device: torch.device | str | None = None,
+    **model_kwargs: Any,
+) -> tuple[Tensor, ActivationCache]:
+    """Read texts in one forward pass; return the logits [rows, tokens, vocab] and the outputs of the modules.
+
+    input_ids: ids [rows, tokens].
+    attention_mask: 1 for tokens, 0 for padding, [rows, tokens]; positions are counted by it, as in `generate`.
+    names_filter: a name, several, or a function of each name that returns whether to store it; None stores all. A name
+        stands for all calls of its module.
+    device: where the copies go; None leaves them where the outputs are. The model is not moved.
+    model_kwargs: other arguments of the forward pass, such as images, `decoder_input_ids`, or `inputs_embeds` in place
+        of ids; beside images, positions are the model's own unless `position_ids` is passed.
+
+    The pass has no cache, no gradients and no dropout. For Llama 3 8B in bfloat16, all outputs take 4.8 MiB per token,
+    one of the hidden size 8 KiB; a pattern takes heads x tokens numbers per token.
+
+    Raises `InputError`, before the model runs, for a filter that selects nothing and for a pattern that the model's
+    attention does not compute; after it, for a named module that was not called or returned no tensor.
+    """
+    model = uncompiled(model) or model
+    if not isinstance(model, nn.Module):
+        raise InputError(f"model is a {type(model).__name__}: write run_with_cache(model, input_ids)")
+    check_device(device)
+    selection = select_outputs(model, names_filter)
+    inputs = prepare_inputs(model, input_ids, attention_mask, model_kwargs)
+    with stored_outputs(selection, device=device) as outputs:
+        logits: Tensor = read(model, inputs).logits
+    return logits, make_cache(outputs, selection)
+
+
+def make_cache(outputs: Mapping[str, Tensor], selection: Selection) -> ActivationCache:
+    if not outputs:
+        raise InputError("no module that names_filter selects was called in this forward pass: select others")
+    if missing := sorted(selection.required - outputs.keys()):
+        raise InputError(
+            f"names_filter names {missing[0]!r}, which was not called in this forward pass or returned no tensor: "
+            "leave it out"
+        )
+    return ActivationCache(outputs)
+
+
+# -- choosing modules by name ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What to store: names of outputs and patterns; those that are `required` were asked for one by one."""
+
+    modules: Mapping[str, nn.Module]  # to hook, by their paths
+    names: frozenset[str]
+    required: frozenset[str] = frozenset()
+
+
+def select_outputs(model: PreTrainedModel, names_filter: NamesFilter) -> Selection:
+    # A `ModuleList` has no forward.
+    modules = {path: m for path, m in model.named_modules() if path and type(m).forward is not nn.Module.forward}
+    patterns = {path + PATTERN for path in _find_attention(modules)}
+    selected, required = _apply_filter(names_filter, sorted(modules.keys() | patterns))
+    if _attention_name(model) != "eager":
+        # A function that accepts a module's own name as well didn't ask for its pattern in particular.
+        chosen = selected & patterns
+        if asked := {n for n in chosen if n in required or n.removesuffix(PATTERN) not in selected}:
+            _refuse_patterns(model, f"names_filter selects {min(asked)!r}")
+        selected -= patterns
+    return Selection(
+        {path: module for path, module in modules.items() if {path, path + PATTERN} & selected},
+        frozenset(selected),
+        frozenset(required),
+    )
+
+
+def require_patterns(model: PreTrainedModel) -> None:
+    if _attention_name(model) != "eager":
+        _refuse_patterns(model, "output_attentions is set")
+    if not _find_attention(dict(model.named_modules())):
+        raise InputError(f"{type(model).__name__} has no attention: leave output_attentions out")
+
+
+def _refuse_patterns(model: PreTrainedModel, request: str) -> NoReturn:
+    raise InputError(
+        f"{request}, and attn_implementation={_attention_name(model)!r} computes no attention pattern: load the model "
+        'with attn_implementation="eager"'
+    )
+
+
+def _attention_name(model: PreTrainedModel) -> str | None:
+    return attention_of(model.config.get_text_config(decoder=True))
+
+
+def _apply_filter(names_filter: NamesFilter, names: Collection[str]) -> tuple[set[str], set[str]]:
+    """Return the names that a filter selects, and those among them that it names one by one."""
+    if names_filter is None:
+        return set(names), set()
+    if callable(names_filter):
+        selected = {name for name in names if names_filter(name)}
+        if not selected:
+            raise InputError(f"names_filter accepts none of the model's {len(names):,} names: {_join_names(names)}")
+        return selected, set()
+    if not isinstance(names_filter, Iterable):
+        raise InputError(f"names_filter is a {type(names_filter).__name__}: pass a name, a list of names or a function")
+    required = {names_filter} if isinstance(names_filter, str) else {str(name) for name in names_filter}
+    if not required:
+        raise InputError("names_filter is empty and selects nothing: leave it out for all outputs")
+    for name in required - set(names):
+        near = get_close_matches(name, names, n=3, cutoff=0.0)
+        raise InputError(f"names_filter: the model has no module {name!r}; near names are {_join_names(near)}")
+    return set(required), required
+
+
+def _join_names(names: Collection[str]) -> str:
+    return ", ".join(map(repr, list(names)[:3])) + (", …" if len(names) > 3 else "")
+
+
+def _find_attention(modules: Mapping[str, nn.Module]) -> set[str]:
+    """Return the paths of the innermost attention modules, which transformers names by their class."""
+    found = {path for path, module in modules.items() if re.search("Attention|MLA$", type(module).__name__)}
+    return {path for path in found if not any(other.startswith(f"{path}.") for other in found)}
+
+
+# -- storing their outputs ---------------------------------------------------------------------------------------------
+
+
+def check_device(device: torch.device | str | None) -> None:
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, TypeError) as error:  # of a wrong name, and of a build without that device
+        raise InputError(f"device={device!r} can't be used: {first_line(error)}") from error
+
+
+@contextmanager
+def stored_outputs(selection: Selection, *, device: torch.device | str | None) -> Iterator[dict[str, Tensor]]:
+    """Store copies of the selected outputs of the forward passes inside."""
+    outputs: dict[str, Tensor] = {}
+    thread = get_ident()
+
+    def store(path: str, _module: nn.Module, _arguments: Any, output: Any) -> None:
+        if get_ident() != thread:  # another call of the same model
+            return
+        for name, find in ((path, _first_tensor), (path + PATTERN, _find_pattern)):
+            if name in selection.names and (tensor := find(output)) is not None:
+                outputs[_number_call(name, outputs)] = tensor.detach().to(device or tensor.device, copy=True)
+
+    with ExitStack() as hooks:
+        for path, module in selection.modules.items():
+            hooks.callback(module.register_forward_hook(partial(store, path)).remove)
+        yield outputs
+
+
+def _number_call(name: str, outputs: Collection[str]) -> str:
+    call = 1
+    while (numbered := f"{name}@{call}" if call > 1 else name) in outputs:
+        call += 1
+    return numbered
+
+
+def _first_tensor(output: Any) -> Tensor | None:
+    if isinstance(output, Tensor):
+        return output
+    parts = output.values() if isinstance(output, Mapping) else output if isinstance(output, (tuple, list)) else ()
+    return next((tensor for tensor in map(_first_tensor, parts) if tensor is not None), None)
+
+
+def _find_pattern(output: Any) -> Tensor | None:
+    # Weights [rows, heads, queries, keys] follow the first output. T5 returns its position bias before them, of the
+    # same shape: weights are never negative, and not all 0.
+    parts = output[1:] if isinstance(output, tuple) else ()
+    tensors = (part for part in parts if isinstance(part, Tensor) and part.ndim == 4)
+    return next((tensor for tensor in tensors if bool((tensor >= 0).all() & tensor.any())), None)

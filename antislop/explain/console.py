@@ -1,0 +1,226 @@
+"""Show a generation with its withdrawn text: in color, as plain text, on a console, as SVG.
+
+A withdrawn piece keeps its place, struck through, and its replacement follows it.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from rich.cells import cell_len
+from rich.console import CONSOLE_SVG_FORMAT, Console  # type: ignore[attr-defined]  # rich documents this name
+from rich.terminal_theme import TerminalTheme
+from rich.text import Text
+
+from antislop.core.trace.events import Conceded, Rewound
+from antislop.core.trace.report import Report
+from antislop.core.trace.text_pieces import PieceKind, TextPiece
+from antislop.display import describe_count, make_visible
+from antislop.files.disk import replace_text
+
+if TYPE_CHECKING:
+    from antislop.core.bans.token_matcher import Violation
+
+STYLES: dict[PieceKind, str] = {
+    "prompt": "dim",
+    "kept": "",
+    "withdrawn": "red strike",
+    "conceded": "yellow underline",
+    "admitted": "underline",
+}
+BESIDE_BAN = "dim strike"  # withdrawn text beside the ban
+
+
+def to_rich(pieces: Iterable[TextPiece], *, brackets: bool = False) -> Text:
+    """Return pieces in color, with control and direction characters made visible.
+
+    brackets: also write withdrawn pieces as "[-…-]" and conceded ones as "[!…!]", for terminals without styles.
+    """
+    text = Text()
+    for piece in pieces:
+        if piece.kind == "withdrawn":
+            _append_withdrawn(text, piece, brackets=brackets)
+        else:
+            content = _bracket(piece) if brackets else piece.text
+            text.append(make_visible(content, keep_layout=True), STYLES[piece.kind])
+    return text
+
+
+def _append_withdrawn(text: Text, piece: TextPiece, *, brackets: bool) -> None:
+    spaces = len(piece.text) - len(piece.text.lstrip(" "))
+    text.append(" " * min(spaces, 1) + "[-" if brackets else " " * spaces)
+    for part, kind in piece.split_withdrawn():
+        if kind != "space":
+            style = STYLES["withdrawn"] if kind == "withdrawn" else BESIDE_BAN
+            text.append(make_visible(part, keep_layout=True), style)
+    text.append("-]" * brackets)
+
+
+def to_plain(pieces: Iterable[TextPiece]) -> str:
+    """Return pieces as plain text: withdrawn as " [-a testament to-]", conceded as " [!a testament to!]"."""
+    return "".join(map(_bracket, pieces))
+
+
+def _bracket(piece: TextPiece) -> str:
+    if piece.kind not in _SIGNS:
+        return piece.text
+    words, sign = piece.text.lstrip(" "), _SIGNS[piece.kind]
+    spaces = len(piece.text) - len(words)
+    return " " * (min(spaces, 1) if piece.kind == "withdrawn" else spaces) + f"[{sign}{words}{sign}]"
+
+
+_SIGNS: dict[PieceKind, str] = {"withdrawn": "-", "conceded": "!"}
+
+
+class ConsoleWriter:
+    """Write pieces to a console as they are released.
+
+    A terminal shows the prompt, lines broken between words, and withdrawn text in color, or in brackets if it has no
+    color. Files and pipes receive the text without the prompt, with brackets if `show_withdrawn`.
+    """
+
+    def __init__(self, console: Console, *, show_withdrawn: bool) -> None:
+        self._console = console
+        self._screen = _Screen(console)
+        self._shows_withdrawn = show_withdrawn
+        self._hidden: set[PieceKind] = set() if show_withdrawn else {"withdrawn"}
+        if not console.is_terminal:
+            self._hidden.add("prompt")
+
+    def write(self, pieces: Iterable[TextPiece]) -> None:
+        shown = [piece for piece in pieces if piece.kind not in self._hidden]
+        if self._console.is_terminal:
+            is_colorless = self._console.no_color or self._console.color_system is None
+            self._screen.write(to_rich(shown, brackets=is_colorless and self._shows_withdrawn))
+        elif shown:
+            self._console.file.write(to_plain(shown) if self._shows_withdrawn else "".join(p.text for p in shown))
+            self._console.file.flush()
+
+    def end(self) -> None:
+        if self._console.is_terminal:
+            self._screen.end()
+        else:
+            self._console.file.write("\n")
+
+
+class _Screen:
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._unfinished = Text()  # the last word, until it is complete
+        self._column = 0
+
+    def write(self, text: Text) -> None:
+        self._unfinished.append_text(text)
+        end = 0
+        for match in _WORD.finditer(self._unfinished.plain):
+            end = match.end()
+            self._put(self._unfinished[match.start() : end])
+        self._unfinished = self._unfinished[end:]
+
+    def end(self) -> None:
+        self._put(self._unfinished)
+        self._unfinished = Text()
+        if self._column:
+            self._put(Text("\n"))
+
+    def _put(self, word: Text) -> None:
+        width = cell_len(word.plain)
+        if self._column and self._column + width > self._console.width and word.plain != "\n":
+            self._console.print()
+            self._column = 0
+            word = word[len(word.plain) - len(word.plain.lstrip(" ")) :]
+            width = cell_len(word.plain)
+        self._console.print(word, end="", soft_wrap=True)
+        self._column = 0 if word.plain == "\n" else self._column + width
+
+
+_WORD = re.compile(r"\n|[^\S\n]*\S+(?=\s)|[^\S\n]+(?=\n)")
+
+
+def summarize(report: Report, *, seconds: float, kept_tokens: int) -> str:
+    parts = [
+        describe_count(kept_tokens, "token"),
+        describe_count(report.violations, "violation"),
+        describe_count(report.withdrawn_tokens, "withdrawn token"),
+        describe_count(report.forward_passes, "forward pass", "forward passes"),
+        f"{kept_tokens / max(seconds, 1e-9):.1f} tokens/s",
+    ]
+    if report.conceded:
+        parts.insert(2, f"{report.conceded:,} conceded")
+    if report.timed_out:
+        parts.append(f"{describe_count(len(report.timed_out), 'regex', 'regexes')} dropped: too slow")
+    return ", ".join(parts)
+
+
+def list_bans(report: Report, kind: type[Rewound | Conceded] = Rewound) -> str:
+    """Return the bans that were withdrawn (or conceded), the most frequent first, with counts above 1.
+
+    >>> from antislop import Ban
+    >>> from antislop.core.bans.token_matcher import Violation
+    >>> list_bans(Report(events=[Rewound(3, (8,), Violation(Ban("cat"), 3, 3))] * 2))
+    "'cat' (2)"
+    """
+    return _count_bans([event.violation for event in report.events if isinstance(event, kind)])
+
+
+def _count_bans(violations: Iterable[Violation]) -> str:
+    counts = Counter(violation.ban.text for violation in violations)
+    shown = ((make_visible(repr(phrase)), count) for phrase, count in counts.most_common())
+    return ", ".join(f"{phrase} ({count:,})" if count > 1 else phrase for phrase, count in shown)
+
+
+def describe_conceded(report: Report) -> str:
+    """Return which bans were conceded and why, "" if none was.
+
+    >>> from antislop import Ban
+    >>> from antislop.core.bans.token_matcher import Violation
+    >>> describe_conceded(Report.of([Conceded(Violation(Ban("cat"), 3, 3), constrained_by="Grammar")]))
+    "conceded, since Grammar rules out all else: 'cat'"
+    """
+    events = [event for event in report.let_through if isinstance(event, Conceded)]
+    causes = dict.fromkeys(event.constrained_by for event in events)
+    parts = []
+    for cause in causes:
+        bans = list_bans(Report(events=[event for event in events if event.constrained_by == cause]), Conceded)
+        why = "every continuation was banned" if cause is None else f"{cause} rules out all else"
+        parts.append(f"since {why}: {bans}")
+    return f"conceded, {'; '.join(parts)}" if parts else ""
+
+
+def describe_endings(report: Report) -> str:
+    """Return what followed where bans had used up their tries, "" if none had.
+
+    >>> from antislop import Ban
+    >>> from antislop.core.bans.token_matcher import Violation
+    >>> from antislop.core.trace.events import Finished
+    >>> ended = Violation(Ban.loop(then="stop"), 3, 8)
+    >>> describe_endings(Report.of([Finished("repetition", 0.0, None, ended)]))
+    "the text ended because it repeated itself: 'a passage 3 times in a row'"
+    """
+    why = "it repeated itself" if report.reason == "repetition" else "a ban had used up its tries"
+    parts = [("text was forced in the place of", report.forced), (f"the text ended because {why}:", report.ended)]
+    return "; ".join(f"{what} {_count_bans(each)}" for what, each in parts if each)
+
+
+def save_svg(text: Text, path: str | os.PathLike[str], *, width: int = 88) -> None:
+    replace_text(path, draw_svg(text, width=width))
+
+
+def draw_svg(text: Text, *, width: int = 88) -> str:
+    """Return a text as a self-contained SVG picture. width: in columns."""
+    console = Console(record=True, file=io.StringIO(), width=width, highlight=False, force_jupyter=False)
+    console.print(text)
+    return console.export_svg(title="antislop", code_format=_SVG_FORMAT, theme=_THEME)
+
+
+_SVG_FORMAT = re.sub(r"@font-face \{\{.*?\}\}\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL).replace(
+    "Fira Code, monospace", "ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
+)
+_INK, _RED, _YELLOW = (232, 232, 230), (255, 138, 128), (229, 192, 123)
+# The colors of data/page.css in the dark.
+_THEME = TerminalTheme((29, 31, 34), _INK, [_INK, _RED, _INK, _YELLOW, _INK, _INK, _INK, _INK])

@@ -1,0 +1,261 @@
+"""The result of `AntiSlop.forward_pass`, which explains chosen tokens afterwards."""
+
+from __future__ import annotations
+
+import html
+import os
+import sys
+import webbrowser
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from importlib import import_module
+from operator import index
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any, Literal, get_args
+
+from rich.console import Console
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from antislop.core.hf.run import CallOutput, Run
+from antislop.core.trace.events import Drawn
+from antislop.core.trace.report import Report
+from antislop.core.trace.trace import Trace
+from antislop.errors import InputError
+from antislop.explain.explanation import Explanation, RejectedAttempt, describe_attempt, explain
+from antislop.explain.kept_text import find_obstacle
+from antislop.explain.relevance import RelevanceMethod, attribute, check_method
+from antislop.files.disk import explain_write, read_path, replace_text
+
+InlineFormat = Literal["html", "svg", "text"]
+"""A page, a picture of one text, or one text with brackets around withdrawn parts."""
+
+_SUFFIXES: dict[str, InlineFormat] = {".html": "html", ".htm": "html", ".svg": "svg", ".txt": "text", ".text": "text"}
+_TYPES: dict[InlineFormat, str] = {"html": "text/html", "svg": "image/svg+xml", "text": "text/plain"}
+
+_TENSORS = ("output_scores", "output_logits", "output_hidden_states", "output_attentions", "return_cache")
+"""Arguments of `generate` that ask for tensors, which a `ForwardResult` does not hold."""
+
+
+def refuse_tensors(arguments: Mapping[str, Any]) -> None:
+    for name in _TENSORS:
+        if arguments.get(name):
+            raise InputError(f"{name} is for generate, and forward_pass keeps no such tensors: leave it out")
+    if arguments.get("return_dict_in_generate") is False:
+        raise InputError("forward_pass always returns a ForwardResult: leave return_dict_in_generate out")
+
+
+class ForwardResult:
+    """Generated texts, with what is needed to explain their tokens. Made by `AntiSlop.forward_pass`.
+
+    complete_sequence: prompts and kept tokens [rows, tokens], as `sequences` of `generate`'s output.
+    generated_token_ids: the same without the prompts [rows, new tokens].
+    report: counts of all rows together.
+    reports: one for each row.
+
+    Holds the trace and the model until `clear_traces`, and no tensor but the sequences.
+    """
+
+    def __init__(self, run: Run, output: CallOutput) -> None:
+        reported = run.with_reports(output)
+        assert not isinstance(reported, Tensor)
+        self.complete_sequence: Tensor = reported.sequences
+        self.generated_token_ids: Tensor = reported.sequences[:, run.rows[0].prompt_length :]
+        self.report: Report = reported.report
+        self.reports: list[Report] = reported.reports
+        self._model: PreTrainedModel | None = run.call.model
+        self._trace: Trace | None = reported.trace
+        self._is_cleared = False
+        self._recording = run.recording
+        self._obstacle = find_obstacle(run.call, "relevance")
+        self._steps = sum(isinstance(event, Drawn) for report in self.reports for event in report.events)
+        self._relevance: dict[tuple[int, int], list[float]] = {}
+
+    def __repr__(self) -> str:
+        rows, tokens = self.generated_token_ids.shape
+        state = "cleared" if self._is_cleared else f"record={self._recording.level!r}"
+        return f"<ForwardResult: {rows} x {tokens} tokens, {state}>"
+
+    @property
+    def trace(self) -> Trace:
+        """All that happened. Raises `RuntimeError` if it was not recorded, or was cleared."""
+        if self._trace is None:
+            raise RuntimeError(self._explain_absence("trace"))
+        return self._trace
+
+    @property
+    def num_steps(self) -> int:
+        """Tokens drawn for all rows together, including withdrawn ones. Raises `RuntimeError` with record="none"."""
+        if self._recording.level == "none":
+            raise RuntimeError(self._explain_absence("number of steps"))
+        return self._steps
+
+    def relevance_pass(
+        self,
+        token_indices: Iterable[int] | None = None,
+        *,
+        row: int = 0,
+        relevance: RelevanceMethod | None = None,
+        top_k: int = 10,
+    ) -> list[Explanation]:
+        """Explain kept tokens: their probability, what was left beside them, and what was rejected in their place.
+
+        token_indices: indices among the kept tokens of the row, in any order; negative ones count from the end; None
+            for all.
+        relevance: how much each earlier token contributed to the token's own logit, before processors.
+            "input_x_gradient" runs the model forward once, and backward once for each token; "integrated_gradients" 50
+            rows of both for each token; None runs nothing. Needs `antislop-lm[explain]`.
+        top_k: maximum number of alternatives.
+
+        For its relevance, a row is read alone and without padding, by the model's current weights, in evaluation mode.
+
+        Before the model runs, raises `IndexError` for a row or token that doesn't exist, `InputError` for more
+        alternatives than were recorded and for an unknown relevance, `RuntimeError` if no distributions were recorded
+        or if they were cleared, and `NotImplementedError` for relevance of texts that depend on more than their ids.
+        """
+        trace = self.trace
+        if not self._recording.has_choices:
+            raise RuntimeError(self._explain_absence("distribution of any token"))
+        kept = trace.rows[self._check_row(row)].history.kept
+        indices = range(len(kept)) if token_indices is None else _read_indices(token_indices, len(kept))
+        self._check_top_k(top_k)
+        numbers = {} if relevance is None else self._attribute(row, indices, relevance)
+        return [explain(kept[i], trace.surfaces, top_k=top_k, relevance=numbers.get(i)) for i in indices]
+
+    def rejected_at_end(self, row: int = 0) -> list[RejectedAttempt]:
+        """Return the attempts that were withdrawn after the last kept token, before the text ended there."""
+        trace = self.trace
+        history = trace.rows[self._check_row(row)].history
+        return [describe_attempt(attempt, trace.surfaces) for attempt in history.rejected_at_end]
+
+    def visualize(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        inline_format: InlineFormat = "html",
+        show: bool = False,
+    ) -> str:
+        """Return the texts as a page, as a picture or with brackets, with what was withdrawn in its place.
+
+        path: a file to write the same to.
+        inline_format: "html": a page, with shading for all relevance computed so far; "svg" or "text": a single text.
+        show: show it in the notebook, or else in a browser; "text" on standard output.
+
+        Raises `InputError` for a path with the suffix of another format and for "svg" or "text" of several texts, and
+        `RuntimeError` if nothing was recorded, or if it was cleared.
+        """
+        _check_format(inline_format, path)
+        rendered = self._render(inline_format)
+        if path is not None:
+            _write(path, rendered)
+        if show:
+            _show(rendered, inline_format, path)
+        return rendered
+
+    def _render(self, inline_format: InlineFormat) -> str:
+        trace = self.trace
+        if inline_format == "html":
+            return trace.to_html(relevance=self._relevance)
+        if len(trace.rows) > 1:
+            raise InputError(
+                f"inline_format={inline_format!r} shows one text, and {len(trace.rows)} were generated: call "
+                f'trace.to_{inline_format}(row=…), or pass "html"'
+            )
+        return trace.to_svg() if inline_format == "svg" else trace.to_text()
+
+    def _repr_html_(self) -> str | None:
+        return None if self._trace is None else _frame(self._render("html"))
+
+    def clear_traces(self) -> None:
+        """Drop the trace, the model and all relevance.
+
+        Sequences, counts and the events of bans that were conceded or admitted remain.
+        """
+        self._trace, self._model, self._relevance, self._is_cleared = None, None, {}, True
+        self.report, *self.reports = (replace(report, events=[]) for report in (self.report, *self.reports))
+
+    def _attribute(self, row: int, indices: Sequence[int], method: RelevanceMethod) -> dict[int, list[float]]:
+        check_method(method)
+        if self._obstacle is not None:
+            raise NotImplementedError(self._obstacle)
+        assert self._model is not None
+        text = self.trace.rows[row]
+        start = len(text.prompt_tokens)
+        numbers = attribute(self._model, text.sequence, [start + i for i in indices], method=method)
+        by_index = {i - start: values for i, values in numbers.items()}
+        self._relevance |= {(row, i): values for i, values in by_index.items()}
+        return by_index
+
+    def _explain_absence(self, name: str) -> str:
+        if self._is_cleared:
+            return 'the trace was cleared: call forward_pass again, with record="top" or "full"'
+        return f'record={self._recording.level!r} recorded no {name}: pass record="top" or "full" to forward_pass'
+
+    def _check_row(self, row: int) -> int:
+        count = len(self.trace.rows)
+        if not 0 <= index(row) < count:
+            raise IndexError(f"row {row}: {count} {'text was' if count == 1 else 'texts were'} generated")
+        return row
+
+    def _check_top_k(self, top_k: int) -> None:
+        if isinstance(top_k, bool) or not isinstance(top_k, int) or top_k < 0:
+            raise InputError(f"top_k is {top_k!r}; a number of alternatives, 0 or more, was expected")
+        if self._recording.level == "top" and top_k > self._recording.top_k:
+            raise InputError(
+                f"top_k is {top_k}, and {self._recording.top_k} alternatives of each draw were recorded: pass "
+                f"top_k={self._recording.top_k}, or record_top_k={top_k} to forward_pass"
+            )
+
+
+def _read_indices(token_indices: Iterable[int], count: int) -> list[int]:
+    if isinstance(token_indices, (str, bytes)) or not isinstance(token_indices, Iterable):
+        raise InputError(f"token_indices is {token_indices!r}; a list of indices was expected, or None for all")
+    indices = list(token_indices)
+    for i in indices:
+        if not -count <= index(i) < count:
+            raise IndexError(f"token index {i}: {count} {'token was' if count == 1 else 'tokens were'} generated")
+    return [index(i) % count for i in indices]
+
+
+# -- showing it --------------------------------------------------------------------------------------------------------
+
+
+def _check_format(inline_format: str, path: str | os.PathLike[str] | None) -> None:
+    if inline_format not in get_args(InlineFormat):
+        raise InputError(f"inline_format is {inline_format!r}; it is {', '.join(map(repr, get_args(InlineFormat)))}")
+    suffix = "" if path is None else read_path(path).suffix.lower()
+    if _SUFFIXES.get(suffix, inline_format) != inline_format:
+        raise InputError(
+            f"{os.fspath(path or '')} ends in {suffix}, and inline_format is {inline_format!r}: pass "
+            f"inline_format={_SUFFIXES[suffix]!r}, or another path"
+        )
+
+
+def _write(path: str | os.PathLike[str], text: str) -> None:
+    try:
+        replace_text(path, text)
+    except OSError as error:
+        raise InputError(f"{path}: {explain_write(error, advice='name a file in a folder of yours')}") from error
+
+
+def _frame(page: str) -> str:
+    """Isolate a page from a notebook's styles."""
+    style = "width: 100%; height: 36em; border: 0"
+    return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{html.escape(page)}"></iframe>'
+
+
+def _show(rendered: str, inline_format: InlineFormat, path: str | os.PathLike[str] | None = None) -> None:
+    """Show a result in the notebook that runs this, else in a browser, or as text on standard output."""
+    if Console().is_jupyter:
+        shown = _frame(rendered) if inline_format == "html" else rendered
+        import_module("IPython.display").display({_TYPES[inline_format]: shown}, raw=True)
+    elif inline_format == "text":
+        sys.stdout.write(rendered + "\n")
+    else:
+        if path is None:  # the file stays, since the browser reads it later
+            with NamedTemporaryFile(prefix="antislop-", suffix=f".{inline_format}", delete=False) as file:
+                path = file.name
+            replace_text(path, rendered)
+        if not webbrowser.open(Path(path).resolve().as_uri()):
+            raise RuntimeError(f"no browser could be opened: open {os.fspath(path)} yourself")

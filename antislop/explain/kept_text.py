@@ -1,0 +1,206 @@
+"""Activations, hidden states and attentions of the kept text, by one clean forward pass when the text is finished."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.cache_utils import DynamicCache
+from transformers.generation.streamers import BaseStreamer
+
+from antislop.core.hf.calls import STATES, Call
+from antislop.core.hf.model import are_counted
+from antislop.core.hf.private import PREFILL_INPUTS, mask_length_of, uncompiled
+from antislop.core.hf.run import CallOutput, Run
+from antislop.core.loop.branches import CapabilityError
+from antislop.errors import InputError
+from antislop.explain.activations import (
+    ActivationCache,
+    NamesFilter,
+    Selection,
+    check_device,
+    make_cache,
+    require_patterns,
+    select_outputs,
+    stored_outputs,
+)
+from antislop.explain.clean_pass import input_names, prepare_inputs, read
+
+_PREPARED = {"attention_mask", "position_ids"}
+"""Tensors that `generate` prepares for each call of a plain decoder."""
+
+
+@dataclass(frozen=True)
+class CacheRequest:
+    model: PreTrainedModel  # whose modules are named
+    selection: Selection
+    device: torch.device | str | None  # where the copies go
+
+
+def request_cache(
+    model: PreTrainedModel,
+    arguments: Mapping[str, Any],
+    *,
+    return_cache: bool,
+    names_filter: NamesFilter,
+    device: torch.device | str | None,
+) -> CacheRequest | None:
+    """Return the cache that `generate` is asked for, if any.
+
+    Raises `InputError` and `NotImplementedError` for what can't be given, also for hidden states and attentions.
+    """
+    # Refused here already: `generate` runs an encoder, of a text or of images, before it hands a call over.
+    states = STATES if arguments.get("return_dict_in_generate") else ()
+    for name in ("return_cache",) if return_cache else filter(arguments.get, states):
+        _refuse_obstacle(_find_encoded(model, arguments, name))
+    if not return_cache:
+        for name, value in {"names_filter": names_filter, "device": device}.items():
+            if value is not None:
+                raise InputError(f"{name} is for the returned cache: pass return_cache=True too, or leave {name} out")
+        return None
+    model = uncompiled(model) or model
+    check_device(device)
+    return CacheRequest(model, select_outputs(model, names_filter), device)
+
+
+def complete_and_read(
+    run: Run, streamer: BaseStreamer | None = None, request: CacheRequest | None = None
+) -> tuple[CallOutput, ActivationCache | None]:
+    """Run to the end, and read the kept text once more for its activations, states or attentions.
+
+    Raises `InputError` and `NotImplementedError`, before the run begins, for what can't be given.
+    """
+    call, options = run.call, run.call.requested_states
+    _refuse_obstacle(find_obstacle(call, "return_cache" if request is not None else next(iter(options))))
+    if options.get("output_attentions"):
+        require_patterns(call.model)
+    controller = run.rows[0].spec.controller
+    if controller is not None and controller.needs.has_forks:
+        raise CapabilityError(
+            "the controller forks, and states and activations are those of the texts that were asked for: leave "
+            "return_cache, output_hidden_states and output_attentions out, and call run_with_cache with the sequences"
+        )
+    output = run.complete(streamer)
+    sequences = output if isinstance(output, Tensor) else output.sequences
+    model = call.model if request is None else request.model
+    inputs = prepare_inputs(model, sequences, _mask_kept(run, sequences)) | _skip_logits(model, request)
+    cache: ActivationCache | None = None
+    if request is None:
+        clean = read(model, inputs, **options)
+    else:
+        with stored_outputs(request.selection, device=request.device) as outputs:
+            clean = read(model, inputs, **options)
+        cache = make_cache(outputs, request.selection)
+    if options and not isinstance(output, Tensor):
+        output = replace(output, **_split_steps(clean, run, sequences.shape[1]))
+    return output, cache
+
+
+def _refuse_obstacle(obstacle: str | None) -> None:
+    if obstacle is not None:
+        raise NotImplementedError(obstacle)
+
+
+def find_obstacle(call: Call, name: str) -> str | None:
+    """Return why a text can't be read again by its ids and mask alone, and what to do instead; None if it can.
+
+    name: the argument that asks for it.
+    """
+    return _find_encoded(call.model, call.model_kwargs, name) or _find_other_input(call, name)
+
+
+def _find_encoded(model: PreTrainedModel, arguments: Mapping[str, Any], name: str) -> str | None:
+    if model.config.is_encoder_decoder:
+        return (
+            f"{name} is not supported for encoder-decoder models: leave it out, and call antislop.explain."
+            "run_with_cache(model, input_ids, decoder_input_ids=sequences) with the generated sequences"
+        )
+    empty: tuple[Any, ...] = (None, {})  # {}: what a model for images has read if there are none
+    given = {key for key, value in arguments.items() if isinstance(value, Tensor) or value not in empty}
+    if "inputs_embeds" in given:
+        other, advice = "inputs_embeds is", "model, None, inputs_embeds=…) with the embeddings of the whole text"
+    elif given & PREFILL_INPUTS:
+        other, advice = "images or sounds are", "model, sequences, …) with the generated sequences and the other inputs"
+    else:
+        return None
+    return _describe_obstacle(name, other, advice)
+
+
+def _find_other_input(call: Call, name: str) -> str | None:
+    tensors = {key: value for key, value in call.model_kwargs.items() if isinstance(value, Tensor)}
+    others = sorted(tensors.keys() - _PREPARED)
+    if not others and not are_counted(tensors.get("position_ids"), call.mask):
+        others = ["position_ids"]
+    if others:
+        return _describe_obstacle(
+            name, f"{others[0]} is", f"model, sequences, {others[0]}=…) with the generated sequences"
+        )
+    columns = mask_length_of(call.config) if call.mask is None else call.mask.shape[1]
+    if columns > call.input_ids.shape[1]:
+        return (
+            f"{name} reads the finished text by its ids, and those of the tokens in the cache are not passed: "
+            "pass all ids, or call antislop.explain.run_with_cache(model, ids) with the whole text"
+        )
+    return None
+
+
+def _describe_obstacle(name: str, other: str, advice: str) -> str:
+    return (
+        f"{name} reads the finished text by its ids alone, and {other} passed, too: leave {name} out, and call "
+        f"antislop.explain.run_with_cache({advice}"
+    )
+
+
+def _skip_logits(model: PreTrainedModel, request: CacheRequest | None) -> dict[str, Any]:
+    """Return the input that limits a pass to the logits of one token, if the modules asked for allow it."""
+    decoder = model.get_decoder()
+    inside = set() if decoder is model else set(decoder.modules())
+    modules = () if request is None else request.selection.modules.values()
+    # With a large vocabulary, the logits of a whole text may take more memory than all that is stored.
+    is_possible = "logits_to_keep" in input_names(model) and all(module in inside for module in modules)
+    return {"logits_to_keep": 1} if is_possible else {}
+
+
+def _mask_kept(run: Run, sequences: Tensor) -> Tensor:
+    """Return the prompts' mask, then 1 for kept tokens and 0 for padding."""
+    call = run.call
+    prompt = torch.ones_like(call.input_ids) if call.mask is None else call.mask
+    lengths = torch.tensor([len(row.tokens) for row in run.rows], device=sequences.device)
+    columns = torch.arange(sequences.shape[1] - prompt.shape[1], device=sequences.device)
+    return torch.cat([prompt, (columns < lengths[:, None]).to(prompt.dtype)], dim=1)
+
+
+def _split_steps(clean: Any, run: Run, length: int) -> dict[str, Any]:
+    """Return the states of a clean pass in the nested shapes of `generate`: steps, layers, [rows, …, tokens, …]."""
+    # The first step reads the prompt, and each later one a token; the last token is never read.
+    call = run.call
+    prompt = call.input_ids.shape[1]
+    spans = [(min(run.prompts.held, prompt - 1), prompt), *((end - 1, end) for end in range(prompt + 1, length))]
+    fields: dict[str, Any] = {}
+    options = call.requested_states
+    if "output_hidden_states" in options:
+        fields["hidden_states"] = tuple(
+            tuple(None if layer is None else layer[:, start:end] for layer in clean.hidden_states)
+            for start, end in spans
+        )
+    if "output_attentions" in options:
+        windows = _find_windows(call.model, layers=len(clean.attentions))
+        fields["attentions"] = tuple(
+            tuple(
+                layer[:, :, start:end, 0 if window is None or end <= prompt else max(0, end - window) : end]
+                for layer, window in zip(clean.attentions, windows, strict=True)
+            )
+            for start, end in spans
+        )
+    return fields
+
+
+def _find_windows(model: PreTrainedModel, *, layers: int) -> Sequence[int | None]:
+    """Return the number of tokens that each attention layer's cache keeps in `generate`; None: all."""
+    caches = DynamicCache(config=model.config.get_text_config(decoder=True)).layers
+    windows = [getattr(cache, "sliding_window", None) for cache in caches]
+    return windows if len(windows) == layers else [None] * layers

@@ -1,0 +1,263 @@
+"""Traces as files: JSON Lines with a header, the bans, the tokens that occur, the texts, and their final sequences.
+
+The sequences show that a file was neither cut nor changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from types import NoneType
+from typing import IO, Any, NamedTuple
+
+from antislop.core.bans.ban_list import BanList
+from antislop.core.bans.bans import Ban
+from antislop.core.bans.formats.text_format import read_ban, write_lines
+from antislop.core.bans.token_matcher import Surfaces
+from antislop.core.trace.codec import WRONG, read_event, read_value, write_event
+from antislop.core.trace.events import (
+    Admitted,
+    Conceded,
+    Drafted,
+    Drawn,
+    Event,
+    Finished,
+    Forced,
+    Forked,
+    Forwarded,
+    Rewound,
+    Settled,
+    TimedOut,
+    Truncated,
+)
+from antislop.core.trace.traced_row import TokenSurfaces, TracedRow
+from antislop.display import escape_json
+from antislop.errors import InputError
+from antislop.files.disk import open_text, replace_text
+
+FORMAT = "antislop trace"
+VERSION = 1
+
+_FACTS: dict[str, Any] = {
+    "model": dict,
+    "controller": (str, NoneType),
+    "assistant": (dict, NoneType),
+    "tokenizer": dict,
+    "sampler": dict,
+    "settings": dict,
+    "stop_strings": list,
+    "processors": list,
+    "criteria": list,
+    "inputs": list,
+    "record": str,
+    "record_top_k": int,
+    "seed": int,
+    "versions": dict,
+}
+"""The facts that every header has, with their types."""
+_TEXTS = {"model": ("name", "type", "dtype", "device"), "tokenizer": ("name", "fingerprint")}
+_NO_TRACE = "not a trace: pass a file that --trace or Trace.save wrote"
+
+
+class TraceContents(NamedTuple):
+    rows: tuple[TracedRow, ...]
+    bans: BanList
+    surfaces: TokenSurfaces
+    about: dict[str, Any]
+
+
+def write_trace(
+    path: str | os.PathLike[str],
+    rows: Sequence[TracedRow],
+    *,
+    about: Mapping[str, Any],
+    bans: BanList,
+    surfaces: Surfaces,
+) -> None:
+    numbers = {ban: number for number, ban in reversed(list(enumerate(bans)))}
+    lines = [
+        {
+            "format": FORMAT,
+            "version": VERSION,
+            **about,
+            "bans": {"count": len(bans), "fingerprint": _fingerprint_lines(bans)},
+        },
+        {"bans": [line for line in write_lines(bans) if not line.startswith("#")], "source": bans.source},
+        _write_tokens(surfaces, sorted({token for row in rows for token in _list_tokens(row)})),
+        *(line for number, row in enumerate(rows) for line in _write_row(number, row, numbers)),
+        {"sequences": [row.sequence for row in rows]},
+    ]
+    text = "\n".join(json.dumps(line, ensure_ascii=False) for line in lines)
+    replace_text(path, escape_json(text) + "\n")
+
+
+def _fingerprint_lines(bans: Iterable[Ban]) -> str:
+    """Return a hash of the lines of a list of bans."""
+    return hashlib.sha256("\n".join(write_lines(bans)).encode()).hexdigest()[:16]
+
+
+def _write_row(number: int, row: TracedRow, numbers: Mapping[Ban, int]) -> Iterator[dict[str, Any]]:
+    yield {"row": number, "prompt": row.prompt, **({} if row.mask is None else {"mask": row.mask})}
+    for event in row.events:
+        yield {"row": number, **write_event(event, numbers)}
+
+
+def _list_tokens(row: TracedRow) -> Iterator[int]:
+    yield from row.prompt
+    for event in row.events:
+        match event:
+            case Drawn(token, choice):
+                yield token
+                yield from (other for other, _ in (choice.alternatives if choice else ()))
+            case Rewound():
+                yield from (other for other, _ in event.alternatives)
+            case Truncated() | Settled():
+                pass  # they were drawn
+            case Forwarded() | Drafted() | Forked() | Admitted() | Conceded() | Forced() | TimedOut() | Finished():
+                pass
+
+
+def _write_tokens(surfaces: Surfaces, tokens: Sequence[int]) -> dict[str, Any]:
+    texts, raw = dict[int, str](), dict[int, str]()
+    for token in tokens:
+        data = surfaces.surface(token)
+        try:
+            texts[token] = data.decode()
+        except UnicodeDecodeError:
+            raw[token] = data.hex()
+    special = {token: surfaces.breaks[token] for token in tokens if token in surfaces.breaks}
+    byte_tokens = [token for token in tokens if token in surfaces.byte_tokens]
+    return {"tokens": texts, "bytes": raw, "byte_tokens": byte_tokens, "special": special}
+
+
+class _Line(NamedTuple):
+    """A line of a file. location: for messages."""
+
+    content: Any
+    location: str
+
+
+def read_trace(source: str | os.PathLike[str] | IO[bytes]) -> TraceContents:
+    location = (
+        os.fspath(source) if isinstance(source, (str, os.PathLike)) else str(getattr(source, "name", "the trace"))
+    )
+    lines = _read_lines(source, location)
+    header = _check_header(next(lines, None), location)
+    bans = _read_line(next(lines, None), location, _read_bans)
+    if header.pop("bans").get("fingerprint") != _fingerprint_lines(bans):
+        raise InputError(f"{location}:2: these are not the bans that the header names: the file was changed")
+    surfaces = _read_line(next(lines, None), location, _read_surfaces)
+    body = list(lines)
+    end = body.pop() if body else None
+    rows = _read_rows(body, location, bans)
+    _check_end(rows, end, location)
+    return TraceContents(rows, bans, surfaces, header)
+
+
+def _read_rows(lines: Iterable[_Line], location: str, bans: BanList) -> tuple[TracedRow, ...]:
+    rows: list[tuple[TracedRow, list[Event]]] = []
+    for line in lines:
+        entry = _read_line(line, location, lambda content: _read_row(content, bans, number=len(rows)))
+        if isinstance(entry, TracedRow):
+            rows.append((entry, []))
+        else:
+            rows[-1][1].append(entry)
+    return tuple(replace(row, events=tuple(events)) for row, events in rows)
+
+
+def _read_lines(source: str | os.PathLike[str] | IO[bytes], location: str) -> Iterator[_Line]:
+    number = 0
+    try:
+        with _open_source(source) as file:
+            for number, text in enumerate(file, start=1):
+                yield _Line(_parse(text, f"{location}:{number}"), f"{location}:{number}")
+    except OSError as error:
+        raise InputError(f"{location}: can't be read ({error.strerror}): pass the path of a trace") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{location}:{number + 1}: not UTF-8 ({error.reason}), which a trace is") from None
+
+
+def _open_source(source: str | os.PathLike[str] | IO[bytes]) -> AbstractContextManager[Iterable[str]]:
+    if isinstance(source, str) or not isinstance(source, Iterable):
+        return open_text(source)
+    return nullcontext(line.decode() for line in source)
+
+
+def _parse(text: str, location: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        reason = _NO_TRACE if location.endswith(":1") else "this line is not JSON, which each line of a trace is"
+        raise InputError(f"{location}: {reason}") from None
+
+
+def _check_header(line: _Line | None, location: str) -> dict[str, Any]:
+    content = None if line is None else line.content
+    if not isinstance(content, dict) or content.get("format") != FORMAT or not isinstance(content.get("bans"), dict):
+        raise InputError(f"{location}:1: {_NO_TRACE}")
+    if content.get("version") != VERSION:
+        raise InputError(
+            f"{location}:1: this trace is of version {content.get('version')}, and version {VERSION} is read: "
+            "use the version of antislop that wrote it"
+        )
+    if wrong := _find_wrong_facts(content):
+        raise InputError(f"{location}:1: {wrong[0]} is missing or not of its type: the file was changed")
+    return {name: value for name, value in content.items() if name not in ("format", "version")}
+
+
+def _find_wrong_facts(content: Mapping[str, Any]) -> list[str]:
+    wrong = [name for name, kinds in _FACTS.items() if not isinstance(content.get(name, 0.0), kinds)]
+    parts = {name: content[name] for name in ("model", "tokenizer") if name not in wrong}
+    wrong += [name for name, part in parts.items() if not all(isinstance(part.get(key), str) for key in _TEXTS[name])]
+    lists = [name for name, kinds in _FACTS.items() if kinds is list and name not in wrong]
+    return wrong + [name for name in lists if not all(isinstance(text, str) for text in content[name])]
+
+
+def _read_line(line: _Line | None, location: str, read: Callable[[Any], Any]) -> Any:
+    if line is None:
+        raise InputError(f"{location}: the trace ends early: the file was cut")
+    try:
+        return read(line.content)
+    except InputError as error:
+        raise InputError(f"{line.location}: {error}") from error
+    except WRONG as error:
+        raise InputError(f"{line.location}: not a line of a trace: the file was changed") from error
+
+
+def _read_bans(content: Mapping[str, Any]) -> BanList:
+    return BanList(map(read_ban, content["bans"]), source=content["source"])
+
+
+def _read_surfaces(content: Mapping[str, Any]) -> TokenSurfaces:
+    surfaces = {int(token): text.encode() for token, text in content["tokens"].items()}
+    surfaces |= {int(token): bytes.fromhex(digits) for token, digits in content["bytes"].items()}
+    special = {int(token): str(text) for token, text in content["special"].items()}
+    return TokenSurfaces(surfaces, frozenset(map(int, content["byte_tokens"])), special)
+
+
+def _read_row(content: Mapping[str, Any], bans: BanList, *, number: int) -> TracedRow | Event:
+    """Return the next text, without its events, or an event of the latest text. number: of the texts so far."""
+    expected = number if "prompt" in content else number - 1
+    if content["row"] != expected or expected < 0:
+        raise InputError(f"a line of text {content['row']} among those of text {number - 1}")
+    if "prompt" not in content:
+        return read_event({name: value for name, value in content.items() if name != "row"}, bans)
+    prompt, mask = read_value(tuple[int, ...], content["prompt"]), content.get("mask")
+    if mask is not None and len(mask) != len(prompt):
+        raise InputError(f"a mask of {len(mask)} numbers for {len(prompt)} tokens")
+    return TracedRow(prompt, (), None if mask is None else read_value(tuple[int, ...], mask))
+
+
+def _check_end(rows: Sequence[TracedRow], end: _Line | None, location: str) -> None:
+    if end is None or not (isinstance(end.content, dict) and end.content.keys() == {"sequences"}):
+        raise InputError(f"{location}: the trace ends early: the file was cut")
+    try:
+        is_same = end.content["sequences"] == [row.sequence for row in rows]
+    except WRONG:  # the events withdraw tokens that were never drawn
+        is_same = False
+    if not is_same:
+        raise InputError(f"{end.location}: the events don't come to these sequences: the file was changed")

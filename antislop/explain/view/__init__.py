@@ -1,0 +1,1 @@
+"""Internal: a trace as a page and as a notebook's output."""

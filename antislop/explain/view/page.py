@@ -1,0 +1,224 @@
+"""A trace as one self-contained page: the texts, details of each token, a table of bans, time lines, facts.
+
+Its policy forbids requests, and any script but its own. All texts are escaped; the script sets text only, never markup.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from antislop.core.trace.events import Admitted, Conceded, Drawn, Rewound, TokenChoice
+from antislop.core.trace.traced_row import TracedRow
+from antislop.display import fill_page, make_visible
+from antislop.errors import InputError
+from antislop.explain.view.rows import RowView, count_bans
+
+if TYPE_CHECKING:
+    from antislop.core.bans.bans import Ban
+    from antislop.core.bans.token_matcher import Surfaces
+
+Relevance = Mapping[tuple[int, int], Sequence[float]]
+"""For (row, token_index), a number for each token before that one, the prompt's included, padding not."""
+
+
+def render_page(
+    rows: Sequence[TracedRow],
+    *,
+    surfaces: Surfaces,
+    list_size: int,
+    about: Mapping[str, Any],
+    relevance: Relevance | None = None,
+    title: str | None = None,
+) -> str:
+    relevance = relevance or {}
+    _check_relevance(relevance, rows)
+    views = [
+        RowView(
+            row, surfaces, about, {index: values for (owner, index), values in relevance.items() if owner == number}
+        )
+        for number, row in enumerate(rows)
+    ]
+    page, _ = fill_page(
+        "trace.html",
+        styles=("page.css", "trace.css"),
+        script="trace.js",
+        title=make_visible(title) if title else "What was withdrawn and why",
+        rows=views,
+        time_lines=list(map(draw_time_line, views)),
+        totals=_sum(views),
+        bans=count_bans(views),
+        list_size=list_size,
+        kinds=_list_kinds(views),
+        plain=("kept", "space"),
+        has_choices=any(isinstance(e, Drawn) and e.choice is not None for row in rows for e in row.events),
+        model=_name_model(about),
+        facts=list_facts(about),
+        data=json.dumps(_list_data(views), separators=(",", ":")).translate(_ESCAPES),
+    )
+    return page
+
+
+def _sum(views: Sequence[RowView]) -> dict[str, int]:
+    events = [event for view in views for event in view.row.events]
+    return {
+        "kept": sum(len(view.history.kept) for view in views),
+        "withdrawn": sum(len(attempt.tokens) for view in views for attempt in view.history.attempts),
+        "attempts": sum(len(view.history.attempts) for view in views),
+        "conceded": sum(isinstance(event, Conceded) for event in events),
+        "admitted": sum(isinstance(event, Admitted) for event in events),
+    }
+
+
+def _name_model(about: Mapping[str, Any]) -> str:
+    model, seed = about.get("model"), about.get("seed")
+    parts = [str(model.get("name")) if isinstance(model, Mapping) else "", "" if seed is None else f"seed {seed}"]
+    return make_visible(", ".join(part for part in parts if part))
+
+
+_ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in "<>&"}
+
+
+def _check_relevance(relevance: Relevance, rows: Sequence[TracedRow]) -> None:
+    for (number, index), values in relevance.items():
+        if not (0 <= number < len(rows) and 0 <= index < len(rows[number].history.kept)):
+            raise InputError(f"relevance for token {index} of row {number}: the trace has no such token")
+        if len(values) != (expected := len(rows[number].prompt_tokens) + index):
+            raise InputError(
+                f"relevance for token {index} of row {number} has {len(values):,} numbers: {expected:,} were expected, "
+                "one for each token before it, the prompt's included, padding not"
+            )
+        if not all(math.isfinite(value) for value in values):
+            raise InputError(f"relevance for token {index} of row {number} has numbers that are not finite")
+
+
+def _list_kinds(views: Iterable[RowView]) -> set[str]:
+    kinds = set[str]()
+    for view in views:
+        for segment in view.segments:
+            if segment.attempt is not None and not segment.attempt.is_on_path:
+                kinds.add("off")
+            kinds |= {kind for token in segment.tokens for _, kind in token.parts}
+    return kinds - {"kept", "space"}
+
+
+def list_facts(about: Mapping[str, Any]) -> list[tuple[str, str | list[tuple[str, str]]]]:
+    """Return facts to show: names, and a text or pairs of names and texts."""
+    facts: list[tuple[str, str | list[tuple[str, str]]]] = []
+    for name, value in about.items():
+        if value in (None, [], {}, ""):
+            continue
+        if isinstance(value, Mapping):
+            facts.append(
+                (
+                    make_visible(name),
+                    [(make_visible(key), _describe_fact(part)) for key, part in value.items() if part is not None],
+                )
+            )
+        else:
+            facts.append((make_visible(name), _describe_fact(value)))
+    return facts
+
+
+def _describe_fact(value: Any) -> str:
+    return make_visible(", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value))
+
+
+def _list_data(views: Sequence[RowView]) -> dict[str, Any]:
+    """Return what the script shows: numbers, and texts by their numbers."""
+    tokens: dict[int, int] = {}
+    bans: dict[str, int] = {}
+    rows = [_list_row(view, tokens, bans) for view in views]
+    texts = {token: view.describe_token(token) for view in views for token in tokens}
+    return {"ids": list(tokens), "tokens": [texts[token] for token in tokens], "bans": list(bans), "rows": rows}
+
+
+def _list_row(view: RowView, tokens: dict[int, int], bans: dict[str, int]) -> dict[str, Any]:
+    def flatten(pairs: Iterable[tuple[int, float]]) -> list[float | None]:
+        return [n for token, share in pairs for n in (tokens.setdefault(token, len(tokens)), _round(share))]
+
+    def number(ban: Ban) -> int:
+        return bans.setdefault(make_visible(ban.text), len(bans))
+
+    def describe(choice: TokenChoice | None) -> list[Any]:
+        if choice is None:
+            return []
+        return [_round(choice.probability), _round(choice.share), choice.rank, flatten(choice.alternatives)]
+
+    attempts = [
+        [
+            number(attempt.violation.ban) if attempt.violation else -1,
+            attempt.token_index,
+            len(attempt.tokens),
+            int(attempt.is_on_path),
+            text,
+            flatten(event.alternatives if isinstance(event, Rewound) else ()),
+            attempt.step_index,
+        ]
+        for attempt, text, (_, event) in zip(view.history.attempts, view.attempt_texts, view.cuts, strict=True)
+    ]
+    return {
+        "prompt": len(view.row.prompt_tokens),
+        "draws": [
+            [tokens.setdefault(draw.token, len(tokens)), draw.index, draw.attempt, *describe(draw.choice)]
+            for draw in view.written[:-1]
+        ],
+        "attempts": attempts,
+        "let_through": [
+            [number(event.violation.ban), event.violation.start, event.violation.end, int(isinstance(event, Conceded))]
+            for event in view.let_through
+        ],
+        "relevance": {index: [_round(value) for value in values] for index, values in view.relevance.items()},
+    }
+
+
+def _round(value: float) -> float | None:
+    """Return four significant digits; None for infinity and NaN, which JSON has no form for."""
+    return float(f"{value:.4g}") if math.isfinite(value) else None
+
+
+# -- time lines -------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class TimeLine:
+    """The length of a text after each draw, as paths for an SVG picture.
+
+    draws: its width; x counts the tokens drawn.
+    longest: its height; y counts the tokens below the longest text.
+    kept: the draws that are part of the text.
+    withdrawn: the other draws.
+    rewinds: where the text was cut.
+    marks: lines without a length, for dots where the rewinds begin.
+    """
+
+    draws: int
+    longest: int
+    kept: str = ""
+    withdrawn: str = ""
+    rewinds: str = ""
+    marks: str = ""
+
+
+def draw_time_line(view: RowView) -> TimeLine:
+    draws = view.written[:-1]
+    line = TimeLine(len(draws), max((draw.index + 1 for draw in draws), default=0))
+    top = line.longest
+    cuts = [(x, top - event.length - len(event.withdrawn), top - event.length) for x, event in view.cuts]
+    line.rewinds = "".join(f"M{x} {high}V{low}" for x, high, low in cuts)
+    line.marks = "".join(f"M{x} {high}h0" for x, high, _ in cuts)
+    x = 0
+    while x < line.draws:
+        is_withdrawn, end = bool(draws[x].attempt), x + 1
+        while end < line.draws and bool(draws[end].attempt) == is_withdrawn and draws[end].index > draws[end - 1].index:
+            end += 1
+        path = f"M{x} {top - draws[x].index}L{end} {top - draws[end - 1].index - 1}"
+        if is_withdrawn:
+            line.withdrawn += path
+        else:
+            line.kept += path
+        x = end
+    return line

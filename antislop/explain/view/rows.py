@@ -1,0 +1,286 @@
+"""One text of a trace as it is shown: its tokens in the order of time, its attempts, notes, and counts for each ban."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from antislop.core.bans.characters import decode
+from antislop.core.trace.events import Admitted, Conceded, Drawn, Finished, Forked, TimedOut
+from antislop.core.trace.report import Report
+from antislop.core.trace.text_pieces import END, Cut, TextPiece, TextPieces, WrittenToken, complete_events, write_tokens
+from antislop.core.trace.traced_row import Attempt, RowHistory, TracedRow
+from antislop.display import describe_count, make_visible
+from antislop.explain.console import describe_conceded, describe_endings
+
+if TYPE_CHECKING:
+    from antislop.core.bans.bans import Ban
+    from antislop.core.bans.token_matcher import Surfaces
+
+UNFINISHED = "·"
+"""Sign of a token that completes no character."""
+REPLACEMENT_TOKENS, REPLACEMENT_CHARACTERS = 3, 40
+"""Minimum tokens and maximum characters that are shown as what came instead of an attempt."""
+LONG_PROMPT = 600
+"""Characters beyond which a prompt is shown apart from the text, and scrolls."""
+
+
+class ShownToken(NamedTuple):
+    """A token as it is shown.
+
+    parts: its text and kind, in parts of one kind each.
+    sign: shown if it has no text of its own.
+    is_drawn: False for the incomplete bytes at the end of a text.
+    """
+
+    parts: tuple[tuple[str, str], ...]
+    sign: str
+    is_drawn: bool = True
+
+
+class Segment(NamedTuple):
+    """Successive tokens of the text, or of one attempt. number: of the attempt, from 1; 0 for the text."""
+
+    number: int
+    attempt: Attempt | None
+    tokens: tuple[ShownToken, ...]
+
+
+@dataclass(frozen=True)
+class RowView:
+    """One text of a trace, ready to be shown.
+
+    about: the facts of the trace.
+    relevance: for indices of tokens in the text, a number for each token before them.
+    """
+
+    row: TracedRow
+    surfaces: Surfaces
+    about: Mapping[str, Any]
+    relevance: Mapping[int, Sequence[float]] = field(default_factory=dict)
+
+    @property
+    def history(self) -> RowHistory:
+        return self.row.history
+
+    @property
+    def written(self) -> list[WrittenToken]:
+        return self._tokens_and_cuts[0]
+
+    @property
+    def cuts(self) -> list[Cut]:
+        """As in `WrittenText`, one for each attempt."""
+        return self._tokens_and_cuts[1]
+
+    @cached_property
+    def _tokens_and_cuts(self) -> tuple[list[WrittenToken], list[Cut]]:
+        drops = drops_space_after(self.row, surfaces=self.surfaces, about=self.about)
+        return write_tokens(self.row.events, self.surfaces, drops_space=drops)
+
+    @property
+    def notes(self) -> list[str]:
+        return list_notes(self.row)
+
+    @property
+    def has_long_prompt(self) -> bool:
+        return sum(len(text) for token in self.prompt for text, _ in token.parts) > LONG_PROMPT
+
+    @cached_property
+    def prompt(self) -> list[ShownToken]:
+        drawn = map(Drawn.plain, self.row.prompt_tokens)
+        tokens, _ = write_tokens(drawn, self.surfaces, drops_space=drops_space(self.about))
+        return list(map(self._show, tokens))
+
+    @cached_property
+    def segments(self) -> list[Segment]:
+        return [
+            Segment(
+                number,
+                self.history.attempts[number - 1] if number else None,
+                tuple(self._show(token, is_first=not place) for place, token in enumerate(tokens)),
+            )
+            for number, tokens in groupby(self.written, key=lambda token: token.attempt)
+        ]
+
+    def _show(self, token: WrittenToken, *, is_first: bool = True) -> ShownToken:
+        parts = [
+            ("".join(character for character, _ in group), kind)
+            for kind, group in groupby(zip(token.text, token.kinds, strict=True), key=lambda pair: pair[1])
+        ]
+        if token.attempt:
+            line = [(text.replace("\n", "↵"), "beside" if kind == "kept" else kind) for text, kind in parts]
+            parts = _part_space(line) if is_first else line
+        shown = tuple((make_visible(text, keep_layout=True), kind) for text, kind in parts)
+        if parts or token.token == END:
+            return ShownToken(shown, "", token.token != END)
+        return ShownToken(shown, make_visible(self.surfaces.breaks.get(token.token, "") or UNFINISHED))
+
+    @cached_property
+    def let_through(self) -> list[Conceded | Admitted]:
+        """The bans that stay in the text, conceded or admitted."""
+        return Report.of(self.row.events).let_through
+
+    @cached_property
+    def attempt_texts(self) -> list[str]:
+        tokens: list[list[WrittenToken]] = [[] for _ in self.history.attempts]
+        for token in self.written:
+            if token.attempt:
+                tokens[token.attempt - 1].append(token)
+        return list(map(_join, tokens))
+
+    def describe_token(self, token: int) -> str:
+        surface = self.surfaces.surface(token)
+        if not surface:
+            return make_visible(self.surfaces.breaks.get(token, "")) or f"token {token}"
+        try:
+            text = surface.decode()
+        except UnicodeDecodeError:
+            return f"<{surface.hex(' ')}>"
+        return make_visible(text.replace(" ", "␣").replace("\n", "↵"))
+
+    @cached_property
+    def replacements(self) -> list[str | None]:
+        """For each attempt, the text that came instead; None on a path that was itself withdrawn."""
+        kept = [token for token in self.written if not token.attempt]
+
+        def find_end(start: int, length: int) -> int:
+            """Return the end of the word that is unfinished after `length` tokens."""
+            end = start + max(REPLACEMENT_TOKENS, length)
+            while end < len(kept) and kept[end].text[:1].isalnum() and end < start + length + 8:
+                end += 1
+            return end
+
+        return [
+            _shorten(_join(kept[index : find_end(index, len(tokens))])) if is_on_path else None
+            for tokens, index, _, _, _, is_on_path in self.history.attempts
+        ]
+
+
+def _join(tokens: Sequence[WrittenToken]) -> str:
+    return make_visible("".join(token.text for token in tokens).strip(" ").replace("\n", "↵"))
+
+
+def _shorten(text: str) -> str:
+    if len(text) <= REPLACEMENT_CHARACTERS:
+        return text
+    cut = text[:REPLACEMENT_CHARACTERS]
+    return (cut.rpartition(" ")[0] or cut).rstrip() + "…"
+
+
+def _part_space(parts: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """Separate the leading space of an attempt's first token, which is not struck through."""
+    (first, kind), *others = parts or [("", "")]
+    words = first.lstrip(" ")
+    separated = [(first[: len(first) - len(words)], "space"), (words, kind), *others]
+    return [(text, kind) for text, kind in separated if text]
+
+
+# -- pieces -----------------------------------------------------------------------------------------------------------
+
+
+def list_pieces(row: TracedRow, *, surfaces: Surfaces, about: Mapping[str, Any]) -> list[TextPiece]:
+    text_pieces = TextPieces(surfaces, drops_space=drops_space_after(row, surfaces=surfaces, about=about))
+    pieces = [piece for event in complete_events(row.events) for piece in text_pieces.add(event)]
+    prompt = decode(surfaces, row.prompt_tokens)
+    return [TextPiece(prompt.removeprefix(" ") if drops_space(about) else prompt, "prompt"), *pieces]
+
+
+def drops_space(about: Mapping[str, Any]) -> bool:
+    return bool(about.get("tokenizer", {}).get("drops_space", False))
+
+
+def drops_space_after(row: TracedRow, *, surfaces: Surfaces, about: Mapping[str, Any]) -> bool:
+    """Return whether the decoder removes the space in front of what follows the prompt."""
+    prompt = row.prompt_tokens
+    return drops_space(about) and (not prompt or prompt[-1] in surfaces.breaks)
+
+
+# -- notes ------------------------------------------------------------------------------------------------------------
+
+
+def list_notes(row: TracedRow) -> list[str]:
+    """Return sentences about what the text itself does not show, in order of importance.
+
+    >>> list_notes(TracedRow((), []))
+    ['The text is unfinished: its events end here.']
+    """
+    notes = [*_explain_fork(row), *_explain_end(row)]
+    report = Report.of(row.events)
+    notes += [
+        f"{text[:1].upper()}{text[1:]}." for text in (describe_endings(report), describe_conceded(report)) if text
+    ]
+    notes += [
+        f"The regex {event.ban.text!r} took too long, and was no longer searched for."
+        for event in row.events
+        if isinstance(event, TimedOut)
+    ]
+    return list(map(make_visible, notes))
+
+
+def _explain_fork(row: TracedRow) -> Iterator[str]:
+    for event in row.events:
+        if isinstance(event, Forked):
+            count = describe_count(event.length, "token")
+            yield f"A controller forked this text from text {event.parent} after {count}: branch {event.branch_idx}."
+
+
+def _explain_end(row: TracedRow) -> Iterator[str]:
+    if not row.is_finished:
+        yield "The text is unfinished: its events end here."
+    for event in row.events:
+        if not isinstance(event, Finished):
+            continue
+        match event.reason:
+            case "exhausted" if event.violation is None:
+                cause = f", since {event.constrained_by} rules out all else" if event.constrained_by else ""
+                yield f"The text ends early: every continuation was banned{cause}."
+            case "failed":
+                yield "The text ends early: the model returned no probabilities to draw from."
+            case _:
+                pass
+
+
+# -- bans -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class BanCounts:
+    """The counts of one ban; if `ban` is None, of the cuts by controllers and in batches.
+
+    rewinds: attempts.
+    tokens: withdrawn with them.
+    conceded, admitted: occurrences left in the texts.
+    instead: how often each text came instead, on the paths that survived.
+    """
+
+    ban: Ban | None
+    rewinds: int = 0
+    tokens: int = 0
+    conceded: int = 0
+    admitted: int = 0
+    instead: Counter[str] = field(default_factory=Counter)
+
+
+def count_bans(rows: Iterable[RowView]) -> list[BanCounts]:
+    counts: dict[Ban | None, BanCounts] = {}
+
+    def count(ban: Ban | None) -> BanCounts:
+        return counts.setdefault(ban, BanCounts(ban))
+
+    for row in rows:
+        for attempt, text in zip(row.history.attempts, row.replacements, strict=True):
+            entry = count(attempt.violation.ban if attempt.violation else None)
+            entry.rewinds += 1
+            entry.tokens += len(attempt.tokens)
+            if text is not None:
+                entry.instead[text] += 1
+        for event in row.row.events:
+            if isinstance(event, Conceded):
+                count(event.violation.ban).conceded += 1
+            elif isinstance(event, Admitted):
+                count(event.violation.ban).admitted += 1
+    return sorted(counts.values(), key=lambda entry: (-entry.rewinds, -entry.conceded, -entry.admitted))

@@ -1,0 +1,354 @@
+"""Chats as data sets, clients and Python pass them, with OpenAI's names: read, and rendered by a chat template.
+
+A chat is a list of messages with role and content (OpenAI) or from and value (ShareGPT), one list for each of these
+columns, either of these as JSON in a string, or a transcript of Human and Assistant.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from inspect import signature
+from itertools import pairwise
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+from antislop.display import shorten
+from antislop.errors import InputError, first_line
+from antislop.files.disk import parse_json
+from antislop.files.sources import to_json
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+Message = dict[str, Any]
+
+_ROLES = {
+    "system": ("system", "developer"),
+    "user": ("user", "human", "prompter"),
+    "assistant": ("assistant", "gpt", "chatgpt", "bing", "bard", "bot", "chatbot", "ai", "model"),
+    "tool": ("tool", "observation", "function", "function_response", "tool_response", "ipython"),
+}
+"""The names of data sets by OpenAI's, in any case."""
+_CALLS = ("function_call", "tool_call")
+"""Roles of messages of the assistant that are one call of a tool, as JSON (LLaMA-Factory, ms-swift)."""
+_CONTENTS = ("content", "value", "parts")
+"""Names of contents: OpenAI's, ShareGPT's, Gemini's."""
+_THOUGHTS = ("reasoning_content", "reasoning", "thinking")
+_TEXT_PARTS = (None, "text", "input_text", "output_text")
+"""Types of parts that are text; None if it isn't named."""
+_READ_BY_TEMPLATES = {"tools", "documents"}
+"""Arguments of `apply_chat_template` that it passes on to the template."""
+TEMPLATE_ERRORS = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
+"""What a template raises beside jinja2's own errors."""
+_WRITTEN_CHAT = re.compile(r"""\s*\[\s*\{\s*["'](?:role|from|content|value)["']""")
+_TURN = re.compile(r"\n\n(Human|Assistant):[ \n]?")
+
+
+def is_chat(value: object) -> TypeGuard[Sequence[Mapping[str, Any]]]:
+    return isinstance(value, Sequence) and len(value) > 0 and all(isinstance(part, Mapping) for part in value)
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+
+def list_turns(value: Any) -> list[Any] | None:
+    """Return the messages of a chat in any form, as they are; None for a text, or for what is neither.
+
+    Raises `InputError` for a string that begins like a chat and isn't JSON.
+    """
+    if isinstance(value, str) and _WRITTEN_CHAT.match(value):
+        value = _from_json(value)
+        if isinstance(value, str):
+            raise InputError("the chat is not JSON: write it as a list of messages, or as JSON with double quotes")
+    elif isinstance(value, str) and value.startswith("\n\nHuman:"):
+        _, *parts = _TURN.split(value)
+        turns = [{"role": role, "content": text} for role, text in zip(parts[::2], parts[1::2], strict=True)]
+        return turns if parts[-1].strip() else None  # else a prompt, as models without a chat template take it
+    if not isinstance(value, Mapping):
+        return list(value) if isinstance(value, list | tuple) else None
+    columns = list(value.values())  # `datasets` before version 4 kept lists of objects so
+    if columns and all(isinstance(column, list) and len(column) == len(columns[0]) for column in columns):
+        return [dict(zip(value, row, strict=True)) for row in zip(*columns, strict=True)]
+    return [value] if value.keys() & {"role", "from"} else None
+
+
+def read_messages(turns: Sequence[Any], *, template: object = None) -> list[Message]:
+    """Return the messages of a chat with OpenAI's names and no nulls, which Arrow has for missing values.
+
+    A content of one part is a text, of several a list of {"type": "text", "text": …}, and of none "". A call has an
+    object as its arguments. Other fields are kept.
+
+    template: roles that it names are kept, too.
+    """
+    return [_read_message(turn, number, template) for number, turn in enumerate(turns, start=1)]
+
+
+def read_chat(turns: Sequence[Any], *, template: object = None) -> list[Message]:
+    """Return the messages of a chat as `read_messages` does, without the replies at its end, whatever these contain."""
+    count = len(turns)
+    while count and _find_role(_fields(turns[count - 1], count), count, template) in ("assistant", *_CALLS):
+        count -= 1
+    messages = read_messages(turns[:count], template=template)
+    if not messages or messages[-1]["role"] == "system":
+        raise InputError("the chat has no message to reply to: a message of the user is needed")
+    if not join_parts(messages[-1]["content"]).strip():
+        raise InputError("the prompt is empty: the last message before the reply has no text")
+    return messages
+
+
+def list_replies(turns: Sequence[Any]) -> list[str]:
+    """Return the texts of the assistant's replies in order, "" for one that only calls a tool."""
+    replies = []
+    for number, turn in enumerate(turns, start=1):
+        fields = _fields(turn, number)
+        if _find_role(fields, number) == "assistant":
+            content = _content_of(fields)
+            if not isinstance(content, str | list | tuple | None):
+                raise InputError(f"message {number} of the chat has the content {content!r:.40}; a text was expected")
+            text = "\n".join(text for part in _list_parts(content) if (text := _text_of(part)) is not None)
+            is_call = text.lstrip().startswith("<tool_call>") and text.rstrip().endswith("</tool_call>")
+            replies.append("" if is_call else text)
+    return replies
+
+
+def find_role(name: str) -> str | None:
+    """Return OpenAI's name of a role; None if it isn't known.
+
+    >>> find_role("Human")
+    'user'
+    """
+    return next((role for role, names in _ROLES.items() if name.strip().lower() in names), None)
+
+
+def join_parts(content: Any) -> str:
+    """Return the text of a content that was read, with its parts joined by line feeds, as in vLLM."""
+    return "\n".join(part["text"] for part in content) if isinstance(content, list) else str(content)
+
+
+def read_content(content: Any, place: str) -> str | list[Message]:
+    """Return a content as a text, or as parts if there are several. place: what messages call it."""
+    texts = []
+    for part in _list_parts(content):
+        if (text := _text_of(part)) is None:
+            shown = shorten(repr(part), 60)
+            raise InputError(f"{place} has {shown}; only parts of type text are read: leave it out")
+        texts.append(text)
+    return "".join(texts) if len(texts) < 2 else [{"type": "text", "text": text} for text in texts]
+
+
+def read_call(call: Any, place: str) -> Message:
+    """Return a call of a tool with an object as its arguments, as templates read it. place: what messages call it."""
+    fields = call if isinstance(call, Mapping) else {}
+    function, number = fields.get("function", fields), fields.get("id")
+    name = function.get("name") if isinstance(function, Mapping) else None
+    if not isinstance(name, str) or not isinstance(number, str | None):
+        raise InputError(f"{place} is {shorten(repr(call), 60)}; a call of a function was expected")
+    arguments = function.get("arguments") or {}
+    arguments = _from_json(arguments) if isinstance(arguments, str) else arguments
+    if not isinstance(arguments, Mapping):
+        shown = shorten(repr(arguments), 60)
+        raise InputError(f"{place}.function.arguments is {shown}; a JSON object was expected")
+    more = {} if number is None else {"id": number}
+    return {**more, "type": "function", "function": {"name": name, "arguments": dict(arguments)}}
+
+
+def read_tools(tools: Any) -> list[Any]:
+    """Return descriptions of functions as templates read them, from a list of them or JSON; Python's functions stay."""
+    listed = (_from_json(tools) if isinstance(tools, str) and tools.strip() else tools) or []
+    if not isinstance(listed, list) or not all(isinstance(tool, Mapping) or callable(tool) for tool in listed):
+        raise InputError(f"tools is {shorten(repr(tools), 60)}; a list of functions, or JSON of one, was expected")
+    tools = [_drop_nulls(tool) for tool in listed]
+    is_bare = [isinstance(tool, dict) and "name" in tool and "function" not in tool for tool in tools]
+    return [{"type": "function", "function": tool} if bare else tool for tool, bare in zip(tools, is_bare, strict=True)]
+
+
+def read_variables(fields: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase | None) -> dict[str, Any]:
+    """Return the variables of a chat template in a record's columns `tools` and `chat_template_kwargs`."""
+    tools, variables = read_tools(fields.get("tools")), fields.get("chat_template_kwargs") or {}
+    if tokenizer is not None:
+        variables = _drop_nulls(_from_json(variables) if isinstance(variables, str) else variables)
+        variables = check_variables(variables, tokenizer)
+    return {**variables, **({"tools": tools} if tools else {})}
+
+
+def put_system(messages: list[Message], system: Any) -> list[Message]:
+    """Return the chat with `system` as its only system message, or without one if it is empty."""
+    head = [{"role": "system", "content": system}] if system else []
+    return [*head, *(message for message in messages if message["role"] != "system")]
+
+
+def _fields(turn: Any, number: int) -> dict[str, Any]:
+    if not isinstance(turn, Mapping):
+        was = "nothing" if turn is None else type(turn).__name__
+        raise InputError(f"message {number} of the chat is {was}: write {{'role': …, 'content': …}}")
+    return dict(_drop_nulls(turn))
+
+
+def _find_role(fields: Mapping[str, Any], number: int, template: object = None) -> str:
+    """Return OpenAI's name of the role of a message, or one of `_CALLS`, or a role that only the template knows."""
+    name = fields.get("role", fields.get("from"))
+    if not isinstance(name, str):
+        raise InputError(f"message {number} of the chat has no role: write {{'role': …, 'content': …}}")
+    role = find_role(name) or next((call for call in _CALLS if name.strip().lower() == call), None)
+    if role is None and isinstance(template, str) and (f"'{name}'" in template or f'"{name}"' in template):
+        return name
+    if role is None:
+        raise InputError(
+            f"message {number} of the chat has the role {shorten(name, 40)!r}; system, user, assistant, tool, or "
+            "another name of one, such as human and gpt, was expected: rename it"
+        )
+    return role
+
+
+def _read_message(turn: Any, number: int, template: object) -> Message:
+    fields, place = _fields(turn, number), f"message {number} of the chat"
+    role, content = _find_role(fields, number, template), _content_of(fields)
+    calls = fields.pop("tool_calls", [])
+    calls = (_from_json(calls) if isinstance(calls, str) else calls) or []
+    if role in _CALLS:
+        role, content, read = "assistant", None, _from_json(content) if isinstance(content, str) else content
+        calls = read if isinstance(read, list) else [read]
+    if "function_call" in fields:  # of OpenAI, before calls had a list
+        calls = [fields.pop("function_call")]
+    if not isinstance(calls, list):
+        raise InputError(f"{place} has the tool_calls {shorten(repr(calls), 60)}; a list was expected")
+    if content is None and not calls and not fields.keys() & set(_THOUGHTS):
+        raise InputError(f"{place} has no content: write {{'role': …, 'content': …}}")
+    return {
+        **{name: value for name, value in fields.items() if name not in ("from", *_CONTENTS)},
+        "role": role,
+        "content": read_content(content, place),
+        **({"tool_calls": [read_call(call, f"a call in {place}") for call in calls]} if calls else {}),
+    }
+
+
+def _content_of(fields: Mapping[str, Any]) -> Any:
+    return next((fields[name] for name in _CONTENTS if name in fields), None)
+
+
+def _list_parts(content: Any) -> list[Any]:
+    return list(content) if isinstance(content, list | tuple) else [] if content is None else [content]
+
+
+def _text_of(part: Any) -> str | None:
+    """Return the text of a part of a content; None for what is no text."""
+    text = part.get("text") if isinstance(part, Mapping) and part.get("type") in _TEXT_PARTS else part
+    return text if isinstance(text, str) else None
+
+
+def _from_json(text: str) -> Any:
+    """Return the value of a JSON text; the text itself, which callers refuse, if it is none or nested too deep."""
+    try:
+        return to_json(parse_json(text, "", advice=""))
+    except InputError:
+        return text
+
+
+def _drop_nulls(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _drop_nulls(item) for name, item in value.items() if item is not None}
+    return [_drop_nulls(item) for item in value] if isinstance(value, list) else value
+
+
+# -- rendering --------------------------------------------------------------------------------------------------------
+
+
+def render_chat(
+    messages: Sequence[Mapping[str, Any]],
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    variables: Mapping[str, Any] = MappingProxyType({}),
+) -> str:
+    """Return the text of a chat up to the reply, by the tokenizer's template, with special tokens.
+
+    variables: of the template, such as enable_thinking and tools.
+
+    Raises `InputError` for a chat that the template refuses, and for tools or calls that it doesn't show.
+    """
+    from jinja2 import TemplateError
+
+    if not getattr(tokenizer, "chat_template", None):
+        raise InputError("messages need a chat template, which the tokenizer doesn't have: pass a text instead")
+    options = {"add_generation_prompt": True, **variables}
+    try:
+        text = apply_template(messages, tokenizer, **options)
+    except (TemplateError, *TEMPLATE_ERRORS) as error:
+        raise InputError(f"the chat template refuses the chat ({first_line(error)}): change the chat") from error
+    silent = [{name: value for name, value in message.items() if name != "tool_calls"} for message in messages]
+    if silent != list(messages) and _try_template(silent, tokenizer, **options) == text:
+        raise InputError("the chat template shows no calls of tools, which the chat has: leave them out")
+    if variables.get("tools") and _try_template(messages, tokenizer, **{**options, "tools": None}) == text:
+        raise InputError("the chat template shows no tools, which the chat has: leave them out")
+    return text
+
+
+def apply_template(messages: Sequence[Mapping[str, Any]], tokenizer: PreTrainedTokenizerBase, **options: Any) -> str:
+    """Return the text of a chat by the tokenizer's template. Raises the errors of templates.
+
+    A content in parts stays so if the template reads parts; else their texts are joined by line feeds, as in vLLM. A
+    text becomes a part if the template reads nothing else.
+
+    options: of `apply_chat_template`.
+    """
+    contents = [message.get("content") for message in messages]
+    if divided := [number for number, content in enumerate(contents) if isinstance(content, list)]:
+        joined = set(divided) - _find_read_parts(messages, divided, tokenizer, options)
+        contents = [join_parts(content) if number in joined else content for number, content in enumerate(contents)]
+        messages = [{**message, "content": content} for message, content in zip(messages, contents, strict=True)]
+    text = str(tokenizer.apply_chat_template(list(messages), tokenize=False, **options))
+    if not contents or not isinstance(contents[-1], str) or contents[-1].strip() in text:
+        return text
+    whole = [number for number, content in enumerate(contents) if isinstance(content, str)]
+    read = _find_read_parts(messages, whole, tokenizer, options)
+    chat = [
+        {**message, "content": [{"type": "text", "text": contents[number]}]} if number in read else message
+        for number, message in enumerate(messages)
+    ]
+    return str(tokenizer.apply_chat_template(chat, tokenize=False, **options))
+
+
+def _find_read_parts(
+    messages: Sequence[Mapping[str, Any]],
+    numbers: Sequence[int],
+    tokenizer: PreTrainedTokenizerBase,
+    options: Mapping[str, Any],
+) -> set[int]:
+    """Return those of some messages whose content the template would read part by part."""
+    probe = list(messages)
+    for number in numbers:
+        parts = [{"type": "text", "text": mark} for mark in (f"<{number}>", f"</{number}>")]
+        probe[number] = {**messages[number], "content": parts}
+    shown = _try_template(probe, tokenizer, **options) or ""
+    read = set()
+    for first, second in pairwise(re.finditer(r"<(/?)(\d{1,9})>", shown)):
+        # A template that expects a text writes the list as Python or JSON does, with its keys between the two texts.
+        if (first[1], second[1], second[2]) == ("", "/", first[2]) and "text" not in shown[
+            first.end() : second.start()
+        ]:
+            read.add(int(first[2]))
+    return read & set(numbers)
+
+
+def _try_template(
+    messages: Sequence[Mapping[str, Any]], tokenizer: PreTrainedTokenizerBase, **options: Any
+) -> str | None:
+    """Return the text of a chat; None if the template refuses it."""
+    from jinja2 import TemplateError
+
+    try:
+        return str(tokenizer.apply_chat_template(list(messages), tokenize=False, **options))
+    except (TemplateError, *TEMPLATE_ERRORS):
+        return None
+
+
+def check_variables(
+    variables: object, tokenizer: PreTrainedTokenizerBase | type[PreTrainedTokenizerBase]
+) -> dict[str, Any]:
+    """Return the variables of a chat template, by name, with its tools. Raises `InputError` for what is none."""
+    if not isinstance(variables, Mapping) or not all(isinstance(name, str) for name in variables):
+        raise InputError(f"chat_template_kwargs is {variables!r}; names and values were expected")
+    taken = {"messages", *signature(tokenizer.apply_chat_template).parameters} - _READ_BY_TEMPLATES
+    if reserved := sorted(variables.keys() & taken):
+        raise InputError(f"chat_template_kwargs has {reserved[0]!r}, which no template reads: leave it out")
+    return {**variables, **({"tools": read_tools(variables["tools"])} if "tools" in variables else {})}

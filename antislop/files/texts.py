@@ -1,0 +1,223 @@
+"""Finished texts, read one by one: outputs of models, and books.
+
+Each text keeps its prompt, since texts to one prompt are not independent.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from hashlib import blake2b
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from antislop.errors import InputError
+from antislop.files.chats import find_role, list_replies, list_turns
+from antislop.files.disk import read_text_pieces
+from antislop.files.sources import SourceRecord, read_records
+from antislop.files.thoughts import drop_thoughts, drop_thoughts_of_pieces
+
+COLUMNS = ("response", "output", "completion", "text", "mes")
+BOOKS = (".txt", ".md")
+"""Suffixes of files that are one text each."""
+PROMPTS = ("key", "prompt", "prompt_id", "prompt_index")
+
+_CHATS = ("messages", "conversations", "conversation")
+
+LeftOut: TypeAlias = Counter[tuple[str, str]]
+"""The number of records by their source and what of them is not read, in which {} is that number."""
+_REPLIES, _THOUGHTS, _ENDLESS = "{} without a reply of the assistant", "the thoughts of {}", "{} of thoughts alone"
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A finished text.
+
+    text: without the model's thoughts, as `drop_thoughts` leaves them out.
+    prompt: identifies its prompt; None if unknown.
+    place: what messages call it: path:line in a file of lines.
+    fields: all columns of its record.
+    """
+
+    text: str
+    prompt: str | None
+    place: str
+    fields: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class LongText:
+    """A finished text of any length, read when it is asked for; fields as in `Text`. read: yields it in pieces."""
+
+    read: Callable[[], Iterable[str]]
+    place: str
+    prompt: None = None
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        return "".join(self.read())
+
+
+AnyText: TypeAlias = Text | LongText
+
+
+def cut(text: AnyText) -> Iterable[str]:
+    return text.read() if isinstance(text, LongText) else (text.text,)
+
+
+def read_texts(
+    sources: Iterable[str | os.PathLike[str]],
+    *,
+    column: str | None = None,
+    prompt_column: str | None = None,
+    split: str = "train",
+    limit: int | None = None,
+    left_out: LeftOut | None = None,
+) -> Iterator[Text]:
+    """Read texts from files, folders and data sets of the hub, one at a time.
+
+    sources: .txt and .md files (also .gz) are one text each; .jsonl, .json, .csv and .parquet have one per record.
+    column: of the texts; by default `response`, else `output`, `completion`, `text`, `mes`, else `messages`,
+        `conversations` or `conversation`. Of a chat, the assistant's last reply that has a text is read.
+    prompt_column: identifies prompts; by default `key`, else `prompt`, else `prompt_id`, else `prompt_index`.
+    limit: the number of texts to read from each source.
+    left_out: counts each source's chats without such a reply, its records that are messages of others (`role`), its
+        texts with thoughts, and those whose thoughts never end.
+
+    Leaves these out, records whose `status` is "error", empty texts, and messages of the user and the system in chats
+    of SillyTavern (`mes`).
+
+    Raises `InputError`, with path:line, for a record that is broken or has no text column.
+    """
+    texts = open_texts(sources, column=column, prompt_column=prompt_column, split=split, limit=limit, left_out=left_out)
+    return (text if isinstance(text, Text) else Text(text.text, None, text.place, text.fields) for text in texts)
+
+
+def open_texts(
+    sources: Iterable[str | os.PathLike[str]],
+    *,
+    column: str | None = None,
+    prompt_column: str | None = None,
+    split: str = "train",
+    limit: int | None = None,
+    left_out: LeftOut | None = None,
+) -> Iterator[AnyText]:
+    """Read texts as `read_texts` does, but don't read .txt and .md files yet: each is a `LongText`."""
+    for source in list_sources(sources):
+        path, name = Path(source).expanduser(), str(source)
+        counts = LeftOut() if left_out is None else left_out
+        texts = _open_books(path) if _is_book(path) else _read_records(name, column, prompt_column, split, counts)
+        yield from islice((text for text in texts if any(map(str.strip, cut(text)))), limit)
+
+
+def list_sources(sources: Iterable[str | os.PathLike[str]]) -> Iterable[str | os.PathLike[str]]:
+    """Return the sources. Raises `InputError` for one path, and for what is no list of paths."""
+    if isinstance(sources, str | os.PathLike) or not isinstance(sources, Iterable):
+        raise InputError(f"a list of paths was expected, not {sources!r}: write [path]")
+    return sources
+
+
+def _is_book(path: Path) -> bool:
+    if path.is_dir():
+        files = [file for file in path.rglob("*") if file.is_file() and not file.name.startswith(".")]
+        return bool(files) and all(map(_is_book, files))
+    return path.name.removesuffix(".gz").endswith(BOOKS)
+
+
+def _open_books(path: Path) -> Iterator[AnyText]:
+    files = sorted(file for file in path.rglob("*") if file.is_file() and _is_book(file)) if path.is_dir() else [path]
+    for file in files:
+        yield LongText(partial(_read_book, file), str(file))
+
+
+def _read_book(path: Path) -> Iterator[str]:
+    return drop_thoughts_of_pieces(read_text_pieces(path))
+
+
+def _read_records(
+    source: str, column: str | None, prompt_column: str | None, split: str, left_out: LeftOut
+) -> Iterator[AnyText]:
+    for record in read_records(source, split=split):
+        if record.error is not None:
+            raise InputError(record.error)
+        if record.fields.get("status") == "error" or _is_of_the_user(record.fields):
+            continue
+        role = record.fields.get("role")  # of records that are one message each, as in OpenAssistant's
+        text = _find_text(record, column)
+        if text is None or (isinstance(role, str) and find_role(role) in ("system", "user", "tool")):
+            left_out[source, _REPLIES] += 1
+            continue
+        made = _make_text(record, text, prompt_column)
+        if len(made.text) < len(text):
+            left_out[source, _THOUGHTS if made.text.strip() else _ENDLESS] += 1
+        yield made
+
+
+def _is_of_the_user(fields: Mapping[str, Any]) -> bool:
+    return "mes" in fields and bool(fields.get("is_user") or fields.get("is_system"))  # in chats of SillyTavern
+
+
+def _make_text(record: SourceRecord, text: str, prompt_column: str | None) -> Text:
+    name = prompt_column or next(
+        (column_name for column_name in PROMPTS if record.fields.get(column_name) is not None), None
+    )
+    if prompt_column is not None and prompt_column not in record.fields:
+        raise InputError(f"{record.place}: no column {prompt_column!r}; there are {_name_columns(record)}")
+    prompt = None if name is None else str(record.fields[name])
+    asked = record.fields.get("prompt")  # whose end may open the thoughts
+    answer = drop_thoughts(text, asked if isinstance(asked, str) else "")
+    return Text(answer, prompt, record.place, record.fields)
+
+
+def _find_text(record: SourceRecord, column: str | None) -> str | None:
+    """Return the text of a record; None for a chat without a reply."""
+    name = column or next((column_name for column_name in (*COLUMNS, *_CHATS) if column_name in record.fields), None)
+    if name is None or name not in record.fields:
+        columns = column or " or ".join(COLUMNS)
+        raise InputError(
+            f"{record.place}: no column {columns}; there are {_name_columns(record)}: "
+            "name the column of the texts (--column)"
+        )
+    value = record.fields[name]
+    if name not in COLUMNS or not isinstance(value, str):  # a response may be a text about chats
+        try:
+            turns = list_turns(value)
+            if turns is not None:
+                return next((reply for reply in reversed(list_replies(turns)) if reply.strip()), None)
+        except InputError as reason:
+            raise InputError(f"{record.place}: {reason}") from reason
+    if value is not None and not isinstance(value, str):
+        raise InputError(f"{record.place}: {name} contains {type(value).__name__}, not a text: correct the record")
+    return value or ""
+
+
+def _name_columns(record: SourceRecord) -> str:
+    return ", ".join(record.fields) or "none"
+
+
+Half = Literal["made-from", "held-out"]
+"""One half of the prompts; no prompt is in both."""
+
+
+def hash_prompt(text: AnyText) -> int:
+    """Return a hash of 62 bits of a text's prompt, or of the text itself if it has no prompt."""
+    digest = blake2b(digest_size=8)
+    parts = chain("t", cut(text)) if text.prompt is None else ("p", text.prompt)
+    for part in parts:
+        digest.update(part.encode("utf-8", "surrogatepass"))
+    return int.from_bytes(digest.digest(), "little") >> 2
+
+
+def find_half(text: AnyText) -> Half:
+    """Return the half of a text's prompt, or of the text itself if it has no prompt.
+
+    >>> from antislop.files.texts import Text
+    >>> find_half(Text("A cat sat.", "Write about a cat.", "texts.jsonl:1", {}))
+    'held-out'
+    """
+    return "held-out" if hash_prompt(text) & 1 else "made-from"

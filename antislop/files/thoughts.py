@@ -1,0 +1,119 @@
+"""What a model answered, without the thoughts that it wrote down.
+
+A text doesn't say which of its tags are delimiters and which it mentions: their places decide, and the prompt if it is
+known. Each search goes on where the one before ended, so the time is linear in the text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import chain, pairwise
+
+import regex
+
+from antislop.core.bans.scopes import SPANS
+
+
+def _write(mark: str) -> str:
+    """Return the pattern of a delimiter that is not between quotes: of a tag, in any case and with attributes."""
+    tag = regex.fullmatch(r"<(/?[\w:|]+)>", mark)
+    pattern = rf"(?i:<{regex.escape(tag[1])}(?:\s[^<>]*)?>)" if tag else regex.escape(mark)
+    return rf"""(?<!["'“‘«(*](?={pattern}["'”’»)*])){pattern}(?![:,])"""
+
+
+_LINE = r"^[ \t]*"
+_MARKS = {f"kind{number}": marks for number, marks in enumerate(SPANS["think"].items())}
+_STARTS = {kind: _write(start.strip()) for kind, (start, _) in _MARKS.items()}
+_ENDS = {kind: regex.compile("|".join(map(_write, ends))) for kind, (_, ends) in _MARKS.items()}
+# Special tokens stand in no sentence; tags do, unless a line, a tag or a sentence ends before them.
+_OPENING = "|".join(
+    rf"{'' if marks[0].startswith(('<|', '◁')) else f'(?<={_LINE}|[>.!?…])'}(?P<{kind}>{_STARTS[kind]})"
+    for kind, marks in _MARKS.items()
+)
+_CLOSING = tuple(end for _, ends in _MARKS.values() for end in ends if regex.search("(?i)think|thought|reason", end))
+"""The delimiters that close thoughts and nothing else."""
+_MARK = regex.compile(
+    "(?=[`<\\[◁H])(?:"  # with which all of them begin
+    + "|".join(
+        [
+            rf"(?<={_LINE})```.*?{_LINE}```|`[^`\n]*`",  # code
+            _OPENING,
+            r"[<\[](?P<tag>[\w:|]+)[\]>][^\n]{0,200}?[<\[]/(?i:(?P=tag))[\]>]",  # an example, or other tags
+            rf"(?<={_LINE}|\S)(?P<end>{'|'.join(map(_write, _CLOSING))})",
+        ]
+    )
+    + ")",
+    regex.MULTILINE | regex.DOTALL,
+)
+_FIRST = regex.compile(  # what the prompt ends with may be the beginning of a delimiter
+    "|".join(
+        rf"(?:{regex.escape(before)}assistant)?\s*(?P<{kind}>{_write(rest.strip())})"
+        for kind, (start, _) in _MARKS.items()
+        for before, _, rest in [start.rpartition("assistant")]
+    )
+)
+_BARE_HARMONY = regex.compile(r"(?s)\s*analysis(?:(?=\S).*assistantfinal|(?=(?:We|The|User|I|Need|Let|Okay|So)\b).*)")
+"""The thoughts of gpt-oss, decoded without special tokens."""
+_FRAME = regex.compile(r"<\|\w+\|>(?:(?:assistant|final|commentary|response|message)?(?: to=\w+)?(?=<\||\Z))?")
+"""A special token around an answer, and the name after it."""
+
+
+def drop_thoughts(text: str, prompt: str = "") -> str:
+    r"""Return a text without its thoughts and the delimiters of its answer; "" if the thoughts never end.
+
+    prompt: what the model was given, if it is known. Chat templates open thoughts there, or close them.
+
+    >>> drop_thoughts("Hm.\n</think>\n\nA cat."), drop_thoughts("The tag </think> ends thoughts.")
+    ('A cat.', 'The tag </think> ends thoughts.')
+    """
+    spans = [*_find_thoughts(text, prompt.rstrip())]
+    gaps = pairwise([(0, 0), *spans, (len(text), len(text))])
+    answer = "".join(text[start:end] for (_, start), (end, _) in gaps)
+    if text.lstrip().startswith("<|channel|>") or any(text.endswith("|>", 0, end) for _, end in spans):
+        answer = _FRAME.sub("", answer)
+    if not spans:
+        return answer
+    answer = answer.lstrip()
+    for tag in ("answer", "response"):  # Hunyuan, ERNIE
+        if answer.startswith(f"<{tag}>"):
+            answer = answer.removeprefix(f"<{tag}>").strip().removesuffix(f"</{tag}>").rstrip()
+    return answer
+
+
+def drop_thoughts_of_pieces(pieces: Iterable[str]) -> Iterator[str]:
+    """Yield a text without its thoughts: in pieces, or as a whole if its first piece has thoughts."""
+    rest = iter(pieces)
+    first = next(rest, "")
+    if drop_thoughts(first) == first:
+        yield from chain([first], rest)
+    else:
+        yield drop_thoughts("".join([first, *rest]))
+
+
+def _find_thoughts(text: str, prompt: str) -> Iterator[tuple[int, int]]:
+    """Yield where thoughts begin and end, with their delimiters."""
+    if bare := _BARE_HARMONY.match(text):
+        yield bare.span()
+        return
+    kind = next((kind for kind, (start, _) in _MARKS.items() if prompt.endswith(start.strip())), None)
+    begin = place = 0
+    if kind is None and (first := _FIRST.match(text, len(text) - len(text.lstrip()))):
+        kind, place = first.lastgroup, first.end()
+    has_begun = kind is not None
+    may_end = not has_begun and not prompt.endswith(_CLOSING)  # what began in a prompt that is not known
+    endless = set[str | None]()  # kinds that no delimiter closes after the place
+    while True:
+        if kind == "end" and may_end:
+            yield 0, place
+            has_begun, may_end = True, False
+        elif kind in _ENDS and kind not in endless:
+            end = _ENDS[kind].search(text, place)
+            if end or has_begun or _MARKS[kind][0].startswith("<|"):
+                place = end.end() if end else len(text)
+                yield begin, place
+                has_begun, may_end = True, False
+            else:
+                endless.add(kind)
+        if (mark := _MARK.search(text, place)) is None:
+            return
+        kind, begin, place = mark.lastgroup, mark.start(), mark.end()

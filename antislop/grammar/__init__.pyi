@@ -1,1 +1,0 @@
-from .grammar import Grammar as Grammar

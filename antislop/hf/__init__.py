@@ -1,5 +1,0 @@
-"""Models, tokenizers and calls of transformers."""
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,3 +1,0 @@
-from .activations import ActivationCache as ActivationCache, run_with_cache as run_with_cache
-from .explanation import Alternative as Alternative, Explanation as Explanation, RejectedAttempt as RejectedAttempt
-from .forward_result import ForwardResult as ForwardResult

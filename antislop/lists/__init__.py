@@ -1,5 +1,0 @@
-"""Lists of bans: read, written, checked. No torch."""
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,5 @@
+"""Numbers of texts: slop, repetition, variety, distance to human writing; what they overuse. No torch."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,88 @@
+"""The files of a folder as ripgrep chooses them: no hidden ones, no links, none that .gitignore files name.
+
+The files of a repository are read, and git is not asked: it runs programs that they name.
+"""
+
+from __future__ import annotations
+
+import os
+from codecs import getincrementaldecoder
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from antislop.errors import InputError
+from antislop.files.disk import PIECE, open_bytes, open_text
+from antislop.measure.globs import Glob, read_glob
+
+MAX_IGNORE = 1 << 18
+"""Characters of one .gitignore file."""
+
+_Ignore = tuple[Path, list[Glob]]  # a folder, and the globs for what is in it
+
+
+def list_files(folder: str | os.PathLike[str]) -> list[Path]:
+    """Return the files of a folder and of the folders in it, in order.
+
+    What a repository's .gitignore files and .git/info/exclude name is left out, whether git tracks it or not; but a
+    folder that is asked for is listed. Raises `InputError` for such a file that is too long.
+    """
+    root, top = Path(folder), Path(folder).resolve()
+    files: list[Path] = []
+    ignores: Sequence[_Ignore] | None = None
+    for place in (*reversed(top.parents), top):
+        if ignores and _is_ignored(place, ignores, is_folder=True):
+            ignores = []  # the folder is asked for
+        ignores = _enter(place, ignores)
+    waiting = [(top, ignores)]
+    while waiting:
+        place, ignores = waiting.pop()
+        with suppress(OSError), os.scandir(place) as entries:  # another user's, or removed meanwhile
+            for entry in entries:
+                path, is_folder = place / entry.name, entry.is_dir(follow_symlinks=False)
+                if entry.name.startswith(".") or (ignores and _is_ignored(path, ignores, is_folder=is_folder)):
+                    continue
+                if is_folder:
+                    waiting.append((path, _enter(path, ignores)))
+                elif entry.is_file(follow_symlinks=False):
+                    files.append(root / path.relative_to(top))
+    return sorted(files)
+
+
+def is_text(path: Path) -> bool:
+    """Return whether the beginning of a file is UTF-8 without null characters."""
+    try:
+        with open_bytes(path, unpack=False) as file:
+            piece = file.read(PIECE)
+        return "\0" not in getincrementaldecoder("utf-8")().decode(piece)
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def _enter(folder: Path, ignores: Sequence[_Ignore] | None) -> Sequence[_Ignore] | None:
+    """Return what holds in a folder: None outside of repositories, where git reads no .gitignore."""
+    if os.path.lexists(folder / ".git"):
+        ignores = _read_ignore(folder / ".git" / "info" / "exclude", folder)
+    return None if ignores is None else [*ignores, *_read_ignore(folder / ".gitignore", folder)]
+
+
+def _read_ignore(path: Path, folder: Path) -> list[_Ignore]:
+    """Return the globs of a file; none if it can't be read, or if a link or a pipe is in its place."""
+    is_link, is_file = os.path.islink(path), os.path.isfile(path)  # noqa: PTH113, PTH114 - Path raises for long names
+    if is_link or not is_file or not os.access(path, os.R_OK):
+        return []
+    with open_text(path, errors="surrogateescape") as file:
+        text = file.read(MAX_IGNORE + 1)
+    if len(text) > MAX_IGNORE:
+        raise InputError(f"{path}: has more than {MAX_IGNORE:,} characters: shorten it")
+    return [(folder, [glob for glob in map(read_glob, text.split("\n")) if glob])]
+
+
+def _is_ignored(path: Path, ignores: Sequence[_Ignore], *, is_folder: bool) -> bool:
+    """Return what the last glob says that matches, of the innermost file that has one."""
+    for folder, globs in reversed(ignores):
+        parts = path.parts[len(folder.parts) :]
+        for glob in reversed(globs):
+            if glob.matches(parts, is_folder=is_folder):
+                return not glob.is_negated
+    return False

@@ -1,0 +1,392 @@
+"""Search a list for entries that have no effect, hit too much, or look like mistakes."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, cast, get_args
+from warnings import catch_warnings, simplefilter
+
+import regex
+
+from antislop.core.bans.automaton import Automaton
+from antislop.core.bans.ban_list import BanList
+from antislop.core.bans.bans import Ban
+from antislop.core.bans.folding import BOUNDARY, Folding, fold_phrase
+from antislop.core.bans.frequencies import find_zipf
+from antislop.core.bans.marks import NAME_KIND, find_sign
+from antislop.core.bans.patterns.kinds import KINDS
+from antislop.core.bans.patterns.pattern import FILLER, Pattern, TextSearch
+from antislop.measure.lint.speller import Speller, VocabularySurfaces
+
+FindingKind = Literal[
+    "duplicate", "contained", "overlapping", "short", "common", "joined", "kind", "untypable", "case", "slow", "loop"
+]
+
+COMMON_ZIPF = 4.5
+"""Zipf frequency (log10 of occurrences in a billion words) from which a word is common: 32 in a million."""
+COMMONEST_ZIPF = 6.0
+"""The same for the words of a phrase: 1,000 in a million."""
+KNOWN_ZIPF = 3.0
+"""The same for a word that one of two joined entries may end or begin with."""
+KNOWN_SHORT_ZIPF = 5.5
+"""`KNOWN_ZIPF` for words of up to 3 letters."""
+OVERLAP_WORDS = 4
+"""Words that end a phrase and begin another one if these are pieces of one sentence."""
+OVERLAP_SHARE = 0.95
+"""Pieces of one sentence have counts of at least this ratio, if their counts are known."""
+LIGHT_WEIGHT = 0.1
+"""From this weight on, a ban makes its matches rarer instead of forbidding them, and may hit common words."""
+
+_WORDS = regex.compile(r"(?<!\w)[^\W\d_]+(?:['’][^\W\d_]+)*(?!\w)")
+_KIND = regex.compile(rf"(?i)(?:{'|'.join(KINDS)}|re|regexp?|pattern|glob|token)\s?:\s*\S")
+_LONGER = "write a longer phrase, or give it a weight such as 0.3"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A fault of one entry.
+
+    fault: a clause that begins with the entry.
+    fix: in the imperative.
+    other: index of a second entry that the fault is about.
+    """
+
+    ban: Ban
+    index: int
+    kind: FindingKind
+    fault: str
+    fix: str
+    other: int | None = None
+
+
+Findings: TypeAlias = Iterator[Finding]
+
+
+def lint(
+    bans: Sequence[Ban],
+    *,
+    frequencies: Mapping[str, float] | None = None,
+    vocabulary: VocabularySurfaces | None = None,
+) -> list[Finding]:
+    """Return the faults of the entries of a list, in order.
+
+    frequencies: as `load_frequencies` returns them; needed to find common words and missing commas.
+    vocabulary: of a model; needed to find what this model can't write.
+
+    >>> [(finding.fault, finding.fix) for finding in lint([Ban("a testament to"), Ban("testament")])]
+    [("'a testament to' contains 'testament', which forbids it already", 'leave it out')]
+    """
+    checks = [find_duplicates(bans), find_contained(bans), find_overlapping(bans)]
+    checks += [find_faults(bans), find_signs(bans)]
+    if frequencies is not None:
+        checks += [find_common(bans, frequencies), find_joined(bans, frequencies)]
+    if vocabulary is not None:
+        checks.append(find_untypable(bans, vocabulary))
+    findings: dict[int, list[Finding]] = defaultdict(list)
+    for check in checks:
+        for finding in check:
+            kinds = {other.kind for other in findings[finding.index]}
+            is_superfluous = kinds & {"duplicate", "contained"} or (
+                finding.kind == "common" and kinds & {"short", "common"}
+            )
+            if not is_superfluous:
+                findings[finding.index].append(finding)
+    return [finding for index in sorted(findings) for finding in findings[index]]
+
+
+def describe(ban: Ban) -> str:
+    return ban.pattern.describe()
+
+
+def always_forbids(ban: Ban) -> bool:
+    return ban.weight == 0 and ban.is_unconditional
+
+
+def is_tried(pattern: Pattern) -> bool:
+    """Return whether to try a pattern on texts, since no symbols of its occurrences are known."""
+    return pattern.occurs_in_text and not pattern.is_legible
+
+
+# -- entries that another one makes superfluous ------------------------------------------------------------------------
+
+
+def find_duplicates(bans: Sequence[Ban]) -> Findings:
+    for index, other in _find_repeats(bans).items():
+        ban, first = bans[index], bans[other]
+        fault, fix = f"{describe(ban)} repeats {describe(first)}", "leave it out"
+        if ban.weight != first.weight:
+            fault += " with another weight"
+            fix = f"leave one of them out; the smaller weight, {min(ban.weight, first.weight)}, counts"
+        yield Finding(ban, index, "duplicate", fault, fix, other)
+
+
+def find_contained(bans: Sequence[Ban]) -> Findings:
+    """Yield the entries that always contain another one that is forbidden everywhere."""
+    repeats = _find_repeats(bans)
+    containers: dict[int, tuple[int, str]] = {}
+    literals = sorted(_find_literals_within(bans), key=lambda pair: len(bans[pair[1]].text))
+    for pairs, relation in (
+        (literals, "contains"),
+        (_find_sequences_within(bans), "is a case of"),
+        (_find_others_within(bans), "is matched by the {kind}"),
+    ):
+        for index, other in pairs:
+            is_settled = {index, other} & repeats.keys() or index in containers
+            if not is_settled and not _leads_to(index, other, containers):
+                named = relation.format(kind=bans[other].pattern.kind)
+                clause = f"{describe(bans[index])} {named} {describe(bans[other])}, which forbids it already"
+                containers[index] = other, clause
+    for index, (other, clause) in sorted(containers.items()):
+        yield Finding(bans[index], index, "contained", clause, "leave it out", other)
+
+
+def find_overlapping(bans: Sequence[Ban]) -> Findings:
+    """Yield the phrases that go on where another one ends, and seem to be pieces of the same sentence.
+
+    >>> [finding.fault for finding in find_overlapping([Ban("thick with the scent of"), Ban("with the scent of rain")])]
+    ["'with the scent of rain' goes on from 'thick with the scent of', as a piece of the same sentence"]
+    """
+    is_phrase = [ban.pattern.is_literal and ban.is_unconditional for ban in bans]
+    phrases = {index: tuple(_split_phrase(ban.text)) for index, ban in enumerate(bans) if is_phrase[index]}
+    begun: dict[tuple[str, ...], list[int]] = defaultdict(list)
+    for index, words in phrases.items():
+        begun[words[:OVERLAP_WORDS]].append(index)
+    for other, words in phrases.items():
+        for end in (words[start:] for start in range(1, len(words) - OVERLAP_WORDS + 1)):
+            for index in begun.get(end[:OVERLAP_WORDS], ()):
+                goes_on = phrases[index][: len(end)] == end and len(phrases[index]) > len(end)
+                if goes_on and index != other and _are_as_frequent(bans[index], bans[other]):
+                    fault = (
+                        f"{describe(bans[index])} goes on from {describe(bans[other])}, as a piece of the same sentence"
+                    )
+                    yield Finding(bans[index], index, "overlapping", fault, "keep one of them", other)
+
+
+def _are_as_frequent(ban: Ban, other: Ban) -> bool:
+    if ban.count is None or other.count is None:
+        return True
+    return min(ban.count, other.count) >= OVERLAP_SHARE * max(ban.count, other.count)
+
+
+def _split_phrase(text: str) -> list[str]:
+    return fold_phrase(text).replace(BOUNDARY, "").split()
+
+
+def _find_repeats(bans: Sequence[Ban]) -> dict[int, int]:
+    """Return the first entry that forbids the same, for each that repeats one."""
+    first: dict[Hashable, int] = {}
+    firsts = [first.setdefault(ban.key, index) for index, ban in enumerate(bans)]
+    return {index: other for index, other in enumerate(firsts) if other != index}
+
+
+def _leads_to(index: int, other: int, containers: Mapping[int, tuple[int, str]]) -> bool:
+    """Return whether `other` is left out because of `index`, which has to stay then."""
+    while other in containers and other != index:
+        other = containers[other][0]
+    return other == index
+
+
+def _find_literals_within(bans: Sequence[Ban]) -> Iterator[tuple[int, int]]:
+    """Yield (entry, phrase within it), by their folded symbols, which include the edges of words."""
+    for folding in get_args(Folding):
+        literals = {
+            index: ban.pattern.find_symbols(folding) or ""
+            for index, ban in enumerate(bans)
+            if ban.pattern.is_literal and ban.pattern.folding == folding and always_forbids(ban)
+        }
+        numbers, automaton = list(literals), Automaton(list(literals.values()))
+        for index, ban in enumerate(bans):
+            if folding not in ("caseless", ban.pattern.folding):
+                continue
+            node = automaton.root
+            for symbol in ban.pattern.find_symbols(folding) or "":
+                node = node[symbol]
+                yield from ((index, numbers[match]) for match, _ in node.matches if numbers[match] != index)
+
+
+def _find_sequences_within(bans: Sequence[Ban]) -> Iterator[tuple[int, int]]:
+    """Yield (entry, sequence of words that it is a case of)."""
+    sequences = [
+        (index, ban)
+        for index, ban in enumerate(bans)
+        if ban.pattern.is_legible and not ban.pattern.is_literal and always_forbids(ban)
+    ]
+    for case_sensitive in (False, True):
+        same_case = [(index, ban) for index, ban in sequences if ban.pattern.case_sensitive is case_sensitive]
+        if not same_case:
+            continue
+        first = {ban: index for index, ban in reversed(same_case)}
+        compiled = BanList(reversed(first))
+        widest_gap = max(ban.pattern.widest_gap for _, ban in same_case)
+        for index, ban in enumerate(bans):
+            if case_sensitive and not ban.pattern.case_sensitive:
+                continue
+            samples = ban.pattern.find_samples(widest_gap=widest_gap)
+            found = [{match.ban for match in compiled.find(text)} for text in samples]
+            others = (first[other] for other in set.intersection(*found)) if found else ()
+            yield from ((index, other) for other in sorted(others) if other != index)
+
+
+def _find_others_within(bans: Sequence[Ban]) -> Iterator[tuple[int, int]]:
+    """Yield (phrase, ban such as a regex that matches it however it is written)."""
+    spellings = {index: texts for index, ban in enumerate(bans) if (texts := ban.pattern.list_spellings())}
+    numbers, firsts = list(spellings), [texts[0] for texts in spellings.values()]
+    for other, ban in enumerate(bans):
+        if not is_tried(ban.pattern) or not always_forbids(ban):
+            continue
+        search = cast("type[TextSearch[Any]]", ban.pattern.search)([ban.pattern])
+        for index in (numbers[i] for i in ban.pattern.find_in([text + ".\n" for text in firsts])):
+            if all(_matches_within(search, text) for text in spellings[index]):
+                yield index, other
+
+
+def _matches_within(search: TextSearch[Any], text: str) -> bool:
+    """Return whether a pattern occurs within a text that begins, or is in the middle of, a longer one."""
+    for before, after in (("", " so"), ("so ", ", so")):
+        with catch_warnings():
+            simplefilter("ignore")  # a regex that times out just does not match
+            matches = search.read(search.start, before + text + after, final=True)[1].matches
+        rest, size = len(after), len(text + after)
+        if not any(match.start_back <= size and match.end_back > rest for match in matches):
+            return False
+    return True
+
+
+# -- common words and missing commas -----------------------------------------------------------------------------------
+
+
+def find_faults(bans: Sequence[Ban]) -> Findings:
+    for index, ban in enumerate(bans):
+        for kind, clause, fix in ban.pattern.find_faults():
+            if ban.weight < LIGHT_WEIGHT or kind not in ("short", "common"):
+                yield Finding(ban, index, kind, f"{describe(ban)} {clause}", fix)
+
+
+def find_signs(bans: Sequence[Ban]) -> Findings:
+    """Yield the phrases that look like something else, or have marks around them, and would hardly occur so."""
+    for index, ban in enumerate(bans):
+        if ban.pattern.is_literal and _KIND.match(ban.text):
+            yield Finding(ban, index, "kind", f"{describe(ban)} looks like another kind of ban", NAME_KIND)
+        elif ban.pattern.kind in ("phrase", "wildcard") and (sign := find_sign(ban.text)):
+            fault, fix = sign
+            yield Finding(ban, index, "kind", f"{describe(ban)} {fault}", fix)
+
+
+def find_common(bans: Sequence[Ban], frequencies: Mapping[str, float]) -> Findings:
+    """Yield the entries that forbid common words, or occur inside them."""
+    common = [word for word, share in frequencies.items() if share >= 10 ** (COMMON_ZIPF - 9)]
+    ranked = sorted(common, key=lambda word: -frequencies[word])
+    hit: dict[int, list[str]] = defaultdict(list)
+    heavy = [ban for ban in bans if ban.weight < LIGHT_WEIGHT]
+    first = {ban: index for index, ban in reversed(list(enumerate(bans)))}
+    compiled = BanList(ban for ban in heavy if not is_tried(ban.pattern))
+    for word in ranked:
+        for ban in dict.fromkeys(match.ban for match in compiled.find(word)):
+            hit[first[ban]].append(word)
+    for ban in heavy:
+        if is_tried(ban.pattern) and always_forbids(ban):
+            hit[first[ban]] = [ranked[number] for number in ban.pattern.find_in(ranked)]
+        elif ban.pattern.is_literal and ban.is_unconditional and _is_made_of_common_words(ban, frequencies):
+            fault = f"{describe(ban)} is made of the most common words alone"
+            yield Finding(ban, first[ban], "common", fault, _LONGER)
+    for index, words in hit.items():
+        if words:
+            share = len(words) / len(ranked)
+            fault, fix = _describe_hits(bans[index], words, frequencies, share=share)
+            yield Finding(bans[index], index, "common", fault, fix)
+
+
+def find_joined(bans: Sequence[Ban], frequencies: Mapping[str, float]) -> Findings:
+    """Yield the entries that look like two without a comma between them."""
+    literals = [(index, ban) for index, ban in enumerate(bans) if ban.pattern.is_literal]
+    entries = {ban.text.casefold() for _, ban in literals}
+    for index, ban in literals:
+        if halves := _split_joined(ban.text, entries, frequencies):
+            fault = f"{describe(ban)} looks like two entries without a comma between them"
+            yield Finding(ban, index, "joined", fault, f"write {halves[0]!r} and {halves[1]!r}")
+
+
+def _describe_hits(
+    ban: Ban, words: Sequence[str], frequencies: Mapping[str, float], *, share: float
+) -> tuple[str, str]:
+    """Return the fault and the fix. share: of all common words."""
+    rate = f"{sum(frequencies[word] for word in words) * 1e6:,.0f} in a million words"
+    shown = ", ".join(words[:3]) + (f" and {len(words) - 3:,} more" if len(words) > 3 else "")
+    name, pattern = describe(ban), ban.pattern
+    if is_tried(pattern):
+        what = f"matches {share:.0%} of the common words" if share > 0.2 else "matches common words"
+        return f"{name} {what} ({shown}): {rate}", "make it match less, with \\b around words for instance"
+    if getattr(pattern, "edges", "") == "anywhere" and words != [pattern.text.strip().lower()]:
+        return f"{name} occurs in common words ({shown}): {rate}", 'write whole words, with the edges "word"'
+    if len(words) == 1:
+        return f"{name} is a common word: {rate}", _LONGER
+    return f"{name} hits common words ({shown}): {rate}", _LONGER
+
+
+def _is_made_of_common_words(ban: Ban, frequencies: Mapping[str, float]) -> bool:
+    words = _split_phrase(ban.text)
+    return 2 <= len(words) <= 3 and all(find_zipf(word, frequencies) >= COMMONEST_ZIPF for word in words)
+
+
+def _split_joined(phrase: str, entries: set[str], frequencies: Mapping[str, float]) -> tuple[str, str] | None:
+    """Return the two entries that a phrase seems to be made of: one of its words is unknown, its halves are not.
+
+    Names look the same, so that both halves of a single word must be entries of the list.
+    """
+    candidates = []
+    lower = phrase.casefold()
+    for match in _WORDS.finditer(lower) if len(lower) == len(phrase) else ():
+        word, start = match[0], match.start()
+        if not word.isalpha() or word in frequencies:
+            continue
+        for cut in range(start + 1, match.end()):
+            listed = (lower[:cut].strip() in entries) + (lower[cut:].strip() in entries)
+            rank = min(_rank(lower[start:cut], frequencies), _rank(lower[cut : match.end()], frequencies))
+            if listed == 2 or (rank > 0 and word != lower.strip()):
+                candidates.append((listed, rank, cut))
+    cut = max(candidates)[2] if candidates else 0
+    return (phrase[:cut].strip(), phrase[cut:].strip()) if candidates else None
+
+
+def _rank(word: str, frequencies: Mapping[str, float]) -> float:
+    """Return how common a word is, 0 if it is too rare to be a half."""
+    zipf = find_zipf(word, frequencies)
+    return zipf if zipf >= (KNOWN_ZIPF if len(word) > 3 else KNOWN_SHORT_ZIPF) else 0.0
+
+
+# -- what a model can't write ------------------------------------------------------------------------------------------
+
+
+def find_untypable(bans: Sequence[Ban], vocabulary: VocabularySurfaces) -> Findings:
+    """Yield the entries that this tokenizer can't spell, in the given case or in any."""
+    spellers: dict[Folding, Speller] = {folding: Speller(vocabulary, folding) for folding in get_args(Folding)}
+    for index, ban in enumerate(bans):
+        if beyond := [i for i in ban.pattern.token_ids if i >= len(vocabulary.surfaces)]:
+            fault = f"{describe(ban)} contain {beyond[0]}, and the vocabulary ends at {len(vocabulary.surfaces) - 1}"
+            yield Finding(ban, index, "untypable", fault, "leave it out, or write it as text")
+        folding = ban.pattern.folding
+        if _is_written(ban, spellers[folding], folding):
+            continue
+        if folding == "cased" and _is_written(ban, spellers["caseless"], "caseless"):
+            fault = f"{describe(ban)} compares letters as they are, and the model does not write them in this case"
+            yield Finding(ban, index, "case", fault, "leave out case_sensitive")
+            continue
+        shown = ", ".join(_find_missing(ban, spellers[folding]))
+        why = f"no token of the model contains {shown}" if shown else "no sequence of the model's tokens makes it"
+        yield Finding(ban, index, "untypable", f"{describe(ban)} can't be written: {why}", "leave it out")
+
+
+def _find_missing(ban: Ban, speller: Speller) -> Iterator[str]:
+    symbols = ban.pattern.find_symbols(ban.pattern.folding) or ""
+    for character in dict.fromkeys(ban.text):
+        folded = fold_phrase(character, folding=ban.pattern.folding)
+        if folded.strip(BOUNDARY) in symbols and speller.find_missing(folded):
+            yield character
+
+
+def _is_written(ban: Ban, speller: Speller, folding: Folding) -> bool:
+    """Return whether the model can write the symbols that each match of a ban contains, if any are known."""
+    symbols = ban.pattern.find_symbols(folding) or ""
+    return all(speller.can_write(part) for part in symbols.split(FILLER))

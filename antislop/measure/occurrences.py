@@ -1,0 +1,251 @@
+"""Where bans occur in files and folders of texts: file, line and column."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from math import inf
+from pathlib import Path
+from typing import NamedTuple
+
+from antislop.core.bans.ban_list import BanList
+from antislop.core.bans.bans import Ban, Match, distinct, drop_overlaps
+from antislop.display import shorten
+from antislop.errors import InputError
+from antislop.files.disk import read_text_pieces
+from antislop.files.texts import list_sources, read_texts
+from antislop.measure.folders import is_text, list_files
+
+_WHITE_SPACE = re.compile(r"\s+")
+
+
+class Occurrence(NamedTuple):
+    """A passage that a ban forbids.
+
+    line, column: of its first character, from 1.
+    ban: the phrase, or the text of the pattern.
+    text: as it is written there.
+    """
+
+    file: str
+    line: int
+    column: int
+    ban: str
+    text: str
+
+
+def scan(
+    sources: Iterable[str | os.PathLike[str]], bans: BanList, *, column: str | None = None
+) -> Iterator[Occurrence]:
+    """Yield the occurrences of bans in files, in order, while the files are read.
+
+    Of occurrences that overlap, the first counts, and the longest of those that begin with it.
+
+    sources: texts of UTF-8, also .gz, and folders of texts. In folders, hidden files, links, those that .gitignore
+        files name and those that are not UTF-8 are left out.
+    column: search this column of records instead, in .jsonl, .json, .csv and .parquet; `line` is that of the record, or
+        its number, and `column` is that of the character in its text.
+
+    Raises `InputError` for a file that can't be read.
+    """
+    if not isinstance(bans, BanList):
+        raise InputError(f"a BanList was expected, not {shorten(repr(bans), 40)}: write BanList([…])")
+    for source in list_sources(sources):
+        is_folder = column is None and Path(source).is_dir()
+        for path in filter(is_text, list_files(source)) if is_folder else [source]:
+            file = os.fspath(path)
+            blocks: Iterator[Sequence[Occurrence]]
+            if column is None:
+                blocks = find_occurrences(bans, Window(read_text_pieces(file)), file=file)
+            else:
+                blocks = (line.hits for line in search_records(bans, file, column=column))
+            yield from chain.from_iterable(blocks)
+
+
+def find_occurrences(bans: BanList, window: Window, *, file: str) -> Iterator[list[Occurrence]]:
+    """Yield the occurrences of bans in a text that is read in pieces, in order, without overlaps."""
+    end = 0
+    for result in bans.search(window):
+        matches = drop_overlaps(result.matches, begin=end)
+        found = [Occurrence(file, *window.locate(match.start), match.ban.text, window.cut(match)) for match in matches]
+        end = matches[-1].end if matches else end
+        window.drop(result.settled)
+        yield found
+
+
+def find_lines(bans: BanList, pieces: Iterable[str], *, file: str, context: int = 0) -> Iterator[list[HitLine]]:
+    """Yield the lines of a text in which bans occur, and `context` lines on either side, as soon as they are known."""
+    lines = _Lines(pieces, file=file, context=context)
+    window = Window(lines)
+    for hits in find_occurrences(bans, window, file=file):
+        for hit in hits:
+            lines.mark(hit)
+        yield list(lines.take(before=window.line))
+    yield list(lines.take(before=inf))
+
+
+def search_records(bans: BanList, file: str, *, column: str) -> Iterator[HitLine]:
+    """Yield each record of a file as one line, numbered by its line in the file or by its place among the records."""
+    for number, text in enumerate(read_texts([file], column=column), start=1):
+        place = text.place.rpartition(":")[2]
+        line = int(place) if place.isdecimal() else number
+        matches = drop_overlaps(bans.find(text.text))
+        hits = [Occurrence(file, line, m.start + 1, m.ban.text, text.text[m.start : m.end]) for m in matches]
+        yield HitLine(file, line, text.text.replace("\n", " "), hits, [(m.start, m.end) for m in matches])
+
+
+class HitLine(NamedTuple):
+    """A line of a text in which bans occur, or one beside it.
+
+    hits: those that begin in it.
+    spans: of the characters of hits, from 0; the first may belong to one that began in a line before.
+    """
+
+    file: str
+    line: int
+    text: str
+    hits: Sequence[Occurrence]
+    spans: Sequence[tuple[int, int]]
+
+
+class Window:
+    """The part of a text in which matches are still possible; iterating over it reads more.
+
+    pieces: the text. `locate` and `drop` take increasing indices only.
+    line: of the latest index.
+    """
+
+    def __init__(self, pieces: Iterable[str]) -> None:
+        self._pieces = pieces
+        self.text = ""
+        self._start = 0  # characters before `text`
+        self._counted = 0  # the index in `text` up to which lines were counted
+        self.line, self._line_start = 1, 0
+
+    def __iter__(self) -> Iterator[str]:
+        for piece in self._pieces:
+            self.text += piece
+            yield piece
+
+    def locate(self, index: int) -> tuple[int, int]:
+        """Return the line and the column of a character, from 1."""
+        end = index - self._start
+        self.line += self.text.count("\n", self._counted, end)
+        line_end = self.text.rfind("\n", self._counted, end)
+        if line_end >= 0:
+            self._line_start = self._start + line_end + 1
+        self._counted = end
+        return self.line, index - self._line_start + 1
+
+    def cut(self, match: Match) -> str:
+        return self.text[match.start - self._start : match.end - self._start]
+
+    def drop(self, settled: int) -> None:
+        """Forget the characters before an index."""
+        self.locate(settled)
+        self.text = self.text[self._counted :]
+        self._start, self._counted = settled, 0
+
+
+class _Lines:
+    """The lines of a text that are still needed; iterating over it reads more."""
+
+    def __init__(self, pieces: Iterable[str], *, file: str, context: int) -> None:
+        self._pieces, self._file, self._context = pieces, file, context
+        self._lines, self._next = deque([""]), 1  # _next: the number of the first of _lines
+        self._hits: dict[int, list[Occurrence]] = {}
+        self._spans: dict[int, list[tuple[int, int]]] = {}
+
+    def __iter__(self) -> Iterator[str]:
+        for piece in self._pieces:
+            begun, *others = piece.split("\n")
+            self._lines[-1] += begun
+            self._lines.extend(others)
+            yield piece
+
+    def mark(self, hit: Occurrence) -> None:
+        start = hit.column - 1
+        self._hits.setdefault(hit.line, []).append(hit)
+        for number, part in enumerate(hit.text.split("\n"), start=hit.line):
+            self._spans.setdefault(number, []).append((start, start + len(part)))
+            start = 0
+
+    def take(self, *, before: float) -> Iterator[HitLine]:
+        """Remove the lines that no hit from line `before` on can be near, and yield those near a marked one."""
+        if before == inf and not self._lines[-1]:
+            self._lines.pop()  # a line feed at the end begins no line
+        while self._lines and self._next + self._context < before:
+            number, text = self._next, self._lines.popleft()
+            if next(iter(self._spans), inf) <= number + self._context:  # those further up were removed
+                yield HitLine(self._file, number, text, self._hits.pop(number, ()), self._spans.get(number, ()))
+            self._spans.pop(number - self._context, None)
+            self._next += 1
+
+
+class HitContext(NamedTuple):
+    """A hit, `text`, with the text around it, in which white space is single spaces."""
+
+    file: str
+    line: int
+    column: int
+    before: str
+    text: str
+    after: str
+
+
+@dataclass
+class HitTally:
+    """The hits of a ban, and the contexts of the first ones."""
+
+    count: int = 0
+    contexts: list[HitContext] = field(default_factory=list)
+
+
+@dataclass
+class Trial:
+    """The hits of a list in some texts.
+
+    contexts: maximum per ban.
+    hits: that don't overlap.
+    """
+
+    bans: BanList
+    contexts: int
+    words: int = 0
+    hits: int = 0
+    tallies: dict[Ban, HitTally] = field(default_factory=dict)
+
+    def add(self, text: str, *, file: str) -> None:
+        self.words += len(text.split())
+        window = Window([text])
+        matches = [match for step in self.bans.search(window) for match in step.matches]
+        self.hits += len(drop_overlaps(matches))
+        for match in matches:
+            tally = self.tallies.setdefault(match.ban, HitTally())
+            tally.count += 1
+            if len(tally.contexts) < self.contexts:
+                around = _cut_context(text, match.start, match.end)
+                tally.contexts.append(HitContext(file, *window.locate(match.start), *around))
+
+    @property
+    def ranked(self) -> list[tuple[Ban, HitTally]]:
+        """The bans with hits, most frequent first."""
+        return sorted(self.tallies.items(), key=lambda pair: (-pair[1].count, pair[0].text))
+
+    @property
+    def unused(self) -> list[Ban]:
+        return [ban for ban in distinct(self.bans) if ban not in self.tallies and ban.pattern.occurs_in_text]
+
+    def rate(self, count: int) -> float:
+        """Return a number of hits per 1,000 words."""
+        return 1000 * count / max(1, self.words)
+
+
+def _cut_context(text: str, start: int, end: int, *, width: int = 200) -> tuple[str, str, str]:
+    parts = text[max(0, start - width) : start], text[start:end], text[end : end + width]
+    text_before, hit, text_after = (_WHITE_SPACE.sub(" ", part) for part in parts)
+    return text_before.lstrip(), hit, text_after.rstrip()

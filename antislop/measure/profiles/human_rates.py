@@ -1,0 +1,161 @@
+"""Rates of words and phrases in human writing.
+
+A baseline has the counts of human texts. Since free books are old, rates are extrapolated to the present by the current
+frequencies of words, from the package `wordfreq`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from typing import Any
+
+from antislop.core.bans.frequencies import load_frequencies
+from antislop.core.bans.segmentation import drop_stop_words
+from antislop.errors import DISTRIBUTION, InputError
+from antislop.files.disk import read_json, replace_text
+from antislop.measure.profiles.counting import Census
+from antislop.measure.profiles.ngrams import Kind, cut_words
+from antislop.measure.profiles.quantiles import find_gamma
+
+FORMAT = "antislop baseline 1"
+_ADVICE = "make one with: antislop profile BOOKS --as-baseline -o human.json.gz"
+RAREST_RATE = 1e-8
+"""The smallest rate that wordfreq lists: one in 100 million words (https://pypi.org/project/wordfreq)."""
+
+
+@dataclass(frozen=True, slots=True)
+class HumanRate:
+    """The rate of an entry in human writing, per word, with its interval.
+
+    count: occurrences in the baseline; None if it does not list the entry: rate is then an upper bound.
+    low, high: high is None if rate is a bound; both are equal to rate if it counts as exact.
+    """
+
+    count: int | None
+    rate: float
+    low: float
+    high: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """Counts of words, n-grams and constructions in human texts.
+
+    min_count: the smallest listed count of words and n-grams; 1 for constructions.
+    """
+
+    name: str
+    words: int
+    min_count: int
+    counts: Mapping[Kind, Mapping[str, int]]
+    made_with: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, census: Census, *, name: str, made_with: Mapping[str, Any] | None = None) -> Baseline:
+        counts: dict[Kind, dict[str, int]] = {"word": {}, "phrase": {}, "content": {}, "construction": {}}
+        for (kind, text), occurrences in zip(census.names, census.counts, strict=True):
+            counts[kind][text] = occurrences
+        return cls(name, census.words, census.min_count, counts, made_with or {})
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Baseline:
+        """Read a baseline from a file, compressed if its name ends in .gz. Raises `InputError` for any other file."""
+        content = read_json(path, advice=_ADVICE)
+        if not isinstance(content, dict) or content.get("format") != FORMAT:
+            raise InputError(f"{path}: is not a baseline of this package: {_ADVICE}")
+        return cls(content["name"], content["words"], content["least"], content["counts"], content["made_with"])
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the baseline to a file, compressed if its name ends in .gz; equal baselines give equal bytes."""
+        content = {
+            "format": FORMAT,
+            "name": self.name,
+            "words": self.words,
+            "least": self.min_count,
+            "made_with": self.made_with,
+            "counts": {kind: dict(sorted(counts.items())) for kind, counts in self.counts.items()},
+        }
+        replace_text(path, json.dumps(content, ensure_ascii=False, separators=(",", ":")))
+
+    def count(self, kind: Kind, text: str) -> int | None:
+        return self.counts.get(kind, {}).get(text)
+
+    def bound(self, kind: Kind) -> int:
+        """Return an upper bound of the occurrences of entries that are not listed, at least 1."""
+        return 1 if kind == "construction" else max(1, self.min_count - 1)
+
+
+class HumanRates:
+    """Human rates of a baseline, extrapolated to the present.
+
+    also: further baselines, however small; the lower end of their interval replaces a lower rate.
+    modern: False leaves out wordfreq.
+
+    A word's rate is the larger of its rates in the baseline and in wordfreq. The rate of a phrase is assumed to have
+    grown by the largest factor of its words, up to the rate of its rarest word.
+    """
+
+    def __init__(self, baseline: Baseline, *, also: Sequence[Baseline] = (), modern: bool = True) -> None:
+        self.baseline, self.is_modern = baseline, modern
+        self._also = also
+        self._words: dict[str, tuple[float, float]] = {}
+
+    @cached_property
+    def _frequencies(self) -> Mapping[str, float]:  # loaded when texts are counted, since it takes 30 MB
+        try:
+            return load_frequencies()
+        except ImportError as error:
+            advice = f"pip install '{DISTRIBUTION}[eval]'"
+            raise InputError(f"rates of words today need the package wordfreq: {advice}") from error
+
+    def rate(self, kind: Kind, text: str) -> HumanRate:
+        base = self.baseline
+        count = base.count(kind, text)
+        shown = (base.bound(kind) if count is None else count) / base.words
+        low, high = (shown, None) if count is None else (edge / base.words for edge in interval(count))
+        rate = shown
+        if self.is_modern and kind == "word":
+            rate = self._extrapolate(text)[1]
+        elif self.is_modern and kind != "construction":
+            gains, rarest = zip(*map(self._extrapolate, cut_words(text)), strict=True)
+            expected = min(shown * max(gains), *rarest)
+            rate = expected if count is None else max(shown, expected)
+        if kind == "word" and rate != shown:
+            low, high = rate, rate if text in self._frequencies else None
+        elif rate != shown:
+            low, high = low * rate / shown, None if high is None else high * rate / shown
+        return self._raise_to_floor(kind, text, HumanRate(count, rate, low, high))
+
+    def _raise_to_floor(self, kind: Kind, text: str, human_rate: HumanRate) -> HumanRate:
+        for baseline in self._also:
+            count = baseline.count(kind, text)
+            if count is None and kind == "phrase":  # the n-gram of its content words is at least as frequent
+                count = baseline.count("content", " ".join(drop_stop_words(cut_words(text))))
+            if count is not None:
+                floor = interval(count)[0] / baseline.words
+                baseline_count = count if human_rate.count is None else human_rate.count
+                human_rate = (
+                    HumanRate(baseline_count, floor, floor, floor)
+                    if floor > human_rate.rate
+                    else replace(human_rate, count=baseline_count)
+                )
+        return human_rate
+
+    def _extrapolate(self, word: str) -> tuple[float, float]:
+        """Return the factor by which a word's rate grew since the baseline, at least 1, and the rate now."""
+        if word not in self._words:
+            count, today = self.baseline.count("word", word), self._frequencies.get(word, 0.0)
+            shown = (self.baseline.bound("word") if count is None else count) / self.baseline.words
+            rate = max(today, RAREST_RATE if count is None else shown)
+            self._words[word] = max(1.0, today / shown), rate
+        return self._words[word]
+
+
+@cache
+def interval(count: int) -> tuple[float, float]:
+    """Return the exact 95 % interval of a Poisson count (Garwood 1936, doi 10.1093/biomet/28.3-4.437)."""
+    return find_gamma(0.025, count) if count else 0.0, find_gamma(0.975, count + 1)

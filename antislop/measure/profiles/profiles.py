@@ -1,0 +1,209 @@
+"""Profiles: the overused entries of texts, compared with human writing."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
+
+import regex
+
+from antislop.core.bans.bundled import read_constructions
+from antislop.errors import InputError
+from antislop.files.disk import decode, parse_json, read_json, replace_text
+from antislop.files.texts import Text
+from antislop.measure.profiles.counting import (
+    COUNTER_MEGABYTES,
+    Census,
+    Occurrences,
+    choose_min_prompts,
+    count,
+    cut_examples,
+)
+from antislop.measure.profiles.human_rates import HumanRate, HumanRates
+from antislop.measure.profiles.ngrams import Kind, Progress, Texts, cut_words
+from antislop.measure.profiles.ratios import estimate_error, estimate_ratio, find_explained
+
+FORMAT = "antislop profile 1"
+_ADVICE = "make one with: antislop profile TEXTS -o profile.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A word, phrase, content n-gram or construction, its rate per million words, and its ratio to the human rate.
+
+    prompts: number of distinct prompts; of more than 512 prompts a lower bound.
+    error: the relative standard error of per_million, over prompts.
+    human_count: occurrences in the baseline; None if it does not list them.
+    human_per_million: an upper bound if human_count is None.
+    ratio, low, high: with a 95 % interval; None without a baseline; high is None if the human rate is a bound.
+    is_name: whether it contains a word that is mostly capitalized right after another word.
+    """
+
+    kind: Kind
+    text: str
+    count: int
+    texts: int
+    prompts: int
+    per_million: float
+    error: float
+    human_count: int | None = None
+    human_per_million: float | None = None
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+    is_name: bool = False
+    examples: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """The entries that some texts contain more often than human writing, the most certain first.
+
+    characters: of all texts.
+    baseline: name and number of words of the human texts; None without a baseline.
+    """
+
+    texts: int
+    prompts: int
+    words: int
+    characters: int
+    baseline: Mapping[str, Any] | None
+    made_with: Mapping[str, Any]
+    entries: tuple[Entry, ...] = field(repr=False)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Profile:
+        """Read a profile from a file, compressed if its name ends in .gz. Raises `InputError` for any other file."""
+        return cls._of(read_json(path, advice=_ADVICE), os.fspath(path))
+
+    @classmethod
+    def parse(cls, data: bytes, *, place: str) -> Profile:
+        """Read a profile from the bytes of a file, called `place` in messages. Raises `InputError`."""
+        return cls._of(parse_json(decode(data, place), place, advice=_ADVICE), place)
+
+    @classmethod
+    def _of(cls, content: Any, place: str) -> Profile:
+        if not isinstance(content, dict) or content.get("format") != FORMAT:
+            raise InputError(f"{place}: is not a profile of this package: {_ADVICE}")
+        try:
+            entries = tuple(Entry(**{**item, "examples": tuple(item["examples"])}) for item in content["entries"])
+            return cls(**{item.name: content[item.name] for item in fields(cls)} | {"entries": entries})
+        except (KeyError, TypeError) as error:
+            raise InputError(f"{place}: the profile is damaged ({error}): make it again") from error
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the profile as JSON, an entry on each line, compressed if the name ends in .gz."""
+        head = {"format": FORMAT} | {
+            column.name: getattr(self, column.name) for column in fields(self) if column.name != "entries"
+        }
+        lines = (json.dumps(asdict(entry), ensure_ascii=False) for entry in self.entries)
+        begin = json.dumps(head, ensure_ascii=False, indent=1)[:-2]
+        replace_text(path, begin + ',\n "entries": [\n' + ",\n".join(lines) + "\n]}\n")
+
+
+def profile_texts(texts: Iterable[Text], **options: Any) -> Profile:
+    """Make a profile of texts in memory; options: those of `make_profile`.
+
+    >>> texts = [Text("A testament to cats.", None, "1", {}), Text("It was a testament to.", None, "2", {})]
+    >>> [entry.text for entry in profile_texts(texts, min_count=2).entries if entry.kind == "phrase"]
+    ['a testament to']
+    """
+    all_texts = list(texts) if isinstance(texts, Iterable) else [texts]
+    if not all(isinstance(text, Text) for text in all_texts):
+        raise InputError("profile_texts takes Texts, not strings or paths: pass read_texts([path, …])")
+    return make_profile(lambda: all_texts, **options)
+
+
+def make_profile(
+    texts: Texts,
+    *,
+    rates: HumanRates | None = None,
+    min_count: int = 5,
+    min_prompts: int | None = None,
+    min_ratio: float = 0.0,
+    examples: bool = False,
+    megabytes: int = COUNTER_MEGABYTES,
+    made_with: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> Profile:
+    """Count the entries of texts and compare them with human rates.
+
+    texts: read twice, with examples three times.
+    rates: of human writing; without them, entries have no ratio.
+    min_count, min_prompts, min_ratio: entries below are left out; so are those that a longer one explains.
+        min_prompts is 2 by default, or 1 for a single text.
+    megabytes: of counters, see `count`, which may raise min_count.
+
+    Raises `InputError` if there are no words, or if texts can't be read.
+    """
+    census = take_census(texts, min_count=min_count, min_prompts=min_prompts, megabytes=megabytes, progress=progress)
+    if not census.words:
+        raise InputError("no words in the texts: there is nothing to profile")
+    entries = _weigh(census, rates, min_ratio=min_ratio)
+    if examples:
+        names = {(entry.kind, entry.text) for entry in entries}
+        indices = (index for index, name in enumerate(census.names) if name in names)
+        excerpts = cut_examples(texts, (census[index] for index in indices))
+        entries = [replace(entry, examples=excerpts.get((entry.kind, entry.text), ())) for entry in entries]
+    return Profile(
+        texts=census.texts,
+        prompts=census.prompts,
+        words=census.words,
+        characters=census.characters,
+        baseline=None if rates is None else {"name": rates.baseline.name, "words": rates.baseline.words},
+        made_with={
+            **(made_with or {}),
+            "min_count": census.min_count,
+            "min_prompts": choose_min_prompts(census.texts) if min_prompts is None else min_prompts,
+            "min_ratio": min_ratio if rates else 0.0,
+            "modern": rates is not None and rates.is_modern,
+        },
+        entries=tuple(entries),
+    )
+
+
+def take_census(texts: Texts, **options: Any) -> Census:
+    """Count the entries of texts, with the bundled constructions; options: those of `count`."""
+    patterns = {construction.name: regex.compile(construction.ban.text) for construction in read_constructions()}
+    return count(texts, patterns=patterns, **options)
+
+
+def _weigh(census: Census, rates: HumanRates | None, *, min_ratio: float) -> list[Entry]:
+    """Return the entries, the highest lower end of the ratio or else the highest count first."""
+    humans: dict[int, HumanRate | None] = {}
+    for index, (name, occurrences) in enumerate(zip(census.names, census.counts, strict=True)):
+        human = rates.rate(*name) if rates else None
+        if human is None or occurrences / census.words >= min_ratio * human.rate:
+            humans[index] = human
+    explained = find_explained({census.names[index]: census.counts[index] for index in humans})
+    unexplained = {index: human for index, human in humans.items() if census.names[index] not in explained}
+    entries = (_make_entry(census[index], census, human) for index, human in unexplained.items())
+    return sorted(entries, key=lambda entry: (-(entry.low or 0.0), -entry.count, entry.text))
+
+
+def _make_entry(occurrences: Occurrences, census: Census, human: HumanRate | None) -> Entry:
+    rate = occurrences.count / census.words
+    error = estimate_error(occurrences.groups, census.group_words)
+    figures: dict[str, Any] = {}
+    if human is not None:
+        clusters = int((census.group_words > 0).sum())
+        ratio = estimate_ratio(rate, error, clusters, human)
+        figures = {
+            "human_count": human.count,
+            "human_per_million": round(1e6 * human.rate, 4),
+            **{name: None if value is None else round(value, 3) for name, value in ratio._asdict().items()},
+        }
+    return Entry(
+        kind=occurrences.kind,
+        text=occurrences.text,
+        count=occurrences.count,
+        texts=occurrences.texts,
+        prompts=occurrences.prompts,
+        per_million=round(1e6 * rate, 4),
+        error=round(error, 4),
+        is_name=occurrences.kind != "construction" and not census.proper.isdisjoint(cut_words(occurrences.text)),
+        **figures,
+    )

@@ -1,0 +1,234 @@
+"""Ban lists made from profiles, with weights that make entries as rare as in human writing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from math import floor, log10
+from typing import NamedTuple, get_args
+
+from antislop.core.bans.ban_list import BanList
+from antislop.core.bans.bans import Ban
+from antislop.core.bans.bundled import constructions
+from antislop.core.bans.frequencies import find_zipf, load_frequencies
+from antislop.core.bans.segmentation import drop_stop_words
+from antislop.display import describe_count
+from antislop.errors import BanError
+from antislop.measure.lint.lint import OVERLAP_WORDS, find_overlapping, lint
+from antislop.measure.profiles.counting import choose_min_prompts
+from antislop.measure.profiles.ngrams import Kind, cut_words
+from antislop.measure.profiles.profiles import Entry, Profile
+from antislop.measure.profiles.ratios import find_parts
+
+KINDS: tuple[Kind, ...] = ("word", "phrase")
+DISTINCTIVE_ZIPF = 4.5
+"""Zipf frequency below which one content word makes a phrase distinctive: 32 per million words."""
+COMMON_ZIPF = 5.3
+"""Zipf frequency from which a word is never distinctive: 200 per million words."""
+# A phrase that begins with a linking word, or ends with one of these words, is a fragment.
+_LINKING = frozenset(("and", "but", "or", "that", "which", "who"))
+_CUT = _LINKING | {"a", "an", "the"}
+_REPEATED = ("duplicate", "contained", "overlapping")  # another entry forbids them already
+_POSSESSIVE = frozenset(("my", "your", "his", "her", "its", "our", "their"))
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The conditions for an entry of a profile to become a ban.
+
+    min_ratio: least lower end of the interval of its ratio to the human rate.
+    names: "all" includes them, "none" excludes them, "words" includes single words only, "only" excludes all else.
+    max_zipf: excludes single words of this Zipf frequency or more: log10 of occurrences per billion English words.
+    min_prompts: by default 2, or 1 for the profile of a single text.
+    top: limit of bans, the largest excess over human usage first.
+    forbid: give all bans the weight 0.
+    """
+
+    min_ratio: float = 10.0
+    kinds: Collection[str] = KINDS
+    names: str = "all"
+    max_zipf: float | None = None
+    min_prompts: int | None = None
+    top: int | None = None
+    forbid: bool = False
+
+
+class Chosen(NamedTuple):
+    """A list, and the number of entries left out, by reason."""
+
+    bans: BanList
+    left_out: Counter[str]
+
+
+def choose_bans(profile: Profile, choice: Choice, *, source: str | None = None) -> Chosen:
+    """Make a list of bans out of a profile, with the weights of `weigh`.
+
+    Leaves out phrases that are not distinctive, entries that contain another one, all but one of the phrases that
+    overlap in one sentence, and entries that `antislop.lint` reports.
+
+    Raises `BanError` for a profile without ratios, and if no entry is left.
+    """
+    if profile.baseline is None:
+        raise BanError("the profile has no baseline, and so no ratios: make it with antislop profile --baseline HUMAN")
+    if not profile.entries:
+        names = [name for name in ("min_count", "min_prompts", "min_ratio") if name in profile.made_with]
+        limits = ", ".join(f"--{name.replace('_', '-')} {profile.made_with[name]:g}" for name in names)
+        raise BanError(
+            f"the profile of {describe_count(profile.words, 'word')} has no entries ({limits or 'no limits'}): make it "
+            "of more texts, or with smaller limits"
+        )
+    if unknown := set(choice.kinds) - set(get_args(Kind)):
+        raise BanError(f"{min(unknown)!r} is not a valid kind of entry: take one of {', '.join(get_args(Kind))}")
+    frequencies = load_frequencies()
+    if choice.min_prompts is None:
+        choice = replace(choice, min_prompts=choose_min_prompts(profile.texts))
+    chosen, left_out = _choose(profile, choice, frequencies)
+    if not chosen:
+        kept: dict[str, str] = {}
+        for option, weaker in _relax(choice):
+            name = option.split()[0]
+            if name not in kept and (count := len(_choose(profile, weaker, frequencies)[0])):
+                kept[name] = f"{option} would keep {count:,}"
+        advice = ", ".join(kept.values()) or "profile more texts"
+        raise BanError(f"none of {len(profile.entries):,} entries is left ({_list(left_out)}): {advice}")
+    return Chosen(BanList(chosen, source=source), +left_out)
+
+
+def _choose(profile: Profile, choice: Choice, frequencies: Mapping[str, float]) -> tuple[list[Ban], Counter[str]]:
+    reasons = {(entry.kind, entry.text): _refuse(entry, choice, frequencies) for entry in profile.entries}
+    left_out = Counter(reason for reason in reasons.values() if reason)
+    candidates = [entry for entry in profile.entries if not reasons[entry.kind, entry.text]]
+    candidates.sort(key=lambda entry: (-count_excess(entry), entry.text))
+    bans = [make_ban(entry, forbid=choice.forbid) for entry in candidates]
+    lint_kinds = {
+        finding.index: finding.kind for finding in lint(bans, frequencies=frequencies) if finding.kind not in _REPEATED
+    }
+    left_out.update(f"lint: {kind}" for kind in lint_kinds.values())
+    unlinted = [entry for index, entry in enumerate(candidates) if index not in lint_kinds]
+    minimal = list(drop_containing(unlinted, forbid=choice.forbid))
+    left_out["contains another entry"] += len(unlinted) - len(minimal)
+    remaining = [make_ban(entry, forbid=choice.forbid) for entry in drop_overlapping(minimal, profile.entries)]
+    left_out["of a sentence with another entry"] += len(minimal) - len(remaining)
+    lint_kinds = {finding.index: finding.kind for finding in lint(remaining, frequencies=frequencies)}
+    left_out.update(f"lint: {kind}" for kind in lint_kinds.values())
+    chosen = [ban for index, ban in enumerate(remaining) if index not in lint_kinds][: choice.top]
+    left_out["beyond the top"] += len(remaining) - len(lint_kinds) - len(chosen)
+    return chosen, left_out
+
+
+def _relax(choice: Choice) -> Iterator[tuple[str, Choice]]:
+    """Yield weaker conditions, with their options: those that little text does not meet."""
+    ratio, prompts = choice.min_ratio, choice.min_prompts or 1
+    while (ratio := float(f"{ratio / 2:.2g}")) > 1:  # below, an entry is as frequent in human writing
+        yield f"--min-ratio {ratio:g}", replace(choice, min_ratio=ratio)
+    while prompts := prompts // 2:
+        yield f"--min-prompts {prompts}", replace(choice, min_prompts=prompts)
+
+
+def _list(left_out: Counter[str]) -> str:
+    return ", ".join(f"{number:,} {reason}" for reason, number in left_out.most_common() if number) or "there are none"
+
+
+def _refuse(entry: Entry, choice: Choice, frequencies: Mapping[str, float]) -> str | None:
+    if entry.kind not in choice.kinds:
+        return f"not of --kinds {','.join(choice.kinds)}"
+    if (entry.low or 0.0) < choice.min_ratio:
+        return f"below --min-ratio {choice.min_ratio:g}"
+    if entry.prompts < (choice.min_prompts or 0):
+        return f"from fewer than --min-prompts {choice.min_prompts}"
+    if _is_wrong_name(entry, choice.names):
+        return f"{'names' if entry.is_name else 'no names'} by --names {choice.names}"
+    if entry.kind == "word" and entry.text.endswith("'s"):
+        return "possessives"
+    if entry.kind == "word" and choice.max_zipf is not None and find_zipf(entry.text, frequencies) >= choice.max_zipf:
+        return f"common by --max-zipf {choice.max_zipf:g}"
+    if entry.kind in ("phrase", "content") and not is_distinctive(entry.text, frequencies=frequencies):
+        return "fragments and phrases without a distinctive word"
+    return None
+
+
+def _is_wrong_name(entry: Entry, names: str) -> bool:
+    if names == "only":
+        return not entry.is_name
+    return entry.is_name and (names == "none" or (names == "words" and entry.kind != "word"))
+
+
+def is_distinctive(phrase: str, *, frequencies: Mapping[str, float]) -> bool:
+    """Return whether a phrase is distinctive enough for a ban, rather than everyday English or a fragment.
+
+    "a testament to" is; "we need to" and "barely a" are not.
+    """
+    words = cut_words(phrase)
+    content = drop_stop_words(words)
+    if words[0] in _LINKING or words[-1] in _CUT | _POSSESSIVE or not content:
+        return False
+    rarest = min(find_zipf(word, frequencies) for word in content)
+    return rarest < COMMON_ZIPF if len(content) > 1 else len(words) > 2 and rarest < DISTINCTIVE_ZIPF
+
+
+def count_excess(entry: Entry) -> float:
+    return entry.count * (1 - 1 / max(1.0, entry.ratio or 1.0))
+
+
+def weigh(entry: Entry, *, forbid: bool = False) -> float:
+    """Return 1 over the ratio, to two digits: as rare as in human writing; 0 if the human texts don't contain it."""
+    is_bounded = entry.human_count is None and entry.high is None  # of the human rate, only an upper bound is known
+    if forbid or is_bounded or not entry.ratio:
+        return 0.0
+    weight = min(1.0, 1 / entry.ratio)
+    return round(weight, 1 - floor(log10(weight)))
+
+
+def make_ban(entry: Entry, *, forbid: bool = False) -> Ban:
+    """Return the ban of an entry; for a content n-gram, it skips stop words."""
+    weight = weigh(entry, forbid=forbid)
+    if entry.kind == "construction":
+        (ban,) = constructions(entry.text).with_options(weight=weight, count=entry.count)
+        return ban
+    if entry.kind == "content":
+        return Ban.words(cut_words(entry.text), skip_stop_words=True, weight=weight, count=entry.count)
+    return Ban(entry.text, weight=weight, count=entry.count)
+
+
+def drop_containing(entries: Iterable[Entry], *, forbid: bool = False) -> Iterator[Entry]:
+    """Yield each entry that contains no other entry, or that is forbidden while no entry within it is.
+
+    The weights of two bans in one place are multiplied: the longer entry would become rarer than in human writing.
+    """
+    all_entries = list(entries)
+    weights = {(entry.kind, entry.text): weigh(entry, forbid=forbid) for entry in all_entries}
+    for entry in all_entries:
+        weight = weights[entry.kind, entry.text]
+        part_weights = [weights[part] for part in find_parts(entry.kind, entry.text) if part in weights]
+        if not part_weights or (weight == 0 and min(part_weights) > 0):
+            yield entry
+
+
+def drop_overlapping(entries: Iterable[Entry], all_entries: Iterable[Entry]) -> list[Entry]:
+    """Return the entries without those that go on in a sentence where another one ends: one ban stops all of it.
+
+    all_entries: may contain the pieces that link others.
+    """
+    pieces = [entry for entry in all_entries if entry.kind == "phrase" and entry.text.count(" ") >= OVERLAP_WORDS]
+    findings = find_overlapping([make_ban(piece) for piece in pieces])
+    previous = {finding.ban.text: pieces[finding.other].text for finding in findings if finding.other is not None}
+    places = {entry: _find_place(entry.text, previous) for entry in entries}
+    earliest: dict[tuple[str, str], Entry] = {}
+    for entry in sorted(places, key=lambda entry: places[entry].pieces_before):
+        earliest.setdefault((entry.kind, places[entry].first), entry)
+    return [entry for entry in places if earliest[entry.kind, places[entry].first] is entry]
+
+
+class _Place(NamedTuple):
+    """Where in a sentence a piece stands: the sentence's first piece, and how many pieces go before this one."""
+
+    first: str
+    pieces_before: int
+
+
+def _find_place(text: str, previous: Mapping[str, str]) -> _Place:
+    passed = [text]
+    while (text := previous.get(text, passed[0])) not in passed:  # pieces may go round in a circle
+        passed.append(text)
+    return _Place(passed[-1], len(passed) - 1)

@@ -1,0 +1,228 @@
+"""Count the words, sentences and paragraphs of many texts at once, as arrays, in bounded memory.
+
+What is open at the end of a block is kept as numbers.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Iterable, Iterator
+from itertools import chain
+
+import numpy as np
+
+from antislop.core.bans.segmentation import BREAK, END, QUOTED, WORD, drop_stop_words, fold
+from antislop.measure.blocks import (
+    BASE,
+    BLOCK_CHARACTERS,
+    VOCABULARY,
+    Flags,
+    Longs,
+    count_up,
+    cut_blocks,
+    encode_known,
+    encode_ngrams,
+    hash_word,
+)
+from antislop.measure.diversity import count_distinct, count_distinct_ngrams
+from antislop.measure.slop_scale import Scale
+
+WINDOW_WORDS = 500  # words
+PIECE_WORDS = 100  # words
+BEGINNING_WORDS = 200  # words
+
+_SENTENCE, _PARAGRAPH, _TEXT = "\0", "\1", "\2"  # marks where one ends
+_MARKS = {_SENTENCE: 0, _PARAGRAPH: 1, _TEXT: 2}
+_OTHER = "\3"  # replaces marks that a text contains; neither is white space or part of a word
+_TOKEN = re.compile(rf"{WORD.pattern}|[{_SENTENCE}{_PARAGRAPH}{_TEXT}]")
+_CONTENT, _SLOP, _THIRD = 1, 2, 4  # content words, slop words, and third words of trigrams of the scale
+_HASHED = BASE // 2  # the first number of words that are told apart by a hash
+
+
+class WordNumbers(dict[str, int]):
+    """Numbers of words, by first occurrence."""
+
+    def __init__(self, scale: Scale) -> None:
+        super().__init__(_MARKS)
+        self.kinds = np.full(BASE, _CONTENT, np.uint8)  # of each number, the sum of its kinds
+        self._slop, self._trigrams = scale.words, scale.trigrams
+        self._thirds = {third for _, _, third in scale.trigrams}
+        self._listed = {*scale.words, *chain.from_iterable(chain(scale.trigrams, *scale.human.values()))}
+
+    def __missing__(self, word: str) -> int:
+        is_content = bool(drop_stop_words([word]))
+        if len(self) >= VOCABULARY and is_content and word not in self._listed:
+            return _HASHED + hash_word(word) % _HASHED
+        number = self[word] = len(self)
+        self.kinds[number] = _CONTENT * is_content + _SLOP * (word in self._slop) + _THIRD * (word in self._thirds)
+        return number
+
+    def find_trigrams(self, words: Longs) -> Flags:
+        """Return whether each word is the third of a trigram of the scale."""
+        _, listed = encode_known(self._trigrams, self, 3)
+        candidates = np.flatnonzero(self.kinds[words[2:]] & _THIRD)
+        is_third = np.zeros(len(words), bool)
+        is_third[2 + candidates[np.isin(encode_ngrams(words, 3)[candidates], listed)]] = True
+        return is_third
+
+
+class TextCounts:
+    """The sums of texts over their words, sentences and paragraphs."""
+
+    def __init__(self, scale: Scale) -> None:
+        self.numbers = WordNumbers(scale)
+        self.sums = {name: array("d") for name in SUMS}  # a number for each text
+        self.beginnings = array("i")  # numbers of the first words of each text, up to `BEGINNING_WORDS`
+        self.content = array("i")  # numbers of all content words
+        self._skips_stop_words = scale.over == "content"
+        self._parts: list[str] = []
+        self._size = 0
+        self._text = 0  # the number of the text that is open where the next block begins
+        self._sentence = self._paragraph = 0  # words of those that are open there
+        self._speech = _Speech()
+        self._latest, self._latest_listed = _Latest(WINDOW_WORDS - 1), _Latest(2)
+
+    def add(self, pieces: Iterable[str]) -> None:
+        """Count a text, which comes in pieces."""
+        for column in self.sums.values():
+            column.append(0.0)
+        for block in cut_blocks(pieces):
+            self._gather(_replace_marks(block))
+        self._gather(f" {_TEXT}")
+
+    def flush(self) -> None:
+        """Count what was added."""
+        block, self._parts, self._size = "".join(self._parts), [], 0
+        if block:
+            self._count(block)
+
+    def _gather(self, part: str) -> None:
+        self._parts.append(part)
+        self._size += len(part)
+        if self._size >= BLOCK_CHARACTERS:
+            self.flush()
+
+    def _count(self, block: str) -> None:
+        self._add("dialogues", np.array(list(self._speech.find(block, text=self._text)), np.int64))
+        tokens = _TOKEN.findall(fold(BREAK.sub(_PARAGRAPH, END.sub(rf"\g<0>{_SENTENCE}", block))))
+        numbers = np.fromiter(map(self.numbers.__getitem__, tokens), np.int64, len(tokens))
+        is_text_end, is_word = numbers == _MARKS[_TEXT], numbers >= len(_MARKS)
+        texts = self._text + np.cumsum(is_text_end) - is_text_end
+        self._count_runs(numbers, is_word, texts)
+        if is_word.any():
+            self._count_words(numbers[is_word], texts[is_word])
+        self._text += int(is_text_end.sum())
+
+    def _count_runs(self, numbers: Longs, is_word: Flags, texts: Longs) -> None:
+        words = np.cumsum(is_word, dtype=np.int64)
+        ends = np.flatnonzero(~is_word)
+        lengths, self._sentence = _measure_runs(words, ends, self._sentence)
+        texts_of_sentences, lengths = texts[ends][lengths > 0], lengths[lengths > 0]
+        self._add("sentences", texts_of_sentences)
+        self._add("sentence_words", texts_of_sentences, lengths)
+        self._add("sentence_squares", texts_of_sentences, lengths * lengths)
+        ends = ends[numbers[ends] != _MARKS[_SENTENCE]]
+        lengths, self._paragraph = _measure_runs(words, ends, self._paragraph)
+        self._add("paragraphs", texts[ends][lengths > 0])
+
+    def _count_words(self, words: Longs, texts: Longs) -> None:
+        places = count_up(texts) + np.frombuffer(self.sums["words"])[texts].astype(np.int64)
+        self._add("words", texts)
+        self.beginnings.frombytes(words[places < BEGINNING_WORDS].astype(np.int32).tobytes())
+        kinds = self.numbers.kinds[words]
+        is_content = (kinds & _CONTENT).astype(bool)
+        self._add("slop_words", texts[kinds & _SLOP > 0])
+        self._add("content_words", texts[is_content])
+        self.content.frombytes(words[is_content].astype(np.int32).tobytes())
+        is_listed = is_content if self._skips_stop_words else np.ones(len(words), bool)
+        self._count_trigrams(words[is_listed], texts[is_listed])
+        self._count_distinct(words, texts, places)
+
+    def _count_trigrams(self, words: Longs, texts: Longs) -> None:
+        _, (words, texts) = self._latest_listed.extend(words, texts)
+        is_found = self.numbers.find_trigrams(words)
+        is_found[2:] &= texts[2:] == texts[:-2]
+        self._add("slop_trigrams", texts[is_found])
+
+    def _count_distinct(self, words: Longs, texts: Longs, places: Longs) -> None:
+        latest, (words, texts, places) = self._latest.extend(words, texts, places)
+        distinct = count_distinct(words, window=WINDOW_WORDS)
+        self._add("windows", texts[: len(distinct)])
+        self._add("distinct_in_windows", texts[: len(distinct)], distinct)
+        begins = np.flatnonzero(places % PIECE_WORDS == 0)
+        begins = begins[(begins + PIECE_WORDS > latest) & (begins + PIECE_WORDS <= len(words))]
+        begins = begins[texts[begins] == texts[begins + PIECE_WORDS - 1]]
+        pieces = words[begins[:, None] + np.arange(PIECE_WORDS)]
+        for n in (1, 2, 3):
+            self._add(f"distinct_{n}", texts[begins], count_distinct_ngrams(pieces, n))
+            self._add(f"ngrams_{n}", texts[begins], np.full(len(begins), PIECE_WORDS + 1 - n))
+
+    def _add(self, name: str, texts: Longs, amounts: Longs | None = None) -> None:
+        if len(texts):
+            added = np.bincount(texts - texts[0], amounts)
+            np.frombuffer(self.sums[name])[texts[0] : texts[0] + len(added)] += added
+
+
+SUMS = (
+    *("words", "content_words", "slop_words", "slop_trigrams", "sentences", "sentence_words", "sentence_squares"),
+    *("paragraphs", "dialogues", "windows", "distinct_in_windows"),
+    *(f"{name}_{n}" for n in (1, 2, 3) for name in ("distinct", "ngrams")),
+)
+
+
+class _Latest:
+    """The latest words of the blocks before, where windows and n-grams that end in the next block begin."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._columns: tuple[Longs, ...] = ()
+
+    def extend(self, *columns: Longs) -> tuple[int, tuple[Longs, ...]]:
+        """Return the number of latest words, and columns of these and of new words."""
+        number = len(self._columns[0]) if self._columns else 0
+        joined = tuple(map(np.concatenate, zip(self._columns, columns, strict=True))) if number else columns
+        self._columns = tuple(column[-self._size :].copy() for column in joined)
+        return number, joined
+
+
+class _Speech:
+    """Finds paragraphs with words between double quotes, straight or curly, closed in the paragraph or not."""
+
+    def __init__(self) -> None:
+        self._quote = ""  # of the open paragraph, if a quote is open in it
+        self._is_found = False
+
+    def find(self, block: str, *, text: int) -> Iterator[int]:
+        """Yield the text of each paragraph with speech; the first one is `text`."""
+        for number, part in enumerate(block.split(_TEXT), start=text):
+            for index, paragraph in enumerate(BREAK.split(part)):
+                if number > text or index:
+                    self._quote, self._is_found = "", False
+                if not self._is_found and self._has_speech(self._quote + paragraph):
+                    self._is_found = True
+                    yield number
+
+    def _has_speech(self, paragraph: str) -> bool:
+        quoted = QUOTED.findall(paragraph)
+        last = quoted[-1] if quoted else ""
+        closers = '"' if last.startswith('"') else "“”"
+        self._quote = "" if len(last) > 1 and last[-1] in closers else last[:1]
+        return any(map(WORD.search, quoted))
+
+
+def _measure_runs(words: Longs, ends: Longs, before: int) -> tuple[Longs, int]:
+    """Return the number of words of each run, and of the one that stays open.
+
+    words: up to each token.
+    ends: the tokens that end a run.
+    before: words of the first run in earlier blocks.
+    """
+    lengths = np.diff(words[ends], prepend=-before)
+    return lengths, int(words[-1] - words[ends[-1]]) if len(ends) else before + int(words[-1:].sum())
+
+
+def _replace_marks(text: str) -> str:
+    for mark in _MARKS:
+        text = text.replace(mark, _OTHER)
+    return text

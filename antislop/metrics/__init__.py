@@ -1,5 +1,0 @@
-"""Metrics of texts: slop, repetition, variety, distance to human writing; and where bans occur. No torch."""
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,126 @@
+"""The contract between the HTTP app and whatever generates its texts."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from transformers import PreTrainedTokenizerBase
+
+from antislop.core.hf.callbacks.stop_strings import StopStrings
+from antislop.core.hf.compiled_bans import CompiledBans
+from antislop.core.loop.policy import MAX_REWINDS, Method, OnExhausted, Policy
+from antislop.core.loop.sampling import Sampling
+from antislop.core.trace.events import Event, TokenChoice
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationRequest:
+    """One text that a client asks for.
+
+    bans: compiled for the backend's tokenizer.
+    stop: end after the first of these strings in the answer, which is included.
+    seed: None draws a new one.
+    method, on_exhausted, max_rewinds: as in `AntiSlop`.
+    schema: a JSON schema that the text follows; None for any text.
+    lark: a grammar that the text follows, in llguidance's variant of Lark; None for any text.
+    logit_bias: by token id, added before all other settings.
+    alternatives: number of alternatives in each `Drawn.choice`; None records no choice.
+    echo: the prompt's text, if the answer begins with it. With `alternatives`, `PromptChoices` come before all events,
+        and `max_new_tokens` may be 0.
+    spelled: special tokens whose names are part of the answer's text.
+    request_id: of the HTTP request. Texts of one request take turns with those of others.
+    """
+
+    prompt: Sequence[int]
+    bans: CompiledBans
+    max_new_tokens: int
+    sampling: Sampling
+    stop: Sequence[str] = ()
+    seed: int | None = None
+    method: Method = "exact"
+    on_exhausted: OnExhausted = "concede"
+    max_rewinds: int = MAX_REWINDS
+    schema: str | None = None
+    lark: str | None = None
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    alternatives: int | None = None
+    echo: str | None = None
+    spelled: Mapping[int, str] = field(default_factory=dict)
+    request_id: str = field(default="", compare=False)
+
+    @property
+    def policy(self) -> Policy:
+        return Policy(self.sampling.do_sample, self.method, self.on_exhausted, self.max_rewinds)
+
+    @property
+    def stopping_criteria(self) -> list[StopStrings]:
+        """What ends the text at a stop string of the answer. One that begins in the prompt is not in the answer."""
+        spell = self.bans.vocabulary.spell
+        return [StopStrings(self.stop, spell, skipped=len(self.prompt))] if self.stop else []
+
+    @property
+    def scores_prompt(self) -> bool:
+        """Whether the log-probabilities of the prompt's tokens are asked for."""
+        return self.echo is not None and self.alternatives is not None
+
+
+@dataclass(frozen=True)
+class PromptChoices:
+    """How likely the plain model finds each token of the prompt; None for the first one."""
+
+    choices: Sequence[TokenChoice | None]
+
+
+class BackendError(RuntimeError):
+    """Raised if the backend, not the request, is at fault."""
+
+
+class Busy(BackendError):
+    """Raised if the queue is full, or the backend is shutting down."""
+
+
+class Backend(Protocol):
+    """Generates texts for one event loop, any number of them at once.
+
+    response_template: how the model's messages are read, as `find_response_template` returns it.
+    """
+
+    response_template: dict[str, Any] | None
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase: ...
+
+    @property
+    def bans(self) -> CompiledBans:
+        """The server's own bans; `with_bans` compiles others."""
+
+    @property
+    def context_length(self) -> int | None:
+        """Maximum tokens of prompt and text together; None if unknown."""
+
+    @property
+    def cuts_min_p_first(self) -> bool:
+        """Whether `min_p` acts before `top_p`; `generate` applies it last, which leaves other tokens."""
+
+    @property
+    def active(self) -> int:
+        """The number of requests that run or wait."""
+
+    def write(self, request: GenerationRequest) -> AsyncGenerator[Event | PromptChoices, None]:
+        """Yield events until `Finished`; closing the generator frees the request's row within a step.
+
+        The first `anext` raises `InputError` for a request that can't be served and `Busy` if the queue is full; any
+        may raise `BackendError`.
+        """
+
+    async def check(self) -> None:
+        """Raise `BackendError` if nothing can be generated now."""
+
+    async def close(self, *, timeout: float | None = None) -> None:
+        """Refuse new requests and finish the running ones; cut them off after `timeout` seconds."""

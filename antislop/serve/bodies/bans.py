@@ -1,0 +1,211 @@
+"""The bans of a request, from its body and the server's own list: compiled in threads, kept for later requests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from hashlib import sha256
+from typing import NamedTuple
+
+from antislop.core.bans.ban_list import BanList, combine_bans
+from antislop.core.bans.bans import Ban
+from antislop.core.bans.bundled import loops, repeats
+from antislop.core.bans.patterns.pattern import has_word
+from antislop.core.bans.patterns.regex import Regex
+from antislop.core.bans.reading import (
+    MAX_SENT_CHARACTERS,
+    MAX_SENT_ENTRIES,
+    MAX_SENT_REGEX_CHARACTERS,
+    MAX_SENT_REGEXES,
+    MAX_SENT_SECONDS,
+)
+from antislop.core.bans.scopes import Scope
+from antislop.core.hf.compiled_bans import CompiledBans
+from antislop.errors import InputError, first_line
+from antislop.serve.backend import Busy
+from antislop.serve.bodies.fields import GenerationBody
+from antislop.serve.request_errors import RequestError
+
+MAX_CACHE_SIZE = 700_000
+"""Sizes of all kept lists together, in bans of up to 450 bytes: about 300 MB."""
+COMPILER_THREADS = 2
+"""A compilation that times out still occupies its thread until it ends."""
+MAX_COMPILATIONS = 64
+"""Running or waiting for a thread; more are refused."""
+
+FIELDS = {
+    "banned_strings",
+    "banned_tokens",
+    "custom_token_bans",
+    "banned_regex",
+    "loops",
+    "repeats",
+    "ban_weights",
+    "exempt",
+    "use_global_bans",
+}
+"""The fields of a body that `collect_bans` reads."""
+
+
+class _Compilation(NamedTuple):
+    work: Future[CompiledBans]
+    future: asyncio.Future[CompiledBans]
+
+
+class _KeptList(NamedTuple):
+    """size: when it was last asked for, as `measure` counts; it grows with the transitions that decoding remembers."""
+
+    compiled: CompiledBans
+    new_size: int
+    size: int = 0
+
+
+class BanCache:
+    """Compiled lists for one event loop, the least recently used ones dropped beyond `max_size`.
+
+    seconds: how long a request waits for its list.
+    """
+
+    def __init__(self, *, max_size: int = MAX_CACHE_SIZE, seconds: float = MAX_SENT_SECONDS) -> None:
+        self.size = 0  # of all kept lists: a running total, so that a request costs the same however many they are
+        self._max_size = max_size
+        self._seconds = seconds
+        self._pool = ThreadPoolExecutor(COMPILER_THREADS, thread_name_prefix="antislop-lists")
+        self._kept: OrderedDict[Hashable, _KeptList] = OrderedDict()
+        self._compilations: dict[Hashable, _Compilation] = {}
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    async def compile(self, key: Hashable, make: Callable[[], CompiledBans]) -> CompiledBans:
+        """Return the list of a key; `make` compiles it in a thread unless it is kept or being compiled already.
+
+        Raises the errors of `make`, `InputError` for a timeout, and `Busy` if too many lists are being compiled.
+        """
+        if kept := self._kept.get(key):
+            self._keep(key, kept)
+            return kept.compiled
+        work, future = self._compilations.get(key) or self._begin(key, make)
+        try:
+            return await asyncio.wait_for(asyncio.shield(future), self._seconds)
+        except asyncio.TimeoutError:
+            if not (work.running() or work.done()):
+                raise Busy("other lists of bans are being compiled: try again later") from None
+            raise InputError(
+                f"the list of bans took longer than {self._seconds:g} seconds to compile: shorten it, or simplify its "
+                "regexes"
+            ) from None
+
+    def close(self) -> None:
+        """Cancel waiting compilations; running ones continue."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _begin(self, key: Hashable, make: Callable[[], CompiledBans]) -> _Compilation:
+        if len(self._compilations) >= MAX_COMPILATIONS:
+            raise Busy(f"{MAX_COMPILATIONS} lists of bans are being compiled: try again later")
+        work = self._pool.submit(make)
+        compilation = self._compilations[key] = _Compilation(work, asyncio.wrap_future(work))
+        compilation.future.add_done_callback(partial(self._end, key))
+        return compilation
+
+    def _end(self, key: Hashable, future: asyncio.Future[CompiledBans]) -> None:
+        """Keep a compiled list, even if those who asked for it have left."""
+        del self._compilations[key]
+        if not future.cancelled() and future.exception() is None:
+            compiled = future.result()
+            self._keep(key, _KeptList(compiled, measure(compiled)))
+
+    def _keep(self, key: Hashable, kept: _KeptList) -> None:
+        """Note that a list is in use, and drop others; running requests keep theirs until they end."""
+        # A transition that a matcher remembers takes up to as much memory as two bans. The process keeps it for later.
+        size = max(kept.size, kept.new_size + 2 * kept.compiled.matcher.transition_count)
+        self.size += size - kept.size
+        self._kept[key] = kept._replace(size=size)
+        self._kept.move_to_end(key)
+        while self.size > self._max_size and len(self._kept) > 1:
+            self.size -= self._kept.popitem(last=False)[1].size
+
+
+def measure(compiled: CompiledBans) -> int:
+    """Return the size of a new list, in bans of some 20 characters."""
+    return 10 + sum(
+        1 + len(ban.exempt) + len(ban.text) // 50 + 10 * isinstance(ban.pattern, Regex) for ban in compiled.bans
+    )
+
+
+def digest_bans(body: GenerationBody) -> bytes | None:
+    """Return a digest that bodies with the same bans share; None for the server's own list as it is."""
+    if body.use_global_bans and not any(getattr(body, name) for name in FIELDS - {"use_global_bans"}):
+        return None
+    return sha256(body.model_dump_json(include=FIELDS).encode()).digest()
+
+
+def collect_bans(body: GenerationBody, own: BanList, *, scopes: Sequence[Scope] = ()) -> BanList:
+    """Return the bans that a body asks for. own: the server's list; scopes: of all of them. Raises `RequestError`."""
+    _check_limits(body)
+    phrases = [text for text in body.banned_tokens if isinstance(text, str)]
+    ids = [token for token in body.banned_tokens if isinstance(token, int)] + body.custom_token_bans
+    try:
+        bundled = [*(loops() if body.loops else ()), *(repeats() if body.repeats else ())]
+        tokens = (Ban.tokens([token]) for token in ids)
+        base = BanList([*(own if body.use_global_bans else ()), *bundled, *tokens])
+        strings = [*body.banned_strings, *phrases]
+        bans = combine_bans(base, strings=strings, patterns=body.banned_regex, exempt=body.exempt, scopes=scopes)
+    except InputError as error:
+        raise RequestError(400, first_line(error), param="bans") from error
+    return _weigh(bans, body.ban_weights) if body.ban_weights else bans
+
+
+def warn_of_stars(body: GenerationBody) -> str:
+    """Return a sentence, in ASCII, about the first phrase that would be a wildcard in a list; "" if none would."""
+    phrases = (text for text in (*body.banned_strings, *body.banned_tokens) if isinstance(text, str))
+    starred = next((text for text in phrases if "*" in text and has_word(text)), None)
+    if starred is None:
+        return ""
+    advice = "for a wildcard, send a regex in banned_regex, or write the phrase into a list of the server"
+    return f"the * in {starred[:60]!a} is the character * and no wildcard: {advice}"
+
+
+def _check_limits(body: GenerationBody) -> None:
+    phrases = {
+        "banned_strings": body.banned_strings,
+        "banned_tokens": body.banned_tokens,
+        "custom_token_bans": body.custom_token_bans,
+        "exempt": body.exempt,
+        "ban_weights": list(body.ban_weights),
+    }
+    for name, values in phrases.items():
+        _check_longest(name, [value for value in values if isinstance(value, str)], MAX_SENT_CHARACTERS)
+    if sum(map(len, phrases.values())) > MAX_SENT_ENTRIES:
+        raise RequestError(
+            400, f"the body has more than {MAX_SENT_ENTRIES:,} phrases: send fewer", param="banned_strings"
+        )
+    if (count := len(body.banned_regex)) > MAX_SENT_REGEXES:
+        message = f"banned_regex has {count:,} patterns; at most {MAX_SENT_REGEXES} are allowed"
+        raise RequestError(400, message, param="banned_regex")
+    _check_longest("banned_regex", body.banned_regex, MAX_SENT_REGEX_CHARACTERS)
+
+
+def _check_longest(name: str, values: list[str], limit: int) -> None:
+    longest = max(map(len, values), default=0)
+    if longest > limit:
+        raise RequestError(
+            400, f"{name} has an entry of {longest:,} characters; at most {limit:,} are allowed", param=name
+        )
+
+
+def _weigh(bans: BanList, weights: dict[str, float]) -> BanList:
+    folded = {phrase.casefold(): weight for phrase, weight in weights.items()}
+    known = {ban.text.casefold() for ban in bans}
+    for phrase in weights:
+        if phrase.casefold() not in known:
+            raise RequestError(
+                400,
+                f"ban_weights has {phrase[:60]!r}, which is in no list: add it to banned_strings, or leave it out",
+                param="ban_weights",
+            )
+    return BanList([replace(ban, weight=folded.get(ban.text.casefold(), ban.weight)) for ban in bans])

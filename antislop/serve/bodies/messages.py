@@ -1,0 +1,148 @@
+"""The messages, tools and template variables of a chat's body, as chat templates read them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from antislop.files.chats import check_variables, read_call, read_content
+from antislop.serve.bodies.fields import MAX_SCHEMA, MAX_TEMPLATE_VARIABLES, ChatBody
+from antislop.serve.request_errors import RequestError, shorten, translate_errors
+
+ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
+MAX_MESSAGES = 10_000
+REASONING = ("reasoning_content", "reasoning")
+"""Names of an earlier answer's thoughts."""
+MORE_FIELDS: Mapping[str, tuple[str, ...]] = {
+    "assistant": ("tool_calls", *REASONING, "parsed"),
+    "tool": ("tool_call_id",),
+}
+"""Fields beside role, name and content. parsed: the content again, as OpenAI's client read it; ignored."""
+MAX_NAMED = 20
+"""Variables that a template does not read and that are named."""
+THINKING_SWITCHES = ("enable_thinking", "thinking")
+"""Variables by which chat templates turn thoughts off."""
+
+
+@dataclass(frozen=True)
+class Chat:
+    """What a chat template renders.
+
+    variables: of the template; `effort` is another one, if it is known there.
+    tools: those that the model is told of.
+    prefix: text after the rendered chat.
+    continued: the field of the last message that the answer continues; None for a new message.
+    """
+
+    messages: list[dict[str, Any]]
+    tools: list[dict[str, Any]] = field(default_factory=list)
+    variables: Mapping[str, Any] = field(default_factory=dict)
+    effort: str | None = None
+    prefix: str = ""
+    continued: str | None = None
+
+    def choose_variables(self, known: set[str]) -> tuple[dict[str, Any], list[str]]:
+        """Return the variables that a template reads, and the names of the body's fields that change nothing."""
+        variables = {name: value for name, value in self.variables.items() if name in known}
+        names = sorted(self.variables.keys() - known)[:MAX_NAMED]
+        unused = [f"chat_template_kwargs.{ascii(name)[1:-1][:60]}" for name in names]  # for a header
+        if self.effort == "none":
+            variables = {name: False for name in THINKING_SWITCHES if name in known} | variables
+        if self.effort is not None and "reasoning_effort" in known:
+            variables = {"reasoning_effort": self.effort, **variables}
+        elif self.effort not in (None, "none"):
+            unused.append("reasoning_effort")
+        return variables, unused + (["tools"] if self.tools and "tools" not in known else [])
+
+
+def read_chat(body: ChatBody) -> Chat:
+    """Return what a body asks for. Raises `RequestError`."""
+    messages = read_messages(body.messages)
+    tools = [tool.model_dump(exclude_unset=True) for tool in body.tools] if body.has_calls else []
+    if (size := len(json.dumps(tools))) > MAX_SCHEMA:
+        message = f"the tools have {size:,} characters of JSON; at most {MAX_SCHEMA:,} are allowed"
+        raise RequestError(400, message, param="tools")
+    variables, continued = _read_variables(body.chat_template_kwargs), _choose_continued(body, messages[-1])
+    return Chat(messages, tools, variables, body.reasoning_effort, body.response_prefix, continued)
+
+
+def choose_required(body: ChatBody, tools: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the tools of which the answer must call one; none if it may be any text. Raises `RequestError`."""
+    choice, param = body.tool_choice, "tool_choice"
+    if choice in ("auto", "none"):
+        return []
+    if body.response_format.schema_text is not None:
+        raise RequestError(400, "tool_choice and response_format exclude each other: pass one", param=param)
+    name = None if isinstance(choice, str) else choice["function"]["name"]
+    required = [tool for tool in tools if name in (None, tool["function"]["name"])]
+    if not required:
+        raise RequestError(400, f"tool_choice is {shorten(choice)}, but tools has no such function", param=param)
+    return required
+
+
+def _read_variables(variables: dict[str, Any]) -> dict[str, Any]:
+    name = "chat_template_kwargs"
+    with translate_errors(param=name):
+        check_variables(variables, PreTrainedTokenizerBase)
+    if "tools" in variables:
+        raise RequestError(400, f"{name} has 'tools', which is a field of its own: send it beside messages", param=name)
+    if (size := len(json.dumps(variables))) > MAX_TEMPLATE_VARIABLES:
+        message = f"{name} has {size:,} characters of JSON; at most {MAX_TEMPLATE_VARIABLES:,} are allowed"
+        raise RequestError(400, message, param=name)
+    return variables
+
+
+def _choose_continued(body: ChatBody, last: Mapping[str, Any]) -> str | None:
+    name, continues = "continue_final_message", body.continue_final_message
+    if body.add_generation_prompt not in (not continues, None):
+        raise RequestError(400, f"{name} and add_generation_prompt exclude each other: pass one as true", param=name)
+    if not continues:
+        return None
+    if last["role"] != "assistant" or "tool_calls" in last:
+        raise RequestError(400, f"{name} needs a last message of text, whose role is assistant", param=name)
+    return "reasoning_content" if "reasoning_content" in last and not last["content"] else "content"
+
+
+def read_messages(messages: Any) -> list[dict[str, Any]]:
+    """Return messages of texts and calls, as templates read them. Raises `RequestError`."""
+    if not isinstance(messages, list) or not 1 <= len(messages) <= MAX_MESSAGES:
+        message = f"messages is {shorten(messages)}; a list of 1 to {MAX_MESSAGES:,} messages was expected"
+        raise RequestError(400, message, param="messages")
+    return [_read_message(message, f"messages.{number}") for number, message in enumerate(messages)]
+
+
+def _read_message(message: Any, place: str) -> dict[str, Any]:
+    if not isinstance(message, dict):
+        raise RequestError(400, f"{place} is {shorten(message)}; an object was expected", param=place)
+    filled = {name: value for name, value in message.items() if value is not None and value != []}
+    role = filled.get("role")
+    if not isinstance(role, str) or role not in ROLES:
+        raise RequestError(400, f"{place}.role is {shorten(role)}; one of {', '.join(ROLES)} was expected", param=place)
+    more = MORE_FIELDS.get(role, ())
+    for name in filled.keys() - {"role", "content", "name", *more}:
+        raise RequestError(400, f"{place} has {name[:60]!r}, which is not supported: leave it out", param=place)
+    texts = {name: filled[name] for name in ("name", "tool_call_id", *REASONING) if name in filled}
+    for name, value in texts.items():
+        if not isinstance(value, str):
+            raise RequestError(400, f"{place}.{name} is {shorten(value)}; a text was expected", param=place)
+    thoughts = [text for name in REASONING if (text := texts.pop(name, ""))]
+    calls = filled.get("tool_calls", [])
+    if not isinstance(calls, list):
+        raise RequestError(400, f"{place}.tool_calls is {shorten(calls)}; a list was expected", param=place)
+    content = filled.get("content", "" if calls or thoughts else None)
+    if not isinstance(content, str | list):
+        raise RequestError(400, f"{place}.content is {shorten(content)}; a text was expected", param=place)
+    with translate_errors(param=place):
+        calls = [read_call(call, f"{place}.tool_calls.{number}") for number, call in enumerate(calls)]
+        content = read_content(content, f"{place}.content")
+    return {
+        "role": ROLES[role],
+        "content": content,
+        **{name: text for name, text in texts.items() if text},
+        **({"reasoning_content": thoughts[0]} if thoughts else {}),
+        **({"tool_calls": calls} if calls else {}),
+    }

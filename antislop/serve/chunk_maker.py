@@ -1,0 +1,215 @@
+"""From the events of a text to what its client gets: settled text, up to a stop string, in chunks."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple
+
+from antislop.core.bans.bans import Ban
+from antislop.core.bans.characters import NOTHING, complete, decode
+from antislop.core.hf.vocabulary import Vocabulary
+from antislop.core.trace.events import Event, Rewound, TokenChoice, Truncated
+from antislop.core.trace.report import Report
+from antislop.core.trace.text_pieces import END, WrittenText, WrittenToken, find_spans
+from antislop.serve.backend import PromptChoices
+
+FinishReason = Literal["stop", "length", "repetition"]
+
+
+class SettledToken(NamedTuple):
+    """A token of the text.
+
+    start: the index of its first character.
+    choice: what it was drawn from, if recorded.
+    """
+
+    token: int
+    start: int
+    choice: TokenChoice | None
+
+
+class WithdrawnText(NamedTuple):
+    """Text that a rewind withdrew.
+
+    start: the index of the character that came in its place.
+    tokens: their number.
+    """
+
+    text: str
+    ban: Ban
+    start: int
+    tokens: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data. `banned` has the ban's characters [start, end) in the withdrawn text."""
+        spans = find_spans(self.ban, self.text)
+        banned = (spans[0][0], spans[-1][1]) if spans else (0, len(self.text))  # no match if the ban began before it
+        return {**self._asdict(), "ban": self.ban.text, "banned": banned}
+
+
+@dataclass(frozen=True)
+class Echo:
+    """A prompt that its text begins with. starts: the index of each token's first character."""
+
+    text: str
+    tokens: Sequence[int]
+    starts: Sequence[int]
+
+    @classmethod
+    def of(cls, vocabulary: Vocabulary, tokens: Sequence[int], text: str) -> Echo:
+        """Locate the tokens of a prompt in its text, which may spell special tokens or leave them out."""
+        starts, at, pending = [], 0, NOTHING
+        for token in tokens:
+            starts.append(min(at, len(text)))
+            piece, _, pending = complete(vocabulary, token, pending)
+            if name := vocabulary.breaks.get(token, ""):
+                at += len(name) if text.startswith(name, at) else 0
+            else:
+                at += len(piece if text.startswith(piece, at) else piece.removeprefix(" "))
+        return cls(text, tokens, starts)
+
+
+@dataclass(frozen=True)
+class AnswerChunk:
+    """The next part of a text. withdrawn: before it or within it, in order of time."""
+
+    text: str = ""
+    tokens: tuple[SettledToken, ...] = ()
+    withdrawn: tuple[WithdrawnText, ...] = ()
+    finish_reason: FinishReason | None = None
+
+    @staticmethod
+    def join(chunks: Sequence[AnswerChunk]) -> AnswerChunk:
+        return AnswerChunk(
+            "".join(chunk.text for chunk in chunks),
+            tuple(token for chunk in chunks for token in chunk.tokens),
+            tuple(text for chunk in chunks for text in chunk.withdrawn),
+            chunks[-1].finish_reason,
+        )
+
+
+@dataclass
+class ChunkMaker:
+    """Folds the events of one text into chunks: whole characters beyond any rewind, which begin no stop string.
+
+    stop: strings that end the text and are left out with all that follows.
+    drops_space: leave out a space at the beginning.
+    end_tokens: tokens that end a text by themselves; not listed without an echo.
+    spelled: special tokens whose names are part of the text.
+    echo: the prompt, if the answer begins with it; indices then count from its beginning.
+    kept: number of settled tokens.
+    """
+
+    vocabulary: Vocabulary
+    max_new_tokens: int
+    stop: Sequence[str] = ()
+    drops_space: bool = False
+    end_tokens: Collection[int] = ()
+    spelled: Mapping[int, str] = field(default_factory=dict)
+    echo: Echo | None = None
+    report: Report = field(default_factory=Report)
+    kept: int = 0
+
+    def __post_init__(self) -> None:
+        self._written = WrittenText(self.vocabulary, drops_space=self.drops_space)
+        self._text = ""  # settled, not yet returned
+        self._returned = 0  # characters
+        self._tokens: deque[SettledToken] = deque()  # settled, not yet returned
+        self._withdrawn: list[WithdrawnText] = []
+        self._last_token = -1
+
+    @property
+    def _length(self) -> int:
+        return self._returned + len(self._text)
+
+    def begin(self, choices: Iterable[TokenChoice | None] = ()) -> AnswerChunk | None:
+        """Return the chunk of an echoed prompt, the last chunk if no token is to follow."""
+        if self.echo is None:
+            return None
+        tokens = map(SettledToken, self.echo.tokens, self.echo.starts, choices)
+        return AnswerChunk(self.echo.text, tuple(tokens), finish_reason=None if self.max_new_tokens else "length")
+
+    def add(self, event: Event | PromptChoices) -> AnswerChunk | None:
+        """Return the chunk that an event completes, if any; the last one has a `finish_reason`."""
+        if isinstance(event, PromptChoices):
+            return self.begin(event.choices)
+        self.report.count(event)
+        cuts, settled = len(self._written.cuts), [each for each in self._written.add(event) if not each.attempt]
+        for _, cut in self._written.cuts[cuts:]:
+            self._withdraw(cut)
+        for written in settled:
+            self._settle(written)
+        if settled and settled[-1].token == END:
+            return self._end()
+        return self._release(hold=True) if settled else None
+
+    def _end(self) -> AnswerChunk:
+        chunk = self._release(hold=False) or AnswerChunk()
+        if chunk.finish_reason:
+            return chunk
+        if self.report.reason == "repetition":
+            return replace(chunk, finish_reason="repetition")
+        is_full = self.kept >= self.max_new_tokens and self._last_token not in self.end_tokens
+        return replace(chunk, finish_reason="length" if is_full else "stop")
+
+    def _withdraw(self, event: Rewound | Truncated) -> None:
+        start = self._length + sum(len(written.text) for written in self._written.unsettled)
+        # Earlier texts may have been withdrawn after a character that is withdrawn now.
+        self._withdrawn = [text._replace(start=min(text.start, start)) for text in self._withdrawn]
+        if isinstance(event, Rewound):
+            text = decode(self.vocabulary, event.withdrawn)
+            self._withdrawn.append(WithdrawnText(text, event.violation.ban, start, len(event.withdrawn)))
+
+    def _settle(self, written: WrittenToken) -> None:
+        if written.token != END:
+            self._tokens.append(SettledToken(written.token, self._length, written.choice))
+            self.kept += 1
+            self._last_token = written.token
+        self._text += written.text + self.spelled.get(written.token, "")
+
+    def _release(self, *, hold: bool) -> AnswerChunk | None:
+        """Return what is final, if anything. hold: keep back what may begin a stop string."""
+        stop = self._find_stop()
+        count = stop if stop is not None else len(self._text) - (self._count_open() if hold else 0)
+        is_last = stop is not None or not hold
+        text, self._text = self._text[:count], self._text[count:]
+        self._returned += count
+        before = len(self.echo.text) if self.echo else 0
+        tokens = tuple(token._replace(start=before + token.start) for token in self._take_tokens(is_last=is_last))
+        withdrawn = tuple(w._replace(start=before + w.start) for w in self._take_withdrawn(is_last=is_last))
+        if not (text or tokens or withdrawn or stop is not None):
+            return None
+        return AnswerChunk(text, tokens, withdrawn, None if stop is None else "stop")
+
+    def _find_stop(self) -> int | None:
+        """Return the index of the stop string that ends first in the text not yet returned."""
+        starts = ((self._text.find(string), string) for string in self.stop)
+        ends = [(start + len(string), start) for start, string in starts if start >= 0]
+        return min(ends)[1] if ends else None
+
+    def _count_open(self) -> int:
+        """Return how many of the last characters may begin a stop string."""
+        return max((_overlap(self._text, string) for string in self.stop), default=0)
+
+    def _take_tokens(self, *, is_last: bool) -> tuple[SettledToken, ...]:
+        taken = []
+        while self._tokens and (self._tokens[0].start < self._returned or (is_last and not self._text)):
+            taken.append(self._tokens.popleft())
+        return tuple(token for token in taken if self.echo or token.token not in self.end_tokens)
+
+    def _take_withdrawn(self, *, is_last: bool) -> tuple[WithdrawnText, ...]:
+        certain = [text for text in self._withdrawn if is_last or text.start <= self._returned]
+        self._withdrawn = [text for text in self._withdrawn if text not in certain]
+        return tuple(text._replace(start=min(text.start, self._returned)) for text in certain)
+
+
+def _overlap(text: str, string: str) -> int:
+    """Return the length of the longest proper prefix of `string` that `text` ends with.
+
+    >>> _overlap("one two th", "three")
+    2
+    """
+    longest = min(len(text), len(string) - 1)
+    return next((size for size in range(longest, 0, -1) if text.endswith(string[:size])), 0)

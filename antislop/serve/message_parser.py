@@ -1,0 +1,162 @@
+"""From the text of a chat's answer to its message: thoughts, content, and calls of tools."""
+
+from __future__ import annotations
+
+import json
+import re
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
+
+from antislop.core.bans.scopes import THOUGHTS
+from antislop.core.hf.private import RegionParser, compile_response_template
+
+LONG_SPACES = re.compile(r"(?<!\s)(\s{1000})\s+")
+"""In a prompt they say no more than 1,000 do, and take long to read."""
+SEPARATOR = "\n\n"
+"""Between two regions of the same field, unless the template has another one."""
+
+
+@dataclass
+class MessageDelta:
+    """The next part of a message. calls: as OpenAI writes them."""
+
+    reasoning: str = ""
+    content: str = ""
+    calls: list[dict[str, Any]] = field(default_factory=list)
+
+    def __iadd__(self, other: MessageDelta) -> MessageDelta:
+        self.reasoning += other.reasoning
+        self.content += other.content
+        self.calls += other.calls
+        return self
+
+    def to_dict(self, *, first_call: int | None = None) -> dict[str, Any]:
+        """Return plain data without what is empty. first_call: the number of the first call, written in streams."""
+        calls = [
+            call if first_call is None else {"index": number, **call}
+            for number, call in enumerate(self.calls, first_call or 0)
+        ]
+        parts = {"reasoning_content": self.reasoning, "content": self.content, "tool_calls": calls}
+        return {name: part for name, part in parts.items() if part}
+
+
+@dataclass
+class _MessagePart:
+    """What was written of thoughts or content. gap: what comes before the next text, if any comes."""
+
+    has_text: bool = False
+    has_region_text: bool = False
+    gap: str = ""
+
+
+class MessageParser:
+    """Reads one message by a response template; what was returned is never taken back.
+
+    prompt: the rendered chat; it may have begun the message, which is not returned again.
+    tools: those that the model may call. Without any, calls are content.
+    calls: the number of calls so far.
+
+    What looks like a call and can't be read is content, too. A region that occurs again is a new paragraph.
+    """
+
+    def __init__(self, template: dict[str, Any], *, prompt: str, tools: Sequence[Mapping[str, Any]] = ()) -> None:
+        compiled = compile_response_template(template)
+        self.calls = 0
+        self._fields = compiled.fields
+        self._regions = RegionParser(compiled, LONG_SPACES.sub(r"\1", prompt), tools=list(tools))
+        self._reads_calls = bool(tools)
+        self._thoughts, self._content = _MessagePart(), _MessagePart()
+        self._places: list[tuple[int, int, int]] = []  # of each text, where it began in both, and its length
+        self._length = 0
+        self._read(self._regions.initial_events)
+
+    @property
+    def is_thinking(self) -> bool:
+        return self._regions.region in THOUGHTS
+
+    def feed(self, text: str) -> MessageDelta:
+        """Return what more of the text makes certain."""
+        return self._read(self._regions.feed(text))
+
+    def end(self, *, is_cut: bool) -> MessageDelta:
+        """Return the rest. is_cut: a call that is not complete is content, even if it can be read."""
+        return self._read(self._regions.finalize()[1], is_cut=is_cut)
+
+    def locate(self, index: int) -> int:
+        """Return where a character of the model's text is in thoughts and content, as they were returned."""
+        index += self._regions.prefilled
+        number = bisect_right(self._places, index, key=lambda place: place[0])
+        start, written_at, length = self._places[number - 1] if number else (index, 0, 0)
+        return written_at + min(index - start, length)
+
+    def _read(self, events: Sequence[dict[str, Any]], *, is_cut: bool = False) -> MessageDelta:
+        delta = MessageDelta()
+        for event in events:
+            name, kind = event["field"], event["type"]
+            part = self._thoughts if name in THOUGHTS else self._content
+            if kind in ("region_close", "region_failed"):
+                part.gap = "" if name != "tool_calls" else part.gap
+                if not isinstance(event.get("value"), str) and not self._read_calls(event, delta, is_cut=is_cut):
+                    self._add(delta, "content", event["raw"], event["start"])
+            elif kind == "region_open" and name != "tool_calls":
+                join = self._fields[name].join
+                part.gap = (SEPARATOR if join is None else join) if part.has_text else ""
+                part.has_region_text = False
+            elif kind == "region_chunk" and not event["dirty"] and name != "tool_calls":
+                self._add(delta, name, event["text"], event["start"])
+        return delta
+
+    def _read_calls(self, event: dict[str, Any], delta: MessageDelta, *, is_cut: bool) -> bool:
+        """Return whether a region is one of calls that can be read."""
+        if not self._reads_calls or event["field"] != "tool_calls" or (is_cut and not event.get("is_complete")):
+            return False
+        value = event.get("value")
+        calls = [call for one in (value if isinstance(value, list) else [value]) if (call := read_call(one))]
+        if not calls or (isinstance(value, list) and len(calls) < len(value)):
+            return False
+        if event["start"] + len(event["raw"]) > self._regions.prefilled:
+            delta.calls += calls
+            self.calls += len(calls)
+        return True
+
+    def _add(self, delta: MessageDelta, name: str, text: str, start: int) -> None:
+        """Add text of a region, without the spaces at its ends if the template strips them."""
+        part = self._thoughts if name in THOUGHTS else self._content
+        strips = name not in self._fields or self._fields[name].content_args.get("strip", True)
+        count = max(0, self._regions.prefilled - start)
+        old, new = text[:count], text[count:]
+        if old.strip() or (old and not strips):
+            part.has_text, part.has_region_text, part.gap = True, True, ""
+        if strips and not part.has_region_text:
+            new = new.lstrip()
+        body = new.rstrip() if strips else new
+        if body:
+            self._places.append((start + len(text) - len(new), self._length + len(part.gap), len(body)))
+            self._length += len(part.gap + body)
+            delta += MessageDelta(*((part.gap + body, "") if part is self._thoughts else ("", part.gap + body)))
+            part.has_text, part.has_region_text, part.gap = True, True, ""
+        part.gap += new[len(body) :]
+
+
+def read_call(call: Any) -> dict[str, Any] | None:
+    """Return a call as OpenAI writes it; None if it is none.
+
+    >>> read_call({"function": {"name": "now", "arguments": {}}})["function"]
+    {'name': 'now', 'arguments': '{}'}
+    """
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(name := function.get("name"), str) or not name:
+        return None
+    arguments = function.get("arguments", {})
+    try:
+        read = json.loads(arguments) if isinstance(arguments, str) else arguments
+        text = json.dumps(read, allow_nan=False)
+        name.encode()
+    except (ValueError, TypeError, RecursionError):
+        return None
+    if not isinstance(read, dict):
+        return None
+    return {"id": f"call_{uuid4().hex[:24]}", "type": "function", "function": {"name": name, "arguments": text}}

@@ -1,0 +1,307 @@
+"""From running requests to the answer of a route: JSON, or server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field, replace
+from math import log
+from typing import Any, Generic, Protocol, TypeVar
+from uuid import uuid4
+
+from sse_starlette import EventSourceResponse
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from antislop.core.trace.report import Report
+from antislop.serve.backend import GenerationRequest
+from antislop.serve.bodies.bans import warn_of_stars
+from antislop.serve.bodies.fields import Generation, read_body, read_object
+from antislop.serve.chunk_maker import AnswerChunk, FinishReason, SettledToken
+from antislop.serve.request_errors import RequestError, shorten, translate, translate_errors
+from antislop.serve.running_requests import Caller, RunningRequests
+from antislop.serve.service import Service
+
+IGNORED_HEADER = "X-Antislop-Ignored-Fields"
+"""Names the fields of the body that have no effect."""
+WARNING_HEADER = "X-Antislop-Warning"
+"""Says in a sentence what a ban of the body may mean other than its client thinks."""
+LOWEST_LOGPROB = -9999.0
+"""Stands for minus infinity, which JSON does not have."""
+
+Result = TypeVar("Result")
+TokenBytes = Callable[[int], bytes]
+
+
+def service_of(request: Request) -> Service:
+    service: Service = request.app.state.service
+    return service
+
+
+def caller_of(request: Request, genkey: str = "") -> Caller:
+    return Caller(request.client.host if request.client else "", request.headers.get("user-agent", ""), genkey)
+
+
+def wants_trace(request: Request) -> bool:
+    """Return whether a request asks for what was withdrawn, by `?trace=1`. Raises `RequestError`."""
+    value = request.query_params.get("trace", "0")
+    if value not in ("0", "1"):
+        raise RequestError(400, f"trace is {shorten(value)}; 0 or 1 was expected", param="trace")
+    return value == "1"
+
+
+class AnswerFormat(Protocol):
+    """What differs between the answers of completions and chats.
+
+    prefix: of the answer's id.
+    whole, part: OpenAI's `object` of a whole answer, and of a chunk.
+    """
+
+    prefix: str
+    whole: str
+    part: str
+
+    def begin(self) -> dict[str, Any] | None:
+        """Return the choice of the chunk before the first text; None in an answer that begins with text."""
+
+    def write_part(self, number: int, chunk: AnswerChunk, logprobs: Any) -> dict[str, Any]:
+        """Return the choice of a chunk of text `number`, without `index`; `finish_reason` may be left out, too."""
+
+    def write_whole(self, number: int, chunk: AnswerChunk, logprobs: Any) -> dict[str, Any]:
+        """Return the choice of a whole text."""
+
+    def locate(self, number: int, index: int) -> int:
+        """Return where a character of text `number` is in what was written of it."""
+
+    def write_logprobs(self, tokens: Sequence[SettledToken], read: TokenBytes) -> dict[str, Any]: ...
+
+
+@dataclass(frozen=True)
+class AnswerWriter:
+    """Writes the answer to one request as plain data.
+
+    read: returns the bytes of a token.
+    """
+
+    format: AnswerFormat
+    model: str
+    read: TokenBytes
+    has_logprobs: bool
+    has_trace: bool
+    id: str = field(default_factory=lambda: uuid4().hex)
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    def write_whole(
+        self, texts: Sequence[AnswerChunk], reports: Sequence[Report], usage: dict[str, Any]
+    ) -> dict[str, Any]:
+        choices = []
+        for number, (text, report) in enumerate(zip(texts, reports, strict=True)):
+            choice = self.format.write_whole(number, text, self._write_logprobs(text.tokens))
+            choice = {"finish_reason": text.finish_reason, **choice, "index": number}
+            counts = self._trace(number, text) if self.has_trace else {}
+            if counts := counts | _count_parts(report):
+                choice["antislop"] = counts
+            choices.append(choice)
+        return {**self._head(self.format.whole), "choices": choices, "usage": usage}
+
+    def write_first(self, number: int) -> dict[str, Any] | None:
+        choice = self.format.begin()
+        return None if choice is None else self._write_chunk(choice, number, None)
+
+    def write_part(self, number: int, chunk: AnswerChunk, report: Report) -> dict[str, Any]:
+        logprobs = self._write_logprobs(chunk.tokens) if chunk.tokens else None
+        choice = self.format.write_part(number, chunk, logprobs)
+        if self.has_trace and chunk.withdrawn:
+            choice["antislop"] = self._trace(number, chunk)
+        if chunk.finish_reason:
+            choice["antislop"] = {**choice.get("antislop", {}), **count_bans([report])}
+        return self._write_chunk(choice, number, chunk.finish_reason)
+
+    def write_usage(self, usage: dict[str, Any]) -> dict[str, Any]:
+        """Return the last chunk."""
+        return {**self._head(self.format.part), "choices": [], "usage": usage}
+
+    def _head(self, kind: str) -> dict[str, Any]:
+        answer_id = f"{self.format.prefix}-{self.id}"
+        return {"id": answer_id, "object": kind, "created": self.created, "model": self.model}
+
+    def _write_chunk(self, choice: dict[str, Any], number: int, reason: FinishReason | None) -> dict[str, Any]:
+        return {**self._head(self.format.part), "choices": [{"finish_reason": reason, **choice, "index": number}]}
+
+    def _write_logprobs(self, tokens: Sequence[SettledToken]) -> dict[str, Any] | None:
+        return self.format.write_logprobs(tokens, self.read) if self.has_logprobs else None
+
+    def _trace(self, number: int, chunk: AnswerChunk) -> dict[str, Any]:
+        placed = [text._replace(start=self.format.locate(number, text.start)) for text in chunk.withdrawn]
+        return {"withdrawn": [text.to_dict() for text in placed]}
+
+
+def count_bans(reports: Sequence[Report]) -> dict[str, Any]:
+    """Return what the bans of some texts did."""
+    total = Report.total(reports)
+    counts = {name: getattr(total, name) for name in ("violations", "withdrawn_tokens", "rewinds", "conceded")}
+    exhausted = sum(report.reason == "exhausted" for report in reports)
+    rare = {"timed_out_regexes": len(total.timed_out), "exhausted": exhausted, "forced": len(total.forced)}
+    return counts | {name: count for name, count in rare.items() if count} | _count_parts(total)
+
+
+def _count_parts(report: Report) -> dict[str, dict[str, int]]:
+    """Return the rewinds in each part of a message, if there are any in known parts."""
+    return {"rewinds_by_part": dict(report.rewinds_by_part)} if report.rewinds_by_part else {}
+
+
+def write_token(data: bytes) -> str:
+    r"""Return the text of a token, or OpenAI's notation for bytes of an unfinished character.
+
+    >>> write_token(b"\xc3")
+    'bytes:\\xc3'
+    """
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
+
+
+def logprob_of(share: float) -> float:
+    return max(LOWEST_LOGPROB, log(share)) if share > 0 else LOWEST_LOGPROB
+
+
+@dataclass(frozen=True)
+class AnswerResponder(Generic[Generation]):
+    """Answers one HTTP request. ignored: names of fields without an effect."""
+
+    request: Request
+    service: Service
+    body: Generation
+    writer: AnswerWriter
+    ignored: Sequence[str]
+
+    @classmethod
+    async def read(
+        cls, request: Request, kind: type[Generation], answer_format: AnswerFormat
+    ) -> AnswerResponder[Generation]:
+        """Read the body of a request. Raises `RequestError`."""
+        service, has_trace = service_of(request), wants_trace(request)
+        body, ignored = read_body(kind, await read_object(request))
+        has_logprobs = body.alternatives is not None
+        model = service.name_model(service.choose_list(body))
+        writer = AnswerWriter(answer_format, model, service.vocabulary.surface, has_logprobs, has_trace)
+        return cls(request, service, body, writer, ignored)
+
+    async def respond(
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        default_tokens: int | None,
+        echoes: Sequence[str] = (),
+        changes: Mapping[str, Any] | None = None,
+        unused: Collection[str] = (),
+    ) -> Response:
+        """Continue prompts as the body asks, and return the answer. Raises `RequestError` before the answer begins.
+
+        default_tokens, echoes: as in `Service.make_requests`.
+        changes: of the requests that it returns.
+        unused: more names of fields without an effect.
+        """
+        service, stack = self.service, AsyncExitStack()
+        requests = await service.make_requests(self.body, prompts, default_tokens=default_tokens, echoes=echoes)
+        requests = [replace(request, **changes or {}) for request in requests]
+        ignored = {*self.ignored, *unused, *([] if service.keeps_order(self.body.sampling) else ["sampler_order"])}
+        headers = {IGNORED_HEADER: ", ".join(sorted(ignored))} if ignored else {}
+        headers |= {WARNING_HEADER: warning} if (warning := warn_of_stars(self.body)) else {}
+        try:
+            running = await stay_connected(
+                self.request,
+                stack.enter_async_context(service.write(requests, caller_of(self.request, self.body.genkey))),
+            )
+            if self.body.stream:
+                return EventResponse(self._stream(running, requests), stack.pop_all(), headers)
+            return await stay_connected(self.request, self._collect(running, requests, headers))
+        finally:
+            await stack.aclose()
+
+    async def _collect(
+        self, running: RunningRequests, requests: Sequence[GenerationRequest], headers: dict[str, str]
+    ) -> JSONResponse:
+        parts: list[list[AnswerChunk]] = [[] for _ in requests]
+        with translate_errors():
+            async for number, chunk in running.chunks():
+                parts[number].append(chunk)
+        usage, reports = self._count(running, requests), [maker.report for maker in running.makers]
+
+        def write() -> JSONResponse:
+            texts = [AnswerChunk.join(part) for part in parts]
+            return JSONResponse(self.writer.write_whole(texts, reports, usage), headers=headers)
+
+        return await asyncio.to_thread(write)  # up to seconds for the log-probabilities of long prompts
+
+    async def _stream(self, running: RunningRequests, requests: Sequence[GenerationRequest]) -> AsyncIterator[bytes]:
+        has_usage = self.body.stream_options.include_usage
+        more = {"usage": None} if has_usage else {}
+        try:
+            for number in range(len(requests)):
+                if first := self.writer.write_first(number):
+                    yield encode_event(first | more)
+            async for number, chunk in running.chunks():
+                yield encode_event(self.writer.write_part(number, chunk, running.makers[number].report) | more)
+            if has_usage:
+                yield encode_event(self.writer.write_usage(self._count(running, requests)))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the client gets it as an event
+            yield encode_event(translate(error).content)
+        yield b"data: [DONE]\n\n"
+
+    def _count(self, running: RunningRequests, requests: Sequence[GenerationRequest]) -> dict[str, Any]:
+        prompt = sum(len(request.prompt) for request in requests[:: self.body.n])
+        kept = sum(maker.kept for maker in running.makers)
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": kept,
+            "total_tokens": prompt + kept,
+            "antislop": count_bans([maker.report for maker in running.makers]),
+        }
+
+
+class EventResponse(EventSourceResponse):
+    """A stream of events. However it ends, it closes a stack, which frees the rows of its requests."""
+
+    def __init__(self, content: AsyncIterator[bytes], stack: AsyncExitStack, headers: dict[str, str]) -> None:
+        super().__init__(content, headers=headers, sep="\n", shutdown_grace_period=3600)
+        self._stack = stack
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with self._stack:
+            with suppress(OSError):  # the client has gone
+                await super().__call__(scope, receive, send)
+
+
+async def stay_connected(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
+    """Return the result of some work; cancel it if the client closes the connection first."""
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_wait_until_gone(request))
+    try:
+        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise RequestError(499, "the client closed the connection")
+    finally:
+        for running in (task, gone):
+            running.cancel()
+        await asyncio.gather(task, gone, return_exceptions=True)
+
+
+async def _wait_until_gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def encode_event(data: dict[str, Any]) -> bytes:
+    r"""Return an event of a stream.
+
+    >>> encode_event({"text": "é\n"})
+    b'data: {"text":"\xc3\xa9\\n"}\n\n'
+    """
+    return b"data: " + json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"

@@ -1,0 +1,122 @@
+"""POST /v1/chat/completions: answers to messages, by the tokenizer's chat template."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fastapi import APIRouter, Request
+from jinja2 import TemplateError
+from starlette.responses import Response
+
+from antislop.errors import first_line
+from antislop.files.chats import TEMPLATE_ERRORS
+from antislop.serve.bodies.fields import ChatBody
+from antislop.serve.bodies.messages import Chat, choose_required, read_chat
+from antislop.serve.chunk_maker import AnswerChunk, SettledToken
+from antislop.serve.message_parser import MessageDelta, MessageParser
+from antislop.serve.request_errors import RequestError
+from antislop.serve.routes.answers import AnswerResponder, TokenBytes, logprob_of, write_token
+from antislop.serve.service import RenderedChat, Service
+from antislop.serve.tool_grammar import write_grammar
+
+router = APIRouter()
+
+
+@router.post("/v1/chat/completions")
+async def chat(request: Request) -> Response:
+    answer = ChatFormat()
+    responder = await AnswerResponder.read(request, ChatBody, answer)
+    service, body = responder.service, responder.body
+    if body.top_logprobs and not body.logprobs:
+        raise RequestError(400, "top_logprobs needs logprobs: true", param="top_logprobs")
+    given = read_chat(body)
+    required = choose_required(body, given.tools)
+    rendered = await _render(service, given)
+    changes: dict[str, Any] = {}
+    template = service.response_template
+    if template is not None and body.response_format.schema_text is None:  # by a schema, all of the text is content
+        changes["spelled"] = service.spelled
+        answer.make_parser = lambda: MessageParser(template, prompt=rendered.text, tools=given.tools)
+    if required and "tools" in rendered.unused:
+        message = "the model's chat template does not show tools: leave tool_choice out"
+        raise RequestError(400, message, param="tool_choice")
+    if required:
+        is_thinking = answer.make_parser is not None and answer.make_parser().is_thinking
+        has_many = body.parallel_tool_calls and body.tool_choice == "required"
+        changes["lark"] = write_grammar(
+            template or {}, required, is_thinking=is_thinking, has_many=has_many, special=service.spelled
+        )
+    return await responder.respond([rendered.ids], default_tokens=None, changes=changes, unused=rendered.unused)
+
+
+class ChatFormat:
+    """make_parser: returns what reads the message of a text; None if all texts are content."""
+
+    prefix = "chatcmpl"
+    whole, part = "chat.completion", "chat.completion.chunk"
+
+    def __init__(self) -> None:
+        self.make_parser: Callable[[], MessageParser] | None = None
+        self._parsers: dict[int, MessageParser] = {}
+
+    def begin(self) -> dict[str, Any]:
+        return {"delta": {"role": "assistant", "content": ""}, "logprobs": None}
+
+    def write_part(self, number: int, chunk: AnswerChunk, logprobs: Any) -> dict[str, Any]:
+        delta, first_call, reason = self._parse(number, chunk)
+        return {"delta": delta.to_dict(first_call=first_call), "logprobs": logprobs, **reason}
+
+    def write_whole(self, number: int, chunk: AnswerChunk, logprobs: Any) -> dict[str, Any]:
+        delta, _, reason = self._parse(number, chunk)
+        content = {"content": delta.content or (None if delta.calls else "")}
+        message = {"role": "assistant", "refusal": None, **delta.to_dict(), **content}
+        return {"message": message, "logprobs": logprobs, **reason}
+
+    def locate(self, number: int, index: int) -> int:
+        return self._parsers[number].locate(index) if number in self._parsers else index
+
+    def _parse(self, number: int, chunk: AnswerChunk) -> tuple[MessageDelta, int, dict[str, Any]]:
+        """Return the message of a chunk, the number of its first call, and the reason for the end if it is the last."""
+        if self.make_parser is None:
+            return MessageDelta(content=chunk.text), 0, {}
+        if number not in self._parsers:
+            self._parsers[number] = self.make_parser()
+        parser = self._parsers[number]
+        count, delta = parser.calls, parser.feed(chunk.text)
+        if chunk.finish_reason is None:
+            return delta, count, {}
+        delta += parser.end(is_cut=chunk.finish_reason != "stop")
+        return delta, count, {"finish_reason": "tool_calls"} if parser.calls and chunk.finish_reason == "stop" else {}
+
+    def write_logprobs(self, tokens: Sequence[SettledToken], read: TokenBytes) -> dict[str, Any]:
+        def describe(token: int, share: float) -> dict[str, Any]:
+            data = read(token)
+            return {"token": write_token(data), "logprob": logprob_of(share), "bytes": list(data)}
+
+        return {
+            "content": [
+                {
+                    **describe(token.token, token.choice.share),
+                    "top_logprobs": [describe(other, share) for other, share in token.choice.alternatives],
+                }
+                for token in tokens
+                if token.choice is not None
+            ],
+            "refusal": None,
+        }
+
+
+async def _render(service: Service, given: Chat) -> RenderedChat:
+    if not service.has_chat_template:
+        raise RequestError(
+            400, "the model's tokenizer has no chat template: send a prompt to /v1/completions", param="messages"
+        )
+    try:
+        rendered = await service.render(given)
+    except (TemplateError, *TEMPLATE_ERRORS) as error:
+        message = f"the model's chat template refuses these messages ({first_line(error)[:200]})"
+        raise RequestError(400, message, param="messages") from error
+    if not rendered.ids:
+        raise RequestError(400, "the messages have no tokens: send at least one", param="messages")
+    return rendered

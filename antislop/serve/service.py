@@ -1,0 +1,296 @@
+"""From validated bodies to running requests; keeps the list that `/api/extra/abort` searches."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from copy import deepcopy
+from functools import cache, partial
+from random import SystemRandom
+from typing import NamedTuple, TypeVar
+
+from antislop.core.bans.ban_list import BanList, Bans
+from antislop.core.hf.compiled_bans import CompiledBans
+from antislop.core.hf.private import variables_of
+from antislop.core.hf.response_templates import choose_scopes, find_spelled
+from antislop.core.loop.policy import seed_of
+from antislop.core.loop.sampling import Sampling
+from antislop.errors import InputError
+from antislop.files.chats import apply_template
+from antislop.serve.backend import Backend, GenerationRequest
+from antislop.serve.bodies.bans import BanCache, collect_bans, digest_bans
+from antislop.serve.bodies.fields import MAX_CHOICES, GenerationBody
+from antislop.serve.bodies.messages import Chat
+from antislop.serve.chunk_maker import ChunkMaker, Echo
+from antislop.serve.metrics import ServerMetrics
+from antislop.serve.request_errors import RequestError, refuse_busy, request_id, shorten, translate_errors
+from antislop.serve.running_requests import Caller, RunningRequests
+
+UNKNOWN_CONTEXT_TOKENS = 2048
+"""New tokens of a request without a limit, if the context length is unknown."""
+
+Result = TypeVar("Result")
+
+
+class RenderedChat(NamedTuple):
+    """The text of a chat up to the answer, its ids, and the names of the fields that its template does not use."""
+
+    text: str
+    ids: list[int]
+    unused: list[str]
+
+
+class Service:
+    """Runs requests on a backend, for one event loop.
+
+    lists: compiled, by the names that requests choose them by; "" names the server's own.
+    began: in seconds since 1970.
+    response_template: how messages are read; None if they are all content.
+    spelled: the special tokens that it reads, with their names.
+    """
+
+    def __init__(self, backend: Backend, *, lists: Mapping[str, Bans] | None = None) -> None:
+        self.backend = backend
+        check_names(lists or ())
+        self.lists = {"": backend.bans} | {name: backend.bans.with_bans(bans) for name, bans in (lists or {}).items()}
+        self.metrics = ServerMetrics()
+        self.is_closing = False
+        self.began = int(time.time())
+        self.vocabulary = backend.bans.vocabulary
+        self.vocabulary_size = len(backend.tokenizer)
+        self.response_template = backend.response_template
+        self._choose_scopes = cache(partial(choose_scopes, template=self.response_template))
+        self.spelled = find_spelled(self.response_template or {}, self.vocabulary.breaks)
+        self._longest_token = max(map(len, backend.tokenizer.get_vocab()))  # in characters
+        self._lists = BanCache()
+        self._running: dict[RunningRequests, Caller] = {}
+        self._tokenizer = deepcopy(backend.tokenizer)  # a fast tokenizer may be used by one thread at a time
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="antislop-prompts")
+        self._end_tokens = frozenset(backend.tokenizer.all_special_ids)
+        self._random = SystemRandom()
+
+    # -- prompts ------------------------------------------------------------------------------------------------------
+
+    async def encode(self, text: str, *, special_tokens: bool = True, reads_special_tokens: bool = True) -> list[int]:
+        """Return the ids of a text.
+
+        special_tokens: whether the tokenizer adds them.
+        reads_special_tokens: whether their names in the text are read as such.
+        """
+        options = {"add_special_tokens": special_tokens, "split_special_tokens": not reads_special_tokens}
+        return await self._read(lambda: self._tokenizer(text, **options)["input_ids"])
+
+    async def render(self, chat: Chat) -> RenderedChat:
+        """Return a chat as its model reads it. Raises the errors of the tokenizer's template."""
+        return await self._read(lambda: self._render(chat))
+
+    def _render(self, chat: Chat) -> RenderedChat:
+        tokenizer, tools = self._tokenizer, chat.tools or None
+        known = variables_of(tokenizer.get_chat_template(None, tools))
+        variables, unused = chat.choose_variables(known)
+        text = apply_template(
+            chat.messages,
+            tokenizer,
+            tools=tools,
+            add_generation_prompt=chat.continued is None,
+            continue_final_message=chat.continued or False,
+            **variables,
+        )
+        text += chat.prefix
+        self.refuse_long(text)
+        return RenderedChat(text, tokenizer(text, add_special_tokens=False)["input_ids"], unused)
+
+    def refuse_long(self, text: str) -> None:
+        """Raise `RequestError` for a prompt that is too long however it is encoded, which takes a second per MB."""
+        context = self.backend.context_length
+        if context is not None and len(text) > context * self._longest_token:
+            message = f"the prompt has {len(text):,} characters, but the model's context has {context:,} tokens in all"
+            message += ": send a shorter prompt"
+            raise RequestError(400, message, param="prompt", code="context_length_exceeded")
+
+    @property
+    def has_chat_template(self) -> bool:
+        return bool(self._tokenizer.chat_template)
+
+    @property
+    def chat_template(self) -> str:
+        """The tokenizer's chat template; "" if it has none, or several."""
+        template = self._tokenizer.chat_template
+        return template if isinstance(template, str) else ""
+
+    async def _read(self, read: Callable[[], Result]) -> Result:
+        self._refuse_if_closing()
+        return await asyncio.get_running_loop().run_in_executor(self._reader, read)
+
+    # -- texts --------------------------------------------------------------------------------------------------------
+
+    async def make_requests(
+        self,
+        body: GenerationBody,
+        prompts: Sequence[Sequence[int]],
+        *,
+        default_tokens: int | None,
+        echoes: Sequence[str | None] = (),
+    ) -> list[GenerationRequest]:
+        """Return the requests of a body, `n` for each prompt. Raises `RequestError`.
+
+        default_tokens: of a body without `max_tokens`; None for all that the context leaves.
+        echoes: the texts of the prompts if the answer begins with them.
+        """
+        chosen = self.choose_list(body)
+        if len(prompts) * body.n > MAX_CHOICES:
+            raise RequestError(400, f"{len(prompts)} prompts and n = {body.n} are more than {MAX_CHOICES} texts")
+        lengths = [self.measure(prompt, body.max_tokens, default_tokens) for prompt in prompts]
+        if unknown := [token for token in body.logit_bias if token >= self.vocabulary_size]:
+            message = f"logit_bias has the id {unknown[0]}; the model has {self.vocabulary_size:,} tokens"
+            raise RequestError(400, message, param="logit_bias")
+        bans = await self._compile(body, chosen)
+        seed = self._random.getrandbits(62) if body.seed is None else body.seed
+        given = zip(prompts, lengths, echoes or [None] * len(prompts), strict=True)
+        repeated = [one for one in given for _ in range(body.n)]
+        return [
+            GenerationRequest(
+                prompt=prompt,
+                bans=bans,
+                max_new_tokens=length,
+                sampling=body.sampling,
+                stop=tuple(body.stop),
+                seed=seed_of(seed, number) % 2**63,
+                method=body.ban_method,
+                on_exhausted=body.on_exhausted,
+                max_rewinds=body.max_rewinds,
+                schema=body.response_format.schema_text,
+                logit_bias=body.logit_bias,
+                alternatives=body.alternatives,
+                echo=echo,
+                request_id=request_id.get(),
+            )
+            for number, (prompt, length, echo) in enumerate(repeated)
+        ]
+
+    def keeps_order(self, sampling: Sampling) -> bool:
+        """Return whether the backend applies the settings in the order of `generate`."""
+        has_both = sampling.do_sample and sampling.top_p < 1 and sampling.min_p > 0
+        return not (has_both and self.backend.cuts_min_p_first)
+
+    @asynccontextmanager
+    async def write(self, requests: Sequence[GenerationRequest], caller: Caller) -> AsyncIterator[RunningRequests]:
+        """Run requests; their rows are free again afterwards. Raises `RequestError`."""
+        self._refuse_if_closing()
+        running = RunningRequests(((request, self._make_chunks(request)) for request in requests), self.metrics)
+        self._running[running] = caller
+        try:
+            with translate_errors():
+                await running.start(self.backend)
+            yield running
+        finally:
+            del self._running[running]
+            await running.close()
+
+    async def replace_bans(self, bans: BanList, *, name: str = "") -> None:
+        """Use another list from the next request on. Raises `InputError`, and keeps the old one, if it is not valid."""
+        self.lists[name] = await asyncio.to_thread(self.lists[name].with_bans, bans)
+
+    def abort(self, caller: Caller) -> int:
+        """End the texts of a caller's key, or, without a key, of its address and program; return their number."""
+        chosen = [
+            running
+            for running, owner in self._running.items()
+            if owner.genkey == caller.genkey and (caller.genkey or owner == caller)
+        ]
+        return sum(running.abort() for running in chosen)
+
+    async def close(self, *, timeout: float | None = None) -> None:
+        """See `Backend.close`."""
+        self.is_closing = True
+        await self.backend.close(timeout=timeout)
+        self._lists.close()
+
+    def _refuse_if_closing(self) -> None:
+        if self.is_closing:
+            raise refuse_busy("the server is shutting down", status=503, seconds=10)
+
+    def _make_chunks(self, request: GenerationRequest) -> ChunkMaker:
+        return ChunkMaker(
+            self.vocabulary,
+            request.max_new_tokens,
+            stop=request.stop,
+            drops_space=self.vocabulary.drops_space_after(request.prompt),
+            end_tokens=self._end_tokens,
+            spelled=request.spelled,
+            echo=None if request.echo is None else Echo.of(self.vocabulary, request.prompt, request.echo),
+        )
+
+    @property
+    def models(self) -> dict[str, str]:
+        """The list that each model's name chooses."""
+        return {self.name_model(name): name for name in self.lists}
+
+    def name_model(self, chosen: str) -> str:
+        """Return the name of the model with a list: NAME with the server's own, NAME@LIST with another."""
+        return f"{self.backend.name}@{chosen}" if chosen else self.backend.name
+
+    def read_model(self, name: str | None) -> str:
+        """Return which list the name of a model chooses. Raises `RequestError`."""
+        if name and name not in (models := self.models):
+            choice = ", ".join(map(repr, models))
+            message = f"the model {name[:80]!r} is not served here: pass {choice}, or leave it out"
+            raise RequestError(404, message, param="model", code="model_not_found")
+        return self.models[name] if name else ""
+
+    def choose_list(self, body: GenerationBody) -> str:
+        """Return the list that a body names by `ban_list`, or else by its model. Raises `RequestError`."""
+        chosen, named = self.read_model(body.model), ", ".join(repr(name) for name in self.lists if name)
+        if body.ban_list and chosen and chosen != body.ban_list:
+            message = f"model names the list {chosen!r}, and ban_list {shorten(body.ban_list)}: pass one of them"
+            raise RequestError(400, message, param="ban_list")
+        if body.ban_list not in self.lists:
+            choice = f"pass {named}" if named else "start it with --list NAME=FILE"
+            message = f"the server has no list {shorten(body.ban_list)}: {choice}, or leave ban_list out"
+            raise RequestError(400, message, param="ban_list")
+        return body.ban_list or chosen
+
+    def measure(self, prompt: Sequence[int], max_tokens: int | None, default: int | None) -> int:
+        """Return the number of new tokens of a prompt. Raises `RequestError` if they don't fit into the context."""
+        context = self.backend.context_length
+        if context is None:
+            return (default or UNKNOWN_CONTEXT_TOKENS) if max_tokens is None else max_tokens
+        left = context - len(prompt)
+        wanted = max(1, min(default or left, left)) if max_tokens is None else max_tokens
+        if wanted > left:
+            asked = f" and {max_tokens:,} new ones" if max_tokens and left > 0 else ""
+            raise RequestError(
+                400,
+                f"the prompt has {len(prompt):,} tokens{asked}, but the model's context has {context:,} in all: "
+                + (f"ask for at most {left:,} new tokens" if left > 0 else "send a shorter prompt"),
+                param="max_tokens" if left > 0 else "prompt",
+                code="context_length_exceeded",
+            )
+        return wanted
+
+    async def _compile(self, body: GenerationBody, chosen: str) -> CompiledBans:
+        if chosen:  # the server's own list, which `use_global_bans` is about, is left out anyway
+            body = body.model_copy(update={"use_global_bans": True})
+        own, digest = self.lists[chosen], digest_bans(body)
+        with translate_errors(param="ban_scope"):
+            scopes = self._choose_scopes(body.ban_scope, has_calls=body.has_calls)
+        if body.response_format.type != "text" and body.ban_scope != "thinking":
+            scopes = ()  # all of the text is content
+        if digest is None and not (scopes and len(own.bans)):
+            return own
+        self._refuse_if_closing()
+        with translate_errors(param="bans"):
+            return await self._lists.compile(
+                (own, digest, scopes), lambda: own.with_bans(collect_bans(body, own.bans, scopes=scopes))
+            )
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Raise `InputError` for a name of a list that can't be written behind that of a model."""
+    for name in names:
+        if not re.fullmatch(r"[\w.-]{1,64}", name, re.ASCII):
+            raise InputError(f"{name!r} is not a name for a list: pass 1 to 64 letters, digits and any of . _ -")

@@ -1,0 +1,241 @@
+"""A logits processor, and a controller, that allows only what a grammar allows, and rewinds with the text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, Literal, TypeVar
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from antislop.core.loop.branches import Branch, Capabilities, Step, TokenSet
+from antislop.errors import InputError
+from antislop.steer.grammar.compilation import (
+    check_engine,
+    check_json,
+    compile_llguidance,
+    compile_xgrammar,
+    read_gbnf,
+    read_json_schema,
+    read_lark,
+)
+from antislop.steer.grammar.matchers import CompiledGrammar, GrammarMatcher, can_adapt, find_grammar
+
+GrammarEngine = Literal["llguidance", "xgrammar"]
+AnyGrammar = TypeVar("AnyGrammar", bound="Grammar")
+
+
+class Grammar:
+    """Mask all tokens that a grammar does not allow; `antislop.Rewindable` and `antislop.core.loop.Controller`.
+
+    processor: a logits processor of xgrammar (`xgrammar.contrib.hf.LogitsProcessor`) or of outlines with the backend
+        xgrammar or llguidance, a `CompiledGrammar` of xgrammar, or an `LLMatcher` of llguidance. It is only read.
+
+    The prompt is not part of the grammar; after its end only end tokens are allowed. One `Grammar` serves any number of
+    calls and texts of `AntiSlop`. In a plain `generate`, a new prompt starts it anew. The masked scores are those of
+    the processor itself, to the bit.
+
+    As a `controller` it also forces the tokens of text that is certain to follow, such as keys: they cost one forward
+    pass together. With xgrammar only tokens without an alternative are forced.
+
+    Raises `InputError` for a processor whose grammar can't be found, and where a text contains what the grammar does
+    not allow.
+    """
+
+    def __init__(self, processor: Any) -> None:
+        is_compiled = isinstance(processor, CompiledGrammar)
+        self._grammar: CompiledGrammar = processor if is_compiled else find_grammar(processor)
+        self._rows: list[_Row] = []
+        self._prompt: Tensor | None = None
+        self._bitmask = torch.empty(0, dtype=torch.int32)
+        self._shown = 0  # generated tokens that were read
+
+    @classmethod
+    def from_json_schema(
+        cls,
+        schema: str | dict[str, Any],
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        engine: GrammarEngine = "llguidance",
+        any_whitespace: bool = False,
+        end_tokens: Sequence[int] | None = None,
+    ) -> Grammar:
+        """Return the grammar of JSON values that are valid by a schema.
+
+        any_whitespace: allow spaces and line breaks between values, rather than only those of `json.dumps`.
+        end_tokens: tokens that end the model's texts (default: the tokenizer's end token).
+
+        Raises `InputError` for a schema that the engine can't compile, and if the engine is not installed.
+        """
+        text = schema if isinstance(schema, str) else json.dumps(schema)
+        if check_engine(engine) == "llguidance":
+            grammar = read_json_schema(text, any_whitespace=any_whitespace)
+            return cls(compile_llguidance(grammar, tokenizer, end_tokens=end_tokens))
+        check_json(text)
+        return cls(
+            compile_xgrammar(
+                lambda compiler: compiler.compile_json_schema(text, any_whitespace=any_whitespace),
+                tokenizer,
+                end_tokens=end_tokens,
+            )
+        )
+
+    @classmethod
+    def from_lark(
+        cls, grammar: str, tokenizer: PreTrainedTokenizerBase, *, end_tokens: Sequence[int] | None = None
+    ) -> Grammar:
+        """Return a grammar in llguidance's variant of Lark, beginning at the rule `start`."""
+        return cls(compile_llguidance(read_lark(grammar), tokenizer, end_tokens=end_tokens))
+
+    @classmethod
+    def from_gbnf(
+        cls,
+        grammar: str,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        engine: GrammarEngine = "llguidance",
+        end_tokens: Sequence[int] | None = None,
+    ) -> Grammar:
+        """Return a grammar in the GBNF of llama.cpp, beginning at the rule `root`."""
+        if check_engine(engine) == "llguidance":
+            return cls(compile_llguidance(read_gbnf(grammar), tokenizer, end_tokens=end_tokens))
+        return cls(
+            compile_xgrammar(lambda compiler: compiler.compile_grammar(grammar), tokenizer, end_tokens=end_tokens)
+        )
+
+    def copy(self: AnyGrammar) -> AnyGrammar:
+        """Return the same grammar for another text; nothing is compiled again."""
+        return type(self)(self._grammar)
+
+    def follow(self) -> Grammar:
+        return self.copy() if type(self) is Grammar else self  # a subclass may have more state than a copy has
+
+    def accepts(self, tokens: Sequence[int]) -> bool:
+        """Return whether generated tokens are a whole text of the grammar, with or without end tokens after it."""
+        matcher = self._grammar.start(1)[0]
+        for token in tokens:
+            if not matcher.accept(token):
+                return matcher.is_complete and self._is_end(token, matcher)
+        return matcher.is_complete or matcher.can_end
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Return scores [rows, vocab], -inf for tokens that can't follow `input_ids` [rows, tokens]."""
+        if self._is_new_text(input_ids):
+            self._start(input_ids)
+        else:
+            self._shown += 1
+            for row, token in zip(self._rows, input_ids[:, -1].tolist(), strict=True):
+                row.read(token, self._shown)
+        for number, row in enumerate(self._rows):
+            row.matcher.fill(self._bitmask, number)
+        return scores.masked_fill(~self._is_allowed(scores), -torch.inf)
+
+    def rewind(self, row: int, length: int) -> None:
+        """Forget all but the first `length` generated tokens of a row of the batch."""
+        self._rows[row].rewind(length)
+        self._shown = min(self._shown, length)
+
+    @property
+    def needs(self) -> Capabilities:
+        return Capabilities(backtrack=0)  # a grammar removes no tokens
+
+    def start(self, prompt: Sequence[int]) -> None:
+        """Begin a new text."""
+        self._start(torch.tensor([list(prompt)]))
+
+    def fork(self) -> Grammar:
+        """Return the grammar for a text that continues independently; it reads that text at its first step."""
+        other = self.copy()
+        if self._prompt is not None:
+            other._start(self._prompt)
+        return other
+
+    def mid_process(self, step: Step) -> list[Branch]:
+        """Force the tokens that are certain; otherwise sample one that the grammar allows."""
+        self.rewind(0, len(step.tokens) - len(step.last_append))
+        row = self._rows[0]
+        for token in step.tokens[self._shown :]:
+            self._shown += 1
+            row.read(token, self._shown)
+        if step.is_done:
+            return []
+        if forced := row.matcher.find_forced():
+            return [Branch(ff_tokens=tuple(forced))]
+        row.matcher.fill(self._bitmask, 0)
+        allowed = _unpack(self._bitmask)[0, : self._grammar.vocab_size].nonzero()[:, 0]
+        if len(allowed) == 1:
+            return [Branch(ff_tokens=(int(allowed[0]),))]
+        return [Branch(sample_mask=TokenSet(allowed))]
+
+    def _is_new_text(self, input_ids: Tensor) -> bool:
+        """Return whether the ids are prompts, and not the known texts with one more token; raise for other ids."""
+        prompt = self._prompt
+        if prompt is None or input_ids.shape[0] != prompt.shape[0] or input_ids.shape[1] <= prompt.shape[1]:
+            return True
+        if not torch.equal(input_ids[:, : prompt.shape[1]], prompt):
+            return True
+        width = prompt.shape[1] + self._shown + 1
+        if input_ids.shape[1] != width:
+            raise InputError(
+                f"the grammar has read {width - 1} tokens and was called with {input_ids.shape[1]}, which begin with "
+                "the same prompt: for a new text pass grammar.copy()"
+            )
+        return False
+
+    def _start(self, input_ids: Tensor) -> None:
+        self._rows = [_Row(matcher) for matcher in self._grammar.start(len(input_ids))]
+        self._prompt = input_ids.clone()
+        self._shown = 0
+        self._bitmask = self._make_bitmask(len(input_ids))
+
+    def _make_bitmask(self, rows: int) -> Tensor:
+        return torch.full((rows, (self._grammar.vocab_size + 31) // 32), -1, dtype=torch.int32)
+
+    def _is_end(self, token: int, matcher: GrammarMatcher) -> bool:
+        bitmask = self._make_bitmask(1)
+        matcher.fill(bitmask, 0)
+        return bool(bitmask[0, token // 32] >> token % 32 & 1)
+
+    def _is_allowed(self, scores: Tensor) -> Tensor:
+        size = min(self._grammar.vocab_size, scores.shape[-1])
+        is_allowed = torch.zeros_like(scores, dtype=torch.bool)
+        is_allowed[:, :size] = _unpack(self._bitmask.to(scores.device))[:, :size]
+        return is_allowed
+
+
+def _unpack(words: Tensor) -> Tensor:
+    """Return the bits of int32 [rows, n] as bool [rows, 32 n], lowest bits first."""
+    return (words[:, :, None] >> torch.arange(32, dtype=torch.int32, device=words.device) & 1).bool().flatten(1)
+
+
+def adapt_processor(processor: Any) -> Any:
+    return Grammar(processor) if can_adapt(processor) else processor
+
+
+class _Row:
+    """The matcher of a row, which has accepted all of its tokens, or those before the end of the grammar."""
+
+    def __init__(self, matcher: GrammarMatcher) -> None:
+        self.matcher = matcher
+        self._accepted = 0
+        self._filler: int | None = None
+
+    def read(self, token: int, shown: int) -> None:
+        """Read token number `shown`. A row that something else ended is filled with one token, which is let through."""
+        if self._accepted == shown - 1:
+            if self.matcher.accept(token):
+                self._accepted = shown
+            else:
+                self._filler = token
+        elif token != self._filler and not self.matcher.is_complete:
+            raise InputError(
+                f"the text continues with token {token} after token {self._filler}, which the grammar does not allow "
+                "there: another logits processor brought it back, or the row was not rewound"
+            )
+
+    def rewind(self, length: int) -> None:
+        if length < self._accepted:
+            self.matcher.rollback(self._accepted - length)
+            self._accepted = length

@@ -1,0 +1,115 @@
+"""Dashes are found as people mean them, at once and token by token, and hyphens, ranges and Markdown are left alone."""
+
+from __future__ import annotations
+
+import re
+from itertools import accumulate
+from pathlib import Path
+
+import pytest
+
+import antislop
+from antislop.core.bans.ban_list import BanList
+from antislop.core.bans.token_matcher import Matcher
+from antislop.measure.lint.lint import lint
+from tests.support.toys import Words
+
+FOUND = {  # the text, and what is found in it
+    "an em dash between words": ("He stopped—then ran.", ["—"]),
+    "a spaced em dash": ("He stopped — then ran.", ["—"]),
+    "a pair of em dashes": ("It—he knew—was late.", ["—", "—"]),
+    "an em dash at a line's start": ("— Who is it?", ["—"]),
+    "an em dash at the end": ("“I thought—”", ["—"]),
+    "an em dash between numbers": ("1990—1995", ["—"]),
+    "an em dash in a cell": ("| a | — |", ["—"]),
+    "an em dash in code": ("```\nx — y\n```", ["—"]),
+    "other long dashes": ("He ran ― and ⸺ or ⸻.", ["―", "⸺", "⸻"]),
+    "a spaced en dash": ("He stopped – then ran.", [" –"]),
+    "an en dash with a space before it": ("He stopped –then ran.", [" –"]),
+    "an en dash with a space after it": ("He stopped– then ran.", ["–"]),
+    "an en dash with a no-break space": ("He stopped\u00a0– then ran.", ["\u00a0–"]),
+    "an en dash at the end of a speech": ("“I thought–”", ["–"]),
+    "an en dash at the end of a text": ("I thought –", [" –"]),
+    "an en dash after a year": ("In 1990 – the year of the flood – he left.", [" –", " –"]),
+    "a figure dash as a dash": ("He stopped ‒ then ran.", [" ‒"]),
+    "a spaced hyphen": ("He stopped - then ran.", [" -"]),
+    "a spaced hyphen at a line's end": ("He stopped -\nthen ran.", [" -"]),
+    "a spaced hyphen at the end of a text": ("He stopped -", [" -"]),
+    "a spaced hyphen after bold": ("**Term** - its meaning", ["* -"]),
+    "a spaced hyphen after a quote": ('"Go." - She went.', ['" -']),
+    "a spaced hyphen in an item": ("- an item - with a remark", [" -"]),
+    "a spaced hyphen in a title": ("# Part one - The house", [" -"]),
+    "a spaced hyphen in a cell": ("| one - two |", [" -"]),
+    "a spaced hyphen after code": ("```\nx - y\n```\nSo - it ran.", [" -"]),
+    "two hyphens between words": ("He stopped--then ran.", ["--"]),
+    "two hyphens with spaces": ("He stopped -- then ran.", [" --"]),
+    "two hyphens at the end of a speech": ('"I thought--"', ["--"]),
+    "two hyphens after a speech": ('"Well,"--he paused--"no."', [',"--', "--"]),
+    "two hyphens after a curly quote": ("“Well”--he paused.", ["”--"]),
+    "three hyphens between words": ("He stopped---then ran.", ["---"]),
+    "three hyphens with spaces": ("He stopped --- then ran.", [" ---"]),
+}
+LEFT_ALONE = {
+    "a hyphen within a word": "a well-known, twenty-one-year-old mother-in-law",
+    "a suspended hyphen": "pre- and post-war",
+    "a hyphen at a word's start": "the suffix -ness",
+    "a no-break hyphen": "well‑known",
+    "a range of years": "1990–1995 and 1990-1995",
+    "a range of years with spaces": "1990 – 1995, 1990 - 1995, 1990 -- 1995",
+    "a range of years in TeX": "1990--1995",
+    "a range of prices": "$10 – $20, 10 € - 20 €",
+    "a range of times": "9 am – 5 pm, 9:00-17:00",
+    "a range of days": "May 5 – June 10",
+    "an open range": "(1990–)",
+    "an en dash that joins": "the Paris–London train, Bose–Einstein statistics",
+    "a date": "2024-01-05, 5-6 May",
+    "a phone number": "555-1234, +1 555-123-4567, 0171 - 123 45",
+    "a negative number": "at -5 degrees, –5 or −5, x = -3",
+    "a subtraction": "5 - 3 = 2",
+    "an item": "- one\n- two\n– three",
+    "an indented item": "- one\n  - two\n\t- three\n    – four",
+    "an item in a quotation": "> - one\n> - two",
+    "a task": "- [ ] one\n- [x] two",
+    "a rule": "one\n\n---\n\ntwo\n\n- - -\n\n--------",
+    "front matter": "---\ntitle: x\n---\n",
+    "a heading's rule": "Title\n--\ntext",
+    "a table": "| a | b |\n|---|:--:|\n| - | – |\n| -- | c |",
+    "a table without edges": "a | b\n--- | ---\nc | -",
+    "an option": "run it with --help, or -h, or `--no-dashes`, or (--x)",
+    "an option at a line's start": "--help",
+    "an option in quotes": "pass \"--help\" or '--help'",
+    "fenced code": "```sh\nx - y -- z – a\ni--\n```",
+    "a comment in HTML": "<!-- a remark -->",
+    "an arrow": "a --> b, a -> b, a <-- b",
+    "a minus sign": "a − b",
+    "a long vowel": "コーヒー",
+}
+
+
+def read_token_by_token(tokens: list[str]) -> list[tuple[str, int]]:
+    """Return the ban and the first token of each violation."""
+    matcher = Matcher(antislop.dashes(), Words(*tokens))
+    states = list(accumulate(range(len(tokens)), matcher.feed, initial=matcher.start()))
+    violations = [*(found for state in states for found in state.violations), *matcher.finish(states[-1])]
+    return sorted((found.ban.text, found.start) for found in violations)
+
+
+def cut_into_words(text: str) -> list[str]:
+    """Cut a text as most tokenizers do: a space belongs to what is after it."""
+    return re.findall(r" ?\w+| ?[^\w\s]+|\s", text)
+
+
+def test_the_list_is_saved_as_it_is_and_has_no_faults(tmp_path: Path) -> None:
+    antislop.dashes().save(tmp_path / "dashes.txt")
+    assert BanList.load(tmp_path / "dashes.txt") == antislop.dashes()
+    assert lint(antislop.dashes()) == []
+
+
+@pytest.mark.parametrize("case", [*FOUND, *LEFT_ALONE])
+def test_dashes_are_found_and_what_looks_like_them_is_left_alone(case: str) -> None:
+    text, expected = FOUND[case] if case in FOUND else (LEFT_ALONE[case], [])
+    found = antislop.dashes().find(text)
+    assert [text[match.start : match.end] for match in found] == expected
+    for tokens in (list(text), cut_into_words(text)):
+        owners = [number for number, token in enumerate(tokens) for _ in token]
+        assert read_token_by_token(tokens) == sorted((match.ban.text, owners[match.start]) for match in found)

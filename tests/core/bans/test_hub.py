@@ -1,0 +1,137 @@
+"""A list is read from the hub by its address, and a pushed one is read back as it was."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import huggingface_hub
+import pytest
+from huggingface_hub import DatasetCard
+
+from antislop import Ban, BanList
+from antislop.core.bans.hub import Address, make_card, parse_address
+from antislop.errors import InputError
+
+BANS = BanList([Ban("a testament to", weight=0.5), Ban.regex(r"not just (\w+|it)"), "`del|ve`"], license="CC0-1.0")
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+class Repository(SimpleHTTPRequestHandler):
+    """The routes of the hub's server by which huggingface_hub downloads a file, for data sets in a folder."""
+
+    def translate_path(self, path: str) -> str:
+        return super().translate_path(path.partition("?")[0].replace("/datasets/", "/").replace("/resolve/main", ""))
+
+    def end_headers(self) -> None:
+        self.send_header("X-Repo-Commit", COMMIT)
+        self.send_header("ETag", '"etag"')
+        super().end_headers()
+
+    def log_message(self, *_: Any) -> None: ...
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[str]:
+    BANS.save(make_folder(tmp_path / "hub" / "me" / "slop") / "bans.txt")
+    handler = partial(Repository, directory=str(tmp_path / "hub"))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as http:
+        Thread(target=http.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{http.server_port}"
+        http.shutdown()
+
+
+def make_folder(path: Path) -> Path:
+    path.mkdir(parents=True)
+    return path
+
+
+def run(server: str, cache: Path, code: str) -> subprocess.CompletedProcess[str]:
+    """Run code in a process whose hub is the server: huggingface_hub reads its address once, when it is imported."""
+    settings = {"HF_ENDPOINT": server, "HF_HUB_OFFLINE": "0", "HF_HOME": str(cache), "HF_HUB_DISABLE_XET": "1"}
+    code = f"import os; os.environ |= {settings}; {code}"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("address", ["hf://me/slop/bans.txt", "hf://me/slop", "hf://datasets/me/slop@main/bans.txt"])
+def test_a_list_is_read_from_the_hub_by_its_address(server: str, tmp_path: Path, address: str) -> None:
+    load = f"import antislop; bans = antislop.BanList.load({address!r}); bans.save({str(tmp_path / 'read.txt')!r})"
+    done = run(server, tmp_path / "cache", load)
+    assert done.returncode == 0, done.stderr
+    assert list(BanList.load(tmp_path / "read.txt")) == list(BANS)
+
+
+def test_the_command_line_takes_an_address(server: str, tmp_path: Path) -> None:
+    (tmp_path / "story.txt").write_text("It was a testament to him.")
+    arguments = ["antislop", "scan", str(tmp_path / "story.txt"), "--bans", "hf://me/slop"]
+    done = run(
+        server, tmp_path / "cache", f"import sys; sys.argv = {arguments}; from antislop.__main__ import main; main()"
+    )
+    assert "story.txt:1:8: a testament to" in done.stdout, done.stderr
+
+
+def test_a_file_that_is_not_there_is_one_sentence(server: str, tmp_path: Path) -> None:
+    done = run(server, tmp_path / "cache", "import antislop; antislop.BanList.load('hf://me/slop/none.txt')")
+    assert "BanError: hf://me/slop/none.txt: can't be downloaded (" in done.stderr
+
+
+@pytest.mark.parametrize("address", ["hf://", "hf://me", "hf://me/", "hf:///"])
+def test_an_address_without_a_repository_is_refused(address: str) -> None:
+    with pytest.raises(InputError, match="write hf://owner/name/file"):
+        BanList.load(address)
+
+
+@pytest.mark.parametrize(
+    "source", ["hf://me/slop@v1/a/b.json", "hf:/me/slop@v1/a/b.json", "hf:\\me\\slop@v1\\a\\b.json"]
+)
+def test_a_path_made_of_an_address_is_the_same_address(source: str) -> None:
+    assert parse_address(source) == Address("me/slop", "v1", "a/b.json")
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Let uploads go to a folder."""
+
+    class Api:
+        def create_repo(self, repo: str, *, repo_type: str, **_: Any) -> Any:
+            assert repo_type == "dataset"
+            return huggingface_hub.RepoUrl(f"https://huggingface.co/datasets/{repo}")
+
+        def upload_folder(self, *, repo_id: str, folder_path: Path, **_: Any) -> None:
+            shutil.copytree(folder_path, tmp_path / repo_id)
+
+    monkeypatch.setattr(huggingface_hub, "HfApi", Api)
+    return tmp_path
+
+
+def test_a_pushed_list_is_read_back_as_it_was(hub: Path) -> None:
+    assert BANS.push_to_hub("me/slop") == "hf://me/slop/bans.txt"
+    pushed = BanList.load(hub / "me/slop/bans.txt")
+    assert list(pushed) == list(BANS) and pushed.license == "CC0-1.0"
+    assert "# slop\n" in (hub / "me/slop/README.md").read_text(encoding="utf-8")
+
+
+def test_a_card_names_the_license_the_bans_and_how_to_use_them() -> None:
+    card = DatasetCard(make_card(BANS, "me/slop", source=None, license="CC0-1.0"))
+    assert card.data.to_dict()["license"] == "cc0-1.0"
+    assert card.data.to_dict()["configs"] == [{"config_name": "default", "data_files": "bans.txt"}]
+    assert 'antislop.BanList.load("hf://me/slop")' in card.text
+    assert "| `a testament to` | phrase | 0.5 |" in card.text
+    assert r"| `'del\|ve'` | phrase | 0 |" in card.text
+    assert "3 words, phrases and patterns" in card.text and "2 phrase, 1 regex" in card.text
+
+
+def test_a_push_without_a_login_is_one_sentence() -> None:
+    with pytest.raises(InputError, match=r"me/slop can't be pushed to .*: log in with hf auth login"):
+        BANS.push_to_hub("me/slop")
+    with pytest.raises(InputError, match="the repository is 3; owner/name was expected"):
+        BANS.push_to_hub(3)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="owner/name was expected"):
+        BANS.push_to_hub("slop")

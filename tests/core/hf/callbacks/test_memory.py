@@ -1,0 +1,326 @@
+"""Processors that remember the text: each text is as if read anew, or the processor is refused by name.
+
+The oracle is a new processor of the same kind that reads the kept text from its beginning: its scores are those that
+the text was drawn from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import re
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from antislop.core.hf.callbacks.memory import ObjectMemory, TooLarge, is_same
+from antislop.errors import InputError
+from tests.support.depth import DEPTH
+from tests.support.models import VOCABULARY, build_model
+from tests.support.processors import BANS, PROMPTS, TOKENIZER, sample
+
+SEEDS = 2 * DEPTH
+START = PROMPTS.shape[1]
+Processor = Callable[[Tensor, Tensor], Tensor]
+
+
+def shift(scores: Tensor, number: int) -> Tensor:
+    """Scores that a number, kept from call to call, decides."""
+    places = torch.arange(VOCABULARY)
+    return scores - 2.0 * ((places + number) % 3 == 0).float()
+
+
+class Keeping:
+    """A processor with a state in an attribute; `step` changes it by a token and returns a number of it."""
+
+    def __init__(self, state: Any, step: Callable[[Any, int], int]) -> None:
+        self.state = state
+        self.step = step
+        self.tokenizer = TOKENIZER
+
+    def __call__(self, ids: Tensor, scores: Tensor) -> Tensor:
+        return shift(scores, self.step(self.state, int(ids[0, -1])))
+
+    process = __call__
+
+
+class Slotted:
+    """A processor without a `__dict__`."""
+
+    __slots__ = ("total",)
+
+    def __init__(self) -> None:
+        self.total = 0
+
+    def __call__(self, ids: Tensor, scores: Tensor) -> Tensor:
+        self.total += int(ids[0, -1])
+        return shift(scores, self.total)
+
+
+class Module(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("total", torch.zeros(1))
+
+    def forward(self, ids: Tensor, scores: Tensor) -> Tensor:
+        self.total += ids[0, -1]
+        return shift(scores, int(self.total))
+
+
+def in_a_cell() -> Processor:
+    total = 0
+
+    def process(ids: Tensor, scores: Tensor) -> Tensor:
+        nonlocal total
+        total += int(ids[0, -1])
+        return shift(scores, total)
+
+    return process
+
+
+def in_a_list_of_a_closure() -> Processor:
+    seen: list[int] = []
+    return lambda ids, scores: shift(scores, append(seen, int(ids[0, -1])))
+
+
+def in_an_attribute_of_a_function() -> Processor:
+    def process(ids: Tensor, scores: Tensor) -> Tensor:
+        process.total += int(ids[0, -1])  # type: ignore[attr-defined]
+        return shift(scores, process.total)  # type: ignore[attr-defined]
+
+    process.total = 0  # type: ignore[attr-defined]
+    return process
+
+
+def append(state: Any, token: int) -> int:
+    state.append(token)
+    return sum(state)
+
+
+def append_inside(state: Any, token: int) -> int:
+    return append(state.lists[0], token)
+
+
+def add(state: Any, token: int) -> int:
+    state += token
+    return int(state[0])
+
+
+RIGHT: dict[str, Callable[[], Processor]] = {
+    "a list": lambda: Keeping([], append),
+    "an object": lambda: Keeping(SimpleNamespace(lists=([1], TOKENIZER)), append_inside),
+    "a deque": lambda: Keeping(deque([1], maxlen=3), append),
+    "a tensor": lambda: Keeping(torch.zeros(1), add),
+    "an array": lambda: Keeping(np.zeros(1), add),
+    "random numbers": lambda: Keeping(random.Random(1), lambda state, _: state.randrange(9)),
+    "an iterator": lambda: Keeping(iter([*range(999)]), lambda state, _: next(state)),
+    "slots": Slotted,
+    "a module": Module,
+    "a method": lambda: Keeping([], append).process,
+    "a partial": lambda: partial(Keeping([], append).process),
+    "a cell": in_a_cell,
+    "a list of a closure": in_a_list_of_a_closure,
+    "an attribute of a function": in_an_attribute_of_a_function,
+}
+
+TOTAL = 0
+
+
+def in_a_global() -> Processor:
+    global TOTAL
+    TOTAL = 0
+
+    def process(ids: Tensor, scores: Tensor) -> Tensor:
+        global TOTAL
+        TOTAL += int(ids[0, -1])
+        return shift(scores, TOTAL)
+
+    return process
+
+
+def in_a_class() -> Processor:
+    class Counting:
+        total = 0
+
+        def __call__(self, ids: Tensor, scores: Tensor) -> Tensor:
+            type(self).total += int(ids[0, -1])
+            return shift(scores, self.total)
+
+    return Counting()
+
+
+ELSEWHERE = {"a global": in_a_global, "a class": in_a_class}
+
+
+def generate_numbers() -> Iterator[int]:
+    yield from range(10_000)
+
+
+def make_grammar_matcher() -> Any:
+    llguidance = pytest.importorskip("llguidance", reason="llguidance is not installed")
+    hf = pytest.importorskip("llguidance.hf")
+    grammar = llguidance.LLMatcher.grammar_from_regex("[a-z ]*")
+    return llguidance.LLMatcher(hf.from_tokenizer(TOKENIZER), grammar)
+
+
+NOT_COPIED: dict[str, tuple[Callable[[], Any], str]] = {
+    "a generator": (generate_numbers, "generator"),
+    "a hash": (hashlib.sha256, "HASH"),
+    "a matcher of a grammar": (make_grammar_matcher, "LLMatcher"),
+}
+
+
+@pytest.fixture(scope="module")
+def llama() -> PreTrainedModel:
+    return build_model("llama")
+
+
+def replay(processor: Processor, out: Any) -> list[Tensor]:
+    """The scores of a new processor that reads the kept text."""
+    return [processor(out.sequences[:, : START + step], logits) for step, logits in enumerate(out.logits)]
+
+
+@pytest.mark.parametrize("where", RIGHT)
+def test_a_memory_is_rewound(llama: PreTrainedModel, where: str) -> None:
+    """Drafts that are read ahead are forgotten, too."""
+    make, rewinds = RIGHT[where], 0
+    for seed in range(SEEDS):
+        drafts = {"prompt_lookup_num_tokens": 3} if seed % 2 else {}
+        settings: dict[str, Any] = {"output_scores": True, "output_logits": True, "top_k": 0, "max_new_tokens": 16}
+        out = sample(llama, make(), seed=seed, bans=BANS, **settings, **drafts)
+        rewinds += out.report.rewinds
+        for scores, expected in zip(out.scores, replay(make(), out), strict=True):
+            assert torch.allclose(scores, expected, atol=1e-4)
+    assert rewinds
+
+
+def refuse(llama: PreTrainedModel, make: Callable[[], Processor], message: str, *, rows: int) -> None:
+    """Each text that has a rewind is refused by name, and there is one."""
+    refused = 0
+    for seed in range(SEEDS + 2):
+        error, rewinds = try_to_write(llama, make, rows=rows, seed=seed)
+        assert error or not rewinds
+        assert not error or re.search(message, error)
+        refused += bool(error)
+    assert refused
+
+
+def try_to_write(llama: PreTrainedModel, make: Callable[[], Processor], *, rows: int, seed: int) -> tuple[str, int]:
+    """The error, "" if there is none, and the rewinds of a text."""
+    try:
+        out = sample(llama, make(), rows=rows, seed=seed, bans=BANS)
+    except InputError as error:
+        return str(error), 0
+    return "", out.report.rewinds
+
+
+@pytest.mark.parametrize("where", ["a list", "slots", "a partial", "a cell", "a global"])
+def test_in_a_batch_it_is_refused_by_name(llama: PreTrainedModel, where: str) -> None:
+    make = {**RIGHT, **ELSEWHERE}[where]
+    refuse(llama, make, r"(test_memory|functools)\.\S+ (changes with|returned other)", rows=3)
+
+
+@pytest.mark.parametrize("where", ELSEWHERE)
+def test_a_memory_that_is_not_found_is_refused_by_name(llama: PreTrainedModel, where: str) -> None:
+    refuse(llama, ELSEWHERE[where], r"test_memory\.\S+ returned other scores", rows=1)
+
+
+@pytest.mark.parametrize("where", NOT_COPIED)
+def test_what_can_not_be_copied_is_refused_before_any_token(llama: PreTrainedModel, where: str) -> None:
+    make, kind = NOT_COPIED[where]
+    calls: list[Any] = []
+    processor = Keeping(make(), lambda _, token: len(calls))
+    handle = llama.register_forward_pre_hook(lambda *_: calls.append(1))
+    with pytest.raises(InputError, match=rf"test_memory\.Keeping can't be copied .*{kind}.* rewind\(row, length\)"):
+        sample(llama, processor, bans=["zz"])
+    handle.remove()
+    assert calls == []
+
+
+def test_models_tokenizers_and_what_threads_share_are_not_copied(llama: PreTrainedModel) -> None:
+    """A rewind leaves them, and what others have changed in the meantime, as they are; also inside of others."""
+    shared = (TOKENIZER, llama, threading.Event(), threading.Lock())
+    owner = Keeping(SimpleNamespace(shared=shared, decode=TOKENIZER.decode, texts=[]), lambda state, _: 0)
+    owner.state.owner = owner
+    memory = ObjectMemory(owner)
+    change = memory.watch(lambda: owner.state.texts.append("a"))[1]
+    owner.cancelled = True  # type: ignore[attr-defined]
+    memory.undo([change])
+    assert owner.state.texts == []
+    assert all(now is before for now, before in zip(owner.state.shared, shared, strict=True))
+    assert owner.state.decode.__self__ is TOKENIZER
+    assert owner.state.owner is owner
+    assert owner.cancelled  # type: ignore[attr-defined]
+
+
+def test_what_no_call_changes_stays_the_same_object() -> None:
+    """So that others still see it, and what a call has changed can refer to it."""
+    flags, tree = [False], {"a": {"b": {}}}
+    owner = Keeping([tree], lambda state, _: 0)
+    owner.flags, owner.tree = flags, tree  # type: ignore[attr-defined]
+    memory = ObjectMemory(owner)
+    first = memory.watch(lambda: owner.state.append(tree["a"]))[1]
+    second = memory.watch(lambda: owner.state.append(tree["a"]["b"]))[1]
+    flags[0] = True
+    memory.undo([second])
+    assert owner.state == [tree, tree["a"]]
+    assert owner.flags is flags  # type: ignore[attr-defined]
+    assert owner.state[0] is tree
+    assert owner.state[1] is tree["a"]
+    memory.undo([first])
+    assert owner.state == [tree]
+    assert flags == [True]
+
+
+def test_a_processor_may_store_what_it_needs_at_its_first_call(llama: PreTrainedModel) -> None:
+    """In new attributes and new items of a dict; also in a batch."""
+    rewinds = 0
+    for seed in range(4):
+        processor = Keeping({}, lambda state, _: state.setdefault("mask", 3))
+        out = sample(llama, processor, rows=3, seed=seed, bans=BANS)
+        rewinds += out.report.rewinds
+    assert rewinds
+
+
+def test_more_objects_than_can_be_compared_are_refused() -> None:
+    with pytest.raises(TooLarge, match="Keeping holds more than 10000 objects"):
+        ObjectMemory(Keeping([[] for _ in range(10_000)], append))
+
+
+@pytest.mark.parametrize(
+    ("value", "other"),
+    [
+        (1, 2),
+        ([1], [1, 2]),
+        ({"a": [1]}, {"a": [2]}),
+        ({1}, {2}),
+        (torch.zeros(1), torch.ones(1)),
+        (torch.zeros(1), torch.zeros(1, dtype=torch.int64)),
+        (np.zeros(1), np.ones(1)),
+        (deque([1], 3), deque([1], 4)),
+        (SimpleNamespace(a=[1]), SimpleNamespace(a=[1], b=1)),
+        (generate_numbers(), generate_numbers()),
+        (None, False),
+    ],
+)
+def test_a_difference_is_seen(value: Any, other: Any) -> None:
+    assert is_same(value, value)
+    assert not is_same([value], [other])
+
+
+def test_what_refers_to_itself_is_compared() -> None:
+    value, other = [[1]], [[1]]
+    value.append(value)  # type: ignore[arg-type]
+    other.append(other)  # type: ignore[arg-type]
+    assert is_same(value, other)
+    other[0].append(2)
+    assert not is_same(value, other)

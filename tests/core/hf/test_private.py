@@ -1,0 +1,302 @@
+"""The private names of transformers work as `core.hf.private` expects, and no other module uses private names."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import time
+from collections.abc import Iterator
+from copy import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import (
+    CompileConfig,
+    DynamicCache,
+    GenerationConfig,
+    GenerationMixin,
+    PreTrainedConfig,
+    PreTrainedModel,
+    StaticCache,
+)
+from transformers.generation.logits_process import LogitsProcessorList
+
+import antislop
+from antislop.core.hf import private
+from antislop.core.hf.caches.private import CACHE
+from tests.support.models import build_model
+
+PACKAGE = Path(antislop.__file__).parent
+MODULES = sorted(PACKAGE.rglob("*.py"))
+ALLOWED = {PACKAGE / "core" / "hf" / "private.py", PACKAGE / "core" / "hf" / "caches" / "private.py"}
+OF_VLLM = PACKAGE / "engines" / "vllm" / "scheduler.py"  # checks vLLM itself at the start; `make test-engines` runs it
+OF_PYTHON = {"_asdict", "_fields", "_make", "_replace", "_getframe"}
+"""Names with an underscore that Python documents."""
+PROMPT = torch.tensor([[4, 8, 3, 30, 22]])
+
+
+@pytest.fixture(scope="module")
+def llama() -> PreTrainedModel:
+    return build_model("llama")
+
+
+def parameters(function: Any) -> list[str]:
+    return list(inspect.signature(function).parameters)
+
+
+class Call:
+    """A custom loop that keeps the arguments that `generate` passes to it."""
+
+    def __call__(self, model: PreTrainedModel, input_ids: Tensor, **kwargs: Any) -> Tensor:
+        self.config: GenerationConfig = kwargs["generation_config"]
+        self.kwargs = kwargs
+        return input_ids
+
+
+def call(model: PreTrainedModel, prompt: Tensor = PROMPT, **kwargs: Any) -> Call:
+    taken = Call()
+    model.generate(prompt, custom_generate=taken, **{"max_new_tokens": 3, **kwargs})
+    return taken
+
+
+# -- each private name works as expected -------------------------------------------------------------------------------
+
+
+def test_a_configuration_remembers_the_commit_of_the_hub(llama: PreTrainedModel) -> None:
+    loaded = copy(llama.config)
+    loaded._commit_hash = "0123abc"
+    assert private.revision_of(loaded) == "0123abc"
+    assert "_commit_hash" in inspect.getsource(PreTrainedConfig)
+    assert private.revision_of(llama.config) is None
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("chunk", [None, 2])
+def test_a_prompt_is_read_into_the_cache_in_parts_of_the_given_size(llama: PreTrainedModel, chunk: int | None) -> None:
+    assert parameters(GenerationMixin._prefill)[:4] == ["self", "input_ids", "generation_config", "model_kwargs"]
+    passes: list[int] = []
+    handle = llama.register_forward_hook(lambda *_: passes.append(1))
+    cache = DynamicCache(config=llama.config)
+    config = GenerationConfig(prefill_chunk_size=chunk)
+    kwargs = {CACHE: cache, "use_cache": True, "attention_mask": torch.ones_like(PROMPT)}
+    output = private.prefill(llama, PROMPT, config, kwargs)
+    handle.remove()
+    assert cache.get_seq_length() == PROMPT.shape[1]
+    assert len(passes) == (1 if chunk is None else 3)
+    assert torch.allclose(output.logits[:, -1], llama(PROMPT).logits[:, -1], atol=1e-5)
+
+
+def test_the_mode_of_decoding_is_a_context_that_leaves_the_model_as_it_was(llama: PreTrainedModel) -> None:
+    assert parameters(GenerationMixin._optimize_model_for_decode) == ["self"]
+    before = llama.get_experts_implementation()
+    with private.optimized_for_decoding(llama):
+        pass
+    assert llama.get_experts_implementation() == before
+
+
+def test_a_model_is_compiled_on_request_for_a_static_cache_and_never_for_a_dynamic_one() -> None:
+    assert parameters(GenerationMixin._valid_auto_compile_criteria) == ["self", "model_kwargs", "generation_config"]
+    model = build_model("llama")
+    compiled = CompileConfig(backend="eager")
+    compiled._compile_all_devices = True
+    config = GenerationConfig(compile_config=compiled)
+    static, dynamic = StaticCache(config=model.config, max_cache_len=9), DynamicCache(config=model.config)
+    assert private.compiled_if_possible(model, static, GenerationConfig()) is model
+    assert private.compiled_if_possible(model, static, config) is not model
+    assert private.compiled_if_possible(model, dynamic, GenerationConfig()) is model
+
+
+def test_an_assistant_drafts_for_ids_and_its_cache_is_found(llama: PreTrainedModel) -> None:
+    prepared = call(llama, attention_mask=torch.ones_like(PROMPT), do_sample=False, max_new_tokens=9)
+    generator = private.make_candidate_generator(
+        llama,
+        PROMPT,
+        config=prepared.config,
+        logits_processor=LogitsProcessorList(),
+        model_kwargs={"attention_mask": torch.ones_like(PROMPT)},
+        assistant_model=build_model("llama", seed=1),
+    )
+    assert private.cache_of(generator) is None
+    candidates, logits = generator.get_candidates(PROMPT)
+    assert torch.equal(candidates[:, : PROMPT.shape[1]], PROMPT)
+    assert candidates.shape[1] > PROMPT.shape[1]
+    assert logits is not None and logits.shape[1] == candidates.shape[1] - PROMPT.shape[1]
+    cache = private.cache_of(generator)
+    assert cache is not None
+    assert PROMPT.shape[1] <= cache.get_seq_length() < candidates.shape[1]
+    assert private.writes_drafts(generator)
+    generator.num_assistant_tokens = 2.0
+    assert private.draft_length_of(generator) == 2
+    generator.generation_config.assistant_confidence_threshold = 0.0
+    assert generator.get_candidates(PROMPT)[0].shape[1] == PROMPT.shape[1] + 2
+    for threshold, expected in ((0.4, False), (0.3, True), (0.0, True), (None, True)):
+        generator.generation_config.assistant_confidence_threshold = threshold
+        assert private.is_confident(generator, 0.3) is expected
+
+
+def test_prompt_lookup_has_no_cache(llama: PreTrainedModel) -> None:
+    prepared = call(llama, prompt_lookup_num_tokens=2)
+    generator = private.make_candidate_generator(
+        llama, PROMPT, config=prepared.config, logits_processor=LogitsProcessorList(), model_kwargs={}
+    )
+    assert private.cache_of(generator) is None
+
+
+def test_the_pad_token_is_available_in_a_custom_loop(llama: PreTrainedModel) -> None:
+    assert private.pad_token_of(call(llama).config) == llama.generation_config.pad_token_id
+    assert private.pad_token_of(call(llama, pad_token_id=7).config) == 7
+
+
+def test_the_length_of_an_omitted_mask_is_known(llama: PreTrainedModel) -> None:
+    prepared = call(llama, attention_mask=torch.ones_like(PROMPT))
+    assert prepared.kwargs.get("attention_mask") is None
+    assert private.mask_length_of(prepared.config) == PROMPT.shape[1]
+    assert private.mask_length_of(GenerationConfig()) == 0
+
+
+def test_a_cache_of_the_caller_is_distinguished_from_one_that_generate_made(llama: PreTrainedModel) -> None:
+    passed = call(llama, **{CACHE: DynamicCache(config=llama.config)})
+    assert private.belongs_to_caller(passed.kwargs[CACHE])
+    assert not private.belongs_to_caller(call(llama).kwargs[CACHE])
+    assert not private.belongs_to_caller(None)
+
+
+def test_the_chosen_attention_is_reported() -> None:
+    for name in ("sdpa", "eager"):
+        model = build_model("llama")
+        model.set_attn_implementation(name)
+        assert private.attention_of(model.config.get_text_config(decoder=True)) == name
+
+
+def test_code_of_transformers_is_not_remote(llama: PreTrainedModel) -> None:
+    assert not private.has_remote_code(llama)
+
+
+@pytest.mark.filterwarnings("ignore")  # of torch, on import of its compiler
+def test_the_variables_of_a_chat_template_are_read_with_its_tags() -> None:
+    template = "{% for m in messages %}{% generation %}{{ m }}{% endgeneration %}{% break %}{% endfor %}"
+    assert private.variables_of(template + "{% set a = b | default(1) %}{{ a }}{{ '{{ c }}' }}") == {"messages", "b"}
+
+
+def test_transformers_has_response_templates_by_the_type_of_model() -> None:
+    for model_type in ("qwen3", "qwen3_5", "gemma4"):
+        template = private.response_template_for(model_type)
+        assert template is not None and {"tool_calls", "content"} < set(template["fields"])
+        assert all(field.optional for field in private.compile_response_template(template).fields.values())
+    assert private.response_template_for("llama") is None
+
+
+def read_regions(prefix: str, *pieces: str) -> tuple[private.RegionParser, list[tuple[Any, ...]]]:
+    """Return the parser of a Qwen 3's text, and its events without their opening and their values."""
+    template = private.compile_response_template(private.response_template_for("qwen3") or {})
+    parser = private.RegionParser(template, prefix, tools=[])
+    events = [event for piece in pieces for event in parser.feed(piece)] + parser.finalize()[1]
+    kept = ("type", "field", "text", "raw", "start", "is_complete")
+    return parser, [
+        tuple(event[name] for name in kept if name in event) for event in events if event["type"] != "region_open"
+    ]
+
+
+def test_regions_have_their_places_and_one_that_can_not_be_read_its_text() -> None:
+    parser, events = read_regions("<|im_start|>assistant\nAb", "c \n<tool_call>{</tool", "_call>", "d<tool_call>5")
+    assert parser.prefilled == 2
+    assert events == [
+        ("region_chunk", "content", "c", 2),
+        ("region_close", "content", "Abc", 0, False),
+        ("region_chunk", "tool_calls", "{", 16),
+        ("region_failed", "tool_calls", " \n<tool_call>{</tool_call>", 3, True),
+        ("region_chunk", "content", "d", 29),
+        ("region_close", "content", "d", 29, False),
+        ("region_chunk", "tool_calls", "5", 41),
+        ("region_close", "tool_calls", "<tool_call>5", 30, False),
+    ]
+
+
+def test_a_long_run_of_spaces_is_read_once() -> None:
+    began = time.process_time()
+    _, events = read_regions("", "a" + " " * 20_000 + "b", " " * 20_000 + "<tool_call>5</tool_call>")
+    assert [event[1] for event in events] == ["content", "content", "tool_calls", "tool_calls"]
+    assert time.process_time() - began < 2.0  # 0.4 seconds; 6 if each space begins a search
+
+
+def test_a_compiled_model_contains_the_original(llama: PreTrainedModel) -> None:
+    assert private.uncompiled(torch.compile(llama)) is llama
+    assert private.uncompiled(llama) is None
+    assert private.uncompiled(object()) is None
+
+
+def test_images_are_inputs_of_the_prompt_only() -> None:
+    assert "pixel_values" in private.PREFILL_INPUTS
+    assert not {"attention_mask", CACHE, "position_ids"} & private.PREFILL_INPUTS
+
+
+def test_a_loop_can_read_the_arguments_of_generate_that_are_not_passed_to_it(llama: PreTrainedModel) -> None:
+    seen: list[dict[str, Any]] = []
+
+    def loop(model: PreTrainedModel, input_ids: Tensor, **kwargs: Any) -> Tensor:
+        assert "streamer" not in kwargs
+        seen.append(private.arguments_of_generate("streamer", "assistant_model", "synced_gpus"))
+        return input_ids
+
+    llama.generate(PROMPT, custom_generate=loop, max_new_tokens=3, streamer=Ignored())
+    assert isinstance(seen[0]["streamer"], Ignored)
+    assert not seen[0]["assistant_model"] and not seen[0]["synced_gpus"]
+    loop(llama, PROMPT)
+    assert seen[1] == {}
+
+
+class Ignored:
+    """A streamer."""
+
+    def put(self, value: Tensor) -> None:
+        """Take the prompt."""
+
+    def end(self) -> None:
+        """Never called for a custom loop."""
+
+
+# -- no other module uses private names --------------------------------------------------------------------------------
+
+
+def foreign_names(path: Path) -> Iterator[str]:
+    """Yield the names with an underscore that a module imports, or reads from any object but `self` and `cls`."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
+            if not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")):
+                yield node.attr
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("getattr", "setattr", "hasattr"):
+            named = node.args[1]
+            if isinstance(named, ast.Constant) and str(named.value).startswith("_") and named.value[:2] != "__":
+                yield str(named.value)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in ("torch", "transformers"):
+            yield from (alias.name for alias in node.names if alias.name.startswith("_"))
+
+
+def defined_names(path: Path) -> Iterator[str]:
+    """Yield the names with an underscore that a module defines: functions, classes, attributes and fields."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            yield node.name
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.attr
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            yield node.target.id
+
+
+PRIVATE = {name for path in ALLOWED for name in foreign_names(path)} - OF_PYTHON
+DEFINED = {name for path in MODULES for name in defined_names(path)}
+
+
+def test_uses_of_private_names_are_found() -> None:
+    assert {"_prefill", "_is_user_defined", "_pad_token_tensor", "_get_candidate_generator"} <= PRIVATE
+
+
+def test_no_other_module_reads_private_names_of_other_packages() -> None:
+    for path in sorted(set(MODULES) - ALLOWED - {OF_VLLM}):
+        names = set(foreign_names(path)) - OF_PYTHON
+        assert not names & PRIVATE and names <= DEFINED, path
+        text = path.read_text(encoding="utf-8")
+        assert not any(name in text for name in ("layer_class_to_replicate", "f_locals", "DROP_OUTSIDE_PREFILL")), path

@@ -1,0 +1,142 @@
+"""The logits of a pass are kept for the rows that need them, and a row in which nothing is open needs no ledger."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, strategies as st
+
+from antislop.core.bans.token_matcher import Matcher
+from antislop.core.loop import sources
+from antislop.core.loop.drawing import draw_by_inversion, draw_by_race
+from antislop.core.loop.engine import BatchEngine
+from antislop.core.loop.loop import decode
+from antislop.core.loop.row import Draft, Row, begin_rows, ids_of
+from antislop.core.loop.scheduler import Scheduler
+from antislop.core.loop.tables import DenseTable, LogitsBatch, describe_draws, read_choice
+from tests.support.ban_cases import CASES, LETTERS, anywhere
+from tests.support.depth import sample_size
+from tests.support.statistics import p_value
+from tests.support.toys import Markov, MarkovModel, spec_of
+
+
+@given(st.data())
+def test_a_table_reads_the_same_whatever_was_trimmed_from_its_batch(data: st.DataObject) -> None:
+    dtype = data.draw(st.sampled_from([torch.float32, torch.bfloat16]))
+    count = data.draw(st.integers(1, 8))
+    logits = torch.randn(count, 50).to(dtype).float()
+    scores = logits if data.draw(st.booleans()) else logits / 0.7
+    expected = [torch.softmax(own, dim=-1) for own in scores]
+    batch = LogitsBatch(logits, scores, dtype=dtype)
+    tables = {row: DenseTable(batch, row) for row in range(count)}
+    while tables:
+        for row in tables:
+            assert torch.equal(tables[row].logits[0], logits[row])
+            assert torch.equal(tables[row].scores[0], scores[row])
+            assert torch.equal(tables[row].probs, expected[row])
+        del tables[data.draw(st.sampled_from(sorted(tables)))]
+        assert batch.trim() == bool(tables)
+
+
+def test_a_trimmed_batch_holds_little_more_than_the_rows_that_are_needed() -> None:
+    logits = torch.randn(64, 50).bfloat16()
+    batch = LogitsBatch(logits.float(), logits.float(), dtype=torch.bfloat16)
+    tables = [DenseTable(batch, row) for row in range(64)]
+    for needed in (40, 9, 1):
+        del tables[needed:]
+        batch.trim()
+        assert len(batch.logits) * 0.75 <= needed
+        assert batch.logits.dtype == torch.bfloat16
+
+
+def write(markov: Markov, matcher: Matcher, *, rows: int) -> tuple[list[Any], float]:
+    """Return the events of each row of a batch, and the next random number."""
+    torch.manual_seed(0)
+    batch = begin_rows([spec_of(markov, matcher)] * rows)
+    language_model = MarkovModel(markov.table)
+    engine = BatchEngine(language_model, language_model.new_cache(rows))
+    events: list[Any] = [[] for _ in batch]
+    for row, event in decode(Scheduler(rows=batch), engine):
+        events[row.number].append(event)
+    return [[event for event in own if type(event).__name__ != "Finished"] for own in events], float(torch.rand(()))
+
+
+@pytest.mark.parametrize("case", list(CASES))
+def test_rows_without_a_ledger_are_written_as_with_one(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    words, bans = CASES[case]
+    for seed in range(sample_size(8)):
+        markov = Markov(len(words), seed=seed, length=16, eos=frozenset({len(words) - 1}))
+        passed = write(markov, Matcher(bans, words), rows=4)
+        with monkeypatch.context() as patch:
+            patch.setattr(sources, "needs_ledger", lambda _: True)
+            kept = write(markov, Matcher(bans, words), rows=4)
+        assert passed == kept
+
+
+def test_only_the_end_of_a_text_that_opens_no_ban_needs_a_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
+    tables: list[DenseTable] = []
+    make = DenseTable.__init__
+    monkeypatch.setattr(DenseTable, "__init__", lambda self, *args: (tables.append(self), make(self, *args))[1])
+    write(Markov(4, length=50), Matcher([anywhere("zz")], LETTERS), rows=4)
+    assert len(tables) == 2 * 4  # the last token's, and the one before it, to which an end may lead back
+
+
+def rows_of(count: int, *, seed: int) -> list[Row]:
+    markov = Markov(4)
+    return [Row(spec_of(markov, Matcher([], LETTERS), seed=seed + number)) for number in range(count)]
+
+
+def test_draws_of_many_rows_are_those_of_torch_multinomial_with_each_rows_generator() -> None:
+    for seed in range(20):
+        probs = torch.softmax(3 * torch.randn(6, 1000, generator=torch.Generator().manual_seed(seed)), dim=-1)
+        generators = [torch.Generator().manual_seed(seed + number) for number in range(6)]
+        pairs = zip(probs, generators, strict=True)
+        alone = [int(torch.multinomial(own, num_samples=1, generator=generator)) for own, generator in pairs]
+        assert draw_by_race(rows_of(6, seed=seed), probs).tolist() == alone
+
+
+def test_draws_by_inversion_are_distributed_as_the_probabilities() -> None:
+    """A deviation of 2 % of one token's share would be seen."""
+    probs = torch.tensor([0.5, 0.0, 0.3, 0.0, 0.15, 0.05, 0.0])
+    rows, count = rows_of(1, seed=0), sample_size(20_000)
+    drawn = Counter((int(draw_by_inversion(rows, probs[None])),) for _ in range(count))
+    assert p_value(drawn, {(token,): share for token, share in enumerate(probs.tolist())}) > 1e-4
+
+
+@given(st.integers(1, 5), st.integers(1, 12), st.integers(0, 100))
+def test_the_choices_of_many_rows_are_those_of_each_table(rows: int, alternatives: int, seed: int) -> None:
+    scores = torch.randn(rows, 9, generator=torch.Generator().manual_seed(seed))
+    probs, drawn = torch.softmax(scores, dim=-1), torch.arange(rows)
+    batch = LogitsBatch(scores, scores)
+    together = describe_draws(probs, probs, drawn, alternatives).tolist()
+    for row, numbers in enumerate(together):
+        alone = DenseTable(batch, row).describe_choice(row, alternatives=alternatives)
+        ranked = sorted(probs[row].tolist(), reverse=True)
+        assert read_choice(numbers, alternatives) == alone
+        assert alone.rank == 1 + ranked.index(float(probs[row, row]))
+        assert [share for _, share in alone.alternatives] == pytest.approx(ranked[:alternatives], rel=1e-5)
+
+
+@given(st.data())
+def test_ids_of_a_batch_are_those_of_each_row(data: st.DataObject) -> None:
+    """Rows add and withdraw tokens; whoever asks for ids sees what stands in the lists."""
+    specs = [spec_of(Markov(4, length=8), Matcher([], LETTERS), (number, 1)) for number in range(3)]
+    rows = begin_rows(specs)
+    for _ in range(data.draw(st.integers(1, 8))):
+        for row in rows:
+            length = data.draw(st.integers(0, len(row.tokens)))
+            row._written = min(row._written, length)
+            row.tokens[length:] = data.draw(st.lists(st.integers(2, 9), max_size=8 - length))
+            row.draft = Draft(data.draw(st.lists(st.integers(2, 9), max_size=8 - len(row.tokens))))
+        shown = data.draw(st.lists(st.sampled_from(rows), min_size=1, unique=True))
+        length = data.draw(st.integers(0, 8))
+        assert ids_of(shown, length, filler=7).tolist() == [_read_ids(row, length) for row in shown]
+
+
+def _read_ids(row: Row, length: int) -> Sequence[int]:
+    tokens = [*row.tokens, *row.draft.tokens, *[7] * 8][:length]
+    return [*row.spec.prompt[0].tolist(), *tokens]

@@ -1,0 +1,1 @@
+"""Real vLLM: `make test-engines`."""

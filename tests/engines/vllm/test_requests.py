@@ -1,0 +1,182 @@
+"""What requests to vLLM may ask for, and what is refused in one sentence."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from threading import Event
+from types import SimpleNamespace
+from typing import Any, get_args
+
+import pytest
+
+import antislop.engines.vllm
+from antislop import BanList
+from antislop.core.bans.bans import Ban
+from antislop.core.bans.scopes import BanScope
+from antislop.core.hf.compiled_bans import CompiledBans
+from antislop.core.hf.private import response_template_for
+from antislop.core.hf.response_templates import chat_scope, choose_scopes
+from antislop.engines.vllm import banning
+from antislop.engines.vllm.requests import KEY, EngineSettings, ListCache, RequestOptions, check_request
+from antislop.errors import InputError
+from tests.support.models import build_tokenizer
+
+
+def ask(config: Any = None, *, temperature: float = 1.0, has_own_list: bool = False, **more: Any) -> RequestOptions:
+    extra_args = None if config is None else {KEY: config}
+    params = {"extra_args": extra_args, "temperature": temperature, "structured_outputs": None}
+    params |= {"max_tokens": 16, "logprobs": None, "detokenize": True}  # of vLLM, if they are left out
+    return check_request(SimpleNamespace(**params | more), has_own_list=has_own_list)
+
+
+BEAM = {"max_tokens": 1, "logprobs": 8, "detokenize": False}
+"""How vLLM asks for the likeliest tokens of a beam, without the extra arguments of the request for beams."""
+
+
+def test_equal_requests_share_what_they_ask_for() -> None:
+    config = {"bans": ["a cat", {"text": "d.g", "kind": "regex", "weight": 0.5}], "exempt": ["a cat's"]}
+    options = ask(config)
+    assert [(ban.text, ban.weight) for ban in options.bans] == [("a cat", 0.0), ("d.g", 0.5)]
+    assert options.use_global_bans
+    assert ask(dict(config)) is options
+    assert ask('{"bans": ["a cat"], "use_global_bans": false}').use_global_bans is False
+    assert len(ask().bans) == 0
+    assert ask({"loops": True, "bans": ["a"], "repeats": True}).bans == BanList(["a", Ban.loop(), Ban.repeat()])
+
+
+@pytest.mark.parametrize(
+    ("config", "more", "sentence"),
+    [
+        ("{", {}, "is not JSON"),
+        ([], {}, "an object was expected"),
+        ({"bnas": []}, {}, "none of ban_scope, bans, events, exempt, loops, repeats, use_global_bans"),
+        ({"ban_scope": "thoughts"}, {}, "ban_scope is 'thoughts'; it is one of 'answer', 'thinking', 'all'"),
+        ({"ban_scope": ["all"]}, {}, "ban_scope is"),
+        ({"bans": "a cat"}, {}, "bans is 'a cat': pass a list"),
+        ({"bans": [3]}, {}, r"a ban is a phrase \(str\), not 3"),
+        ({"bans": [{"text": "a", "kind": "rex"}]}, {}, "the kind of 'a' is 'rex'; it is one of"),
+        ({"bans": [{"text": "(", "kind": "regex"}]}, {}, "does not compile"),
+        ({"bans": {1, 2}}, {}, "which is not JSON"),
+        ({"use_global_bans": 1}, {}, "pass true or false"),
+        ({"repeats": "yes"}, {}, "repeats is 'yes': pass true or false"),
+        ({"repeats": True}, {"temperature": 0}, "bans need sampling, and temperature is 0"),
+        ({"bans": ["a"]}, {"temperature": 0}, "bans need sampling, and temperature is 0"),
+        (None, {"temperature": 0, "has_own_list": True}, "bans need sampling, and temperature is 0"),
+        ({"bans": ["a"]}, {"structured_outputs": "json"}, "structured outputs can't be combined"),
+        (None, {**BEAM, "has_own_list": True}, "bans and beam search can't be combined"),
+        ({"exempt": "a"}, {}, "exempt is 'a': pass a list"),
+        ({"bans": ["a"] * 10_000, "exempt": ["b"]}, {}, "10,001 bans and exempt phrases are too many for a request"),
+        ({"bans": [{"text": "a", "kind": "regex"}] * 101}, {}, "101 regexes are too many for a request: at most 100"),
+        ({"bans": [{"text": "a", "exempt": ["b"] * 10_000}]}, {}, "10,001 bans and exempt phrases are too many"),
+        ({"bans": ["a" * 257]}, {}, "257 characters in one phrase are too many for a request: at most 256, or a list"),
+        ({"bans": [{"text": "a" * 257}]}, {}, "257 characters in one phrase are too many"),
+        ({"exempt": ["a" * 257]}, {}, "257 characters in one phrase are too many"),
+        ({"bans": [{"text": "a" * 1001, "kind": "regex"}]}, {}, "1,001 characters in one regex are too many"),
+        (" " * 2**20 + "{}", {}, "1,048,578 characters of JSON are too many for a request: at most 1,048,576"),
+        ({"bans": [{"text": "a", "then": "force", "force": "b"}]}, {}, "inside vLLM no text can be forced: choose"),
+        ({"bans": [{"text": "a", "exempt": 5}]}, {}, "exempt of 'a' is 5; a list was expected"),
+    ],
+)
+def test_what_can_not_be_written_is_refused(config: Any, more: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        ask(config, **more)
+
+
+def test_greedy_requests_without_bans_are_written() -> None:
+    ask(temperature=0)
+    ask({"use_global_bans": False}, temperature=0, has_own_list=True)
+    ask(**BEAM)
+
+
+def test_an_engine_that_refuses_greedy_requests_checks_them_in_the_front_end() -> None:
+    assert banning(["a"])["logits_processors"] == ["antislop.engines.vllm:CheckBans"]
+    assert banning(["a"], on_greedy="pass")["logits_processors"] == ["antislop.engines.vllm:CheckRequestBans"]
+    assert banning()["logits_processors"] == ["antislop.engines.vllm:CheckRequestBans"]
+
+
+def find(cache: ListCache, config: Any) -> CompiledBans | None:
+    return cache.find({KEY: config}).result(timeout=60)[1]
+
+
+def test_equal_lists_are_compiled_once_and_others_in_threads_of_their_own() -> None:
+    own = CompiledBans.compile(BanList(["ab"]), build_tokenizer())
+    cache = ListCache(own, exempt=["cab"])
+    assert cache.find(None).done() and cache.find({"other": 1}).result()[1] is own
+    assert find(cache, {}) is own
+    assert find(cache, {"use_global_bans": False}) is None
+    first = find(cache, {"bans": ["c"]})
+    assert first is not None and [ban.text for ban in first.bans] == ["ab", "c"]
+    assert first.bans[1].exempt == ("cab",)
+    assert find(cache, '{"bans": ["c"]}') is first
+    assert cache.find({KEY: {"bans": ["c"]}}).done()
+    alone = find(cache, {"bans": ["c"], "use_global_bans": False})
+    assert alone is not None and [ban.text for ban in alone.bans] == ["c"]
+    with pytest.raises(InputError, match="pass a list"):
+        find(cache, {"bans": "c"})
+
+
+def test_bans_hold_in_the_part_that_a_request_names_as_on_the_server() -> None:
+    template: dict[str, Any] = response_template_for("qwen3") or {}
+    choose = partial(choose_scopes, template=template)
+    cache = ListCache(CompiledBans.compile(BanList(["ab"]), build_tokenizer()), choose_scopes=choose)
+    for config, where in ((None, "answer"), *(({"ban_scope": where}, where) for where in get_args(BanScope))):
+        compiled = find(cache, {**(config or {}), "bans": ["c"]})
+        assert compiled is not None
+        assert [ban.scopes for ban in compiled.bans] == [(chat_scope(template, where),)] * 2
+        own = find(cache, config or {})
+        assert own is not None and [ban.scopes for ban in own.bans] == [(chat_scope(template, where),)]
+        assert find(cache, {**(config or {}), "events": True}) is own
+    assert cache.find(None).result()[1] is find(cache, {})
+    without = ListCache(
+        CompiledBans.compile(BanList(["ab"]), build_tokenizer()), choose_scopes=partial(choose_scopes, template=None)
+    )
+    with pytest.raises(InputError, match="bans can't hold in 'thinking' alone"):
+        find(without, {"ban_scope": "thinking"})
+
+
+def test_an_engine_without_a_list_has_none_for_requests_that_bring_none() -> None:
+    cache = ListCache(CompiledBans.compile(BanList([]), build_tokenizer()))
+    assert not cache.has_own and cache.find(None).result()[1] is None and find(cache, {}) is None
+
+
+def test_a_request_waits_for_its_own_list_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list that takes long is compiled beside those of others, and requests without one wait for nothing."""
+    cache = ListCache(CompiledBans.compile(BanList(["ab"]), build_tokenizer()))
+    may_compile, with_bans = Event(), CompiledBans.with_bans
+
+    def wait(self: CompiledBans, bans: BanList) -> CompiledBans:
+        assert "slow" not in [ban.text for ban in bans] or may_compile.wait(timeout=60)
+        return with_bans(self, bans)
+
+    monkeypatch.setattr(CompiledBans, "with_bans", wait)
+    slow = cache.find({KEY: {"bans": ["slow"]}})
+    assert find(cache, {"bans": ["c"]}) is not None and cache.find(None).done() and not slow.done()
+    may_compile.set()
+    assert slow.result(timeout=60)[1] is not None
+
+
+def test_without_the_modules_of_vllm_one_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    monkeypatch.delitem(sys.modules, "antislop.engines.vllm.scheduler", raising=False)
+    with pytest.raises(InputError, match=r"need its module vllm, which isn't installed here: install vLLM 0\.32"):
+        antislop.engines.vllm.BanningScheduler  # noqa: B018 - vLLM asks for it by its name
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"on_greedy": "write"}, "on_greedy is 'write'; it is one of 'refuse', 'pass'"),
+        ({"on_exhausted": "raise"}, "on_exhausted is 'raise'; it is one of 'concede', 'stop'"),
+        ({"resume": "cut"}, "resume is 'cut'"),
+        ({"max_rewind": 3}, "has 'max_rewind', which is none of"),
+    ],
+)
+def test_settings_of_an_engine_that_can_not_be_used_are_refused(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        EngineSettings.read(options)
+
+
+def test_an_engine_whose_list_forces_text_is_refused() -> None:
+    with pytest.raises(InputError, match="'a' has then='force', and inside vLLM no text can be forced"):
+        banning([Ban("a", then="force", force="b")])

@@ -1,0 +1,170 @@
+"""Texts are read from all formats of records, and one sentence reports the place of an error."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from antislop.errors import InputError
+from antislop.files.disk import PIECE
+from antislop.files.prompts import read_prompts
+from antislop.files.texts import LongText, Text, cut, open_texts, read_texts
+
+ROWS = [{"prompt": "p", "response": "First."}, {"prompt": "q", "response": "Second."}]
+
+
+def write(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
+    """Write rows in the format that the name asks for."""
+    if path.suffix == ".parquet":
+        parquet.write_table(pa.Table.from_pylist(list(rows)), path)
+    elif path.suffix == ".csv":
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, rows[0])
+            writer.writeheader()
+            writer.writerows(rows)
+    else:
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        data = (json.dumps(rows) if path.suffix == ".json" else lines).encode()
+        path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+def read(path: Path, **options: Any) -> list[Text]:
+    return list(read_texts([path], **options))
+
+
+def read_row(folder: Path, row: dict[str, Any], **options: Any) -> list[str]:
+    return [text.text for text in read(write(folder / "one.jsonl", [row]), **options)]
+
+
+@pytest.mark.parametrize("name", ["t.jsonl", "t.jsonl.gz", "t.json", "t.csv", "t.parquet"])
+def test_all_formats_of_records_hold_the_same_texts(tmp_path: Path, name: str) -> None:
+    texts = read(write(tmp_path / name, ROWS))
+    assert [(text.text, text.prompt) for text in texts] == [("First.", "p"), ("Second.", "q")]
+    assert all(text.fields["response"] == text.text and name in text.place for text in texts)
+
+
+def test_of_a_chat_of_sillytavern_the_messages_of_the_character_are_read(tmp_path: Path) -> None:
+    lines = [
+        {"user_name": "You", "character_name": "Sera", "create_date": "today", "chat_metadata": {}},
+        {"name": "Sera", "is_user": False, "is_system": False, "mes": "Welcome."},
+        {"name": "You", "is_user": True, "mes": "Who are you?"},
+        {"name": "Sera", "is_user": False, "is_system": True, "mes": "(hidden)"},
+        {"name": "Sera", "is_user": False, "mes": "Sera."},
+    ]
+    texts = read(write(tmp_path / "chat.jsonl", lines))
+    assert [(text.text, text.place[-2:]) for text in texts] == [("Welcome.", ":2"), ("Sera.", ":5")]
+    assert read(write(tmp_path / "chat.jsonl", lines), column="mes") == texts
+    prompts = read_prompts(tmp_path / "chat.jsonl", column="mes")
+    assert [(prompt.text, prompt.error) for prompt in prompts][:2] == [("Welcome.", None), ("Who are you?", None)]
+    dated = [{"create_date": "today", "response": "A text."}, {"create_date": "today", "response": "Another."}]
+    assert len(read(write(tmp_path / "dated.jsonl", dated))) == 2
+
+
+def test_a_text_file_is_one_text_and_a_folder_of_them_as_many(tmp_path: Path) -> None:
+    (tmp_path / "b.txt").write_text("\ufeffBook b.\n\nMore.", encoding="utf-8")
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress("Book ä.".encode()))
+    assert [text.text for text in read(tmp_path)] == ["Book ä.", "Book b.\n\nMore."]
+    assert read(tmp_path / "b.txt")[0] == Text("Book b.\n\nMore.", None, str(tmp_path / "b.txt"), {})
+
+
+def test_a_text_file_can_be_read_in_pieces_again_and_again(tmp_path: Path) -> None:
+    content = "\ufeffIt was “late”. 🌊\n" + "ä" * 100_000 + "\nEnd."
+    (tmp_path / "a.txt").write_text(content, encoding="utf-8")
+    (tmp_path / "b.txt.gz").write_bytes(gzip.compress(content.encode()))
+    (tmp_path / "c.txt").write_text(" \n" * 50_000, encoding="utf-8")  # left out, as texts of white space are
+    texts = list(open_texts([tmp_path]))
+    assert [Path(text.place).name for text in texts] == ["a.txt", "b.txt.gz"]
+    for text in (*texts, *texts):
+        assert isinstance(text, LongText) and max(map(len, cut(text))) <= PIECE
+        assert "".join(cut(text)) == text.text == content[1:]
+    assert list(read_texts([tmp_path])) == [Text(content[1:], None, text.place, {}) for text in texts]
+
+
+def test_what_is_not_utf_8_far_into_a_text_file_is_reported_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"line\n" * 30_000 + b"\xff")
+    (text,) = open_texts([tmp_path / "a.txt"])
+    with pytest.raises(InputError, match=r"a\.txt:30001: not UTF-8 \(invalid start byte\): save the file as UTF-8"):
+        list(cut(text))
+    with pytest.raises(InputError, match=r"^a list of paths was expected, not 'none\.txt': write \[path\]$"):
+        list(read_texts("none.txt"))
+    with pytest.raises(InputError, match=r"none\.txt: can't be read \(No such file or directory\): check the path"):
+        list(open_texts([tmp_path / "none.txt"]))
+
+
+def test_sources_come_one_after_the_other_and_the_limit_is_each_ones(tmp_path: Path) -> None:
+    files = [write(tmp_path / name, ROWS) for name in ("a.jsonl", "b.jsonl")]
+    assert [text.text for text in read_texts(files, limit=1)] == ["First.", "First."]
+
+
+@pytest.mark.parametrize(
+    ("row", "text"),
+    [
+        ({"output": "o", "response": "r"}, "r"),
+        ({"text": "t", "completion": "c", "output": "o"}, "o"),
+        ({"messages": [{"role": "user", "content": "u"}, {"role": "assistant", "content": "a"}]}, "a"),
+        ({"conversations": [{"from": "human", "value": "h"}, {"from": "gpt", "value": "g"}]}, "g"),
+    ],
+)
+def test_the_text_is_the_reply_under_whichever_name(tmp_path: Path, row: dict[str, Any], text: str) -> None:
+    assert read_row(tmp_path, row) == [text]
+
+
+def test_a_named_column_comes_before_all_others(tmp_path: Path) -> None:
+    assert read_row(tmp_path, {"response": "r", "human": "h"}, column="human") == ["h"]
+
+
+@pytest.mark.parametrize(
+    "row", [{"response": " \n"}, {"response": None}, {"response": "r", "status": "error"}, {"response": "<think>Hm"}]
+)
+def test_unfinished_texts_are_left_out(tmp_path: Path, row: dict[str, Any]) -> None:
+    assert read_row(tmp_path, row) == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "prompt"),
+    [
+        ({"prompt": "p", "key": 3}, "3"),
+        ({"prompt_index": 0}, "0"),
+        ({"prompt": None, "prompt_id": "i"}, "i"),
+        ({}, None),
+    ],
+)
+def test_prompts_are_identified_by_the_first_column_that_distinguishes_them(
+    tmp_path: Path, fields: dict[str, Any], prompt: str | None
+) -> None:
+    (text,) = read(write(tmp_path / "t.jsonl", [{"text": "t", **fields}]))
+    assert text.prompt == prompt
+
+
+def test_errors_name_the_line_and_say_what_to_do(tmp_path: Path) -> None:
+    cases = {
+        "broken.jsonl": (b'{"text": "a"}\n{"text": \n', {}, ":2"),
+        "column.jsonl": (b'{"text": "a"}\n{"other": "b"}\n', {}, ":2: no column response or output"),
+        "named.jsonl": (b'{"text": "a"}\n', {"column": "story"}, ":1: no column story; there are text: name"),
+        "prompt.jsonl": (b'{"text": "a"}\n', {"prompt_column": "id"}, ":1: no column 'id'; there are text"),
+        "kind.jsonl": (b'{"text": 7}\n', {}, ":1: text contains int, not a text: correct the record"),
+        "latin.txt": ("one\ntwo é".encode("latin-1"), {}, ":2: not UTF-8 (unexpected end of data): save"),
+        "cut.txt.gz": (gzip.compress(b"text " * 99)[:-9], {}, "can't be read"),
+        "bomb.txt.gz": (gzip.compress(b"text " * 2**22), {}, "it unpacks to more than 16,777,216 bytes"),
+    }
+    for name, (data, options, sentence) in cases.items():
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(InputError) as caught:
+            read(tmp_path / name, **options)
+        assert str(tmp_path / name) in str(caught.value) and sentence in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_path_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    for name in ("none.txt", "none.jsonl"):
+        with pytest.raises(InputError, match=name):
+            read(tmp_path / name)

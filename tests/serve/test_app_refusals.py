@@ -1,0 +1,445 @@
+"""Whatever a client sends: an answer or one sentence, never an internal error."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from hypothesis import example, given, strategies as st
+from openai.types import chat, completion_create_params
+from transformers import PreTrainedTokenizerBase
+
+import antislop
+from antislop.serve.application import make_app
+from antislop.serve.bodies.fields import ChatBody, CompletionBody, CountBody, EncodeBody
+from antislop.serve.bodies.foreign_fields import ALIASES, DEPENDENT, HARMLESS, IGNORED, NEUTRAL, OF_CHATS, ORDERS
+from tests.support.backends import SlowBackend, play_tokens
+
+JSON_HEADERS = {"Content-Type": "application/json"}
+ROUTES = ["/v1/completions", "/v1/chat/completions", "/v1/token/encode", "/api/extra/tokencount", "/api/extra/abort"]
+BODIES_OF_ROUTES = (CompletionBody, ChatBody, EncodeBody, CountBody)
+FIELDS = sorted(
+    {*ALIASES, *NEUTRAL, *IGNORED, *ORDERS, *(name for body in BODIES_OF_ROUTES for name in body.model_fields)}
+)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerBase:
+    loaded = antislop.tiny_model()[1]
+    loaded.chat_template = (
+        "{% for m in messages %}{% if m.content == 'fail' %}{{ raise_exception('not this') }}{% endif %}{{ m.content }}"
+        "{% endfor %}"
+    )
+    return loaded
+
+
+@pytest.fixture(scope="module")
+def backend(tokenizer: PreTrainedTokenizerBase) -> SlowBackend:
+    return SlowBackend(tokenizer, lambda request: play_tokens([60, 61, 62][: request.max_new_tokens]), bans=["a cat"])
+
+
+@pytest.fixture(scope="module")
+def app(backend: SlowBackend) -> FastAPI:
+    return make_app(backend)
+
+
+def send(app: FastAPI, *requests: tuple[str, str, bytes | None, dict[str, str]]) -> list[httpx.Response]:
+    """Send requests, and raise what the app raises."""
+
+    async def run() -> list[httpx.Response]:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
+            return [
+                await client.request(method, path, content=body, headers=headers)
+                for method, path, body, headers in requests
+            ]
+
+    return asyncio.run(run())
+
+
+def post(app: FastAPI, body: Any, path: str = "/v1/completions") -> httpx.Response:
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return send(app, ("POST", path, data, JSON_HEADERS))[0]
+
+
+def expect_no_fault(answer: httpx.Response) -> None:
+    assert 200 <= answer.status_code < 500
+    if answer.status_code >= 400:
+        error = answer.json()["error"]
+        assert set(error) == {"message", "type", "param", "code"}
+        assert error["message"] and "\n" not in error["message"]
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.just(2**70) | st.just(-(2**63)),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+CALLS = st.lists(
+    st.fixed_dictionaries({"id": VALUES, "function": st.fixed_dictionaries({"name": VALUES, "arguments": VALUES})})
+)
+MESSAGES = st.lists(
+    st.fixed_dictionaries(
+        {"role": st.sampled_from(["user", "tool", "assistant"]), "content": VALUES},
+        optional={"tool_calls": VALUES | CALLS, "reasoning_content": VALUES, "tool_call_id": VALUES},
+    ),
+    max_size=2,
+)
+BODIES = st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=4)
+USUAL = st.fixed_dictionaries({"prompt": st.just("a") | VALUES, "messages": MESSAGES, "text": st.text(max_size=3)})
+
+
+@given(BODIES, USUAL, st.sampled_from(ROUTES))
+def test_a_body_of_any_values_is_answered_or_refused(
+    app: FastAPI, body: dict[str, Any], usual: dict[str, Any], path: str
+) -> None:
+    names = {"/v1/chat/completions": ["messages"], "/v1/token/encode": ["text"]}.get(path, ["prompt"])
+    expect_no_fault(post(app, {**{name: usual[name] for name in names}, **body}, path))
+
+
+@given(st.binary(max_size=40) | st.text(max_size=40).map(str.encode), st.sampled_from(ROUTES))
+@example(b"[" * 200_000, "/v1/completions")
+@example(b'{"prompt": ' + b"[" * 200_000, "/v1/completions")
+@example(b'{"prompt": "\\ud800"}', "/v1/completions")
+@example(b'{"prompt": "\xff"}', "/v1/completions")
+@example(b'{"prompt": "a", "temperature": NaN}', "/v1/completions")
+@example(b'{"prompt": "a", "temperature": 1e999}', "/v1/completions")
+@example(b'{"prompt": "a", "seed": ' + b"9" * 5000 + b"}", "/v1/completions")
+@example(b'\xef\xbb\xbf{"prompt": "a"}', "/v1/completions")
+@example(b"null", "/v1/chat/completions")
+def test_bytes_that_are_no_body_are_refused(app: FastAPI, data: bytes, path: str) -> None:
+    answer = post(app, data, path)
+    expect_no_fault(answer)
+    assert answer.status_code >= 400 or path == "/api/extra/abort"
+
+
+@pytest.mark.parametrize("text", ["x" * 10**5, "a " * 600])
+def test_no_more_than_one_of_several_long_prompts_is_encoded(
+    app: FastAPI, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    """Encoding takes a second per MB, while the prompts of others wait."""
+    encoded, encode = list[str](), app.state.service.encode
+
+    async def note(text: str, **options: Any) -> Any:
+        encoded.append(text)
+        return await encode(text, **options)
+
+    monkeypatch.setattr(app.state.service, "encode", note)
+    answer = post(app, {"prompt": [text] * 5})
+    assert answer.json()["error"]["code"] == "context_length_exceeded"
+    assert len(encoded) == (text == "a " * 600)
+    chat = post(app, {"messages": [{"role": "user", "content": text}]}, "/v1/chat/completions")
+    assert chat.json()["error"]["code"] == "context_length_exceeded"
+
+
+@given(st.text("abc/%?#._-é", max_size=20), st.sampled_from(["GET", "POST", "PUT", "HEAD", "OPTIONS"]))
+def test_any_path_is_answered_or_refused(app: FastAPI, path: str, method: str) -> None:
+    answer = send(app, (method, "http://server/" + path, None, {}))[0]
+    assert 200 <= answer.status_code < 500
+
+
+def too_many(count: int) -> list[str]:
+    return [f"phrase {number}" for number in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"banned_strings": too_many(10_001)}, "more than 10,000 phrases"),
+        ({"banned_strings": ["x" * 257]}, "banned_strings has an entry of 257 characters; at most 256"),
+        ({"banned_regex": ["x"] * 101}, "banned_regex has 101 patterns; at most 100"),
+        ({"banned_regex": ["("]}, "does not compile"),
+        ({"loops": "yes"}, "loops"),
+        ({"repeats": 8}, "repeats"),
+        ({"banned_strings": "delve"}, 'write a list, ["…"]'),
+        ({"banned_strings": [""]}, "contains no visible character"),
+        ({"ban_weights": {"delve": 0.5}}, "'delve', which is in no list"),
+        ({"ban_weights": {"a cat": 2}}, "ban_weights.a cat is 2"),
+        ({"ban_method": "magic"}, "ban_method is 'magic'"),
+        ({"on_exhausted": "raise"}, "on_exhausted is 'raise': Input should be 'concede' or 'stop'"),
+        ({"max_rewinds": 1001}, "max_rewinds is 1001: Input should be less than or equal to 1000"),
+        ({"max_rewinds": -1}, "max_rewinds is -1: Input should be greater than or equal to 0"),
+        ({"max_tokens": 600}, "the prompt has 2 tokens and 600 new ones, but the model's context has 512 in all"),
+        (
+            {"prompt": "a " * 600},
+            "context has 512 in all: send a shorter prompt",
+        ),
+        (
+            {"prompt": "a " * 10**5},
+            "the prompt has 200,000 characters, but",
+        ),
+        ({"prompt": [5, 10**6]}, "the prompt contains the id 1000000"),
+        ({"prompt": ["a", 5]}, "a list of either was expected"),
+        ({"prompt": []}, "a text, a list of ids"),
+        ({"temperature": "hot"}, "temperature is 'hot'"),
+        ({"temperature": 1e-9}, "pass 0 for the likeliest token"),
+        ({"n": 129}, "n is 129"),
+        ({"prompt": ["a", "b"], "n": 100}, "more than 128 texts"),
+        ({"max_tokens": 0}, "max_tokens is 0, and the answer would be empty: pass echo: true"),
+        ({"logit_bias": {"4096": 1}}, "logit_bias has the id 4096; the model has 4,096 tokens"),
+        (
+            {"logit_bias": {"five": 1}},
+            "logit_bias is {'five': 1}, which is not a bias for each of some token ids; write {\"5\": -10}",
+        ),
+        ({"logit_bias": {"-5": 1}}, "is not a bias for each of some token ids"),
+        ({"logit_bias": {"5": 1, "05": 2}}, "is not a bias for each of some token ids"),
+        ({"logit_bias": {"5": 101}}, "logit_bias.5 is 101: Input should be less than or equal to 100"),
+        ({"logit_bias": {str(n): 1 for n in range(1025)}}, "Dictionary should have at most 1024 items"),
+        ({"response_format": {"type": "json_schema"}}, "has a json_schema if its type is"),
+        ({"best_of": 2}, "best_of is 2, but is not supported"),
+        ({"tools": [{}]}, "tools is [{}], but is not supported"),
+        ({"template_vars": {"a": 1}}, "template_vars is {'a': 1}, but is not supported"),
+        ({"tempreature": 1}, "the field 'tempreature' is unknown: did you mean temperature?"),
+        ({"banned_string": ["a"]}, "the field 'banned_string' is unknown: did you mean banned_strings?"),
+        ({"stop_sequences": ["a"]}, "the field 'stop_sequences' is unknown: did you mean stop?"),
+        ({"bans": ["a"]}, "the field 'bans' is unknown: pass phrases as banned_strings, and regexes as banned_regex"),
+        ({"zzz": 1}, "the field 'zzz' is unknown: leave it out"),
+        ({"model": "gpt"}, "the model 'gpt' is not served here: pass 'tiny'"),
+        ({"max_tokens": 5, "max_new_tokens": 6}, "mean the same and differ"),
+        ({"messages": []}, "the field 'messages' is unknown: send it to /v1/chat/completions"),
+        ({"banned_strings": "delve"}, "banned_strings is 'delve', which is a text; write a list"),
+        ({"banned_tokens": ["a", 5]}, "banned_tokens.1 is 5: Input should be a valid string"),
+        ({"stream_options": {"include": True}}, "stream_options.include is unknown: leave it out"),
+        ({"response_format": "json"}, "response_format is 'json': an object was expected"),
+        ({"ban_weights": ["a"]}, "ban_weights is ['a']: an object was expected"),
+    ],
+)
+def test_what_can_not_be_done_is_refused_with_a_sentence(app: FastAPI, more: dict[str, Any], message: str) -> None:
+    answer = post(app, {"prompt": "a", **more})
+    expect_no_fault(answer)
+    assert answer.status_code in (400, 404)
+    assert message in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "message"),
+    [
+        ("/v1/chat/completions", {"prompt": "a"}, "the field 'prompt' is unknown: send it to /v1/completions"),
+        ("/v1/token/encode", {}, "text is missing: send it"),
+        ("/v1/chat/completions", {"messages": [], "tools": [{"name": "x"}]}, "tools.0.type is missing: send it"),
+        ("/completions", {}, "POST /completions: not found; send texts to /v1/completions or /v1/chat/completions"),
+        ("/v1/models", {}, "POST /v1/models: method not allowed; send what its header Allow names"),
+    ],
+)
+def test_what_a_route_lacks_is_named(app: FastAPI, path: str, body: dict[str, Any], message: str) -> None:
+    assert post(app, body, path).json()["error"]["message"] == message
+
+
+@pytest.mark.parametrize("depth", [50, 300, 900, 980, 990, 995, 2000])
+def test_deep_values_are_refused_at_any_depth(app: FastAPI, depth: int) -> None:
+    value = b"[" * depth + b"]" * depth
+    for name in (b"prompt", b"stop", b"logit_bias", b"banned_strings", b"what"):
+        answer = post(
+            app,
+            b'{"prompt": "a", "' + name + b'": ' + value + b"}" if name != b"prompt" else b'{"prompt": ' + value + b"}",
+        )
+        expect_no_fault(answer)
+        assert answer.status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("messages", "message"),
+    [
+        (None, "messages is None; a list of 1 to 10,000 messages was expected"),
+        ([], "messages is []"),
+        ("hi", "messages is 'hi'"),
+        ([{"role": "function", "content": "x"}], "messages.0.role is 'function'; one of system, developer, user"),
+        ([{"role": "tool"}], "messages.0.content is None; a text was expected"),
+        ([{"role": "tool", "content": "x", "tool_call_id": 5}], "messages.0.tool_call_id is 5; a text was expected"),
+        ([{"role": "user"}], "messages.0.content is None; a text was expected"),
+        ([{"role": "user", "content": [{"type": "image_url"}]}], "only parts of type text are read"),
+        ([{"role": "user", "content": "x", "tool_calls": [{}]}], "messages.0 has 'tool_calls', which is not supported"),
+        (
+            [{"role": "assistant", "tool_calls": [{}]}],
+            "messages.0.tool_calls.0 is {}; a call of a function was expected",
+        ),
+        ([{"role": "assistant", "tool_calls": "x"}], "messages.0.tool_calls is 'x'; a list was expected"),
+        (
+            [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "[1]"}}]}],
+            "messages.0.tool_calls.0.function.arguments is [1]; a JSON object was expected",
+        ),
+        ([{"role": "assistant", "content": "x", "reasoning_content": 5}], "messages.0.reasoning_content is 5"),
+        ([{"role": "user", "content": ""}], "the messages have no tokens"),
+        ([{"role": "user", "content": "fail"}], "the model's chat template refuses these messages (not this)"),
+    ],
+)
+def test_messages_that_can_not_be_read_are_refused_with_a_sentence(app: FastAPI, messages: Any, message: str) -> None:
+    answer = post(app, {"messages": messages, "max_tokens": 1}, "/v1/chat/completions")
+    expect_no_fault(answer)
+    assert answer.status_code == 400
+    assert message in answer.json()["error"]["message"]
+
+
+def test_a_model_without_a_chat_template_says_so() -> None:
+    plain = SlowBackend(antislop.tiny_model()[1], lambda request: play_tokens([60]))
+    answer = post(make_app(plain), {"messages": [{"role": "user", "content": "a"}]}, "/v1/chat/completions")
+    assert (answer.status_code, "has no chat template" in answer.text) == (400, True)
+
+
+def test_a_body_of_more_than_a_mebibyte_is_too_large(app: FastAPI) -> None:
+    assert post(app, {"prompt": "a" * 2**20}).status_code == 413
+
+
+def test_other_content_types_are_refused(app: FastAPI) -> None:
+    """A page of another site can send plain text without being asked."""
+    assert (
+        send(app, ("POST", "/v1/completions", b'{"prompt": "a"}', {"Content-Type": "text/plain"}))[0].status_code == 415
+    )
+
+
+def test_a_null_is_a_field_that_was_left_out(app: FastAPI) -> None:
+    body = {name: None for name in FIELDS if name not in ("text", "prompt", "messages", "top_logprobs", "model_fields")}
+    assert post(app, {"prompt": "a", **body}).status_code == 200
+
+
+OPENAI_ROUTES = {
+    "/v1/completions": completion_create_params.CompletionCreateParamsStreaming,
+    "/v1/chat/completions": chat.completion_create_params.CompletionCreateParamsStreaming,
+}
+USER = [{"role": "user", "content": "a"}]
+NOTHING: dict[str, list[Any]] = {
+    "audio": [{"voice": "ash", "format": "wav"}],  # of answers in sound, which `modalities` asks for
+    "best_of": [1],
+    "echo": [False],
+    "frequency_penalty": [0, 0.0],
+    "function_call": ["none", "auto"],
+    "functions": [[]],
+    "logit_bias": [{}],
+    "logprobs": [False],
+    "max_completion_tokens": [9],
+    "max_tokens": [9],
+    "metadata": [{}, {"chat": "5"}],
+    "modalities": [["text"], []],
+    "model": ["tiny", ""],
+    "moderation": [],
+    "n": [1],
+    "parallel_tool_calls": [True, False],
+    "prediction": [{"type": "content", "content": "a guess, which may speed up an answer"}],
+    "presence_penalty": [0, 0.0],
+    "prompt_cache_key": ["key"],
+    "prompt_cache_options": [{}],
+    "prompt_cache_retention": ["24h"],
+    "reasoning_effort": ["none"],
+    "response_format": [{"type": "text"}, {"type": "text", "json_schema": None}],
+    "safety_identifier": ["name"],
+    "seed": [1],
+    "service_tier": ["auto", "default"],
+    "stop": [[], "", [""]],
+    "store": [False],
+    "stream": [False],
+    "stream_options": [{}, {"include_usage": None}, {"include_usage": True}],
+    "suffix": [""],
+    "temperature": [1, 1.0],
+    "tool_choice": ["none", "auto"],
+    "tools": [[]],
+    "top_logprobs": [0],
+    "top_p": [1, 1.0],
+    "user": ["", "name"],
+    "verbosity": ["medium"],
+    "web_search_options": [],
+}
+"""Each field of OpenAI's routes, with values that ask for nothing beyond `{"max_tokens": 9, "seed": 1}`."""
+
+
+@pytest.mark.parametrize("route", OPENAI_ROUTES)
+def test_each_field_of_openai_may_be_sent_with_a_value_that_asks_for_nothing(
+    app: FastAPI, backend: SlowBackend, route: str
+) -> None:
+    given = {"prompt": "a"} if route == "/v1/completions" else {"messages": USER}
+    needed = {**given, "max_tokens": 9, "seed": 1}
+    assert post(app, needed, route).status_code == 200
+    plain = backend.written[-1]
+    fields = OPENAI_ROUTES[route].__annotations__.keys() - given.keys()
+    assert fields <= NOTHING.keys(), "a new field: is it honored, harmless, or refused?"
+    for field in fields:
+        for value in [None, *NOTHING[field]]:
+            answer = post(app, {**needed, field: needed.get(field) if value is None else value}, route)
+            assert (answer.status_code, "X-Antislop-Ignored-Fields" in answer.headers) == (200, False), (field, value)
+            assert backend.written[-1] == plain, (field, value)
+
+
+@pytest.mark.parametrize(
+    ("more", "param"),
+    [
+        ({"audio": {"voice": "ash"}, "modalities": ["text", "audio"]}, "modalities"),
+        ({"function_call": {"name": "f"}}, "function_call"),
+        ({"functions": [{"name": "f"}]}, "functions"),
+        ({"moderation": {"model": "omni-moderation-latest"}}, "moderation"),
+        ({"suffix": "b"}, "suffix"),
+        ({"verbosity": "low"}, "verbosity"),
+        ({"web_search_options": {}}, "web_search_options"),
+    ],
+)
+def test_what_is_not_supported_of_openai_is_refused_by_name(app: FastAPI, more: dict[str, Any], param: str) -> None:
+    answer = post(app, {"messages": USER, "max_tokens": 1, **more}, "/v1/chat/completions")
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == param
+    assert "is not supported" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("more", [{"store": True}, {"service_tier": "priority"}])
+def test_what_has_no_effect_on_the_text_is_named_in_a_header(app: FastAPI, more: dict[str, Any]) -> None:
+    answer = post(app, {"prompt": "a", **more})
+    assert (answer.status_code, answer.headers["X-Antislop-Ignored-Fields"]) == (200, *more)
+
+
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [
+        ({"banned_strings": ["a cat", "a * of", "b*"]}, "'a * of'"),
+        ({"banned_tokens": ["b\n*é"]}, r"'b\n*\xe9'"),
+        ({"banned_strings": ["x" * 70 + "*"]}, f"'{'x' * 60}'"),
+        ({"banned_strings": ["***", "a cat"], "banned_regex": ["a .*b"], "banned_tokens": [5]}, None),
+    ],
+)
+def test_a_star_that_would_be_a_wildcard_in_a_list_is_named_in_a_header(
+    app: FastAPI, more: dict[str, Any], named: str | None
+) -> None:
+    for is_streamed in (False, True):
+        warning = post(app, {"prompt": "a", "stream": is_streamed, **more}).headers.get("X-Antislop-Warning")
+        advice = "for a wildcard, send a regex in banned_regex, or write the phrase into a list of the server"
+        assert warning == (named and f"the * in {named} is the character * and no wildcard: {advice}")
+
+
+def test_no_field_is_of_two_kinds() -> None:
+    kinds = [set(kind) for kind in (ALIASES, HARMLESS, NEUTRAL, DEPENDENT, IGNORED, ORDERS)]
+    assert len(set().union(*kinds)) == sum(map(len, kinds))
+    assert not set().union(*kinds) & {*CompletionBody.model_fields, *ChatBody.model_fields}
+    assert set(DEPENDENT.values()) <= {*NEUTRAL, *IGNORED}
+    assert {*OF_CHATS} <= {*ChatBody.model_fields} - {*CompletionBody.model_fields, *NEUTRAL, *HARMLESS, *IGNORED}
+
+
+def bans_of(backend: SlowBackend) -> dict[str, float]:
+    return {ban.text: ban.weight for ban in backend.written[-1].bans.bans}
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ({}, {"a cat": 0}),
+        ({"use_global_bans": False}, {}),
+        ({"banned_strings": '["delve"]'}, {"a cat": 0, "delve": 0}),
+        ({"banned_tokens": ["delve"], "use_global_bans": False}, {"delve": 0}),
+        (
+            {"loops": True, "repeats": True, "use_global_bans": False},
+            {"a passage 3 times in a row": 0, "8 words of the text again": 0},
+        ),
+        ({"banned_tokens": [7], "use_global_bans": False}, {"7": 0}),
+        ({"custom_token_bans": "7, 9", "use_global_bans": False}, {"7": 0, "9": 0}),
+        ({"banned_regex": ["x+y"], "ban_weights": {"A Cat": 0.5}}, {"a cat": 0.5, "x+y": 0}),
+    ],
+)
+def test_bans_of_a_body_join_those_of_the_server(
+    app: FastAPI, backend: SlowBackend, more: dict[str, Any], expected: dict[str, float]
+) -> None:
+    assert post(app, {"prompt": "a", **more}).status_code == 200
+    assert bans_of(backend) == expected
+
+
+def test_exempt_phrases_are_exempt_of_all_bans(app: FastAPI, backend: SlowBackend) -> None:
+    assert post(app, {"prompt": "a", "exempt": ["a cat's eye"], "banned_strings": ["eye"]}).status_code == 200
+    assert {ban.exempt for ban in backend.written[-1].bans.bans} == {("a cat's eye",)}
