@@ -86,7 +86,6 @@ INSIDE = KNOWN - {"antislop", "antislop.core"}
 UP = {
     ("core.trace", "explain"),
     ("core.hf", "steer"),
-    ("core.hf", "engines"),
     ("core.sampler", "explain"),
     ("files", "core.bans"),
 }

@@ -8,7 +8,6 @@ from .inferencer import (
     DecodeOutput as DecodeOutput,
     Inferencer as Inferencer,
     KVCache as KVCache,
-    KVState as KVState,
     PrefillOutput as PrefillOutput,
     SampleStrategy as SampleStrategy,
 )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -16,20 +16,9 @@ from antislop.core.bans.token_matcher import Matcher
 from antislop.core.loop.engine import BatchEngine
 from antislop.core.loop.loop import decode
 from antislop.core.loop.policy import Policy
-from antislop.core.loop.protocols import PAD, LanguageModel, RewindableCache, ScoreFunction, identity
+from antislop.core.loop.protocols import PAD, KVStates, LanguageModel, RewindableCache, ScoreFunction, identity
 from antislop.core.loop.row import Drafter, Row, RowSpec
 from antislop.core.loop.scheduler import Scheduler
-
-
-class KVState(NamedTuple):
-    """Keys and values of one layer, both [rows, heads, tokens, head_dim]."""
-
-    keys: Tensor
-    values: Tensor
-
-
-KVStates: TypeAlias = list[KVState]
-"""The states of each layer."""
 
 
 class KVCache(RewindableCache, Protocol):

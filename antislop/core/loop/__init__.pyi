@@ -11,6 +11,7 @@ from .branches import (
 from .drafts import ModelDrafter as ModelDrafter
 from .protocols import (
     PAD as PAD,
+    KVState as KVState,
     LanguageModel as LanguageModel,
     RewindableCache as RewindableCache,
     SharingCache as SharingCache,

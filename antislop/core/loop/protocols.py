@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -79,6 +79,17 @@ class LanguageModel(Protocol):
         first tokens of a new cache, a model may leave out all but the last logits: callers count from the right. Logits
         at `PAD` are undefined.
         """
+
+
+class KVState(NamedTuple):
+    """Keys and values of one layer, both [rows, heads, tokens, head_dim]."""
+
+    keys: Tensor
+    values: Tensor
+
+
+KVStates: TypeAlias = list[KVState]
+"""The states of each layer."""
 
 
 ScoreFunction: TypeAlias = Callable[[Tensor, Tensor], Tensor]

@@ -15,8 +15,7 @@ from antislop.core.hf.caches.borrowed import BorrowedCache, decoder_part
 from antislop.core.hf.caches.layers import Columns, GrowingLayer
 from antislop.core.hf.caches.positions import AttentionMask, Positions
 from antislop.core.hf.caches.recurrent_states import Snapshots, clear_row, put_row, select_rows
-from antislop.core.loop.protocols import RewindableCache
-from antislop.engines.inferencer import KVState, KVStates
+from antislop.core.loop.protocols import KVState, KVStates, RewindableCache
 
 UNUSED_COLUMNS = 64
 """Drop the unused columns on the left once there are 64: dropping copies all states."""
