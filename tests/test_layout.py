@@ -87,7 +87,6 @@ UP = {
     ("core.trace", "explain"),
     ("core.hf", "steer"),
     ("core.sampler", "explain"),
-    ("files", "core.bans"),
 }
 """The imports that point up: this table only shrinks."""
 

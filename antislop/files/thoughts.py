@@ -11,7 +11,7 @@ from itertools import chain, pairwise
 
 import regex
 
-from antislop.core.bans.scopes import SPANS
+from antislop.files.delimiters import THOUGHT_DELIMITERS
 
 
 def _write(mark: str) -> str:
@@ -22,7 +22,7 @@ def _write(mark: str) -> str:
 
 
 _LINE = r"^[ \t]*"
-_MARKS = {f"kind{number}": marks for number, marks in enumerate(SPANS["think"].items())}
+_MARKS = {f"kind{number}": marks for number, marks in enumerate(THOUGHT_DELIMITERS.items())}
 _STARTS = {kind: _write(start.strip()) for kind, (start, _) in _MARKS.items()}
 _ENDS = {kind: regex.compile("|".join(map(_write, ends))) for kind, (_, ends) in _MARKS.items()}
 # Special tokens stand in no sentence; tags do, unless a line, a tag or a sentence ends before them.

@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple, get_args
 import regex
 
 from antislop.errors import BanError
+from antislop.files.delimiters import THOUGHT_DELIMITERS
 
 Where = Literal["inside", "outside", "after"]
 BanScope = Literal["answer", "thinking", "all"]
@@ -21,29 +22,8 @@ TOOL_CALLS = frozenset({"tool_calls"})
 _LINE = "\n"  # closes a quotation, so that a missing quotation mark swaps inside and outside on one line only
 SPACES_KEPT = 64
 """Of those before a delimiter, which it may take any number of: each piece of text has them all searched again."""
-_TAGS = (
-    *("think", "thinking", "thought", "thoughts", "reason", "reasoning"),
-    *("seed:think", "mm:think", "think:opensource", "longcat_think"),  # Seed-OSS, MiniMax M3, Hunyuan 3, LongCat
-    *("ifm|think", "ifm|think_fast", "ifm|think_faster"),  # K2 Horizon
-)
 SPANS: dict[str, dict[str, tuple[str, ...]]] = {
-    "think": {
-        **{f"<{tag}>": (f"</{tag}>",) for tag in _TAGS},
-        "[THINK]": ("[/THINK]",),  # Magistral, Mistral Small 4
-        "◁think▷": ("◁/think▷",),  # Kimi-VL, Kimi-Dev
-        "[unused16]": ("[unused17]",),  # openPangu
-        "<|START_THINKING|>": ("<|END_THINKING|>",),  # Command A
-        "<|begin_of_thought|>": ("<|end_of_thought|>",),  # OpenThoughts
-        "<|channel>thought\n": ("<channel|>",),  # Gemma 4
-        "<|channel|>analysis<|message|>": ("<|end|>",),  # gpt-oss
-        "<|content_thinking|>": ("<|end_message|>",),  # Inkling
-        "<|inner_prefix|>": ("<|inner_suffix|>",),  # Apertus
-        "<|open|>think<|sep|>": ("<|close|>think<|sep|>",),  # Kimi K3
-        "<|begin|>assistant<|think|>": ("<|end|>",),  # Solar Open
-        "<|start|>assistant to=self<|message|>": ("<|eom|>", "<|eot|>"),  # Muse Glimmer
-        "Here is my thought process:": ("Here is my response:",),  # Granite 3.2
-        '<details type="reasoning"': ("</details>",),  # chats that open-webui exports
-    },
+    "think": THOUGHT_DELIMITERS,
     "code": {"```": ("```",)},
     "quotes": {
         '"': ('"', _LINE),
@@ -53,7 +33,7 @@ SPANS: dict[str, dict[str, tuple[str, ...]]] = {
         "「": ("」", _LINE),
     },
 }
-"""For each named span, its opening delimiters and those that close it. `drop_thoughts` reads those of thoughts, too."""
+"""For each named span, its opening delimiters and those that close it."""
 
 
 class Regions(NamedTuple):
