@@ -11,6 +11,7 @@ from transformers import LogitsProcessorList
 
 from antislop.core.hf.assisted import AssistantDrafter, make_assistant_drafter
 from antislop.core.hf.callbacks.memory import is_stateless
+from antislop.core.hf.callbacks.rewindable import Recognizer
 from antislop.core.hf.callbacks.settings import Settings
 from antislop.core.hf.calls import Call
 from antislop.core.hf.compiled_bans import CompiledBans
@@ -34,7 +35,9 @@ from antislop.core.loop.row import Drafter, RowSpec, begin_rows
 from antislop.core.trace.events import Conceded
 from antislop.core.trace.recording import Recording
 from antislop.errors import InputError
-from antislop.steer.grammar.grammar import Grammar, adapt_processor
+
+GRAMMARS = ("xgrammar.", "outlines.", "builtins.LLMatcher")
+"""How the names of the classes begin that `antislop.steer` may know how to rewind."""
 
 
 def prepare_run(
@@ -117,7 +120,7 @@ def _make_specs(
 ) -> list[RowSpec]:
     if call.asks_for_drafts:
         drafters = [*drafters, make_assistant_drafter(call, bans.tokenizer)]
-    processors = [each if is_stateless(each) else adapt_processor(each) for each in call.logits_processor]
+    processors = [each if is_stateless(each) else _adapt(each) for each in call.logits_processor]
     settings = Settings(
         logits_processor=LogitsProcessorList(processors),
         stopping_criteria=call.stopping_criteria,
@@ -128,7 +131,7 @@ def _make_specs(
         shares_criteria="stopping_criteria" in shared,
     )
     keeps = call.config.return_dict_in_generate and (call.config.output_scores or call.config.output_logits)
-    has_grammar = any(isinstance(each, Grammar) for each in processors)
+    has_grammar = any(isinstance(each, Recognizer) for each in processors)
     forced = {} if has_grammar else bans.forced  # which a grammar may not allow: then the text stops
     if forced and keeps:
         raise InputError("a ban has then='force', and forced tokens have no scores: leave output_scores and logits out")
@@ -151,6 +154,15 @@ def _make_specs(
         )
         for place in range(call.rows)
     ]
+
+
+def _adapt(processor: Any) -> Any:
+    """Return a grammar of another library as one that rewinds; any other processor as it is."""
+    if not f"{type(processor).__module__}.{type(processor).__qualname__}".startswith(GRAMMARS):
+        return processor
+    from antislop.steer.grammar.grammar import adapt_processor  # a call without a grammar opens no door
+
+    return adapt_processor(processor)
 
 
 def _refuse_control(control: Control, specs: Sequence[RowSpec], cache: RewindableCache) -> None:

@@ -14,6 +14,7 @@ from transformers import LogitsProcessor, set_seed
 
 import antislop
 from antislop import AntiSlop, Ban, Rewindable
+from antislop.core.hf.preparation import GRAMMARS
 from antislop.core.trace.events import Conceded, Finished
 from antislop.errors import InputError
 from antislop.steer import Grammar
@@ -206,6 +207,18 @@ def test_a_matcher_of_llguidance_is_adapted_from_its_start() -> None:
     matcher = make_llmatcher()
     assert matcher.try_consume_tokens(TOKENIZER.encode("{", add_special_tokens=False)) == 1
     check(read(generate(Grammar(matcher)).sequences[0, START:]))
+
+
+def test_a_call_looks_for_each_kind_of_grammar_that_can_be_adapted() -> None:
+    with pytest.raises(InputError, match="Grammar adapts") as caught:
+        Grammar({})
+    names = str(caught.value).removeprefix("Grammar adapts ").partition(";")[0].split(", ")
+    assert len(names) == 5 and all(name.startswith(GRAMMARS) for name in names)
+
+
+def test_a_ban_that_forces_a_text_stops_it_under_a_grammar_which_may_not_allow_it(grammar: Grammar) -> None:
+    out = generate(grammar, bans=[Ban("e", edges="anywhere", then="force", force="XX", tries=0)], max_new_tokens=40)
+    assert out.report.reason == "exhausted" and not out.report.forced
 
 
 def test_a_subclass_of_the_users_is_not_adapted() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 
@@ -16,6 +17,14 @@ class Rewindable(Protocol):
 
     def rewind(self, row: int, length: int) -> None:
         """Forget all but the first `length` generated tokens of a row of the batch."""
+
+
+@runtime_checkable
+class Recognizer(Rewindable, Protocol):
+    """A `Rewindable` processor that allows certain whole texts only, as a grammar does: nothing is forced beside it."""
+
+    def accepts(self, tokens: Sequence[int]) -> bool:
+        """Return whether generated tokens are such a text."""
 
 
 @runtime_checkable
