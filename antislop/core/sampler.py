@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count, repeat
-from typing import Any, Literal, NoReturn, overload
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, overload
 
 import torch
 from torch import Tensor
@@ -16,7 +16,16 @@ from transformers.generation.streamers import BaseStreamer
 from antislop.core.bans.ban_list import BanList, Bans, combine_bans, read_bans
 from antislop.core.bans.scopes import Scope
 from antislop.core.hf.batching import complete_in_flight
-from antislop.core.hf.calls import Call, CallInput, PromptInput, add_stop_strings, call_generate, encode, prepare_call
+from antislop.core.hf.calls import (
+    STATES,
+    Call,
+    CallInput,
+    PromptInput,
+    add_stop_strings,
+    call_generate,
+    encode,
+    prepare_call,
+)
 from antislop.core.hf.compiled_bans import CompiledBans, CompiledLists
 from antislop.core.hf.endings import name_forced
 from antislop.core.hf.model import device_of
@@ -32,9 +41,11 @@ from antislop.core.trace.recording import EVENTS, NOTHING, Recording, RecordLeve
 from antislop.core.trace.text_pieces import stream_text
 from antislop.display import describe_count, escape_html, make_visible, shorten
 from antislop.errors import BanError, InputError
-from antislop.explain.activations import ActivationCache, NamesFilter
-from antislop.explain.forward_result import ForwardResult, refuse_tensors
-from antislop.explain.kept_text import CacheRequest, complete_and_read, request_cache
+
+if TYPE_CHECKING:
+    from antislop.explain.activations import ActivationCache, NamesFilter
+    from antislop.explain.forward_result import ForwardResult
+    from antislop.explain.kept_text import CacheRequest
 
 
 @dataclass
@@ -263,7 +274,9 @@ class AntiSlop:
         []
         """
         request: CacheRequest | None = None
-        if return_cache or names_filter is not None or device is not None or kwargs.get("return_dict_in_generate"):
+        if return_cache or names_filter is not None or device is not None or any(map(kwargs.get, STATES)):
+            from antislop.explain.kept_text import request_cache  # a plain call opens no door
+
             request = request_cache(model, kwargs, return_cache=return_cache, names_filter=names_filter, device=device)
         if controller is not None or max_forks != 1:
             kwargs |= {"controller": controller, "max_forks": max_forks}
@@ -285,6 +298,8 @@ class AntiSlop:
         Takes the arguments of `generate`, except those that ask for scores, states or a cache: no tensor of the
         vocabulary's size is kept, unless `record="full"` records it. The result holds the model until `clear_traces`.
         """
+        from antislop.explain.forward_result import ForwardResult, refuse_tensors
+
         refuse_tensors(kwargs)
         kwargs["return_dict_in_generate"] = True
         loop, _ = self._generate(model, inputs, kwargs, Recording(record, record_top_k), streamer)
@@ -462,4 +477,6 @@ def _complete(
     """Run to the end; read the kept text once more only if states or activations are requested."""
     if request is None and not run.call.requested_states:
         return run.complete(streamer), None
+    from antislop.explain.kept_text import complete_and_read
+
     return complete_and_read(run, streamer, request)
