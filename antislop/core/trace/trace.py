@@ -10,7 +10,6 @@ from typing import IO, TYPE_CHECKING, Any
 
 from antislop.core.trace.traced_row import TracedRow
 from antislop.display import describe_count, make_visible
-from antislop.explain.trace_file import read_trace, write_trace
 
 if TYPE_CHECKING:
     from antislop.core.bans.ban_list import BanList
@@ -51,6 +50,8 @@ class Trace:
         It contains the texts, the bans and the bytes of the tokens, so that it can be shown without the model. Raises
         `BanError` for a ban that can't be written as text.
         """
+        from antislop.explain.trace_file import write_trace
+
         write_trace(path, self.rows, about=self.about, bans=self.bans, surfaces=self.surfaces)
 
     @classmethod
@@ -59,6 +60,8 @@ class Trace:
 
         Raises `InputError` for any other file, and for one that was changed.
         """
+        from antislop.explain.trace_file import read_trace
+
         rows, bans, surfaces, about = read_trace(source)
         return cls(rows, bans, surfaces, lambda: about)
 
