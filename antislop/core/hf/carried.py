@@ -14,8 +14,6 @@ from importlib.util import find_spec
 from logging import getLogger
 from pathlib import Path
 
-from filelock import FileLock
-
 from antislop.errors import InputError
 
 log = getLogger(__name__)
@@ -71,6 +69,8 @@ class CarriedModel:
             return self.hub
         if missing := [package for package in READERS if find_spec(package) is None]:
             raise InputError(f"{self.name}: needs {' and '.join(missing)} to be converted: {self.install}")
+        from filelock import FileLock  # the hook, which only scans, does not install it
+
         with FileLock(folder.with_suffix(".lock")):  # two commands may want the model at the same time
             if not folder.is_dir():
                 log.info(
