@@ -271,7 +271,7 @@ ALLOWED = {
     "antislop/__main__.py: os.open(os.devnull, flag)": "the same",
     "antislop/cli/main.py: os.open(os.devnull, os.O_WRONLY)": "standard output, whose reader has left",
     "antislop/cli/terminal.py: tempfile.TemporaryDirectory": "a folder alone",
-    "antislop/core/hf/carried.py: (unfinished / 'README.md').write_text(card, encoding='utf-8')": "a folder of the cache",
+    "antislop/core/hf/carried.py: (unfinished / 'README.md').write_text(card, encoding='utf-8')": "a folder of its own",
     "antislop/core/hf/carried.py: shutil": "deletes that folder if it is unfinished",
     "antislop/core/hf/carried.py: unfinished.rename(folder)": "the folder is there as a whole or not at all",
     "antislop/datasets/vllm_maker.py: tempfile.TemporaryDirectory": "vLLM takes a list by its path",
