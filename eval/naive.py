@@ -84,9 +84,9 @@ class Row:
         self.slots: list[int] = []
         self.violations = self.conceded = self._here = 0
 
-    def draw(self, probs: torch.Tensor, phrases: Phrases, decode: Callable[[list[int]], str], *, tokens: int) -> int:
+    def draw(self, logits: torch.Tensor, phrases: Phrases, decode: Callable[[list[int]], str], *, tokens: int) -> int:
         """Draw a token; on a violation cut back to its start. Return how many slots stay."""
-        self.kept.append(int(torch.multinomial(probs, 1, generator=self.generator)))
+        self.kept.append(int(torch.multinomial(torch.softmax(logits.float(), dim=-1), 1, generator=self.generator)))
         text = decode(self.kept)
         start = phrases.find(text, since=self.lengths[-1], is_final=len(self.kept) == tokens)
         self.lengths.append(len(text))
@@ -128,8 +128,8 @@ def write_naively(
         for number, row in enumerate(rows):
             row.slots.append(mask.shape[1] - 1)
             if len(row.kept) < tokens:
-                probs = torch.softmax(output.logits[number, -1].float() / temperature, dim=-1)
-                stay = row.draw(probs, phrases, tokenizer.decode, tokens=tokens)
+                logits = output.logits[number, -1] / temperature
+                stay = row.draw(logits, phrases, tokenizer.decode, tokens=tokens)
                 mask[number, row.slots[stay:]] = 0
                 del row.slots[stay:]
         fed = torch.tensor([[[*row.prompt, *row.kept][-1]] for row in rows])
