@@ -81,7 +81,7 @@ def test_what_stands_before_the_second_screen_is_python_and_one_line_to_install_
 LINK = re.compile(r"(!?)\[[^\]]*\]\(([^)\s]+)\)")
 
 
-def test_links_and_the_picture_work_in_a_clone() -> None:
+def test_links_and_the_picture_are_relative() -> None:
     """tests/test_docs.py follows them."""
     assert not [link for _, link in LINK.findall(TEXT) if "github.com/antislop" in link or "githubusercontent" in link]
 
