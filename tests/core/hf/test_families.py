@@ -2,7 +2,7 @@
 
 All of that with the caches that transformers chooses, and with static ones.
 
-`python -m tests.hf.test_families --write docs/families.md` writes a table of these results.
+`python -m tests.core.hf.test_families --write docs/families.md` writes a table of these results.
 """
 
 from __future__ import annotations
@@ -73,15 +73,11 @@ DOCUMENT = Path(__file__).parents[3] / "docs" / "families.md"
 COLUMNS = (
     "family",
     "cache",
-    "greedy equal",
-    "rewound = fresh",
-    "row = alone",
+    "all equal",
     "error, float32",
     "error, bfloat16",
-    "error in a batch, float32",
-    "error in a batch, bfloat16",
 )
-FIGURES = 4
+FIGURES = len(DTYPES)
 """The last columns, which the tests don't compare."""
 
 Inputs = dict[str, Tensor]
@@ -377,11 +373,12 @@ def _line(family: str, kind: str | None) -> str:
     single, batch = (
         [sampled(family, dtype, rows=rows, kind=kind)[1] for dtype in DTYPES] for rows in (1, len(PROMPTS))
     )
-    verdicts = [all(text == expected for text, expected in texts)]
-    verdicts += [all(trace.is_exact for traces in alike for trace in traces) for alike in (single, batch)]
-    worst = [max(traces, key=lambda trace: trace.error / trace.floor) for traces in (*single, *batch)]
+    traces = [[*alone, *together] for alone, together in zip(single, batch, strict=True)]
+    is_equal = all(text == expected for text, expected in texts)
+    is_equal &= all(trace.is_exact for each in traces for trace in each)
+    worst = [max(each, key=lambda trace: trace.error / trace.floor) for each in traces]
     cells = [family, _layers(sampled(family, torch.float32, rows=1, kind=kind)[0].past_key_values)]
-    cells += ["yes" if verdict else "no" for verdict in verdicts]
+    cells.append("yes" if is_equal else "no")
     cells += [f"{trace.error:.1e} ({trace.floor:.1e})" for trace in worst]
     return "| " + " | ".join(cells) + " |"
 
@@ -402,10 +399,10 @@ def verdicts(table: str) -> list[list[str]]:
 def expected_cells(family: str, kind: str | None) -> list[str]:
     """Return the words of a family's row in the document, given that the tests above pass."""
     if kind and family in WRONG_WITH_STATIC:
-        return [family, f"refused: {static_cache_fault(family)}", "–", "–", "–"]
+        return [family, f"refused: {static_cache_fault(family)}", "–"]
     settings = {**GREEDY, "max_new_tokens": 2, "cache_implementation": kind}
     out = AntiSlop(TOKENIZER, []).generate(build(family), **prepare(family, PROMPTS[0]), **settings)
-    return [family, _layers(out.past_key_values), "yes", "yes", "yes"]
+    return [family, _layers(out.past_key_values), "yes"]
 
 
 def test_the_document_contains_the_results_of_the_tests_above() -> None:
@@ -457,17 +454,19 @@ part was tried. GLM-5.3-Flash (`glm5_next`), which has layers of the kind that G
 
 For each family, a tiny model with random weights, whose windows are shorter than its texts, writes {NEW} tokens with
 at least ten rewinds, some of them to an earlier position than the rewind before.
-`python -m tests.hf.test_families --write docs/families.md` writes this page; the tests in that file check
+`python -m tests.core.hf.test_families --write docs/families.md` writes this page; the tests in that file check
 its words, not its figures.
 
-* *greedy equal*: with greedy decoding and bans (first-token rule), the text is the same as that of a loop of a dozen
-  lines without a cache.
-* *rewound = fresh*: the logits are those of one forward pass over the kept text.
-* *row = alone*: the same for {len(PROMPTS)} prompts of unequal length in a batch, which rewind at different times.
+*All equal* says that three comparisons hold, in float32 and in bfloat16:
 
-Errors are the largest absolute differences of logits, which have a standard deviation of 1 to 3. The figure in
-parentheses is the error of cached decoding by `generate` without a rewind, or the precision of the largest logit if
-that is larger; five times this figure is the tolerance. Each answer is valid for float32 and bfloat16.
+* With greedy decoding and bans (first-token rule), the text is the same as that of a loop of a dozen lines without a
+  cache.
+* After rewinds, the logits are those of one forward pass over the kept text.
+* The same holds for {len(PROMPTS)} prompts of unequal length in a batch, which rewind at different times.
+
+Errors are the largest absolute differences of logits, which have a standard deviation of 1 to 3, for one text or in a
+batch. The figure in parentheses is the error of cached decoding by `generate` without a rewind, or the precision of the
+largest logit if that is larger; five times this figure is the tolerance.
 
 {matrix(None)}
 ## Static caches
