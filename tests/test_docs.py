@@ -25,7 +25,7 @@ README = ROOT / "README.md"
 PAGES = [path for path in DOCUMENTS if path.is_relative_to(DOCS) and path.name != "engines.md"]  # runs with the engines
 REPOSITORY = "https://github.com/antislop/antislop/"
 PAGES_WITH_LINKS = [*DOCUMENTS, ROOT / "CONTRIBUTING.md", ROOT / "eval" / "README.md", ROOT / "examples" / "README.md"]
-PAGES_WITH_LINKS += [ROOT / "tests" / "README.md", *sorted((ROOT / "hub").rglob("*.md"))]
+PAGES_WITH_LINKS += [ROOT / "CHANGELOG.md", ROOT / "tests" / "README.md", *sorted((ROOT / "hub").rglob("*.md"))]
 
 
 def name(path: Path) -> str:

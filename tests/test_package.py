@@ -146,7 +146,7 @@ def test_pypi_takes_the_name_of_the_distribution() -> None:
 def test_every_sentence_that_installs_the_package_names_its_distribution() -> None:
     folders = ("antislop", "data", "docs", "eval", "examples", "hub")
     texts = [path for folder in folders for path in (ROOT / folder).rglob("*.*") if path.suffix in TEXT_SUFFIXES]
-    texts += [path for path in ROOT.glob("*.md") if path.name != "CHANGELOG.md"]  # whose earlier entries are history
+    texts += ROOT.glob("*.md")
     assert len(texts) > 300
     wrong = re.compile(r"pip install '?antislop(?![\w-])|`antislop\[")
     found = {path.name: wrong.findall(path.read_text(encoding="utf-8")) for path in texts}
@@ -241,6 +241,21 @@ def test_the_demo_installs_no_extras_and_says_each_step() -> None:
     assert "install -q" not in demo
     assert "-e '.[test,check]'" in plan("test")
     assert "urlopen" not in plan("demo", "TORCH_INDEX=")
+
+
+def test_a_release_publishes_the_distributions_that_were_tried() -> None:
+    jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text(encoding="utf-8"))["jobs"]
+    build, publish = (jobs[name]["steps"] for name in ("build", "publish"))
+    assert all(re.search(r"@[0-9a-f]{40}$", step["uses"]) for step in build + publish if "uses" in step)
+    assert [step["run"] for step in build if "run" in step][:2] == ["make .venv/ready", ".ci/distributions dist"]
+    assert "/gh-action-pypi-publish@" in publish[-1]["uses"]
+    assert jobs["publish"]["permissions"] == {"id-token": "write"}, "PyPI trusts the workflow: no password is stored"
+
+
+def test_contributors_have_a_hook_of_the_pinned_ruff() -> None:
+    (source,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"]
+    pins = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    assert f"ruff=={source['rev'].removeprefix('v')}" in pins
 
 
 # -- the hook of pre-commit and the action of GitHub ------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """What the sampler itself never calls: interfaces for other engines, which prefill and decode, and read states.
 
-docs/engines.md shows how to write a model for them.
+docs/reference/engines.md shows how to write a model for them.
 """
 
 from __future__ import annotations

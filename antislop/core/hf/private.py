@@ -219,9 +219,8 @@ def response_template_for(model_type: str) -> dict[str, Any] | None:
 def compile_response_template(template: dict[str, Any]) -> ResponseTemplate:
     r"""Return a checked response template. Raises `ValueError`.
 
-    Its fields are optional, since a text may end anywhere. A delimiter that begins with `\s*` is searched for at the
-    first space of a run only. Reason: the parser loses a message that lacks a field, and a run of n spaces takes it
-    n² steps.
+    Its fields are optional, since a text may end anywhere. For a delimiter that begins with `\s*`, only the first
+    space of a run is tried. Reason: the parser loses a message that lacks a field, and n spaces take it n² steps.
     """
     compiled = load_response_template(template)
     for field in compiled.fields.values():

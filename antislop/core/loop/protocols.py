@@ -1,4 +1,4 @@
-"""The protocols that the sampler runs on. docs/engines.md shows how to add a model of another kind."""
+"""The protocols that the sampler runs on. docs/reference/engines.md shows how to add a model of another kind."""
 
 from __future__ import annotations
 

@@ -197,7 +197,7 @@ class Source:
             row.is_waiting = True
 
     def end(self, reason: Reason) -> None:
-        """End the text here; in step with others, once these can't change that any more."""
+        """End the text. In lockstep, the end is provisional until no other row can undo it."""
         row, self._reason = self.row, reason
         if self._is_lockstep:
             row.end, row.is_waiting, self._ends_itself = len(row.tokens), True, True

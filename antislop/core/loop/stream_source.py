@@ -44,7 +44,7 @@ class SparseTable:
         self._known.setdefault(token, probability)
 
     def tell(self, likeliest: Sequence[tuple[int, float]]) -> None:
-        """Store the probabilities of the likeliest tokens. If one of them is 0, all other tokens have 0, too."""
+        """Store the probabilities of the likeliest tokens. If one is 0, tokens that are not listed have 0 as well."""
         for token, probability in likeliest:
             if probability > 0:
                 self.note(token, probability)

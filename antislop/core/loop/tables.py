@@ -178,7 +178,7 @@ class DenseTable:
 
 
 class CertainTable:
-    """A token, cut or end that a controller made certain, and how much of it bans have left."""
+    """The one choice that a controller leaves (a token, a cut or the end), and the share of it that bans have left."""
 
     __slots__ = ("_left",)
 

@@ -42,7 +42,7 @@ def ends_within_character(text: bytes) -> bool:
 
 
 class HiddenSpeller:
-    """Finds tokens that end within a character by their text."""
+    """Finds which tokens a server merged into one piece of text, because they split a character."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary

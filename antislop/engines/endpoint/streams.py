@@ -36,7 +36,7 @@ class StreamRequest:
 class StreamToken(NamedTuple):
     """A token that the server wrote.
 
-    token: its id; None if the server sent its text, which several tokens or none have.
+    token: its id; None if the server sent text that no single token spells.
     logprob: natural, of the requested kind; None if unknown.
     alternatives: likely tokens and their log-probabilities; may contain the token itself.
     """

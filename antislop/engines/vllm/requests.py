@@ -59,7 +59,7 @@ FoundList: TypeAlias = "tuple[RequestOptions, CompiledBans | None]"
 class EngineSettings:
     """What holds for all texts of an engine.
 
-    bans: the list of requests that have none, or add to it: phrases, or the path or address of a file.
+    bans: the default list; requests may replace it or add to it: phrases, or the path or address of a file.
     exempt: phrases that may be written.
     on_exhausted, max_rewinds: as in `AntiSlop`.
     method: "reject" draws withdrawn tokens anew from the whole distribution; "thin" first subtracts what led to a

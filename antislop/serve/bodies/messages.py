@@ -32,7 +32,7 @@ THINKING_SWITCHES = ("enable_thinking", "thinking")
 class Chat:
     """What a chat template renders.
 
-    variables: of the template; `effort` is another one, if it is known there.
+    variables: of the template. effort: one more, for templates that have it.
     tools: those that the model is told of.
     prefix: text after the rendered chat.
     continued: the field of the last message that the answer continues; None for a new message.

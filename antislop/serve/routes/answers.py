@@ -204,7 +204,7 @@ class AnswerResponder(Generic[Generation]):
         """Continue prompts as the body asks, and return the answer. Raises `RequestError` before the answer begins.
 
         default_tokens, echoes: as in `Service.make_requests`.
-        changes: of the requests that it returns.
+        changes: fields to replace in each `GenerationRequest`.
         unused: more names of fields without an effect.
         """
         service, stack = self.service, AsyncExitStack()

@@ -2,7 +2,7 @@
 
 All of that with the caches that transformers chooses, and with static ones.
 
-`python -m tests.hf.test_families --write docs/families.md` writes a table of these results.
+`python -m tests.core.hf.test_families --write docs/families.md` writes a table of these results.
 """
 
 from __future__ import annotations
@@ -73,15 +73,11 @@ DOCUMENT = Path(__file__).parents[3] / "docs" / "families.md"
 COLUMNS = (
     "family",
     "cache",
-    "greedy equal",
-    "rewound = fresh",
-    "row = alone",
+    "all equal",
     "error, float32",
     "error, bfloat16",
-    "error in a batch, float32",
-    "error in a batch, bfloat16",
 )
-FIGURES = 4
+FIGURES = len(DTYPES)
 """The last columns, which the tests don't compare."""
 
 Inputs = dict[str, Tensor]
@@ -363,25 +359,23 @@ def static_cache_fault(family: str) -> str:
     return "" if torch.equal(text, model.generate(**inputs, **GREEDY).sequences) else "`generate` writes something else"
 
 
-@cache
-def matrix(kind: str | None) -> str:
+def matrix() -> str:
     """Return the table of all families in Markdown: the comparisons, and the largest errors beside their floors."""
     lines = ["| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
-    return "\n".join(lines + [_line(family, kind) for family in ROWS]) + "\n"
+    return "\n".join(lines + [_line(family) for family in ROWS]) + "\n"
 
 
-def _line(family: str, kind: str | None) -> str:
-    if kind and static_cache_fault(family):
-        return "| " + " | ".join([family, f"refused: {static_cache_fault(family)}", *"–" * (len(COLUMNS) - 2)]) + " |"
-    texts = [written[:2] for dtype in DTYPES for written in greedy(family, dtype, rows=1, kind=kind)]
+def _line(family: str) -> str:
+    texts = [written[:2] for dtype in DTYPES for written in greedy(family, dtype, rows=1, kind=None)]
     single, batch = (
-        [sampled(family, dtype, rows=rows, kind=kind)[1] for dtype in DTYPES] for rows in (1, len(PROMPTS))
+        [sampled(family, dtype, rows=rows, kind=None)[1] for dtype in DTYPES] for rows in (1, len(PROMPTS))
     )
-    verdicts = [all(text == expected for text, expected in texts)]
-    verdicts += [all(trace.is_exact for traces in alike for trace in traces) for alike in (single, batch)]
-    worst = [max(traces, key=lambda trace: trace.error / trace.floor) for traces in (*single, *batch)]
-    cells = [family, _layers(sampled(family, torch.float32, rows=1, kind=kind)[0].past_key_values)]
-    cells += ["yes" if verdict else "no" for verdict in verdicts]
+    traces = [[*alone, *together] for alone, together in zip(single, batch, strict=True)]
+    is_equal = all(text == expected for text, expected in texts)
+    is_equal &= all(trace.is_exact for each in traces for trace in each)
+    worst = [max(each, key=lambda trace: trace.error / trace.floor) for each in traces]
+    cells = [family, _layers(sampled(family, torch.float32, rows=1, kind=None)[0].past_key_values)]
+    cells.append("yes" if is_equal else "no")
     cells += [f"{trace.error:.1e} ({trace.floor:.1e})" for trace in worst]
     return "| " + " | ".join(cells) + " |"
 
@@ -399,19 +393,25 @@ def verdicts(table: str) -> list[list[str]]:
     return [cells[:-FIGURES] for cells in rows if len(cells) == len(COLUMNS) and cells[0] in compared]
 
 
-def expected_cells(family: str, kind: str | None) -> list[str]:
+def faults() -> str:
+    """Return what `generate` does with the static caches that are refused, as a list in Markdown."""
+    return "".join(
+        f"* {family}: {static_cache_fault(family)}\n" for family in WRONG_WITH_STATIC if family not in FIXED_LATER
+    )
+
+
+def expected_cells(family: str) -> list[str]:
     """Return the words of a family's row in the document, given that the tests above pass."""
-    if kind and family in WRONG_WITH_STATIC:
-        return [family, f"refused: {static_cache_fault(family)}", "–", "–", "–"]
-    settings = {**GREEDY, "max_new_tokens": 2, "cache_implementation": kind}
+    settings = {**GREEDY, "max_new_tokens": 2}
     out = AntiSlop(TOKENIZER, []).generate(build(family), **prepare(family, PROMPTS[0]), **settings)
-    return [family, _layers(out.past_key_values), "yes", "yes", "yes"]
+    return [family, _layers(out.past_key_values), "yes"]
 
 
 def test_the_document_contains_the_results_of_the_tests_above() -> None:
-    tables = [[list(COLUMNS[:-FIGURES]), *(expected_cells(family, kind) for family in ROWS)] for kind in KINDS]
-    expected = [cells for table in tables for cells in table if cells[0] not in FIXED_LATER]
-    assert verdicts(DOCUMENT.read_text(encoding="utf-8")) == expected
+    text = DOCUMENT.read_text(encoding="utf-8")
+    table = [list(COLUMNS[:-FIGURES]), *map(expected_cells, ROWS)]
+    assert verdicts(text) == [cells for cells in table if cells[0] not in FIXED_LATER]
+    assert faults() in text
 
 
 def names() -> str:
@@ -457,26 +457,29 @@ part was tried. GLM-5.3-Flash (`glm5_next`), which has layers of the kind that G
 
 For each family, a tiny model with random weights, whose windows are shorter than its texts, writes {NEW} tokens with
 at least ten rewinds, some of them to an earlier position than the rewind before.
-`python -m tests.hf.test_families --write docs/families.md` writes this page; the tests in that file check
+`python -m tests.core.hf.test_families --write docs/families.md` writes this page; the tests in that file check
 its words, not its figures.
 
-* *greedy equal*: with greedy decoding and bans (first-token rule), the text is the same as that of a loop of a dozen
-  lines without a cache.
-* *rewound = fresh*: the logits are those of one forward pass over the kept text.
-* *row = alone*: the same for {len(PROMPTS)} prompts of unequal length in a batch, which rewind at different times.
+*All equal* says that three comparisons hold, in float32 and in bfloat16:
 
-Errors are the largest absolute differences of logits, which have a standard deviation of 1 to 3. The figure in
-parentheses is the error of cached decoding by `generate` without a rewind, or the precision of the largest logit if
-that is larger; five times this figure is the tolerance. Each answer is valid for float32 and bfloat16.
+* With greedy decoding and bans (first-token rule), the text is the same as that of a loop of a dozen lines without a
+  cache.
+* After rewinds, the logits are those of one forward pass over the kept text.
+* The same holds for {len(PROMPTS)} prompts of unequal length in a batch, which rewind at different times.
 
-{matrix(None)}
+Errors are the largest absolute differences of logits, which have a standard deviation of 1 to 3, for one text or in a
+batch. The figure in parentheses is the error of cached decoding by `generate` without a rewind, or the precision of the
+largest logit if that is larger; five times this figure is the tolerance.
+
+{matrix()}
 ## Static caches
 
-The same with `cache_implementation="static"` and the same tolerance. Layers keep all columns, since a rewind may need
-columns that a window discards; a batch of BART runs row by row, with dynamic caches. Models are refused if `generate`
-itself treats the free columns of a static cache as tokens; the table gives the result. BLOOM needs transformers 5.23.
+With `cache_implementation="static"`, the three comparisons hold for the same families within the same tolerance. Layers
+keep all columns, since a rewind may need columns that a window discards; a batch of BART runs row by row, with dynamic
+caches. Families are refused if `generate` itself treats the free columns of a static cache as tokens, as BLOOM's does
+before transformers 5.23:
 
-{matrix("static")}
+{faults()}
 ## Refused
 
 Families that store the tokens they have read in states that no rewind reaches, with their errors:

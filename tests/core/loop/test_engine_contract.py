@@ -36,7 +36,7 @@ from tests.support.toys import Markov, MarkovCache, MarkovModel, Words, spec_of
 
 WORDS = Words(None, "a", "b", "c", "d")
 SIZE = len(WORDS)
-ENGINES = Path(__file__).parents[3] / "docs" / "engines.md"
+ENGINES = Path(__file__).parents[3] / "docs" / "reference" / "engines.md"
 
 
 def direct(*, seed: int = 0, length: int = 4, eos: frozenset[int] = frozenset()) -> Markov:

@@ -149,7 +149,7 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
             self._keys, self._values = (_insert(s, count) for s in (self._keys, self._values))  # type: ignore[arg-type]
 
     def copy(self, row: int, other: GrowingLayer, source: int, start: int, stop: int, *, rows: int) -> None:
-        """Replace one of `rows` rows by the columns start..stop of another layer's; they end where ours do."""
+        """Replace one of `rows` rows by columns start..stop of another layer, up to this layer's last column."""
         if other._keys is None or other._values is None:
             return
         start = max(start, other.base)

@@ -141,8 +141,9 @@ class Processors:
         return not self.rewindable or length > 0
 
     def find_constraint(self, row: Row, length: int, logits: Tensor) -> str | None:
-        """Return the name of a caller's processor that rules out nearly all tokens; None if none does, or can be asked.
+        """Return the name of a caller's processor that rules out nearly all tokens.
 
+        None: no processor does, or it can't be called a second time.
         logits: [1, vocab], after `length` generated tokens of the row.
         """
         if not self._user_processors or not self.may_ask_again(length):
