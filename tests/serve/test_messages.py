@@ -539,7 +539,7 @@ def test_a_call_is_required_only_of_models_that_write_json_between_delimiters(na
     assert (answer.status_code, "that write JSON between fixed delimiters only" in answer.text) == (400, True)
 
 
-@pytest.mark.parametrize("kind", ["vllm", "llama.cpp", "sglang"])
+@pytest.mark.parametrize("kind", ["vllm", "llama.cpp"])
 def test_messages_of_another_server_are_read_here(kind: Any) -> None:
     """There the token that ends the text is the delimiter of a call."""
     dialect, tokenizer = DIALECTS["gpt_oss"], build_tokenizer()

@@ -15,7 +15,7 @@ LINES = {
     "data": 10,
     "explain": 2150,
     "steer": 1010,
-    "engines": 4130,
+    "engines": 4060,
     "measure": 4120,
     "datasets": 2180,
     "tuning": 990,
