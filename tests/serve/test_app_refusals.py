@@ -15,16 +15,13 @@ from transformers import PreTrainedTokenizerBase
 
 import antislop
 from antislop.serve.application import make_app
-from antislop.serve.bodies.fields import ChatBody, CompletionBody, CountBody, EncodeBody
+from antislop.serve.bodies.fields import ChatBody, CompletionBody
 from antislop.serve.bodies.foreign_fields import ALIASES, DEPENDENT, HARMLESS, IGNORED, NEUTRAL, OF_CHATS, ORDERS
 from tests.support.backends import SlowBackend, play_tokens
 
 JSON_HEADERS = {"Content-Type": "application/json"}
-ROUTES = ["/v1/completions", "/v1/chat/completions", "/v1/token/encode", "/api/extra/tokencount", "/api/extra/abort"]
-BODIES_OF_ROUTES = (CompletionBody, ChatBody, EncodeBody, CountBody)
-FIELDS = sorted(
-    {*ALIASES, *NEUTRAL, *IGNORED, *ORDERS, *(name for body in BODIES_OF_ROUTES for name in body.model_fields)}
-)
+ROUTES = ["/v1/completions", "/v1/chat/completions"]
+FIELDS = sorted({*ALIASES, *NEUTRAL, *IGNORED, *ORDERS, *CompletionBody.model_fields, *ChatBody.model_fields})
 
 
 @pytest.fixture(scope="module")
@@ -90,15 +87,15 @@ MESSAGES = st.lists(
     max_size=2,
 )
 BODIES = st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=4)
-USUAL = st.fixed_dictionaries({"prompt": st.just("a") | VALUES, "messages": MESSAGES, "text": st.text(max_size=3)})
+USUAL = st.fixed_dictionaries({"prompt": st.just("a") | VALUES, "messages": MESSAGES})
 
 
 @given(BODIES, USUAL, st.sampled_from(ROUTES))
 def test_a_body_of_any_values_is_answered_or_refused(
     app: FastAPI, body: dict[str, Any], usual: dict[str, Any], path: str
 ) -> None:
-    names = {"/v1/chat/completions": ["messages"], "/v1/token/encode": ["text"]}.get(path, ["prompt"])
-    expect_no_fault(post(app, {**{name: usual[name] for name in names}, **body}, path))
+    name = "messages" if path == "/v1/chat/completions" else "prompt"
+    expect_no_fault(post(app, {name: usual[name], **body}, path))
 
 
 @given(st.binary(max_size=40) | st.text(max_size=40).map(str.encode), st.sampled_from(ROUTES))
@@ -114,7 +111,7 @@ def test_a_body_of_any_values_is_answered_or_refused(
 def test_bytes_that_are_no_body_are_refused(app: FastAPI, data: bytes, path: str) -> None:
     answer = post(app, data, path)
     expect_no_fault(answer)
-    assert answer.status_code >= 400 or path == "/api/extra/abort"
+    assert answer.status_code >= 400
 
 
 @pytest.mark.parametrize("text", ["x" * 10**5, "a " * 600])
@@ -219,7 +216,11 @@ def test_what_can_not_be_done_is_refused_with_a_sentence(app: FastAPI, more: dic
     ("path", "body", "message"),
     [
         ("/v1/chat/completions", {"prompt": "a"}, "the field 'prompt' is unknown: send it to /v1/completions"),
-        ("/v1/token/encode", {}, "text is missing: send it"),
+        (
+            "/v1/token/encode",
+            {},
+            "POST /v1/token/encode: not found; send texts to /v1/completions or /v1/chat/completions",
+        ),
         ("/v1/chat/completions", {"messages": [], "tools": [{"name": "x"}]}, "tools.0.type is missing: send it"),
         ("/completions", {}, "POST /completions: not found; send texts to /v1/completions or /v1/chat/completions"),
         ("/v1/models", {}, "POST /v1/models: method not allowed; send what its header Allow names"),
@@ -292,7 +293,7 @@ def test_other_content_types_are_refused(app: FastAPI) -> None:
 
 
 def test_a_null_is_a_field_that_was_left_out(app: FastAPI) -> None:
-    body = {name: None for name in FIELDS if name not in ("text", "prompt", "messages", "top_logprobs", "model_fields")}
+    body = {name: None for name in FIELDS if name not in ("prompt", "messages", "top_logprobs", "model_fields")}
     assert post(app, {"prompt": "a", **body}).status_code == 200
 
 

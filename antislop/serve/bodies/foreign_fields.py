@@ -33,6 +33,7 @@ ALIASES = {
 
 HARMLESS = {
     "user",
+    "genkey",
     "metadata",
     "safety_identifier",
     "prediction",

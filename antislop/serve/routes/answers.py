@@ -23,7 +23,7 @@ from antislop.serve.bodies.bans import warn_of_stars
 from antislop.serve.bodies.fields import Generation, read_body, read_object
 from antislop.serve.chunk_maker import AnswerChunk, FinishReason, SettledToken
 from antislop.serve.request_errors import RequestError, shorten, translate, translate_errors
-from antislop.serve.running_requests import Caller, RunningRequests
+from antislop.serve.running_requests import RunningRequests
 from antislop.serve.service import Service
 
 IGNORED_HEADER = "X-Antislop-Ignored-Fields"
@@ -40,10 +40,6 @@ TokenBytes = Callable[[int], bytes]
 def service_of(request: Request) -> Service:
     service: Service = request.app.state.service
     return service
-
-
-def caller_of(request: Request, genkey: str = "") -> Caller:
-    return Caller(request.client.host if request.client else "", request.headers.get("user-agent", ""), genkey)
 
 
 def wants_trace(request: Request) -> bool:
@@ -214,10 +210,7 @@ class AnswerResponder(Generic[Generation]):
         headers = {IGNORED_HEADER: ", ".join(sorted(ignored))} if ignored else {}
         headers |= {WARNING_HEADER: warning} if (warning := warn_of_stars(self.body)) else {}
         try:
-            running = await stay_connected(
-                self.request,
-                stack.enter_async_context(service.write(requests, caller_of(self.request, self.body.genkey))),
-            )
+            running = await stay_connected(self.request, stack.enter_async_context(service.write(requests)))
             if self.body.stream:
                 return EventResponse(self._stream(running, requests), stack.pop_all(), headers)
             return await stay_connected(self.request, self._collect(running, requests, headers))
