@@ -43,7 +43,7 @@ class UpstreamOptions:
         typer.Option(
             metavar="URL",
             rich_help_panel="Model",
-            help="Serve the model of another server, with its /v1: vLLM, llama.cpp, SGLang.",
+            help="Serve the model of another server, with its /v1: vLLM, llama.cpp, others.",
         ),
     ] = None
     tokenizer: TokenizerOption = None

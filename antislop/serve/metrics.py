@@ -32,7 +32,7 @@ class ServerMetrics:
         self.duration = Histogram("antislop_text_seconds", "Time of a text.", registry=registry, buckets=SECONDS)
 
     def count_text(self, report: Report, *, prompt: int, kept: int, reason: str, began: float) -> None:
-        """Count a text that ended. reason: "stop", "length", "aborted", "left" (the client did) or "failed"."""
+        """Count a text that ended. reason: "stop", "length", "left" (the client did) or "failed"."""
         self.texts.labels(reason).inc()
         self.prompt_tokens.inc(prompt)
         self.kept_tokens.inc(kept)

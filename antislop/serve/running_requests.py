@@ -8,7 +8,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from time import perf_counter
-from typing import NamedTuple
 
 from antislop.core.trace.events import Event, Finished
 from antislop.serve.backend import Backend, BackendError, GenerationRequest, PromptChoices
@@ -17,18 +16,6 @@ from antislop.serve.metrics import ServerMetrics
 
 START_SECONDS = 1.0
 """How long an answer waits for its first row. An error until then has its own status code."""
-
-
-class Caller(NamedTuple):
-    """Who asks.
-
-    program: the client's `User-Agent`.
-    genkey: the key by which it may abort its requests.
-    """
-
-    address: str
-    program: str
-    genkey: str = ""
 
 
 @dataclass
@@ -41,20 +28,14 @@ class _RunningRequest:
     queue: asyncio.Queue[tuple[int, AnswerChunk] | Exception]
     is_started: asyncio.Event
     metrics: ServerMetrics
-    is_aborted: bool = False
-    is_ended: bool = False
 
     async def run(self, backend: Backend) -> None:
         began, reason = perf_counter(), "left"
         self.metrics.active.inc()
         try:
             reason = await self._follow(backend.write(self.request), began)
-        except asyncio.CancelledError:
-            if not self.is_aborted:
-                raise
-            reason = "aborted"
         except Exception as error:  # noqa: BLE001 - it is raised where the answer is made
-            reason, self.is_ended = "failed", True
+            reason = "failed"
             self.queue.put_nowait(error)
         finally:
             self.is_started.set()
@@ -70,7 +51,7 @@ class _RunningRequest:
     async def _follow(self, events: AsyncGenerator[Event | PromptChoices, None], began: float) -> str:
         """Queue the chunks, and return the reason for the end."""
         if not self.request.scores_prompt and (prompt := self.maker.begin()):
-            self._put(prompt)
+            self.queue.put_nowait((self.number, prompt))
             if prompt.finish_reason:
                 return prompt.finish_reason
         has_text = False
@@ -85,21 +66,10 @@ class _RunningRequest:
                 if chunk.text and not has_text and not isinstance(event, PromptChoices):
                     has_text = True
                     self.metrics.first_token.observe(perf_counter() - began)
-                self._put(chunk)
+                self.queue.put_nowait((self.number, chunk))
                 if chunk.finish_reason:
                     return chunk.finish_reason
         raise BackendError("the engine ended a text without a reason")
-
-    def abort(self) -> None:
-        """Queue the end of the text now: its task may be canceled before it runs."""
-        self.is_aborted = True
-        self.is_started.set()
-        self._put(AnswerChunk(finish_reason="stop"))
-
-    def _put(self, chunk: AnswerChunk) -> None:
-        if not self.is_ended:
-            self.is_ended = chunk.finish_reason is not None
-            self.queue.put_nowait((self.number, chunk))
 
 
 class RunningRequests:
@@ -150,14 +120,6 @@ class RunningRequests:
                 yield number, chunk
             if errors:
                 raise errors[0]
-
-    def abort(self) -> int:
-        """End the texts after what is settled, and return how many were running."""
-        aborted = [(one, task) for one, task in zip(self._running, self._tasks, strict=False) if not one.is_ended]
-        for running, task in aborted:
-            running.abort()
-            task.cancel()
-        return len(aborted)
 
     async def close(self) -> None:
         """Free the rows of texts that are not finished."""

@@ -1,4 +1,4 @@
-"""From validated bodies to running requests; keeps the list that `/api/extra/abort` searches."""
+"""From validated bodies to running requests."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from antislop.serve.bodies.messages import Chat
 from antislop.serve.chunk_maker import ChunkMaker, Echo
 from antislop.serve.metrics import ServerMetrics
 from antislop.serve.request_errors import RequestError, refuse_busy, request_id, shorten, translate_errors
-from antislop.serve.running_requests import Caller, RunningRequests
+from antislop.serve.running_requests import RunningRequests
 
 UNKNOWN_CONTEXT_TOKENS = 2048
 """New tokens of a request without a limit, if the context length is unknown."""
@@ -67,7 +67,6 @@ class Service:
         self.spelled = find_spelled(self.response_template or {}, self.vocabulary.breaks)
         self._longest_token = max(map(len, backend.tokenizer.get_vocab()))  # in characters
         self._lists = BanCache()
-        self._running: dict[RunningRequests, Caller] = {}
         self._tokenizer = deepcopy(backend.tokenizer)  # a fast tokenizer may be used by one thread at a time
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="antislop-prompts")
         self._end_tokens = frozenset(backend.tokenizer.all_special_ids)
@@ -75,14 +74,9 @@ class Service:
 
     # -- prompts ------------------------------------------------------------------------------------------------------
 
-    async def encode(self, text: str, *, special_tokens: bool = True, reads_special_tokens: bool = True) -> list[int]:
-        """Return the ids of a text.
-
-        special_tokens: whether the tokenizer adds them.
-        reads_special_tokens: whether their names in the text are read as such.
-        """
-        options = {"add_special_tokens": special_tokens, "split_special_tokens": not reads_special_tokens}
-        return await self._read(lambda: self._tokenizer(text, **options)["input_ids"])
+    async def encode(self, text: str, *, special_tokens: bool = True) -> list[int]:
+        """Return the ids of a text. special_tokens: whether the tokenizer adds its own."""
+        return await self._read(lambda: self._tokenizer(text, add_special_tokens=special_tokens)["input_ids"])
 
     async def render(self, chat: Chat) -> RenderedChat:
         """Return a chat as its model reads it. Raises the errors of the tokenizer's template."""
@@ -178,31 +172,20 @@ class Service:
         return not (has_both and self.backend.cuts_min_p_first)
 
     @asynccontextmanager
-    async def write(self, requests: Sequence[GenerationRequest], caller: Caller) -> AsyncIterator[RunningRequests]:
+    async def write(self, requests: Sequence[GenerationRequest]) -> AsyncIterator[RunningRequests]:
         """Run requests; their rows are free again afterwards. Raises `RequestError`."""
         self._refuse_if_closing()
         running = RunningRequests(((request, self._make_chunks(request)) for request in requests), self.metrics)
-        self._running[running] = caller
         try:
             with translate_errors():
                 await running.start(self.backend)
             yield running
         finally:
-            del self._running[running]
             await running.close()
 
     async def replace_bans(self, bans: BanList, *, name: str = "") -> None:
         """Use another list from the next request on. Raises `InputError`, and keeps the old one, if it is not valid."""
         self.lists[name] = await asyncio.to_thread(self.lists[name].with_bans, bans)
-
-    def abort(self, caller: Caller) -> int:
-        """End the texts of a caller's key, or, without a key, of its address and program; return their number."""
-        chosen = [
-            running
-            for running, owner in self._running.items()
-            if owner.genkey == caller.genkey and (caller.genkey or owner == caller)
-        ]
-        return sum(running.abort() for running in chosen)
 
     async def close(self, *, timeout: float | None = None) -> None:
         """See `Backend.close`."""

@@ -1,4 +1,4 @@
-"""A backend in front of another server: exact bans for vLLM, llama.cpp or SGLang."""
+"""A backend in front of another server: exact bans for vLLM or llama.cpp."""
 
 from __future__ import annotations
 

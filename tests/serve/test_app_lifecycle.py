@@ -1,4 +1,4 @@
-"""How texts end that nobody waits for: clients that leave, aborts, shutdowns, engines that fail."""
+"""How texts end that nobody waits for: clients that leave, shutdowns, engines that fail."""
 
 from __future__ import annotations
 
@@ -18,15 +18,12 @@ from transformers import PreTrainedTokenizerBase
 
 import antislop
 from antislop import AntiSlop, BanList
-from antislop.core.loop.sampling import Sampling
 from antislop.core.trace.events import Event, Finished
 from antislop.errors import InputError
 from antislop.serve import upstream
 from antislop.serve.application import BanReloader, make_app
-from antislop.serve.backend import BackendError, GenerationRequest
-from antislop.serve.chunk_maker import AnswerChunk
+from antislop.serve.backend import BackendError
 from antislop.serve.http_server import DrainingServer, bind
-from antislop.serve.running_requests import Caller
 from antislop.serve.service import Service
 from antislop.serve.upstream import UpstreamBackend
 from tests.support.backends import SlowBackend, leave_streams, play_tokens, run_server, wait_until
@@ -100,72 +97,13 @@ def test_many_streams_that_are_cut_off_leave_no_row(slow: SlowBackend, url: str)
 
 def begin(url: str, answers: dict[str, Any], name: str, **more: Any) -> threading.Thread:
     """Send a request in a thread of its own, which keeps the answer."""
-    headers = more.pop("headers", {})
 
     def run() -> None:
-        answers[name] = httpx.post(f"{url}/v1/completions", json={**LONG, **more}, headers=headers, timeout=30)
+        answers[name] = httpx.post(f"{url}/v1/completions", json={**LONG, **more}, timeout=30)
 
     thread = threading.Thread(target=run)
     thread.start()
     return thread
-
-
-def test_an_abort_ends_the_texts_of_its_key_only(slow: SlowBackend, url: str) -> None:
-    answers: dict[str, Any] = {}
-    threads = [
-        begin(url, answers, "mine", genkey="mine", n=2),
-        begin(url, answers, "other", genkey="other", max_tokens=20),
-        begin(url, answers, "none", max_tokens=20),
-    ]
-    wait_until(lambda: slow.active == 4)
-    assert httpx.post(f"{url}/api/extra/abort", json={"genkey": "mine"}).json() == {"success": "true"}
-    for thread in threads:
-        thread.join()
-    choices = [choice for answer in answers.values() for choice in answer.json()["choices"]]
-    assert sorted(choice["finish_reason"] for choice in choices) == ["length", "length", "stop", "stop"]
-    assert httpx.post(f"{url}/api/extra/abort", json={"genkey": "mine"}).json() == {"success": "false"}
-
-
-def test_an_abort_without_a_key_ends_the_texts_of_the_same_program_only(slow: SlowBackend, url: str) -> None:
-    answers: dict[str, Any] = {}
-    threads = [
-        begin(url, answers, "tavern", headers={"User-Agent": "node-fetch"}),
-        begin(url, answers, "other", max_tokens=20),
-    ]
-    wait_until(lambda: slow.active == 2)
-    headers = {"User-Agent": "node-fetch", "Content-Type": "application/json"}
-    assert httpx.post(f"{url}/api/extra/abort", headers=headers).json() == {"success": "true"}
-    for thread in threads:
-        thread.join()
-    assert answers["tavern"].json()["choices"][0]["finish_reason"] == "stop"
-    assert answers["other"].json()["choices"][0]["finish_reason"] == "length"
-
-
-def test_a_page_of_another_site_aborts_nothing(slow: SlowBackend, url: str) -> None:
-    """Without asking first, by a preflight, it can send an empty body, and any but JSON."""
-    answers: dict[str, Any] = {}
-    thread = begin(url, answers, "browser", headers={"User-Agent": "browser"}, max_tokens=20)
-    wait_until(lambda: slow.active == 1)
-    headers = {"User-Agent": "browser", "Origin": "https://evil.example"}
-    for body, kind in ((b"", None), (b"", "text/plain"), (b"{}", "text/plain")):
-        sent = headers | ({} if kind is None else {"Content-Type": kind})
-        answer = httpx.post(f"{url}/api/extra/abort", content=body, headers=sent)
-        assert (answer.status_code, "send JSON" in answer.text) == (415, True)
-    thread.join()
-    assert answers["browser"].json()["choices"][0]["finish_reason"] == "length"
-
-
-def test_an_abort_before_a_text_has_taken_a_step_ends_it(tokenizer: PreTrainedTokenizerBase) -> None:
-    """SillyTavern aborts a text and asks for the next one at once: its task was canceled before it had begun."""
-
-    async def ask() -> list[AnswerChunk]:
-        service, caller = Service(make_slow(tokenizer)), Caller("127.0.0.1", "node-fetch")
-        request = GenerationRequest(prompt=[1], bans=service.lists[""], max_new_tokens=400, sampling=Sampling())
-        asyncio.get_running_loop().call_soon(service.abort, caller)
-        async with service.write([request] * 2, caller) as texts:
-            return [chunk async for _, chunk in texts.chunks()]
-
-    assert asyncio.run(asyncio.wait_for(ask(), 10)) == [AnswerChunk(finish_reason="stop")] * 2
 
 
 def test_a_full_queue_is_answered_with_429(tokenizer: PreTrainedTokenizerBase) -> None:

@@ -74,7 +74,7 @@ def test_a_fault_within_a_stream_is_an_event_of_the_same_shape(
     expect_fault(json.loads(fault)["error"], answer.headers["X-Request-Id"], caplog)
 
 
-@pytest.mark.parametrize("path", ["/v1/models", "/v1/token/encode", "/health", "/metrics", "/api/extra/abort"])
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/completions", "/health", "/metrics"])
 def test_a_fault_of_any_route_is_answered(
     tokenizer: PreTrainedTokenizerBase, path: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -85,8 +85,7 @@ def test_a_fault_of_any_route_is_answered(
             raise KeyError("x")
 
     app.state.service = Faulty()
-    is_read = path in ("/v1/models", "/health", "/metrics")
-    answer = ask(app, "GET", path) if is_read else ask(app, path=path, json={"text": "a"})
+    answer = ask(app, path=path, json=BODY) if path == "/v1/completions" else ask(app, "GET", path)
     assert answer.status_code == 500
     expect_fault(answer.json()["error"], answer.headers["X-Request-Id"], caplog)
 

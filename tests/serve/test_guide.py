@@ -27,10 +27,12 @@ from antislop.serve.bodies.fields import (
     MAX_TOOLS,
     GenerationBody,
 )
+from antislop.serve.bodies.foreign_fields import MAX_FIELDS, REFUSED
 from antislop.serve.entry import app
 from antislop.serve.http_server import LAST_SECONDS, MAX_CONNECTIONS, REQUEST_SECONDS, SHUTDOWN_SECONDS
 from antislop.serve.local import GRAMMAR_SECONDS, LocalBackend
 from antislop.serve.metrics import ServerMetrics
+from antislop.serve.routes.answers import MAX_NAMED
 from tests.support.backends import run_server
 from tests.support.documents import ROOT, read_blocks
 
@@ -116,6 +118,14 @@ def test_the_fields_and_the_metrics_exist() -> None:
     named = set(re.findall(r"antislop_\w+", text))
     assert len(named) > 8
     assert {name for name in named if name not in written} == set()
+
+
+def test_the_reference_names_each_field_that_is_refused() -> None:
+    text = (ROOT / "docs" / "reference" / "server.md").read_text(encoding="utf-8")
+    table = text.partition("Some fields are refused")[2].partition("### Answers")[0]
+    assert REFUSED.keys() <= set(re.findall(r"`(\w+)`", table))
+    assert f"at most {MAX_FIELDS} fields" in table
+    assert f"up to {MAX_NAMED}" in text
 
 
 def read_services(path: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What vLLM, llama.cpp, SGLang and a bare OpenAI clone do with a request, without a network: bodies in, events out.
+"""What vLLM, llama.cpp and a bare OpenAI clone do with a request, without a network: bodies in, events out.
 
 Each draws from any function of the tokens, in its own order of bias, penalties, temperature and truncation, with its
 own defaults for what a request leaves out, and tells it in its own format. From their source, their documentation, and
@@ -22,22 +22,18 @@ from antislop.core.hf.vocabulary import Vocabulary
 from tests.support.naive_samplers import dry, top_n_sigma, xtc
 
 Floats = NDArray[np.float64]
-EngineKind = Literal["vllm", "llama.cpp", "sglang", "openai"]
+EngineKind = Literal["vllm", "llama.cpp", "openai"]
 
 DEFAULTS: dict[str, dict[str, Any]] = {
     "vllm": {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0},
     "llama.cpp": {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "repetition_penalty": 1.0},
-    "sglang": {"temperature": 1.0, "top_k": -1, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0},
     "openai": {"temperature": 0.7, "top_k": 40, "top_p": 0.9, "min_p": 0.0, "repetition_penalty": 1.1},
 }
 ORDERS = {
     "vllm": ("bias", "penalties", "temperature", "min_p", "top_k", "top_p"),
     "llama.cpp": ("bias", "penalties", "top_k", "typ_p", "top_p", "min_p", "temperature"),
-    "sglang": ("bias", "penalties", "temperature", "top_k", "top_p", "min_p"),
     "openai": ("bias", "penalties", "temperature", "top_k", "top_p", "min_p"),
 }
-TOLD_AFTER = {"sglang": "temperature"}
-"""The step after which log-probabilities are told, if it is neither the first nor the last one."""
 
 
 class RequestRefused(Exception):
@@ -55,7 +51,6 @@ class Draw:
     token: int
     raw: Floats
     drawn: Floats
-    told: Floats
 
 
 @dataclass
@@ -78,7 +73,6 @@ class SimulatedEngine:
     tells_drawn: bool = False
     bias_limit: int | None = None
     repeats: bool = True
-    is_incremental: bool = False
     asked: list[tuple[str, Any]] = field(default_factory=list)
     written: int = 0
 
@@ -107,12 +101,11 @@ class SimulatedEngine:
             tokens.append(draw.token)
 
     def _draw(self, raw: Floats, tokens: list[int], asked: Mapping[str, Any], numbers: random.Random) -> Draw:
-        scores, told = raw.copy(), None
+        scores = raw.copy()
         settings = {**DEFAULTS[self.kind], **asked}
         order = asked.get("order") or ORDERS[self.kind]
         for step in order:
             self._apply(step, scores, tokens, settings, numbers)
-            told = log_softmax(scores) if step == TOLD_AFTER.get(self.kind) else told
         is_greedy = settings["temperature"] == 0
         drawn = log_softmax(scores)
         if is_greedy:
@@ -120,7 +113,7 @@ class SimulatedEngine:
         else:
             sums = np.exp(drawn).cumsum()
             token = int(np.searchsorted(sums, numbers.random() * sums[-1], side="right"))
-        return Draw(token, log_softmax(raw), drawn, drawn if told is None else told)
+        return Draw(token, log_softmax(raw), drawn)
 
     def _apply(
         self, step: str, scores: Floats, tokens: list[int], settings: Mapping[str, Any], numbers: random.Random
@@ -128,7 +121,7 @@ class SimulatedEngine:
         """Change scores in place; XTC throws a coin."""
         if step == "bias":
             for token, value in settings.get("bias", {}).items():
-                scores[token] += value if self.kind in ("llama.cpp", "sglang") else max(-100.0, min(100.0, value))
+                scores[token] += value if self.kind == "llama.cpp" else max(-100.0, min(100.0, value))
         elif step == "penalties" and settings["repetition_penalty"] != 1:
             last = settings.get("penalized", len(tokens))
             seen = sorted(set(tokens[-last:])) if last else []

@@ -1,4 +1,4 @@
-"""The routes of four kinds of servers over a `SimulatedEngine`: each request's answer, or the events of its stream."""
+"""The routes of three kinds of servers over a `SimulatedEngine`: each request's answer, or the events of its stream."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.support.simulated_engine import Draw, Floats, RequestRefused, SimulatedEngine
 
-STREAMED_PATHS = ("/v1/completions", "/completion", "/generate")
+STREAMED_PATHS = ("/v1/completions", "/completion")
 DONE = "[DONE]"
 
 
@@ -16,7 +16,8 @@ def answer_get(engine: SimulatedEngine, path: str) -> Any:
     if path == "/v1/models" and engine.kind == "llama.cpp":
         return {"data": [{"id": "tiny", "owned_by": "llamacpp", "meta": {"n_ctx": engine.context_length}}]}
     if path == "/v1/models":
-        card: dict[str, Any] = {"id": "tiny", "owned_by": engine.kind}
+        owner = "sglang" if engine.kind == "openai" else engine.kind  # a server without a dialect of its own
+        card: dict[str, Any] = {"id": "tiny", "owned_by": owner}
         if engine.kind != "openai":
             card["max_model_len"] = engine.context_length
         return {"object": "list", "data": [card]}
@@ -40,11 +41,11 @@ def answer_post(engine: SimulatedEngine, path: str, body: Mapping[str, Any]) -> 
 
 def stream(engine: SimulatedEngine, path: str, body: Mapping[str, Any], *, whole: bool = False) -> Iterator[Any]:
     """Yield the events of a stream, or the one whole answer."""
-    served = {"vllm": "/v1/completions", "openai": "/v1/completions", "llama.cpp": "/completion", "sglang": "/generate"}
+    served = {"vllm": "/v1/completions", "openai": "/v1/completions", "llama.cpp": "/completion"}
     if path != served[engine.kind]:
         raise RequestRefused(404, "Not Found")
     engine.asked.append((path, body))
-    write = {"vllm": _Vllm, "openai": _Openai, "llama.cpp": _LlamaCpp, "sglang": _Sglang}[engine.kind](engine, body)
+    write = {"vllm": _Vllm, "openai": _Openai, "llama.cpp": _LlamaCpp}[engine.kind](engine, body)
     yield from write.events(whole=whole)
 
 
@@ -145,37 +146,6 @@ class _Openai(_Vllm):
     def _choice(self, draws: list[Draw], reason: str | None) -> dict[str, Any]:
         draws = [draw for draw in draws if draw.token not in self.engine.end_tokens]
         return super()._choice(draws, reason)
-
-
-class _Sglang(_Writer):
-    def events(self, *, whole: bool) -> Iterator[Any]:
-        params = self.body["sampling_params"]
-        written: list[Draw] = []
-        count = params.get("max_new_tokens", 128)
-        last = None
-        for draw in self.draws(self.body["input_ids"], params, count, params.get("sampling_seed")):
-            if last is not None and not whole:
-                yield last
-            written.append(draw)
-            last = self._event(written, None)
-        reason: dict[str, Any] = {"type": self.reason}
-        reason |= {"matched": written[-1].token} if self.reason == "stop" else {"length": count}
-        yield self._event(written, reason, whole=whole)
-
-    def _event(self, written: list[Draw], reason: Any, *, whole: bool = False) -> dict[str, Any]:
-        told = written[-1:] if self.engine.is_incremental and not whole else written
-        text = b"".join(self.engine.piece(draw.token) for draw in told).decode(errors="replace")
-        meta: dict[str, Any] = {"completion_tokens": len(written), "finish_reason": reason}
-        if self.body.get("return_logprob"):
-            meta["output_token_logprobs"] = [[float(draw.told[draw.token]), draw.token, None] for draw in told]
-            meta["output_top_logprobs"] = [
-                [
-                    [float(draw.told[token]), token, None]
-                    for token in _likeliest(draw.told, self.body["top_logprobs_num"])
-                ]
-                for draw in told
-            ]
-        return {"text": text, "output_ids": [draw.token for draw in told], "meta_info": meta}
 
 
 class _LlamaCpp(_Writer):

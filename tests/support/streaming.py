@@ -22,7 +22,7 @@ from tests.support.models import build_tokenizer
 from tests.support.simulated_engine import EngineKind, RequestRefused, SimulatedEngine
 from tests.support.simulated_formats import DONE, STREAMED_PATHS, answer_get, answer_post, stream
 
-KINDS: tuple[EngineKind, ...] = ("vllm", "llama.cpp", "sglang", "openai")
+KINDS: tuple[EngineKind, ...] = ("vllm", "llama.cpp", "openai")
 TOKENIZER = build_tokenizer()
 TABLE = 2 * torch.randn(len(TOKENIZER), len(TOKENIZER), generator=torch.Generator().manual_seed(0))
 """The logits of each token after each other token."""

@@ -46,8 +46,6 @@ ANSWER_BASE_BYTES = 1 << 20
 """Limit of an answer without tokens."""
 TOKEN_BYTES = 1 << 10
 """Limit of a token with its text."""
-BARE_TOKEN_BYTES = 64
-"""Limit of a token's id and log-probability."""
 
 
 class StreamingClient:
@@ -205,7 +203,7 @@ def _continue(request: StreamRequest, tokens: Sequence[int], attempt: int = 0) -
 
 
 def _limit_bytes(request: StreamRequest) -> int:
-    """Return the maximum size of an answer; SGLang sends all tokens with each one."""
+    """Return the maximum size of an answer."""
     per_position = request.top_logprobs + 1
     tokens = len(request.prompt) + len(request.bias) + request.max_tokens * per_position
-    return ANSWER_BASE_BYTES + TOKEN_BYTES * tokens + BARE_TOKEN_BYTES * request.max_tokens**2 * per_position
+    return ANSWER_BASE_BYTES + TOKEN_BYTES * tokens

@@ -24,7 +24,7 @@ RETRIED_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
 MAX_WAIT_SECONDS = 30.0
 """Between two attempts."""
 MAX_LINE_BYTES = 1 << 24
-"""Of an event; SGLang sends all tokens with each one."""
+"""Of an event."""
 MAX_ERROR_BYTES = 1 << 16
 """Read of an answer with an error status."""
 KEEP_ALIVE_SECONDS = 4.0

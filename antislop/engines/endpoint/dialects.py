@@ -1,8 +1,7 @@
-"""The formats of four kinds of servers: the bodies of requests, and the events of streamed answers.
+"""The formats of three kinds of servers: the bodies of requests, and the events of streamed answers.
 
 https://docs.vllm.ai/en/latest/serving/openai_compatible_server/
 https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md
-https://docs.sglang.ai/basic_usage/native_api.html
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ MIN_LOGPROB = -1e4
 LOGPROB_ROUNDING = 1e-3
 """Largest log-probability that is accepted as 0: some servers compute in low precision."""
 COMMON_SETTINGS = {name: name for name in ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")}
-"""The names that vLLM, SGLang and many others have for fields of `Sampling`."""
+"""The names that vLLM and many others have for fields of `Sampling`."""
 LLAMA_CPP_SETTINGS = COMMON_SETTINGS | {
     name: name for name in LIMITS if name in ("typical_p", "min_keep") or name.startswith(("dry_", "xtc_", "top_n_"))
 }
@@ -122,62 +121,6 @@ class OpenaiStream(StreamDialect):
                 yield from end_stream([], reason)
 
 
-class SglangStream(StreamDialect):
-    """SGLang: an event ends with its new tokens; by default it repeats all earlier tokens before them."""
-
-    path = "/generate"
-
-    def __init__(self, request: StreamRequest) -> None:
-        super().__init__(request)
-        self._received = 0
-        sampling = request.sampling
-        # The server tells log-probabilities after the temperature and before truncation.
-        self._has_logprobs = request.logprobs == "drawn" and sampling.do_sample and not sampling.truncates
-
-    def ask(self) -> dict[str, Any]:
-        request = self._request
-        params = {
-            **_name_sampling(request.sampling),
-            "max_new_tokens": request.max_tokens,
-            "sampling_seed": request.seed,  # has an effect with `--enable-deterministic-inference` only
-            "min_new_tokens": 0,
-            "ignore_eos": False,
-            "logit_bias": _name_bias(request.bias) or None,
-        }
-        return {
-            "input_ids": list(request.prompt),
-            "sampling_params": params,
-            "stream": True,
-            "return_logprob": self._has_logprobs,
-            "top_logprobs_num": request.top_logprobs,
-            "return_text_in_logprobs": False,
-        }
-
-    def read(self, event: Any) -> Iterable[StreamItem]:
-        info, ids = event["meta_info"], event["output_ids"]
-        count = index(info["completion_tokens"]) - self._received
-        if not 0 <= count <= len(ids):
-            raise EndpointError(f"the answer has {len(ids)} token ids for {count} new tokens")
-        self._received += count
-        logprobs: list[Any] = [None] * count
-        tops: list[Any] = [()] * count
-        if self._has_logprobs and count:
-            logprobs = [_check_logprob(entry[0]) for entry in info["output_token_logprobs"][-count:]]
-            if self._request.top_logprobs:
-                tops = [((entry[1], entry[0]) for entry in top) for top in info["output_top_logprobs"][-count:]]
-        tokens = [
-            StreamToken(check_id(token), logprob, "", _check_alternatives(top))
-            for token, logprob, top in zip(ids[len(ids) - count :], logprobs, tops, strict=True)
-        ]
-        reason = info.get("finish_reason")
-        if reason is None:
-            yield from tokens
-        elif reason["type"] == "abort":
-            raise EndpointError(f"the server aborted the text: {reason.get('message', 'without a message')}")
-        else:
-            yield from end_stream(tokens, reason["type"])
-
-
 class LlamaCppStream(StreamDialect):
     """llama.cpp: one event per token, the end token included, and one for the end, without a token."""
 
@@ -251,7 +194,6 @@ class LlamaCppStream(StreamDialect):
 DIALECTS: dict[Server, type[StreamDialect]] = {
     "vllm": VllmStream,
     "llama.cpp": LlamaCppStream,
-    "sglang": SglangStream,
     "openai": OpenaiStream,
 }
 
@@ -314,7 +256,7 @@ def _completions_body(request: StreamRequest) -> dict[str, Any]:
 
 
 def _name_sampling(sampling: Sampling) -> dict[str, float]:
-    """Return the settings as vLLM, SGLang and many others read them."""
+    """Return the settings as vLLM and many others read them."""
     settings = sampling.translate(COMMON_SETTINGS)
     return {**settings, "top_k": sampling.top_k or -1, "frequency_penalty": 0.0, "presence_penalty": 0.0}
 

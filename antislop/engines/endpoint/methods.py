@@ -32,7 +32,6 @@ MAX_BIASED_TEMPERATURE = 4.0
 SERVER_TITLES: dict[Server, str] = {
     "vllm": "vLLM",
     "llama.cpp": "llama.cpp",
-    "sglang": "SGLang",
     "openai": "a server of an unknown kind",
 }
 
@@ -133,7 +132,7 @@ def _refuse_settings(sampling: Sampling, features: ServerFeatures) -> None:
     if sampling.repetition_penalty != 1 and not features.penalizes_prompt:
         raise InputError(
             f"repetition_penalty can't be exact on {title}, which may not count the prompt, where the kept text is "
-            "after a rewind: leave it out, or use vLLM, llama.cpp or SGLang"
+            "after a rewind: leave it out, or use vLLM or llama.cpp"
         )
 
 
@@ -141,8 +140,8 @@ def _find_logprobs(sampling: Sampling, features: ServerFeatures) -> Logprobs | N
     """Return the kind of log-probabilities that the ledger needs; None if the server returns others, or none."""
     if not sampling.in_effect and "raw" in features.logprobs:
         return "raw"
-    has_drawn = "drawn" in features.logprobs and (features.has_truncated_logprobs or not sampling.truncates)
-    has_drawn = has_drawn and sampling.xtc_probability == 0  # the server's coin changes its probabilities
+    # The coin that a server throws for XTC changes its probabilities.
+    has_drawn = "drawn" in features.logprobs and sampling.xtc_probability == 0
     return "drawn" if sampling.do_sample and has_drawn else None
 
 

@@ -15,7 +15,6 @@ from antislop.engines.endpoint.connection import Refused, StreamConnection
 from antislop.engines.endpoint.dialects import (
     LlamaCppStream,
     OpenaiStream,
-    SglangStream,
     StreamDialect,
     VllmStream,
     check_id,
@@ -35,7 +34,7 @@ from antislop.engines.endpoint.streams import (
 )
 
 PROBE_TEXT = "Once upon a time, in 1999, she said: “Let's go!”"
-SERVER_OWNERS: dict[str, Server] = {"vllm": "vllm", "llamacpp": "llama.cpp", "sglang": "sglang"}
+SERVER_OWNERS: dict[str, Server] = {"vllm": "vllm", "llamacpp": "llama.cpp"}
 """Servers by the `owned_by` of their models."""
 NO_ROUTE_STATUSES = (404, 405, 501)
 """Of servers that lack a route."""
@@ -68,7 +67,7 @@ class ServerProbe:
         await self._check_tokenizer(known, prompt)
         # A vocabulary may have none of its words.
         prompt = prompt or [next(token for token, surface in enumerate(self.vocabulary.surfaces) if surface)]
-        tries = {"vllm": self._try_vllm, "llama.cpp": self._try_llama_cpp, "sglang": self._try_sglang}
+        tries = {"vllm": self._try_vllm, "llama.cpp": self._try_llama_cpp}
         return await tries.get(server, self._try_other)(known, prompt)
 
     async def _find_model(self) -> Mapping[str, Any]:
@@ -141,19 +140,6 @@ class ServerProbe:
             max_top_logprobs=len(self.vocabulary.surfaces),
             logprobs=frozenset({"raw", "drawn"} if is_drawn else {"raw"}),
             has_bias=written[0].token == token,
-            penalizes_prompt=True,
-        )
-
-    async def _try_sglang(self, known: ServerFeatures, prompt: list[int]) -> ServerFeatures:
-        token = min(prompt)
-        written = await self._write(SglangStream, prompt, {token: DECISIVE_BIAS})
-        return replace(
-            known,
-            has_ids=True,
-            max_top_logprobs=len(self.vocabulary.surfaces),
-            logprobs=_name_logprobs(written[0].logprob),
-            has_bias=written[0].token == token,
-            has_truncated_logprobs=False,
             penalizes_prompt=True,
         )
 

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from antislop.core.loop.sampling import Sampling
 
-Server = Literal["vllm", "llama.cpp", "sglang", "openai"]
+Server = Literal["vllm", "llama.cpp", "openai"]
 """The kinds of servers; "openai" is any other one, which names tokens by their texts."""
 Logprobs = Literal["raw", "drawn"]
 """Log-probabilities are those of the model ("raw"), or those after bias, penalties, temperature and truncation."""
@@ -72,7 +72,6 @@ class ServerFeatures:
 
     model: its name on the server, if known.
     logprobs: the kinds of log-probabilities that it returns.
-    has_truncated_logprobs: whether "drawn" ones are those after truncation.
     max_top_logprobs: maximum of `StreamRequest.top_logprobs`.
     has_ids: whether it names tokens by id.
     has_bias: whether `logit_bias` acts before temperature and truncation.
@@ -84,7 +83,6 @@ class ServerFeatures:
     server: Server
     model: str | None = None
     logprobs: frozenset[Logprobs] = frozenset()
-    has_truncated_logprobs: bool = True
     max_top_logprobs: int = 0
     has_ids: bool = False
     has_bias: bool = False

@@ -168,7 +168,6 @@ class GenerationBody(_StrictModel):
     ] = []
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
-    genkey: Annotated[str, Field(max_length=256)] = ""
 
     temperature: Annotated[float, Field(ge=0, le=100)] = 1.0
     top_p: Share = 1.0
@@ -300,43 +299,14 @@ class ChatBody(GenerationBody):
         return bool(self.tools) and self.tool_choice != "none"
 
 
-class EncodeBody(_StrictModel):
-    """A body of /v1/token/encode.
-
-    encode_special_tokens: whether the name of a special token in the text is read as that token.
-    decode_special_tokens: TabbyAPI's; ignored.
-    """
-
-    text: str
-    add_bos_token: bool = True
-    encode_special_tokens: bool = True
-    decode_special_tokens: bool = True
-
-
-class CountBody(_StrictModel):
-    """A body of KoboldCpp's /api/extra/tokencount. special: whether the tokenizer adds its special tokens."""
-
-    prompt: str
-    special: bool = True
-
-
-class AbortBody(_StrictModel):
-    """A body of /api/extra/abort."""
-
-    model_config = ConfigDict(extra="ignore")
-    genkey: Annotated[str, Field(max_length=256)] = ""
-
-
 Body = TypeVar("Body", bound=BaseModel)
 Generation = TypeVar("Generation", bound=GenerationBody)
 
 
-async def read_object(request: Request, *, may_be_empty: bool = False) -> dict[str, Any]:
+async def read_object(request: Request) -> dict[str, Any]:
     """Return the object of a request's body, without the keys that are null. Raises `RequestError`."""
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     data = await _read_bytes(request)
-    if not data and may_be_empty and "origin" not in request.headers:
-        return {}
     if content_type != "application/json":  # which a page of another site can't send without asking first
         raise RequestError(415, f"the content type is {content_type!r}; send JSON with Content-Type: application/json")
     try:

@@ -1,16 +1,21 @@
-"""Fields of other servers: translated, accepted where they change nothing, or refused.
+"""Fields of other servers: translated, named in the header of the answer, or refused.
 
-SillyTavern sends some 60 fields to any server, most of them switched off.
+SillyTavern sends some 80 fields to any server, most of them switched off.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from difflib import get_close_matches
 from typing import Any
 
 from antislop.core.loop.sampling import PARTS, TRUNCATING, Sampling
-from antislop.errors import suggest
-from antislop.serve.request_errors import RequestError, shorten
+from antislop.serve.request_errors import RequestError
+
+MAX_FIELDS = 256
+"""Fields of a body, each of which is compared with the known ones."""
+SLIP = 0.88
+"""How near an unknown name is to a known one if it is a slip of the pen, such as `banned_string` or `tempreature`."""
 
 ALIASES = {
     "max_completion_tokens": "max_tokens",
@@ -31,126 +36,22 @@ ALIASES = {
 }
 """Other names of fields."""
 
-HARMLESS = {
-    "user",
-    "metadata",
-    "safety_identifier",
-    "prediction",
-    "prompt_cache_key",
-    "prompt_cache_options",
-    "prompt_cache_retention",
-    "api_type",
-    "api_server",
-    "legacy_api",
-    "truncation_length",
-    "num_ctx",
-    "max_context_length",
-    "cache_prompt",
-    "include_reasoning",
-    "max_tokens_second",
-    "speculative_ngram",
-    "generate_window",
-    "quiet",
-    "trim_stop",
-    "skip_special_tokens",
-    "spaces_between_special_tokens",
-}
-"""Fields that don't change the text: names of users and clients, hints about speed, and internals of other servers."""
-
-NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "suffix": ("",),
-    "functions": ([],),
-    "function_call": ("none", "auto"),
-    "modalities": (["text"], []),
-    "moderation": (),
-    "web_search_options": (),
-    "verbosity": ("medium",),
-    "min_tokens": (0,),
-    "min_length": (0,),
-    "ban_eos_token": (False,),
-    "ignore_eos": (False,),
-    "bypass_eos": (False,),
-    "use_default_badwordsids": (False,),
-    "allowed_tokens": ([], ""),
-    "token_healing": (False,),
-    "render_special": (False,),
-    "memory": ("",),
-    "images": ([],),
-    "skew": (0,),
-    "dynamic_temperature": (False,),
-    "dynatemp_range": (0,),
-    "min_temp": (1,),
-    "max_temp": (1,),
-    "smoothing_factor": (0,),
-    "adaptive_target": (-1, -0.01, 0),
-    "repetition_decay": (0,),
-    "num_beams": (1,),
-    "length_penalty": (0, 1),
-    "early_stopping": (False,),
-    "guidance_scale": (1,),
-    "cfg_scale": (1,),
-    "negative_prompt": ("",),
-    "grammar": ("",),
-    "grammar_string": ("",),
-    "grammar_retain_state": (False,),
-    "json_schema": ({},),
-    "regex_pattern": ("",),
-    "prompt_template": ("",),
-}
-"""Fields that are not supported, with the values that switch them off."""
-
-OF_CHATS: dict[str, tuple[Any, ...]] = {
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
-    "parallel_tool_calls": (True, False),
-    "reasoning_effort": ("none",),
-    "chat_template_kwargs": ({},),
-    "response_prefix": ("",),
-    "add_generation_prompt": (True,),
-    "continue_final_message": (False,),
-}
-"""Fields that only chats have, with the values that switch them off in completions."""
-
-ADVICE = {
-    "messages": "send it to /v1/chat/completions",
+_RULES = "the text would not keep to it, so leave it out; response_format takes a JSON schema"
+_READ = "the model would not read it, so leave it out, or write it into the prompt"
+_BANS = "pass phrases as banned_strings, and regexes as banned_regex"
+_CHAT = "send it to /v1/chat/completions"
+REFUSED = {
+    **dict.fromkeys(("grammar", "grammar_string", "json_schema", "regex_pattern", "structured_outputs"), _RULES),
+    **dict.fromkeys(("guided_json", "guided_regex", "guided_choice", "guided_grammar", "allowed_tokens"), _RULES),
+    **dict.fromkeys(("suffix", "memory", "negative_prompt", "images", "chat_template", "prompt_template"), _READ),
+    **dict.fromkeys(("bans", "bad_words"), _BANS),
+    **dict.fromkeys(("messages", "tools", "response_prefix"), _CHAT),
     "prompt": "send it to /v1/completions",
-    "bans": "pass phrases as banned_strings, and regexes as banned_regex",
+    "functions": "send them as tools to /v1/chat/completions",
+    "extra_body": "write its fields beside the others",
 }
-"""For fields that belong to the other route, or that are named otherwise here."""
-
-DEPENDENT = {
-    "audio": "modalities",
-    "mirostat_tau": "mirostat_mode",
-    "mirostat_eta": "mirostat_mode",
-    "dynatemp_low": "dynamic_temperature",
-    "dynatemp_high": "dynamic_temperature",
-    "dynatemp_exponent": "dynamic_temperature",
-    "temp_exponent": "max_temp",
-    "smoothing_curve": "smoothing_factor",
-    "adaptive_decay": "adaptive_target",
-}
-"""Sub-options of an unsupported field; ignored, since that field is off or ignored."""
-
-IGNORED = {
-    "rep_pen_range": (0, -1),
-    "repetition_range": (0, -1),
-    "penalty_range": (0, -1),
-    "repetition_penalty_range": (0, -1),
-    "repeat_last_n": (0, -1),
-    "rep_pen_slope": (0, 1),
-    "top_a": (0,),
-    "tfs": (1,),
-    "tfs_z": (1,),
-    "mirostat": (0, False),
-    "mirostat_mode": (0,),
-    "penalty_alpha": (0,),
-    "n_probs": (0,),
-    "store": (False,),
-    "service_tier": ("auto", "default"),
-}
-"""Fields that many clients send and that are ignored, with the values for which that makes no difference; a header of
-the answer names those with other values."""
-
+"""Fields without which the text looks as if they had been followed: rules for it, and what the model is to read. With
+the reason and what to do; a false or empty value is none. A field of the body's own route is not looked up here."""
 
 ORDERS = ("sampler_order", "sampler_priority", "samplers", "samplers_priorities", "temperature_last")
 """Fields that ask for an order of settings."""
@@ -191,24 +92,24 @@ def keeps_order(name: str, order: Any, sampling: Sampling) -> bool:
 
 def translate_fields(body: dict[str, Any], names: Collection[str]) -> tuple[dict[str, Any], list[str]]:
     """Return the fields `names` of a body, by these names, and the names of ignored ones. Raises `RequestError`."""
+    if len(body) > MAX_FIELDS:
+        raise RequestError(400, f"the body has {len(body):,} fields; at most {MAX_FIELDS} are allowed: send fewer")
     kept = {name: value for name, value in body.items() if name in names}
+    aliases = {alias: name for alias, name in ALIASES.items() if name in names}
     ignored = []
-    neutral = NEUTRAL | OF_CHATS
     for name, value in body.items():
-        meant = ALIASES.get(name, name)
-        if name in names or name in HARMLESS or name in DEPENDENT or name in ORDERS:
+        if name in names or name in ORDERS:
             continue
-        if meant in names:
+        if name in aliases:
             _merge(kept, name, value)
-        elif name in IGNORED:
-            ignored += [] if _is_among(value, IGNORED[name]) else [name]
-        elif meant not in neutral:
-            advice = suggest(name, names, advice=ADVICE.get(name, "leave it out"), aliases=ALIASES)
-            raise RequestError(400, f"the field {name[:60]!r} is unknown: {advice}", param=name[:60])
-        elif not _is_among(value, neutral[meant]):
-            raise RequestError(
-                400, f"{name} is {shorten(value)}, but is not supported: leave it out, or switch it off", param=name
-            )
+        elif name in REFUSED:
+            if value:
+                raise RequestError(400, f"{name} can't be followed: {REFUSED[name]}", param=name)
+        elif near := get_close_matches(name[:60], (*names, *aliases), n=1, cutoff=SLIP):
+            meant = aliases.get(near[0], near[0])
+            raise RequestError(400, f"the field {name[:60]!r} is unknown: did you mean {meant}?", param=name[:60])
+        elif value or isinstance(value, dict):  # an empty object may ask for something: `web_search_options`
+            ignored.append(name)
     off = [part for part, whole in PARTS.items() if kept.get(whole, 0) == 0]
     return {name: value for name, value in kept.items() if name not in off}, ignored
 
@@ -218,8 +119,3 @@ def _merge(kept: dict[str, Any], alias: str, value: Any) -> None:
     if name in kept and kept[name] != value:
         raise RequestError(400, f"{name} and {alias} mean the same and differ: pass one of them", param=alias)
     kept[name] = value
-
-
-def _is_among(value: Any, values: tuple[Any, ...]) -> bool:
-    """Return whether a value is one of some; 0.0 equals 0, but False does not."""
-    return any(value == other and isinstance(value, bool) == isinstance(other, bool) for other in values)

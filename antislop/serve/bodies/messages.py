@@ -22,8 +22,6 @@ MORE_FIELDS: Mapping[str, tuple[str, ...]] = {
     "tool": ("tool_call_id",),
 }
 """Fields beside role, name and content. parsed: the content again, as OpenAI's client read it; ignored."""
-MAX_NAMED = 20
-"""Variables that a template does not read and that are named."""
 THINKING_SWITCHES = ("enable_thinking", "thinking")
 """Variables by which chat templates turn thoughts off."""
 
@@ -48,8 +46,7 @@ class Chat:
     def choose_variables(self, known: set[str]) -> tuple[dict[str, Any], list[str]]:
         """Return the variables that a template reads, and the names of the body's fields that change nothing."""
         variables = {name: value for name, value in self.variables.items() if name in known}
-        names = sorted(self.variables.keys() - known)[:MAX_NAMED]
-        unused = [f"chat_template_kwargs.{ascii(name)[1:-1][:60]}" for name in names]  # for a header
+        unused = [f"chat_template_kwargs.{name}" for name in self.variables.keys() - known]
         if self.effort == "none":
             variables = {name: False for name in THINKING_SWITCHES if name in known} | variables
         if self.effort is not None and "reasoning_effort" in known:

@@ -23,11 +23,13 @@ from antislop.serve.bodies.bans import warn_of_stars
 from antislop.serve.bodies.fields import Generation, read_body, read_object
 from antislop.serve.chunk_maker import AnswerChunk, FinishReason, SettledToken
 from antislop.serve.request_errors import RequestError, shorten, translate, translate_errors
-from antislop.serve.running_requests import Caller, RunningRequests
+from antislop.serve.running_requests import RunningRequests
 from antislop.serve.service import Service
 
 IGNORED_HEADER = "X-Antislop-Ignored-Fields"
 """Names the fields of the body that have no effect."""
+MAX_NAMED = 64
+"""Names in that header."""
 WARNING_HEADER = "X-Antislop-Warning"
 """Says in a sentence what a ban of the body may mean other than its client thinks."""
 LOWEST_LOGPROB = -9999.0
@@ -40,10 +42,6 @@ TokenBytes = Callable[[int], bytes]
 def service_of(request: Request) -> Service:
     service: Service = request.app.state.service
     return service
-
-
-def caller_of(request: Request, genkey: str = "") -> Caller:
-    return Caller(request.client.host if request.client else "", request.headers.get("user-agent", ""), genkey)
 
 
 def wants_trace(request: Request) -> bool:
@@ -166,6 +164,17 @@ def write_token(data: bytes) -> str:
         return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
 
 
+def write_names(names: Collection[str]) -> str:
+    r"""Return the names of fields, which are any texts, for a header.
+
+    >>> write_names(["top_a", "a\n"])
+    'a\\n, top_a'
+    """
+    written = sorted(ascii(name[:60])[1:-1][:60] for name in names)[:MAX_NAMED]
+    more = [f"and {len(names) - MAX_NAMED} more"] if len(names) > MAX_NAMED else []
+    return ", ".join([*written, *more]).strip()  # a header neither begins nor ends with a space
+
+
 def logprob_of(share: float) -> float:
     return max(LOWEST_LOGPROB, log(share)) if share > 0 else LOWEST_LOGPROB
 
@@ -211,13 +220,10 @@ class AnswerResponder(Generic[Generation]):
         requests = await service.make_requests(self.body, prompts, default_tokens=default_tokens, echoes=echoes)
         requests = [replace(request, **changes or {}) for request in requests]
         ignored = {*self.ignored, *unused, *([] if service.keeps_order(self.body.sampling) else ["sampler_order"])}
-        headers = {IGNORED_HEADER: ", ".join(sorted(ignored))} if ignored else {}
+        headers = {IGNORED_HEADER: write_names(ignored)} if ignored else {}
         headers |= {WARNING_HEADER: warning} if (warning := warn_of_stars(self.body)) else {}
         try:
-            running = await stay_connected(
-                self.request,
-                stack.enter_async_context(service.write(requests, caller_of(self.request, self.body.genkey))),
-            )
+            running = await stay_connected(self.request, stack.enter_async_context(service.write(requests)))
             if self.body.stream:
                 return EventResponse(self._stream(running, requests), stack.pop_all(), headers)
             return await stay_connected(self.request, self._collect(running, requests, headers))

@@ -1,4 +1,4 @@
-"""Routes that describe the model: OpenAI's, TabbyAPI's and KoboldCpp's."""
+"""Routes that describe the model, as OpenAI's clients and SillyTavern ask for it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from fastapi import APIRouter, Request
 
 from antislop import __version__
 from antislop.core.hf.pretrained import TINY
-from antislop.serve.bodies.fields import CountBody, EncodeBody, check, read_object
 from antislop.serve.routes.answers import service_of
 
 router = APIRouter()
@@ -50,51 +49,13 @@ async def describe_model(request: Request) -> dict[str, Any]:
 
 @router.get("/props")
 async def describe_properties(request: Request) -> dict[str, Any]:
-    """Answer as llama.cpp and KoboldCpp do."""
+    """Answer as llama.cpp and KoboldCpp do: SillyTavern derives the size of the context from it."""
     service = service_of(request)
     settings = {"n_ctx": service.backend.context_length}
     return {"chat_template": service.chat_template, "default_generation_settings": settings}
-
-
-@router.post("/v1/token/encode")
-async def encode(request: Request) -> dict[str, Any]:
-    """Answer as TabbyAPI does."""
-    body = check(EncodeBody, await read_object(request))
-    service = service_of(request)
-    ids = await service.encode(
-        body.text, special_tokens=body.add_bos_token, reads_special_tokens=body.encode_special_tokens
-    )
-    return {"tokens": ids, "length": len(ids)}
-
-
-@router.post("/api/extra/tokencount")
-async def count_tokens(request: Request) -> dict[str, Any]:
-    """Answer as KoboldCpp does."""
-    body = check(CountBody, await read_object(request))
-    ids = await service_of(request).encode(body.prompt, special_tokens=body.special)
-    return {"value": len(ids), "ids": ids}
-
-
-@router.get("/api/v1/model")
-async def name_model(request: Request) -> dict[str, str]:
-    """Answer as KoboldCpp does."""
-    return {"result": service_of(request).backend.name}
 
 
 @router.get("/version")
 async def tell_version() -> dict[str, str]:
     """Answer as vLLM does."""
     return {"version": __version__}
-
-
-@router.get("/api/extra/version")
-async def name_server() -> dict[str, str]:
-    """Name this server and its version, where KoboldCpp has its own."""
-    return {"result": "antislop", "version": __version__}
-
-
-@router.get("/api/extra/true_max_context_length")
-@router.get("/api/v1/config/max_context_length")
-async def count_context(request: Request) -> dict[str, int | None]:
-    """Answer as KoboldCpp does."""
-    return {"value": service_of(request).backend.context_length}

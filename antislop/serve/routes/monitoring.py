@@ -1,4 +1,4 @@
-"""Routes that watch the server, and that end texts."""
+"""Routes that watch the server."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from starlette.responses import JSONResponse, Response
 
 from antislop.errors import first_line
 from antislop.serve.backend import BackendError
-from antislop.serve.bodies.fields import AbortBody, check, read_object
-from antislop.serve.routes.answers import caller_of, service_of
+from antislop.serve.routes.answers import service_of
 
 router = APIRouter()
 
@@ -33,11 +32,3 @@ async def report_health(request: Request) -> Response:
 @router.get("/metrics")
 async def report_metrics(request: Request) -> Response:
     return Response(service_of(request).metrics.write(), media_type=CONTENT_TYPE_LATEST)
-
-
-@router.post("/api/extra/abort")
-async def abort(request: Request) -> dict[str, Any]:
-    """Answer as KoboldCpp does."""
-    body = check(AbortBody, await read_object(request, may_be_empty=True))
-    count = service_of(request).abort(caller_of(request, body.genkey))
-    return {"success": "true" if count else "false"}

@@ -98,7 +98,6 @@ CONSUMERS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     "server": (lambda: vars(read_body(CompletionBody, CLIENTS)[0].sampling), vars(CHANGED)),
     "endpoint": (lambda: vars(EndpointSettings.of(max_new_tokens=1, **vars(CHANGED)).sampling), vars(CHANGED)),
     "request to vLLM": (lambda: ask("vllm"), OLDEST | OFF),
-    "request to SGLang": (lambda: ask("sglang")["sampling_params"], OLDEST | OFF),
     "request to others": (lambda: ask("openai"), OLDEST | OFF | {"repeat_penalty": 1.3}),
     "request to llama.cpp": (
         lambda: ask("llama.cpp") | {"repetition_penalty": None},

@@ -31,7 +31,7 @@ from tests.support.statistics import p_value
 from tests.support.streaming import KINDS, TABLE, TOKENIZER, connect_directly, make_engine, read, serve_streams
 
 SIZE = len(TOKENIZER)
-WITH_IDS = KINDS[:3]
+WITH_IDS = KINDS[:2]
 REQUEST = StreamRequest(prompt=[int(TABLE[4].argmax()), 4], max_tokens=60, seed=5, sampling=Sampling())
 SETTINGS = {
     "plain": Sampling(),
@@ -118,20 +118,6 @@ def test_log_probabilities_are_of_the_kind_that_was_requested(kind: EngineKind, 
     )
 
 
-def test_sglang_tells_no_log_probability_of_a_truncated_distribution() -> None:
-    client = connect_directly(make_engine("sglang"))
-    for sampling, is_told in (
-        (Sampling(temperature=0.7), True),
-        (Sampling(top_k=9), False),
-        (Sampling(temperature=0), False),
-    ):
-        request = replace(REQUEST, max_tokens=1, sampling=sampling, logprobs="drawn")
-        (message, _) = asyncio.run(read(client, request))
-        assert (message.logprob is not None) == is_told
-        if is_told:
-            assert message.logprob == pytest.approx(float(drawn_from(sampling)[message.token].log()))
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_over_http_the_same_messages_arrive_as_in_process(kind: EngineKind) -> None:
     logprobs: Any = {"vllm": "raw", "openai": None}.get(kind, "drawn")
@@ -203,22 +189,9 @@ def test_a_stream_ends_with_the_context() -> None:
     assert messages[-1] == StreamEnd("length")
 
 
-def test_an_incremental_sglang_is_read_like_the_other() -> None:
-    clients = [connect_directly(make_engine("sglang", is_incremental=flag)) for flag in (True, False)]
-    request = replace(REQUEST, logprobs="drawn", top_logprobs=2)
-    assert asyncio.run(read(clients[0], request)) == asyncio.run(read(clients[1], request))
-
-
 FEATURES = {
     "vllm": {"logprobs": {"raw"}, "has_ids": True, "has_bias": True, "context_length": 512, "penalizes_prompt": True},
     "llama.cpp": {"logprobs": {"raw", "drawn"}, "has_ids": True, "has_bias": True, "context_length": 512},
-    "sglang": {
-        "logprobs": {"drawn"},
-        "has_truncated_logprobs": False,
-        "has_ids": True,
-        "has_bias": True,
-        "context_length": 512,
-    },
     "openai": {"logprobs": set(), "has_ids": False, "has_bias": False, "context_length": None},
 }
 
@@ -331,9 +304,6 @@ BAD_VALUES: list[tuple[EngineKind, tuple[str | int, ...], Any, str]] = [
     ("vllm", ("choices", 0, "token_ids", 0), 2.5, "2.5 as the id of a token"),
     ("vllm", ("choices", 0, "token_ids"), None, "the answer has no token ids: use vLLM 0.10.2 or later"),
     ("vllm", ("choices",), [3], "is not a completions endpoint"),
-    ("sglang", ("output_ids", 0), True, "True as the id of a token"),
-    ("sglang", ("output_ids", 0), float("inf"), "inf as the id of a token"),
-    ("sglang", ("meta_info", "completion_tokens"), 99, "token ids for 99 new tokens"),
     ("llama.cpp", (*LLAMA_CPP_ENTRY, "prob"), float("nan"), "nan as a probability: a number from 0 to 1 is needed"),
     ("llama.cpp", (*LLAMA_CPP_ENTRY, "prob"), 1.5, "1.5 as a probability"),
     ("llama.cpp", ("tokens_predicted",), 0, "more tokens than were predicted"),

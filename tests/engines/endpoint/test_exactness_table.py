@@ -31,7 +31,6 @@ SERVERS: dict[str, tuple[EngineKind, dict[str, Any]]] = {
     "vLLM": ("vllm", {}),
     "vLLM, `processed_logprobs`": ("vllm", {"tells_drawn": True}),
     "llama.cpp": ("llama.cpp", {}),
-    "SGLang": ("sglang", {}),
     "other": ("openai", {}),
 }
 """How the table names servers, and how they are simulated."""
@@ -117,7 +116,6 @@ def test_the_guides_table_is_what_the_sampler_does() -> None:
 NO_LOGPROBS = "it needs the log-probabilities of the written tokens, which this server does not return"
 CAUSES = {
     "other": "this server takes no logit_bias",
-    "SGLang": NO_LOGPROBS,
     "vLLM, `processed_logprobs`": NO_LOGPROBS,
 }
 """Why greedy texts are not exact."""
@@ -133,7 +131,7 @@ REFUSALS = {
     "`frequency_penalty`, `presence_penalty`": "{name} can't be exact on {title}, which counts the tokens of one "
     "answer, and the kept text is in the prompt after a rewind: leave it out, or use a model in this process",
     "`repetition_penalty`": "repetition_penalty can't be exact on {title}, which may not count the prompt, where the "
-    "kept text is after a rewind: leave it out, or use vLLM, llama.cpp or SGLang",
+    "kept text is after a rewind: leave it out, or use vLLM or llama.cpp",
     "greedy": "greedy texts (do_sample=False) can't be exact on {title} here, because {cause}: sample, "
     "or use llama.cpp, or vLLM with its default --logprobs-mode",
 }
@@ -164,7 +162,7 @@ def test_what_a_server_of_an_unknown_kind_can_not_do_exactly_is_refused_before_a
         assert all(body is None or body["max_tokens"] == 8 for _, body in server.requests), "the probe alone"
 
 
-@pytest.mark.parametrize("server", ["vLLM", "llama.cpp", "SGLang"])
+@pytest.mark.parametrize("server", ["vLLM", "llama.cpp"])
 @pytest.mark.parametrize("sampling", [sampling for samplings in SETTINGS.values() for sampling in samplings])
 def test_servers_draw_from_what_generate_draws_from_but_where_a_dagger_is(server: str, sampling: Sampling) -> None:
     logits = torch.linspace(3.0, -4.0, 60)
@@ -205,7 +203,7 @@ def test_several_settings_at_once_allow_what_each_of_them_allows(server: str) ->
         assert list_exact(together) == set.intersection(*map(list_exact, alone)), together
 
 
-@pytest.mark.parametrize("server", ["vLLM", "SGLang"])
+@pytest.mark.parametrize("server", ["vLLM", "llama.cpp"])
 def test_a_server_in_front_names_the_order_that_it_can_not_keep(server: str) -> None:
     kind, options = SERVERS[server]
     tokenizer = antislop.tiny_model()[1]

@@ -242,15 +242,6 @@ def test_a_bias_is_refused_where_the_server_truncates_after_it() -> None:
     assert not plan_method("auto", Sampling(top_p=0.9), DRAWN).can_bias
 
 
-def test_log_probabilities_before_truncation_are_not_used_where_settings_truncate() -> None:
-    features = replace(DRAWN, has_truncated_logprobs=False)
-    assert plan_method("thin", Sampling(temperature=0.7), features).can_thin
-    plan = plan_method("auto", Sampling(top_p=0.9), features)
-    assert not plan.can_thin and plan.logprobs is None
-    with pytest.raises(InputError, match="does not return"):
-        plan_method("thin", Sampling(top_p=0.9), features)
-
-
 def test_raw_probabilities_serve_no_other_temperature() -> None:
     assert plan_method("auto", Sampling(temperature=0.7), RAW).logprobs is None
     with pytest.raises(InputError, match="processed_logprobs"):
@@ -284,7 +275,6 @@ SERVERS: dict[str, tuple[EngineKind, dict[str, bool], ServerFeatures]] = {
     "vLLM": ("vllm", {}, RAW),
     "vLLM, told what was drawn from": ("vllm", {"tells_drawn": True}, DRAWN),
     "llama.cpp": ("llama.cpp", {}, replace(RAW, server="llama.cpp", logprobs=frozenset({"raw", "drawn"}))),
-    "SGLang": ("sglang", {}, replace(DRAWN, server="sglang", has_truncated_logprobs=False)),
     "plain": ("openai", {}, TEXTS_ONLY),
 }
 

@@ -190,7 +190,7 @@ def test_a_finished_stream_leaves_its_connection_to_the_next_one() -> None:
             await messages.__anext__()
         await read(client, REQUEST)
 
-    kept: tuple[EngineKind, ...] = ("vllm", "sglang", "openai")
+    kept: tuple[EngineKind, ...] = ("vllm", "openai")
     for kind in kept:
         with serve_streams(make_engine(kind)) as server:
             run(server, use)
@@ -240,7 +240,7 @@ def test_too_long_answers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_limit_of_bytes_leaves_room_for_alternatives(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_module, "ANSWER_BASE_BYTES", 2000)
-    kinds: tuple[EngineKind, ...] = ("vllm", "llama.cpp", "sglang")
+    kinds: tuple[EngineKind, ...] = ("vllm", "llama.cpp")
     for kind in kinds:
         logprobs: Any = "raw" if kind == "vllm" else "drawn"
         request = replace(REQUEST, logprobs=logprobs, top_logprobs=20)
