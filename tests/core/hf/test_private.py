@@ -32,7 +32,7 @@ from tests.support.models import build_model
 PACKAGE = Path(antislop.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
 ALLOWED = {PACKAGE / "core" / "hf" / "private.py", PACKAGE / "core" / "hf" / "caches" / "private.py"}
-OF_VLLM = PACKAGE / "engines" / "vllm" / "scheduler.py"  # checks vLLM itself at the start; `make test-engines` runs it
+OF_VLLM = PACKAGE / "engines" / "vllm" / "scheduler.py"  # checks vLLM itself at the start; `make test-vllm` runs it
 OF_PYTHON = {"_asdict", "_fields", "_make", "_replace", "_getframe"}
 """Names with an underscore that Python documents."""
 PROMPT = torch.tensor([[4, 8, 3, 30, 22]])
