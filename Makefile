@@ -33,7 +33,7 @@ $(CORE): pyproject.toml constraints.txt
 	@echo "== step 2 of 3: install torch, 200 MB; with CUDA libraries 3 GB"
 	@index=$$($(FIND_INDEX)); echo "   from $${index:-pip's own index}"; $(PIP) $${index:+--extra-index-url $$index} torch
 	@echo "== step 3 of 3: install antislop and transformers, 70 MB"
-	@$(PIP) -e .
+	@$(PIP) -e '.[hf]'
 	@touch $@
 
 $(READY): $(CORE)
