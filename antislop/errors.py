@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from difflib import get_close_matches
 
 DISTRIBUTION = "antislop-lm"
@@ -15,6 +16,17 @@ class InputError(ValueError):
 
 class BanError(InputError):
     """Raised for a ban, a list or a file of bans that can't be used."""
+
+
+@contextmanager
+def needing_models(what: str) -> Iterator[None]:
+    """Say what to install where torch or transformers is missing; what: the subject of that sentence."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name not in ("torch", "transformers"):
+            raise
+        raise InputError(f"{what} needs torch and transformers: pip install '{DISTRIBUTION}[hf]'") from error
 
 
 def first_line(error: object) -> str:

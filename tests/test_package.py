@@ -13,14 +13,11 @@ import tarfile
 import zipfile
 from collections import Counter
 from dataclasses import replace
-from importlib.metadata import requires
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import yaml
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 
 import antislop
 from antislop.cli import parsing
@@ -31,7 +28,7 @@ from antislop.core.trace.events import Admitted, Conceded
 from antislop.errors import DISTRIBUTION
 from antislop.files import disk as files, records, sources
 from antislop.measure import folders
-from tests.support.processes import start_command
+from tests.support.processes import find_requirements, start_command
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -239,6 +236,7 @@ def test_the_demo_installs_no_extras_and_says_each_step() -> None:
     assert "[test" not in demo
     assert [f"step {number} of 3" in demo for number in (1, 2, 3)] == [True] * 3
     assert "install -q" not in demo
+    assert "-e '.[hf]'" in demo
     assert "-e '.[test,check]'" in plan("test")
     assert "urlopen" not in plan("demo", "TORCH_INDEX=")
 
@@ -262,50 +260,54 @@ def test_contributors_have_a_hook_of_the_pinned_ruff() -> None:
 
 (HOOK,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8"))
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
-INSTALLED = {canonicalize_name(Requirement(line).name) for line in HOOK["additional_dependencies"][1:]}
-ON_WINDOWS = {"colorama"}
-"""Packages that only Windows needs; elsewhere they need not be there."""
 
 
-def test_the_hook_installs_the_pinned_versions_and_all_that_they_require() -> None:
-    """Without dependencies, since torch and transformers take gigabytes; so each must be named."""
-    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
-    pins = {line.partition(";")[0] for line in lines}
-    no_dependencies, *packages = HOOK["additional_dependencies"]
-    assert no_dependencies == "--no-deps"
-    assert {package for package in packages if "==" in package} <= pins
-    for package in {Requirement(package).name for package in packages} - ON_WINDOWS:
-        for line in requires(package) or []:
-            needed = Requirement(line)
-            if needed.marker is None or needed.marker.evaluate({"extra": ""}):
-                assert canonicalize_name(needed.name) in INSTALLED
-
-
-def test_scan_needs_no_package_that_the_hook_does_not_install(tmp_path: Path) -> None:
+def test_without_extras_scan_runs_and_what_writes_text_says_what_to_install(tmp_path: Path) -> None:
     (tmp_path / "a.md").write_text("It was a testament to x.\n")
     (tmp_path / "list.yaml").write_text("group:\n  - a testament to\n")
     (tmp_path / "--config=c.yaml").write_text("no-bans: true\n")
     (tmp_path / "c.yaml").write_text("quiet: true\n")
-    command = [*HOOK["entry"].split()[1:], "--bans", "list.yaml", *HOOK["args"], "--config=c.yaml", "a.md"]
-    scan = start_command(command, installed=INSTALLED, cwd=tmp_path)
-    out, err = scan.communicate()
-    assert (scan.returncode, out) == (1, "a.md:1:8: a testament to\n"), err
+    installed = find_requirements([])
+    assert not {"torch", "transformers", "huggingface-hub"} & installed
+
+    def run(*command: str) -> tuple[int, str, str]:
+        process = start_command(command, installed=installed, cwd=tmp_path)
+        out, err = process.communicate()
+        return process.returncode, out, err
+
+    scan = [*HOOK["entry"].split()[1:], "--bans", "list.yaml", *HOOK["args"], "--config=c.yaml", "a.md"]
+    assert run(*scan)[:2] == (1, "a.md:1:8: a testament to\n")
+    said = "antislop: this command needs torch and transformers: pip install 'antislop-lm[hf]'\n"
+    assert run("generate", "The old") == (2, "", said)
 
 
-def test_the_action_installs_what_the_hook_installs_and_runs_it(tmp_path: Path) -> None:
+def test_in_python_the_sampler_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    for missing in ("torch", "transformers"):
+        with monkeypatch.context() as patched:
+            for name in [name for name in sys.modules if name.startswith("antislop.core.sampler")]:
+                patched.delitem(sys.modules, name)
+            patched.setitem(sys.modules, missing, None)
+            for use in (lambda: antislop.AntiSlop, antislop.tiny_model):
+                with pytest.raises(antislop.InputError, match=r"^antislop\.\S+ needs torch and transformers: pip"):
+                    use()
+
+
+def test_the_hook_and_the_action_install_the_package_itself(tmp_path: Path) -> None:
     """pip and antislop are replaced by a script that prints its arguments."""
+    assert "additional_dependencies" not in HOOK
     (step,) = ACTION["runs"]["steps"]
     assert set(step["env"]) == {"FILES", "BANS", "SOURCE"}
     python = tmp_path / "python3"
     python.write_text('#!/bin/sh\nprintf "%s\\n" "$*"\n')
     python.chmod(0o755)
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "RUNNER_TEMP": "/t", "SOURCE": str(ROOT)}
-    environment |= {"FILES": "docs README.md\nCHANGELOG.md\n", "BANS": "hf://me/slop"}
-    done = subprocess.run(["bash", "-e", "-c", step["run"]], env=environment, capture_output=True, text=True)
-    hub, install, scan = done.stdout.splitlines()
-    assert hub.endswith("--target /t/antislop huggingface_hub")
-    assert install.endswith(f"{ROOT} {' '.join(HOOK['additional_dependencies'])}")
-    assert scan.endswith("/t/antislop scan --format github --bans hf://me/slop -- docs README.md CHANGELOG.md")
+    environment["FILES"] = "docs README.md\nCHANGELOG.md\n"
+    for bans, package, option in (("hf://me/slop", " huggingface_hub", " --bans hf://me/slop"), ("", "", "")):
+        environment["BANS"] = bans
+        done = subprocess.run(["bash", "-e", "-c", step["run"]], env=environment, capture_output=True, text=True)
+        install, scan = done.stdout.splitlines()
+        assert install.endswith(f"--target /t/antislop {ROOT}{package}")
+        assert scan.endswith(f"/t/antislop scan --format github{option} -- docs README.md CHANGELOG.md")
 
 
 def test_the_action_imports_no_python_file_of_the_checkout(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from typer.core import TyperGroup
 
 from antislop import __version__
 from antislop.cli.parsing import AliasedCommand, ConfigOption, describe_mistake, name_value
-from antislop.errors import InputError
+from antislop.errors import InputError, needing_models
 
 EXIT_CODES = (
     "Exit status: 0 success; 1 a result that the command's help names; 2 an input can't be used; 130 interrupted; "
@@ -137,7 +137,8 @@ class Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            status = super().invoke(ctx)
+            with needing_models("this command"):
+                status = super().invoke(ctx)
             sys.stdout.flush()
         except typer.Exit:  # after --version, --help
             raise

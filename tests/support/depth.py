@@ -1,4 +1,4 @@
-"""How much the tests try: ANTISLOP_TEST_DEPTH is 1 by default, 0.25 for `make test`, and 10 in a thorough run."""
+"""How much the tests try: ANTISLOP_TEST_DEPTH is 1 by default, 0.25 for quick tests in `make`, 10 in a thorough run."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def in_turn(cases: Iterable[T], options: Sequence[U], *, each: int = 1, depth: i
 
 
 def quick_if(is_quick: bool) -> tuple[pytest.MarkDecorator, ...]:
-    """Return the marks of a case that `make test` runs, or leaves out."""
+    """Return the marks of a case that is quick, or slow."""
     return () if is_quick else (pytest.mark.slow,)
 
 
 def first_quick(cases: Iterable[Any], count: int = 1) -> list[Any]:
-    """Return the cases of a test, of which `make test` runs the first ones. Cases of several arguments are tuples."""
+    """Return the cases of a test, of which the first ones are quick. Cases of several arguments are tuples."""
     return [
         pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=quick_if(number < count))
         for number, case in enumerate(cases)

@@ -82,6 +82,8 @@ def download(source: str) -> Path:
         from huggingface_hub import hf_hub_download
 
         path = hf_hub_download(address.repo, address.file, revision=address.revision, repo_type="dataset")
+    except ModuleNotFoundError:
+        raise BanError(f"{source}: lists of the hub need the package huggingface_hub: pip install it") from None
     except Exception as error:  # names, logins and networks fail with many types of errors
         raise BanError(
             f"{source}: can't be downloaded ({first_line(error)}): check the name, the network, and for a private "

@@ -18,7 +18,7 @@ from urllib.request import getproxies
 
 from antislop.core.hf.carried import CARRIED, find_carried
 from antislop.data import FOLDER
-from antislop.errors import InputError, first_line
+from antislop.errors import InputError, first_line, needing_models
 from antislop.files.disk import read_json, read_path
 
 if TYPE_CHECKING:
@@ -84,8 +84,9 @@ def tiny_model() -> tuple[Any, PreTrainedTokenizerFast]:
 
     512 positions, including the prompt; float32 on the CPU.
     """
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    with needing_models("antislop.tiny_model()"):
+        import torch
+        from transformers import AutoModelForCausalLM, AutoTokenizer
 
     return AutoModelForCausalLM.from_pretrained(TINY, dtype=torch.float32), AutoTokenizer.from_pretrained(TINY)
 

@@ -6,6 +6,9 @@ transformers in which one is different fails there; caches have antislop/core/hf
 
 from __future__ import annotations
 
+import antislop.core.hf.releases  # noqa: F401 - it checks transformers before names are imported
+
+# isort: split
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager

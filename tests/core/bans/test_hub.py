@@ -82,6 +82,12 @@ def test_a_file_that_is_not_there_is_one_sentence(server: str, tmp_path: Path) -
     assert "BanError: hf://me/slop/none.txt: can't be downloaded (" in done.stderr
 
 
+def test_without_the_package_of_the_hub_the_sentence_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(InputError, match=r"^hf://me/slop: lists of the hub need the package huggingface_hub: "):
+        BanList.load("hf://me/slop")
+
+
 @pytest.mark.parametrize("address", ["hf://", "hf://me", "hf://me/", "hf:///"])
 def test_an_address_without_a_repository_is_refused(address: str) -> None:
     with pytest.raises(InputError, match="write hf://owner/name/file"):

@@ -226,7 +226,7 @@ families = pytest.mark.parametrize(
 def cases(*, first: int) -> pytest.MarkDecorator:
     """Each family with its own cache, and with a static cache or half precision in turn, from `first` on.
 
-    One family of each kind is tested in all combinations; with a larger depth, all families are. `make test` tries the
+    One family of each kind is tested in all combinations; with a larger depth, all families are. Quick tests are the
     former, each with its own cache in float32.
     """
     turns = [("static", torch.float32), (None, torch.bfloat16)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import time
 from collections.abc import Iterator
 from copy import copy
@@ -25,14 +26,15 @@ from transformers import (
 from transformers.generation.logits_process import LogitsProcessorList
 
 import antislop
-from antislop.core.hf import private
+from antislop.core.hf import private, releases
 from antislop.core.hf.caches.private import CACHE
+from antislop.errors import InputError
 from tests.support.models import build_model
 
 PACKAGE = Path(antislop.__file__).parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
-ALLOWED = {PACKAGE / "core" / "hf" / "private.py", PACKAGE / "core" / "hf" / "caches" / "private.py"}
-OF_VLLM = PACKAGE / "engines" / "vllm" / "scheduler.py"  # checks vLLM itself at the start; `make test-engines` runs it
+ALLOWED = {PACKAGE / "core" / "hf" / name for name in ("private.py", "caches/private.py", "releases.py")}
+OF_VLLM = PACKAGE / "engines" / "vllm" / "scheduler.py"  # checks vLLM itself at the start; `make test-vllm` runs it
 OF_PYTHON = {"_asdict", "_fields", "_make", "_replace", "_getframe"}
 """Names with an underscore that Python documents."""
 PROMPT = torch.tensor([[4, 8, 3, 30, 22]])
@@ -256,6 +258,40 @@ class Ignored:
 
     def end(self) -> None:
         """Never called for a custom loop."""
+
+
+@pytest.mark.parametrize("name", releases.NEEDED)
+def test_a_release_without_a_needed_name_is_refused_with_those_that_were_tested(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    path = f"transformers.{name}".replace(":", ".")
+    monkeypatch.delattr(path)
+    with pytest.raises(InputError, match=rf"has no {path[13:]}, .* install a release from 5\.19 to 5\.24$"):
+        releases.check_release()
+
+
+def test_a_release_that_was_not_tested_is_one_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    for tested in ("5.19.0", "5.24.3"):
+        monkeypatch.setattr(releases.transformers, "__version__", tested)
+        releases.check_release()
+    for other in ("5.9.1", "5.100.0.dev0"):
+        monkeypatch.setattr(releases.transformers, "__version__", other)
+        with pytest.warns(match=f"^antislop was tested with transformers 5.19 to 5.24, not with {other}: ") as caught:
+            releases.check_release()
+        assert len(caught) == 1
+
+
+def test_the_tested_releases_are_those_of_the_script() -> None:
+    script = (PACKAGE.parent / ".ci" / "versions").read_text(encoding="utf-8")
+    assert f"\noldest={releases.OLDEST}.0\nnewest={releases.NEWEST}.0\n" in script
+
+
+def test_each_private_name_that_a_class_or_a_module_must_have_is_checked() -> None:
+    """Instances get the others in a call, or they are there in some releases only."""
+    needed = {re.split(r"[.:]", name)[-1] for name in releases.NEEDED}
+    of_instances = {"_attn_implementation", "_commit_hash", "_is_user_defined", "_mask_length", "_pad_token_tensor"}
+    of_torch, optional = {"_modules"}, {"_get_alibi_slopes", "_RESPONSE_TEMPLATE_FALLBACKS"}
+    assert PRIVATE - needed == of_instances | of_torch | optional
 
 
 # -- no other module uses private names --------------------------------------------------------------------------------

@@ -1,1 +1,1 @@
-"""Real vLLM: `make test-engines`."""
+"""Real vLLM: `make test-vllm`."""

@@ -1,4 +1,4 @@
-"""Real vLLM servers. `make test-engines` installs vLLM into an environment of its own and runs these tests."""
+"""Real vLLM servers. `make test-vllm` installs vLLM into an environment of its own and runs these tests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TINY = Path(antislop.__file__).parent / "data" / "tiny"
 def vllm_python() -> str:
     """The Python executable of the environment with vLLM."""
     if not os.environ.get(PYTHON):
-        pytest.skip(f"{PYTHON} names no Python executable with vLLM: run make test-engines")
+        pytest.skip(f"{PYTHON} names no Python executable with vLLM: run make test-vllm")
     return os.environ[PYTHON]
 
 

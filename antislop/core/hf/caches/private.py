@@ -5,6 +5,9 @@ tests/core/hf/caches/test_private.py checks what each relies on, so that another
 
 from __future__ import annotations
 
+import antislop.core.hf.releases  # noqa: F401 - it checks transformers before names are imported
+
+# isort: split
 import sys
 from collections.abc import Callable
 from dataclasses import fields
