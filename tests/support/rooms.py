@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 LINES = {
-    "core.bans": 6880,
+    "core.bans": 6760,
     "core.trace": 1230,
     "core.loop": 4120,
     "core.hf": 5830,
@@ -26,7 +26,7 @@ LINES = {
 }
 """The lines of Python in each room of docs/house.svg."""
 
-NAMES_AT_THE_COUNTER = 205
+NAMES_AT_THE_COUNTER = 200
 """The different names that the doors import from the core."""
 
 FUNCTIONS_PER_1000_LINES = 70
