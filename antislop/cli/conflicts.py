@@ -126,6 +126,7 @@ CONFLICTS: Mapping[str, Conflicts] = {
     },
     "profile": {
         "--compare takes two files, and {texts[0]} is a third: leave it out": When("compare", lambda o: o.texts),
+        "--compare prints what it finds, and writes no file: leave out -o": When("compare", lambda o: o.out),
         "no texts to profile: pass files, or --compare A B": When("", lambda o: not (o.texts or o.compare)),
         "no file to write the profile to: pass -o profile.json": When("", lambda o: o.out is None and not o.compare),
         "--as-baseline compares TEXTS with nothing: leave out --baseline and --also-human": When(

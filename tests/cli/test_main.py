@@ -104,6 +104,7 @@ EXAMPLES = {
     ),
     "profile": (
         "x --compare y z",
+        "--compare y z -o w.svg",
         "",
         "x",
         "x -o y.json --as-baseline --also-human z",
