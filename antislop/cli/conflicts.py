@@ -119,10 +119,9 @@ CONFLICTS: Mapping[str, Conflicts] = {
         "--context has no lines to show with --column, --count, --quiet or --format: leave one of them out": When(
             "context", lambda o: o.column or o.count or o.quiet or o.output != "text"
         ),
-    },
-    "try": {
-        "no text to try the list on: pass --text FILE, or --text - for standard input": When("", lambda o: not o.text),
-        f"both a text and LIST {_READ_ONCE}": When("text", lambda o: o.path == Path("-") and "-" in o.text),
+        "--by-ban counts in all files together: leave out --count, --quiet, --context and --format github": When(
+            "by_ban", lambda o: o.count or o.quiet or o.context is not None or o.output == "github"
+        ),
     },
     "profile": {
         "--compare takes two files, and {texts[0]} is a third: leave it out": When("compare", lambda o: o.texts),

@@ -44,7 +44,6 @@ COMMANDS = {
     "generate": Command("generate", "generate", "Continue a text without banned phrases."),
     "view": Command("view", "view", "Show what was withdrawn in a trace, and what came instead."),
     "scan": Command("scan", "scan", "Find banned phrases in files, with the place at which each begins."),
-    "try": Command("scan", "try_list", "Try a list on texts: the frequency and the places of each ban."),
     "lint": Command(
         "lists", "lint_list", "Find entries of a list that have no effect, match too much, or look like mistakes."
     ),

@@ -97,10 +97,7 @@ EXAMPLES = {
         "x --no-bans",
         "x -g *.md",
         "x -C 1 --count",
-    ),
-    "try": (
-        "",
-        "- --text -",
+        "x --by-ban --count",
     ),
     "profile": (
         "x --compare y z",

@@ -292,7 +292,7 @@ def test_the_missing_extra_is_named_before_texts_are_read(monkeypatch: pytest.Mo
     assert "antislop bans-from can't make a list of the profile: pip install" in said[0] and "sloppy.jsonl:1" in said[1]
 
 
-@pytest.mark.parametrize("command", [["lint"], ["try", "--text", "plain.jsonl"]])
+@pytest.mark.parametrize("command", [["lint"], ["convert", "-o", "out.txt"]])
 def test_a_profile_used_as_a_list_is_recognized(command: list[str]) -> None:
     run("profile", "sloppy.jsonl", "-o", "profile.json")
     sentence = "profile.json:1: a profile, not a list: make a list of it with antislop bans-from"
