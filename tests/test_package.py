@@ -268,10 +268,10 @@ def test_the_hook_installs_the_pinned_versions_and_all_that_they_require() -> No
 
 def test_scan_needs_no_package_that_the_hook_does_not_install(tmp_path: Path) -> None:
     (tmp_path / "a.md").write_text("It was a testament to x.\n")
-    (tmp_path / "list.yaml").write_text("group:\n  - a testament to\n")
+    (tmp_path / "list.json").write_text('{"group": ["a testament to"]}')
     (tmp_path / "--config=c.yaml").write_text("no-bans: true\n")
     (tmp_path / "c.yaml").write_text("quiet: true\n")
-    command = [*HOOK["entry"].split()[1:], "--bans", "list.yaml", *HOOK["args"], "--config=c.yaml", "a.md"]
+    command = [*HOOK["entry"].split()[1:], "--bans", "list.json", *HOOK["args"], "--config=c.yaml", "a.md"]
     scan = start_command(command, installed=INSTALLED, cwd=tmp_path)
     out, err = scan.communicate()
     assert (scan.returncode, out) == (1, "a.md:1:8: a testament to\n"), err

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 LINES = {
-    "core.bans": 6760,
+    "core.bans": 6660,
     "core.trace": 1230,
     "core.loop": 4120,
     "core.hf": 5830,

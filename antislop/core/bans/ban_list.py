@@ -115,7 +115,7 @@ class BanList(Sequence[Ban]):
 
         source: path of a file, UTF-8; an open file; or hf://owner/name/file, in a data set repository of the Hugging
             Face hub (hf://owner/name@revision/file; without a file, bans.txt).
-        format: by default, recognized by the file's name (.json, .jsonl, .csv, .yaml, .txt) and by the text. A JSON
+        format: by default, recognized by the file's name (.json, .jsonl, .csv, .txt) and by the text. A JSON
             list of strings is read as phrases: a list of n-grams in that shape needs format="ngrams".
         edges: of phrases that name none; by default "anywhere" in SillyTavern's format, whose lists rely on stems, and
             "word" in all others.
