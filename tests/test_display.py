@@ -75,9 +75,7 @@ LIST = f"list{HOSTILE}.txt"
         ("scan", TEXT, "--ban", "cat", "--format", "json"),
         ("scan", "text.txt", "--ban", f"cat {HOSTILE}", "--format", "json"),
         ("scan", "text.txt", "--ban", f"cat {HOSTILE}"),
-        ("try", LIST, "--text", TEXT),
-        ("try", "list.json", "--text", "text.txt"),
-        ("try", LIST, "--text", TEXT, "--format", "json"),
+        ("scan", "text.txt", "--bans", LIST, "--by-ban"),
         ("lint", LIST),
         ("lint", "list.json"),
         ("lint", "list.json", "--format", "json"),
@@ -168,13 +166,6 @@ def test_tables_statuses_and_bars_are_cleaned_for_text_of_any_source() -> None:
             bar.add_task(name)
     assert captured.get().count("[/red]") >= 5
     assert find_controls(captured.get(), is_terminal=True) == ""
-
-
-def test_a_file_whose_name_looks_like_markup_can_be_tried(folder: Path) -> None:
-    Path("[").mkdir()
-    Path("[", "red].txt").write_text("a cat")
-    result = CliRunner().invoke(app, ["try", LIST, "--text", "[/red].txt"], env=TERMINAL)
-    assert result.exit_code == 0, result.exception
 
 
 def test_texts_keep_their_length_and_their_lines() -> None:

@@ -264,7 +264,7 @@ ACTION = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
 
 def test_without_extras_scan_runs_and_what_writes_text_says_what_to_install(tmp_path: Path) -> None:
     (tmp_path / "a.md").write_text("It was a testament to x.\n")
-    (tmp_path / "list.yaml").write_text("group:\n  - a testament to\n")
+    (tmp_path / "list.json").write_text('{"group": ["a testament to"]}')
     (tmp_path / "--config=c.yaml").write_text("no-bans: true\n")
     (tmp_path / "c.yaml").write_text("quiet: true\n")
     installed = find_requirements([])
@@ -275,7 +275,7 @@ def test_without_extras_scan_runs_and_what_writes_text_says_what_to_install(tmp_
         out, err = process.communicate()
         return process.returncode, out, err
 
-    scan = [*HOOK["entry"].split()[1:], "--bans", "list.yaml", *HOOK["args"], "--config=c.yaml", "a.md"]
+    scan = [*HOOK["entry"].split()[1:], "--bans", "list.json", *HOOK["args"], "--config=c.yaml", "a.md"]
     assert run(*scan)[:2] == (1, "a.md:1:8: a testament to\n")
     said = "antislop: this command needs torch and transformers: pip install 'antislop-lm[hf]'\n"
     assert run("generate", "The old") == (2, "", said)

@@ -119,13 +119,13 @@ CONFLICTS: Mapping[str, Conflicts] = {
         "--context has no lines to show with --column, --count, --quiet or --format: leave one of them out": When(
             "context", lambda o: o.column or o.count or o.quiet or o.output != "text"
         ),
-    },
-    "try": {
-        "no text to try the list on: pass --text FILE, or --text - for standard input": When("", lambda o: not o.text),
-        f"both a text and LIST {_READ_ONCE}": When("text", lambda o: o.path == Path("-") and "-" in o.text),
+        "--by-ban counts in all files together: leave out --count, --quiet, --context and --format github": When(
+            "by_ban", lambda o: o.count or o.quiet or o.context is not None or o.output == "github"
+        ),
     },
     "profile": {
         "--compare takes two files, and {texts[0]} is a third: leave it out": When("compare", lambda o: o.texts),
+        "--compare prints what it finds, and writes no file: leave out -o": When("compare", lambda o: o.out),
         "no texts to profile: pass files, or --compare A B": When("", lambda o: not (o.texts or o.compare)),
         "no file to write the profile to: pass -o profile.json": When("", lambda o: o.out is None and not o.compare),
         "--as-baseline compares TEXTS with nothing: leave out --baseline and --also-human": When(

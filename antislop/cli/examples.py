@@ -12,9 +12,9 @@ EXAMPLES = {
     "scan": (
         "antislop scan story.txt",
         "antislop scan . --bans list.txt",
+        "antislop scan story.txt --bans list.txt --by-ban",
         "antislop scan out.jsonl --column response --format json",
     ),
-    "try": ("antislop try list.txt --text story.txt",),
     "lint": ("antislop lint list.txt", "antislop lint list.txt --ignore common --format json"),
     "convert": ("antislop convert list.json -o converted.txt", "antislop convert list.json -o - --top 100"),
     "profile": (

@@ -21,7 +21,7 @@ import typer
 from typer.core import TyperGroup
 
 from antislop import __version__
-from antislop.cli.parsing import AliasedCommand, ConfigOption, describe_mistake, name_value
+from antislop.cli.parsing import ConfigOption, ForgivingCommand, describe_mistake, name_value
 from antislop.errors import InputError, needing_models
 
 EXIT_CODES = (
@@ -44,7 +44,6 @@ COMMANDS = {
     "generate": Command("generate", "generate", "Continue a text without banned phrases."),
     "view": Command("view", "view", "Show what was withdrawn in a trace, and what came instead."),
     "scan": Command("scan", "scan", "Find banned phrases in files, with the place at which each begins."),
-    "try": Command("scan", "try_list", "Try a list on texts: the frequency and the places of each ban."),
     "lint": Command(
         "lists", "lint_list", "Find entries of a list that have no effect, match too much, or look like mistakes."
     ),
@@ -167,7 +166,7 @@ def load_command(name: str) -> Any:
     command = COMMANDS[name]
     single = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
     function = getattr(import_module(f"antislop.cli.{command.module}"), command.function)
-    single.command(name, cls=AliasedCommand, epilog=EPILOGS[name], context_settings=HELP)(
+    single.command(name, cls=ForgivingCommand, epilog=EPILOGS[name], context_settings=HELP)(
         expand_options(function, check=partial(refuse_conflicts, name))
     )
     return typer.main.get_command(single)

@@ -1,4 +1,4 @@
-"""How commands read their arguments: the names that people try, files of settings, sentences about mistakes."""
+"""How commands read their arguments: names of options, files of settings, sentences about mistakes."""
 
 from __future__ import annotations
 
@@ -18,16 +18,6 @@ from antislop.errors import InputError, first_line, suggest
 if TYPE_CHECKING:
     from yaml import Node
 
-ALIASES = {
-    "-m": "--model",
-    "-p": "--prompt",
-    "--max-tokens": "--max-new-tokens",
-    "--output": "--out",
-    "--repeat-penalty": "--repetition-penalty",
-    "--system-prompt": "--system",
-    "--temp": "--temperature",
-}
-"""Names that options have in llama.cpp, ollama, vLLM and transformers."""
 _PLACES = "antislop.places"
 """The key in a context's `meta` of path:line for each parameter that a file of settings has."""
 MAX_SETTINGS = 100_000
@@ -36,8 +26,8 @@ MAX_DEPTH = 100
 """How deep an object in a file of settings is nested."""
 
 
-class AliasedCommand(TyperCommand):
-    """A command that also takes aliases, underscores for hyphens, and arguments as options; its help names none."""
+class ForgivingCommand(TyperCommand):
+    """A command that also takes underscores for hyphens, and arguments as options; its help names neither."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the options into their sections, each with its default or that it is required.
@@ -73,7 +63,6 @@ class AliasedCommand(TyperCommand):
         for arg in left:
             name, equals, value = arg.partition("=")
             name = name.replace("_", "-") if name.startswith("--") else name
-            name = name if name in options else ALIASES.get(name, name)
             if arg == "--":
                 arguments += left
             elif arg.startswith("-") and arg != "-" and os.path.lexists(arg):  # as if a shell's * or a hook named it
@@ -154,8 +143,7 @@ def _read_settings(path: Path, known: dict[str, Any]) -> tuple[dict[str, Any], d
         place = f"{path}:{key_node.start_mark.line + 1}"
         key = _read_text(key_node, f"{place}: the name of an option").replace("_", "-")
         if key not in known:
-            aliases = {alias.lstrip("-"): name.lstrip("-") for alias, name in ALIASES.items()}
-            advice = suggest(key, known, advice="--help lists them", aliases=aliases)
+            advice = suggest(key, known, advice="--help lists them")
             raise InputError(f"{place}: there is no option {key!r}: {advice}")
         name = known[key].name
         if name in values:
@@ -212,7 +200,11 @@ def describe_mistake(error: Any) -> str:
 
     error: a `UsageError`, which typer's versions export under different names.
     """
-    context, sentence = error.ctx, " ".join(error.format_message().split())
+    context = error.ctx
+    if context and getattr(error, "possibilities", None):  # --temp looks most like --help, and means --temperature
+        names = (name for param in context.command.params for name in param.opts)
+        error.possibilities = [name for name in names if name.startswith(error.option_name)] or error.possibilities
+    sentence = " ".join(error.format_message().split())
     param: Any = getattr(error, "param", None)
     if type(error) is not typer.BadParameter:
         return sentence if context is None else f"{sentence.rstrip('.')}: try {context.command_path} --help"

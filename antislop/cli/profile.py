@@ -28,7 +28,6 @@ from antislop.cli.terminal import (
     warn,
     warn_left_out,
     write_table,
-    writing,
     writing_or_stdout,
 )
 from antislop.data import FOLDER
@@ -141,7 +140,7 @@ def profile(
     """
     with using_profiles():
         if comparison.compare is not None:
-            return _compare(comparison, _Reader(reading), out, memory=limits.memory)
+            return _compare(comparison, _Reader(reading), memory=limits.memory)
         assert texts and out
         check_suffix(out, ".json", *(() if human.as_baseline else PAGES))
         check_writable(out, or_stdout=True)
@@ -189,14 +188,12 @@ def _make_profile(
     return 0
 
 
-def _compare(options: ComparisonOptions, reader: _Reader, out: Path | None, *, memory: int) -> int:
+def _compare(options: ComparisonOptions, reader: _Reader, *, memory: int) -> int:
     from antislop.measure.profiles.changes import compare
 
-    if out is not None:
-        _check_picture(out)
     paths = options.compare or ()
     changes = compare(*(_load_side(path, reader, memory=memory) for path in paths))
-    _write_changes(changes, options, out)
+    _write_changes(changes, options)
     return 0
 
 
@@ -382,15 +379,7 @@ _WITHOUT_WORDFREQ = (
 # -- Comparing --------------------------------------------------------------------------------------------------------
 
 
-def _check_picture(out: Path) -> None:
-    check_writable(out)
-    if out.suffix.lower() not in (".svg", ".png", ".pdf"):
-        raise InputError(f"{out}: not a format of pictures: name it .svg, .png or .pdf")
-    if find_spec("matplotlib") is None:
-        raise InputError(f"a picture needs the package matplotlib: pip install '{DISTRIBUTION}[eval]', or leave out -o")
-
-
-def _write_changes(changes: Sequence[Change], options: ComparisonOptions, out: Path | None) -> None:
+def _write_changes(changes: Sequence[Change], options: ComparisonOptions) -> None:
     assert options.compare is not None
     before, after = _name_sides(*options.compare)
     top = options.top
@@ -403,11 +392,6 @@ def _write_changes(changes: Sequence[Change], options: ComparisonOptions, out: P
         show=lambda _: _print_changes(chosen, before, after),
         data=rows,
     )
-    if out is not None:
-        from antislop.evaluation.figures import save_changes
-
-        with writing(out):
-            save_changes(chosen, out, before=before, after=after, limit=top)
 
 
 def _name_sides(before: Path, after: Path) -> tuple[str, str]:

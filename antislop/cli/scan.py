@@ -1,11 +1,11 @@
-"""The commands that search texts for bans: `scan` and `try`."""
+"""The command `antislop scan`, which searches texts for bans."""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,33 +16,23 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from antislop.cli.options import BanOptions, LenientOption, collect_bans, load_bans
+from antislop.cli.options import BanOptions, collect_bans
 from antislop.cli.progress import ProgressBar
 from antislop.cli.terminal import (
-    OutputFormatOption,
     console,
-    print_line,
-    read_input,
     read_input_pieces,
     say,
     warn,
-    write_json,
     write_table,
 )
 from antislop.core.bans.ban_list import BanList
-from antislop.core.bans.bans import distinct
-from antislop.core.bans.bundled import default_bans
-from antislop.core.trace.text_pieces import TextPiece
 from antislop.display import describe_count, make_visible
 from antislop.errors import InputError
-from antislop.explain.console import to_rich
 from antislop.measure.folders import is_text, list_files
 from antislop.measure.globs import read_glob
 from antislop.measure.occurrences import (
-    HitContext,
     HitLine,
     Occurrence,
-    Trial,
     Window,
     find_lines,
     find_occurrences,
@@ -55,9 +45,6 @@ MARGIN = 20
 """Characters that are shown on either side of a hit at least."""
 
 ScanFormat = Literal["text", "json", "csv", "github"]
-
-
-# -- scan -------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -93,6 +80,7 @@ def scan(
         typer.Option("--context", "-C", min=0, help="Show N lines around each hit as well."),
     ] = None,
     count: Annotated[bool, typer.Option("--count", "-c", help="Print file:number only.")] = False,
+    by_ban: Annotated[bool, typer.Option(help="Print how often each ban occurs, the most frequent first.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing: the exit status is the answer.")] = False,
     stats: Annotated[bool, typer.Option("--stats", help="Say at the end how much was searched and found.")] = False,
     output: Annotated[
@@ -111,7 +99,7 @@ def scan(
 
     Of phrases that overlap, the first counts, and the longest of those that begin with it.
     """
-    shows_lines = output == "text" and not (count or quiet) and (context is not None or console().is_terminal)
+    shows_lines = output == "text" and not (count or quiet or by_ban) and (context is not None or console().is_terminal)
     around = (context or 0) if shows_lines else None
     search = _Search(collect_bans(bans), column, counts_only=count or quiet, around=around)
     rows = search.run(_choose_files(files, choice.globs, lists=bans.bans or [], opens_folders=column is None))
@@ -119,6 +107,10 @@ def scan(
         deque(rows, maxlen=0)
     elif output == "github":
         _print_annotations(rows)
+    elif by_ban:
+        counts = Counter(row["ban"] for row in rows).most_common()
+        ranked = [{"ban": ban, "count": number} for ban, number in counts]
+        write_table(output, ranked, columns=("ban", "count"), show=_print_counts)
     else:
         columns = ("file", "count") if count else Occurrence._fields
         write_table(output, rows, columns=columns, show=partial(_print_lines, context) if shows_lines else _print_rows)
@@ -246,6 +238,11 @@ def _print_rows(rows: Iterable[Mapping[str, Any]]) -> None:
         screen.file.write(f"{name.format(make_visible(row['file']))}{place}{phrase}\n")
 
 
+def _print_counts(rows: Iterable[Mapping[str, Any]]) -> None:
+    for row in rows:
+        console().file.write(f"{row['count']:>7} {make_visible(row['ban'])}\n")
+
+
 def _print_lines(context: int | None, rows: Iterable[Mapping[str, Any]]) -> None:
     """Print lines with their hits marked, whole with a context, else cut to about the width of the terminal."""
     screen = console()
@@ -311,88 +308,3 @@ def _style(screen: Console, style: str) -> str:
     with screen.capture() as captured:
         screen.print(Text(text, style), end="")
     return captured.get().replace(text, "{}")
-
-
-# -- try --------------------------------------------------------------------------------------------------------------
-
-
-def try_list(
-    path: Annotated[
-        Path | None, typer.Argument(metavar="LIST", help="The bans to try.", show_default="the bundled list")
-    ] = None,
-    text: Annotated[
-        list[str] | None,
-        typer.Option(metavar="FILE", help="A UTF-8 text, or .gz of one; - is standard input. Repeatable."),
-    ] = None,
-    contexts: Annotated[int, typer.Option(min=0, help="Hits to show per ban.")] = 3,
-    lenient: LenientOption = False,
-    output: OutputFormatOption = "text",
-) -> int:
-    """Try a list on texts: the frequency and the places of each ban.
-
-    Prints each ban that occurs with its hits, its hits per 1,000 words, and the first hits in context. A ban's hits are
-    all of its own; the total counts overlapping hits once. JSON also lists the bans that don't occur.
-    """
-    names = text or []
-    trial = Trial(default_bans() if path is None else load_bans(path, lenient=lenient), contexts)
-    if tokens := sum(not ban.pattern.occurs_in_text for ban in trial.bans):
-        warn(f"{tokens:,} of the bans are token ids, which can't be found in a text: they are left out")
-    with console(stderr=True).status("") as status:
-        for number, name in enumerate(names, start=1):
-            status.update(Text(f"reading {make_visible(_title(name))} ({number} of {len(names)})"))
-            trial.add(read_input(name), file=_title(name))
-    if output == "json":
-        write_json(_describe_trial(trial))
-    else:
-        _print_trial(trial)
-    return 0
-
-
-def _print_trial(trial: Trial) -> None:
-    screen = console()
-    if trial.tallies:
-        print_line(Text(f"{'hits':>8} {'per 1,000':>10}  ban", "dim"))
-    for ban, tally in trial.ranked:
-        weight = f"  (weight {ban.weight})" if ban.weight else ""
-        figures = f"{tally.count:>8,} {trial.rate(tally.count):>10.2f}  "
-        print_line(Text.assemble(figures, (ban.text, "bold"), (weight, "dim")))
-        for context in tally.contexts:
-            print_line(_draw_context(context, width=screen.width, is_terminal=screen.is_terminal))
-    unused, total = len(trial.unused), len(distinct(trial.bans))
-    summary = f"{describe_count(trial.hits, 'hit')} in {describe_count(trial.words, 'word')}, "
-    summary += f"{trial.rate(trial.hits):.2f} per 1,000; {len(trial.tallies):,} of {total:,} bans hit, {unused:,} never"
-    say(summary)
-
-
-def _draw_context(context: HitContext, *, width: int, is_terminal: bool) -> Text:
-    """Return a context as one line, with the hit highlighted on a terminal, else in brackets."""
-    place = f"{'':>8} {Path(context.file).name}:{context.line}: "
-    hit = context.text if is_terminal else f"[{context.text}]"
-    room = max(0, width - len(place) - len(hit) - 2)
-    length_before = min(len(context.before), max(room // 2, room - len(context.after)))
-    text_before, text_after = (
-        context.before[len(context.before) - length_before :],
-        context.after[: room - length_before],
-    )
-    text_before = "…" * (text_before != context.before) + text_before
-    text_after += "…" * (text_after != context.after)
-    return Text.assemble(
-        (place, "dim"),
-        to_rich([TextPiece(text_before, "kept"), TextPiece(hit, "conceded"), TextPiece(text_after, "kept")]),
-        overflow="ignore",
-    )
-
-
-def _describe_trial(trial: Trial) -> dict[str, Any]:
-    bans = [
-        {
-            "ban": ban.text,
-            "kind": ban.pattern.kind,
-            "weight": ban.weight,
-            "count": tally.count,
-            "per_1000_words": round(trial.rate(tally.count), 4),
-            "contexts": [context._asdict() for context in tally.contexts],
-        }
-        for ban, tally in trial.ranked
-    ]
-    return {"words": trial.words, "hits": trial.hits, "bans": bans, "never": [ban.text for ban in trial.unused]}

@@ -14,23 +14,23 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from huggingface_hub import DatasetCardData, HfApi
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # not in its __all__
 
 from antislop import __version__
 from antislop.core.bans.ban_list import BanList
-from antislop.core.bans.hub import CARD, LIST, join_card, list_settings, upload
 from antislop.core.bans.segmentation import drop_stop_words, extract_words
 from antislop.datasets.samples import PLAIN, measure_slop
-from antislop.display import describe_count
-from antislop.errors import DISTRIBUTION, InputError
+from antislop.display import describe_count, make_visible
+from antislop.errors import DISTRIBUTION, InputError, first_line
 from antislop.files.disk import read_bytes, read_json, replace_text, replacing
 from antislop.files.journal import Record, read_records
 
 if TYPE_CHECKING:
     from datasets import Dataset
-    from huggingface_hub import DatasetCardData
 
+CARD, LIST = "README.md", "bans.txt"
 ROWS_PER_FILE = 100_000
 """Records per Parquet file."""
 MANIFEST = ".parquet-files.json"
@@ -138,7 +138,12 @@ def write_parquet(path: Path, folder: Path) -> list[Path]:
     check_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
     records = load_records(path)
-    shards = dict(_split_records(records))
+    arms, shards = records["arm"], {}
+    for arm in dict.fromkeys(arms):
+        rows = records.select([number for number, record_arm in enumerate(arms) if record_arm == arm])
+        count = -(-len(rows) // ROWS_PER_FILE)
+        for number in range(count):
+            shards[f"data-{arm}-{number:05}-of-{count:05}.parquet"] = rows.shard(count, number, contiguous=True)
     old_files = _read_own(folder)
     _write_own(folder, old_files.union(shards))
     for name, shard in shards.items():
@@ -148,15 +153,6 @@ def write_parquet(path: Path, folder: Path) -> list[Path]:
         (folder / old_file).unlink(missing_ok=True)
     _write_own(folder, [*shards, *old_files.intersection([LIST])])
     return [folder / name for name in shards]
-
-
-def _split_records(records: Dataset) -> Iterator[tuple[str, Dataset]]:
-    arms = records["arm"]
-    for arm in dict.fromkeys(arms):
-        rows = records.select([number for number, record_arm in enumerate(arms) if record_arm == arm])
-        count = -(-len(rows) // ROWS_PER_FILE)
-        for number in range(count):
-            yield f"data-{arm}-{number:05}-of-{count:05}.parquet", rows.shard(count, number, contiguous=True)
 
 
 def check_folder(folder: Path) -> None:
@@ -237,15 +233,7 @@ def make_card(title: str, records: Sequence[Record], bans: BanList, made_of: Map
         pairs=_PAIRS.get(made_of.get("pairs") or "", ""),
         license=f"License: {made_of['license']}." if made_of.get("license") else _NO_LICENSE,
     )
-    return join_card(_describe(title, records, arms, made_of), text)
-
-
-def _describe(
-    title: str, records: Sequence[Record], arms: Sequence[str], made_of: Mapping[str, Any]
-) -> DatasetCardData:
-    from huggingface_hub import DatasetCardData
-
-    return DatasetCardData(
+    data = DatasetCardData(
         pretty_name=title,
         license=made_of.get("license") or "unknown",
         language=made_of.get("language") or find_language(records),
@@ -257,6 +245,18 @@ def _describe(
             *({"config_name": arm, "data_files": f"data-{arm}-*.parquet"} for arm in arms),
         ],
     )
+    return f"---\n{data.to_yaml()}\n---\n\n{text}"
+
+
+def list_settings(settings: Mapping[str, Any]) -> str:
+    """Return a Markdown table of the settings that are not None, with values as code."""
+    rows = ["| setting | value |", "|---|---|"]
+    for name, value in settings.items():
+        if value is not None:
+            text = make_visible(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+            code = text.replace("`", "'").replace("|", "\\|")
+            rows.append(f"| {name} | `{code}` |")
+    return "\n".join(rows)
 
 
 def find_language(records: Iterable[Mapping[str, Any]]) -> str | None:
@@ -271,10 +271,17 @@ def push(folder: Path, repo: str) -> None:
 
     Needs a login (`hf auth login`). Raises `InputError` with the hub's error.
     """
+    patterns = [CARD, LIST, "data-*.parquet"]
     try:
-        upload(folder, repo, replacing=[CARD, LIST, "data-*.parquet"])
-    except InputError as error:
-        raise InputError(f"{error}; the data set is in {folder}") from error
+        repo_id = HfApi().create_repo(repo, repo_type="dataset", exist_ok=True).repo_id
+        HfApi().upload_folder(
+            repo_id=repo_id, repo_type="dataset", folder_path=folder, allow_patterns=patterns, delete_patterns=patterns
+        )
+    except Exception as error:  # names, logins and networks fail with many types of errors
+        raise InputError(
+            f"{repo} can't be pushed to ({first_line(error)}): log in with hf auth login, check the name and the "
+            f"network, and run it again; the data set is in {folder}"
+        ) from error
 
 
 def _fit(name: str, values: list[Any]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""The figures of an evaluation, and a figure of the changes between two profiles. Needs matplotlib.
+"""The figures of an evaluation. Needs matplotlib.
 
 Figures are as wide as a phone, and their SVG keeps text as text. The colors are those of Okabe and Ito
 (https://jfly.uni-koeln.de/color/), which color-blind people can distinguish.
@@ -150,9 +150,7 @@ def draw_figures(evaluation: Evaluation) -> dict[str, Figure]:
             "excess": _draw_excess(evaluation),
             "distance": _draw_distance(evaluation),
             **{
-                f"changes-{name_file(arm)}": _draw_changes(
-                    changes, {arm: colors[arm]}, label="times as frequent as in the plain arm", limit=_CHANGES_LIMIT
-                )
+                f"changes-{name_file(arm)}": _draw_changes(changes, {arm: colors[arm]})
                 for arm, changes in evaluation.changes.items()
                 if len(changes) >= _MIN_CHANGES
             },
@@ -305,40 +303,24 @@ def _shift(figure: Figure, points: float) -> Any:
     return ScaledTranslation(points / 72, 0, figure.dpi_scale_trans)
 
 
-def save_changes(changes: Sequence[Change], path: Path, *, before: str, after: str, limit: int) -> None:
-    """Write a picture (.svg, .png or .pdf) of the changes between two profiles: up to `limit` rises and as many falls.
-
-    before, after: the names of the profiles.
-
-    Raises `ImportError` without matplotlib.
-    """
-    import matplotlib
-
-    with matplotlib.rc_context(STYLE):
-        colors = {f"{after}, against {before}": ARM_COLORS["banned"]}
-        figure = _draw_changes(changes, colors, label=f"times as frequent as in {before}", limit=limit)
-    save_figure(figure, path)
-
-
-def _draw_changes(changes: Sequence[Change], colors: Mapping[str, str], *, label: str, limit: int) -> Figure:
+def _draw_changes(changes: Sequence[Change], colors: Mapping[str, str]) -> Figure:
     """Draw the most certain rises and falls. colors: the name of the arm and its color."""
-    groups = [[change for change in changes if (change.ratio > 1) is is_rise][:limit] for is_rise in (True, False)]
-    rows = [change for group in groups for change in sorted(group, key=lambda change: -change.ratio)]
+    rose = [change for change in changes if change.ratio > 1][:_CHANGES_LIMIT]
+    fell = [change for change in changes if change.ratio <= 1][:_CHANGES_LIMIT]
+    rows = sorted([*rose, *fell], key=lambda change: -change.ratio)
     (color,) = colors.values()
-    figure, (axes,) = new_figure(max(1, len(rows)))
+    figure, (axes,) = new_figure(len(rows))
     for y, change in enumerate(rows):
         errors = [[change.ratio - change.low], [change.high - change.ratio]]
         face = "white" if None in (change.before_count, change.after_count) else color  # hollow: a bound
         axes.errorbar(
             change.ratio, y, xerr=errors, fmt="o", color=color, markerfacecolor=face, markersize=4, linewidth=1.4
         )
-    if not rows:
-        axes.text(1, 0, "no change is certain", ha="center", va="bottom", fontsize=SMALL)
     axes.axvline(1, color=INK, linewidth=1)
     axes.set_xscale("log")
     axes.set_yticks(range(len(rows)), [_label(change) for change in rows])
-    axes.set_ylim(max(1, len(rows)) - 0.5, -0.5)
-    axes.set_xlabel(label)
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set_xlabel("times as frequent as in the plain arm")
     name_ratio_ticks(axes)
     name_arms(figure, axes, colors)
     return figure

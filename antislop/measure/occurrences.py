@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import os
-import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import chain
 from math import inf
 from pathlib import Path
 from typing import NamedTuple
 
 from antislop.core.bans.ban_list import BanList
-from antislop.core.bans.bans import Ban, Match, distinct, drop_overlaps
+from antislop.core.bans.bans import Match, drop_overlaps
 from antislop.display import shorten
 from antislop.errors import InputError
 from antislop.files.disk import read_text_pieces
 from antislop.files.texts import list_sources, read_texts
 from antislop.measure.folders import is_text, list_files
-
-_WHITE_SPACE = re.compile(r"\s+")
 
 
 class Occurrence(NamedTuple):
@@ -184,68 +180,3 @@ class _Lines:
                 yield HitLine(self._file, number, text, self._hits.pop(number, ()), self._spans.get(number, ()))
             self._spans.pop(number - self._context, None)
             self._next += 1
-
-
-class HitContext(NamedTuple):
-    """A hit, `text`, with the text around it, in which white space is single spaces."""
-
-    file: str
-    line: int
-    column: int
-    before: str
-    text: str
-    after: str
-
-
-@dataclass
-class HitTally:
-    """The hits of a ban, and the contexts of the first ones."""
-
-    count: int = 0
-    contexts: list[HitContext] = field(default_factory=list)
-
-
-@dataclass
-class Trial:
-    """The hits of a list in some texts.
-
-    contexts: maximum per ban.
-    hits: that don't overlap.
-    """
-
-    bans: BanList
-    contexts: int
-    words: int = 0
-    hits: int = 0
-    tallies: dict[Ban, HitTally] = field(default_factory=dict)
-
-    def add(self, text: str, *, file: str) -> None:
-        self.words += len(text.split())
-        window = Window([text])
-        matches = [match for step in self.bans.search(window) for match in step.matches]
-        self.hits += len(drop_overlaps(matches))
-        for match in matches:
-            tally = self.tallies.setdefault(match.ban, HitTally())
-            tally.count += 1
-            if len(tally.contexts) < self.contexts:
-                around = _cut_context(text, match.start, match.end)
-                tally.contexts.append(HitContext(file, *window.locate(match.start), *around))
-
-    @property
-    def ranked(self) -> list[tuple[Ban, HitTally]]:
-        """The bans with hits, most frequent first."""
-        return sorted(self.tallies.items(), key=lambda pair: (-pair[1].count, pair[0].text))
-
-    @property
-    def unused(self) -> list[Ban]:
-        return [ban for ban in distinct(self.bans) if ban not in self.tallies and ban.pattern.occurs_in_text]
-
-    def rate(self, count: int) -> float:
-        """Return a number of hits per 1,000 words."""
-        return 1000 * count / max(1, self.words)
-
-
-def _cut_context(text: str, start: int, end: int, *, width: int = 200) -> tuple[str, str, str]:
-    parts = text[max(0, start - width) : start], text[start:end], text[end : end + width]
-    text_before, hit, text_after = (_WHITE_SPACE.sub(" ", part) for part in parts)
-    return text_before.lstrip(), hit, text_after.rstrip()

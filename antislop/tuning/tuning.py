@@ -31,9 +31,9 @@ from transformers import (
 
 from antislop import __version__
 from antislop.core.bans.ban_list import BanList
-from antislop.core.bans.hub import CARD, join_card, list_settings
 from antislop.core.bans.segmentation import extract_words
 from antislop.core.hf.carried import find_carried, spell_model
+from antislop.datasets.hub import CARD, list_settings
 from antislop.display import describe_count
 from antislop.errors import InputError
 from antislop.files.disk import read_json, replace_text
@@ -454,7 +454,7 @@ The bans come from: {bans.source or "no file"}.
 The license is that of the base model: {license or "its card was not found, or names none"}. Nobody has checked whether
 the texts of this model are true, good or safe.
 """
-    return join_card(data, text)
+    return f"---\n{data.to_yaml()}\n---\n\n{text}"
 
 
 def read_license(model: str) -> str | None:

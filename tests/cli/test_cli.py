@@ -568,7 +568,6 @@ def test_phrases_are_added_to_the_list_of_any_source() -> None:
     [
         ["generate", "x", "--bans", "empty.txt"],
         ["scan", "clean.txt", "--bans", "empty.txt"],
-        ["try", "empty.txt", "--text", "clean.txt"],
         ["lint", "empty.txt"],
         ["convert", "empty.txt", "-o", "out.txt"],
         ["measure", "clean.txt", "--bans", "empty.txt"],
@@ -587,7 +586,6 @@ def test_a_list_without_bans_is_refused_by_every_command(args: list[str]) -> Non
 @pytest.mark.usefixtures("texts")
 def test_a_list_can_be_read_from_standard_input() -> None:
     assert invoke("scan", "sloppy.txt", "--bans", "-", stdin="a cat\n").stdout == "sloppy.txt:1:6: a cat\n"
-    assert "a cat" in invoke("try", "-", "--text", "sloppy.txt", stdin="a cat\n").stdout
     assert "duplicate" in invoke("lint", "-", stdin="a cat\na cat\n").stdout
 
 
@@ -595,7 +593,7 @@ def test_a_list_can_be_read_from_standard_input() -> None:
 def test_unusable_entries_are_left_out_and_named_in_every_command() -> None:
     Path("list.json").write_text('["a cat",\n" "]', encoding="utf-8")
     sentence = "list.json:2: the ban ' ' contains no visible character"
-    for args in (["scan", "sloppy.txt", "--bans", "list.json"], ["try", "list.json", "--text", "sloppy.txt"]):
+    for args in (["scan", "sloppy.txt", "--bans", "list.json"], ["convert", "list.json", "-o", "-"]):
         assert_refused(invoke(*args), sentence, "--lenient skips them")
         result = invoke(*args, "--lenient")
         assert "a cat" in result.stdout

@@ -97,13 +97,11 @@ EXAMPLES = {
         "x --no-bans",
         "x -g *.md",
         "x -C 1 --count",
-    ),
-    "try": (
-        "",
-        "- --text -",
+        "x --by-ban --count",
     ),
     "profile": (
         "x --compare y z",
+        "--compare y z -o w.svg",
         "",
         "x",
         "x -o y.json --as-baseline --also-human z",

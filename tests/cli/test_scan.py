@@ -46,12 +46,15 @@ def test_overlapping_phrases_are_listed_and_counted_once(folder: Path) -> None:
     assert scan("damp.txt", "--count")[1] == "damp.txt:6\n"
 
 
-def test_try_counts_overlapping_hits_once_in_its_total_and_each_for_its_ban(folder: Path) -> None:
-    Path("damp.txt").write_text(DAMP, encoding="utf-8")
-    result = CliRunner().invoke(app, ["try", "--text", "damp.txt", "--format", "json"])
-    data = json.loads(result.stdout)
-    assert data["hits"] == 3
-    assert [ban["count"] for ban in data["bans"]] == [1] * 7
+def test_bans_are_counted_in_all_files_together_the_most_frequent_first(folder: Path) -> None:
+    for name, text in (("a.txt", f"{DAMP} and damp earth"), ("b.txt", "damp earth, the scent of"), ("c.txt", "dry")):
+        Path(name).write_text(text, encoding="utf-8")
+    counts = [("damp earth", 3), ("the scent of", 2), ("the air was thick with", 1)]
+    lines = "".join(f"{count:7} {ban}\n" for ban, count in counts)
+    assert scan("a.txt", "b.txt", "c.txt", "--by-ban") == (1, lines, "")
+    assert scan("c.txt", "--by-ban") == (0, "", "")
+    rows = json.loads(scan(".", "--by-ban", "--format", "json")[1])
+    assert rows == [{"ban": ban, "count": count} for ban, count in counts]
 
 
 @pytest.mark.parametrize("output", ["text", "json", "csv"])

@@ -10,7 +10,7 @@ import pytest
 from huggingface_hub import DatasetCard
 
 from antislop import Ban, BanList
-from antislop.datasets.hub import LIST, find_language, make_card, write_card, write_parquet
+from antislop.datasets.hub import LIST, find_language, list_settings, make_card, write_card, write_parquet
 from antislop.errors import InputError
 from antislop.files.journal import Journal, Record
 
@@ -100,6 +100,16 @@ def test_any_folder_name_is_a_title(title: str) -> None:
     card = read_card([record(0)], title=title)
     assert card.data.to_dict()["pretty_name"] == title
     assert f"\n# {title}\n" in card.text
+
+
+def test_a_setting_is_code_in_one_cell_of_a_table_whatever_is_in_it() -> None:
+    table = list_settings({"grammar": "a|`b`\n", "stop": [1, None], "seed": None})
+    assert table.splitlines() == [
+        "| setting | value |",
+        "|---|---|",
+        r"| grammar | `a\|'b'␊` |",
+        "| stop | `[1, null]` |",
+    ]
 
 
 def test_texts_that_are_not_english_have_no_language_unless_it_is_named() -> None:

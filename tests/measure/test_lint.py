@@ -253,7 +253,7 @@ def test_a_vocabulary_of_all_bytes_writes_anything() -> None:
 FILES = {
     "text": "# a cat\na cat\n\n  a dog\nmice\na cat\n",
     "own": "# antislop 1\na cat\tcount=5\na dog\n(mice)\nmice\tweight=0.5\na cat",
-    "yaml": "animals:\n  - a cat\n  - a dog\n\n  - mice\n  - a cat",
+    "bullets": "- a cat\n- a dog\n\n- mice\n- a cat",
     "quoted": '"a cat",\n"a dog",\n"mice",\n"a cat"',
     "json": json.dumps([["a cat", 5], ["a dog", 3], ["mice", 2], ["a cat", 1]], indent=1),
     "words": '[\n["a","cat"],\n["a", "dog"],\n["mice"],\n["a cat"]]',

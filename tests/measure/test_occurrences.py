@@ -20,7 +20,7 @@ from antislop.core.bans.bans import Match, drop_overlaps
 from antislop.core.bans.text_matcher import TextMatcher
 from antislop.errors import InputError
 from antislop.measure import Occurrence, scan
-from antislop.measure.occurrences import HitLine, Trial, Window, find_lines, find_occurrences
+from antislop.measure.occurrences import HitLine, Window, find_lines, find_occurrences
 from tests.support.depth import DEPTH
 
 EVERY_KIND = BanList(
@@ -221,12 +221,3 @@ def test_a_column_of_records_is_scanned_with_the_place_of_each_record(tmp_path: 
     line = 3 if suffix == "csv" else 2  # after the heading
     expected = [Occurrence(str(path), line, 6, "cat", "cat")]
     assert list(scan([path], BanList(["cat"]), column="story")) == expected
-
-
-def test_the_contexts_of_a_trial_have_their_places() -> None:
-    trial = Trial(BanList(["a cat", "cat"]), contexts=2)
-    trial.add("so\na cat\n\ncat  cat", file="a.txt")
-    assert (trial.words, trial.hits) == (5, 3)
-    assert {ban.text: tally.count for ban, tally in trial.ranked} == {"cat": 3, "a cat": 1}
-    places = [(context.line, context.column, context.before, context.after) for context in trial.ranked[0][1].contexts]
-    assert places == [(2, 3, "so a ", " cat cat"), (4, 1, "so a cat ", " cat")]

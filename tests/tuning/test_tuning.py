@@ -16,8 +16,8 @@ from peft import LoraConfig
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from antislop import BanList
-from antislop.core.bans.hub import CARD
 from antislop.core.hf.vocabulary import fingerprint_tokenizer
+from antislop.datasets.hub import CARD
 from antislop.errors import InputError
 from antislop.tuning import tuning
 from antislop.tuning.dpo import TextPair, load_text_pairs

@@ -9,12 +9,11 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import IO, Any, NamedTuple, TypeAlias, get_args, overload
 
-from antislop.core.bans import hub
 from antislop.core.bans.bans import Ban, Match, distinct, list_options
 from antislop.core.bans.folding import Edges
+from antislop.core.bans.hub import is_address
 from antislop.core.bans.patterns.incremental_regex import TIME_LIMIT, RegexTimeout
 from antislop.core.bans.patterns.phrase import Phrase
 from antislop.core.bans.reading import (
@@ -30,7 +29,6 @@ from antislop.core.bans.scopes import Scope
 from antislop.core.bans.text_matcher import TextMatcher
 from antislop.display import make_visible, shorten, write_html_table
 from antislop.errors import BanError
-from antislop.files.disk import replace_text
 
 FORBIDDING_BIAS = -1e4
 """Highest bias of a logit at which the probability becomes 0, also in float64."""
@@ -117,7 +115,7 @@ class BanList(Sequence[Ban]):
 
         source: path of a file, UTF-8; an open file; or hf://owner/name/file, in a data set repository of the Hugging
             Face hub (hf://owner/name@revision/file; without a file, bans.txt).
-        format: by default, recognized by the file's name (.json, .jsonl, .csv, .yaml, .txt) and by the text. A JSON
+        format: by default, recognized by the file's name (.json, .jsonl, .csv, .txt) and by the text. A JSON
             list of strings is read as phrases: a list of n-grams in that shape needs format="ngrams".
         edges: of phrases that name none; by default "anywhere" in SillyTavern's format, whose lists rely on stems, and
             "word" in all others.
@@ -189,21 +187,6 @@ class BanList(Sequence[Ban]):
         from antislop.core.bans.formats.text_format import write_lines
 
         write_text(path, write_lines(self, source=self.source, license=license or self.license))
-
-    def push_to_hub(self, repo: str, *, private: bool | None = None) -> str:
-        """Write the list, with a card, to a data set repository of the Hugging Face hub; return its address for `load`.
-
-        repo: owner/name, made if it does not exist.
-        private: for a new repository; None is the owner's default.
-
-        Needs a login (`hf auth login`). Raises `InputError` with the hub's error.
-        """
-        card = hub.make_card(self, repo, source=self.source, license=self.license)
-        with TemporaryDirectory() as folder:
-            self.save(Path(folder, hub.LIST))
-            replace_text(Path(folder, hub.CARD), card)
-            hub.upload(Path(folder), repo, private=private)
-        return f"hf://{repo}/{hub.LIST}"
 
     def __or__(self, other: Operand) -> BanList:
         """Return the bans of both, in order, equal ones once with the smallest weight."""
@@ -398,7 +381,7 @@ def read_bans(bans: Bans) -> BanList:
     """Return bans as a list."""
     if isinstance(bans, BanList):
         return bans
-    is_file = isinstance(bans, str) and (hub.is_address(bans) or os.path.isfile(bans))  # noqa: PTH113 - never raises
+    is_file = isinstance(bans, str) and (is_address(bans) or os.path.isfile(bans))  # noqa: PTH113 - never raises
     if isinstance(bans, os.PathLike) or is_file:
         return BanList.load(bans)  # type: ignore[arg-type]
     if isinstance(bans, str):

@@ -12,7 +12,7 @@ import regex
 
 from antislop.errors import BanError
 
-NAME_KIND = "name the kind as the format does: after a tab in text, as kind in JSON and CSV, by a tag in YAML"
+NAME_KIND = "name the kind as the format does: after a tab in text, as kind in JSON and CSV"
 """How to write a ban that is no phrase."""
 _AS_IT_IS = 'if it is meant as it is, put it in double quotes in text, or write {"kind": "phrase", "phrase": …} in JSON'
 _ALONE = "write the phrase alone"

@@ -7,13 +7,11 @@ import io
 import json
 import time
 from collections.abc import Mapping
-from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any, NamedTuple
 
 import pytest
-import yaml
 from hypothesis import example, given, settings, strategies as st
 
 from antislop.core.bans.ban_list import BanList, Refusal
@@ -90,7 +88,6 @@ READ: dict[str, Case] = {
         [Ban.wildcard("f*ck", weight=0.5), STARS, STARS],
         suffix=".csv",
     ),
-    "YAML with wildcards": Case("- f*ck\n- \\*sighs\\*\n- !phrase '*sighs*'\n", "yaml", [WILD, STARS, STARS]),
     "SillyTavern with stars": Case('"*sighs"\n"a * of"\n\\*\n', "sillytavern", literally("*sighs", "a * of", "\\*")),
     "phrases": Case('["a b", "c"]', "phrases", ["a b", "c"]),
     "phrases and another kind": Case(
@@ -110,9 +107,6 @@ READ: dict[str, Case] = {
     ),
     "csv with a column of another kind": Case(
         "phrase,kind,count\na b,noun,3\nc,regex,2\n", "csv", [Ban("a b", count=3), Ban("c", count=2)], suffix=".csv"
-    ),
-    "yaml with tags": Case(
-        "- !regex 'a|b'\n- !loop\n- !repeat\n- !mine c\n", "yaml", [Ban.regex("a|b"), Ban.loop(), Ban.repeat(), "c"]
     ),
     "phrases, each in a list": Case('[["elara"], ["kael"]]', "phrases", ["elara", "kael"]),
     "phrases anywhere": Case('["eyes sparkl"]', "phrases", anywhere("eyes sparkl"), {"edges": "anywhere"}),
@@ -162,17 +156,6 @@ READ: dict[str, Case] = {
         literally("*sighs*"),
         suffix=".json",
     ),
-    "YAML": Case(
-        "voices:\n  - barely * whisper\n  - 'no: way'\nempty:\nmore:\n  deep:\n  - yes\n",
-        "yaml",
-        [Ban.wildcard("barely * whisper"), "no: way", "yes"],
-    ),
-    "YAML without groups": Case(
-        "# slop\n- delve\n- 1984\n- emotion*\n", "yaml", ["delve", "1984", Ban.wildcard("emotion*")]
-    ),
-    "YAML by its name": Case("{a: [b, c]}", "yaml", ["b", "c"], suffix=".yml"),
-    "YAML with aliases": Case("a: &a\n- b\nc: *a\nd:\n- *a\n", "yaml", ["b"], {"format": "yaml"}),
-    "YAML anywhere": Case("- eyes sparkl\n", "yaml", anywhere("eyes sparkl"), {"edges": "anywhere"}),
     "statistics": Case(
         json.dumps(
             {
@@ -288,7 +271,7 @@ def test_the_ends_of_lines_make_no_difference(case: str, tmp_path: Path) -> None
 
 
 def test_open_files_are_read_as_paths_are(tmp_path: Path) -> None:
-    path = tmp_path / "list.yaml"
+    path = tmp_path / "list.md"
     path.write_text("- a\n- b*\n", encoding="utf-8")
     expected = BanList(["a", Ban.wildcard("b*")])
     with path.open(encoding="utf-8") as text, path.open("rb") as raw:
@@ -369,7 +352,9 @@ REFUSED: dict[str, Refused] = {
     "words with their kind in front": Refused("words:a b\tgap=2\n", 1, "write a b<tab>words, or put a phrase"),
     "a count that is none": Refused('[["a", 3],\n["b", 2.5]]', 2, "count of 'b' is 2.5", {"format": "counts"}),
     "a number among words": Refused('[["a", "b"],\n["c", 1]]', 2, "a ban is a phrase", {"format": "ngrams"}),
-    "a wildcard that is a gap": Refused("- a\n- '* of'\n", 2, "begins or ends with a gap"),
+    "a list in YAML": Refused("- a\n", 1, "a list in YAML can't be read: write one phrase per line", suffix=".yaml"),
+    "groups in YAML": Refused("a:\n  - b\n  - c\n", 1, "'a:' has none of the bullets that most lines have"),
+    "a wildcard that is a gap": Refused("- a\n- * of\n", 2, "begins or ends with a gap"),
     "a bullet": Refused("a\n* b\n", 2, r"'* b' begins or ends with a gap: leave out the * there, or write \* for the"),
     "a wildcard with edges": Refused("a\nb* c\tedges=anywhere\n", 2, "the wildcard 'b* c' has no option edges"),
     "a preset without bans": Refused(
@@ -380,16 +365,6 @@ REFUSED: dict[str, Refused] = {
     "a preset with token ids that are too large": Refused(
         '{"temp": 1,\n\n"banned_tokens": "a\\n[99999999]"}', 3, "token ids were expected"
     ),
-    "a star that begins an item of YAML": Refused(
-        "- a\n- *purrs\n", 2, "'*purrs' is an alias in YAML: put a phrase that"
-    ),
-    "a phrase with a colon": Refused("- a\n- b: c\n", 2, "'b: c' is not a phrase in a group"),
-    "an empty item": Refused("- a\n-\n", 2, "contains no visible character", {"format": "yaml"}),
-    "YAML that is text": Refused("a\nb\n", 1, "'a b' is in no list", suffix=".yaml"),
-    "no YAML": Refused("- a\n- [b\n", 3, "not YAML", {"format": "yaml"}),
-    "control characters in YAML": Refused("- \0", 1, "not YAML", {"format": "yaml"}),
-    "YAML too deep": Refused("[" * 100_000, 1, f"nested more than {MAX_DEPTH} deep", {"format": "yaml"}),
-    "a group without a name": Refused("? [a]\n: [b]\n", 1, "the name of a group is a list", suffix=".yaml"),
     "token ids that are too large": Refused('"a"\n[99999999]\n', 2, "token ids were expected"),
     "a line that is no JSON": Refused('{"word": "a"}\n{"word"\n', 2, "not JSON"),
     "a line without a phrase": Refused('{"word": "a"}\n{"score": 3}\n', 2, "names no phrase, word"),
@@ -433,7 +408,6 @@ MIXED = {
     "factors": '[["good", 0],\n["bad", 2],\n"fine",\n["bad", "x"], ["fair", 0.5]]',
     "regexes": '["good",\n"(",\n"fine",\n"*"]',
     "sillytavern": '"good"\n" "\n"fine"\n[99999999]\n',
-    "yaml": "- good\n- ''\n- fine\n- a: b\n",
     "statistics": '{"word": "good"}\n{}\n["fine", 2]\n7\n',
     "csv": 'good,1\nbad,2\nfine,0.5\n"bad,1\n',
 }
@@ -531,26 +505,6 @@ def test_loading_many_slow_regexes_is_aborted(monkeypatch: pytest.MonkeyPatch) -
         BanList.load(io.StringIO(text), format="regexes", strict=False)
 
 
-def test_aliases_that_would_expand_to_billions_are_not_expanded() -> None:
-    bomb = "- &a [x, y]\n" + "".join(f"- &{b} [{', '.join([f'*{a}'] * 9)}]\n" for a, b in pairwise("abcdefghi"))
-    bans = BanList.load(io.StringIO(bomb), format="yaml")
-    assert bans == BanList(["x", "y"])
-    assert BanList.load(io.StringIO("&a [b, *a]"), format="yaml") == BanList(["b"])
-
-
-def test_yaml_builds_no_objects(tmp_path: Path) -> None:
-    hostile = f"- !!python/object/apply:os.mkdir ['{tmp_path / 'made'}']\n- !!timestamp 2001-99-99\n"
-    assert len(BanList.load(io.StringIO(hostile), format="yaml")) == 2
-    assert not (tmp_path / "made").exists()
-
-
-def test_yaml_is_read_the_same_with_and_without_the_c_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = READ["YAML"].text
-    fast = BanList.load(io.StringIO(text), format="yaml")
-    monkeypatch.delattr(yaml, "CSafeLoader", raising=False)
-    assert BanList.load(io.StringIO(text), format="yaml") == fast == BanList(READ["YAML"].bans)
-
-
 # Any bytes
 
 _json = st.recursive(
@@ -598,7 +552,6 @@ _contents = (
 )
 @example(content=b"- *a", kind=None, edges=None, suffix=".yaml")
 @example(content=b'{"word": ["\\ud800"]}', kind=None, edges=None, suffix="")
-@example(content=b"? ", kind=None, edges=None, suffix=".yaml")
 @example(content=b"[1, " + b"2" * 5000 + b"]\n[1]", kind="sillytavern", edges=None, suffix="")
 def test_any_bytes_are_loaded_or_raise_a_ban_error(content: bytes, kind: Any, edges: Any, suffix: str) -> None:
     file = io.BytesIO(content)

@@ -198,13 +198,6 @@ _plain_kinds = st.one_of(
 
 
 @given(bans=st.lists(_plain_kinds.filter(lambda ban: ban.text.isprintable()), min_size=1, max_size=5))
-def test_yaml_tags_name_kinds(bans: list[Ban]) -> None:
-    text = "mine:\n" + "".join(f"- !{ban.pattern.kind} {json.dumps(ban.text, ensure_ascii=False)}\n" for ban in bans)
-    read = BanList.load(io.StringIO(text + "- !loop\n- !other a * b\n"), format="yaml")
-    assert list(read) == [*bans, Ban.loop(), Ban.wildcard("a * b")]
-
-
-@given(bans=st.lists(_plain_kinds.filter(lambda ban: ban.text.isprintable()), min_size=1, max_size=5))
 @example(bans=[Ban.loop(), Ban.regex("a,b")])
 def test_a_column_of_csv_names_kinds(bans: list[Ban]) -> None:
     file = io.StringIO()

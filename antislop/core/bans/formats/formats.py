@@ -21,13 +21,11 @@ from antislop.core.bans.formats.json_formats import COUNTS, FACTORS, NGRAMS, PHR
 from antislop.core.bans.formats.regexes_format import REGEXES
 from antislop.core.bans.formats.sillytavern_format import SILLYTAVERN
 from antislop.core.bans.formats.text_format import TEXT
-from antislop.core.bans.formats.yaml_format import YAML
 from antislop.core.bans.reading import Line, ListFormat, ListText
 from antislop.errors import BanError
 
 FORMATS: dict[str, ListFormat] = {
-    format_.name: format_
-    for format_ in (TEXT, REGEXES, PHRASES, FACTORS, COUNTS, NGRAMS, STATISTICS, CSV, SILLYTAVERN, YAML)
+    format_.name: format_ for format_ in (TEXT, REGEXES, PHRASES, FACTORS, COUNTS, NGRAMS, STATISTICS, CSV, SILLYTAVERN)
 }
 """By name; the first one that recognizes a text is its format."""
 
@@ -65,6 +63,9 @@ def find_format(name: str) -> ListFormat:
 def recognize(text: ListText) -> ListFormat:
     if TEXT.recognizes(text):  # its first line, whatever the file's name
         return TEXT
+    if text.suffix in (".yaml", ".yml"):
+        advice = "write one phrase per line into a .txt file, or the groups as JSON into a .json file"
+        raise BanError(f"{text.place}:1: a list in YAML can't be read: {advice}")
     named = [format_ for format_ in FORMATS.values() if text.suffix in format_.suffixes]
     if len(named) == 1:
         return named[0]
