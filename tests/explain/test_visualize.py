@@ -39,7 +39,6 @@ def test_a_file_has_what_is_returned(tmp_path: Path) -> None:
 
 
 def test_a_page_has_the_relevance_that_was_computed_by_then() -> None:
-    pytest.importorskip("captum", reason="captum is not installed: relevance is not tested")
     forward = run(num_return_sequences=2)
     assert forward.visualize() == forward.trace.to_html()
     numbers = {}

@@ -13,7 +13,7 @@ LINES = {
     "errors": 40,
     "display": 200,
     "data": 10,
-    "explain": 2150,
+    "explain": 2070,
     "steer": 1010,
     "engines": 4130,
     "measure": 4120,
