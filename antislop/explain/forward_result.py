@@ -28,11 +28,11 @@ from antislop.explain.kept_text import find_obstacle
 from antislop.explain.relevance import attribute
 from antislop.files.disk import explain_write, read_path, replace_text
 
-InlineFormat = Literal["html", "svg", "text"]
-"""A page, a picture of one text, or one text with brackets around withdrawn parts."""
+InlineFormat = Literal["html", "text"]
+"""A page, or one text with brackets around withdrawn parts."""
 
-_SUFFIXES: dict[str, InlineFormat] = {".html": "html", ".htm": "html", ".svg": "svg", ".txt": "text", ".text": "text"}
-_TYPES: dict[InlineFormat, str] = {"html": "text/html", "svg": "image/svg+xml", "text": "text/plain"}
+_SUFFIXES: dict[str, InlineFormat] = {".html": "html", ".htm": "html", ".txt": "text", ".text": "text"}
+_TYPES: dict[InlineFormat, str] = {"html": "text/html", "text": "text/plain"}
 
 _TENSORS = ("output_scores", "output_logits", "output_hidden_states", "output_attentions", "return_cache")
 """Arguments of `generate` that ask for tensors, which a `ForwardResult` does not hold."""
@@ -137,13 +137,13 @@ class ForwardResult:
         inline_format: InlineFormat = "html",
         show: bool = False,
     ) -> str:
-        """Return the texts as a page, as a picture or with brackets, with what was withdrawn in its place.
+        """Return the texts as a page, or one text with brackets, with what was withdrawn in its place.
 
         path: a file to write the same to.
-        inline_format: "html": a page, with shading for all relevance computed so far; "svg" or "text": a single text.
+        inline_format: "html": a page, with shading for all relevance computed so far; "text": a single text.
         show: show it in the notebook, or else in a browser; "text" on standard output.
 
-        Raises `InputError` for a path with the suffix of another format and for "svg" or "text" of several texts, and
+        Raises `InputError` for a path with the suffix of another format and for "text" of several texts, and
         `RuntimeError` if nothing was recorded, or if it was cleared.
         """
         _check_format(inline_format, path)
@@ -160,10 +160,10 @@ class ForwardResult:
             return trace.to_html(relevance=self._relevance)
         if len(trace.rows) > 1:
             raise InputError(
-                f"inline_format={inline_format!r} shows one text, and {len(trace.rows)} were generated: call "
-                f'trace.to_{inline_format}(row=…), or pass "html"'
+                f"inline_format='text' shows one text, and {len(trace.rows)} were generated: call "
+                'trace.to_text(row=…), or pass "html"'
             )
-        return trace.to_svg() if inline_format == "svg" else trace.to_text()
+        return trace.to_text()
 
     def _repr_html_(self) -> str | None:
         return None if self._trace is None else _frame(self._render("html"))
@@ -254,7 +254,7 @@ def _show(rendered: str, inline_format: InlineFormat, path: str | os.PathLike[st
         sys.stdout.write(rendered + "\n")
     else:
         if path is None:  # the file stays, since the browser reads it later
-            with NamedTemporaryFile(prefix="antislop-", suffix=f".{inline_format}", delete=False) as file:
+            with NamedTemporaryFile(prefix="antislop-", suffix=".html", delete=False) as file:
                 path = file.name
             replace_text(path, rendered)
         if not webbrowser.open(Path(path).resolve().as_uri()):
