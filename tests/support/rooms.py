@@ -5,8 +5,8 @@ from __future__ import annotations
 LINES = {
     "core.bans": 6880,
     "core.trace": 1210,
-    "core.loop": 4120,
-    "core.hf": 5830,
+    "core.loop": 4060,
+    "core.hf": 5800,
     "core.sampler": 490,
     "core.patching": 190,
     "files": 2050,

@@ -30,6 +30,7 @@ from antislop.core.trace.events import Drawn, Rewound
 from antislop.core.trace.report import Report
 from tests.support.depth import DEPTH, first_quick, in_turn, quick_if
 from tests.support.families import (
+    ENCODER_DECODER,
     FAMILIES,
     NAMED,
     NAMES,
@@ -60,6 +61,7 @@ SAMPLED: dict[str, Any] = {**SETTINGS, "do_sample": True, "temperature": 0.7}
 GREEDY: dict[str, Any] = {**SETTINGS, "do_sample": False}
 DTYPES = (torch.float32, torch.bfloat16)
 ROWS = (*FAMILIES, *NAMED)
+IN_BATCHES = tuple(family for family in ROWS if family not in ENCODER_DECODER)
 OF_EACH_KIND = ("llama", "gemma3", "qwen3-next", "t5")
 """Full attention, a window, a recurrent state, an encoder."""
 KINDS = (None, "static")
@@ -227,15 +229,15 @@ families = pytest.mark.parametrize(
 )
 
 
-def cases(*, first: int) -> pytest.MarkDecorator:
+def cases(families: Sequence[str], *, first: int) -> pytest.MarkDecorator:
     """Each family with its own cache, and with a static cache or half precision in turn, from `first` on.
 
     One family of each kind is tested in all combinations; with a larger depth, all families are. `make test` tries the
     former, each with its own cache in float32.
     """
     turns = [("static", torch.float32), (None, torch.bfloat16)]
-    tried = {(family, None, torch.float32) for family in ROWS}
-    tried |= {(family, *turns[(place + first) % 2]) for place, family in enumerate(ROWS)}
+    tried = {(family, None, torch.float32) for family in families}
+    tried |= {(family, *turns[(place + first) % 2]) for place, family in enumerate(families)}
     return pytest.mark.parametrize(
         ("family", "kind", "dtype"),
         [
@@ -246,7 +248,7 @@ def cases(*, first: int) -> pytest.MarkDecorator:
                 id=f"{family}, {kind or 'its own'} cache, {str(dtype)[6:]}",
                 marks=quick_if(family in OF_EACH_KIND and (kind, dtype) == (None, torch.float32)),
             )
-            for family, kind, dtype in product(ROWS, KINDS, DTYPES)
+            for family, kind, dtype in product(families, KINDS, DTYPES)
             if DEPTH > 1 or family in OF_EACH_KIND or (family, kind, dtype) in tried
             if kind is None or family not in WRONG_WITH_STATIC
         ],
@@ -271,7 +273,7 @@ def test_the_models_depend_on_the_order_of_their_tokens_and_have_broad_distribut
     assert not fresh_logits(half, inputs, text).isnan().any()
 
 
-@cases(first=0)
+@cases(ROWS, first=0)
 def test_greedy_with_bans_equals_a_loop_without_a_cache(family: str, kind: str | None, dtype: torch.dtype) -> None:
     ((text, expected, report),) = greedy(family, dtype, rows=1, kind=kind)
     assert text == expected
@@ -281,7 +283,10 @@ def test_greedy_with_bans_equals_a_loop_without_a_cache(family: str, kind: str |
 
 @pytest.mark.parametrize(
     ("family", "kind"),
-    [pytest.param(family, kind, marks=quick_if(family == "llama")) for family, kind in in_turn(OF_EACH_KIND, KINDS)],
+    [
+        pytest.param(family, kind, marks=quick_if(family == "llama"))
+        for family, kind in in_turn([family for family in OF_EACH_KIND if family in IN_BATCHES], KINDS)
+    ],
 )
 def test_each_row_of_a_greedy_batch_equals_a_loop_without_a_cache_for_the_row_alone(
     family: str, kind: str | None
@@ -295,7 +300,7 @@ def test_each_row_of_a_greedy_batch_equals_a_loop_without_a_cache_for_the_row_al
         assert not report.conceded
 
 
-@cases(first=0)
+@cases(ROWS, first=0)
 def test_rewinds_leave_no_trace(family: str, kind: str | None, dtype: torch.dtype) -> None:
     """Texts three times as long as the windows, rewinds that nest."""
     _, (trace,) = sampled(family, dtype, rows=1, kind=kind)
@@ -303,7 +308,7 @@ def test_rewinds_leave_no_trace(family: str, kind: str | None, dtype: torch.dtyp
     _assert_rewinds_nest([trace.report])
 
 
-@cases(first=1)
+@cases(IN_BATCHES, first=1)
 def test_each_row_of_a_batch_is_as_if_alone(family: str, kind: str | None, dtype: torch.dtype) -> None:
     out, traces = sampled(family, dtype, rows=len(PROMPTS), kind=kind)
     assert out.sequences.shape[0] == len(traces) == len(out.reports)
@@ -374,16 +379,19 @@ def _line(family: str, kind: str | None) -> str:
     if kind and static_cache_fault(family):
         return "| " + " | ".join([family, f"refused: {static_cache_fault(family)}", *"–" * (len(COLUMNS) - 2)]) + " |"
     texts = [written[:2] for dtype in DTYPES for written in greedy(family, dtype, rows=1, kind=kind)]
-    single, batch = (
-        [sampled(family, dtype, rows=rows, kind=kind)[1] for dtype in DTYPES] for rows in (1, len(PROMPTS))
-    )
+    compared = [
+        [sampled(family, dtype, rows=rows, kind=kind)[1] for dtype in DTYPES]
+        for rows in ((1, len(PROMPTS)) if family in IN_BATCHES else (1,))
+    ]
     verdicts = [all(text == expected for text, expected in texts)]
-    verdicts += [all(trace.is_exact for traces in alike for trace in traces) for alike in (single, batch)]
-    worst = [max(traces, key=lambda trace: trace.error / trace.floor) for traces in (*single, *batch)]
+    verdicts += [all(trace.is_exact for traces in alike for trace in traces) for alike in compared]
+    worst = [max(traces, key=lambda trace: trace.error / trace.floor) for alike in compared for traces in alike]
+    words = ["yes" if verdict else "no" for verdict in verdicts]
+    figures = [f"{trace.error:.1e} ({trace.floor:.1e})" for trace in worst]
+    if family not in IN_BATCHES:
+        words, figures = [*words, "–"], [*figures, "–", "–"]
     cells = [family, _layers(sampled(family, torch.float32, rows=1, kind=kind)[0].past_key_values)]
-    cells += ["yes" if verdict else "no" for verdict in verdicts]
-    cells += [f"{trace.error:.1e} ({trace.floor:.1e})" for trace in worst]
-    return "| " + " | ".join(cells) + " |"
+    return "| " + " | ".join([*cells, *words, *figures]) + " |"
 
 
 def _layers(cache: Any) -> str:
@@ -405,7 +413,7 @@ def expected_cells(family: str, kind: str | None) -> list[str]:
         return [family, f"refused: {static_cache_fault(family)}", "–", "–", "–"]
     settings = {**GREEDY, "max_new_tokens": 2, "cache_implementation": kind}
     out = AntiSlop(TOKENIZER, []).generate(build(family), **prepare(family, PROMPTS[0]), **settings)
-    return [family, _layers(out.past_key_values), "yes", "yes", "yes"]
+    return [family, _layers(out.past_key_values), "yes", "yes", "yes" if family in IN_BATCHES else "–"]
 
 
 def test_the_document_contains_the_results_of_the_tests_above() -> None:
@@ -464,6 +472,7 @@ its words, not its figures.
   lines without a cache.
 * *rewound = fresh*: the logits are those of one forward pass over the kept text.
 * *row = alone*: the same for {len(PROMPTS)} prompts of unequal length in a batch, which rewind at different times.
+  Models with an encoder write one text at a time.
 
 Errors are the largest absolute differences of logits, which have a standard deviation of 1 to 3. The figure in
 parentheses is the error of cached decoding by `generate` without a rewind, or the precision of the largest logit if
@@ -473,8 +482,8 @@ that is larger; five times this figure is the tolerance. Each answer is valid fo
 ## Static caches
 
 The same with `cache_implementation="static"` and the same tolerance. Layers keep all columns, since a rewind may need
-columns that a window discards; a batch of BART runs row by row, with dynamic caches. Models are refused if `generate`
-itself treats the free columns of a static cache as tokens; the table gives the result. BLOOM needs transformers 5.23.
+columns that a window discards. Models are refused if `generate` itself treats the free columns of a static cache as
+tokens; the table gives the result. BLOOM needs transformers 5.23.
 
 {matrix("static")}
 ## Refused
