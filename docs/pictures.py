@@ -7,17 +7,20 @@ rewind.svg is as narrow as a phone. serve.png and withdrawn.png are photographs 
 
 from __future__ import annotations
 
+import io
 import os
+import re
 import tempfile
 from pathlib import Path
 
 import antislop
 from antislop.core.hf import load_model
 from antislop.explain import to_rich
-from antislop.explain.console import save_svg
 from antislop.serve.application import make_app
 from antislop.serve.local import LocalBackend
 from playwright.sync_api import Browser, Page
+from rich.console import CONSOLE_SVG_FORMAT, Console
+from rich.terminal_theme import TerminalTheme
 from tests.support.backends import run_server
 from tests.support.browser import open_browser
 from tests.support.documents import read_blocks
@@ -27,6 +30,19 @@ DOCS = Path(__file__).parent
 REQUEST = "Write the opening paragraph of a story about an old lighthouse."
 COLUMNS = 46
 """On a phone of 390 pixels, letters are 12 pixels high."""
+
+# rich would load its font from elsewhere.
+SVG_FORMAT = re.sub(
+    r"@font-face \{\{.*?\}\}\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL
+).replace(
+    "Fira Code, monospace",
+    "ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace",
+)
+INK, RED, YELLOW = (232, 232, 230), (255, 138, 128), (229, 192, 123)
+# The colors of antislop/data/page.css in the dark.
+THEME = TerminalTheme(
+    (29, 31, 34), INK, [INK, RED, INK, YELLOW, INK, INK, INK, INK]
+)
 
 
 def draw_rewind() -> None:
@@ -51,23 +67,23 @@ def draw_rewind() -> None:
         record="events",
     )
     reply = [piece for piece in out.trace.pieces() if piece.kind != "prompt"]
-    save_svg(
-        to_rich(reply).append("\n"),
-        DOCS / "rewind.svg",
-        width=COLUMNS,
+    console = Console(
+        record=True, file=io.StringIO(), width=COLUMNS, highlight=False
     )
+    console.print(to_rich(reply).append("\n"))
+    svg = console.export_svg(
+        title="antislop", code_format=SVG_FORMAT, theme=THEME
+    )
+    (DOCS / "rewind.svg").write_text(svg, encoding="utf-8")
 
 
 def show_withdrawn(browser: Browser) -> None:
-    """Run the first example of the guide, which writes a page and a picture."""
+    """Run the first example of the guide, which writes a page."""
     example = read_blocks(DOCS / "guides" / "explaining.md", "python")[0]
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         exec(example.compile(), {})
         os.chdir(DOCS)
-        (DOCS / "withdrawn.svg").write_bytes(
-            Path(folder, "withdrawn.svg").read_bytes()
-        )
         page = open_page(
             browser, f"{Path(folder, 'withdrawn.html').as_uri()}#token-101"
         )

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from antislop.cli.options import (
     BanOptions,
@@ -64,9 +63,7 @@ from antislop.explain.console import (
     describe_conceded,
     describe_endings,
     list_bans,
-    save_svg,
     summarize,
-    to_rich,
 )
 from antislop.files.chats import check_variables, render_chat
 
@@ -110,16 +107,12 @@ _output_option = partial(typer.Option, rich_help_panel="Output")
 class ShowOptions:
     show: Annotated[bool, _output_option("--show", help="Show withdrawn text, and mark conceded bans.")] = False
     compare: Annotated[bool, _output_option("--compare", help="Write the plain text first, and count both.")] = False
-    svg: Annotated[Path | None, _output_option(help="Save the output of --show as a picture.")] = None
     report: Annotated[
         Path | None, _output_option(help="Write rewinds and their cost as JSON; - is standard error.")
     ] = None
     trace: Annotated[Path | None, _output_option(help="Save all that happened, for antislop view.")] = None
 
     def check(self) -> None:
-        if self.svg is not None:
-            check_suffix(self.svg, ".svg")
-            check_writable(self.svg)
         if self.report is not None:
             check_suffix(self.report, ".json")
             check_writable(self.report, or_stdout=True)
@@ -254,19 +247,9 @@ def _tabulate(runs: list[_GenerationRun], bans: BanList) -> Table:
 
 
 def _save_outputs(output: ShowOptions, writer: TextWriter, runs: list[_GenerationRun]) -> None:
-    if output.svg is not None:
-        with writing(output.svg):
-            save_svg(_draw_runs(runs), output.svg)
     if output.report is not None:
         with writing(output.report):
             save_json(output.report, _describe_run(writer, runs[-1]))
-
-
-def _draw_runs(runs: list[_GenerationRun]) -> Text:
-    if len(runs) == 1:
-        return to_rich(runs[0].pieces)
-    plain_text, banned_text = (to_rich(run.pieces) for run in runs)
-    return Text.assemble((f"{_TITLES[0]}\n", "bold"), plain_text, (f"\n\n{_TITLES[1]}\n", "bold"), banned_text)
 
 
 def _describe_run(writer: TextWriter, run: _GenerationRun) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What was withdrawn and why: pages, pictures and files of a trace, activations, relevance."""
+"""What was withdrawn and why: pages and files of a trace, activations, relevance."""
 
 import lazy_loader
 

@@ -1,27 +1,23 @@
-"""Show a generation with its withdrawn text: in color, as plain text, on a console, as SVG.
+"""Show a generation with its withdrawn text: in color, as plain text, on a console.
 
 A withdrawn piece keeps its place, struck through, and its replacement follows it.
 """
 
 from __future__ import annotations
 
-import io
-import os
 import re
 from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
-from rich.console import CONSOLE_SVG_FORMAT, Console  # type: ignore[attr-defined]  # rich documents this name
-from rich.terminal_theme import TerminalTheme
+from rich.console import Console
 from rich.text import Text
 
 from antislop.core.trace.events import Conceded, Rewound
 from antislop.core.trace.report import Report
 from antislop.core.trace.text_pieces import PieceKind, TextPiece
 from antislop.display import describe_count, make_visible
-from antislop.files.disk import replace_text
 
 if TYPE_CHECKING:
     from antislop.core.bans.token_matcher import Violation
@@ -205,22 +201,3 @@ def describe_endings(report: Report) -> str:
     why = "it repeated itself" if report.reason == "repetition" else "a ban had used up its tries"
     parts = [("text was forced in the place of", report.forced), (f"the text ended because {why}:", report.ended)]
     return "; ".join(f"{what} {_count_bans(each)}" for what, each in parts if each)
-
-
-def save_svg(text: Text, path: str | os.PathLike[str], *, width: int = 88) -> None:
-    replace_text(path, draw_svg(text, width=width))
-
-
-def draw_svg(text: Text, *, width: int = 88) -> str:
-    """Return a text as a self-contained SVG picture. width: in columns."""
-    console = Console(record=True, file=io.StringIO(), width=width, highlight=False, force_jupyter=False)
-    console.print(text)
-    return console.export_svg(title="antislop", code_format=_SVG_FORMAT, theme=_THEME)
-
-
-_SVG_FORMAT = re.sub(r"@font-face \{\{.*?\}\}\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL).replace(
-    "Fira Code, monospace", "ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
-)
-_INK, _RED, _YELLOW = (232, 232, 230), (255, 138, 128), (229, 192, 123)
-# The colors of data/page.css in the dark.
-_THEME = TerminalTheme((29, 31, 34), _INK, [_INK, _RED, _INK, _YELLOW, _INK, _INK, _INK, _INK])

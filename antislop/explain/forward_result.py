@@ -25,14 +25,14 @@ from antislop.core.trace.trace import Trace
 from antislop.errors import InputError
 from antislop.explain.explanation import Explanation, RejectedAttempt, describe_attempt, explain
 from antislop.explain.kept_text import find_obstacle
-from antislop.explain.relevance import RelevanceMethod, attribute, check_method
+from antislop.explain.relevance import attribute
 from antislop.files.disk import explain_write, read_path, replace_text
 
-InlineFormat = Literal["html", "svg", "text"]
-"""A page, a picture of one text, or one text with brackets around withdrawn parts."""
+InlineFormat = Literal["html", "text"]
+"""A page, or one text with brackets around withdrawn parts."""
 
-_SUFFIXES: dict[str, InlineFormat] = {".html": "html", ".htm": "html", ".svg": "svg", ".txt": "text", ".text": "text"}
-_TYPES: dict[InlineFormat, str] = {"html": "text/html", "svg": "image/svg+xml", "text": "text/plain"}
+_SUFFIXES: dict[str, InlineFormat] = {".html": "html", ".htm": "html", ".txt": "text", ".text": "text"}
+_TYPES: dict[InlineFormat, str] = {"html": "text/html", "text": "text/plain"}
 
 _TENSORS = ("output_scores", "output_logits", "output_hidden_states", "output_attentions", "return_cache")
 """Arguments of `generate` that ask for tensors, which a `ForwardResult` does not hold."""
@@ -96,7 +96,7 @@ class ForwardResult:
         token_indices: Iterable[int] | None = None,
         *,
         row: int = 0,
-        relevance: RelevanceMethod | None = None,
+        relevance: Literal["input_x_gradient"] | None = None,
         top_k: int = 10,
     ) -> list[Explanation]:
         """Explain kept tokens: their probability, what was left beside them, and what was rejected in their place.
@@ -104,8 +104,7 @@ class ForwardResult:
         token_indices: indices among the kept tokens of the row, in any order; negative ones count from the end; None
             for all.
         relevance: how much each earlier token contributed to the token's own logit, before processors.
-            "input_x_gradient" runs the model forward once, and backward once for each token; "integrated_gradients" 50
-            rows of both for each token; None runs nothing. Needs `antislop-lm[explain]`.
+            "input_x_gradient" runs the model forward once, and backward once for each token; None runs nothing.
         top_k: maximum number of alternatives.
 
         For its relevance, a row is read alone and without padding, by the model's current weights, in evaluation mode.
@@ -120,7 +119,9 @@ class ForwardResult:
         kept = trace.rows[self._check_row(row)].history.kept
         indices = range(len(kept)) if token_indices is None else _read_indices(token_indices, len(kept))
         self._check_top_k(top_k)
-        numbers = {} if relevance is None else self._attribute(row, indices, relevance)
+        if relevance not in (None, "input_x_gradient"):
+            raise InputError(f"relevance is {relevance!r}; it is None or 'input_x_gradient'")
+        numbers = {} if relevance is None else self._attribute(row, indices)
         return [explain(kept[i], trace.surfaces, top_k=top_k, relevance=numbers.get(i)) for i in indices]
 
     def rejected_at_end(self, row: int = 0) -> list[RejectedAttempt]:
@@ -136,13 +137,13 @@ class ForwardResult:
         inline_format: InlineFormat = "html",
         show: bool = False,
     ) -> str:
-        """Return the texts as a page, as a picture or with brackets, with what was withdrawn in its place.
+        """Return the texts as a page, or one text with brackets, with what was withdrawn in its place.
 
         path: a file to write the same to.
-        inline_format: "html": a page, with shading for all relevance computed so far; "svg" or "text": a single text.
+        inline_format: "html": a page, with shading for all relevance computed so far; "text": a single text.
         show: show it in the notebook, or else in a browser; "text" on standard output.
 
-        Raises `InputError` for a path with the suffix of another format and for "svg" or "text" of several texts, and
+        Raises `InputError` for a path with the suffix of another format and for "text" of several texts, and
         `RuntimeError` if nothing was recorded, or if it was cleared.
         """
         _check_format(inline_format, path)
@@ -159,10 +160,10 @@ class ForwardResult:
             return trace.to_html(relevance=self._relevance)
         if len(trace.rows) > 1:
             raise InputError(
-                f"inline_format={inline_format!r} shows one text, and {len(trace.rows)} were generated: call "
-                f'trace.to_{inline_format}(row=…), or pass "html"'
+                f"inline_format='text' shows one text, and {len(trace.rows)} were generated: call "
+                'trace.to_text(row=…), or pass "html"'
             )
-        return trace.to_svg() if inline_format == "svg" else trace.to_text()
+        return trace.to_text()
 
     def _repr_html_(self) -> str | None:
         return None if self._trace is None else _frame(self._render("html"))
@@ -175,14 +176,13 @@ class ForwardResult:
         self._trace, self._model, self._relevance, self._is_cleared = None, None, {}, True
         self.report, *self.reports = (replace(report, events=[]) for report in (self.report, *self.reports))
 
-    def _attribute(self, row: int, indices: Sequence[int], method: RelevanceMethod) -> dict[int, list[float]]:
-        check_method(method)
+    def _attribute(self, row: int, indices: Sequence[int]) -> dict[int, list[float]]:
         if self._obstacle is not None:
             raise NotImplementedError(self._obstacle)
         assert self._model is not None
         text = self.trace.rows[row]
         start = len(text.prompt_tokens)
-        numbers = attribute(self._model, text.sequence, [start + i for i in indices], method=method)
+        numbers = attribute(self._model, text.sequence, [start + i for i in indices])
         by_index = {i - start: values for i, values in numbers.items()}
         self._relevance |= {(row, i): values for i, values in by_index.items()}
         return by_index
@@ -254,7 +254,7 @@ def _show(rendered: str, inline_format: InlineFormat, path: str | os.PathLike[st
         sys.stdout.write(rendered + "\n")
     else:
         if path is None:  # the file stays, since the browser reads it later
-            with NamedTemporaryFile(prefix="antislop-", suffix=f".{inline_format}", delete=False) as file:
+            with NamedTemporaryFile(prefix="antislop-", suffix=".html", delete=False) as file:
                 path = file.name
             replace_text(path, rendered)
         if not webbrowser.open(Path(path).resolve().as_uri()):

@@ -11,13 +11,12 @@ import torch
 from antislop import AntiSlop
 from antislop.core.trace.recording import RecordLevel
 from antislop.explain import ForwardResult
-from antislop.explain.relevance import RelevanceMethod
 from eval.speed.cases import Bench
 from eval.speed.measuring import Result, Subject, Written, compare, figures, timed
 
 RATE = 10  # violations per 1,000 kept tokens
 GOAL = 0.99
-EXPLAINED: dict[RelevanceMethod, int] = {"input_x_gradient": 20, "integrated_gradients": 2}  # tokens per text
+EXPLAINED = 20  # tokens per text whose relevance is timed
 
 
 def measure_recording(bench: Bench) -> Iterator[Result]:
@@ -31,9 +30,8 @@ def measure_recording(bench: Bench) -> Iterator[Result]:
         note = f"{1e3 / figures(laps[level])['tokens_per_second']:.2f} ms/token, {1e3 * step:.2f} without a record"
         goal = GOAL if level == "events" else None
         yield result(f'record="{level}" / "none"', compare(laps[level], laps["none"]), "×", goal, note=note)
-    for method, count in EXPLAINED.items():
-        seconds = [_explain(bench, sampler, seed, method, count) / count for seed in bench.short_race.seeds]
-        yield result(f"relevance by {method}, a token", [each / step for each in seconds], "steps")
+    seconds = [_explain(bench, sampler, seed) / EXPLAINED for seed in bench.short_race.seeds]
+    yield result("relevance by input_x_gradient, a token", [each / step for each in seconds], "steps")
 
 
 def _write(subject: Subject, sampler: AntiSlop, level: RecordLevel, seed: int) -> Written:
@@ -48,11 +46,11 @@ def _forward(subject: Subject, sampler: AntiSlop, level: RecordLevel, seed: int)
     return sampler.forward_pass(subject.model, ids, **settings)
 
 
-def _explain(bench: Bench, sampler: AntiSlop, seed: int, method: RelevanceMethod, count: int) -> float:
+def _explain(bench: Bench, sampler: AntiSlop, seed: int) -> float:
     """Return the seconds that the relevance of tokens spread over a text takes."""
     forward = _forward(bench.subject, sampler, "top", seed)
-    places = range(0, bench.subject.tokens, bench.subject.tokens // count)[:count]
-    return timed(lambda: forward.relevance_pass(places, relevance=method), bench.race.clock)[0]
+    places = range(0, bench.subject.tokens, bench.subject.tokens // EXPLAINED)[:EXPLAINED]
+    return timed(lambda: forward.relevance_pass(places, relevance="input_x_gradient"), bench.race.clock)[0]
 
 
 BENCHMARKS: dict[str, Callable[[Bench], Iterator[Result]]] = {"recording": measure_recording}

@@ -164,16 +164,6 @@ def test_a_terminal_shows_the_prompt_dim_and_withdrawn_text_struck_through(toy: 
     assert "[-\x1b[9mtapestry" in without
 
 
-def test_the_picture_is_saved_with_and_without_show(toy: str, tmp_path: Path) -> None:
-    pictures = []
-    for args in ([], ["--show"]):
-        path = tmp_path / f"{len(args)}.svg"
-        assert generate(toy, PROMPT, *BANS, "--svg", str(path), *args).exit_code == 0
-        pictures.append(path.read_text(encoding="utf-8"))
-    assert pictures[0] == pictures[1]
-    assert "line-through" in pictures[0]
-
-
 def test_the_report_contains_withdrawn_texts_and_the_settings_to_repeat_it(toy: str, tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     result = generate(toy, PROMPT, *BANS, "--report", str(path))
@@ -315,9 +305,11 @@ REFUSED = {
         ["--ban", r"\bnot only \w+"],
         [r"--ban \bnot only \w+ looks like a regex", "pass --bans LIST"],
     ),
-    "a picture in no folder": (["--svg", "/dev/null/x.svg"], ["/dev/null is not a folder", "pass the path of a file"]),
+    "a report in no folder": (
+        ["--report", "/dev/null/x.json"],
+        ["/dev/null is not a folder", "pass the path of a file"],
+    ),
     "a report over a folder": (["--report", "."], ["it is a folder"]),
-    "a picture of another format": (["--svg", "x.png"], ["x.png: .png is not what this option writes", "ends in .svg"]),
     "a report of another format": (["--report", "x.html"], ["x.html: .html is not what this option writes"]),
     "a trace of another format": (["--trace", "x.html.gz"], ["x.html.gz: .html.gz is not what", "ends in .jsonl"]),
     "a grammar of an unknown kind": (["--grammar", "a.txt"], ["a.txt: a grammar in a file .lark, .gbnf or .ebnf"]),
@@ -609,7 +601,7 @@ def test_unusable_entries_are_left_out_and_named_in_every_command() -> None:
         ["dataset", "-", "-o", "out.jsonl"],
         ["eval", "-o", "-"],
         ["eval", "-o", "out", "--prompts", "-"],
-        ["generate", "x", "--svg", "-"],
+        ["generate", "x", "--trace", "-"],
         ["profile", "-", "-o", "out.json"],
     ],
     ids=" ".join,

@@ -13,7 +13,6 @@ from tests.support.documents import prepare_folder
 
 SHORT = "--max-new-tokens 8"
 WRITING = {
-    "generate --svg": f"generate One {SHORT} --svg {{}}/x.svg",
     "generate --report": f"generate One {SHORT} --report {{}}/x.json",
     "generate --trace": f"generate One {SHORT} --trace {{}}/x.jsonl",
     "view": "view trace.jsonl --html {}/x.html",

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-import xml.etree.ElementTree as ET
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 from hypothesis import given, strategies as st
@@ -18,7 +16,7 @@ from antislop.core.bans.token_matcher import Violation
 from antislop.core.trace.events import Admitted, Conceded, Drawn, Event, Finished, Forwarded, Rewound, Settled
 from antislop.core.trace.report import Report
 from antislop.core.trace.text_pieces import TextPiece, TextPieces
-from antislop.explain.console import ConsoleWriter, list_bans, save_svg, summarize, to_plain, to_rich
+from antislop.explain.console import ConsoleWriter, list_bans, summarize, to_plain, to_rich
 from tests.support.toys import Bytes, Markov, Words, run
 
 WORDS = Words(" a", " testament", " to", " tapestry", " quiet", ".", "I", "You", "\n", " cat", " s", None)
@@ -329,7 +327,7 @@ def test_a_word_waits_until_it_is_whole() -> None:
     assert out.getvalue() == "some word"
 
 
-# -- summarize, save_svg ----------------------------------------------------------------------------------------------
+# -- summarize --------------------------------------------------------------------------------------------------------
 
 
 def test_the_summary_is_one_line_and_mentions_concessions_only_if_any_occurred() -> None:
@@ -342,26 +340,3 @@ def test_the_summary_is_one_line_and_mentions_concessions_only_if_any_occurred()
 
 def test_the_summary_of_an_empty_run_does_not_divide_by_zero() -> None:
     assert summarize(Report(), seconds=0.0, kept_tokens=0).endswith("0.0 tokens/s")
-
-
-@pytest.fixture
-def svg(tmp_path: Path) -> str:
-    path = tmp_path / "picture.svg"
-    save_svg(
-        to_rich([TextPiece("<so>", "kept"), TextPiece(" a\x00cat", "withdrawn"), TextPiece(" dog", "conceded")]), path
-    )
-    return path.read_text(encoding="utf-8")
-
-
-def test_the_svg_is_valid_xml_that_strikes_through_and_underlines(svg: str) -> None:
-    text = " ".join(ET.fromstring(svg).itertext())
-    assert "<so>" in text
-    assert "a␀cat" in text
-    assert "line-through" in svg
-    assert "underline" in svg
-
-
-def test_the_svg_loads_nothing_from_elsewhere(svg: str) -> None:
-    assert "font-face" not in svg
-    assert "url(http" not in svg
-    assert "href" not in svg

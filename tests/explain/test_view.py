@@ -202,11 +202,7 @@ def test_notebooks_show_the_text_and_the_bans_without_a_script(written: Trace) -
     fragment = written._repr_html_()
     assert fragment.count("<div style") == 2
     assert fragment.count("<table") == 1
-    bundle = written._repr_mimebundle_()
-    assert bundle["text/html"] == fragment
-    assert written.to_text(row=1) in bundle["text/plain"]
-    assert repr(written) in bundle["text/plain"]
-    assert len(repr(written)) < 100
+    assert len(repr(written)) < 100  # what a console shows
 
 
 def test_a_list_and_a_report_are_tables_in_a_notebook() -> None:

@@ -1,9 +1,8 @@
-"""A trace as text and as a picture: what is not struck through is the decoded output."""
+"""A trace as text: what is not struck through is the decoded output."""
 
 from __future__ import annotations
 
 import random
-import xml.etree.ElementTree as ET
 
 import pytest
 
@@ -31,13 +30,6 @@ def test_the_pieces_that_are_not_withdrawn_are_the_text_of_the_kept_tokens(seed:
 def test_the_text_has_withdrawn_parts_in_brackets_and_no_control_characters() -> None:
     trace = make_trace(WORDS, EVENTS, prompt=[0])
     assert trace.to_text() == "so [-a cat-] dog␛[2J �X"
-
-
-def test_the_picture_has_the_prompt_and_no_control_characters_or_markup() -> None:
-    svg = make_trace(WORDS, [*EVENTS, Drawn(6)], prompt=[0, 3]).to_svg()
-    text = " ".join(" ".join(ET.fromstring(svg).itertext()).split())
-    assert all(part in text.replace("\xa0", " ") for part in ("so dog", "so a cat", "␛[2J �X<b>"))
-    assert "line-through" in svg
 
 
 def test_text_that_another_row_cut_off_is_withdrawn_without_a_ban() -> None:

@@ -18,7 +18,7 @@ from antislop.errors import InputError
 from antislop.explain import ForwardResult
 from tests.support.models import build_model, build_tokenizer
 
-FORMATS: tuple[Any, ...] = ("html", "svg", "text")
+FORMATS: tuple[Any, ...] = ("html", "text")
 
 
 def run(**options: Any) -> ForwardResult:
@@ -30,16 +30,14 @@ def run(**options: Any) -> ForwardResult:
 
 def test_a_file_has_what_is_returned(tmp_path: Path) -> None:
     forward = run(record="events")
-    for name, form in (("a.html", "html"), ("a.HTM", "html"), ("a.svg", "svg"), ("a.txt", "text"), ("a.other", "svg")):
+    for name, form in (("a.html", "html"), ("a.HTM", "html"), ("a.txt", "text"), ("a.other", "text")):
         rendered = forward.visualize(tmp_path / name, inline_format=form)  # type: ignore[arg-type]
         assert (tmp_path / name).read_text(encoding="utf-8") == rendered
     assert forward.visualize() == forward.trace.to_html()
-    assert forward.visualize(inline_format="svg") == forward.trace.to_svg()
     assert forward.visualize(inline_format="text") == forward.trace.to_text()
 
 
 def test_a_page_has_the_relevance_that_was_computed_by_then() -> None:
-    pytest.importorskip("captum", reason="captum is not installed: relevance is not tested")
     forward = run(num_return_sequences=2)
     assert forward.visualize() == forward.trace.to_html()
     numbers = {}
@@ -51,20 +49,19 @@ def test_a_page_has_the_relevance_that_was_computed_by_then() -> None:
 
 def test_what_does_not_fit_is_refused_before_a_file_is_written(tmp_path: Path) -> None:
     forward, batch = run(), run(num_return_sequences=2)
-    for name, form in (("a.svg", "html"), ("a.html", "text"), ("a.txt", "svg")):
+    for name, form in (("a.html", "text"), ("a.txt", "html")):
         with pytest.raises(
             InputError, match=rf"{name} ends in \.\w+, and inline_format is '{form}': pass inline_format="
         ):
             forward.visualize(tmp_path / name, inline_format=form)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="inline_format is 'pdf'; it is 'html', 'svg', 'text'"):
+    with pytest.raises(InputError, match="inline_format is 'pdf'; it is 'html', 'text'"):
         forward.visualize(inline_format="pdf")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="a path was expected, not 99: pass a str or a Path"):
         forward.visualize(99)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"can't be written \(.+\): name a file in a folder of yours$"):
         forward.visualize(tmp_path)
-    for form in ("svg", "text"):
-        with pytest.raises(InputError, match=rf"shows one text, and 2 were generated: call trace\.to_{form}\(row=…\)"):
-            batch.visualize(tmp_path / "a", inline_format=form)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"shows one text, and 2 were generated: call trace\.to_text\(row=…\)"):
+        batch.visualize(tmp_path / "a", inline_format="text")
     for result in (run(record="none"), forward):
         result.clear_traces()
         with pytest.raises(RuntimeError, match='record="top"'):
@@ -80,12 +77,12 @@ def test_a_notebook_shows_a_page_apart_from_its_own_styles(monkeypatch: pytest.M
     monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
     rendered = [forward.visualize(inline_format=form, show=True) for form in FORMATS]
     assert shown[0] == {"text/html": forward._repr_html_()}
-    assert shown[1:] == [{"image/svg+xml": rendered[1]}, {"text/plain": rendered[2]}]
+    assert shown[1:] == [{"text/plain": rendered[1]}]
     source = re.search(r'<iframe [^>]*srcdoc="([^"]*)"></iframe>', shown[0]["text/html"])
     assert source and html.unescape(source[1]) == rendered[0]
 
 
-def test_elsewhere_a_browser_shows_pages_and_pictures(
+def test_elsewhere_a_browser_shows_pages(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     forward, opened = run(), list[str]()
@@ -93,9 +90,9 @@ def test_elsewhere_a_browser_shows_pages_and_pictures(
     monkeypatch.setattr("webbrowser.open", lambda address: opened.append(address) or True)
     rendered = {form: forward.visualize(inline_format=form, show=True) for form in FORMATS}
     assert capsys.readouterr().out == rendered["text"] + "\n"
-    assert [Path(address).suffix for address in opened] == [".html", ".svg"]
-    for address, form in zip(opened, ("html", "svg"), strict=True):
-        assert Path(address.removeprefix("file://")).read_text(encoding="utf-8") == rendered[form]
+    (address,) = opened
+    assert address.endswith(".html")
+    assert Path(address.removeprefix("file://")).read_text(encoding="utf-8") == rendered["html"]
     forward.visualize(tmp_path / "page.html", show=True)
     assert opened[-1] == (tmp_path / "page.html").as_uri()
     monkeypatch.setattr("webbrowser.open", lambda address: False)

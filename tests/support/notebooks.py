@@ -63,10 +63,8 @@ def _run_cell(source: str, number: int, names: dict[str, Any]) -> list[Output]:
 
 def _show(value: Any) -> dict[str, list[str]]:
     """Return a value as Jupyter shows it: in HTML too if it has such a form."""
-    bundle = getattr(value, "_repr_mimebundle_", None)
     html = getattr(value, "_repr_html_", lambda: None)()
-    plain = {"text/plain": repr(value)}
-    data: dict[str, str] = bundle((), ()) if bundle else plain | ({"text/html": html} if html else {})
+    data = {"text/plain": repr(value)} | ({"text/html": html} if html else {})
     return {form: text.splitlines(True) for form, text in sorted(data.items())}
 
 

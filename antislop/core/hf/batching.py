@@ -86,7 +86,7 @@ def open_engine(call: Call, *, max_rows: int, grows: bool = False) -> Iterator[B
     Raises `InputError` for a model whose rows can't be replaced.
     """
     if call.model.config.is_encoder_decoder:
-        raise InputError("encoder-decoder models can't take new prompts in flight: use generate on a batch")
+        raise InputError("encoder-decoder models can't take new prompts in flight: call generate for each prompt")
     mode = DecodeMode(call.model)
     language_model, _ = split_arguments(call.model, call.config, call.arguments, rows=1, decode_mode=mode)
     try:

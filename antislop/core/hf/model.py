@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache, EncoderDecoderCache, GenerationConfig, GenerationMixin, PreTrainedModel
+from transformers import DynamicCache, GenerationConfig, GenerationMixin, PreTrainedModel
 
 from antislop.core.hf.caches.cache import TransformersCache
 from antislop.core.hf.caches.choice import choose_cache, refuse_unread
@@ -17,15 +17,13 @@ from antislop.core.hf.caches.private import CACHE, cache_name
 from antislop.core.hf.private import (
     PREFILL_INPUTS,
     attention_of,
-    belongs_to_caller,
     compiled_if_possible,
     has_remote_code,
     optimized_for_decoding,
     prefill,
 )
 from antislop.core.loop.devices import send
-from antislop.core.loop.protocols import PAD, LanguageModel, RewindableCache, count_queries
-from antislop.core.loop.unbatched import RowwiseCache, RowwiseModel, slice_row
+from antislop.core.loop.protocols import PAD, RewindableCache, count_queries
 from antislop.errors import InputError
 
 _TYPES = ("token_type_ids", "mm_token_type_ids", "moe_mm_token_type_ids")
@@ -262,14 +260,11 @@ def split_arguments(
     *,
     rows: int,
     decode_mode: DecodeMode | None = None,
-) -> tuple[LanguageModel, RewindableCache]:
+) -> tuple[TransformersModel, TransformersCache]:
     """Split what `generate` prepared into a model, with the arguments of all passes, and a cache, with the prompt's.
 
     Raises `InputError`, before the model runs, for a cache that can't be rewound exactly.
     """
-    if rows > 1 and _counts_by_cache(model):
-        parts = [_split_row(model, config, model_kwargs, decode_mode, row=row, rows=rows) for row in range(rows)]
-        return RowwiseModel([model for model, _ in parts]), RowwiseCache([cache for _, cache in parts])
     chosen = choose_cache(model_kwargs, model=model)
     name, mask = cache_name(model), _mask_name(model)
     prompt = {key: value for key, value in model_kwargs.items() if key in PROMPT_ONLY or key == mask}
@@ -285,44 +280,16 @@ def split_arguments(
         model,
         generation_config=config,
         model_kwargs={**shared, "use_cache": True},
-        copies=_copies(config, prompt, cache, model),
+        copies=_copies(config, prompt, cache),
         decode_mode=decode_mode,
     )
     return language_model, cache
 
 
-def _counts_by_cache(model: PreTrainedModel) -> bool:
-    """Return whether a decoder knows positions only from the length of its cache."""
-    is_relative = hasattr(model.config, "relative_attention_num_buckets")
-    takes_positions = "decoder_position_ids" in inspect.signature(model.forward).parameters
-    return bool(model.config.is_encoder_decoder) and not is_relative and not takes_positions
-
-
-def _split_row(
-    model: PreTrainedModel,
-    config: GenerationConfig,
-    model_kwargs: dict[str, Any],
-    decode_mode: DecodeMode | None,
-    *,
-    row: int,
-    rows: int,
-) -> tuple[LanguageModel, RewindableCache]:
-    name = cache_name(model)
-    if belongs_to_caller(choose_cache(model_kwargs, model=model)):
-        raise InputError(
-            f"{type(model).__name__} counts positions by its cache, so each row of a batch has a cache of its own: "
-            f"leave out {name}, or pass one prompt"
-        )
-    kwargs = {key: slice_row(value, row, rows) for key, value in model_kwargs.items() if key != name}
-    decoder = model.config.get_text_config(decoder=True)
-    kwargs[name] = EncoderDecoderCache(DynamicCache(config=decoder), DynamicCache(config=decoder))
-    return split_arguments(model, config, kwargs, rows=1, decode_mode=decode_mode)
-
-
-def _copies(config: GenerationConfig, prompt: dict[str, Any], cache: TransformersCache, model: PreTrainedModel) -> int:
+def _copies(config: GenerationConfig, prompt: dict[str, Any], cache: TransformersCache) -> int:
     """Return how often each prompt occurs in the batch, or 1 if reading it once might give other logits."""
     plain = {"attention_mask", "position_ids", "token_type_ids"}
     given = {name for name, value in prompt.items() if value is not None}
-    if given <= plain and cache.get_num_tokens() == 0 and not model.config.is_encoder_decoder and not cache.is_static:
+    if given <= plain and cache.get_num_tokens() == 0 and not cache.is_static:
         return config.num_return_sequences or 1
     return 1

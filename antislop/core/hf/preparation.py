@@ -10,6 +10,7 @@ import torch
 from transformers import LogitsProcessorList
 
 from antislop.core.hf.assisted import AssistantDrafter, make_assistant_drafter
+from antislop.core.hf.caches.cache import TransformersCache
 from antislop.core.hf.callbacks.memory import is_stateless
 from antislop.core.hf.callbacks.rewindable import Recognizer
 from antislop.core.hf.callbacks.settings import Settings
@@ -30,7 +31,6 @@ from antislop.core.hf.tracing import describe_call
 from antislop.core.loop.branches import CapabilityError, Control
 from antislop.core.loop.drafts import FirstDrafter
 from antislop.core.loop.policy import Policy
-from antislop.core.loop.protocols import RewindableCache, SharingCache
 from antislop.core.loop.row import Drafter, RowSpec, begin_rows
 from antislop.core.trace.events import Conceded
 from antislop.core.trace.recording import Recording
@@ -102,6 +102,11 @@ def _check_call(call: Call, bans: CompiledBans) -> PromptLengths:
     refuse_tokenizer(call.model, bans.tokenizer)
     bans.vocabulary.refuse_changes(bans.tokenizer)
     refuse_settings(call.model, call.config, call.logits_processor)
+    if call.rows > 1 and call.model.config.is_encoder_decoder:
+        raise InputError(
+            f"{type(call.model).__name__} has an encoder, and such a model writes one text at a time, not {call.rows}: "
+            "pass one prompt, and num_return_sequences=1"
+        )
     if call.input_ids.shape[1] == 0 and call.model_kwargs.get("inputs_embeds") is None:
         raise PromptError("an empty prompt was passed: pass at least one token, the bos token for instance")
     refuse_ids(call.input_ids, call.model)
@@ -165,7 +170,7 @@ def _adapt(processor: Any) -> Any:
     return adapt_processor(processor)
 
 
-def _refuse_control(control: Control, specs: Sequence[RowSpec], cache: RewindableCache) -> None:
+def _refuse_control(control: Control, specs: Sequence[RowSpec], cache: TransformersCache) -> None:
     spec, needs = specs[0], control.controller.needs
     if spec.policy.method != "exact":
         raise InputError(f"a controller needs method='exact', and the sampler has method={spec.policy.method!r}")
@@ -180,7 +185,7 @@ def _refuse_control(control: Control, specs: Sequence[RowSpec], cache: Rewindabl
             "the stopping criteria or processors see the rows of the batch in step, and a controller moves each by "
             "itself: pass one prompt at a time, or leave them out"
         )
-    if needs.has_forks and control.max_forks > 1 and not (isinstance(cache, SharingCache) and cache.can_select):
+    if needs.has_forks and control.max_forks > 1 and not cache.can_select:
         raise CapabilityError(f"the controller forks, and this {type(cache).__name__} can't copy rows: set max_forks=1")
 
 

@@ -26,7 +26,7 @@ from antislop.core.hf.refusals import PromptLengths, warn_if_too_long
 from antislop.core.loop.branches import CapabilityError
 from antislop.core.loop.engine import BatchEngine
 from antislop.core.loop.loop import decode_in_steps
-from antislop.core.loop.protocols import LanguageModel, RewindableCache
+from antislop.core.loop.protocols import LanguageModel
 from antislop.core.loop.row import Row
 from antislop.core.loop.scheduler import Scheduler
 from antislop.core.trace.events import Conceded, ConcededWarning, Drawn, Event, Finished, Forked, Forwarded, Settled
@@ -106,7 +106,7 @@ class EventStream(Iterator[Event]):
 class Run:
     call: Call
     language_model: LanguageModel
-    cache: RewindableCache
+    cache: TransformersCache
     decode_mode: DecodeMode
     rows: list[Row]
     prompts: PromptLengths
@@ -167,8 +167,7 @@ class Run:
 
     def _finish(self) -> None:
         """Feed the rest of a text, but its last token, to a cache that the caller will see; count tokens cut."""
-        is_seen = isinstance(self.cache, TransformersCache) and belongs_to_caller(self.cache.cache)
-        is_seen = is_seen or self.call.config.return_dict_in_generate
+        is_seen = belongs_to_caller(self.cache.cache) or self.call.config.return_dict_in_generate
         if len(self.rows) > 1:
             for row in self.rows:
                 self._note(row, [Forwarded(0, self._excess[row.number])])
@@ -249,7 +248,7 @@ class Run:
             is_complete = True
         finally:
             self.decode_mode.leave()
-            if isinstance(self.cache, TransformersCache) and self.cache.give_back(is_whole=is_complete):
+            if self.cache.give_back(is_whole=is_complete):
                 self._past = self.cache.cache
 
     def _steps(self, index: int) -> tuple[Tensor, ...]:

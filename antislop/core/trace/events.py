@@ -1,6 +1,6 @@
 """The events of a generation: all that the decoding loop yields.
 
-`WrittenText` makes the text of them, for streams and pictures, and `Report` the counts. `Drawn`, `Rewound` and
+`WrittenText` makes the text of them, for streams and pages, and `Report` the counts. `Drawn`, `Rewound` and
 `Truncated` alone give the tokens of the text.
 """
 

@@ -75,12 +75,6 @@ class Trace:
         text = to_plain(piece for piece in self.pieces(row=row) if piece.kind != "prompt")
         return make_visible(text, keep_layout=True)
 
-    def to_svg(self, *, row: int = 0) -> str:
-        """Return a picture of one text without its prompt, with withdrawn text struck through."""
-        from antislop.explain.console import draw_svg, to_rich
-
-        return draw_svg(to_rich(self.pieces(row=row)))
-
     def to_html(
         self, *, relevance: Mapping[tuple[int, int], Sequence[float]] | None = None, title: str | None = None
     ) -> str:
@@ -128,9 +122,3 @@ class Trace:
         from antislop.explain.view.notebook import write_fragment
 
         return write_fragment(self.rows, surfaces=self.surfaces, about=self.about)
-
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:  # noqa: ARG002
-        from antislop.explain.view.notebook import write_plain
-
-        plain = write_plain([self.to_text(row=number) for number in range(len(self.rows))])
-        return {"text/plain": f"{self!r}\n{plain}", "text/html": self._repr_html_()}

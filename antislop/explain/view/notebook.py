@@ -39,13 +39,6 @@ def write_fragment(rows: Sequence[TracedRow], *, surfaces: Surfaces, about: Mapp
     return f'<div class="antislop">{"".join(parts)}</div>'
 
 
-def write_plain(texts: Sequence[str]) -> str:
-    if len(texts) == 1:
-        return texts[0]
-    parts = [f"[{number}] {text}" for number, text in enumerate(texts[:ROWS])]
-    return "\n\n".join([*parts, *([f"… and {len(texts) - ROWS:,} more"] if len(texts) > ROWS else [])])
-
-
 def _write_row(view: RowView) -> str:
     prompt = "".join(escape_html(text) for token in view.prompt for text, _ in token.parts)
     text = "".join(map(_write_segment, view.segments, [None, *view.segments]))

@@ -241,7 +241,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
 CASES: dict[str, Callable[..., Any]] = {
     **{name: partial(generate, **options) for name, options in SETTINGS.items()},
     **{f"greedy, {name}": partial(generate, **{**options, **GREEDY}) for name, options in SETTINGS.items()},
-    **{family: partial(generate, family=family, rows=1 if family in RECURRENT else 3) for family in FAMILIES},
+    **{
+        family: partial(generate, family=family, rows=1 if family in RECURRENT | ENCODER_DECODER else 3)
+        for family in FAMILIES
+    },
     **{way: partial(generate_as, name=way) for way in ("custom_generate", "applied_to")},
     **{f"events, {level}": partial(run_events, record=level) for level in ("none", "events", "top", "full")},
     "drafted bans": partial(generate, sampler=AntiSlop(TOKENIZER, ["abcde", *BANS], draft_bans=True)),

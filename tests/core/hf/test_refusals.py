@@ -63,6 +63,13 @@ def test_settings_that_the_loop_does_not_support_are_refused(
     refuses(llama, match, **kwargs)
 
 
+def test_an_encoder_decoder_writes_one_text_at_a_time() -> None:
+    model, match = build("t5"), "such a model writes one text at a time, not 2: pass one prompt, and num_return"
+    refuses(model, match, num_return_sequences=2, do_sample=True)
+    refuses(model, match, PROMPT.repeat(2, 1))
+    assert SAMPLER.generate(model, PROMPT, max_new_tokens=3, suppress_tokens=[1]).shape == (1, 4)
+
+
 def test_an_offloaded_cache_is_refused_before_it_is_made(llama: PreTrainedModel) -> None:
     """Making one needs a GPU, or a build of torch without CUDA."""
     match = "cache_implementation='offloaded' is not supported"

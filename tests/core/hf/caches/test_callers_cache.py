@@ -17,7 +17,7 @@ from antislop import AntiSlop, Ban, Exhausted
 from antislop.core.hf.caches.private import CACHE, cache_name
 from antislop.core.trace.events import Rewound
 from tests.support.depth import first_quick
-from tests.support.families import build, prepare
+from tests.support.families import build
 from tests.support.models import build_tokenizer
 
 TOKENIZER = build_tokenizer()
@@ -241,12 +241,3 @@ def test_prompts_in_flight_take_no_cache(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name} belongs to one prompt"):
         next(SAMPLER.generate_many(model, [[3, 4]], **{name: cache}, **SETTINGS))
     assert is_as_it_was(cache, before)
-
-
-def test_rows_that_are_run_one_by_one_take_no_cache() -> None:
-    """Each row has a separate cache, since BART derives positions from it."""
-    model = build("bart")
-    cache = EncoderDecoderCache(DynamicCache(config=model.config), DynamicCache(config=model.config))
-    inputs = prepare("bart", [3, 4, 5], [6, 7])
-    with pytest.raises(ValueError, match=f"leave out {CACHE}, or pass one prompt"):
-        SAMPLER.generate(model, **inputs, **{CACHE: cache}, **SETTINGS)
