@@ -470,8 +470,8 @@ its words, not its figures.
 * With greedy decoding and bans (first-token rule), the text is the same as that of a loop of a dozen lines without a
   cache.
 * After rewinds, the logits are those of one forward pass over the kept text.
-* The same holds for {len(PROMPTS)} prompts of unequal length in a batch, which rewind at different times; models with an
-  encoder write one text at a time.
+* The same holds for {len(PROMPTS)} prompts of unequal length in a batch, which rewind at different times; models with
+  an encoder write one text at a time.
 
 Errors are the largest absolute differences of logits, which have a standard deviation of 1 to 3, for one text or in a
 batch. The figure in parentheses is the error of cached decoding by `generate` without a rewind, or the precision of the
