@@ -277,7 +277,6 @@ ALLOWED = {
     "antislop/datasets/vllm_maker.py: tempfile.TemporaryDirectory": "vLLM takes a list by its path",
     "antislop/display.py: (folder / name).read_text('utf-8')": "the package's own files; `files` stands above",
     "antislop/display.py: (folder / script).read_text('utf-8')": "the package's own files; `files` stands above",
-    "antislop/core/bans/ban_list.py: tempfile.TemporaryDirectory": "a folder alone",
     "antislop/tuning/tuning.py: shutil": "deletes the checkpoints of a run, a folder of its own",
     "antislop/explain/forward_result.py: tempfile.NamedTemporaryFile": "a page for a browser that was given no name",
     "antislop/explain/forward_result.py: webbrowser.open(Path(path).resolve().as_uri())": "a browser opens it",

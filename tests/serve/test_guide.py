@@ -153,8 +153,10 @@ def find_options(command: list[str]) -> set[str]:
 def test_the_image_contains_what_its_installation_reads_and_starts_with_options_that_exist() -> None:
     dockerfile = read_dockerfile(DOCKERFILE.read_text(encoding="utf-8"))
     copied = {source for name, rest in dockerfile if name == "COPY" for source in rest.split()[:-1]}
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert copied == {"pyproject.toml", "antislop", project["readme"], *project["license-files"]}
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    project, readme = settings["project"], settings["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]
+    read = {part["path"] for part in readme["fragments"]} | {*project["license-files"]}
+    assert copied == {"pyproject.toml", "antislop"} | read
     assert all((ROOT / source).exists() for source in copied)
     instructions = dict(dockerfile)
     (extra,) = re.findall(r"install .*'/antislop\[(\w+)\]'", instructions["RUN"])
