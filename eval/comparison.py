@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -154,7 +155,7 @@ def judge(model: str, rows: Sequence[Sequence[Cell]]) -> str:
 
 
 def draw_plot(tables: Sequence[Table], path: Path) -> None:
-    """Draw phrases and speed of each sampler under the last table's model, as bars."""
+    """Draw phrases, speed and loss of each sampler under the last table's model, as bars, without intervals."""
     import matplotlib as mpl
 
     mpl.use("svg")
@@ -165,14 +166,16 @@ def draw_plot(tables: Sequence[Table], path: Path) -> None:
         return
     rows = {row[0]: row for row in tables[-1].rows}
     names = [name for name in reversed(BARS) if rows[name][1] is not None]
-    figure, panels = plt.subplots(1, 2, figsize=(8, 2.2), sharey=True, layout="constrained")
-    for panel, column, title in zip(panels, (1, 3), ("banned phrases per 1,000 words", "speed"), strict=True):
-        values = [show(rows[name][column]).split(" ")[0] for name in names]
-        lengths = [float(value.rstrip("×")) for value in values]
+    titles = {1: "banned phrases per 1,000 words", 3: "speed against generate", 5: "nats lost per token"}
+    figure, panels = plt.subplots(1, 3, figsize=(8, 2.4), sharey=True, layout="constrained")
+    figure.suptitle(tables[-1].title, fontsize=10)
+    for panel, (column, title) in zip(panels, titles.items(), strict=True):
+        cells = [re.findall(r"-?[\d.]+", show(rows[name][column])) or ["0"] for name in names]
+        lengths = [float(value) for value, *_ in cells]
         bars = panel.barh([BARS[name][0] for name in names], lengths, color=[BARS[name][1] for name in names])
-        panel.bar_label(bars, values, padding=3)
-        panel.set_title(f"{title}, {tables[-1].title}" if column == 1 else f"{title} against generate", fontsize=9)
-        panel.margins(x=0.15)
+        panel.bar_label(bars, [value for value, *_ in cells], padding=3)
+        panel.set_title(title, fontsize=9)
+        panel.margins(x=0.2)
         panel.spines[["top", "right", "bottom"]].set_visible(False)
         panel.tick_params(bottom=False, labelbottom=False, left=False)
     figure.savefig(path, metadata={"Date": None})
