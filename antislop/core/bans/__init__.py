@@ -1,4 +1,4 @@
-"""Bans, lists of them, and their occurrences in a text that is being written. No torch."""
+"""Bans, lists of bans, and the search for bans in a text that is being written. This room needs no torch."""
 
 import lazy_loader
 

@@ -132,7 +132,7 @@ def _convert(gguf: Path, folder: Path, model: CarriedModel) -> None:
     loaded.is_quantized = False
     del loaded.config.quantization_config
     unfinished = folder.with_suffix(".part")
-    shutil.rmtree(unfinished, ignore_errors=True)  # of a conversion that was interrupted
+    shutil.rmtree(unfinished, ignore_errors=True)  # an interrupted conversion leaves this folder behind
     tokenizer.save_pretrained(unfinished)
     loaded.half().save_pretrained(unfinished)  # the scales of quantized blocks have no more than 16 bits either
     card = f"---\nlicense: {model.license}\nbase_model: {model.hub}\n---\n\nConverted from {gguf.name} to float16.\n"
