@@ -24,6 +24,7 @@ TRIES = 3  # to make a list that is violated as often as is asked for
 GOAL = 0.95  # of generate's speed, with tiny models
 FREE = 0.99  # of generate's speed with large models, where a list hardly matches
 DENSE = {10: (0.96, 0.93), 30: (0.90, 0.85)}  # the same by violations per 1,000 tokens: with one row, with more
+CHAT = (0.95, 0.92)  # the same for the bundled lists, which match what chat models overuse
 NEVER = "never violated"
 OFTEN = "often violated"
 BUNDLED = "bundled list"
@@ -47,6 +48,7 @@ SIZES = {
     "quick": Size(3, 2, 60, (0, 500, 8000, 100_000), (10, 35, 80)),
     "smallest": Size(1, 1, 12, (0, 20), (35,)),
     "large, full": Size(6, 2, 40, (0, 10_000, 1_000_000), tuple(DENSE), (1, 8, 16)),
+    "chat, full": Size(5, 2, 40, (0, 10_000), tuple(DENSE), (1, 8, 16)),
     "large, quick": Size(3, 1, 40, (0, 10_000), tuple(DENSE), (1, 8)),
     "large, smallest": Size(1, 1, 4, (0, 20), (10,)),
 }
@@ -140,7 +142,7 @@ def measure_model(subject: measuring.Subject, size: Size, work: Work) -> list[Po
         laps = race.run({name: tell(write, advance) for name, write in contestants.items()})
         noise = Listed("generate against itself", 0, BanList([]))
         for number, each in [("again", noise), *((str(number), each) for number, each in enumerate(lists))]:
-            goal = find_goal(each, rows, large=subject.is_large) if each is not noise else None
+            goal = find_goal(each, rows, subject) if each is not noise else None
             points.append(make_point(each, rows, goal, laps[number], laps["generate"]))
     return points
 
@@ -173,12 +175,14 @@ def choose_violated(subject: measuring.Subject, studied: Sequence[str], rate: in
     return BanList(min(tried)[1])
 
 
-def find_goal(each: Listed, rows: int, *, large: bool) -> float | None:
+def find_goal(each: Listed, rows: int, subject: measuring.Subject) -> float | None:
     """Return the smallest ratio that meets the goal, or None for a list that has no goal."""
-    if not large:
+    if not subject.is_large:
         return GOAL if each.kind in (NEVER, OFTEN) else None
     if each.kind == OFTEN:
         return DENSE[each.place][rows > 1]
+    if subject.is_chat and each.kind in (BUNDLED, RULES):
+        return CHAT[rows > 1]
     return None if each.kind == OWN else FREE
 
 
