@@ -25,9 +25,9 @@ from transformers import NoBadWordsLogitsProcessor, SequenceBiasLogitsProcessor
 
 from antislop import BanList
 from antislop.core.bans.bans import Ban
-from antislop.core.bans.segmentation import drop_stop_words, extract_words
 from antislop.core.bans.token_matcher import Matcher
 from antislop.core.loop.policy import Method
+from antislop.measure.words import drop_stop_words, extract_words
 from eval import qualities
 from eval.command import Work, answer_question
 from eval.reporting import Answer, Cell, Table

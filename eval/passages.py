@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from antislop.core.bans.segmentation import extract_paragraphs, extract_words
 from antislop.files.disk import read_text
+from antislop.measure.words import extract_paragraphs, extract_words
 from eval.speed.measuring import ASSETS
 
 PASSAGE = 500

@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from antislop.core.bans.segmentation import drop_stop_words
+from antislop.measure.words import drop_stop_words
 from eval.speed import measuring, phrases
 
 CORE = 20

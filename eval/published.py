@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 
 from scipy.stats import bootstrap, spearmanr
 
-from antislop.core.bans.segmentation import extract_words
 from antislop.files.texts import read_texts
 from antislop.measure.estimates import Estimate
 from antislop.measure.human_distance import Distance, load_human, measure_distance
@@ -30,6 +29,7 @@ from antislop.measure.metrics import measure
 from antislop.measure.slop_counts import WEIGHTS
 from antislop.measure.slop_scale import PUBLISHED_RANGES, Scale
 from antislop.measure.tally import Tally
+from antislop.measure.words import extract_words
 from eval.passages import cut_passages
 
 COMPARED = ("slop_words", "slop_trigrams", "contrasts", "repetition", "mattr_500", "slop_score")

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from antislop import BanList
-from antislop.core.bans.segmentation import extract_words
+from antislop.measure.words import extract_words
 from eval.speed import measuring
 
 ROWS = 8  # texts that are read at once

@@ -90,7 +90,7 @@ def bans_from(
     The weight of a ban is 1 over its ratio, so that phrases become as rare as in human writing. An entry that doesn't
     occur in human writing is forbidden. The list is linted, and entries with findings are left out.
     """
-    from antislop.core.bans.formats.text_format import write_lines
+    from antislop.core.bans import write_lines
     from antislop.measure.profiles.profiles import Profile
     from antislop.measure.profiles.to_bans import Choice, choose_bans
 

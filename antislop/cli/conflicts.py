@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from antislop.cli.options import SamplingOptions
-from antislop.core.loop.sampling import DRAWING
+from antislop.core.loop import DRAWING
 from antislop.errors import InputError
 
 

@@ -26,7 +26,7 @@ from antislop.cli.options import (
     collect_bans,
 )
 from antislop.cli.terminal import check_suffix, check_writable, describe_command, refuse_stdin, say, warn, writing
-from antislop.core.bans.ban_list import BanList
+from antislop.core.bans import BanList
 from antislop.datasets.pairs import PairFormat, describe_counts
 from antislop.datasets.samples import Arm
 from antislop.display import describe_count

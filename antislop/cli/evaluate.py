@@ -24,9 +24,8 @@ from antislop.cli.options import (
     collect_bans,
 )
 from antislop.cli.terminal import as_input_error, check_folder, console, refuse_stdin, say, warn, warn_left_out, writing
-from antislop.core.bans.ban_list import BanList
-from antislop.core.bans.bundled import held_out_bans
-from antislop.core.hf.pretrained import ModelSpec, load_model
+from antislop.core.bans import BanList, held_out_bans
+from antislop.core.hf import ModelSpec, load_model
 from antislop.data import FOLDER
 from antislop.datasets.samples import Arm, fingerprint_bans
 from antislop.display import describe_count, list_versions

@@ -49,13 +49,10 @@ from antislop.cli.terminal import (
     warn,
     writing,
 )
-from antislop.core.bans.ban_list import BanList
-from antislop.core.bans.bans import drop_overlaps
-from antislop.core.hf.pretrained import ModelSpec, load_model
-from antislop.core.loop.policy import Method, OnExhausted
-from antislop.core.trace.events import Event, Settled, mark_conceded
-from antislop.core.trace.report import Report
-from antislop.core.trace.text_pieces import TextPiece, TextPieces
+from antislop.core.bans import BanList, drop_overlaps
+from antislop.core.hf import ModelSpec, load_model
+from antislop.core.loop import Method, OnExhausted
+from antislop.core.trace import Event, Report, Settled, TextPiece, TextPieces, mark_conceded
 from antislop.display import describe_count
 from antislop.errors import InputError
 from antislop.explain.console import (
@@ -71,8 +68,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from antislop.core.hf.run import EventStream
-    from antislop.core.hf.vocabulary import Vocabulary
+    from antislop.core.hf import EventStream, Vocabulary
 
 
 @dataclass(frozen=True)
@@ -176,7 +172,7 @@ class _GenerationRun:
 
 
 def _write_text(writer: TextWriter, screen: Console, *, show: bool, with_bans: bool = True) -> _GenerationRun:
-    from antislop.core.loop.policy import Exhausted
+    from antislop.core.loop import Exhausted
 
     prompt = TextPiece(writer.prompt + "\n\n" * writer.task.text.chat, "prompt")
     page, text_pieces = ConsoleWriter(screen, show_withdrawn=show), TextPieces(writer.vocabulary)
@@ -315,7 +311,7 @@ class TextWriter:
     def load(cls, task: WritingTask, bans: BanList, prompt: str) -> TextWriter:
         with console(stderr=True).status("loading the model"):
             model, tokenizer = load_model(task.model)
-            from antislop.core.hf.vocabulary import Vocabulary
+            from antislop.core.hf import Vocabulary
 
             with as_input_error():
                 vocabulary = Vocabulary.of(tokenizer)
@@ -330,7 +326,7 @@ class TextWriter:
         """Yield the events of a run. Without bans, occurrences of the bans count as conceded."""
         import torch
 
-        from antislop.core.hf.samplers import add_samplers
+        from antislop.core.hf import add_samplers
         from antislop.core.sampler import AntiSlop
 
         torch.manual_seed(self.seed)
@@ -359,7 +355,7 @@ class TextWriter:
         say(f"saved the trace{unfinished} to {path}: look at it with antislop view {shlex.quote(str(path))}")
 
     def _mark_conceded(self, events: Iterator[Event]) -> Iterator[Event]:
-        from antislop.core.bans.token_matcher import Matcher
+        from antislop.core.bans import Matcher
 
         matcher = Matcher(self.bans, self.vocabulary)
         return mark_conceded(events, matcher, matcher.start(self.inputs["input_ids"][0].tolist()))

@@ -12,9 +12,8 @@ import typer
 from antislop.cli.conflicts import uses_server
 from antislop.cli.options import GenerationOptions, MaxModelLenOption, TokenizerOption, limit_bans
 from antislop.cli.terminal import as_input_error, say
-from antislop.core.bans.ban_list import BanList
-from antislop.core.bans.scopes import BanScope
-from antislop.core.hf.pretrained import ModelSpec, load_model, load_tokenizer
+from antislop.core.bans import BanList, BanScope
+from antislop.core.hf import ModelSpec, load_model, load_tokenizer
 from antislop.engines.endpoint.streams import EndpointMethod
 
 if TYPE_CHECKING:

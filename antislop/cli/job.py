@@ -13,8 +13,8 @@ from rich.console import Console
 from antislop.cli.options import GenerationOptions, PromptOptions, read_variables
 from antislop.cli.progress import ProgressBar, Stop, estimate_seconds, stop_at_interrupt, stop_workers_at_interrupt
 from antislop.cli.terminal import console, say, warn
-from antislop.core.bans.ban_list import BanList
-from antislop.core.hf.pretrained import ModelSpec
+from antislop.core.bans import BanList
+from antislop.core.hf import ModelSpec
 from antislop.display import describe_count, shorten
 from antislop.files.disk import open_bytes
 from antislop.files.journal import Journal, Record

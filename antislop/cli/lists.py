@@ -32,16 +32,15 @@ from antislop.cli.terminal import (
     write_json,
     writing_or_stdout,
 )
-from antislop.core.bans.ban_list import BanList
-from antislop.core.bans.folding import Edges
-from antislop.core.bans.frequencies import load_frequencies
-from antislop.core.hf.pretrained import ModelSpec, load_tokenizer
+from antislop.core.bans import BanList, Edges
+from antislop.core.hf import ModelSpec, load_tokenizer
 from antislop.display import describe_count
 from antislop.errors import DISTRIBUTION, InputError
+from antislop.measure.frequencies import load_frequencies
 from antislop.measure.lint.lint import Finding, FindingKind, lint
 
 if TYPE_CHECKING:
-    from antislop.core.hf.vocabulary import Vocabulary
+    from antislop.core.hf import Vocabulary
 
 KINDS: tuple[FindingKind, ...] = get_args(FindingKind)
 BY_FREQUENCY: list[FindingKind] = ["common", "joined"]
@@ -115,7 +114,7 @@ def _load_frequencies() -> Any:
 
 def _load_vocabulary(spec: ModelSpec) -> Vocabulary:
     tokenizer = load_tokenizer(spec)
-    from antislop.core.hf.vocabulary import Vocabulary
+    from antislop.core.hf import Vocabulary
 
     with as_input_error():
         return Vocabulary.of(tokenizer)

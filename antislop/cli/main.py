@@ -87,7 +87,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     if not {"--help", "-h", "--version", "-V"} & set(sys.argv):
-        from antislop.core.trace.events import ConcededWarning
+        from antislop.core.trace import ConcededWarning
 
         warnings.simplefilter("ignore", ConcededWarning)  # commands report concessions themselves
         loading = logging.getLogger("antislop.core.hf.carried")

@@ -22,8 +22,7 @@ from antislop.cli.terminal import (
     warn_left_out,
     write_table,
 )
-from antislop.core.bans.ban_list import BanList
-from antislop.core.bans.bundled import dashes, loops, repeats
+from antislop.core.bans import BanList, dashes, loops, repeats
 from antislop.display import describe_count, make_visible
 from antislop.errors import InputError
 from antislop.files.disk import read_json

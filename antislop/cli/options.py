@@ -13,14 +13,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from antislop.cli.terminal import read_input, say, warn
-from antislop.core.bans.ban_list import BanList, combine_bans
-from antislop.core.bans.bundled import constructions, dashes, default_bans, loops, repeats
-from antislop.core.bans.folding import Edges
-from antislop.core.bans.marks import NO_REGEX, REGEX, find_sign
-from antislop.core.bans.scopes import BanScope
-from antislop.core.hf.pretrained import Dtype, ModelSpec
-from antislop.core.loop.sampling import DRAWING, LIMITS, Sampling
-from antislop.core.trace.completions import BATCH_SIZE
+from antislop.core.bans import (
+    NO_REGEX,
+    REGEX,
+    BanList,
+    BanScope,
+    Edges,
+    combine_bans,
+    constructions,
+    dashes,
+    default_bans,
+    find_sign,
+    loops,
+    repeats,
+)
+from antislop.core.hf import Dtype, ModelSpec
+from antislop.core.loop import DRAWING, LIMITS, Sampling
+from antislop.core.trace import BATCH_SIZE
 from antislop.display import describe_count
 from antislop.errors import InputError
 
@@ -113,7 +122,7 @@ ScopeOption = Annotated[
 
 def limit_bans(bans: BanList, where: BanScope | None, tokenizer: PreTrainedTokenizerBase) -> BanList:
     """Return the bans that apply to a part of each reply; to all of it if nobody says how the model writes replies."""
-    from antislop.core.hf.response_templates import choose_scopes, find_response_template
+    from antislop.core.hf import choose_scopes, find_response_template
 
     return combine_bans(bans, scopes=choose_scopes(where, find_response_template(tokenizer)))
 

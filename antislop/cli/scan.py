@@ -25,7 +25,7 @@ from antislop.cli.terminal import (
     warn,
     write_table,
 )
-from antislop.core.bans.ban_list import BanList
+from antislop.core.bans import BanList
 from antislop.display import describe_count, make_visible
 from antislop.errors import InputError
 from antislop.measure.folders import is_text, list_files

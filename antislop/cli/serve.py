@@ -23,9 +23,9 @@ from antislop.cli.options import (
     load_bans,
 )
 from antislop.cli.terminal import as_input_error, console, say, warn
-from antislop.core.bans.ban_list import BanList
-from antislop.core.hf.pretrained import ModelSpec, load_model, load_tokenizer
-from antislop.core.trace.completions import BATCH_SIZE
+from antislop.core.bans import BanList
+from antislop.core.hf import ModelSpec, load_model, load_tokenizer
+from antislop.core.trace import BATCH_SIZE
 from antislop.display import describe_count
 from antislop.errors import InputError, first_line
 from antislop.files.disk import read_json
@@ -148,7 +148,7 @@ def serve(model: ModelOptions, upstream: UpstreamOptions, bans: BanOptions, serv
 
 
 def _read_template(path: Path) -> dict[str, Any]:
-    from antislop.core.hf.response_templates import check_response_template
+    from antislop.core.hf import check_response_template
 
     template = read_json(path)
     try:

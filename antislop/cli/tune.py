@@ -19,7 +19,7 @@ from antislop.cli.options import BanOptions, ModelOptions, collect_bans, list_op
 from antislop.cli.progress import ProgressBar, stop_at_interrupt
 from antislop.cli.terminal import as_input_error, check_folder, console, say, warn, writing
 from antislop.cli.tune_auto import AutoOptions, TuningStage, run_stages
-from antislop.core.hf.pretrained import ModelSpec, load_model
+from antislop.core.hf import ModelSpec, load_model
 from antislop.display import describe_count
 from antislop.errors import DISTRIBUTION, InputError
 from antislop.tuning.rows import Loss

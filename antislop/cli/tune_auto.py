@@ -17,8 +17,8 @@ from antislop.cli.measure import MIN_SAMPLE
 from antislop.cli.options import BanOptions, ModelOptions, collect_bans, list_options
 from antislop.cli.profile import using_profiles
 from antislop.cli.terminal import say, warn, writing
-from antislop.core.bans.ban_list import BanList
-from antislop.core.hf.pretrained import TINY, load_tokenizer
+from antislop.core.bans import BanList
+from antislop.core.hf import TINY, load_tokenizer
 from antislop.display import describe_count
 from antislop.errors import InputError
 from antislop.files.disk import read_json, read_text, replace_text

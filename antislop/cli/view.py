@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from antislop.cli.terminal import check_suffix, check_writable, console, say, warn, writing_or_stdout
-from antislop.core.trace.trace import Trace
+from antislop.core.trace import Trace
 from antislop.display import describe_count, make_visible
 from antislop.explain.console import ConsoleWriter
 from antislop.explain.view.rows import BanCounts, RowView, count_bans

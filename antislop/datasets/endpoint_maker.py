@@ -7,9 +7,8 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from antislop.core.bans.ban_list import BanList
-from antislop.core.bans.bans import Ban
-from antislop.core.trace.completions import Completion
+from antislop.core.bans import Ban, BanList
+from antislop.core.trace import Completion
 from antislop.datasets.maker import NO_TOKEN, RecordMakerBase
 from antislop.datasets.samples import Arm, SampleSpec
 from antislop.engines.endpoint.endpoint import Endpoint

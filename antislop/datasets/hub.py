@@ -19,13 +19,13 @@ from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # not in its __all__
 
 from antislop import __version__
-from antislop.core.bans.ban_list import BanList
-from antislop.core.bans.segmentation import drop_stop_words, extract_words
+from antislop.core.bans import BanList
 from antislop.datasets.samples import PLAIN, measure_slop
 from antislop.display import describe_count, make_visible
 from antislop.errors import DISTRIBUTION, InputError, first_line
 from antislop.files.disk import read_bytes, read_json, replace_text, replacing
 from antislop.files.journal import Record, read_records
+from antislop.measure.words import drop_stop_words, extract_words
 
 if TYPE_CHECKING:
     from datasets import Dataset

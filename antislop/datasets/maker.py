@@ -16,14 +16,10 @@ from typing import Any, NamedTuple
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from antislop.core.bans.ban_list import BanList
-from antislop.core.bans.bans import Ban
-from antislop.core.hf.refusals import PromptLengths, refuse_lengths
-from antislop.core.hf.samplers import add_samplers
-from antislop.core.hf.vocabulary import Vocabulary, fingerprint_tokenizer
+from antislop.core.bans import Ban, BanList
+from antislop.core.hf import PromptLengths, Vocabulary, add_samplers, fingerprint_tokenizer, refuse_lengths
 from antislop.core.sampler import AntiSlop
-from antislop.core.trace.completions import BATCH_SIZE, Completion
-from antislop.core.trace.events import Conceded, Rewound
+from antislop.core.trace import BATCH_SIZE, Completion, Conceded, Rewound
 from antislop.datasets.pair_maker import PairMaker, Pairs
 from antislop.datasets.pairs import PairFormat, PairSource
 from antislop.datasets.prompt_only import AvoidanceInstruction

@@ -11,12 +11,10 @@ import torch
 from torch import Tensor
 from transformers import StoppingCriteria, StoppingCriteriaList
 
-from antislop.core.bans.ban_list import BanList
-from antislop.core.bans.segmentation import find_sentence_ends
-from antislop.core.hf.vocabulary import Vocabulary
-from antislop.core.loop.policy import seed_of
-from antislop.core.trace.completions import Completion
-from antislop.core.trace.events import Event
+from antislop.core.bans import BanList
+from antislop.core.hf import Vocabulary
+from antislop.core.loop import seed_of
+from antislop.core.trace import Completion, Event
 from antislop.datasets.pairs import (
     PairCount,
     PairDraft,
@@ -28,6 +26,7 @@ from antislop.datasets.pairs import (
     make_tokens,
 )
 from antislop.files.journal import Record
+from antislop.measure.words import find_sentence_ends
 
 MAX_CONTINUATION_TOKENS = 64
 """Limit of tokens of a continuation; a sentence has about twenty."""

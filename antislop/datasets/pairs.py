@@ -12,13 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from os.path import commonprefix
 from typing import Any, Literal, NamedTuple, Protocol
 
-from antislop.core.bans.ban_list import BanList
-from antislop.core.bans.bans import Ban
-from antislop.core.bans.folding import BOUNDARY, find_words, fold
-from antislop.core.bans.segmentation import find_sentence_end
-from antislop.core.trace.events import Event, Forced, Rewound, Truncated
-from antislop.core.trace.traced_row import read_history
+from antislop.core.bans import BOUNDARY, Ban, BanList, find_words, fold
+from antislop.core.trace import Event, Forced, Rewound, Truncated, read_history
 from antislop.files.journal import Record
+from antislop.measure.words import find_sentence_end
 
 LOOKBACK = 200
 """Number of last characters of a prompt in which a ban may begin that the text completes."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from antislop.core.bans.bans import Ban
+from antislop.core.bans import Ban
 from antislop.files.chats import join_parts, put_system, render_chat
 from antislop.files.prompts import Prompt
 

@@ -26,10 +26,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
-from antislop.core.bans.ban_list import BanList
-from antislop.core.bans.bans import Ban
-from antislop.core.hf.pretrained import ModelSpec, load_model, load_tokenizer
-from antislop.core.trace.completions import BATCH_SIZE
+from antislop.core.bans import Ban, BanList
+from antislop.core.hf import ModelSpec, load_model, load_tokenizer
+from antislop.core.trace import BATCH_SIZE
 from antislop.datasets.endpoint_maker import EndpointMaker
 from antislop.datasets.maker import ModelRecordMaker
 from antislop.datasets.pairs import PairFormat

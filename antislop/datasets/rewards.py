@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from antislop.core.bans.ban_list import BanList, Bans, read_bans
-from antislop.core.bans.segmentation import extract_words
+from antislop.core.bans import BanList, Bans, read_bans
 from antislop.display import shorten
 from antislop.errors import InputError
 from antislop.files.chats import list_replies, list_turns
+from antislop.measure.words import extract_words
 
 TextOrChat: TypeAlias = str | Sequence[Mapping[str, Any]]
 """What a model wrote: a text, or the messages of a chat."""

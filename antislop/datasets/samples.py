@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
-from antislop.core.bans.ban_list import BanList
-from antislop.core.bans.bans import drop_overlaps
+from antislop.core.bans import BanList, drop_overlaps
 from antislop.datasets.pairs import PairCount
 from antislop.display import describe_count
 from antislop.errors import InputError

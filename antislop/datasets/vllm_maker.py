@@ -11,11 +11,9 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerBase, StoppingCriteria
 
-from antislop.core.bans.ban_list import BanList
-from antislop.core.bans.bans import Ban, distinct
-from antislop.core.loop.sampling import Sampling
-from antislop.core.trace.completions import Completion
-from antislop.core.trace.report import Report
+from antislop.core.bans import Ban, BanList, distinct
+from antislop.core.loop import Sampling
+from antislop.core.trace import Completion, Report
 from antislop.datasets.maker import NO_TOKEN, RecordMakerBase
 from antislop.datasets.samples import UNBANNED, Arm
 from antislop.engines.endpoint.dialects import VllmStream

@@ -16,7 +16,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from antislop.core.loop.protocols import PAD, KVState, KVStates, LanguageModel, RewindableCache, fill_left
+from antislop.core.loop import PAD, KVState, KVStates, LanguageModel, RewindableCache, fill_left
 from antislop.engines.inferencer import KVCache
 
 ONE, TWO, NEW = [2, 5, 9, 3, 11], [8, 8, 4, 1, 7], [3, 10, 6]

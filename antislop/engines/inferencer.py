@@ -12,13 +12,22 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from antislop.core.bans.token_matcher import Matcher
-from antislop.core.loop.engine import BatchEngine
-from antislop.core.loop.loop import decode
-from antislop.core.loop.policy import Policy
-from antislop.core.loop.protocols import PAD, KVStates, LanguageModel, RewindableCache, ScoreFunction, identity
-from antislop.core.loop.row import Drafter, Row, RowSpec
-from antislop.core.loop.scheduler import Scheduler
+from antislop.core.bans import Matcher
+from antislop.core.loop import (
+    PAD,
+    BatchEngine,
+    Drafter,
+    KVStates,
+    LanguageModel,
+    Policy,
+    RewindableCache,
+    Row,
+    RowSpec,
+    Scheduler,
+    ScoreFunction,
+    decode,
+    identity,
+)
 
 
 class KVCache(RewindableCache, Protocol):

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from antislop.core.bans.ban_list import BanList
+from antislop.core.bans import BanList
 from antislop.datasets.samples import PLAIN
 from antislop.errors import InputError
 from antislop.evaluation.outputs import Example, Output, align, find_examples

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
-from antislop.core.hf.model import device_of
+from antislop.core.hf import device_of
 from antislop.errors import InputError
 
 PASS = 2048

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from antislop.core.bans.ban_list import BanList
-from antislop.core.bans.bans import drop_overlaps
+from antislop.core.bans import BanList, drop_overlaps
 from antislop.datasets.samples import PLAIN
 from antislop.files.journal import Record
 from antislop.files.texts import Text

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from antislop.core.bans.ban_list import BanList
-from antislop.core.bans.bans import drop_overlaps
+from antislop.core.bans import BanList, drop_overlaps
 from antislop.datasets.samples import PLAIN, UNBANNED
 from antislop.evaluation.outputs import Output
 from antislop.measure.definitions import METRICS, Metric, Ratio

@@ -9,12 +9,9 @@ from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from antislop.core.bans.ban_list import BanList
-from antislop.core.bans.bans import Ban
-from antislop.core.hf.vocabulary import Vocabulary
-from antislop.core.trace.completions import Completion
-from antislop.core.trace.report import Report
-from antislop.core.trace.text_pieces import TextPieces
+from antislop.core.bans import Ban, BanList
+from antislop.core.hf import Vocabulary
+from antislop.core.trace import Completion, Report, TextPieces
 from antislop.datasets.maker import ModelRecordMaker
 from antislop.datasets.samples import UNBANNED, Arm, MadeRecord, SampleSpec
 from antislop.errors import InputError

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from antislop.core.hf.private import attention_of, uncompiled
+from antislop.core.hf import attention_of, uncompiled
 from antislop.errors import InputError, first_line
 from antislop.explain.clean_pass import prepare_inputs, read
 

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from antislop.core.hf.model import count_positions, device_of
-from antislop.core.hf.private import PREFILL_INPUTS
+from antislop.core.hf import PREFILL_INPUTS, count_positions, device_of
 from antislop.errors import InputError
 
 

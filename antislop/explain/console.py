@@ -14,13 +14,11 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from antislop.core.trace.events import Conceded, Rewound
-from antislop.core.trace.report import Report
-from antislop.core.trace.text_pieces import PieceKind, TextPiece
+from antislop.core.trace import Conceded, PieceKind, Report, Rewound, TextPiece
 from antislop.display import describe_count, make_visible
 
 if TYPE_CHECKING:
-    from antislop.core.bans.token_matcher import Violation
+    from antislop.core.bans import Violation
 
 STYLES: dict[PieceKind, str] = {
     "prompt": "dim",

@@ -6,9 +6,8 @@ from collections.abc import Iterable
 from itertools import groupby
 from typing import TypedDict
 
-from antislop.core.bans.characters import decode
-from antislop.core.bans.token_matcher import Surfaces
-from antislop.core.trace.traced_row import Attempt, KeptToken
+from antislop.core.bans import Surfaces, decode
+from antislop.core.trace import Attempt, KeptToken
 
 
 class Alternative(TypedDict):

@@ -18,10 +18,8 @@ from rich.console import Console
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from antislop.core.hf.run import CallOutput, Run
-from antislop.core.trace.events import Drawn
-from antislop.core.trace.report import Report
-from antislop.core.trace.trace import Trace
+from antislop.core.hf import CallOutput, Run
+from antislop.core.trace import Drawn, Report, Trace
 from antislop.errors import InputError
 from antislop.explain.explanation import Explanation, RejectedAttempt, describe_attempt, explain
 from antislop.explain.kept_text import find_obstacle

@@ -12,11 +12,8 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import DynamicCache
 from transformers.generation.streamers import BaseStreamer
 
-from antislop.core.hf.calls import STATES, Call
-from antislop.core.hf.model import are_counted
-from antislop.core.hf.private import PREFILL_INPUTS, mask_length_of, uncompiled
-from antislop.core.hf.run import CallOutput, Run
-from antislop.core.loop.branches import CapabilityError
+from antislop.core.hf import PREFILL_INPUTS, STATES, Call, CallOutput, Run, are_counted, mask_length_of, uncompiled
+from antislop.core.loop import CapabilityError
 from antislop.errors import InputError
 from antislop.explain.activations import (
     ActivationCache,

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from antislop.core.hf.model import device_of
+from antislop.core.hf import device_of
 from antislop.errors import InputError
 from antislop.explain.clean_pass import input_names, prepare_inputs, without_dropout
 

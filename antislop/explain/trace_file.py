@@ -14,12 +14,9 @@ from dataclasses import replace
 from types import NoneType
 from typing import IO, Any, NamedTuple
 
-from antislop.core.bans.ban_list import BanList
-from antislop.core.bans.bans import Ban
-from antislop.core.bans.formats.text_format import read_ban, write_lines
-from antislop.core.bans.token_matcher import Surfaces
-from antislop.core.trace.codec import WRONG, read_event, read_value, write_event
-from antislop.core.trace.events import (
+from antislop.core.bans import Ban, BanList, Surfaces, read_ban, write_lines
+from antislop.core.trace import (
+    WRONG,
     Admitted,
     Conceded,
     Drafted,
@@ -32,9 +29,13 @@ from antislop.core.trace.events import (
     Rewound,
     Settled,
     TimedOut,
+    TokenSurfaces,
+    TracedRow,
     Truncated,
+    read_event,
+    read_value,
+    write_event,
 )
-from antislop.core.trace.traced_row import TokenSurfaces, TracedRow
 from antislop.display import escape_json
 from antislop.errors import InputError
 from antislop.files.disk import open_text, replace_text

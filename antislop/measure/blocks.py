@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from antislop.core.bans.folding import SENTENCE_ENDS
+from antislop.core.bans import SENTENCE_ENDS
 
 Longs: TypeAlias = NDArray[np.int64]
 Flags: TypeAlias = NDArray[np.bool_]

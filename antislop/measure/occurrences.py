@@ -10,8 +10,7 @@ from math import inf
 from pathlib import Path
 from typing import NamedTuple
 
-from antislop.core.bans.ban_list import BanList
-from antislop.core.bans.bans import Match, drop_overlaps
+from antislop.core.bans import BanList, Match, drop_overlaps
 from antislop.display import shorten
 from antislop.errors import InputError
 from antislop.files.disk import read_text_pieces

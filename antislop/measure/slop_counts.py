@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 import regex
 
-from antislop.core.bans.bundled import read_constructions
+from antislop.core.bans import read_constructions
 from antislop.measure.estimates import Floats
 from antislop.measure.slop_scale import Scale
 

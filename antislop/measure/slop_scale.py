@@ -11,11 +11,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from antislop.core.bans.segmentation import extract_words
 from antislop.data import FOLDER
 from antislop.errors import InputError
 from antislop.files.disk import read_json
 from antislop.measure.blocks import NGram
+from antislop.measure.words import extract_words
 
 RANGE_MARGIN = 0.1  # of the width, on both sides
 

@@ -12,8 +12,7 @@ from typing import SupportsIndex
 
 import numpy as np
 
-from antislop.core.bans.ban_list import BanList
-from antislop.core.bans.bans import drop_overlaps
+from antislop.core.bans import BanList, drop_overlaps
 from antislop.display import shorten
 from antislop.errors import InputError
 from antislop.measure.blocks import cut_blocks

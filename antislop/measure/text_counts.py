@@ -12,7 +12,6 @@ from itertools import chain
 
 import numpy as np
 
-from antislop.core.bans.segmentation import BREAK, END, QUOTED, WORD, drop_stop_words, fold
 from antislop.measure.blocks import (
     BASE,
     BLOCK_CHARACTERS,
@@ -27,6 +26,7 @@ from antislop.measure.blocks import (
 )
 from antislop.measure.diversity import count_distinct, count_distinct_ngrams
 from antislop.measure.slop_scale import Scale
+from antislop.measure.words import BREAK, END, QUOTED, WORD, drop_stop_words, fold
 
 WINDOW_WORDS = 500  # words
 PIECE_WORDS = 100  # words

@@ -23,7 +23,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from antislop import __version__
-from antislop.core.bans.ban_list import BanList, Bans
+from antislop.core.bans import BanList, Bans
 from antislop.errors import InputError, first_line
 from antislop.serve.backend import Backend
 from antislop.serve.metrics import ServerMetrics

@@ -8,11 +8,9 @@ from typing import Any, Protocol
 
 from transformers import PreTrainedTokenizerBase
 
-from antislop.core.hf.callbacks.stop_strings import StopStrings
-from antislop.core.hf.compiled_bans import CompiledBans
-from antislop.core.loop.policy import MAX_REWINDS, Method, OnExhausted, Policy
-from antislop.core.loop.sampling import Sampling
-from antislop.core.trace.events import Event, TokenChoice
+from antislop.core.hf import CompiledBans, StopStrings
+from antislop.core.loop import MAX_REWINDS, Method, OnExhausted, Policy, Sampling
+from antislop.core.trace import Event, TokenChoice
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,12 +7,19 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
-from antislop.core.bans.bans import Ban
-from antislop.core.bans.characters import NOTHING, complete, decode
-from antislop.core.hf.vocabulary import Vocabulary
-from antislop.core.trace.events import Event, Rewound, TokenChoice, Truncated
-from antislop.core.trace.report import Report
-from antislop.core.trace.text_pieces import END, WrittenText, WrittenToken, find_spans
+from antislop.core.bans import NOTHING, Ban, complete, decode
+from antislop.core.hf import Vocabulary
+from antislop.core.trace import (
+    END,
+    Event,
+    Report,
+    Rewound,
+    TokenChoice,
+    Truncated,
+    WrittenText,
+    WrittenToken,
+    find_spans,
+)
 from antislop.serve.backend import PromptChoices
 
 FinishReason = Literal["stop", "length", "repetition"]

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from antislop.core.bans.ban_list import Bans
-from antislop.core.trace.completions import BATCH_SIZE
+from antislop.core.bans import Bans
+from antislop.core.trace import BATCH_SIZE
 from antislop.errors import DISTRIBUTION, InputError
 
 if TYPE_CHECKING:

@@ -18,18 +18,10 @@ from typing import TypeAlias
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from antislop.core.bans.ban_list import Bans, read_bans
-from antislop.core.hf.batching import describe_failure, open_engine
-from antislop.core.hf.compiled_bans import CompiledBans
-from antislop.core.hf.refusals import max_positions
-from antislop.core.hf.response_templates import find_response_template
-from antislop.core.loop.engine import BatchEngine
-from antislop.core.loop.loop import StepEvents, decode_in_steps
-from antislop.core.loop.row import Row, RowSpec
-from antislop.core.loop.sampling import Sampling
-from antislop.core.loop.scheduler import Scheduler
-from antislop.core.trace.completions import BATCH_SIZE
-from antislop.core.trace.events import Event, Finished, Forwarded
+from antislop.core.bans import Bans, read_bans
+from antislop.core.hf import CompiledBans, describe_failure, find_response_template, max_positions, open_engine
+from antislop.core.loop import BatchEngine, Row, RowSpec, Sampling, Scheduler, StepEvents, decode_in_steps
+from antislop.core.trace import BATCH_SIZE, Event, Finished, Forwarded
 from antislop.errors import InputError
 from antislop.serve.backend import BackendError, Busy, GenerationRequest, PromptChoices
 from antislop.serve.request_preparer import RequestGrammar, RequestPreparer

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
-from antislop.core.bans.scopes import THOUGHTS
-from antislop.core.hf.private import RegionParser, compile_response_template
+from antislop.core.bans import THOUGHTS
+from antislop.core.hf import RegionParser, compile_response_template
 
 LONG_SPACES = re.compile(r"(?<!\s)(\s{1000})\s+")
 """In a prompt they say no more than 1,000 do, and take long to read."""

@@ -13,17 +13,20 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from antislop.core.bans.token_matcher import Matcher
-from antislop.core.hf.breakers import BREAKERS_KEPT, find_breakers
-from antislop.core.hf.callbacks.settings import Settings
-from antislop.core.hf.calls import Call, prepare_call
-from antislop.core.hf.model import TransformersModel, device_of
-from antislop.core.hf.preparation import prepare_row
-from antislop.core.hf.samplers import make_samplers
-from antislop.core.loop.protocols import LanguageModel
-from antislop.core.loop.row import RowSpec
-from antislop.core.loop.sampling import Sampling
-from antislop.core.trace.events import TokenChoice
+from antislop.core.bans import Matcher
+from antislop.core.hf import (
+    BREAKERS_KEPT,
+    Call,
+    Settings,
+    TransformersModel,
+    device_of,
+    find_breakers,
+    make_samplers,
+    prepare_call,
+    prepare_row,
+)
+from antislop.core.loop import LanguageModel, RowSpec, Sampling
+from antislop.core.trace import TokenChoice
 from antislop.errors import InputError, first_line
 from antislop.serve.backend import GenerationRequest
 from antislop.steer.grammar.compilation import compile_llguidance, read_json_schema, read_lark

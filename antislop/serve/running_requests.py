@@ -9,7 +9,7 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from time import perf_counter
 
-from antislop.core.trace.events import Event, Finished
+from antislop.core.trace import Event, Finished
 from antislop.serve.backend import Backend, BackendError, GenerationRequest, PromptChoices
 from antislop.serve.chunk_maker import AnswerChunk, ChunkMaker
 from antislop.serve.metrics import ServerMetrics

@@ -13,12 +13,9 @@ from functools import cache, partial
 from random import SystemRandom
 from typing import NamedTuple, TypeVar
 
-from antislop.core.bans.ban_list import BanList, Bans
-from antislop.core.hf.compiled_bans import CompiledBans
-from antislop.core.hf.private import variables_of
-from antislop.core.hf.response_templates import choose_scopes, find_spelled
-from antislop.core.loop.policy import seed_of
-from antislop.core.loop.sampling import Sampling
+from antislop.core.bans import BanList, Bans
+from antislop.core.hf import CompiledBans, choose_scopes, find_spelled, variables_of
+from antislop.core.loop import Sampling, seed_of
 from antislop.errors import InputError
 from antislop.files.chats import apply_template
 from antislop.serve.backend import Backend, GenerationRequest

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from antislop.core.bans.scopes import THOUGHTS
+from antislop.core.bans import THOUGHTS
 from antislop.serve.request_errors import RequestError
 
 METACHARACTERS = frozenset(".^$*+?{}[]()|\\")

@@ -10,10 +10,9 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
-from antislop.core.hf.compiled_bans import CompiledBans
-from antislop.core.hf.response_templates import find_response_template
+from antislop.core.hf import CompiledBans, find_response_template
 from antislop.core.sampler import AntiSlop
-from antislop.core.trace.events import Event
+from antislop.core.trace import Event
 from antislop.display import describe_count
 from antislop.engines.endpoint.connection import Refused, StreamConnection
 from antislop.engines.endpoint.dialects import DIALECTS

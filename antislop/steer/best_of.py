@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from antislop.core.loop.branches import Branch, Capabilities, Step, TokenSet
+from antislop.core.loop import Branch, Capabilities, Step, TokenSet
 from antislop.errors import InputError
 from antislop.steer.passages import Unit, WrittenUnit, check_unit, find_unit
 

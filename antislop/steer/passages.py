@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
-from antislop.core.loop.branches import Step
+from antislop.core.loop import Step
 from antislop.errors import InputError
 
 CONTEXT = 8

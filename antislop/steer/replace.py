@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from antislop.core.loop.branches import Branch, Capabilities, Step, TokenSet
+from antislop.core.loop import Branch, Capabilities, Step, TokenSet
 from antislop.errors import InputError
 from antislop.steer.passages import Passage
 

@@ -59,7 +59,7 @@ def load_pairs(
     if min_chosen > max_chosen:
         raise InputError(f"min_chosen is {min_chosen}, and max_chosen is {max_chosen}: no row can have as many tokens")
     path, rows, few = read_path(path), list[FTPORow](), 0
-    from antislop.core.hf.vocabulary import fingerprint_tokenizer
+    from antislop.core.hf import fingerprint_tokenizer
 
     fingerprint, size = fingerprint_tokenizer(tokenizer), vocab_size or max(tokenizer.get_vocab().values()) + 1
     for place, record in read_pairs(path):

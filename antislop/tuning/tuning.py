@@ -30,13 +30,13 @@ from transformers import (
 )
 
 from antislop import __version__
-from antislop.core.bans.ban_list import BanList
-from antislop.core.bans.segmentation import extract_words
-from antislop.core.hf.carried import find_carried, spell_model
+from antislop.core.bans import BanList
+from antislop.core.hf import find_carried, spell_model
 from antislop.datasets.hub import CARD, list_settings
 from antislop.display import describe_count
 from antislop.errors import InputError
 from antislop.files.disk import read_json, replace_text
+from antislop.measure.words import extract_words
 from antislop.tuning.dpo import make_dpo_trainer
 from antislop.tuning.rows import FTPORow, Loss
 from antislop.tuning.trainer import FTPOConfig, FTPOTrainer, StopAtWin, collate, find_rate, make_adapter, unfreeze

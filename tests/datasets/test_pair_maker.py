@@ -7,9 +7,9 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 import antislop
-from antislop.core.bans.segmentation import find_sentence_end
 from antislop.core.hf.vocabulary import Vocabulary
 from antislop.datasets.pair_maker import SentenceEnd, settings_for_continuations
+from antislop.measure.words import find_sentence_end
 
 TEXTS = [
     "The door was locked. Nobody had seen Mr. Fox since.",

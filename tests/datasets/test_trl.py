@@ -9,11 +9,11 @@ import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 import antislop
-from antislop.core.bans.segmentation import find_sentence_end
 from antislop.datasets import ModelRecordMaker
 from antislop.datasets.samples import plan_samples
 from antislop.files.journal import Record
 from antislop.files.prompts import Prompt
+from antislop.measure.words import find_sentence_end
 
 pytestmark = [
     pytest.mark.skipif(find_spec("trl") is None, reason="TRL is not installed: pip install trl accelerate"),

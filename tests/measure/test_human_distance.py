@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from antislop.core.bans.segmentation import extract_words
 from antislop.errors import InputError
 from antislop.files.texts import read_texts
 from antislop.measure.definitions import METRICS
@@ -21,6 +20,7 @@ from antislop.measure.human_distance import Human, Humans, load_human, measure_d
 from antislop.measure.metrics import measure
 from antislop.measure.slop_scale import FOLDER, PUBLISHED_RANGES, Range, Scale, load_ngrams
 from antislop.measure.tally import Tally
+from antislop.measure.words import extract_words
 from eval.passages import cut_passages
 
 SCALE = Scale(frozenset({"tapestry"}), frozenset({("voice", "barely", "whisper")}))

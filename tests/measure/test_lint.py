@@ -15,9 +15,9 @@ from hypothesis import given, strategies as st
 
 from antislop import Ban, BanList
 from antislop.core.bans.folding import fold_phrase
-from antislop.core.bans.frequencies import load_frequencies
 from antislop.core.bans.patterns.phrase import Phrase
 from antislop.core.bans.scopes import Scope
+from antislop.measure.frequencies import load_frequencies
 from antislop.measure.lint.lint import COMMON_ZIPF, find_contained, find_overlapping, lint
 from antislop.measure.lint.speller import Speller
 

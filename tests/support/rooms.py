@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 LINES = {
-    "core.bans": 6660,
+    "core.bans": 6550,
     "core.trace": 1210,
     "core.loop": 4060,
     "core.hf": 5860,
@@ -15,8 +15,8 @@ LINES = {
     "data": 10,
     "explain": 2040,
     "steer": 1010,
-    "engines": 4060,
-    "measure": 4050,
+    "engines": 4070,
+    "measure": 4160,
     "datasets": 2180,
     "tuning": 990,
     "evaluation": 1370,

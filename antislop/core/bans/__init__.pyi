@@ -1,9 +1,53 @@
-from .ban_list import Diff as Diff, Refusal as Refusal, SearchStep as SearchStep
+from .automaton import Automaton as Automaton
+from .ban_list import (
+    BanList as BanList,
+    Bans as Bans,
+    Diff as Diff,
+    Refusal as Refusal,
+    SearchStep as SearchStep,
+    combine_bans as combine_bans,
+    read_bans as read_bans,
+)
+from .bans import Ban as Ban, Match as Match, distinct as distinct, drop_overlaps as drop_overlaps
+from .bundled import (
+    constructions as constructions,
+    dashes as dashes,
+    default_bans as default_bans,
+    held_out_bans as held_out_bans,
+    loops as loops,
+    read_constructions as read_constructions,
+    repeats as repeats,
+)
+from .characters import NOTHING as NOTHING, complete as complete, decode as decode
+from .folding import (
+    BOUNDARY as BOUNDARY,
+    NO_EDGES as NO_EDGES,
+    SENTENCE_ENDS as SENTENCE_ENDS,
+    Edges as Edges,
+    Folding as Folding,
+    find_words as find_words,
+    fold as fold,
+    fold_phrase as fold_phrase,
+)
+from .formats.text_format import read_ban as read_ban, write_lines as write_lines
+from .marks import NAME_KIND as NAME_KIND, NO_REGEX as NO_REGEX, REGEX as REGEX, find_sign as find_sign
+from .patterns.kinds import KINDS as KINDS
 from .patterns.loop import Loop as Loop
-from .patterns.pattern import Pattern as Pattern
+from .patterns.pattern import FILLER as FILLER, Pattern as Pattern, TextSearch as TextSearch, has_word as has_word
 from .patterns.phrase import Phrase as Phrase
 from .patterns.regex import Regex as Regex
 from .patterns.repeat import Repeat as Repeat
 from .patterns.tokens import Tokens as Tokens
-from .patterns.words import Wildcard as Wildcard, Words as Words
-from .token_matcher import Matcher as Matcher, Violation as Violation
+from .patterns.words import Wildcard as Wildcard, Words as Words, stop_words as stop_words
+from .reading import (
+    MAX_SENT_CHARACTERS as MAX_SENT_CHARACTERS,
+    MAX_SENT_ENTRIES as MAX_SENT_ENTRIES,
+    MAX_SENT_REGEX_CHARACTERS as MAX_SENT_REGEX_CHARACTERS,
+    MAX_SENT_REGEXES as MAX_SENT_REGEXES,
+    MAX_SENT_SECONDS as MAX_SENT_SECONDS,
+    MAX_SENT_SIZE as MAX_SENT_SIZE,
+    is_kind as is_kind,
+    make_ban as make_ban,
+)
+from .scopes import THOUGHTS as THOUGHTS, BanScope as BanScope, Regions as Regions, Scope as Scope
+from .token_matcher import Matcher as Matcher, Surfaces as Surfaces, Violation as Violation

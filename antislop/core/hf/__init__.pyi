@@ -1,14 +1,63 @@
-from .batching import Completion as Completion
-from .breakers import find_breakers as find_breakers
+from .batching import Completion as Completion, describe_failure as describe_failure, open_engine as open_engine
+from .breakers import BREAKERS_KEPT as BREAKERS_KEPT, find_breakers as find_breakers
 from .callbacks.samplers import (
+    Breakers as Breakers,
     CountPenaltyLogitsProcessor as CountPenaltyLogitsProcessor,
     DryLogitsProcessor as DryLogitsProcessor,
     MinKeepLogitsProcessor as MinKeepLogitsProcessor,
     TopNSigmaLogitsProcessor as TopNSigmaLogitsProcessor,
     XtcLogitsProcessor as XtcLogitsProcessor,
+    apply_min_keep as apply_min_keep,
 )
-from .model import TransformersModel as TransformersModel
-from .pretrained import ModelSpec as ModelSpec, load_model as load_model
-from .response_templates import chat_scope as chat_scope, find_response_template as find_response_template
-from .run import DecoderOnlyOutput as DecoderOnlyOutput, EncoderDecoderOutput as EncoderDecoderOutput
-from .vocabulary import Vocabulary as Vocabulary
+from .callbacks.settings import Settings as Settings
+from .callbacks.stop_strings import StopStrings as StopStrings
+from .calls import (
+    STATES as STATES,
+    Call as Call,
+    PromptInput as PromptInput,
+    add_stop_strings as add_stop_strings,
+    encode as encode,
+    prepare_call as prepare_call,
+)
+from .carried import find_carried as find_carried, spell_model as spell_model
+from .compiled_bans import CompiledBans as CompiledBans, CompiledLists as CompiledLists
+from .model import (
+    TransformersModel as TransformersModel,
+    are_counted as are_counted,
+    count_positions as count_positions,
+    device_of as device_of,
+)
+from .preparation import prepare_row as prepare_row
+from .pretrained import (
+    TINY as TINY,
+    Dtype as Dtype,
+    ModelSpec as ModelSpec,
+    load_model as load_model,
+    load_tokenizer as load_tokenizer,
+)
+from .private import (
+    PREFILL_INPUTS as PREFILL_INPUTS,
+    RegionParser as RegionParser,
+    attention_of as attention_of,
+    compile_response_template as compile_response_template,
+    mask_length_of as mask_length_of,
+    uncompiled as uncompiled,
+    variables_of as variables_of,
+)
+from .refusals import PromptLengths as PromptLengths, max_positions as max_positions, refuse_lengths as refuse_lengths
+from .response_templates import (
+    chat_scope as chat_scope,
+    check_response_template as check_response_template,
+    choose_scopes as choose_scopes,
+    find_response_template as find_response_template,
+    find_spelled as find_spelled,
+)
+from .run import (
+    CallOutput as CallOutput,
+    DecoderOnlyOutput as DecoderOnlyOutput,
+    EncoderDecoderOutput as EncoderDecoderOutput,
+    EventStream as EventStream,
+    Run as Run,
+)
+from .samplers import add_samplers as add_samplers, make_samplers as make_samplers
+from .vocabulary import Vocabulary as Vocabulary, fingerprint_tokenizer as fingerprint_tokenizer

@@ -1,8 +1,19 @@
+from .codec import WRONG as WRONG, read_event as read_event, read_value as read_value, write_event as write_event
+from .completions import (
+    BATCH_SIZE as BATCH_SIZE,
+    Completion as Completion,
+    check_many as check_many,
+    check_prompts as check_prompts,
+    pair as pair,
+    refuse_one_list as refuse_one_list,
+)
 from .events import (
     Admitted as Admitted,
     Conceded as Conceded,
+    ConcededWarning as ConcededWarning,
     Drafted as Drafted,
     Drawn as Drawn,
+    Event as Event,
     Finished as Finished,
     Forced as Forced,
     Forked as Forked,
@@ -12,8 +23,28 @@ from .events import (
     TimedOut as TimedOut,
     TokenChoice as TokenChoice,
     Truncated as Truncated,
+    mark_conceded as mark_conceded,
 )
-from .report import Withdrawal as Withdrawal
-from .text_pieces import TextPiece as TextPiece, TextPieces as TextPieces
+from .report import Report as Report, Withdrawal as Withdrawal
+from .text_pieces import (
+    END as END,
+    Cut as Cut,
+    PieceKind as PieceKind,
+    TextPiece as TextPiece,
+    TextPieces as TextPieces,
+    WrittenText as WrittenText,
+    WrittenToken as WrittenToken,
+    complete_events as complete_events,
+    find_spans as find_spans,
+    stream_text as stream_text,
+    write_tokens as write_tokens,
+)
 from .trace import Trace as Trace
-from .traced_row import Attempt as Attempt, KeptToken as KeptToken, RowHistory as RowHistory, TracedRow as TracedRow
+from .traced_row import (
+    Attempt as Attempt,
+    KeptToken as KeptToken,
+    RowHistory as RowHistory,
+    TokenSurfaces as TokenSurfaces,
+    TracedRow as TracedRow,
+    read_history as read_history,
+)

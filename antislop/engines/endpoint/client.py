@@ -12,7 +12,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from antislop.core.hf.vocabulary import Vocabulary
+from antislop.core.hf import Vocabulary
 from antislop.engines.endpoint.connection import StreamConnection
 from antislop.engines.endpoint.dialects import (
     DIALECTS,

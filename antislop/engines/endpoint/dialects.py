@@ -14,7 +14,7 @@ from reprlib import repr as shorten
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
-from antislop.core.loop.sampling import LIMITS, Sampling
+from antislop.core.loop import LIMITS, Sampling
 from antislop.engines.endpoint.endpoint import Endpoint, EndpointError
 from antislop.engines.endpoint.hidden_tokens import HiddenTokens
 from antislop.engines.endpoint.streams import Server, StreamEnd, StreamItem, StreamRequest, StreamToken

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple
 
-from antislop.core.hf.vocabulary import Vocabulary
+from antislop.core.hf import Vocabulary
 
 LEAD_BYTES = ((0xE0, 0xC0, 2), (0xF0, 0xE0, 3), (0xF8, 0xF0, 4))
 """Mask and value of a character's first byte, and the character's length in bytes."""

@@ -13,9 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from antislop.core.loop.judge import ALSO_TRIED
-from antislop.core.loop.sampling import Sampling
-from antislop.core.loop.stream_source import SparseTable
+from antislop.core.loop import ALSO_TRIED, Sampling, SparseTable
 from antislop.engines.endpoint.dialects import DIALECTS
 from antislop.engines.endpoint.streams import EndpointMethod, Logprobs, Server, ServerFeatures
 from antislop.errors import InputError

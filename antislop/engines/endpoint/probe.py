@@ -9,8 +9,8 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from antislop.core.hf.vocabulary import Vocabulary
-from antislop.core.loop.sampling import Sampling
+from antislop.core.hf import Vocabulary
+from antislop.core.loop import Sampling
 from antislop.engines.endpoint.connection import Refused, StreamConnection
 from antislop.engines.endpoint.dialects import (
     LlamaCppStream,

@@ -27,22 +27,35 @@ from transformers import (
 )
 from transformers.generation import EosTokenCriteria
 
-from antislop.core.bans.ban_list import Bans
-from antislop.core.hf.breakers import BREAKERS_KEPT, find_breakers
-from antislop.core.hf.callbacks.samplers import Breakers, apply_min_keep
-from antislop.core.hf.callbacks.settings import Settings
-from antislop.core.hf.calls import PromptInput, add_stop_strings, encode
-from antislop.core.hf.compiled_bans import CompiledBans, CompiledLists
-from antislop.core.hf.samplers import make_samplers
-from antislop.core.hf.vocabulary import Vocabulary
-from antislop.core.loop.policy import Policy, seed_of
-from antislop.core.loop.row import RowSpec
-from antislop.core.loop.sampling import Sampling
+from antislop.core.bans import Bans
+from antislop.core.hf import (
+    BREAKERS_KEPT,
+    Breakers,
+    CompiledBans,
+    CompiledLists,
+    PromptInput,
+    Settings,
+    Vocabulary,
+    add_stop_strings,
+    apply_min_keep,
+    encode,
+    find_breakers,
+    make_samplers,
+)
+from antislop.core.loop import Policy, RowSpec, Sampling, seed_of
 from antislop.core.sampler import AntiSlop
-from antislop.core.trace.completions import BATCH_SIZE, Completion, check_many, check_prompts, pair, refuse_one_list
-from antislop.core.trace.events import Conceded, Event
-from antislop.core.trace.report import Report
-from antislop.core.trace.text_pieces import stream_text
+from antislop.core.trace import (
+    BATCH_SIZE,
+    Completion,
+    Conceded,
+    Event,
+    Report,
+    check_many,
+    check_prompts,
+    pair,
+    refuse_one_list,
+    stream_text,
+)
 from antislop.engines.endpoint.client import StreamingClient
 from antislop.engines.endpoint.endpoint import Endpoint, EndpointError
 from antislop.engines.endpoint.loop_thread import LoopThread

@@ -15,13 +15,18 @@ from math import ceil, exp
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
-from antislop.core.loop.ledger import Node
-from antislop.core.loop.lockstep import advance_together
-from antislop.core.loop.row import Row, RowSpec
-from antislop.core.loop.sampling import Sampling
-from antislop.core.loop.stream_source import LOWEST_BIAS, SparseTable, StreamSource
-from antislop.core.loop.tables import find_dense
-from antislop.core.trace.events import Event
+from antislop.core.loop import (
+    LOWEST_BIAS,
+    Node,
+    Row,
+    RowSpec,
+    Sampling,
+    SparseTable,
+    StreamSource,
+    advance_together,
+    find_dense,
+)
+from antislop.core.trace import Event
 from antislop.engines.endpoint.endpoint import EndpointError
 from antislop.engines.endpoint.methods import FURTHER_ALTERNATIVES, MethodPlan
 from antislop.engines.endpoint.streams import StreamBroken, StreamEnd, StreamItem, StreamRequest, StreamToken

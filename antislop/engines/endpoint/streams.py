@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
-from antislop.core.loop.sampling import Sampling
+from antislop.core.loop import Sampling
 
 Server = Literal["vllm", "llama.cpp", "openai"]
 """The kinds of servers; "openai" is any other one, which names tokens by their texts."""

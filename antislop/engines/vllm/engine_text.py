@@ -13,13 +13,9 @@ from typing import NamedTuple
 from torch import Tensor
 from transformers import LogitsProcessorList
 
-from antislop.core.hf.callbacks.stop_strings import StopStrings
-from antislop.core.loop.ledger import Node
-from antislop.core.loop.row import CallbackMemory, Row, RowSpec
-from antislop.core.loop.stream_source import SparseTable, StreamSource, open_table
-from antislop.core.loop.tables import find_dense
-from antislop.core.trace.events import Admitted, Conceded, Event, Rewound
-from antislop.core.trace.report import Report
+from antislop.core.hf import StopStrings
+from antislop.core.loop import CallbackMemory, Node, Row, RowSpec, SparseTable, StreamSource, find_dense, open_table
+from antislop.core.trace import Admitted, Conceded, Event, Report, Rewound
 
 REWINDS_BEFORE_ASKING = 2
 """Rewinds to a position before the likeliest tokens are asked for there: few positions need more."""

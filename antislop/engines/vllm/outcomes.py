@@ -6,11 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from antislop.core.bans.bans import Ban
-from antislop.core.bans.token_matcher import Surfaces
-from antislop.core.trace.codec import read_event, write_event
-from antislop.core.trace.events import Admitted, Conceded, Drawn, Event, Finished, Rewound
-from antislop.core.trace.report import Report
+from antislop.core.bans import Ban, Surfaces
+from antislop.core.trace import Admitted, Conceded, Drawn, Event, Finished, Report, Rewound, read_event, write_event
 
 COUNTS = ("violations", "rewinds", "withdrawn_tokens", "conceded", "admitted")
 

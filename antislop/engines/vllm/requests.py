@@ -15,25 +15,31 @@ from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
-from antislop.core.bans.ban_list import BanList, Bans, combine_bans, read_bans
-from antislop.core.bans.bans import Ban
-from antislop.core.bans.bundled import loops, repeats
-from antislop.core.bans.patterns.kinds import KINDS
-from antislop.core.bans.reading import (
+from antislop.core.bans import (
+    KINDS,
     MAX_SENT_CHARACTERS,
     MAX_SENT_ENTRIES,
     MAX_SENT_REGEX_CHARACTERS,
     MAX_SENT_REGEXES,
     MAX_SENT_SIZE,
+    Ban,
+    BanList,
+    Bans,
+    BanScope,
+    Regions,
+    Scope,
+    combine_bans,
     is_kind,
+    loops,
     make_ban,
+    read_bans,
+    repeats,
 )
-from antislop.core.bans.scopes import BanScope, Regions, Scope
-from antislop.core.loop.policy import MAX_REWINDS, OnExhausted, Policy
+from antislop.core.loop import MAX_REWINDS, OnExhausted, Policy
 from antislop.errors import InputError
 
 if TYPE_CHECKING:
-    from antislop.core.hf.compiled_bans import CompiledBans  # imports transformers, which the front end does not need
+    from antislop.core.hf import CompiledBans  # imports transformers, which the front end does not need
 
 KEY = "antislop"
 TESTED = ("0.32", "0.33")

@@ -35,13 +35,9 @@ from vllm.v1.engine import EngineCoreEventType
 from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
 from vllm.v1.request import RequestStatus
 
-from antislop.core.bans.ban_list import BanList
-from antislop.core.bans.reading import MAX_SENT_SECONDS
-from antislop.core.hf.callbacks.stop_strings import StopStrings
-from antislop.core.hf.compiled_bans import CompiledBans
-from antislop.core.hf.response_templates import choose_scopes, find_response_template
-from antislop.core.loop.policy import seed_of
-from antislop.core.loop.row import RowSpec
+from antislop.core.bans import MAX_SENT_SECONDS, BanList
+from antislop.core.hf import CompiledBans, StopStrings, choose_scopes, find_response_template
+from antislop.core.loop import RowSpec, seed_of
 from antislop.engines.vllm.engine_text import Allowed, EngineRules, EngineText, Told
 from antislop.engines.vllm.outcomes import describe
 from antislop.engines.vllm.requests import (

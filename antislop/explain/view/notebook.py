@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from antislop.core.trace.traced_row import TracedRow
+from antislop.core.trace import TracedRow
 from antislop.display import escape_html, write_html_table
 from antislop.explain.view.rows import BanCounts, RowView, Segment, count_bans
 
 if TYPE_CHECKING:
-    from antislop.core.bans.token_matcher import Surfaces
+    from antislop.core.bans import Surfaces
 
 ROWS, BANS = 8, 20
 """Maximum texts and bans that are shown; `Trace.to_html` shows all."""

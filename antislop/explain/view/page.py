@@ -11,15 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from antislop.core.trace.events import Admitted, Conceded, Drawn, Rewound, TokenChoice
-from antislop.core.trace.traced_row import TracedRow
+from antislop.core.trace import Admitted, Conceded, Drawn, Rewound, TokenChoice, TracedRow
 from antislop.display import fill_page, make_visible
 from antislop.errors import InputError
 from antislop.explain.view.rows import RowView, count_bans
 
 if TYPE_CHECKING:
-    from antislop.core.bans.bans import Ban
-    from antislop.core.bans.token_matcher import Surfaces
+    from antislop.core.bans import Ban, Surfaces
 
 Relevance = Mapping[tuple[int, int], Sequence[float]]
 """For (row, token_index), a number for each token before that one, the prompt's included, padding not."""

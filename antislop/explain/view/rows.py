@@ -9,17 +9,31 @@ from functools import cached_property
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from antislop.core.bans.characters import decode
-from antislop.core.trace.events import Admitted, Conceded, Drawn, Finished, Forked, TimedOut
-from antislop.core.trace.report import Report
-from antislop.core.trace.text_pieces import END, Cut, TextPiece, TextPieces, WrittenToken, complete_events, write_tokens
-from antislop.core.trace.traced_row import Attempt, RowHistory, TracedRow
+from antislop.core.bans import decode
+from antislop.core.trace import (
+    END,
+    Admitted,
+    Attempt,
+    Conceded,
+    Cut,
+    Drawn,
+    Finished,
+    Forked,
+    Report,
+    RowHistory,
+    TextPiece,
+    TextPieces,
+    TimedOut,
+    TracedRow,
+    WrittenToken,
+    complete_events,
+    write_tokens,
+)
 from antislop.display import describe_count, make_visible
 from antislop.explain.console import describe_conceded, describe_endings
 
 if TYPE_CHECKING:
-    from antislop.core.bans.bans import Ban
-    from antislop.core.bans.token_matcher import Surfaces
+    from antislop.core.bans import Ban, Surfaces
 
 UNFINISHED = "·"
 """Sign of a token that completes no character."""

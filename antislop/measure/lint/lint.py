@@ -10,14 +10,21 @@ from warnings import catch_warnings, simplefilter
 
 import regex
 
-from antislop.core.bans.automaton import Automaton
-from antislop.core.bans.ban_list import BanList
-from antislop.core.bans.bans import Ban
-from antislop.core.bans.folding import BOUNDARY, Folding, fold_phrase
-from antislop.core.bans.frequencies import find_zipf
-from antislop.core.bans.marks import NAME_KIND, find_sign
-from antislop.core.bans.patterns.kinds import KINDS
-from antislop.core.bans.patterns.pattern import FILLER, Pattern, TextSearch
+from antislop.core.bans import (
+    BOUNDARY,
+    FILLER,
+    KINDS,
+    NAME_KIND,
+    Automaton,
+    Ban,
+    BanList,
+    Folding,
+    Pattern,
+    TextSearch,
+    find_sign,
+    fold_phrase,
+)
+from antislop.measure.frequencies import find_zipf
 from antislop.measure.lint.speller import Speller, VocabularySurfaces
 
 FindingKind = Literal[

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Protocol
 
-from antislop.core.bans.folding import BOUNDARY, NO_EDGES, Folding, fold_phrase
+from antislop.core.bans import BOUNDARY, NO_EDGES, Folding, fold_phrase
 
 _UTF8 = (*range(0xC0), *range(0xC2, 0xF5))
 

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from antislop.core.bans.segmentation import drop_stop_words, straighten
 from antislop.files.texts import AnyText, cut
 from antislop.measure.blocks import Longs, count_up, cut_blocks
 from antislop.measure.profiles.ngrams import (
@@ -34,6 +33,7 @@ from antislop.measure.profiles.ngrams import (
     mark_ends,
 )
 from antislop.measure.slop_counts import PatternSearch
+from antislop.measure.words import drop_stop_words, straighten
 
 PROMPT_CLASSES = 512  # that an entry's prompts are counted in: exact up to about this many prompts
 EXAMPLES_PER_ENTRY = 3

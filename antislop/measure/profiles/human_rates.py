@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any
 
-from antislop.core.bans.frequencies import load_frequencies
-from antislop.core.bans.segmentation import drop_stop_words
 from antislop.errors import DISTRIBUTION, InputError
 from antislop.files.disk import read_json, replace_text
+from antislop.measure.frequencies import load_frequencies
 from antislop.measure.profiles.counting import Census
 from antislop.measure.profiles.ngrams import Kind, cut_words
 from antislop.measure.profiles.quantiles import find_gamma
+from antislop.measure.words import drop_stop_words
 
 FORMAT = "antislop baseline 1"
 _ADVICE = "make one with: antislop profile BOOKS --as-baseline -o human.json.gz"

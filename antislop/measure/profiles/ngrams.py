@@ -9,9 +9,9 @@ from typing import Literal, NamedTuple, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from antislop.core.bans.segmentation import WORD, drop_stop_words, straighten
 from antislop.files.texts import AnyText, cut, hash_prompt
 from antislop.measure.blocks import BLOCK_CHARACTERS, ENDS, VOCABULARY, Flags, Longs, cut_blocks, hash_word
+from antislop.measure.words import WORD, drop_stop_words, straighten
 
 Kind = Literal["word", "phrase", "content", "construction"]
 Texts: TypeAlias = Callable[[], Iterable[AnyText]]

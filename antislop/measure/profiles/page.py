@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from math import log
 
-from antislop.core.bans.segmentation import drop_stop_words
 from antislop.display import describe_count, fill_page, format_number
 from antislop.measure.profiles.ngrams import cut_words
 from antislop.measure.profiles.profiles import Entry, Profile
+from antislop.measure.words import drop_stop_words
 
 SHOWN_AT_ONCE, MAX_SHOWN = 20, 500
 """Entries of a section that are shown at once, and with a click; the others are only in the profile as JSON."""

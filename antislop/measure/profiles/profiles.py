@@ -10,7 +10,7 @@ from typing import Any
 
 import regex
 
-from antislop.core.bans.bundled import read_constructions
+from antislop.core.bans import read_constructions
 from antislop.errors import InputError
 from antislop.files.disk import decode, parse_json, read_json, replace_text
 from antislop.files.texts import Text

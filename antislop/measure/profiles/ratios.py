@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from antislop.core.bans.segmentation import drop_stop_words
 from antislop.measure.blocks import Longs
 from antislop.measure.profiles.human_rates import HumanRate
 from antislop.measure.profiles.ngrams import Kind, cut_words
 from antislop.measure.profiles.quantiles import find_student
+from antislop.measure.words import drop_stop_words
 
 EXPLAINED_SHARE = 0.95
 """A longer entry explains an entry if it contains at least this share of the entry's occurrences."""

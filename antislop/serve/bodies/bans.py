@@ -11,20 +11,22 @@ from functools import partial
 from hashlib import sha256
 from typing import NamedTuple
 
-from antislop.core.bans.ban_list import BanList, combine_bans
-from antislop.core.bans.bans import Ban
-from antislop.core.bans.bundled import loops, repeats
-from antislop.core.bans.patterns.pattern import has_word
-from antislop.core.bans.patterns.regex import Regex
-from antislop.core.bans.reading import (
+from antislop.core.bans import (
     MAX_SENT_CHARACTERS,
     MAX_SENT_ENTRIES,
     MAX_SENT_REGEX_CHARACTERS,
     MAX_SENT_REGEXES,
     MAX_SENT_SECONDS,
+    Ban,
+    BanList,
+    Regex,
+    Scope,
+    combine_bans,
+    has_word,
+    loops,
+    repeats,
 )
-from antislop.core.bans.scopes import Scope
-from antislop.core.hf.compiled_bans import CompiledBans
+from antislop.core.hf import CompiledBans
 from antislop.errors import InputError, first_line
 from antislop.serve.backend import Busy
 from antislop.serve.bodies.fields import GenerationBody

@@ -9,10 +9,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import ErrorDetails, from_json
 from starlette.requests import ClientDisconnect, Request
 
-from antislop.core.bans.reading import MAX_SENT_SIZE
-from antislop.core.bans.scopes import BanScope
-from antislop.core.loop.policy import MAX_REWINDS, Method
-from antislop.core.loop.sampling import DEFAULT_BREAKERS, LIMITS, Sampling
+from antislop.core.bans import MAX_SENT_SIZE, BanScope
+from antislop.core.loop import DEFAULT_BREAKERS, LIMITS, MAX_REWINDS, Method, Sampling
 from antislop.serve.bodies.foreign_fields import ORDERS, keeps_order, translate_fields
 from antislop.serve.request_errors import RequestError, shorten
 

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from difflib import get_close_matches
 from typing import Any
 
-from antislop.core.loop.sampling import PARTS, TRUNCATING, Sampling
+from antislop.core.loop import PARTS, TRUNCATING, Sampling
 from antislop.serve.request_errors import RequestError
 
 MAX_FIELDS = 256

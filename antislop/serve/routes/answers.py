@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from antislop.core.trace.report import Report
+from antislop.core.trace import Report
 from antislop.serve.backend import GenerationRequest
 from antislop.serve.bodies.bans import warn_of_stars
 from antislop.serve.bodies.fields import Generation, read_body, read_object

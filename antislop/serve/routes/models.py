@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 
 from antislop import __version__
-from antislop.core.hf.pretrained import TINY
+from antislop.core.hf import TINY
 from antislop.serve.routes.answers import service_of
 
 router = APIRouter()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from antislop.core.loop.branches import Branch, Capabilities, Step, TokenSet
+from antislop.core.loop import Branch, Capabilities, Step, TokenSet
 from antislop.errors import InputError
 from antislop.steer.grammar.compilation import (
     check_engine,

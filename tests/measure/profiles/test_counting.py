@@ -13,12 +13,12 @@ from hypothesis import example, given, settings, strategies as st
 
 from antislop import Ban, BanList
 from antislop.core.bans.folding import SENTENCE_ENDS
-from antislop.core.bans.segmentation import drop_stop_words, extract_words
 from antislop.files.texts import LongText, Text
 from antislop.measure import blocks
 from antislop.measure.profiles import counting, ngrams
 from antislop.measure.profiles.counting import Census, Sketch, count, cut_examples
 from antislop.measure.profiles.ngrams import PROMPT_GROUPS, Kind
+from antislop.measure.words import drop_stop_words, extract_words
 from tests.support.depth import DEPTH
 
 WORDS = ["cat", "the", "dog", "a", "Élan", "don't", "it’s", "of", "emu", "2nd"]

@@ -12,9 +12,9 @@ import pytest
 
 from antislop.core.bans.bans import Ban
 from antislop.core.bans.bundled import FOLDER
-from antislop.core.bans.frequencies import load_frequencies
 from antislop.errors import BanError, InputError
 from antislop.files.texts import Text
+from antislop.measure.frequencies import load_frequencies
 from antislop.measure.lint.lint import lint
 from antislop.measure.profiles.changes import Change, compare
 from antislop.measure.profiles.human_rates import Baseline, HumanRate, HumanRates, interval

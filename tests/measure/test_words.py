@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from antislop.core.bans.segmentation import drop_stop_words, extract_paragraphs, extract_words
+from antislop.measure.words import drop_stop_words, extract_paragraphs, extract_words
 from tests.support.naive_metrics import count_dialogues, extract_sentences
 
 PIECES = [*"abAÉ", *"..!?…。", *"“”\"'’", " ", " ", "\n", "\n\n", "7", "—", "Mr.", " J. "]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from antislop.core.bans.patterns.words import stop_words
+from antislop.core.bans import stop_words
 
 _APOSTROPHES = "\u2018\u2019\u02bc\uff07"
 WORD = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)?")
