@@ -12,12 +12,11 @@ from typing import Any, NamedTuple
 import antislop
 from antislop import AntiSlop, BanList
 from antislop.core.hf import DryLogitsProcessor, find_breakers
-from eval.prompts import list_openings
+from eval.prompts import list_openings, list_requests, render
 from eval.speed.measuring import Subject
 from eval.writers import FIRST_SEED, Task, write_plain
 
 ROWS = 25  # texts that are written at once
-LARGE_ROWS = 10  # the same with a large model
 
 
 @dataclass(frozen=True)
@@ -62,9 +61,9 @@ GREEDY = 0.0
 TEMPERATURES = {GREEDY: "greedy", 0.3: "temperature 0.3"}
 
 
-def choose_openings(count: int) -> list[str]:
-    """Return openings for stories and other texts in any order; fewer are the first of more."""
-    openings = list_openings()
+def choose_openings(subject: Subject, count: int) -> list[str]:
+    """Return openings of texts in any order, or requests to a chat model; fewer are the first of more."""
+    openings = [render(subject.tokenizer, each) for each in list_requests()] if subject.is_chat else list_openings()
     random.Random(0).shuffle(openings)
     return openings[:count]
 
@@ -81,9 +80,8 @@ def write_texts(
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     texts = [Text(**json.loads(line)) for line in lines]
     write = _write_with_bans if ARMS[arm].bans else _write_without
-    rows = LARGE_ROWS if subject.is_large else ROWS
     while len(texts) < len(openings):
-        batch = openings[len(texts) : len(texts) + rows]
+        batch = openings[len(texts) : len(texts) + ROWS]
         written = list(write(subject, ARMS[arm], temperature, batch, seed=seed * FIRST_SEED + len(texts)))
         with path.open("a", encoding="utf-8") as file:
             file.writelines(json.dumps(asdict(text)) + "\n" for text in written)

@@ -44,6 +44,7 @@ SIZES = {
     "quick": Size(10, 200, 4),
     "smallest": Size(2, 24, 2),
     "large, full": Size(20, 1000, 5),
+    "chat, full": Size(100, 400, 10),
 }
 OPTIONS = {
     "texts": {"type": int, "help": "of each arm and temperature (default: by setting)"},
@@ -78,8 +79,9 @@ NOTES = (
     "1 is the least, with any list.",
 )
 LIMITS = (
-    "These are small base models that write from openings alone, without truncation. Models that follow instructions "
-    "loop less, and in other shapes. Neither measure judges meaning: a text that ends in no loop may still say little."
+    "These are small models, without truncation. Base models write from openings alone; larger models that follow "
+    "instructions loop less, and in other shapes. Neither measure judges meaning: a text that ends in no loop may "
+    "still say little."
 )
 
 
@@ -122,7 +124,7 @@ def write_all(subject: Subject, size: Size, work: Work) -> dict[float, dict[str,
     """Return the texts by temperature and arm."""
     arms, temperatures = (work.options.get(name) for name in ("arms", "temperatures"))
     tasks = list(product(temperatures or TEMPERATURES, arms or ARMS))
-    openings, folder = choose_openings(size.texts), ROOT / "build" / "loops"
+    openings, folder = choose_openings(subject, size.texts), ROOT / "build" / "loops"
     write = partial(write_texts, subject, openings=openings, folder=folder, seed=work.seed)
     advance = work.begin(subject.name, len(tasks))
     written: dict[float, dict[str, list[Text]]] = {}

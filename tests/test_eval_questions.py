@@ -146,7 +146,7 @@ def test_texts_are_written_once_and_those_of_a_larger_number_follow(tmp_path: Pa
     subject = measuring.load("tiny", 12)
     for arm in writers.ARMS:
         write = lambda count, arm=arm: writers.write_texts(  # noqa: E731
-            subject, arm, 0.0, writers.choose_openings(count), tmp_path, seed=1
+            subject, arm, 0.0, writers.choose_openings(subject, count), tmp_path, seed=1
         )
         two = write(2)
         (path,) = tmp_path.glob(f"*-{arm}-*")
@@ -156,7 +156,7 @@ def test_texts_are_written_once_and_those_of_a_larger_number_follow(tmp_path: Pa
         assert three[:2] == two and path.read_bytes().startswith(kept)
         assert all(0 < len(text.tokens) <= 12 and (text.ended or len(text.tokens) == 12) for text in three)
     plain, banned = (
-        writers.write_texts(subject, arm, 0.0, writers.choose_openings(3), tmp_path, seed=1)
+        writers.write_texts(subject, arm, 0.0, writers.choose_openings(subject, 3), tmp_path, seed=1)
         for arm in ("plain", "loops")
     )
     assert [text.tokens for text in plain] == [text.tokens for text in banned]  # too short for a loop
