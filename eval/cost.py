@@ -105,6 +105,7 @@ COLUMNS = (
     "against generate",
     "min … max",
     "goal",
+    "floor",
     "passes per kept token",
     "matcher, µs per token",
 )
@@ -114,6 +115,8 @@ NOTES = (
     "Never violated: phrases of two to four words that occur in no plain text, though nearly every word of the "
     "texts begins some phrase. Often violated: frequent phrases of the model, as many as are needed for about the "
     "rate. The bundled list, and the list that `eval.habits` made from what the model overuses, are as they are.",
+    "Floor: the forward passes of generate, of a batch counted once, by those of the sampler. It is the ratio of a "
+    "sampler that takes no time of its own: tokens are withdrawn, and the rows of a batch wait for its last one.",
     "Temperature 1 without truncation (chat models: 0.7, top-p 0.95), on the CPU, one thread; rows: texts of a batch.",
 )
 LIMITS = (
@@ -139,7 +142,7 @@ def measure_model(subject: measuring.Subject, size: Size, work: Work) -> list[Po
         advance = work.begin(
             f"{subject.name}, {rows} rows", len(contestants) * (race.warm_up + race.rounds * race.texts)
         )
-        laps = race.run({name: tell(write, advance) for name, write in contestants.items()})
+        laps = race.run({name: tell(subject.follow(write, work.clock), advance) for name, write in contestants.items()})
         noise = Listed("generate against itself", 0, BanList([]))
         for number, each in [("again", noise), *((str(number), each) for number, each in enumerate(lists))]:
             goal = find_goal(each, rows, subject) if each is not noise else None
@@ -190,6 +193,7 @@ def make_point(
     each: Listed, rows: int, goal: float | None, own: Sequence[measuring.Lap], plain: Sequence[measuring.Lap]
 ) -> Point:
     ratios, figures = measuring.compare(own, plain), measuring.figures(own)
+    floor = sum(lap.calls for lap in plain) / sum(lap.calls for lap in own)
     row: list[Cell] = [
         rows,
         each.kind,
@@ -199,6 +203,7 @@ def make_point(
         f"{statistics.median(ratios):.3f}×",
         f"{min(ratios):.3f} … {max(ratios):.3f}",
         goal,
+        f"{floor:.3f}×",
         figures["passes_per_token"],
         figures["matcher_us_per_token"],
     ]
