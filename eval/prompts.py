@@ -1,7 +1,13 @@
-"""What models are asked to write: openings, which base models continue, and requests to chat models."""
+"""What models are asked to write: openings, which base models continue, and requests to chat models.
+
+`python -m eval.prompts 104 > prompts.jsonl` writes some requests in any order, for `antislop dataset` and `antislop tune`.
+"""
 
 from __future__ import annotations
 
+import json
+import random
+import sys
 from itertools import product
 
 from transformers import PreTrainedTokenizerBase
@@ -101,3 +107,8 @@ def render(tokenizer: PreTrainedTokenizerBase, request: str) -> str:
     messages = [{"role": "user", "content": request}]
     rendered: str = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
     return rendered
+
+
+if __name__ == "__main__":
+    for request in random.Random(0).sample(list_requests(), int(sys.argv[1])):
+        print(json.dumps({"messages": [{"role": "user", "content": request}]}))
