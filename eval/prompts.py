@@ -1,6 +1,6 @@
 """What models are asked to write: openings, which base models continue, and requests to chat models.
 
-`python -m eval.prompts 104 > prompts.jsonl` writes some requests in any order, for `antislop dataset` and `antislop tune`.
+`python -m eval.prompts 104 > prompts.jsonl` writes some requests in any order, for `antislop tune` and others.
 """
 
 from __future__ import annotations
