@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
+import math
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, TimeoutError as FutureTimeout
@@ -186,9 +187,9 @@ class _Text(EngineText):
         """Add the token that was drawn next, as `read` does. row: its log-probabilities; None if there are none."""
         told = None
         if row is not None and self._askable:
-            probabilities = np.exp(row.logprobs[0], dtype=float).tolist()
-            likeliest = zip(row.logprob_token_ids[0, 1:].tolist(), probabilities[1:], strict=True)
-            told = Told(probabilities[0], list(likeliest))
+            # Copies, since a view would keep what all requests of the step were told.
+            tokens, logprobs = row.logprob_token_ids[0, 1:].copy(), row.logprobs[0, 1:].copy()
+            told = Told(math.exp(row.logprobs[0, 0]), tokens, logprobs)
         if row is not None and self._params.num_logprobs is not None:
             self._rows.append(self._describe_draw(token, row))
         return self.read(token, told)
