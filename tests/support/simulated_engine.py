@@ -62,6 +62,9 @@ class SimulatedEngine:
     tells_drawn: vLLM's `--logprobs-mode processed_logprobs`.
     bias_limit: as of vLLM's second runner; 0 for speculative decoding.
     repeats: whether a seed repeats its draws.
+    owner: of the model of a server without a dialect of its own.
+    takes_ids: whether a prompt may be ids; Ollama and LM Studio take texts alone.
+    names_streamed: whether streams name their tokens; koboldcpp's only name those of whole answers.
     asked: all bodies so far.
     """
 
@@ -73,6 +76,9 @@ class SimulatedEngine:
     tells_drawn: bool = False
     bias_limit: int | None = None
     repeats: bool = True
+    owner: str = "sglang"
+    takes_ids: bool = True
+    names_streamed: bool = True
     asked: list[tuple[str, Any]] = field(default_factory=list)
     written: int = 0
 

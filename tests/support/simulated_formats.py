@@ -16,7 +16,7 @@ def answer_get(engine: SimulatedEngine, path: str) -> Any:
     if path == "/v1/models" and engine.kind == "llama.cpp":
         return {"data": [{"id": "tiny", "owned_by": "llamacpp", "meta": {"n_ctx": engine.context_length}}]}
     if path == "/v1/models":
-        owner = "sglang" if engine.kind == "openai" else engine.kind  # a server without a dialect of its own
+        owner = engine.owner if engine.kind == "openai" else engine.kind
         card: dict[str, Any] = {"id": "tiny", "owned_by": owner}
         if engine.kind != "openai":
             card["max_model_len"] = engine.context_length
@@ -68,6 +68,8 @@ class _Writer:
         self.reason = "length"
 
     def draws(self, prompt: Any, params: Mapping[str, Any], count: int, seed: Any) -> Iterator[Draw]:
+        if not self.engine.takes_ids:
+            raise RequestRefused(400, "json: cannot unmarshal array into Go struct field .prompt of type string")
         if not isinstance(prompt, list) or not prompt or any(not 0 <= token < self.engine.size for token in prompt):
             raise RequestRefused(400, "prompt contains invalid tokens")
         if len(prompt) + (count if self.engine.kind == "vllm" else 1) > self.engine.context_length:
@@ -145,7 +147,8 @@ class _Openai(_Vllm):
 
     def _choice(self, draws: list[Draw], reason: str | None) -> dict[str, Any]:
         draws = [draw for draw in draws if draw.token not in self.engine.end_tokens]
-        return super()._choice(draws, reason)
+        choice = super()._choice(draws, reason)
+        return choice if self.engine.names_streamed or not self.body["stream"] else {**choice, "logprobs": None}
 
 
 class _LlamaCpp(_Writer):

@@ -30,31 +30,37 @@ ROUNDING = 1e-5
 class SparseTable:
     """The distribution at a node, as far as the server sent it.
 
-    is_told: whether the server sent the likeliest tokens, and not only the one that was drawn.
+    told: how many of the likeliest tokens the server sent at once; 0 if it sent only those that were drawn.
     is_whole: whether all tokens are known; the rest of their sum to 1 is then rounding.
     """
 
     def __init__(self) -> None:
-        self.is_told = self.is_whole = False
+        self.told = 0
+        self.is_whole = False
         self._known: dict[int, float] = {}
+        self._known_mass = 0.0
         self._left: dict[int, float] = {}  # of tokens from which something was subtracted
+        self._known_left: float | None = 0.0  # what is left of the known mass; None: to be computed when asked for
 
     def note(self, token: int, probability: float) -> None:
         """Store a probability; a later one of the same token is ignored, since masses refer to the first."""
-        self._known.setdefault(token, probability)
+        if token not in self._known:
+            self._known[token] = probability
+            self._known_mass += probability
+            self._known_left = None
 
     def tell(self, likeliest: Sequence[tuple[int, float]]) -> None:
         """Store the probabilities of the likeliest tokens. If one is 0, tokens that are not listed have 0 as well."""
         for token, probability in likeliest:
             if probability > 0:
                 self.note(token, probability)
-        self.is_told = self.is_told or bool(likeliest)
+        self.told = max(self.told, len(likeliest))
         self.is_whole = self.is_whole or any(probability == 0 for _, probability in likeliest)
 
     @property
     def unknown(self) -> float:
         """The probability of all unknown tokens together."""
-        unknown = 1.0 - sum(self._known.values())
+        unknown = 1.0 - self._known_mass
         return 0.0 if self.is_whole or unknown < ROUNDING else unknown
 
     def draw(self, number: float) -> int | None:
@@ -103,10 +109,12 @@ class SparseTable:
         return self._left.get(token, self._known[token])
 
     def set_left(self, token: int, mass: float) -> None:
-        self._left[token] = mass
+        self._left[token], self._known_left = mass, None
 
     def mass_left(self) -> float:
-        return self.unknown + sum(map(self.left, self._known))
+        if self._known_left is None:
+            self._known_left = self._known_mass if not self._left else sum(map(self.left, self._known))
+        return self.unknown + self._known_left
 
     def likeliest(self, count: int) -> list[tuple[int, float]]:
         left = [(token, mass) for token in self._known if (mass := self.left(token)) > 0]
@@ -115,7 +123,8 @@ class SparseTable:
     def copy(self) -> SparseTable:
         other = SparseTable()
         other._known, other._left = dict(self._known), dict(self._left)
-        other.is_told, other.is_whole = self.is_told, self.is_whole
+        other._known_mass, other._known_left = self._known_mass, self._known_left
+        other.told, other.is_whole = self.told, self.is_whole
         return other
 
 

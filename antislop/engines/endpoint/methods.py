@@ -58,7 +58,7 @@ class MethodPlan:
 
     def choose(self, table: SparseTable) -> ExactMethod | Literal["here"]:
         """Return the cheapest way to draw at a place; "here" is from the alternatives that the server told."""
-        if self.can_thin and self.method != "bias" and table.is_told and table.unknown <= table.subtracted:
+        if self.can_thin and self.method != "bias" and table.told and table.unknown <= table.subtracted:
             return "here"  # thinning would discard more tokens than are drawn among the unknown ones
         if table.touched and (not self.can_thin or self.method == "bias") and self.fits(table.biases()):
             return "bias"

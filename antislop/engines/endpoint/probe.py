@@ -36,6 +36,9 @@ from antislop.engines.endpoint.streams import (
 PROBE_TEXT = "Once upon a time, in 1999, she said: “Let's go!”"
 SERVER_OWNERS: dict[str, Server] = {"vllm": "vllm", "llamacpp": "llama.cpp"}
 """Servers by the `owned_by` of their models."""
+OWNERS_WITHOUT_IDS = {"library": "Ollama", "organization_owner": "LM Studio"}
+"""The same of servers that take texts alone as prompts, which they would split into other tokens."""
+PROBE_BYTES = 1 << 20
 NO_ROUTE_STATUSES = (404, 405, 501)
 """Of servers that lack a route."""
 VLLM_TOP_LOGPROBS = 20
@@ -68,7 +71,15 @@ class ServerProbe:
         # A vocabulary may have none of its words.
         prompt = prompt or [next(token for token, surface in enumerate(self.vocabulary.surfaces) if surface)]
         tries = {"vllm": self._try_vllm, "llama.cpp": self._try_llama_cpp}
-        return await tries.get(server, self._try_other)(known, prompt)
+        try:
+            return await tries.get(server, self._try_other)(known, prompt)
+        except Refused as refused:
+            if (name := OWNERS_WITHOUT_IDS.get(str(card.get("owned_by")))) is None:
+                raise
+            raise EndpointError(
+                f"{name} takes no prompt of token ids, which texts under bans need: serve the same model file with "
+                f"llama.cpp's llama-server ({refused})"
+            ) from None
 
     async def _find_model(self) -> Mapping[str, Any]:
         try:
@@ -146,6 +157,8 @@ class ServerProbe:
     async def _try_other(self, known: ServerFeatures, prompt: list[int]) -> ServerFeatures:
         """See that texts of tokens come with an answer, and that they are tokens."""
         items = await self._write(OpenaiStream, prompt, {}, max_tokens=8)
+        # koboldcpp's answers name their tokens only if they are not streamed, and texts are.
+        items += await self._write(OpenaiStream, prompt, {}, max_tokens=8, streams=True)
         texts = [item.text for item in items if isinstance(item, StreamToken)]
         surfaces = {*self.vocabulary.surfaces, *(text.encode() for text in self.vocabulary.breaks.values())}
         unknown = [text for text in texts if "\ufffd" not in text and text.encode() not in surfaces]
@@ -161,6 +174,7 @@ class ServerProbe:
         *,
         max_tokens: int = 1,
         top_k: int = 0,
+        streams: bool = False,
     ) -> list[StreamItem]:
         """Return a few tokens, drawn at a temperature that distinguishes both kinds of log-probabilities."""
         request = StreamRequest(
@@ -172,13 +186,15 @@ class ServerProbe:
             logprobs="drawn",
         )
         asked = dialect(request)
-        body = complete_body(asked.ask(), self.endpoint) | {"stream": False}
-        url = self.connection.address(dialect.path)
-        answer = await self.connection.ask(url, body)
-        items = [item for item in read_items(asked, answer, url) if not isinstance(item, HiddenTokens)]
-        written = [item for item in items if item != StreamEnd("length")]
+        body, url = complete_body(asked.ask(), self.endpoint), self.connection.address(dialect.path)
+        if streams:
+            answers = [event async for event in self.connection.stream(url, body, max_bytes=PROBE_BYTES)]
+        else:
+            answers = [await self.connection.ask(url, body | {"stream": False})]
+        items = [item for answer in answers for item in read_items(asked, answer, url)]
+        written = [item for item in items if item != StreamEnd("length") and not isinstance(item, HiddenTokens)]
         if not written:
-            raise EndpointError(f"{url} is not a completions endpoint: it answered {shorten(answer)}")
+            raise EndpointError(f"{url} is not a completions endpoint: it answered {shorten(answers[0])}")
         return written
 
 

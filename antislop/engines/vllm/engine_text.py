@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 from transformers import LogitsProcessorList
 
@@ -26,18 +28,23 @@ MORE = 16
 
 
 class Told(NamedTuple):
-    """What an engine tells of a draw: probabilities in the distribution that it drew from.
+    """What an engine tells of a draw, in the distribution that it drew from.
 
     probability: of the token that was drawn.
-    likeliest: tokens and their probabilities; one of 0 means that there are no others.
+    tokens, logprobs: the likeliest tokens, [n]; a log-probability of -inf means that there are no others.
     """
 
     probability: float
-    likeliest: Sequence[tuple[int, float]] = ()
+    tokens: NDArray[np.integer[Any]]
+    logprobs: NDArray[np.floating[Any]]
 
-    def times(self, share: float) -> Told:
-        """Return the same in a distribution of which that one is a share."""
-        return Told(share * self.probability, [(token, share * known) for token, known in self.likeliest])
+    def list_likeliest(self, share: float = 1.0) -> list[tuple[int, float]]:
+        """Return the likeliest tokens and their probabilities in a distribution of which this one is a share.
+
+        An open text is told hundreds of tokens with each draw, and most draws need none of them.
+        """
+        probabilities = share * np.exp(self.logprobs, dtype=float)
+        return list(zip(self.tokens.tolist(), probabilities.tolist(), strict=True))
 
 
 class Allowed(NamedTuple):
@@ -143,7 +150,7 @@ class EngineText:
     def _count_lacking(self, node: Node) -> int:
         """Return how many of the likeliest tokens are to be told, at a node or below it; 0 if enough are known."""
         table = node.table
-        if table is None or (isinstance(table, SparseTable) and not table.is_told):
+        if table is None or (isinstance(table, SparseTable) and not table.told):
             return LIKELIEST
         if isinstance(table, SparseTable) and table.touched:
             enough = 0 if self._truncates else table.mass_left() / 2
@@ -208,13 +215,13 @@ class EngineText:
         node, source = self._row.node, self._source
         choice, self._choice = self._choice, None
         if self._question is not None and self._question.is_raw:
-            source.look_further(told.likeliest if told is not None else ())
+            source.look_further(told.list_likeliest() if told is not None else ())
             return False
         if choice is None:
             self._note(token, told, node)
             return self._is_noise(node) or source.keeps(token)
         if choice.is_excluded and told is not None:
-            self._note(token, told.times(source.table.unknown), node)
+            self._note(token, told, node, share=source.table.unknown)
         return True
 
     def list_shares(self) -> dict[int, float]:
@@ -234,19 +241,21 @@ class EngineText:
             self._follow()
         return self.is_finished
 
-    def _note(self, token: int, told: Told | None, node: Node) -> None:
+    def _note(self, token: int, told: Told | None, node: Node, *, share: float = 1.0) -> None:
+        """Store what was told at a node. share: of all that the engine had not masked."""
         if told is not None and not find_dense(node):
-            self._fill(open_table(node), token, told)
+            self._fill(open_table(node), token, told, share=share)
 
     def _make_table(self, token: int, told: Told) -> SparseTable:
         table = SparseTable()
         self._fill(table, token, told)
         return table
 
-    def _fill(self, table: SparseTable, token: int, told: Told) -> None:
-        table.note(token, told.probability)
-        table.tell(told.likeliest)
-        table.is_whole = table.is_whole or len(told.likeliest) == self._askable > 0
+    def _fill(self, table: SparseTable, token: int, told: Told, *, share: float = 1.0) -> None:
+        table.note(token, share * told.probability)
+        if share < 1 or len(told.tokens) > table.told:  # a place that is drawn from again is told the same tokens
+            table.tell(told.list_likeliest(share))
+        table.is_whole = table.is_whole or len(told.tokens) == self._askable > 0
 
     def _follow(self) -> None:
         row = self._row
@@ -258,7 +267,7 @@ class EngineText:
 
 
 def _is_told(node: Node) -> bool:
-    return isinstance(node.table, SparseTable) and node.table.is_told
+    return isinstance(node.table, SparseTable) and node.table.told > 0
 
 
 def _remembers(node: Node | None) -> bool:

@@ -8,7 +8,9 @@ than those that were tested are refused if they differ in what is used here.
 from __future__ import annotations
 
 import copy
+import dataclasses
 import inspect
+import math
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, TimeoutError as FutureTimeout
@@ -32,7 +34,7 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import GrammarOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine import EngineCoreEventType
-from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
+from vllm.v1.kv_cache_interface import FullAttentionSpec, MLAAttentionSpec, SlidingWindowSpec
 from vllm.v1.request import RequestStatus
 
 from antislop.core.bans import MAX_SENT_SECONDS, BanList
@@ -76,6 +78,8 @@ SIGNATURES = {
     "_free_request": ("request", "delay_free_blocks"),
 }
 """Methods of vLLM's scheduler that are called or overridden, and their parameters."""
+MASK_FIELDS = ("structured_output_request_ids", "grammar_bitmask", "num_acceptable_drafts")
+"""What a mask for the model runner is made of. Before vLLM 0.32 it had no third field."""
 ATTRIBUTES = (
     *("requests", "running", "prev_step_scheduled_req_ids", "reset_preempted_req_ids", "kv_holding_waiting"),
     *("block_size", "hash_block_size", "encoder_cache_mismatch_reqs", "use_v2_model_runner"),
@@ -90,6 +94,8 @@ def check_vllm() -> None:
         found = () if method is None else tuple(inspect.signature(method).parameters)[1:]
         if found != parameters:
             raise _explain(f"Scheduler.{name} takes ({', '.join(found)})" if method else f"it has no Scheduler.{name}")
+    if (made_of := tuple(each.name for each in dataclasses.fields(GrammarOutput))) != MASK_FIELDS:
+        raise _explain(f"GrammarOutput is made of ({', '.join(made_of)})")
     if not vllm.__version__.startswith(TESTED):
         logger.warning(
             "bans inside vLLM were tested with vLLM %s, and this is %s: check some texts before you rely on it",
@@ -181,9 +187,9 @@ class _Text(EngineText):
         """Add the token that was drawn next, as `read` does. row: its log-probabilities; None if there are none."""
         told = None
         if row is not None and self._askable:
-            probabilities = np.exp(row.logprobs[0], dtype=float).tolist()
-            likeliest = zip(row.logprob_token_ids[0, 1:].tolist(), probabilities[1:], strict=True)
-            told = Told(probabilities[0], list(likeliest))
+            # Copies, since a view would keep what all requests of the step were told.
+            tokens, logprobs = row.logprob_token_ids[0, 1:].copy(), row.logprobs[0, 1:].copy()
+            told = Told(math.exp(row.logprobs[0, 0]), tokens, logprobs)
         if row is not None and self._params.num_logprobs is not None:
             self._rows.append(self._describe_draw(token, row))
         return self.read(token, told)
@@ -246,6 +252,11 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
             )
         if self._settings.method == "thin" and not self.use_v2_model_runner:
             _check_processor(model.logits_processors)
+        if vllm_config.speculative_config is not None:
+            raise InputError(
+                "bans and drafts can't be combined inside vLLM, which would verify drafts of withdrawn text: leave out "
+                "speculative_config, or put antislop in front of the server (EndpointSampler)"
+            )
         self._vocabulary_size = model.get_vocab_size()
         tokenizer = AutoTokenizer.from_pretrained(
             model.tokenizer, revision=model.tokenizer_revision, trust_remote_code=model.trust_remote_code
@@ -257,7 +268,9 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
         )
         self._opening: dict[str, tuple[Future[FoundList], float]] = {}  # lists of requests that wait, until when
         groups = self.kv_cache_config.kv_cache_groups
-        is_attention = all(type(group.kv_cache_spec) in (FullAttentionSpec, SlidingWindowSpec) for group in groups)
+        # Of other kinds, such as the states of recurrent layers, vLLM keeps none of an earlier token.
+        rewindable = (FullAttentionSpec, MLAAttentionSpec, SlidingWindowSpec)
+        is_attention = all(type(group.kv_cache_spec) in rewindable for group in groups)
         self._holds = self._settings.resume == "hold" and is_attention
         if self._holds:
             self._keep_unsettled_blocks()

@@ -251,6 +251,20 @@ def test_another_tokenizer_than_the_served_models_is_refused(kind: EngineKind) -
         asyncio.run(client.probe())
 
 
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"names_streamed": False}, "does not say which tokens its text has: a server with logprobs is needed"),
+        ({"takes_ids": False}, "^json: cannot unmarshal array"),
+        ({"takes_ids": False, "owner": "library"}, r"Ollama takes no prompt of token ids.*llama-server.*unmarshal"),
+        ({"takes_ids": False, "owner": "organization_owner"}, "LM Studio takes no prompt of token ids"),
+    ],
+)
+def test_a_server_that_can_not_tell_its_tokens_is_refused_at_the_start(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(EndpointError, match=sentence):
+        asyncio.run(connect_directly(make_engine("openai", **options)).probe())
+
+
 def test_additional_fields_override_those_of_the_dialect() -> None:
     with serve_streams(make_engine()) as server:
         endpoint = Endpoint(

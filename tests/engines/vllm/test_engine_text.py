@@ -9,6 +9,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from scipy.stats import chi2_contingency
@@ -57,8 +58,9 @@ def write(
             logits = model.score(torch.empty(0), logits)
         probs = logits.softmax(-1)[0].tolist()
         token = chance.choices(range(model.size), probs)[0]
-        likeliest = sorted(enumerate(probs), key=lambda pair: pair[1], reverse=True)
-        told = Told(probs[token], likeliest[: question.told if question else 1])
+        likeliest = np.argsort(-np.array(probs), kind="stable")[: question.told if question else 1]
+        with np.errstate(divide="ignore"):
+            told = Told(probs[token], likeliest, np.log(np.array(probs)[likeliest]))
         stays = text.read(token, told if question or always else None)
         if stays and model.ends(text.tokens):
             stays = text.end()

@@ -349,6 +349,25 @@ def test_thinning_is_refused_where_probabilities_are_those_before_sampling(vllm_
         write_texts(vllm_python, tmp_path, TINY, [], banning={"method": "thin"}, logprobs_mode="raw_logprobs")
 
 
+def test_drafts_are_refused(vllm_python: str, tmp_path: Path) -> None:
+    """Without antislop's processor, which vLLM's first model runner refuses beside drafts by itself."""
+    options = {"speculative_config": {"method": "ngram", "num_speculative_tokens": 2}, "logits_processors": []}
+    with pytest.raises(RuntimeError, match="bans and drafts can't be combined inside vLLM"):
+        write_texts(vllm_python, tmp_path, TINY, [], banning={"method": "reject"}, **options)
+
+
+def test_a_release_whose_masks_are_made_of_other_fields_is_refused(vllm_python: str) -> None:
+    code = """
+from dataclasses import make_dataclass
+from antislop.engines.vllm import scheduler
+scheduler.GrammarOutput = make_dataclass("GrammarOutput", ["structured_output_request_ids", "grammar_bitmask"])
+scheduler.check_vllm()
+"""
+    environment = os.environ | ENVIRONMENT | {"PYTHONPATH": str(ROOT)}
+    ended = subprocess.run([vllm_python, "-c", code], env=environment, capture_output=True, text=True)
+    assert "GrammarOutput is made of (structured_output_request_ids, grammar_bitmask)." in ended.stderr
+
+
 @pytest.fixture(scope="module")
 def server(vllm_python: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of `vllm serve` with a list of its own."""
