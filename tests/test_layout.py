@@ -163,7 +163,7 @@ def list_modules(*rooms: str) -> list[str]:
     return sorted(module for module in INSIDE if find_room(module) in rooms)
 
 
-SHOWING = [f"antislop.explain.{name}" for name in ("console", "trace_file", "view.notebook", "view.page", "view.rows")]
+SHOWING = [f"antislop.explain.{name}" for name in ("console", "trace_file", "html_view", "row_view")]
 
 
 def test_the_white_rooms_import_no_torch() -> None:

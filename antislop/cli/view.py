@@ -16,7 +16,7 @@ from antislop.cli.terminal import check_suffix, check_writable, console, say, wa
 from antislop.core.trace import Trace
 from antislop.display import describe_count, make_visible
 from antislop.explain.console import ConsoleWriter
-from antislop.explain.view.rows import BanCounts, RowView, count_bans
+from antislop.explain.row_view import BanCounts, RowView, count_bans
 from antislop.files import disk as files
 
 MAX_INSTEAD = 3

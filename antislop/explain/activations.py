@@ -1,4 +1,4 @@
-"""What the modules of a model put out in one clean forward pass."""
+"""What the modules of a model put out in one clean forward pass, which reads whole texts as `generate` would."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
+from inspect import Parameter, signature
 from threading import get_ident
 from typing import Any, NoReturn, TypeAlias
 
@@ -15,9 +16,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from antislop.core.hf import attention_of, uncompiled
+from antislop.core.hf import PREFILL_INPUTS, attention_of, count_positions, device_of, uncompiled
 from antislop.errors import InputError, first_line
-from antislop.explain.clean_pass import prepare_inputs, read
 
 NamesFilter: TypeAlias = str | Collection[str] | Callable[[str], bool] | None
 """Which outputs to store: all (None), one, several, or those whose names a function accepts."""
@@ -213,19 +213,16 @@ def stored_outputs(selection: Selection, *, device: torch.device | str | None) -
             return
         for name, find in ((path, _first_tensor), (path + PATTERN, _find_pattern)):
             if name in selection.names and (tensor := find(output)) is not None:
-                outputs[_number_call(name, outputs)] = tensor.detach().to(device or tensor.device, copy=True)
+                key, call = name, 1
+                while key in outputs:  # the module was called before in this pass
+                    call += 1
+                    key = f"{name}@{call}"
+                outputs[key] = tensor.detach().to(device or tensor.device, copy=True)
 
     with ExitStack() as hooks:
         for path, module in selection.modules.items():
             hooks.callback(module.register_forward_hook(partial(store, path)).remove)
         yield outputs
-
-
-def _number_call(name: str, outputs: Collection[str]) -> str:
-    call = 1
-    while (numbered := f"{name}@{call}" if call > 1 else name) in outputs:
-        call += 1
-    return numbered
 
 
 def _first_tensor(output: Any) -> Tensor | None:
@@ -241,3 +238,77 @@ def _find_pattern(output: Any) -> Tensor | None:
     parts = output[1:] if isinstance(output, tuple) else ()
     tensors = (part for part in parts if isinstance(part, Tensor) and part.ndim == 4)
     return next((tensor for tensor in tensors if bool((tensor >= 0).all() & tensor.any())), None)
+
+
+# -- one clean pass ----------------------------------------------------------------------------------------------------
+
+
+def prepare_inputs(
+    model: PreTrainedModel,
+    input_ids: Tensor | None,
+    attention_mask: Tensor | None = None,
+    model_kwargs: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return the arguments of a pass over ids [rows, tokens], with positions counted by the mask, as in `generate`."""
+    device = device_of(model)
+    inputs = {
+        key: value.to(device) if isinstance(value, Tensor) else value for key, value in (model_kwargs or {}).items()
+    }
+    if input_ids is None and inputs.get("inputs_embeds") is None:
+        raise InputError("neither input_ids nor inputs_embeds is passed: pass one of them")
+    if input_ids is not None:
+        inputs["input_ids"] = _check_ids(input_ids).to(device)
+    if attention_mask is None:
+        return inputs
+    mask = attention_mask.to(device)
+    text = inputs.get("inputs_embeds") if input_ids is None else input_ids
+    if text is not None and mask.shape != text.shape[:2]:
+        raise InputError(
+            f"attention_mask has the shape {tuple(mask.shape)} and the text {tuple(text.shape)}: pass 1 for each "
+            "token and 0 for padding, [rows, tokens]"
+        )
+    if bool((mask == 1).all()) and not model.config.is_encoder_decoder:
+        return inputs
+    inputs["attention_mask"] = mask
+    # Beside images and sounds, positions are left to the model.
+    is_counted = "position_ids" in input_names(model) and not (PREFILL_INPUTS | {"position_ids"}) & inputs.keys()
+    return {**inputs, "position_ids": count_positions(mask)} if is_counted else inputs
+
+
+def input_names(model: PreTrainedModel) -> Mapping[str, Parameter]:
+    """Return the parameters of a model's forward, or of the model inside a `PeftModel`."""
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    return signature(inner.forward).parameters
+
+
+def _check_ids(input_ids: object) -> Tensor:
+    if not isinstance(input_ids, Tensor):
+        raise InputError(f"input_ids is a {type(input_ids).__name__}: pass ids as a tensor [rows, tokens]")
+    if input_ids.ndim != 2 or input_ids.is_floating_point():
+        raise InputError(
+            f"input_ids has the shape {tuple(input_ids.shape)} and the type {input_ids.dtype}: pass ids [rows, tokens]"
+        )
+    return input_ids
+
+
+@contextmanager
+def without_dropout(model: nn.Module) -> Iterator[None]:
+    """Set modules in training mode to evaluation inside."""
+    training = [module for module in model.modules() if module.training]
+    try:
+        for module in training:
+            module.training = False
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+@torch.no_grad()
+def read(model: PreTrainedModel, inputs: Mapping[str, Any], **options: Any) -> Any:
+    """Return the output of one forward pass without a cache."""
+    with without_dropout(model):
+        output = model(**inputs, **options, use_cache=False, return_dict=True)
+    if getattr(output, "logits", None) is None:
+        raise InputError(f"{type(model).__name__} returns no logits: pass a model with a language modeling head")
+    return output

@@ -20,12 +20,14 @@ from antislop.explain.activations import (
     NamesFilter,
     Selection,
     check_device,
+    input_names,
     make_cache,
+    prepare_inputs,
+    read,
     require_patterns,
     select_outputs,
     stored_outputs,
 )
-from antislop.explain.clean_pass import input_names, prepare_inputs, read
 
 _PREPARED = {"attention_mask", "position_ids"}
 """Tensors that `generate` prepares for each call of a plain decoder."""
@@ -185,7 +187,11 @@ def _split_steps(clean: Any, run: Run, length: int) -> dict[str, Any]:
             for start, end in spans
         )
     if "output_attentions" in options:
-        windows = _find_windows(call.model, layers=len(clean.attentions))
+        # A layer whose cache is a window of the latest tokens attends to these alone; None: to all.
+        caches = DynamicCache(config=call.model.config.get_text_config(decoder=True)).layers
+        windows: Sequence[int | None] = [getattr(cache, "sliding_window", None) for cache in caches]
+        if len(windows) != len(clean.attentions):
+            windows = [None] * len(clean.attentions)
         fields["attentions"] = tuple(
             tuple(
                 layer[:, :, start:end, 0 if window is None or end <= prompt else max(0, end - window) : end]
@@ -194,10 +200,3 @@ def _split_steps(clean: Any, run: Run, length: int) -> dict[str, Any]:
             for start, end in spans
         )
     return fields
-
-
-def _find_windows(model: PreTrainedModel, *, layers: int) -> Sequence[int | None]:
-    """Return the number of tokens that each attention layer's cache keeps in `generate`; None: all."""
-    caches = DynamicCache(config=model.config.get_text_config(decoder=True)).layers
-    windows = [getattr(cache, "sliding_window", None) for cache in caches]
-    return windows if len(windows) == layers else [None] * layers

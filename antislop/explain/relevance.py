@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from antislop.core.hf import device_of
 from antislop.errors import InputError
-from antislop.explain.clean_pass import input_names, prepare_inputs, without_dropout
+from antislop.explain.activations import input_names, prepare_inputs, without_dropout
 
 
 def attribute(model: PreTrainedModel, tokens: Sequence[int], indices: Iterable[int]) -> dict[int, list[float]]:

@@ -148,7 +148,11 @@ def read_trace(source: str | os.PathLike[str] | IO[bytes]) -> TraceContents:
     )
     lines = _read_lines(source, location)
     header = _check_header(next(lines, None), location)
-    bans = _read_line(next(lines, None), location, _read_bans)
+    bans = _read_line(
+        next(lines, None),
+        location,
+        lambda content: BanList(map(read_ban, content["bans"]), source=content["source"]),
+    )
     if header.pop("bans").get("fingerprint") != _fingerprint_lines(bans):
         raise InputError(f"{location}:2: these are not the bans that the header names: the file was changed")
     surfaces = _read_line(next(lines, None), location, _read_surfaces)
@@ -227,10 +231,6 @@ def _read_line(line: _Line | None, location: str, read: Callable[[Any], Any]) ->
         raise InputError(f"{line.location}: {error}") from error
     except WRONG as error:
         raise InputError(f"{line.location}: not a line of a trace: the file was changed") from error
-
-
-def _read_bans(content: Mapping[str, Any]) -> BanList:
-    return BanList(map(read_ban, content["bans"]), source=content["source"])
 
 
 def _read_surfaces(content: Mapping[str, Any]) -> TokenSurfaces:

@@ -1,5 +1,7 @@
 """How models mark their thoughts in a text: bans have them as a scope, and measures leave them out."""
 
+# Not in `thoughts`: that module compiles all of them into patterns, and importing bans would take 80 ms more.
+
 from __future__ import annotations
 
 _TAGS = (

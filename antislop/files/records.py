@@ -142,14 +142,11 @@ def _read_json(path: Path) -> Iterator[RawRecord]:
     first_lines = [line for _, line, _ in islice(_lines(path), 2)]
     if len(first_lines) == 2 and isinstance(_parse(first_lines[0])[0], (dict, str)):
         yield from _read_json_lines(path)
-    else:
-        yield from _unfold(_load_json(path), path)
-
-
-def _load_json(path: Path) -> Any:
+        return
     text = decode(read_bytes(path), str(path))
-    advice = "correct it, or write one record per line as .jsonl"
-    return parse_json(text, str(path), advice=advice) if text.strip() else []
+    if text.strip():
+        advice = "correct it, or write one record per line as .jsonl"
+        yield from _unfold(parse_json(text, str(path), advice=advice), path)
 
 
 def _unfold(content: Any, path: Path) -> Iterator[RawRecord]:

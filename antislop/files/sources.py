@@ -150,7 +150,8 @@ def _read_folder(folder: Path, split: str) -> Iterator[RawRecord]:
         raise InputError(
             f"{folder}: contains no file that can be read: put .jsonl, .json, .txt, .csv or .parquet files there"
         )
-    chosen = [path for path in files if _split_of(path, folder) == _canonical(split)]
+    wanted = next((name for name, names in _SPLITS.items() if split in names), split)  # "val" is "validation"
+    chosen = [path for path in files if _split_of(path, folder) == wanted]
     if not chosen:
         splits = ", ".join(sorted({_split_of(path, folder) for path in files}))
         raise InputError(f"{folder}: no file of the split {split!r}; there are: {splits}: pass one as split (--split)")
@@ -186,10 +187,6 @@ def _has_card(folder: Path) -> bool:
 def _split_of(path: Path, folder: Path) -> str:
     words = re.split(r"[^a-z]+", str(path.relative_to(folder)).lower())
     return next((split for word in words for split, names in _SPLITS.items() if word in names), "train")
-
-
-def _canonical(split: str) -> str:
-    return next((name for name, names in _SPLITS.items() if split in names), split)
 
 
 def _load_rows(path: str, split: str, *, configuration: str | None = None) -> Any:

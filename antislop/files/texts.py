@@ -145,9 +145,11 @@ def _read_records(
     for record in read_records(source, split=split):
         if record.error is not None:
             raise InputError(record.error)
-        if record.fields.get("status") == "error" or _is_of_the_user(record.fields):
+        fields = record.fields
+        is_of_others = "mes" in fields and (fields.get("is_user") or fields.get("is_system"))  # in SillyTavern's chats
+        if fields.get("status") == "error" or is_of_others:
             continue
-        role = record.fields.get("role")  # of records that are one message each, as in OpenAssistant's
+        role = fields.get("role")  # of records that are one message each, as in OpenAssistant's
         text = _find_text(record, column)
         if text is None or (isinstance(role, str) and find_role(role) in ("system", "user", "tool")):
             left_out[source, _REPLIES] += 1
@@ -156,10 +158,6 @@ def _read_records(
         if len(made.text) < len(text):
             left_out[source, _THOUGHTS if made.text.strip() else _ENDLESS] += 1
         yield made
-
-
-def _is_of_the_user(fields: Mapping[str, Any]) -> bool:
-    return "mes" in fields and bool(fields.get("is_user") or fields.get("is_system"))  # in chats of SillyTavern
 
 
 def _make_text(record: SourceRecord, text: str, prompt_column: str | None) -> Text:

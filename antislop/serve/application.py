@@ -28,12 +28,14 @@ from antislop.errors import InputError, first_line
 from antislop.serve.backend import Backend
 from antislop.serve.metrics import ServerMetrics
 from antislop.serve.request_errors import RequestError, request_id, translate
-from antislop.serve.routes import chats, completions, models, monitoring, page
+from antislop.serve.routes import chats, completions, server
 from antislop.serve.routes.answers import IGNORED_HEADER, WARNING_HEADER
 from antislop.serve.service import Service
 
 OPEN_PATHS = {"/", "/health"}
 """Paths that need no key, since they tell nothing about models and texts."""
+ADVICE = {404: "; send texts to /v1/completions or /v1/chat/completions", 405: "; send what its header Allow names"}
+"""What to do about a path or a method that no route has, by the status of the answer."""
 RELOAD_SECONDS = 1.0
 """Between two looks at the files of bans."""
 ID_HEADER = "X-Request-Id"
@@ -70,10 +72,19 @@ def make_app(
 
     app = FastAPI(title="antislop", version=__version__, lifespan=live, openapi_url=None)
     app.state.service = service
-    for routes in (completions, chats, models, monitoring, page):
+    for routes in (completions, chats, server):
         app.include_router(routes.router)
-    app.add_exception_handler(RequestError, _answer_error)
-    app.add_exception_handler(HTTPException, _answer_http_error)
+
+    @app.exception_handler(RequestError)
+    async def answer_error(_: Request, error: RequestError) -> Response:
+        return _respond(error)
+
+    @app.exception_handler(HTTPException)  # of a path or a method that no route has
+    async def answer_http_error(request: Request, error: HTTPException) -> Response:
+        reason = HTTPStatus(error.status_code).phrase.lower()
+        message = f"{request.method} {request.url.path[:80]}: {reason}{ADVICE.get(error.status_code, '')}"
+        return _respond(RequestError(error.status_code, message, headers=error.headers))
+
     app.add_middleware(AccessGate, key=api_key)
     if allow_origins:  # around the gate, whose errors pages read, too, and which a preflight has no key for
         app.add_middleware(
@@ -129,9 +140,9 @@ class RequestMarker:
 
 
 class AccessGate:
-    """Middleware that refuses requests without the key, and answers those that nothing else could answer.
+    """Middleware that refuses requests without the key, and turns errors that no route caught into answers.
 
-    key: None lets everybody in who is not led here by the name of a site.
+    key: None admits every request but those that a web page sends to the name of its own site.
     """
 
     def __init__(self, app: ASGIApp, *, key: str | None) -> None:
@@ -160,11 +171,18 @@ class AccessGate:
     def _choose(self, scope: Scope) -> ASGIApp:
         if self._digest is None:
             return self._choose_by_host(scope)
-        if scope["path"] in OPEN_PATHS or self._has_key(Headers(scope=scope)):
+        headers = Headers(scope=scope)
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        sent = [token.strip() if scheme.lower() == "bearer" else "", headers.get("x-api-key", "")]
+        # Digests have one length, so that the time of comparing them tells nothing of the key.
+        digests = [sha256(key.encode("latin-1")).digest() for key in sent]
+        if scope["path"] in OPEN_PATHS or any(compare_digest(digest, self._digest) for digest in digests):
             return self._app
-        message = "the key is missing or wrong: send Authorization: Bearer KEY"
-        headers = {"WWW-Authenticate": "Bearer"}
-        return _respond(RequestError(401, message, code="invalid_api_key", headers=headers))
+        message, challenge = (
+            "the key is missing or wrong: send Authorization: Bearer KEY",
+            {"WWW-Authenticate": "Bearer"},
+        )
+        return _respond(RequestError(401, message, code="invalid_api_key", headers=challenge))
 
     def _choose_by_host(self, scope: Scope) -> ASGIApp:
         """Refuse the name of a site, whose page may have made it lead to this machine (DNS rebinding)."""
@@ -176,12 +194,6 @@ class AccessGate:
             return self._app
         message = f"the host {name[:80]!r} is not this machine: connect to 127.0.0.1, or start the server with a key"
         return _respond(RequestError(403, message, code="wrong_host"))
-
-    def _has_key(self, headers: Headers) -> bool:
-        scheme, _, token = headers.get("authorization", "").partition(" ")
-        sent = [token.strip() if scheme.lower() == "bearer" else "", headers.get("x-api-key", "")]
-        digests = [sha256(key.encode("latin-1")).digest() for key in sent]
-        return any(compare_digest(digest, self._digest or b"") for digest in digests)
 
 
 class BanReloader:
@@ -228,19 +240,6 @@ class BanReloader:
     def _find_versions(self) -> list[tuple[int, int, int]]:
         stats = [file.stat() if file.exists() else None for file in self._files]
         return [(0, 0, 0) if stat is None else (stat.st_mtime_ns, stat.st_size, stat.st_ino) for stat in stats]
-
-
-async def _answer_error(_: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestError)
-    return _respond(error)
-
-
-async def _answer_http_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    reason = HTTPStatus(error.status_code).phrase.lower()
-    advice = {404: "; send texts to /v1/completions or /v1/chat/completions", 405: "; send what its header Allow names"}
-    message = f"{request.method} {request.url.path[:80]}: {reason}{advice.get(error.status_code, '')}"
-    return _respond(RequestError(error.status_code, message, headers=error.headers))
 
 
 def _respond(error: RequestError) -> Response:

@@ -178,38 +178,27 @@ class ChunkMaker:
 
     def _release(self, *, hold: bool) -> AnswerChunk | None:
         """Return what is final, if anything. hold: keep back what may begin a stop string."""
-        stop = self._find_stop()
-        count = stop if stop is not None else len(self._text) - (self._count_open() if hold else 0)
-        is_last = stop is not None or not hold
-        text, self._text = self._text[:count], self._text[count:]
-        self._returned += count
-        before = len(self.echo.text) if self.echo else 0
-        tokens = tuple(token._replace(start=before + token.start) for token in self._take_tokens(is_last=is_last))
-        withdrawn = tuple(w._replace(start=before + w.start) for w in self._take_withdrawn(is_last=is_last))
-        if not (text or tokens or withdrawn or stop is not None):
-            return None
-        return AnswerChunk(text, tokens, withdrawn, None if stop is None else "stop")
-
-    def _find_stop(self) -> int | None:
-        """Return the index of the stop string that ends first in the text not yet returned."""
         starts = ((self._text.find(string), string) for string in self.stop)
         ends = [(start + len(string), start) for start, string in starts if start >= 0]
-        return min(ends)[1] if ends else None
-
-    def _count_open(self) -> int:
-        """Return how many of the last characters may begin a stop string."""
-        return max((_overlap(self._text, string) for string in self.stop), default=0)
-
-    def _take_tokens(self, *, is_last: bool) -> tuple[SettledToken, ...]:
-        taken = []
+        stop = min(ends)[1] if ends else None  # the start of the string that ends first: it is complete first
+        is_last = stop is not None or not hold
+        held = 0 if is_last else max((_overlap(self._text, string) for string in self.stop), default=0)
+        count = len(self._text) - held if stop is None else stop
+        text, self._text = self._text[:count], self._text[count:]
+        self._returned += count
+        before = len(self.echo.text) if self.echo else 0  # the client's indices begin with the echo
+        tokens = []
         while self._tokens and (self._tokens[0].start < self._returned or (is_last and not self._text)):
-            taken.append(self._tokens.popleft())
-        return tuple(token for token in taken if self.echo or token.token not in self.end_tokens)
-
-    def _take_withdrawn(self, *, is_last: bool) -> tuple[WithdrawnText, ...]:
-        certain = [text for text in self._withdrawn if is_last or text.start <= self._returned]
-        self._withdrawn = [text for text in self._withdrawn if text not in certain]
-        return tuple(text._replace(start=min(text.start, self._returned)) for text in certain)
+            token = self._tokens.popleft()
+            if self.echo or token.token not in self.end_tokens:
+                tokens.append(token._replace(start=before + token.start))
+        certain = [cut for cut in self._withdrawn if is_last or cut.start <= self._returned]
+        self._withdrawn = [cut for cut in self._withdrawn if cut not in certain]
+        # Beyond a stop string, where no text is returned, they are shown at its end.
+        withdrawn = tuple(cut._replace(start=before + min(cut.start, self._returned)) for cut in certain)
+        if not (text or tokens or withdrawn or stop is not None):
+            return None
+        return AnswerChunk(text, tuple(tokens), withdrawn, None if stop is None else "stop")
 
 
 def _overlap(text: str, string: str) -> int:

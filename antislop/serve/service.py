@@ -96,7 +96,7 @@ class Service:
         return RenderedChat(text, tokenizer(text, add_special_tokens=False)["input_ids"], unused)
 
     def refuse_long(self, text: str) -> None:
-        """Raise `RequestError` for a prompt that is too long however it is encoded, which takes a second per MB."""
+        """Raise `RequestError` for a prompt that no encoding makes short enough; encoding takes a second per MB."""
         context = self.backend.context_length
         if context is not None and len(text) > context * self._longest_token:
             message = f"the prompt has {len(text):,} characters, but the model's context has {context:,} tokens in all"

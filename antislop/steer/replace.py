@@ -59,7 +59,11 @@ class Replace:
         cut, after = passage.find_token(start), passage.find_end(end)
         text = passage.cut(after)  # a token may also contain what precedes the phrase, or follows it
         kept = len(passage.cut(cut))
-        cut, tokens = passage.spell(cut, text[kept:start] + self._replacement(match) + text[end:])
+        assert match.lastindex is not None  # each phrase is a group of the pattern
+        replacement = self._phrases[match.lastindex - 1][1]
+        if match[0][0].isupper():
+            replacement = replacement[0].upper() + replacement[1:]
+        cut, tokens = passage.spell(cut, text[kept:start] + replacement + text[end:])
         return [Branch(backtrack=len(step.tokens) - cut, ff_tokens=(*tokens, *step.tokens[after:]))]
 
     def _is_complete(self, match: re.Match[str], *, is_done: bool) -> bool:
@@ -70,11 +74,6 @@ class Replace:
         if any(phrase.casefold().startswith(written) for phrase, _ in self._phrases if len(phrase) > len(match[0])):
             return False
         return match.string[match.end() :].strip("\ufffd") != ""  # of a character whose other bytes are missing
-
-    def _replacement(self, match: re.Match[str]) -> str:
-        assert match.lastindex is not None
-        replacement = self._phrases[match.lastindex - 1][1]
-        return replacement[0].upper() + replacement[1:] if match[0][0].isupper() else replacement
 
 
 def _match_words(phrase: str) -> str:

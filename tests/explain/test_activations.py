@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -140,32 +139,45 @@ def test_a_filter_chooses_what_is_stored(names_filter: Any, names: list[str]) ->
     assert all(torch.equal(cache[name], all_names[name]) for name in names)
 
 
+NO_PATTERN = (
+    rf"'{re.escape(PATTERN)}', and attn_implementation='sdpa' computes no attention pattern: load the model with "
+    'attn_implementation="eager"'
+)
+
+
 @pytest.mark.parametrize(
-    ("names_filter", "match"),
+    ("options", "match"),
     [
-        (f"{LAYER}.mpl", rf"no module '{LAYER}.mpl'; near names are '{LAYER}.mlp', 'model.layers.1.mlp', '{LAYER}'"),
-        (["lm_head", "lm_haed"], "no module 'lm_haed'; near names are 'lm_head', .*, .*"),
-        ("model.layers", "no module 'model.layers'"),  # a list, which is never called
-        ([], "names_filter is empty"),
-        (5, "names_filter is a int: pass a name, a list of names or a function"),
-        (lambda name: name == "blocks.0", "accepts none of the model's 33 names: 'lm_head', 'model', .*, …"),
+        (
+            {"names_filter": f"{LAYER}.mpl"},
+            rf"no module '{LAYER}.mpl'; near names are '{LAYER}.mlp', 'model.layers.1.mlp', '{LAYER}'",
+        ),
+        ({"names_filter": ["lm_head", "lm_haed"]}, "no module 'lm_haed'; near names are 'lm_head', .*, .*"),
+        ({"names_filter": "model.layers"}, "no module 'model.layers'"),  # a list, which is never called
+        ({"names_filter": []}, "names_filter is empty"),
+        ({"names_filter": 5}, "names_filter is a int: pass a name, a list of names or a function"),
+        (
+            {"names_filter": lambda name: name == "blocks.0"},
+            "accepts none of the model's 33 names: 'lm_head', 'model', .*, …",
+        ),
+        *(
+            ({"names_filter": each}, NO_PATTERN)
+            for each in (PATTERN, ["lm_head", PATTERN], lambda n: n.endswith("pattern"))
+        ),
+        ({"device": "nowhere"}, "device='nowhere' can't be used: "),
+        ({"device": 5.0}, "device=5.0 can't be used: "),
+        ({"device": "mps" if torch.cuda.is_available() else "cuda"}, "device='(mps|cuda)' can't be used: "),
+        ({"input_ids": "a text"}, "input_ids is a str: pass ids as a tensor"),
+        ({"input_ids": IDS[0]}, r"input_ids has the shape \(5,\) and the type torch.int64"),
+        ({"input_ids": IDS.float()}, "torch.float32"),
+        ({"attention_mask": torch.ones((2, 4))}, r"attention_mask has the shape \(2, 4\) and the text \(2, 5\)"),
+        ({"input_ids": None}, "neither input_ids nor inputs_embeds"),
     ],
 )
-def test_a_filter_that_selects_nothing_is_refused_before_the_model_runs(names_filter: Any, match: str) -> None:
-    model = build()
-    with counted_calls(model) as calls, pytest.raises(InputError, match=match):
-        run_with_cache(model, IDS, names_filter=names_filter)
-    assert not calls
-
-
-@pytest.mark.parametrize("names_filter", [PATTERN, ["lm_head", PATTERN], lambda name: name.endswith("pattern")])
-def test_a_pattern_that_is_not_computed_is_refused_before_the_model_runs(
-    names_filter: str | list[str] | Callable[[str], bool],
-) -> None:
+def test_what_can_not_be_read_or_stored_is_refused_before_the_model_runs(options: dict[str, Any], match: str) -> None:
     model = build(attention="sdpa")
-    match = re.escape(f"'{PATTERN}', and attn_implementation='sdpa' computes no attention pattern: load the model with")
-    with counted_calls(model) as calls, pytest.raises(InputError, match=f'{match} attn_implementation="eager"'):
-        run_with_cache(model, IDS, names_filter=names_filter)
+    with counted_calls(model) as calls, pytest.raises(InputError, match=match):
+        run_with_cache(model, **{"input_ids": IDS, **options})
     assert not calls
 
 
@@ -221,17 +233,6 @@ def test_a_cache_tells_its_size_and_near_names() -> None:
         cache["a.d"]
 
 
-@pytest.mark.parametrize("device", ["nowhere", 5.0, "cuda" if not torch.cuda.is_available() else "mps"])
-def test_a_device_that_is_not_there_is_refused_before_the_model_runs(device: Any) -> None:
-    model = build_model()
-    with (
-        counted_calls(model) as calls,
-        pytest.raises(InputError, match=re.escape(f"device={device!r} can't be used: ")),
-    ):
-        run_with_cache(model, IDS, device=device)
-    assert not calls
-
-
 def test_the_forward_passes_of_another_thread_are_not_stored() -> None:
     model = build_model()
     handle = model.model.layers[0].register_forward_hook(lambda *_: other.start() or other.join() if first else None)
@@ -240,21 +241,6 @@ def test_the_forward_passes_of_another_thread_are_not_stored() -> None:
     handle.remove()
     assert not first
     assert list(cache) == list(run_with_cache(model, IDS)[1])
-
-
-@pytest.mark.parametrize(
-    ("input_ids", "mask", "match"),
-    [
-        ("a text", None, "input_ids is a str: pass ids as a tensor"),
-        (IDS[0], None, r"input_ids has the shape \(5,\) and the type torch.int64"),
-        (IDS.float(), None, "torch.float32"),
-        (IDS, torch.ones((2, 4)), r"attention_mask has the shape \(2, 4\) and the text \(2, 5\)"),
-        (None, None, "neither input_ids nor inputs_embeds"),
-    ],
-)
-def test_inputs_of_other_shapes_are_refused(input_ids: Any, mask: Tensor | None, match: str) -> None:
-    with pytest.raises(InputError, match=match):
-        run_with_cache(build_model(), input_ids, attention_mask=mask)
 
 
 def test_embeddings_in_the_place_of_ids_give_the_same() -> None:

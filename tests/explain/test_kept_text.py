@@ -216,21 +216,34 @@ CACHE = {"return_cache": True, "max_new_tokens": 3}
 
 
 @pytest.mark.parametrize(
-    ("inputs", "options", "match"),
+    ("family", "options", "match"),
     [
-        (TEXT, {"names_filter": "lm_head"}, "names_filter is for the returned cache: pass return_cache=True too, or"),
-        (TEXT, {"device": "cpu"}, "device is for the returned cache: pass return_cache=True too, or leave device out"),
-        (TEXT, {**CACHE, "names_filter": "lm_haed"}, "the model has no module 'lm_haed'; near names are 'lm_head', "),
-        (TEXT, {**CACHE, "names_filter": "model.layers.0.self_attn.pattern"}, 'with attn_implementation="eager"$'),
-        (TEXT, STATES, "output_attentions is set, and attn_implementation='sdpa' computes no attention pattern"),
+        (
+            "llama",
+            {"names_filter": "lm_head"},
+            "names_filter is for the returned cache: pass return_cache=True too, or",
+        ),
+        (
+            "llama",
+            {"device": "cpu"},
+            "device is for the returned cache: pass return_cache=True too, or leave device out",
+        ),
+        (
+            "llama",
+            {**CACHE, "names_filter": "lm_haed"},
+            "the model has no module 'lm_haed'; near names are 'lm_head', ",
+        ),
+        ("llama", {**CACHE, "names_filter": "model.layers.0.self_attn.pattern"}, 'with attn_implementation="eager"$'),
+        ("llama", STATES, "output_attentions is set, and attn_implementation='sdpa' computes no attention pattern"),
+        ("mamba", STATES, "MambaForCausalLM has no attention: leave output_attentions out"),
     ],
 )
 def test_what_can_t_be_returned_is_refused_before_the_model_runs(
-    inputs: dict[str, Tensor], options: dict[str, Any], match: str
+    family: str, options: dict[str, Any], match: str
 ) -> None:
-    model = build("llama", attention="sdpa")
+    model = build(family, attention="sdpa") if family == "llama" else build(family)
     with counted_calls(model) as calls, pytest.raises(ValueError, match=match):
-        FREE.generate(model, **inputs, **options)
+        FREE.generate(model, **TEXT, **options)
     assert not calls
 
 
@@ -274,11 +287,6 @@ def test_ids_that_only_a_cache_knows_are_refused() -> None:
     mask = torch.ones((1, PROMPT + 2))
     with pytest.raises(NotImplementedError, match="those of the tokens in the cache are not passed"):
         FREE.generate(model, torch.tensor([[3, 4]]), attention_mask=mask, **{cache_name(model): cache}, **HIDDEN)
-
-
-def test_a_model_without_attention_has_none_to_return() -> None:
-    with pytest.raises(ValueError, match="MambaForCausalLM has no attention: leave output_attentions out"):
-        FREE.generate(build("mamba"), **TEXT, **STATES)
 
 
 def test_methods_that_return_no_output_refuse_what_it_would_contain() -> None:

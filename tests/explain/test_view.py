@@ -15,8 +15,8 @@ from antislop.core.bans.characters import decode
 from antislop.core.bans.token_matcher import Violation
 from antislop.core.trace import Conceded, Drawn, Finished, Forked, TimedOut, TokenChoice, Trace, Truncated
 from antislop.display import make_visible
-from antislop.explain.view.page import draw_time_line
-from antislop.explain.view.rows import RowView, count_bans, list_notes
+from antislop.explain.html_view import draw_time_line
+from antislop.explain.row_view import RowView, count_bans, list_notes
 from tests.support.browser import PageReader
 from tests.support.depth import DEPTH
 from tests.support.traces import (

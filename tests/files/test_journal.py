@@ -95,22 +95,28 @@ def test_a_duplicate_record_is_kept_once(path: Path) -> None:
         assert [record["n"] for record in read_records(path)] == [1]
 
 
-def test_other_settings_are_refused_with_the_difference_unless_forced(path: Path) -> None:
-    with journal(path) as kept:
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        ({"seed": 1}, {"seed": 2}, r"was made with seed=1, and this run has seed=2: choose another file"),
+        ({"seed": 1}, {"seed": 1, "top": 5}, r"was made with top=None, and this run has top=5"),
+        (
+            {"draw": {"k": 1, "p": 2}, "seed": 1},
+            {"draw": {"k": 3, "p": 2, "t": 4}, "seed": 1},
+            r"was made with draw.k=1, draw.t=None, and this run has draw.k=3, draw.t=4:",
+        ),
+    ],
+)
+def test_other_settings_are_refused_with_the_difference_unless_forced(
+    path: Path, old: dict[str, Any], new: dict[str, Any], sentence: str
+) -> None:
+    with journal(path, old) as kept:
         kept.append({"key": "a"})
-    with pytest.raises(InputError, match=r"was made with seed=1, and this run has seed=2: choose another file"):
-        journal(path, {**SETTINGS, "seed": 2})
-    with pytest.raises(InputError, match=r"was made with top=None, and this run has top=5"):
-        journal(path, {**SETTINGS, "top": 5})
-    journal(path, {**SETTINGS, "seed": 2}, force=True).__exit__()
-    journal(path, {**SETTINGS, "seed": 2}).__exit__()
-
-
-def test_of_settings_within_others_only_those_that_differ_are_named(path: Path) -> None:
-    with journal(path, {"draw": {"k": 1, "p": 2}, "seed": 1}) as kept:
-        kept.append({"key": "a"})
-    with pytest.raises(InputError, match=r"was made with draw.k=1, draw.t=None, and this run has draw.k=3, draw.t=4:"):
-        journal(path, {"draw": {"k": 3, "p": 2, "t": 4}, "seed": 1})
+    with pytest.raises(InputError, match=sentence):
+        journal(path, new)
+    journal(path, old).__exit__()  # the refused one keeps no lock
+    journal(path, new, force=True).__exit__()
+    journal(path, new).__exit__()
 
 
 def test_a_journal_without_records_accepts_other_settings(path: Path) -> None:
@@ -144,49 +150,41 @@ def test_two_names_of_a_journal_have_one_lock(path: Path, tmp_path: Path) -> Non
     journal(tmp_path / "link.jsonl").__exit__()
 
 
-def test_a_refused_journal_keeps_no_lock(path: Path) -> None:
-    with journal(path) as kept:
-        kept.append({"key": "a"})
-    with pytest.raises(InputError, match="seed"):
-        journal(path, {"seed": 2})
-    journal(path).__exit__()
+@pytest.mark.parametrize(
+    ("files", "force", "sentence"),
+    [
+        ({"out.jsonl": '{"mine": 1}\n'}, True, "its lines are not records of such a run"),
+        ({"out.jsonl": '{"key": "mine"}\n'}, False, "its settings are unknown"),
+        (
+            {"out.jsonl": '{"key": "a"}\n', "out.jsonl.run.json": "{"},
+            False,
+            r"run\.json:1: not JSON \(.*\): use --force",
+        ),
+        ({".": ""}, False, "can't be written"),  # a file where the folder would be
+    ],
+)
+def test_a_place_that_can_not_be_used_is_refused_and_left_as_it_is(
+    path: Path, files: dict[str, str], force: bool, sentence: str
+) -> None:
+    if "." not in files:
+        path.parent.mkdir()
+    for name, text in files.items():
+        (path.parent / name).write_text(text)
+    with pytest.raises(InputError, match=sentence):
+        journal(path, force=force)
+    assert {name: (path.parent / name).read_text() for name in files} == files
 
 
-def test_records_of_another_kind_are_left_alone(path: Path) -> None:
-    path.parent.mkdir()
-    path.write_text('{"mine": 1}\n')
-    with pytest.raises(InputError, match="its lines are not records of such a run"):
-        journal(path, force=True)
-    assert path.read_text() == '{"mine": 1}\n'
-
-
-def test_a_file_of_unknown_origin_is_not_written_to_unless_forced(path: Path) -> None:
+def test_a_file_of_unknown_origin_is_resumed_if_forced(path: Path) -> None:
     path.parent.mkdir()
     path.write_text('{"key": "mine"}\n')
-    with pytest.raises(InputError, match="its settings are unknown"):
-        journal(path)
-    assert path.read_text() == '{"key": "mine"}\n'
     with journal(path, force=True) as kept:
         assert "mine" in kept
-
-
-def test_a_description_that_can_not_be_read_is_refused(path: Path) -> None:
-    with journal(path) as kept:
-        kept.append({"key": "a"})
-    path.with_name("out.jsonl.run.json").write_text("{")
-    with pytest.raises(InputError, match=r"run\.json:1: not JSON \(.*\): use --force"):
-        journal(path)
 
 
 def test_settings_are_compared_as_they_will_be_read_again(path: Path) -> None:
     journal(path, {"arms": ("plain", "banned")}).__exit__()
     journal(path, {"arms": ["plain", "banned"]}).__exit__()
-
-
-def test_a_place_that_can_not_be_written_is_refused_in_one_sentence(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="can't be written"):
-        journal(tmp_path / "file" / "out.jsonl")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a device that is always full")

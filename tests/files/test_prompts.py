@@ -196,28 +196,70 @@ def test_missing_packages_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert "pip install 'antislop-lm[datasets]'" in refused(source)
 
 
-def test_empty_sources_are_refused(tmp_path: Path) -> None:
-    assert "no such file or folder" in refused(tmp_path / "a.jsonl")
-    assert "no such file or folder" in refused("a/b/c\0")
-    assert "not a file of records" in refused(write(tmp_path / "a.docx", ""))
-    assert "not a file of records" in refused(write(tmp_path / "a.parquet.gz", ""))
+BLANK = "\n \n"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("a.docx", "", "not a file of records"),
+        ("a.parquet.gz", "", "not a file of records"),
+        *((name, BLANK, "contains no records") for name in ("a.jsonl", "a.json", "a.txt", "a.csv", "a.jsonl.gz")),
+        ("a.json", '["a",\n b]', "a.json:2: not JSON"),
+        ("a.json", b'[\n"\xff"]', "a.json:2: not UTF-8"),
+        ("a.txt.gz", b"no gzip", "can't be read"),
+    ],
+)
+def test_a_file_without_prompts_is_refused(name: str, content: str | bytes, sentence: str, tmp_path: Path) -> None:
+    if isinstance(content, bytes):
+        (tmp_path / name).write_bytes(content)
+    else:
+        write(tmp_path / name, content)
+    assert sentence in refused(tmp_path / name)
+
+
+def test_a_folder_without_prompts_and_a_split_of_a_file_are_refused(tmp_path: Path) -> None:
     assert "contains no file that can be read" in refused(write(tmp_path / "sub" / "a.docx", "").parent)
-    for name in ("a.jsonl", "a.json", "a.txt", "a.csv", "a.jsonl.gz"):
-        assert "contains no records" in refused(write(tmp_path / name, "\n \n"))
-    assert "contains no records" in refused([])
-    assert "a.json:2: not JSON" in refused(write(tmp_path / "a.json", '["a",\n b]'))
-    (tmp_path / "a.json").write_bytes(b'[\n"\xff"]')
-    assert "a.json:2: not UTF-8" in refused(tmp_path / "a.json")
-    (tmp_path / "a.txt.gz").write_bytes(b"no gzip")
-    assert "can't be read" in refused(tmp_path / "a.txt.gz")
-    assert "mapping of prompt" in refused({"prompt": "rain"})
-    for wrong in (b"a.jsonl", 7, None):
-        assert "a path or records were expected" in refused(wrong)
-
-
-def test_a_split_is_refused_where_there_are_none(tmp_path: Path) -> None:
-    assert "leave out split" in refused(["rain"], split="test")
     assert "leave out split" in refused(write(tmp_path / "a.txt", "rain"), split="test")
+
+
+STORIES = [{"title": "a", "story": "b", "n": 1}]
+RAIN = [{"prompt": "rain", "topic": "9"}]
+UNUSABLE = [
+    *("", "no prompt", "{{prompt}}", "{prompt", "prompt}", "{}{prompt}", "{prompt.x}", "{prompt[0]}", "{prompt!r}"),
+    *("{prompt:>9}", "{prompt} {prompt.__class__}", "{prompt:{topic}}"),
+]
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "sentence"),
+    [
+        ("none/a.jsonl", {}, "no such file or folder"),
+        ("a/b/c\0", {}, "no such file or folder"),
+        ([], {}, "contains no records"),
+        ({"prompt": "rain"}, {}, "mapping of prompt"),
+        *((wrong, {}, "a path or records were expected") for wrong in (b"a.jsonl", 7, None)),
+        (["rain"], {"split": "test"}, "leave out split"),
+        (
+            STORIES,
+            {},
+            "columns title, story, n is named prompt, messages, conversations, conversation, and several contain text",
+        ),
+        ([{"n": 1}], {}, "none contains text"),
+        (
+            STORIES,
+            {"column": "promt"},
+            "no column 'promt'; the first records have title, story, n: name one of them (--column)",
+        ),
+        (STORIES, {"column": "story", "key": "uid"}, "(--key)"),
+        (STORIES, {"column": "story", "template": "{prompt} {topic}"}, "(--prompt-template)"),
+        *((RAIN, {"template": template}, "template") for template in UNUSABLE),
+    ],
+)
+def test_a_source_and_options_that_give_no_prompts_are_refused(
+    source: Any, options: dict[str, Any], sentence: str
+) -> None:
+    assert sentence in refused(source, **options)
 
 
 # -- broken records ---------------------------------------------------------------------------------------------------
@@ -396,19 +438,6 @@ def test_the_column_of_the_prompt_is_found(tokenizer: Any) -> None:
 def test_columns_are_chosen_record_by_record(tokenizer: Any) -> None:
     mixed = ["rain", {"messages": [{"role": "user", "content": "hail"}], "prompt": None}]
     assert texts(mixed, tokenizer=tokenizer) == ["rain", "<user>hail<go>"]
-
-
-def test_columns_of_no_record_are_refused_with_the_existing_ones() -> None:
-    records = [{"title": "a", "story": "b", "n": 1}]
-    assert (
-        "columns title, story, n is named prompt, messages, conversations, conversation, and several contain text"
-        in refused(records)
-    )
-    assert "none contains text" in refused([{"n": 1}])
-    refusal = refused(records, column="promt")
-    assert "no column 'promt'; the first records have title, story, n: name one of them (--column)" in refusal
-    assert "(--key)" in refused(records, column="story", key="uid")
-    assert "(--prompt-template)" in refused(records, column="story", template="{prompt} {topic}")
 
 
 def test_a_record_without_the_column_is_marked_and_the_others_continue() -> None:
@@ -632,21 +661,3 @@ def test_a_record_without_the_columns_of_the_template_is_marked(topic: dict[str,
     good, bad = read_prompts(records, template="{topic} {prompt}")
     assert good.text == "sky rain"
     assert bad.error is not None and "the template names {topic}" in bad.error
-
-
-UNUSABLE = [
-    "",
-    "no prompt",
-    "{{prompt}}",
-    "{prompt",
-    "prompt}",
-    "{}{prompt}",
-    "{prompt.x}",
-    "{prompt[0]}",
-    "{prompt!r}",
-]
-
-
-@pytest.mark.parametrize("template", [*UNUSABLE, "{prompt:>9}", "{prompt} {prompt.__class__}", "{prompt:{topic}}"])
-def test_templates_that_can_not_be_filled_are_refused(template: str) -> None:
-    assert "template" in refused([{"prompt": "rain", "topic": "9"}], template=template)

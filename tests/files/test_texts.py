@@ -145,26 +145,27 @@ def test_prompts_are_identified_by_the_first_column_that_distinguishes_them(
     assert text.prompt == prompt
 
 
-def test_errors_name_the_line_and_say_what_to_do(tmp_path: Path) -> None:
-    cases = {
-        "broken.jsonl": (b'{"text": "a"}\n{"text": \n', {}, ":2"),
-        "column.jsonl": (b'{"text": "a"}\n{"other": "b"}\n', {}, ":2: no column response or output"),
-        "named.jsonl": (b'{"text": "a"}\n', {"column": "story"}, ":1: no column story; there are text: name"),
-        "prompt.jsonl": (b'{"text": "a"}\n', {"prompt_column": "id"}, ":1: no column 'id'; there are text"),
-        "kind.jsonl": (b'{"text": 7}\n', {}, ":1: text contains int, not a text: correct the record"),
-        "latin.txt": ("one\ntwo é".encode("latin-1"), {}, ":2: not UTF-8 (unexpected end of data): save"),
-        "cut.txt.gz": (gzip.compress(b"text " * 99)[:-9], {}, "can't be read"),
-        "bomb.txt.gz": (gzip.compress(b"text " * 2**22), {}, "it unpacks to more than 16,777,216 bytes"),
-    }
-    for name, (data, options, sentence) in cases.items():
+@pytest.mark.parametrize(
+    ("name", "data", "options", "sentence"),
+    [
+        ("a.jsonl", b'{"text": "a"}\n{"text": \n', {}, ":2"),
+        ("a.jsonl", b'{"text": "a"}\n{"other": "b"}\n', {}, ":2: no column response or output"),
+        ("a.jsonl", b'{"text": "a"}\n', {"column": "story"}, ":1: no column story; there are text: name"),
+        ("a.jsonl", b'{"text": "a"}\n', {"prompt_column": "id"}, ":1: no column 'id'; there are text"),
+        ("a.jsonl", b'{"text": 7}\n', {}, ":1: text contains int, not a text: correct the record"),
+        ("a.txt", "one\ntwo é".encode("latin-1"), {}, ":2: not UTF-8 (unexpected end of data): save"),
+        ("a.txt.gz", gzip.compress(b"text " * 99)[:-9], {}, "can't be read"),
+        ("a.txt.gz", gzip.compress(b"text " * 2**22), {}, "it unpacks to more than 16,777,216 bytes"),
+        ("none.txt", None, {}, ""),
+        ("none.jsonl", None, {}, ""),
+    ],
+)
+def test_an_error_names_the_file_and_its_line_and_says_what_to_do(
+    name: str, data: bytes | None, options: dict[str, str], sentence: str, tmp_path: Path
+) -> None:
+    if data is not None:
         (tmp_path / name).write_bytes(data)
-        with pytest.raises(InputError) as caught:
-            read(tmp_path / name, **options)
-        assert str(tmp_path / name) in str(caught.value) and sentence in str(caught.value)
-        assert "\n" not in str(caught.value)
-
-
-def test_a_path_that_does_not_exist_is_named(tmp_path: Path) -> None:
-    for name in ("none.txt", "none.jsonl"):
-        with pytest.raises(InputError, match=name):
-            read(tmp_path / name)
+    with pytest.raises(InputError) as caught:
+        read(tmp_path / name, **options)
+    assert str(tmp_path / name) in str(caught.value) and sentence in str(caught.value)
+    assert "\n" not in str(caught.value)

@@ -105,6 +105,18 @@ def test_a_request_is_what_the_sampler_writes_with_the_processors(name: str, add
     assert "X-Antislop-Ignored-Fields" not in answers[0].headers
 
 
+@pytest.mark.parametrize(
+    ("name", "sent", "meant"),
+    [
+        *(("seed", -1, None), ("top_k", -1, 0), ("top_n_sigma", -1, 0.0), ("dry_penalty_last_n", 0, -1)),
+        *(("logprobs", False, None), ("logprobs", 0, 0)),
+    ],
+)
+def test_a_value_is_read_as_other_servers_mean_it(name: str, sent: Any, meant: Any) -> None:
+    body = read_body(CompletionBody, {"dry_multiplier": 1, name: sent})[0]
+    assert (getattr(body, name), type(getattr(body, name))) == (meant, type(meant))
+
+
 def test_parts_of_what_is_off_are_not_read() -> None:
     body = {"dry_base": 0.0, "dry_allowed_length": -3, "dry_sequence_breakers": "[", "xtc_threshold": 7}
     assert read_body(CompletionBody, body)[0].sampling == Sampling()

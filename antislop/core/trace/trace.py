@@ -86,7 +86,7 @@ class Trace:
         The page loads nothing from the network, and no text becomes markup. The address "#token-12" opens it at the
         details of that token, "#text-1-token-12" at those of one in the second text of a batch.
         """
-        from antislop.explain.view.page import render_page
+        from antislop.explain.html_view import render_page
 
         return render_page(
             self.rows,
@@ -102,7 +102,7 @@ class Trace:
 
         The pieces of the text that are not withdrawn, joined, are the decoded output.
         """
-        from antislop.explain.view.rows import list_pieces
+        from antislop.explain.row_view import list_pieces
 
         if not isinstance(row, int) or not -len(self.rows) <= row < len(self.rows):
             raise IndexError(f"row {row!r}: the trace has {describe_count(len(self.rows), 'text')}, numbered from 0")
@@ -119,6 +119,6 @@ class Trace:
         )
 
     def _repr_html_(self) -> str:
-        from antislop.explain.view.notebook import write_fragment
+        from antislop.explain.html_view import write_fragment
 
         return write_fragment(self.rows, surfaces=self.surfaces, about=self.about)

@@ -59,7 +59,7 @@ class _Compilation(NamedTuple):
 
 
 class _KeptList(NamedTuple):
-    """size: when it was last asked for, as `measure` counts; it grows with the transitions that decoding remembers."""
+    """size: as `measure` counts, at the latest request; it grows with the transitions that decoding remembers."""
 
     compiled: CompiledBans
     new_size: int
@@ -147,7 +147,10 @@ def digest_bans(body: GenerationBody) -> bytes | None:
 
 
 def collect_bans(body: GenerationBody, own: BanList, *, scopes: Sequence[Scope] = ()) -> BanList:
-    """Return the bans that a body asks for. own: the server's list; scopes: of all of them. Raises `RequestError`."""
+    """Return the bans that a body asks for. own: the server's list. Raises `RequestError`.
+
+    scopes: in which all of these bans hold.
+    """
     _check_limits(body)
     phrases = [text for text in body.banned_tokens if isinstance(text, str)]
     ids = [token for token in body.banned_tokens if isinstance(token, int)] + body.custom_token_bans

@@ -30,6 +30,16 @@ MIN_TEMPERATURE = 0.01
 """The lowest temperature above 0: below it, logits divided by it leave the range of half precision."""
 
 
+def _reads(sent: object, meant: object) -> BeforeValidator:
+    """Return a validator that takes a value for another one, as other servers and clients mean it."""
+
+    def read(value: Any) -> Any:
+        # In Python, False == 0.
+        return meant if value == sent and isinstance(value, bool) == isinstance(sent, bool) else value
+
+    return BeforeValidator(read)
+
+
 def _read_list(value: Any) -> Any:
     """Return the list that a string contains as JSON, as some clients send it."""
     if not isinstance(value, str):
@@ -56,11 +66,6 @@ def _read_stop(value: Any) -> Any:
     return [each for each in values if each != ""] if isinstance(values, list) else values
 
 
-def _read_count(value: Any) -> Any:
-    """Return the number of alternatives; false is none, as in chats."""
-    return None if value is False else value
-
-
 def _read_biases(value: Any) -> Any:
     if not isinstance(value, dict):
         return {} if value == [] else value
@@ -70,24 +75,12 @@ def _read_biases(value: Any) -> Any:
     return biases
 
 
-def _read_seed(value: Any) -> Any:
-    return None if value == -1 and not isinstance(value, bool) else value
-
-
-def _read_off(value: Any) -> Any:
-    return 0 if value == -1 and not isinstance(value, bool) else value
-
-
 def _read_tool_choice(value: Any) -> Any:
     function = value.get("function") if isinstance(value, dict) and value.get("type") == "function" else None
     is_named = isinstance(function, dict) and isinstance(function.get("name"), str)
     if not is_named and value not in ("auto", "none", "required"):
         raise ValueError('is not "auto", "none", "required" or {"type": "function", "function": {"name": …}}')
     return value
-
-
-def _read_range(value: Any) -> Any:
-    return -1 if value == 0 and not isinstance(value, bool) else value  # 0 is all in TabbyAPI and KoboldCpp
 
 
 def _read_phrases_or_ids(value: Any) -> Any:
@@ -158,7 +151,7 @@ class GenerationBody(_StrictModel):
     max_tokens: Annotated[int, Field(ge=1, lt=2**31)] | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] = 1
     best_of: int | None = None
-    seed: Annotated[Annotated[int, Field(ge=0, lt=2**63)] | None, BeforeValidator(_read_seed)] = None
+    seed: Annotated[Annotated[int, Field(ge=0, lt=2**63)] | None, _reads(-1, None)] = None
     stop: Annotated[
         list[Annotated[str, Field(max_length=256)]],
         Field(max_length=MAX_STOPS),
@@ -171,7 +164,7 @@ class GenerationBody(_StrictModel):
     top_p: Share = 1.0
     typical_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     min_p: Share = 0.0
-    top_k: Annotated[Annotated[int, Field(ge=0, lt=2**31)], BeforeValidator(_read_off)] = 0
+    top_k: Annotated[Annotated[int, Field(ge=0, lt=2**31)], _reads(-1, 0)] = 0
     repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] = 1.0
     encoder_repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] = 1.0
     no_repeat_ngram_size: Annotated[int, Field(ge=0, lt=2**31)] = 0
@@ -182,9 +175,9 @@ class GenerationBody(_StrictModel):
     dry_multiplier: Annotated[float, Field(ge=0, le=100)] = 0.0
     dry_base: Annotated[float, Field(ge=1, le=100)] = 1.75
     dry_allowed_length: Annotated[int, Field(ge=0, lt=2**31)] = 2
-    dry_penalty_last_n: Annotated[Annotated[int, Field(ge=-1, lt=2**31)], BeforeValidator(_read_range)] = -1
+    dry_penalty_last_n: Annotated[Annotated[int, Field(ge=-1, lt=2**31)], _reads(0, -1)] = -1  # 0 is all, as elsewhere
     dry_sequence_breakers: Breakers = [*DEFAULT_BREAKERS]
-    top_n_sigma: Annotated[Annotated[float, Field(ge=0, le=100)], BeforeValidator(_read_off)] = 0.0
+    top_n_sigma: Annotated[Annotated[float, Field(ge=0, le=100)], _reads(-1, 0)] = 0.0
     xtc_probability: Share = 0.0
     xtc_threshold: Share = 0.1
     min_keep: Annotated[int, Field(ge=0, lt=2**31)] = 0
@@ -214,7 +207,7 @@ class GenerationBody(_StrictModel):
 
     @property
     def has_calls(self) -> bool:
-        """Whether the model may have been told of tools; what looks like a call is content otherwise."""
+        """Whether the model may call tools; if not, what looks like a call is content."""
         return True
 
     @property
@@ -244,7 +237,7 @@ class CompletionBody(GenerationBody):
     prompt: Any = None
     max_tokens: Annotated[int, Field(ge=0, lt=2**31)] | None = None
     echo: bool = False
-    logprobs: Annotated[Annotated[int, Field(ge=0, le=MAX_ALTERNATIVES)] | None, BeforeValidator(_read_count)] = None
+    logprobs: Annotated[Annotated[int, Field(ge=0, le=MAX_ALTERNATIVES)] | None, _reads(False, None)] = None
     add_bos_token: bool = True
 
     @property

@@ -30,7 +30,8 @@ THINKING_SWITCHES = ("enable_thinking", "thinking")
 class Chat:
     """What a chat template renders.
 
-    variables: of the template. effort: one more, for templates that have it.
+    variables: of the template.
+    effort: the value of `reasoning_effort`, which is passed to templates that have this variable.
     tools: those that the model is told of.
     prefix: text after the rendered chat.
     continued: the field of the last message that the answer continues; None for a new message.

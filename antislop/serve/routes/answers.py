@@ -73,7 +73,7 @@ class AnswerFormat(Protocol):
         """Return the choice of a whole text."""
 
     def locate(self, number: int, index: int) -> int:
-        """Return where a character of text `number` is in what was written of it."""
+        """Return where the client finds a character of the model's text `number`: its index in what was written."""
 
     def write_logprobs(self, tokens: Sequence[SettledToken], read: TokenBytes) -> dict[str, Any]: ...
 

@@ -11,14 +11,13 @@ from starlette.responses import Response
 
 from antislop.errors import first_line
 from antislop.files.chats import TEMPLATE_ERRORS
+from antislop.serve.answer_messages import MessageDelta, MessageParser, write_grammar
 from antislop.serve.bodies.fields import ChatBody
 from antislop.serve.bodies.messages import Chat, choose_required, read_chat
 from antislop.serve.chunk_maker import AnswerChunk, SettledToken
-from antislop.serve.message_parser import MessageDelta, MessageParser
 from antislop.serve.request_errors import RequestError
 from antislop.serve.routes.answers import AnswerResponder, TokenBytes, logprob_of, write_token
 from antislop.serve.service import RenderedChat, Service
-from antislop.serve.tool_grammar import write_grammar
 
 router = APIRouter()
 

@@ -1,4 +1,7 @@
-"""Compile JSON schemas and grammars with llguidance or xgrammar, without torch and transformers."""
+"""Compiled grammars of llguidance and xgrammar, and their matchers behind one protocol, without torch and transformers.
+
+A grammar is compiled from a JSON schema or a text, or found in the processor of another library.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,134 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from antislop.errors import DISTRIBUTION, InputError, first_line
-from antislop.steer.grammar.matchers import CompiledGrammar, LLGuidanceMatcher, XGrammarMatcher
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from transformers import PreTrainedTokenizerBase
+
+
+# -- matchers ----------------------------------------------------------------------------------------------------------
+
+
+class GrammarMatcher(Protocol):
+    """The state of a grammar after some tokens."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing but an end token may follow."""
+
+    @property
+    def can_end(self) -> bool:
+        """Whether the accepted tokens are a whole text of the grammar, which may continue."""
+
+    def accept(self, token: int) -> bool:
+        """Advance by a token; return False, and change nothing, if it can't follow."""
+
+    def rollback(self, count: int) -> None:
+        """Undo the latest `count` accepted tokens."""
+
+    def fill(self, bitmask: Tensor, row: int) -> None:
+        """Set the bits of the tokens that may follow in a row of int32 [rows, vocab / 32], on the CPU."""
+
+    def find_forced(self) -> list[int]:
+        """Return tokens for the characters that are certain to follow; none if that isn't known."""
+
+
+@dataclass(frozen=True)
+class CompiledGrammar:
+    """A grammar for one vocabulary.
+
+    make_matchers: one for each row of a batch, or one for all.
+    vocab_size: number of tokens that the grammar knows; others are never allowed.
+    """
+
+    make_matchers: Sequence[Callable[[], GrammarMatcher]]
+    vocab_size: int
+
+    def start(self, rows: int) -> list[GrammarMatcher]:
+        if len(self.make_matchers) not in (1, rows):
+            raise InputError(
+                f"the grammar processor was made for {len(self.make_matchers)} rows, and the batch has {rows}: pass "
+                "one grammar, or one for each row"
+            )
+        makers = self.make_matchers
+        return [make_matcher() for make_matcher in (makers if len(makers) == rows else [makers[0]] * rows)]
+
+
+class XGrammarMatcher:
+    """A matcher of xgrammar; can be rolled back without limit."""
+
+    def __init__(self, grammar: Any) -> None:
+        import xgrammar
+
+        self._matcher = xgrammar.GrammarMatcher(grammar)
+
+    @property
+    def is_complete(self) -> bool:
+        return bool(self._matcher.is_terminated())
+
+    @property
+    def can_end(self) -> bool:
+        return bool(self._matcher.is_completed())
+
+    def accept(self, token: int) -> bool:
+        return not self.is_complete and bool(self._matcher.accept_token(token))
+
+    def rollback(self, count: int) -> None:
+        self._matcher.rollback(count)
+
+    def fill(self, bitmask: Tensor, row: int) -> None:
+        if not self.is_complete:  # after the end, as xgrammar's own processor does
+            self._matcher.fill_next_token_bitmask(bitmask, row)
+
+    def find_forced(self) -> list[int]:
+        return []  # xgrammar knows the characters, but not how the tokenizer spells them before others
+
+
+class LLGuidanceMatcher:
+    def __init__(self, matcher: Any) -> None:
+        self._matcher = matcher.deep_copy()
+        self._matcher.reset()
+
+    @property
+    def is_complete(self) -> bool:
+        return bool(self._matcher.is_stopped())
+
+    @property
+    def can_end(self) -> bool:
+        return bool(self._matcher.is_accepting())
+
+    def accept(self, token: int) -> bool:
+        is_accepted = not self.is_complete and self._matcher.try_consume_tokens([token]) == 1
+        self._check()
+        return is_accepted
+
+    def rollback(self, count: int) -> None:
+        self._matcher.rollback(count)
+        self._check()
+
+    def fill(self, bitmask: Tensor, row: int) -> None:
+        words = bitmask[row]
+        self._matcher.unsafe_compute_mask_ptr(words.data_ptr(), words.numel() * words.element_size())
+        self._check()
+
+    def find_forced(self) -> list[int]:
+        forced: list[int] = self._matcher.compute_ff_tokens()
+        self._check()
+        return forced
+
+    def _check(self) -> None:
+        if self._matcher.is_error():  # a limit was hit, and it would allow anything from then on
+            raise InputError(f"llguidance gave up on this grammar: {first_line(self._matcher.get_error())}")
+
+
+# -- compiling ---------------------------------------------------------------------------------------------------------
 
 
 class GrammarError(InputError):
@@ -140,3 +262,63 @@ def _import(name: str) -> Any:
         engine = name.partition(".")[0]
         extra = {"llguidance": "grammar"}.get(engine, engine)
         raise InputError(f"{engine} can't be imported ({error}): pip install '{DISTRIBUTION}[{extra}]'") from error
+
+
+# -- other libraries' processors ---------------------------------------------------------------------------------------
+
+
+def can_adapt(processor: object) -> bool:
+    """Return whether the grammar of a processor can be found; of a subclass, which may have more state, it can't."""
+    return _name_of(processor) in _FIND
+
+
+def find_grammar(processor: Any) -> CompiledGrammar:
+    """Return the grammar of a processor, a compiled grammar or a matcher of another library."""
+    name = _name_of(processor)
+    if name == "outlines.backends.outlines_core.OutlinesCoreLogitsProcessor":
+        raise InputError(
+            "outlines_core's guide can't be rewound without limit: choose the backend llguidance or xgrammar of "
+            "outlines, or antislop.steer.Grammar.from_json_schema"
+        )
+    if name not in _FIND:
+        raise InputError(
+            f"Grammar adapts {', '.join(sorted(_FIND))}; this is {name}: give a processor of your own a method "
+            "rewind(row, length), see antislop.Rewindable"
+        )
+    return _FIND[name](processor)
+
+
+def _name_of(processor: object) -> str:
+    return f"{type(processor).__module__}.{type(processor).__qualname__}"
+
+
+def _from_xgrammar(*grammars: Any) -> CompiledGrammar:
+    makers = [partial(XGrammarMatcher, grammar) for grammar in grammars]
+    return CompiledGrammar(makers, vocab_size=grammars[0].tokenizer_info.vocab_size)
+
+
+def _from_llguidance(matcher: Any) -> CompiledGrammar:
+    if error := matcher.get_error():
+        raise InputError(f"llguidance can't use this grammar: {first_line(error)}")
+    vocab_size = len(matcher.deep_copy().compute_logit_bias())  # a byte for each token
+    return CompiledGrammar([partial(LLGuidanceMatcher, matcher)], vocab_size=vocab_size)
+
+
+def _from_outlines_llguidance(processor: Any) -> CompiledGrammar:
+    import llguidance
+
+    return _from_llguidance(llguidance.LLMatcher(processor.llg_tokenizer, processor.grammar))
+
+
+def _from_xgrammar_processor(processor: Any) -> CompiledGrammar:
+    grammars = list(processor.compiled_grammars)  # repeated for each row once the processor was called
+    return _from_xgrammar(*(grammars if any(grammar is not grammars[0] for grammar in grammars) else grammars[:1]))
+
+
+_FIND: dict[str, Callable[[Any], CompiledGrammar]] = {
+    "xgrammar.contrib.hf.LogitsProcessor": _from_xgrammar_processor,
+    "xgrammar.compiler.CompiledGrammar": _from_xgrammar,
+    "builtins.LLMatcher": _from_llguidance,
+    "outlines.backends.xgrammar.XGrammarLogitsProcessor": lambda processor: _from_xgrammar(processor.compiled_grammar),
+    "outlines.backends.llguidance.LLGuidanceLogitsProcessor": _from_outlines_llguidance,
+}

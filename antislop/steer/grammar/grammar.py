@@ -13,15 +13,18 @@ from transformers import PreTrainedTokenizerBase
 from antislop.core.loop import Branch, Capabilities, Step, TokenSet
 from antislop.errors import InputError
 from antislop.steer.grammar.compilation import (
+    CompiledGrammar,
+    GrammarMatcher,
+    can_adapt,
     check_engine,
     check_json,
     compile_llguidance,
     compile_xgrammar,
+    find_grammar,
     read_gbnf,
     read_json_schema,
     read_lark,
 )
-from antislop.steer.grammar.matchers import CompiledGrammar, GrammarMatcher, can_adapt, find_grammar
 
 GrammarEngine = Literal["llguidance", "xgrammar"]
 AnyGrammar = TypeVar("AnyGrammar", bound="Grammar")
@@ -116,8 +119,13 @@ class Grammar:
         """Return whether generated tokens are a whole text of the grammar, with or without end tokens after it."""
         matcher = self._grammar.start(1)[0]
         for token in tokens:
-            if not matcher.accept(token):
-                return matcher.is_complete and self._is_end(token, matcher)
+            if matcher.accept(token):
+                continue
+            if not matcher.is_complete:
+                return False
+            bitmask = self._make_bitmask(1)  # after the end, end tokens may follow, which `accept` does not take
+            matcher.fill(bitmask, 0)
+            return bool(bitmask[0, token // 32] >> token % 32 & 1)
         return matcher.is_complete or matcher.can_end
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
@@ -130,7 +138,10 @@ class Grammar:
                 row.read(token, self._shown)
         for number, row in enumerate(self._rows):
             row.matcher.fill(self._bitmask, number)
-        return scores.masked_fill(~self._is_allowed(scores), -torch.inf)
+        is_allowed = torch.zeros_like(scores, dtype=torch.bool)
+        size = min(self._grammar.vocab_size, scores.shape[-1])  # models may have more scores than tokens, or fewer
+        is_allowed[:, :size] = _unpack(self._bitmask.to(scores.device))[:, :size]
+        return scores.masked_fill(~is_allowed, -torch.inf)
 
     def rewind(self, row: int, length: int) -> None:
         """Forget all but the first `length` generated tokens of a row of the batch."""
@@ -192,17 +203,6 @@ class Grammar:
 
     def _make_bitmask(self, rows: int) -> Tensor:
         return torch.full((rows, (self._grammar.vocab_size + 31) // 32), -1, dtype=torch.int32)
-
-    def _is_end(self, token: int, matcher: GrammarMatcher) -> bool:
-        bitmask = self._make_bitmask(1)
-        matcher.fill(bitmask, 0)
-        return bool(bitmask[0, token // 32] >> token % 32 & 1)
-
-    def _is_allowed(self, scores: Tensor) -> Tensor:
-        size = min(self._grammar.vocab_size, scores.shape[-1])
-        is_allowed = torch.zeros_like(scores, dtype=torch.bool)
-        is_allowed[:, :size] = _unpack(self._bitmask.to(scores.device))[:, :size]
-        return is_allowed
 
 
 def _unpack(words: Tensor) -> Tensor:

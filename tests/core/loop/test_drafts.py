@@ -263,44 +263,14 @@ SOURCES = {
 }
 
 
-def settings_of(source: str, model: PreTrainedModel) -> dict[str, object]:
-    return {**SETTINGS, **SOURCES[source], **({"assistant_model": model} if source == "itself" else {})}
-
-
-@pytest.mark.filterwarnings("ignore")  # transformers warns of the settings of its assistants
-@pytest.mark.parametrize("source", SOURCES)
-@pytest.mark.parametrize("family", ["llama", "gemma3", pytest.param("mistral", marks=pytest.mark.slow)])
-def test_greedy_texts_are_the_same_with_every_drafter(family: str, source: str) -> None:
-    model = build_model(family)
-    sampler = AntiSlop(TOKENIZER, COMMON)
-    plain = sampler.generate(model, INPUTS, **SETTINGS)
-    drafted = sampler.generate(model, INPUTS, **settings_of(source, model))
-    assert torch.equal(drafted.sequences, plain.sequences)
-    assert drafted.report.drafted_tokens > 0
-    report = drafted.report
-    assert report.tokens_fed == drafted.sequences.shape[1] + report.cut_tokens - 1
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("source", SOURCES)
-def test_sampled_drafts_follow_the_same_bans(source: str) -> None:
-    model = build_model("llama")
-    sampler = AntiSlop(TOKENIZER, COMMON)
-    rewinds = 0
-    for seed in range(4):
-        torch.manual_seed(seed)
-        out = sampler.generate(model, INPUTS, do_sample=True, top_k=0, **settings_of(source, model))
-        assert not sampler.bans.find(TOKENIZER.decode(out.sequences[0, 6:]))
-        rewinds += out.report.rewinds
-    assert rewinds
-
-
 @pytest.mark.filterwarnings("ignore")
 def test_drafts_of_the_model_itself_are_almost_always_accepted() -> None:
     """If its cache were off by one token, after a rewind for instance, hardly any draft would be accepted."""
     model = build_model("llama")
     torch.manual_seed(0)
-    out = AntiSlop(TOKENIZER, COMMON).generate(model, INPUTS, do_sample=True, top_k=0, **settings_of("itself", model))
+    out = AntiSlop(TOKENIZER, COMMON).generate(
+        model, INPUTS, do_sample=True, top_k=0, assistant_model=model, **SETTINGS
+    )
     assert out.report.rewinds >= 3
     assert out.report.accepted_tokens >= 0.8 * out.report.drafted_tokens > 5
 
@@ -315,34 +285,29 @@ MODEL = build_model("llama")
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("source", first_quick(SOURCES, 2))
-def test_every_drafter_drafts_for_the_rows_of_a_batch_and_in_flight(source: str) -> None:
-    """Seven texts take four rows in turn: each has a generator of its own, which knows its padding and its rewinds."""
-    sampler, drafts = AntiSlop(TOKENIZER, COMMON), SOURCES[source] or {"assistant_model": MODEL}
-    plain = sampler.generate(MODEL, PROMPTS, **BATCH)
-    drafted = sampler.generate(MODEL, PROMPTS, **BATCH, **drafts)
-    assert torch.equal(drafted.sequences, plain.sequences)
+@pytest.mark.parametrize(
+    ("family", "source"),
+    [
+        pytest.param(family, source, marks=quick_if(family == "llama" or (family, source) == ("gemma3", "a model")))
+        for family in ("llama", "gemma3", "mistral")
+        for source in SOURCES
+    ],
+)
+def test_greedy_texts_are_the_same_with_every_drafter_and_at_every_door(family: str, source: str) -> None:
+    """Alone, in a batch, and in flight, where seven texts take four rows in turn, each with a generator of its own."""
+    model, sampler = build_model(family), AntiSlop(TOKENIZER, COMMON)
+    drafts = SOURCES[source] or {"assistant_model": model}
+    plain = sampler.generate(model, PROMPTS, **BATCH)
     assert plain.report.rewinds
-    assert all(report.drafted_tokens for report in drafted.reports)
-    in_flight = sampler.generate_many(MODEL, (ALONE * 2)[:7], batch_size=4, max_new_tokens=40, **drafts)
-    for done in in_flight:
-        text = plain.sequences[done.number % 4, 6:].tolist()
-        assert done.tokens == text[: len(done.tokens)]
-        assert done.report.drafted_tokens > 0
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_a_good_assistant_saves_passes_in_a_batch_and_in_flight() -> None:
-    sampler, assistant = AntiSlop(TOKENIZER, COMMON[:1]), deepcopy(MODEL)
-    assistant.generation_config.update(assistant_confidence_threshold=0.0, num_assistant_tokens=5)
-    passes = []
-    for drafts in ({}, {"assistant_model": assistant}):
-        with counted_calls(MODEL) as batch:
-            sampler.generate(MODEL, PROMPTS, **BATCH, **drafts)
-        with counted_calls(MODEL) as in_flight:
-            list(sampler.generate_many(MODEL, ALONE * 2, batch_size=4, max_new_tokens=40, **drafts))
-        passes.append((len(batch), len(in_flight)))
-    assert all(drafted * 2 < plain for plain, drafted in zip(*passes, strict=True))
+    batch = sampler.generate(model, PROMPTS, **BATCH, **drafts)
+    assert torch.equal(batch.sequences, plain.sequences)
+    alone = sampler.generate(model, INPUTS, **SETTINGS, **drafts)
+    assert alone.report.tokens_fed == alone.sequences.shape[1] + alone.report.cut_tokens - 1
+    in_flight = list(sampler.generate_many(model, (ALONE * 2)[:7], batch_size=4, max_new_tokens=40, **drafts))
+    texts = [(0, alone.sequences[0, 6:].tolist()), *((done.number % 4, list(done.tokens)) for done in in_flight)]
+    for number, tokens in texts:
+        assert tokens == plain.sequences[number, 6:].tolist()[: len(tokens)]
+    assert all(report.drafted_tokens for report in (alone.report, *batch.reports, *(done.report for done in in_flight)))
 
 
 SHARP = 0.2  # a temperature
@@ -508,21 +473,26 @@ def test_a_drafting_model_proposes_as_if_it_read_each_text_anew(kind: str) -> No
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_an_assistant_drafts_for_all_rows_in_one_forward_pass() -> None:
+def test_an_assistant_drafts_for_all_rows_in_one_forward_pass_and_saves_passes_of_the_model() -> None:
     """In a batch, and in flight, where a new text takes one pass more."""
     sampler, assistant, texts = AntiSlop(TOKENIZER, COMMON[:1]), deepcopy(MODEL), [ALONE[0]] * 8
     assistant.generation_config.update(assistant_confidence_threshold=0.0, num_assistant_tokens=3)
-    settings = {"assistant_model": assistant, "max_new_tokens": 40, "suppress_tokens": [1]}
+    plain: dict[str, Any] = {"max_new_tokens": 40, "suppress_tokens": [1]}
+    settings = {**plain, "assistant_model": assistant}
+    with counted_calls(MODEL) as undrafted:
+        sampler.generate(MODEL, INPUTS.repeat(8, 1), **plain)
     with counted_calls(assistant) as one:
         sampler.generate(MODEL, INPUTS, **settings)
-    with counted_calls(assistant) as batch:
+    with counted_calls(assistant) as batch, counted_calls(MODEL) as drafted:
         sampler.generate(MODEL, INPUTS.repeat(8, 1), **settings)
     assert len(batch) == len(one)
+    assert len(drafted) * 2 < len(undrafted)
     drafting, penalty = AntiSlop(TOKENIZER, COMMON[:1], draft_bans=True), {"repetition_penalty": 1.0001}
     for each, more in ((sampler, {}), (drafting, penalty)):
-        with counted_calls(assistant) as in_flight:
+        with counted_calls(assistant) as in_flight, counted_calls(MODEL) as drafted:
             list(each.generate_many(MODEL, texts, batch_size=4, **settings, **more))
         assert len(in_flight) == 2 * len(one)
+        assert len(drafted) < len(undrafted)  # of two rounds of four texts
 
 
 @pytest.mark.filterwarnings("ignore")

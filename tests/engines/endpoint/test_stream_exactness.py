@@ -163,12 +163,6 @@ def test_the_samplers_of_llama_cpp_are_kept(setting: str, method: EndpointMethod
     assert p_value(counts, rejection_distribution(Markov(4, seed=3), LETTERS, bans)) < 1e-4, "no effect"
 
 
-@pytest.mark.parametrize("method", ["thin", "bias"])
-def test_the_coin_of_xtc_leaves_rejecting_alone(method: EndpointMethod) -> None:
-    with pytest.raises(InputError, match=f"method='{method}' .*(use method='reject'|a coin for XTC)"):
-        plan_method(method, Sampling(xtc_probability=0.5), replace(DRAWN, server="llama.cpp"))
-
-
 @pytest.mark.parametrize("method", ["thin", "bias", "auto"])
 def test_probabilities_that_are_not_told_leave_texts_exact(method: EndpointMethod) -> None:
     bans = [anywhere("abcd"), anywhere("bb"), anywhere("ca", 0.3), anywhere("d", 0.5)]
@@ -236,28 +230,37 @@ def test_whole_texts_are_resampled_with_method_text(method: EndpointMethod) -> N
     assert p_value(draw(server, words, bans, method=method, method_of_bans="text"), expected) > 1e-4
 
 
-def test_a_bias_is_refused_where_the_server_truncates_after_it() -> None:
-    with pytest.raises(InputError, match="act after the bias"):
-        plan_method("bias", Sampling(top_p=0.9), DRAWN)
+OF_A_COIN = Sampling(xtc_probability=0.5)
+
+
+@pytest.mark.parametrize(
+    ("method", "sampling", "features", "sentence"),
+    [
+        ("bias", Sampling(top_p=0.9), DRAWN, "act after the bias"),
+        ("bias", OF_A_COIN, replace(DRAWN, server="llama.cpp"), "method='bias' .*(use method='reject'|a coin for XTC)"),
+        ("thin", OF_A_COIN, replace(DRAWN, server="llama.cpp"), "method='thin' .*(use method='reject'|a coin for XTC)"),
+        ("thin", Sampling(temperature=0.7), RAW, "processed_logprobs"),
+        (
+            "reject",
+            Sampling(repetition_penalty=1.2),
+            RAW,
+            "repetition_penalty can't be exact on vLLM, which may not count the prompt",
+        ),
+        ("reject", Sampling(temperature=0), RAW, "method='reject' can't write greedy texts .*: use method='auto'"),
+        ("thin", Sampling(temperature=0), RAW, "method='thin' can't write greedy texts .*: use method='auto'"),
+    ],
+)
+def test_a_method_that_can_not_be_exact_is_refused(
+    method: EndpointMethod, sampling: Sampling, features: ServerFeatures, sentence: str
+) -> None:
+    with pytest.raises(InputError, match=sentence):
+        plan_method(method, sampling, features)
+
+
+def test_the_method_auto_leaves_out_what_can_not_be_exact() -> None:
     assert not plan_method("auto", Sampling(top_p=0.9), DRAWN).can_bias
-
-
-def test_raw_probabilities_serve_no_other_temperature() -> None:
     assert plan_method("auto", Sampling(temperature=0.7), RAW).logprobs is None
-    with pytest.raises(InputError, match="processed_logprobs"):
-        plan_method("thin", Sampling(temperature=0.7), RAW)
-
-
-def test_a_penalty_needs_a_server_that_counts_the_prompt() -> None:
-    with pytest.raises(InputError, match="repetition_penalty can't be exact on vLLM, which may not count the prompt"):
-        plan_method("reject", Sampling(repetition_penalty=1.2), RAW)
     assert not plan_method("auto", Sampling(repetition_penalty=1.2), replace(DRAWN, penalizes_prompt=True)).can_bias
-
-
-@pytest.mark.parametrize("method", ["reject", "thin"])
-def test_greedy_texts_need_a_bias(method: EndpointMethod) -> None:
-    with pytest.raises(InputError, match=f"method='{method}' can't write greedy texts .*: use method='auto'"):
-        plan_method(method, Sampling(temperature=0), RAW)
 
 
 @pytest.mark.parametrize("way", WAYS)

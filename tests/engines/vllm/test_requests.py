@@ -164,19 +164,15 @@ def test_without_the_modules_of_vllm_one_sentence_says_what_to_install(monkeypat
 
 
 @pytest.mark.parametrize(
-    ("options", "sentence"),
+    ("call", "given", "sentence"),
     [
-        ({"on_greedy": "write"}, "on_greedy is 'write'; it is one of 'refuse', 'pass'"),
-        ({"on_exhausted": "raise"}, "on_exhausted is 'raise'; it is one of 'concede', 'stop'"),
-        ({"resume": "cut"}, "resume is 'cut'"),
-        ({"max_rewind": 3}, "has 'max_rewind', which is none of"),
+        (EngineSettings.read, {"on_greedy": "write"}, "on_greedy is 'write'; it is one of 'refuse', 'pass'"),
+        (EngineSettings.read, {"on_exhausted": "raise"}, "on_exhausted is 'raise'; it is one of 'concede', 'stop'"),
+        (EngineSettings.read, {"resume": "cut"}, "resume is 'cut'"),
+        (EngineSettings.read, {"max_rewind": 3}, "has 'max_rewind', which is none of"),
+        (banning, [Ban("a", then="force", force="b")], "'a' has then='force', and inside vLLM no text can be forced"),
     ],
 )
-def test_settings_of_an_engine_that_can_not_be_used_are_refused(options: dict[str, Any], sentence: str) -> None:
+def test_what_an_engine_can_not_use_is_refused(call: Any, given: Any, sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
-        EngineSettings.read(options)
-
-
-def test_an_engine_whose_list_forces_text_is_refused() -> None:
-    with pytest.raises(InputError, match="'a' has then='force', and inside vLLM no text can be forced"):
-        banning([Ban("a", then="force", force="b")])
+        call(given)

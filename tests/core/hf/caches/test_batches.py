@@ -23,7 +23,7 @@ from antislop.core.hf.model import TransformersModel
 from antislop.core.loop.policy import seed_of
 from antislop.core.loop.protocols import fill_left
 from antislop.core.trace.completions import Completion
-from antislop.core.trace.events import Conceded, Rewound
+from antislop.core.trace.events import Conceded, Drawn, Rewound
 from antislop.core.trace.report import Report
 from tests.support.batches import (
     COMMON,
@@ -190,37 +190,6 @@ def family(request: pytest.FixtureRequest) -> str:
     return name
 
 
-def test_a_rewind_of_one_row_does_not_change_the_others(model: PreTrainedModel) -> None:
-    settings = {"do_sample": False, "repetition_penalty": 1.3, **NO_END}
-    free = sample(NEVER, model, **settings)
-    texts = zip(PROMPTS, texts_of(free.sequences), strict=True)
-    written = [TOKENIZER.decode([*prompt, *text]) for prompt, text in texts]
-    pieces = [written[2][i : i + 3] for i in range(len(written[2]) - 3)]
-    others = written[:2] + written[3:]
-    only_there = [piece for piece in pieces if piece.strip() and not any(piece in other for other in others)]
-    out = sample([Ban(piece, edges="anywhere") for piece in only_there], model, **settings)
-    rewinds = [report.rewinds for report in out.reports]
-    assert rewinds[2] > 0
-    assert rewinds[:2] + rewinds[3:] == [0, 0, 0]
-    for row in (0, 1, 3):
-        assert torch.equal(out.sequences[row], free.sequences[row])
-        steps = zip(out.logits, free.logits, strict=True)
-        assert all(torch.allclose(with_bans[row], without[row], atol=1e-5) for with_bans, without in steps)
-    assert_as_if_alone(model, out, PROMPTS)
-
-
-def test_a_report_for_each_row_and_their_sum(llama: PreTrainedModel) -> None:
-    out = sample(COMMON, llama, do_sample=True, **NO_END)
-    assert len(out.reports) == len(PROMPTS)
-    assert out.report == Report.total(out.reports)
-    assert out.report.rewinds == sum(report.rewinds for report in out.reports) > 5
-    assert len({report.rewinds for report in out.reports}) > 1
-    assert all(report.reason == "done" for report in out.reports)
-    for report, text in zip(out.reports, texts_of(out.sequences), strict=True):
-        drawn = [event for event in report.events if type(event).__name__ == "Drawn"]
-        assert len(drawn) - report.withdrawn_tokens == len(text)
-
-
 def test_the_report_of_a_text_counts_each_pass(llama: PreTrainedModel) -> None:
     for ending in (NO_END, LIKELY_TO_END):
         for seed in range(4):
@@ -238,7 +207,9 @@ def test_each_row_reads_its_prompt_and_all_kept_and_cut_tokens_but_the_last(
     longest, checked = max(map(len, PROMPTS)), 0
     for seed in range(8 * DEPTH):
         out = sample(COMMON, model, seed=seed, do_sample=True, **ending)
+        assert out.report == Report.total(out.reports)
         for report, text in zip(out.reports, texts_of(out.sequences), strict=True):
+            assert sum(isinstance(event, Drawn) for event in report.events) - report.withdrawn_tokens == len(text)
             assert report.tokens_fed == longest + len(text) + report.cut_tokens - 1
             assert report.cut_tokens <= report.withdrawn_tokens
             checked += report.cut_tokens > 0
@@ -339,7 +310,9 @@ def test_a_text_does_not_depend_on_its_batch(model: PreTrainedModel, number: int
         ]
     assert len({len(completion.tokens) for completion in alone}) > 1
     assert sum(completion.report.rewinds for completion in alone) > number
-    for completion in alone:
+    for completion, prompt in zip(alone, prompts, strict=True):
+        fed = len(prompt) + len(completion.tokens) + completion.report.cut_tokens - 1
+        assert completion.report.tokens_fed == fed
         assert completion.text == TOKENIZER.decode(completion.tokens, skip_special_tokens=True)
         assert not any(ban.text in completion.text for ban in COMMON)
 
@@ -449,14 +422,6 @@ def test_texts_that_end_immediately_free_their_rows(llama: PreTrainedModel, batc
     done = complete(llama, prompts, batch_size=batch_size, prefix_allowed_tokens_fn=allowed)
     assert [len(completion.tokens) for completion in done] == [1, 20] * 3 + [1]
     assert all(completion.report.reason == "done" for completion in done)
-
-
-def test_reports_in_flight_count_the_cost_of_each_text(llama: PreTrainedModel) -> None:
-    prompts = unequal_prompts(12)
-    for completion in complete(llama, prompts, batch_size=3, suppress_tokens=[EOS]):
-        report = completion.report
-        fed = len(prompts[completion.number]) + len(completion.tokens) + report.cut_tokens - 1
-        assert report.tokens_fed == fed
 
 
 # -- memory ------------------------------------------------------------------------------------------------------------

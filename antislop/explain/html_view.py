@@ -1,6 +1,7 @@
-"""A trace as one self-contained page: the texts, details of each token, a table of bans, time lines, facts.
+"""A trace as HTML: as one self-contained page, and in short as the output of a notebook's cell.
 
-Its policy forbids requests, and any script but its own. All texts are escaped; the script sets text only, never markup.
+The page's policy forbids requests, and any script but its own. All texts are escaped; the script sets text only, never
+markup.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from antislop.core.trace import Admitted, Conceded, Drawn, Rewound, TokenChoice, TracedRow
-from antislop.display import fill_page, make_visible
+from antislop.display import escape_html, fill_page, make_visible, write_html_table
 from antislop.errors import InputError
-from antislop.explain.view.rows import RowView, count_bans
+from antislop.explain.row_view import BanCounts, RowView, Segment, count_bans
 
 if TYPE_CHECKING:
     from antislop.core.bans import Ban, Surfaces
@@ -40,6 +41,9 @@ def render_page(
         )
         for number, row in enumerate(rows)
     ]
+    model = about.get("model")
+    name = str(model.get("name")) if isinstance(model, Mapping) else ""
+    seed = "" if about.get("seed") is None else f"seed {about['seed']}"
     page, _ = fill_page(
         "trace.html",
         styles=("page.css", "trace.css"),
@@ -53,7 +57,7 @@ def render_page(
         kinds=_list_kinds(views),
         plain=("kept", "space"),
         has_choices=any(isinstance(e, Drawn) and e.choice is not None for row in rows for e in row.events),
-        model=_name_model(about),
+        model=make_visible(", ".join(part for part in (name, seed) if part)),
         facts=list_facts(about),
         data=json.dumps(_list_data(views), separators=(",", ":")).translate(_ESCAPES),
     )
@@ -69,12 +73,6 @@ def _sum(views: Sequence[RowView]) -> dict[str, int]:
         "conceded": sum(isinstance(event, Conceded) for event in events),
         "admitted": sum(isinstance(event, Admitted) for event in events),
     }
-
-
-def _name_model(about: Mapping[str, Any]) -> str:
-    model, seed = about.get("model"), about.get("seed")
-    parts = [str(model.get("name")) if isinstance(model, Mapping) else "", "" if seed is None else f"seed {seed}"]
-    return make_visible(", ".join(part for part in parts if part))
 
 
 _ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in "<>&"}
@@ -220,3 +218,65 @@ def draw_time_line(view: RowView) -> TimeLine:
             line.kept += path
         x = end
     return line
+
+
+# -- the output of a notebook's cell: plain HTML without a script or a style sheet -------------------------------------
+
+ROWS, BANS = 8, 20
+"""Maximum texts and bans of a notebook's output; `Trace.to_html` shows all."""
+
+_TEXT = "white-space: pre-wrap; overflow-wrap: anywhere; max-width: 44em; margin: .5em 0; line-height: 1.6"
+# The scheme of the notebook is unknown: red and gray are mixed with the color of its text.
+_STYLES = {
+    "space": "",
+    "kept": "",
+    "withdrawn": "text-decoration: line-through; color: #d93025; color: color-mix(in srgb, currentcolor 30%, #e53935)",
+    "beside": "text-decoration: line-through; color: #777; color: color-mix(in srgb, currentcolor 60%, #888)",
+    "conceded": "text-decoration: underline wavy #d93025",
+    "admitted": "text-decoration: underline dotted",
+}
+
+
+def write_fragment(rows: Sequence[TracedRow], *, surfaces: Surfaces, about: Mapping[str, Any]) -> str:
+    views = [RowView(row, surfaces, about) for row in rows]
+    parts = list(map(_write_row, views[:ROWS]))
+    if len(views) > ROWS:
+        parts.append(f"<p>… and {len(views) - ROWS:,} more: to_html() shows all</p>")
+    if counts := count_bans(views):
+        parts.append(_write_bans(counts))
+    return f'<div class="antislop">{"".join(parts)}</div>'
+
+
+def _write_row(view: RowView) -> str:
+    prompt = "".join(escape_html(text) for token in view.prompt for text, _ in token.parts)
+    text = "".join(map(_write_segment, view.segments, [None, *view.segments]))
+    return f'<div style="{_TEXT}"><span style="opacity: .75">{prompt}</span>{text}</div>'
+
+
+def _write_segment(segment: Segment, before: Segment | None) -> str:
+    text = ""
+    for part, kind in (part for token in segment.tokens for part in token.parts):
+        shown, style = escape_html(part), _STYLES[kind]
+        text += f'<span style="{style}">{shown}</span>' if style else shown
+    if segment.attempt is None:
+        return text
+    violation = segment.attempt.violation
+    title = f"ban: {violation.ban.text}" if violation else "no ban: cut by a controller, or because of its batch"
+    gap = "; margin-left: .4em" if before and before.attempt else ""
+    return f'<del style="text-decoration: none{gap}" title="{escape_html(title)}">{text}</del>'
+
+
+def _write_bans(counts: Sequence[BanCounts]) -> str:
+    lines = [
+        (
+            entry.ban.text if entry.ban else "no ban: a controller, or its batch",
+            entry.rewinds,
+            entry.tokens,
+            entry.conceded + entry.admitted,
+            ", ".join(f"“{text}”" for text, _ in entry.instead.most_common(3)),
+        )
+        for entry in counts[:BANS]
+    ]
+    shown = f", the first {BANS} of {len(counts):,}" if len(counts) > BANS else ""
+    headers = ("ban", "rewinds", "tokens withdrawn", "left in", "what came instead")
+    return write_html_table(headers, lines, caption=f"Bans that occurred{shown}")

@@ -1,16 +1,25 @@
-"""Routes that describe the model, as OpenAI's clients and SillyTavern ask for it."""
+"""Routes about the server itself: its models, health and counts, and a page to try it."""
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from fastapi import APIRouter, Request
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from antislop import __version__
 from antislop.core.hf import TINY
+from antislop.display import fill_page
+from antislop.errors import first_line
+from antislop.serve.backend import BackendError
 from antislop.serve.routes.answers import service_of
 
 router = APIRouter()
+
+
+# -- models, as OpenAI's clients and SillyTavern ask for them ----------------------------------------------------------
 
 
 def _describe(request: Request, name: str | None = None) -> dict[str, Any]:
@@ -59,3 +68,49 @@ async def describe_properties(request: Request) -> dict[str, Any]:
 async def tell_version() -> dict[str, str]:
     """Answer as vLLM does."""
     return {"version": __version__}
+
+
+# -- health and counts -------------------------------------------------------------------------------------------------
+
+
+@router.get("/health")
+async def report_health(request: Request) -> Response:
+    """Answer 503 while the server shuts down, and if its backend failed."""
+    service = service_of(request)
+    content: dict[str, Any] = {"status": "ok", "active": service.backend.active}
+    try:
+        await service.backend.check()
+    except BackendError as error:
+        content |= {"status": "failed", "reason": first_line(error)}
+    if service.is_closing:
+        content["status"] = "stopping"
+    return JSONResponse(content, status_code=200 if content["status"] == "ok" else 503)
+
+
+@router.get("/metrics")
+async def report_metrics(request: Request) -> Response:
+    return Response(service_of(request).metrics.write(), media_type=CONTENT_TYPE_LATEST)
+
+
+# -- a page that speaks to the public routes ---------------------------------------------------------------------------
+
+
+@router.get("/")
+async def show_page() -> Response:
+    page, policy = _render()
+    return HTMLResponse(
+        page,
+        headers={
+            "Content-Security-Policy": policy,
+            "Cache-Control": "no-cache",
+            "Referrer-Policy": "no-referrer",
+            "X-Content-Type-Options": "nosniff",
+        },
+    )
+
+
+@cache
+def _render() -> tuple[str, str]:
+    page, policy = fill_page("serve.html", styles=("page.css", "serve.css"), script="serve.js")
+    # The data: image is the empty icon.
+    return page, f"{policy}; img-src data:; connect-src 'self'; frame-ancestors 'none'"

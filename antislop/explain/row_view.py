@@ -222,7 +222,13 @@ def list_notes(row: TracedRow) -> list[str]:
     >>> list_notes(TracedRow((), []))
     ['The text is unfinished: its events end here.']
     """
-    notes = [*_explain_fork(row), *_explain_end(row)]
+    notes = [
+        f"A controller forked this text from text {event.parent} after {describe_count(event.length, 'token')}: "
+        f"branch {event.branch_idx}."
+        for event in row.events
+        if isinstance(event, Forked)
+    ]
+    notes += _explain_end(row)
     report = Report.of(row.events)
     notes += [
         f"{text[:1].upper()}{text[1:]}." for text in (describe_endings(report), describe_conceded(report)) if text
@@ -233,13 +239,6 @@ def list_notes(row: TracedRow) -> list[str]:
         if isinstance(event, TimedOut)
     ]
     return list(map(make_visible, notes))
-
-
-def _explain_fork(row: TracedRow) -> Iterator[str]:
-    for event in row.events:
-        if isinstance(event, Forked):
-            count = describe_count(event.length, "token")
-            yield f"A controller forked this text from text {event.parent} after {count}: branch {event.branch_idx}."
 
 
 def _explain_end(row: TracedRow) -> Iterator[str]:

@@ -1,1 +1,0 @@
-"""Internal: a trace as a page and as a notebook's output."""
