@@ -14,7 +14,7 @@ from dataclasses import replace
 from types import NoneType
 from typing import IO, Any, NamedTuple
 
-from antislop.core.bans import Ban, BanList, Surfaces, read_ban, write_lines
+from antislop.core.bans import Ban, BanList, Surfaces, parse_ban, write_lines
 from antislop.core.trace import (
     WRONG,
     Admitted,
@@ -230,7 +230,7 @@ def _read_line(line: _Line | None, location: str, read: Callable[[Any], Any]) ->
 
 
 def _read_bans(content: Mapping[str, Any]) -> BanList:
-    return BanList(map(read_ban, content["bans"]), source=content["source"])
+    return BanList(map(parse_ban, content["bans"]), source=content["source"])
 
 
 def _read_surfaces(content: Mapping[str, Any]) -> TokenSurfaces:

@@ -219,7 +219,11 @@ class _Tracker:
         """Return the start of the loop with the shortest passage that ends at `end`."""
         text, repeats = symbols.text, self._repeats
         letter = end - max(symbols.marks.rfind(letter, 0, end) for letter in _LETTERS)
-        shortest = max(self._min_period, letter if letter <= self._long else min(letter, self._find_sign(text, end)))
+        distinct = letter
+        if letter > self._long:  # a passage without a letter needs a sign that is not of a rule, a table or a list
+            sign = _SIGN.search(text[max(0, end - self._max_passage) : end][::-1])
+            distinct = min(letter, sign.end() if sign else end + 1)
+        shortest = max(self._min_period, distinct)
         longest = min(length, since, self._max_passage * repeats) // repeats
         suffix = text[end - self._near : end]
         while shortest <= longest:
@@ -237,11 +241,6 @@ class _Tracker:
                     return start
             shortest = period + 1
         return None
-
-    def _find_sign(self, text: str, end: int) -> int:
-        """Return how many symbols ago a sign began that is not of a rule, a table or a list of numbers."""
-        match = _SIGN.search(text[max(0, end - self._max_passage) : end][::-1])
-        return match.end() if match else end + 1
 
     def _find_run(self, text: str, end: int, since: int, period: int) -> int:
         """Return where the symbols begin to equal those one period earlier."""

@@ -68,7 +68,8 @@ def split_words(text: str, *, gap: int, has_stars: bool, folding: Folding = "cas
         if has_stars and part == FILLER:
             min_gap, max_gap = min_gap + 1, max_gap + gap
             continue
-        words = _split_part(part, folding)
+        symbols = fold_phrase(part, folding=folding)
+        words = [word.replace(FILLER, "*") for word in _WORD.findall(symbols)]
         if words:
             items += [Item(words[0], min_gap, max_gap), *map(Item, words[1:])]
             min_gap, max_gap = 0, default_gap
@@ -78,11 +79,6 @@ def split_words(text: str, *, gap: int, has_stars: bool, folding: Folding = "cas
     if min_gap or items[0].min_gap:
         raise BanError(f"{text!r} begins or ends with a gap: leave out the * there{literally}")
     return [items[0]._replace(max_gap=0), *items[1:]]
-
-
-def _split_part(part: str, folding: Folding) -> list[str]:
-    symbols = fold_phrase(part, folding=folding)
-    return [word.replace(FILLER, "*") for word in _WORD.findall(symbols)]
 
 
 class _Partial(NamedTuple):
