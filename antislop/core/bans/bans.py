@@ -129,7 +129,7 @@ class Ban:
     then: Ending = ""
     tries: int = TRIES
     force: str = ""
-    count: int | None = field(default=None, compare=False)
+    count: int | None = field(default=None, compare=False)  # a rank, and no part of what is forbidden
 
     def __init__(
         self,

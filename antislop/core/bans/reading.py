@@ -231,6 +231,9 @@ def _read_scope(value: Any, text: object) -> Scope:
         raise BanError(f"scopes of {text!r}: {error}") from None
 
 
+# -- files ------------------------------------------------------------------------------------------------------------
+
+
 def read_text(source: str | os.PathLike[str] | IO[str] | IO[bytes]) -> tuple[str, str]:
     """Return the name and the text of a file, an open one, or an address of the hub. Line ends become line feeds."""
     if callable(getattr(source, "read", None)):
@@ -248,8 +251,53 @@ def read_text(source: str | os.PathLike[str] | IO[str] | IO[bytes]) -> tuple[str
             raise BanError(f"{place}: {_explain_read(error)}") from error
     else:
         raise BanError(f"a path or an open text file was expected, not {source!r}: write BanList([…]) for phrases")
-    text = _decode(content, place) if isinstance(content, bytes) else content.removeprefix("\ufeff")
+    if isinstance(content, bytes):
+        try:
+            text = decode(content, place)
+        except InputError as error:
+            raise BanError(str(error)) from error
+    else:
+        text = content.removeprefix("\ufeff")
     return place, text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def write_text(path: str | os.PathLike[str], lines: Iterable[str]) -> None:
+    """Replace a file, as a whole or not at all."""
+    if not isinstance(path, str | os.PathLike):
+        raise BanError(f"the path of a file was expected, not {path!r}: write save('bans.txt')")
+    try:
+        replace_text(path, "".join(f"{line}\n" for line in lines))
+    except OSError as error:
+        raise BanError(f"{path}: {explain_write(error, advice='name a file in a folder of yours')}") from error
+
+
+def _read_file(file: Any, place: str) -> str | bytes:
+    pieces: list[Any] = []
+    size = 0
+    try:
+        while piece := file.read(MAX_CHARACTERS + 1 - size):
+            if not isinstance(piece, type(pieces[0]) if pieces else (str, bytes)):
+                raise BanError(f"{place}: an open text file was expected, not {file!r}: give a path, or open(path)")
+            pieces.append(piece)
+            size += len(piece)
+            if size > MAX_CHARACTERS:
+                raise BanError(f"{place}: longer than {MAX_CHARACTERS} characters: split the list")
+    except UnicodeDecodeError as error:
+        raise BanError(f"{place}:1: not {error.encoding} ({error.reason}): open it with its encoding") from error
+    except (OSError, ValueError, EOFError, zlib.error) as error:  # ValueError: a closed file
+        if isinstance(error, BanError):
+            raise
+        raise BanError(f"{place}: {_explain_read(error)}") from error
+    empty: Any = b"" if pieces and isinstance(pieces[0], bytes) else ""
+    content: str | bytes = empty.join(pieces)
+    return content
+
+
+def _explain_read(error: Exception) -> str:
+    return f"can't be read ({getattr(error, 'strerror', None) or error}): give the path of a text or JSON file"
+
+
+# -- addresses on the hub ---------------------------------------------------------------------------------------------
 
 
 class Address(NamedTuple):
@@ -291,46 +339,3 @@ def download(source: str) -> Path:
             "repository hf auth login"
         ) from error
     return Path(path)
-
-
-def write_text(path: str | os.PathLike[str], lines: Iterable[str]) -> None:
-    """Replace a file, as a whole or not at all."""
-    if not isinstance(path, str | os.PathLike):
-        raise BanError(f"the path of a file was expected, not {path!r}: write save('bans.txt')")
-    try:
-        replace_text(path, "".join(f"{line}\n" for line in lines))
-    except OSError as error:
-        raise BanError(f"{path}: {explain_write(error, advice='name a file in a folder of yours')}") from error
-
-
-def _read_file(file: Any, place: str) -> str | bytes:
-    pieces: list[Any] = []
-    size = 0
-    try:
-        while piece := file.read(MAX_CHARACTERS + 1 - size):
-            if not isinstance(piece, type(pieces[0]) if pieces else (str, bytes)):
-                raise BanError(f"{place}: an open text file was expected, not {file!r}: give a path, or open(path)")
-            pieces.append(piece)
-            size += len(piece)
-            if size > MAX_CHARACTERS:
-                raise BanError(f"{place}: longer than {MAX_CHARACTERS} characters: split the list")
-    except UnicodeDecodeError as error:
-        raise BanError(f"{place}:1: not {error.encoding} ({error.reason}): open it with its encoding") from error
-    except (OSError, ValueError, EOFError, zlib.error) as error:  # ValueError: a closed file
-        if isinstance(error, BanError):
-            raise
-        raise BanError(f"{place}: {_explain_read(error)}") from error
-    empty: Any = b"" if pieces and isinstance(pieces[0], bytes) else ""
-    content: str | bytes = empty.join(pieces)
-    return content
-
-
-def _decode(content: bytes, place: str) -> str:
-    try:
-        return decode(content, place)
-    except InputError as error:
-        raise BanError(str(error)) from error
-
-
-def _explain_read(error: Exception) -> str:
-    return f"can't be read ({getattr(error, 'strerror', None) or error}): give the path of a text or JSON file"

@@ -142,7 +142,7 @@ class Rules:
             if is_next or (exempting and undecided >= match.start_back):
                 waiting.append(match)
                 continue
-            # The first character decides.
+            # The first character of an occurrence decides about its scopes; only what is in them uses up a free one.
             is_in_scope = all(state.scopes[scope][1].at(match.start_back) for scope in self._scopes_of[number])
             if is_in_scope and not self._is_free(number, state.words.at(match.start_back), counted):
                 matches.append(match)
@@ -190,7 +190,7 @@ class Rules:
         return recent_count < ban.at_most
 
 
-# -- all kinds ---------------------------------------------------------------------------------------------------------
+# -- all kinds --------------------------------------------------------------------------------------------------------
 
 
 class OtherState(NamedTuple):

@@ -35,7 +35,6 @@ from antislop.core.bans.reading import (
 )
 from antislop.errors import BanError
 from tests.support.depth import DEPTH
-from tests.support.documents import ROOT
 
 
 class Case(NamedTuple):
@@ -480,12 +479,16 @@ class _Endless(io.RawIOBase):
         return b"a" * min(size, 1_000_000)
 
 
+HERE = Path(__file__).parent
 CLOSED = io.StringIO("a")
 CLOSED.close()
 SOURCES: list[tuple[Any, dict[str, Any], str]] = [
     *((source, {}, "^a path or an open text file was expected, not ") for source in (None, 7, ["a"], {"a": 1})),
     *((source, {}, r"can't be read \(.+\): give the path") for source in (_Broken(), CLOSED, "\0")),
-    *((ROOT / name, {}, rf"^{re.escape(str(ROOT / name))}: can't be read \(.+\): give") for name in (".", "none.txt")),
+    *(
+        (path, {}, rf"^{re.escape(str(path))}: can't be read \(.+\): give the path")
+        for path in (HERE, HERE / "none.txt")
+    ),
     (_Odd(), {}, "an open text file was expected"),
     (_Endless(), {}, f"longer than {MAX_CHARACTERS} characters"),
     (io.StringIO("a"), {"format": "ini"}, "^the format 'ini' is unknown: it is one of text, regexes, .*sillytavern$"),

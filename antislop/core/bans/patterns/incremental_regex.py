@@ -148,7 +148,7 @@ class IncrementalRegex:
         end = "\n" if self.flags & regex.VERBOSE else ""  # or a comment would swallow a bracket after it
         self.source = "".join(map(_reach, _ATOM.findall(pattern))) + end
         self.decided = _compile(self.source)
-        self._open = _compile(f"(?:{self.source})(*FAIL)")
+        self._open = _compile(f"(?:{self.source})(*FAIL)")  # tries every continuation, and matches only partially
         self.looks_behind = bool(_BEHIND.search(pattern))
         is_tame = size.paths <= FEW_PATHS and not self.looks_behind and not _REFERENCES.search(pattern)
         self.brief = LETTERS if is_tame else 0  # characters that can be searched without a look at the clock
@@ -167,16 +167,16 @@ class IncrementalRegex:
                 undecided, match = limit, None
             elif result.partial:
                 undecided, match = result.start(), None
-            else:
+            else:  # it is the first match only if no other one that begins before it is still open
                 first = search(self._open, text, start, limit)
                 undecided, match = limit if first is None else first.start(), Span(*result.span())
             is_full = limit == start + self.max_span
             if match and (match.start < undecided or (is_full and match.start == start)):
                 if match.end > match.start:
                     return match, match.end
-                start = match.start + 1
+                start = match.start + 1  # an empty match is none
             elif is_full and undecided == start:
-                start += 1
+                start += 1  # what begins here is longer than `max_span`, which is not seen
             elif limit == end:
                 return None, undecided
             else:
@@ -250,7 +250,7 @@ def _reach(atom: str) -> str:
     return f"(?:(?=(?s:.)){atom})" if atom in _EDGES else atom
 
 
-# -- how large a regex becomes -----------------------------------------------------------------------------------------
+# -- how large a regex becomes ----------------------------------------------------------------------------------------
 
 
 class Size(NamedTuple):

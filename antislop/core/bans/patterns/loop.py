@@ -197,16 +197,18 @@ class _Tracker:
         """
         text, room = symbols.text, self._room
         if distance and text[end - step : end] == text[end - step - distance : end - distance]:
-            return min(length + step, self.kept), distance
+            return min(length + step, self.kept), distance  # the text goes on as it did there
         shortest, longest, distance = 0, min(length + step, end), 0
         begin, stop = end - self._max_passage, max(0, end - self._min_period)
+        # Without a sentence in the last `room` symbols, no occurrence begins there: one look-up may then show that no
+        # longer suffix occurred before.
         if self._near > room < end and not _SENTENCE.search(symbols.marks, end - room, end):
             if longest > room:
                 place = text.find(text[end - room - 1 : end], begin - room - 1 if begin > room else 0, stop)
                 shortest, distance = (0, 0) if place < 0 else (room + 1, end - room - 1 - place)
             if not shortest:
                 return min(longest, room), 0
-        while shortest < longest:
+        while shortest < longest:  # by bisection: where a suffix occurs, so does each shorter one
             middle = (shortest + longest + 1) // 2
             place = text.find(text[end - middle : end], begin - middle if begin > middle else 0, stop)
             if place < 0:

@@ -89,7 +89,7 @@ class TrieNode(dict[str, "TrieNode"]):
         self.width = width
 
     def __missing__(self, symbol: str) -> TrieNode:
-        path = [self]
+        path = [self]  # the nodes that lack the symbol, from here to the first shorter prefix that has it
         while (fallback := path[-1].fallback) is not None and symbol not in fallback:
             path.append(fallback)
         after = self.automaton.root if fallback is None else fallback[symbol]
@@ -137,7 +137,7 @@ class Automaton:
     def extend(self, node: TrieNode, symbol: str, fallback: TrieNode) -> TrieNode:
         """Add the node of a prefix and one symbol more; return `fallback` if no pattern begins like that."""
         patterns, low, high, depth = self._sorted, node.low, node.high, node.depth
-        if low == high:
+        if low == high:  # the root, if there are no patterns
             return fallback
         first = patterns[low][depth : depth + 1]
         last = first if low + 1 == high else patterns[high - 1][depth : depth + 1]

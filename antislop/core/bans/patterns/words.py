@@ -141,6 +141,7 @@ class _WordTrack:
             elif word is not None and symbol != BOUNDARY:
                 word, end = word + symbol, origin
             elif word is not None:
+                # What follows an apostrophe, as the t of "don't", fills no gap.
                 partials, complete = self._advance(partials, word, start, is_counted=joint != "'")
                 matches += [
                     PatternMatch(partial.sequence, size - partial.start_back, size - end) for partial in complete
@@ -162,7 +163,7 @@ class _WordTrack:
     ) -> tuple[set[_Partial], list[_Partial]]:
         beginning = chain(self._beginning.get(word, ()), self._beginning_with_glob)
         if word.startswith(_FORGOTTEN):
-            beginning = chain()
+            beginning = chain()  # and no sequence may begin in it
         continuing, complete = set(), {}
         for partial in chain(partials, (_Partial(number, 0, 0, start) for number in beginning)):
             number, index, gap, origin = partial
@@ -176,6 +177,7 @@ class _WordTrack:
             gap += is_counted and not (number in self._skipping and word in stop_words())
             if index and gap <= item.max_gap:
                 continuing.add(partial._replace(gap=gap))
+        # A sequence has one match per start, the first that is complete: the other ways to go on from there end.
         incomplete = {partial for partial in continuing if (partial.sequence, partial.start_back) not in complete}
         return incomplete, list(complete.values())
 
