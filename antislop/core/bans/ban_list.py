@@ -326,9 +326,9 @@ class BanList(Sequence[Ban]):
         return {name: value for name, value in vars(self).items() if name not in ("_matcher", "_distinct", "_keys")}
 
     def find(self, text: str) -> list[Match]:
-        """Return every occurrence of every ban in a text, by start, end and the ban's place in the list.
+        """Return every occurrence of every ban in a text, sorted by start, end and the ban's place in the list.
 
-        They may overlap.
+        Occurrences may overlap.
         """
         if not isinstance(text, str):
             raise BanError(f"find reads one text (str), not {shorten(repr(text), 40)}: call it for each text")

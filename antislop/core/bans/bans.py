@@ -34,7 +34,7 @@ KINDS: dict[str, type[Pattern]] = {kind.kind: kind for kind in (Phrase, Regex, W
 TRIES = 3
 
 Ending: TypeAlias = Literal["", "stop", "force", "concede"]
-"""What follows where a ban has used up its tries; nothing of its own if empty."""
+"""What follows where a ban has used up its tries; if empty, the sampler decides."""
 
 
 class CommonOptions(TypedDict, total=False):
@@ -53,7 +53,7 @@ class CommonOptions(TypedDict, total=False):
 
 
 class LetterOptions(CommonOptions, total=False):
-    """Those of kinds that compare letters, too."""
+    """The arguments of `Ban` that kinds have that compare letters."""
 
     case_sensitive: bool
 
@@ -100,12 +100,12 @@ class Ban:
     scopes: all of these must hold where the ban applies; everywhere by default.
     from_token: index of the first generated token, from 0, in which the ban may begin.
     at_most: number of free occurrences in any `per_words` words, or in the whole text if that is 0.
-    then: how it ends where the ban has led back `tries` times to one place, and is completed from there once more.
-        "stop": the text ends there. "force": it goes on from there with `force`. "concede": the ban stays in
-        the text. Without it, the sampler's `max_rewinds` and `on_exhausted` apply.
+    then: what the sampler does at a place to which the ban has led back `tries` times, if the ban is written from there
+        once more. "stop": end the text there. "force": go on from there with `force`. "concede": leave the ban in the
+        text. Without `then`, the sampler's `max_rewinds` and `on_exhausted` apply.
     tries: rewinds to one place that this ban may cause before `then` follows.
-    force: what is written there with then="force". Without it, the end of the model's thoughts, by its response
-        template; outside of thoughts the text then stops.
+    force: the text to write there with then="force". Without `force`, that is what ends the model's thoughts, by its
+        response template; outside of thoughts the text then stops.
     count: how often the phrase was counted somewhere: a rank for `BanList.top`.
     options: of the pattern. For a phrase, case_sensitive=True compares letters as they are, and edges="anywhere" lets
         letters and digits touch it ("cat" in "category"). Without it, only particles may touch it that Korean, Arabic

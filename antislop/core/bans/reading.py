@@ -46,11 +46,11 @@ MAX_TIMED_OUT = 10
 MAX_SENT_ENTRIES = 10_000
 """Entries that a request to a server may bring, exempt phrases and ids too: other requests wait for this list."""
 MAX_SENT_CHARACTERS = 256
-"""Characters of such an entry, unless it is a regex."""
+"""Characters of an entry of a request, unless it is a regex."""
 MAX_SENT_REGEXES = 100
-"""Regexes among such entries."""
+"""Regexes among the entries of a request."""
 MAX_SENT_REGEX_CHARACTERS = 1000
-"""Characters of such a regex."""
+"""Characters of each of these regexes."""
 MAX_SENT_SIZE = 2**20
 """Bytes of all that a request brings."""
 MAX_SENT_SECONDS = 10.0
@@ -59,7 +59,7 @@ MAX_SENT_SECONDS = 10.0
 PHRASE_KEYS = ("phrase", "word", "ngram", "bigram", "trigram")
 """Keys for the phrase of an object."""
 STRING_KEYS = ("text", "term", "string", "pattern", "ban", "keyword", "expression", "value")
-"""The same, if there is a string; in other objects they mean something else."""
+"""More keys for the phrase, if their value is a string: any other value is not a phrase."""
 
 TOKEN_IDS = regex.compile(r"\s*\[\s*\d+(?:\s*,\s*\d+)*\s*\],?\s*")
 """A line of token ids, such as [5, 17]."""
@@ -94,7 +94,7 @@ class ListText:
 
     @cached_property
     def unmarked(self) -> tuple[list[tuple[int, str | BanError]], tuple[str, ...]]:
-        """The same without the marks that most of them have, and the names of these."""
+        """The numbered lines without the marks that most of them have, and the names of these marks."""
         return take_off_marks(self.numbered_lines)
 
     @cached_property

@@ -14,14 +14,14 @@ from antislop.files.delimiters import THOUGHT_DELIMITERS
 
 Where = Literal["inside", "outside", "after"]
 BanScope = Literal["answer", "thinking", "all"]
-"""Where bans apply in a chat message, and never in its calls of tools: beside the thoughts, in these, or in both."""
+"""Which parts of a chat message bans apply to: its answer, its thoughts, or both; never its calls of tools."""
 THOUGHTS = frozenset({"reasoning_content", "reasoning", "thinking"})
 TOOL_CALLS = frozenset({"tool_calls"})
 """The fields of a message that are not its answer."""
 
 _LINE = "\n"  # closes a quotation, so that a missing quotation mark swaps inside and outside on one line only
 SPACES_KEPT = 64
-"""Of those before a delimiter, which it may take any number of: each piece of text has them all searched again."""
+"""Spaces that are kept where a delimiter may begin with any number of them: each piece has all searched again."""
 SPANS: dict[str, dict[str, tuple[str, ...]]] = {
     "think": THOUGHT_DELIMITERS,
     "code": {"```": ("```",)},

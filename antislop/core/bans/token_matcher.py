@@ -124,7 +124,7 @@ class _Transition:
     size: number of characters that it completes.
     begun: as in `characters.Completed`.
     found: the matches of phrases, which have yet to be judged by the rules, and where phrases are open.
-    matches: the same matches, with their bans.
+    matches: the matches in `found`, with their bans.
     """
 
     __slots__ = ("begun", "found", "matches", "situation", "size")
@@ -158,7 +158,7 @@ class State:
     Its first character is in token 2: that is the `earliest_start`.
 
     earliest_start: lower bound on the start of any later violation, after any rewinds.
-    settled_length: the same, less the one token more that an exhausted node may withdraw; tokens below it are final.
+    settled_length: `earliest_start`, less the token that an exhausted node may withdraw; earlier tokens are final.
     """
 
     __slots__ = (

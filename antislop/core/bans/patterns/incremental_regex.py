@@ -23,9 +23,9 @@ from antislop.errors import BanError
 TIME_LIMIT = 0.25
 """Seconds of CPU time that a regex may take beyond what its searches earn."""
 SHARED_LIMIT = 1.0
-"""The same for all regexes of a list together."""
+"""Seconds of CPU time that all regexes of a list together may take beyond what their searches earn."""
 SHORT_LIMIT = 0.0025
-"""The same for each regex once the list has used up `SHARED_LIMIT`."""
+"""Seconds that replace `TIME_LIMIT` for each regex once its list has used up `SHARED_LIMIT`."""
 SEARCH_EARNS = 1e-5
 """Seconds that a search earns; with `CHARACTER_EARNS`, about ten times what it takes."""
 CHARACTER_EARNS = 5e-7

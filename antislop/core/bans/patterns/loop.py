@@ -35,9 +35,9 @@ _SHORT_PIECE = 40  # characters of the longest piece whose folding is remembered
 _MAX_GAP = 0x10FFFF  # white space of more characters counts as so many
 
 LONG = 5
-"""How many times `min_length` characters copies have together that contain no letter, or are not equal."""
+"""Copies without a letter, or that are not equal, need this many times `min_length` characters together."""
 MAX_WHITE = 40
-"""Characters of white space in a row that compare as one space; each further one is a sign."""
+"""Characters of white space in a row that compare as one space; each further character counts as a sign."""
 
 _WHITE = re.compile(r"\s+")
 _WHITE_SIGN = "\u2423"

@@ -38,7 +38,7 @@ _STAR = re.compile(r"(\\*)\*")
 class Fault(NamedTuple):
     """A mistake in one pattern, for `antislop lint`.
 
-    clause: continues the name of the ban.
+    clause: what is wrong with the ban, to follow its name in a sentence.
     fix: in the imperative.
     """
 

@@ -69,7 +69,7 @@ class TrieNode(dict[str, "TrieNode"]):
     fallback: the next shorter prefix that the text ends with; None at the root.
     matches: (pattern, length) of the patterns that end here, longest first.
     longest: length of the longest incomplete pattern that ends here.
-    width: the same, without the symbols that take no place.
+    width: `longest`, without the symbols that take no place.
     """
 
     __slots__ = ("automaton", "depth", "fallback", "high", "longest", "low", "matches", "width")

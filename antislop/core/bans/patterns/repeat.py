@@ -105,7 +105,7 @@ class RepeatTrack(NamedTuple):
     end: the place that follows the last recorded word.
     adds: number of words that will be recorded.
     recorded: words in a row that may be recorded; -1 within a word that may not.
-    since: the same of words in which an occurrence may begin.
+    since: words in a row in which an occurrence may begin; -1 within a word in which none may.
     length: upper bound on how many of the latest words in a row stand earlier, too.
     """
 
