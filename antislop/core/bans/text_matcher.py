@@ -8,13 +8,13 @@ From a list of bans down to what reads a character:
      |
     TextMatcher        over characters: pieces of a text in, the matches that they complete out
      |
-     |-- PhraseSearch        all phrases, apart from the rest: their results depend on little and can be remembered
-     |    `-- _PhraseTrack       those with one folding and one kind of edges
-     |         `-- Automaton         walks from `TrieNode` to `TrieNode` along the folded symbols
-     |-- RegexSearch         all regexes
-     |-- WordSearch          all wildcards and words in order
-     |-- LoopSearch          all loops
-     |-- RepeatSearch        one repeat each: it `is_single`
+     +-- PhraseSearch        all phrases, apart from the rest: their results depend on little and can be remembered
+     |    +-- _PhraseTrack       those with one folding and one kind of edges
+     |         +-- Automaton         walks from `TrieNode` to `TrieNode` along the folded symbols
+     +-- RegexSearch         all regexes
+     +-- WordSearch          all wildcards and words in order
+     +-- LoopSearch          all loops
+     +-- RepeatSearch        one repeat each: it `is_single`
      |
     Rules              of all these matches those that count: not exempt, in their scopes, not free
 
