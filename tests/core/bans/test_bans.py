@@ -47,8 +47,9 @@ def test_a_phrase_of_one_visible_character_is_a_ban(phrase: str) -> None:
 
 
 @pytest.mark.parametrize("weight", [0, 0.0, 0.25, 1, 1.0])
-def test_a_weight_is_between_0_and_1(weight: float) -> None:
-    assert Ban("delve", weight=weight, count=0).weight == weight
+def test_a_weight_is_between_0_and_1_and_a_count_may_be_0(weight: float) -> None:
+    ban = Ban("delve", weight=weight, count=0)
+    assert (ban.weight, ban.count) == (weight, 0)
 
 
 def test_a_star_in_a_phrase_is_a_wildcard_and_after_a_backslash_the_character() -> None:
