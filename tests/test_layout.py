@@ -187,7 +187,7 @@ def test_the_help_of_scan_imports_neither_list_formats_nor_the_matcher_of_tokens
     modules = set(ended.stdout.split())
     assert "antislop.core.bans.ban_list" in modules
     assert (
-        not {f"antislop.core.bans.{name}" for name in ("formats.formats", "formats.text_format", "token_matcher")}
+        not {f"antislop.core.bans.{name}" for name in ("formats.formats", "formats.line_formats", "token_matcher")}
         & modules
     )
 

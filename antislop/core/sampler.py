@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.generation.streamers import BaseStreamer
 
-from antislop.core.bans.ban_list import BanList, Bans, combine_bans, read_bans
+from antislop.core.bans.ban_list import BanList, Bans
 from antislop.core.bans.scopes import Scope
 from antislop.core.hf.batching import complete_in_flight
 from antislop.core.hf.calls import (
@@ -27,7 +27,6 @@ from antislop.core.hf.calls import (
     prepare_call,
 )
 from antislop.core.hf.compiled_bans import CompiledBans, CompiledLists
-from antislop.core.hf.endings import name_forced
 from antislop.core.hf.model import device_of
 from antislop.core.hf.preparation import prepare_row, prepare_run
 from antislop.core.hf.private import arguments_of_generate
@@ -134,19 +133,14 @@ class AntiSlop:
                 raise InputError(f"{name} is {flag!r}; it is True or False")
         if bans is None and not (banned_strings or banned_regex):
             raise BanError("nothing is banned: give a list, banned_strings or banned_regex, or [] to ban nothing")
-        self._bans = combine_bans(
-            name_forced(read_bans([] if bans is None else bans), tokenizer),
-            strings=banned_strings,
-            patterns=banned_regex,
-            exempt=exempt,
-            scopes=scopes,
-        )
         self.exempt_prompt = exempt_prompt
         self.prompt_lookback = prompt_lookback
         self.draft_bans = draft_bans
         self.compiled = CompiledBans.compile(
-            self.bans,
+            [] if bans is None else bans,
             tokenizer,
+            strings=banned_strings,
+            patterns=banned_regex,
             exempt=exempt,
             scopes=scopes,
             prompt_lookback=prompt_lookback,
@@ -157,7 +151,7 @@ class AntiSlop:
     @property
     def bans(self) -> BanList:
         """The bans, which are compiled once."""
-        return self._bans
+        return self.compiled.bans
 
     @bans.setter
     def bans(self, bans: Bans) -> NoReturn:  # noqa: ARG002

@@ -14,7 +14,7 @@ from dataclasses import replace
 from types import NoneType
 from typing import IO, Any, NamedTuple
 
-from antislop.core.bans import Ban, BanList, Surfaces, read_ban, write_lines
+from antislop.core.bans import Ban, BanList, Surfaces, parse_ban, write_lines
 from antislop.core.trace import (
     WRONG,
     Admitted,
@@ -151,7 +151,7 @@ def read_trace(source: str | os.PathLike[str] | IO[bytes]) -> TraceContents:
     bans = _read_line(
         next(lines, None),
         location,
-        lambda content: BanList(map(read_ban, content["bans"]), source=content["source"]),
+        lambda content: BanList(map(parse_ban, content["bans"]), source=content["source"]),
     )
     if header.pop("bans").get("fingerprint") != _fingerprint_lines(bans):
         raise InputError(f"{location}:2: these are not the bans that the header names: the file was changed")

@@ -1,4 +1,3 @@
-from .automaton import Automaton as Automaton
 from .ban_list import (
     BanList as BanList,
     Bans as Bans,
@@ -8,7 +7,13 @@ from .ban_list import (
     combine_bans as combine_bans,
     read_bans as read_bans,
 )
-from .bans import Ban as Ban, Match as Match, distinct as distinct, drop_overlaps as drop_overlaps
+from .bans import (
+    KINDS as KINDS,
+    Ban as Ban,
+    Match as Match,
+    distinct as distinct,
+    drop_overlaps as drop_overlaps,
+)
 from .bundled import (
     constructions as constructions,
     dashes as dashes,
@@ -29,15 +34,19 @@ from .folding import (
     fold as fold,
     fold_phrase as fold_phrase,
 )
-from .formats.text_format import read_ban as read_ban, write_lines as write_lines
+from .formats.formats import parse_ban as parse_ban, write_lines as write_lines
 from .marks import NAME_KIND as NAME_KIND, NO_REGEX as NO_REGEX, REGEX as REGEX, find_sign as find_sign
-from .patterns.kinds import KINDS as KINDS
 from .patterns.loop import Loop as Loop
-from .patterns.pattern import FILLER as FILLER, Pattern as Pattern, TextSearch as TextSearch, has_word as has_word
-from .patterns.phrase import Phrase as Phrase
+from .patterns.pattern import (
+    FILLER as FILLER,
+    Pattern as Pattern,
+    TextSearch as TextSearch,
+    Tokens as Tokens,
+    has_word as has_word,
+)
+from .patterns.phrase import Automaton as Automaton, Phrase as Phrase
 from .patterns.regex import Regex as Regex
 from .patterns.repeat import Repeat as Repeat
-from .patterns.tokens import Tokens as Tokens
 from .patterns.words import Wildcard as Wildcard, Words as Words, stop_words as stop_words
 from .reading import (
     MAX_SENT_CHARACTERS as MAX_SENT_CHARACTERS,

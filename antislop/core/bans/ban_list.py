@@ -1,4 +1,13 @@
-"""Ordered, validated lists of bans, read from files and written to them."""
+"""Ordered, validated lists of bans, read from files and written to them.
+
+From the text of a list to its bans:
+
+    BanList.load        reads the file
+    recognize           chooses the `ListFormat`, by the file's name and the text      (formats/formats.py)
+    ListFormat.parse    yields the line and the ban of each entry, or why it is refused
+    parse_ban           takes a line of the text format apart: phrase, kind, options   (formats/formats.py)
+    make_ban            makes the pattern of that kind, and the ban                    (reading.py)
+"""
 
 from __future__ import annotations
 
@@ -13,7 +22,6 @@ from typing import IO, Any, NamedTuple, TypeAlias, get_args, overload
 
 from antislop.core.bans.bans import Ban, Match, distinct, list_options
 from antislop.core.bans.folding import Edges
-from antislop.core.bans.hub import is_address
 from antislop.core.bans.patterns.incremental_regex import TIME_LIMIT, RegexTimeout
 from antislop.core.bans.patterns.phrase import Phrase
 from antislop.core.bans.reading import (
@@ -22,6 +30,8 @@ from antislop.core.bans.reading import (
     MAX_TIMED_OUT,
     MAX_WRITTEN_OUT,
     Line,
+    ListText,
+    is_address,
     read_text,
     write_text,
 )
@@ -132,26 +142,28 @@ class BanList(Sequence[Ban]):
         >>> bans.format, list(bans)
         ('sillytavern', [Ban('shivers down', edges='anywhere'), Ban(' eyes sparkl', edges='anywhere')])
         """
-        from antislop.core.bans.formats.formats import find_format, read  # a command's help needs no format
-        from antislop.core.bans.formats.text_format import read_heading
+        from antislop.core.bans.formats.formats import FORMATS, TEXT, parse_heading, recognize  # no help needs these
 
-        if format is not None:
-            find_format(format)
+        if format is not None and format not in FORMATS:
+            raise BanError(f"the format {format!r} is unknown: it is one of {', '.join(FORMATS)}")
         if edges is not None and edges not in get_args(Edges):
             raise BanError(f"the edges are {edges!r}; they are 'word' or 'anywhere'")
         place, text = read_text(source)
-        heading = read_heading(text)
-        suffix = Path(place.lower().removesuffix(".gz")).suffix
+        heading = parse_heading(text)
+        listed = ListText(text, place, suffix=Path(place.lower().removesuffix(".gz")).suffix)
         try:
-            taken, lines, marks = read(text, place=place, suffix=suffix, format=format, edges=edges)
-            bans, numbers, refused = _collect_bans(lines, place)
+            taken = recognize(listed) if format is None else FORMATS[format]
+            marks = listed.unmarked[1] if taken is TEXT and heading.version is None else ()
+            bans, numbers, refused = _collect_bans(taken.parse(listed, edges or taken.edges), place)
         except RecursionError as error:
             raise BanError(f"{place}:1: nested too deep to be read: give a flat list") from error
         is_empty = not bans and not refused and heading.version is None
         if is_empty or (refused and strict):
-            raise BanError(_describe_refused(refused or [Refusal(f"{place}:1", "contains no ban: write one per line")]))
+            first, *others = refused or [Refusal(f"{place}:1", "contains no ban: write one per line")]
+            more = f" ({len(others)} more refused; strict=False leaves them out)" if others else ""
+            raise BanError(f"{first.place}: {first.reason}{more}")
         loaded = cls(bans, source=heading.source or place, license=heading.license)
-        loaded.format, loaded.lines, loaded.marks, loaded.refused = taken, tuple(numbers), marks, tuple(refused)
+        loaded.format, loaded.lines, loaded.marks, loaded.refused = taken.name, tuple(numbers), marks, tuple(refused)
         return loaded
 
     @classmethod
@@ -184,7 +196,7 @@ class BanList(Sequence[Ban]):
 
         Raises `BanError` for a ban that could not be read back, and if the file can't be written.
         """
-        from antislop.core.bans.formats.text_format import write_lines
+        from antislop.core.bans.formats.formats import write_lines
 
         write_text(path, write_lines(self, source=self.source, license=license or self.license))
 
@@ -314,9 +326,9 @@ class BanList(Sequence[Ban]):
         return {name: value for name, value in vars(self).items() if name not in ("_matcher", "_distinct", "_keys")}
 
     def find(self, text: str) -> list[Match]:
-        """Return every occurrence of every ban in a text, by start, end and the ban's place in the list.
+        """Return every occurrence of every ban in a text, sorted by start, end and the ban's place in the list.
 
-        They may overlap.
+        Occurrences may overlap.
         """
         if not isinstance(text, str):
             raise BanError(f"find reads one text (str), not {shorten(repr(text), 40)}: call it for each text")
@@ -460,11 +472,6 @@ def _collect_bans(lines: Iterable[Line], place: str) -> tuple[list[Ban], list[in
         if timed_out > MAX_TIMED_OUT:
             raise BanError(f"{place}:{number}: {ban}; so do {MAX_TIMED_OUT} before it")
     return bans, numbers, refused
-
-
-def _describe_refused(refused: Sequence[Refusal]) -> str:
-    more = f" ({len(refused) - 1} more refused; strict=False leaves them out)" if len(refused) > 1 else ""
-    return f"{refused[0].place}: {refused[0].reason}{more}"
 
 
 def _join_names(*names: str | None) -> str | None:

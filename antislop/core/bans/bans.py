@@ -1,23 +1,92 @@
-"""Bans: patterns that must not be written, or only rarely, and where."""
+"""Bans: patterns that must not be written, or only rarely, and where; and the table of the kinds of patterns."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypedDict, get_args
 
-from antislop.core.bans.options import Ending
-from antislop.core.bans.patterns.pattern import MAX_SPAN, WILDCARD_GAP, Pattern, check_number, find_options, is_visible
+from antislop.core.bans.folding import Edges
+from antislop.core.bans.patterns.loop import Loop
+from antislop.core.bans.patterns.pattern import (
+    MAX_SPAN,
+    WILDCARD_GAP,
+    Pattern,
+    Tokens,
+    check_number,
+    find_options,
+    has_wildcard,
+    is_visible,
+)
 from antislop.core.bans.patterns.phrase import Phrase, read_phrase
+from antislop.core.bans.patterns.regex import Regex, write_flags
+from antislop.core.bans.patterns.repeat import Repeat, RepeatOf
+from antislop.core.bans.patterns.words import Wildcard, Words
 from antislop.core.bans.scopes import Scope
-from antislop.errors import BanError
+from antislop.errors import BanError, suggest
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from antislop.core.bans.options import CommonOptions, LetterOptions, PhraseOptions, RepeatOf
+KINDS: dict[str, type[Pattern]] = {kind.kind: kind for kind in (Phrase, Regex, Wildcard, Words, Tokens, Loop, Repeat)}
+"""By name, in the order in which matches that begin at the same character are reported. A new one is added here."""
 
 TRIES = 3
+
+Ending: TypeAlias = Literal["", "stop", "force", "concede"]
+"""What follows where a ban has used up its tries; if empty, the sampler decides."""
+
+
+class CommonOptions(TypedDict, total=False):
+    """The arguments of `Ban` that all kinds have."""
+
+    weight: float
+    exempt: Sequence[str]
+    scopes: Sequence[Scope]
+    from_token: int
+    at_most: int
+    per_words: int
+    then: Ending
+    tries: int
+    force: str
+    count: int | None
+
+
+class LetterOptions(CommonOptions, total=False):
+    """The arguments of `Ban` that kinds have that compare letters."""
+
+    case_sensitive: bool
+
+
+class LoopOptions(CommonOptions, total=False):
+    """The arguments of `Ban.loop`."""
+
+    copies: int
+    min_length: int
+    max_passage: int
+    similarity: int
+
+
+class PatternOptions(TypedDict, total=False):
+    """The options of all patterns; each kind has some of them."""
+
+    case_sensitive: bool
+    edges: Edges
+    gap: int
+    skip_stop_words: bool
+    max_span: int
+    copies: int
+    min_length: int
+    max_passage: int
+    similarity: int
+    words: int
+    of: RepeatOf
+
+
+class PhraseOptions(PatternOptions, total=False):
+    """What `Ban` takes beside the arguments that it names."""
+
+    count: int | None
 
 
 @dataclass(frozen=True, slots=True, repr=False, init=False)
@@ -31,12 +100,12 @@ class Ban:
     scopes: all of these must hold where the ban applies; everywhere by default.
     from_token: index of the first generated token, from 0, in which the ban may begin.
     at_most: number of free occurrences in any `per_words` words, or in the whole text if that is 0.
-    then: how it ends where the ban has led back `tries` times to one place, and is completed from there once more.
-        "stop": the text ends there. "force": it goes on from there with `force`. "concede": the ban stays in
-        the text. Without it, the sampler's `max_rewinds` and `on_exhausted` apply.
+    then: what the sampler does at a place to which the ban has led back `tries` times, if the ban is written from there
+        once more. "stop": end the text there. "force": go on from there with `force`. "concede": leave the ban in the
+        text. Without `then`, the sampler's `max_rewinds` and `on_exhausted` apply.
     tries: rewinds to one place that this ban may cause before `then` follows.
-    force: what is written there with then="force". Without it, the end of the model's thoughts, by its response
-        template; outside of thoughts the text then stops.
+    force: the text to write there with then="force". Without `force`, that is what ends the model's thoughts, by its
+        response template; outside of thoughts the text then stops.
     count: how often the phrase was counted somewhere: a rank for `BanList.top`.
     options: of the pattern. For a phrase, case_sensitive=True compares letters as they are, and edges="anywhere" lets
         letters and digits touch it ("cat" in "category"). Without it, only particles may touch it that Korean, Arabic
@@ -60,7 +129,7 @@ class Ban:
     then: Ending = ""
     tries: int = TRIES
     force: str = ""
-    count: int | None = field(default=None, compare=False)
+    count: int | None = field(default=None, compare=False)  # a rank, and no part of what is forbidden
 
     def __init__(
         self,
@@ -80,25 +149,20 @@ class Ban:
         count = options.pop("count", None)
         if not isinstance(pattern, Pattern):
             kind, text = read_phrase(pattern)
-            pattern = kind.build(text, **options) if options or kind is not Phrase else Phrase(text)
+            check_options(kind, text, options)
+            pattern = kind(text, **options)  # type: ignore[call-arg, misc]  # the fields of the subclass
         elif options:
-            pattern = pattern.with_options(**options)
-        assign = object.__setattr__
-        assign(self, "pattern", pattern)
-        assign(self, "weight", weight)
-        assign(self, "from_token", from_token)
-        assign(self, "at_most", at_most)
-        assign(self, "per_words", per_words)
-        assign(self, "then", then)
-        assign(self, "tries", tries)
-        assign(self, "force", force)
-        assign(self, "count", count)
+            check_options(type(pattern), pattern.text, options)
+            pattern = replace(pattern, **options)  # type: ignore[type-var]  # its subclasses are dataclasses
+        exempt = _check_exempt(pattern.text, exempt) if exempt != () else ()
+        scopes = _check_scopes(pattern.text, scopes) if scopes != () else ()
+        values = (pattern, weight, exempt, scopes, from_token, at_most, per_words, then, tries, force, count)
+        for name, value in zip(_FIELDS, values, strict=True):
+            object.__setattr__(self, name, value)  # the class is frozen, and dataclasses write no __init__ with options
         self._check_numbers()
         if (then, tries, force) != ("", TRIES, ""):
             self._check_ending()
-        assign(self, "exempt", _check_exempt(self.text, exempt) if exempt != () else ())
-        assign(self, "scopes", _check_scopes(self.text, scopes) if scopes != () else ())
-        if not pattern.occurs_in_text and (self.exempt or self.scopes or self.at_most):
+        if not pattern.occurs_in_text and (exempt or scopes or at_most):
             raise BanError(f"{pattern.describe()} have no text, which exempt, scopes and at_most need: leave these out")
 
     @classmethod
@@ -113,8 +177,6 @@ class Ban:
         >>> [match[1:] for match in BanList([Ban.wildcard("a * of emotion*")]).find("A wild mix of emotions!")]
         [(0, 22)]
         """
-        from antislop.core.bans.patterns.words import Wildcard
-
         return cls(Wildcard(phrase, gap=gap), **options)
 
     @classmethod
@@ -131,8 +193,6 @@ class Ban:
         >>> [match[1:] for match in BanList([ban]).find("Her voice was barely a whisper.")]
         [(4, 30)]
         """
-        from antislop.core.bans.patterns.words import Words
-
         if (
             isinstance(words, str)
             or not isinstance(words, Iterable)
@@ -158,8 +218,6 @@ class Ban:
         >>> [match[1:] for match in BanList([ban]).find("Not just rain, hail.")]
         [(0, 13)]
         """
-        from antislop.core.bans.patterns.regex import Regex, write_flags
-
         return cls(Regex(write_flags(pattern, flags) if flags else pattern, max_span=max_span), **options)
 
     @classmethod
@@ -187,8 +245,6 @@ class Ban:
         >>> [match[1:] for match in BanList([Ban.loop(min_length=30)]).find(text)]
         [(26, 51)]
         """
-        from antislop.core.bans.patterns.loop import Loop
-
         return cls(Loop("", copies, min_length, max_passage, similarity), **options)
 
     @classmethod
@@ -207,8 +263,6 @@ class Ban:
         >>> [match[1:] for match in BanList([Ban.repeat(words=5)]).find(text)]
         [(33, 51)]
         """
-        from antislop.core.bans.patterns.repeat import Repeat
-
         return cls(Repeat("", words, of), **options)
 
     @classmethod
@@ -220,9 +274,11 @@ class Ban:
         >>> Ban.tokens([5, 17])
         Ban.tokens([5, 17])
         """
-        from antislop.core.bans.patterns.tokens import Tokens, join_ids
-
-        return cls(Tokens(join_ids(token_ids)), **options)
+        if not isinstance(token_ids, Iterable) or not all(
+            isinstance(i, int) and not isinstance(i, bool) for i in token_ids
+        ):
+            raise BanError(f"token ids were expected, not {token_ids!r}: write Ban.tokens([5, 17])")
+        return cls(Tokens(" ".join(map(str, token_ids))), **options)
 
     if TYPE_CHECKING:  # without a method of its own here, mypy takes `"a phrase" in bans` for a mistake
 
@@ -277,6 +333,18 @@ class Ban:
 
 BAN_OPTIONS: dict[str, Any] = {option.name: option.default for option in fields(Ban)[1:]}
 """Options that all kinds have, with their defaults."""
+_FIELDS = ("pattern", *BAN_OPTIONS)
+
+
+def check_options(kind: type[Pattern], text: object, options: Iterable[str]) -> None:
+    """Refuse an option that a kind of patterns does not have. text: of the pattern that is to have them."""
+    for name in options:
+        names = [option.name for option in find_options(kind)]
+        if name not in names:
+            advice = f"it has {', '.join(names)}" if names else "leave it out"
+            advice = suggest(name, [*names, *BAN_OPTIONS], advice=advice)
+            star = r"; write \* for the character" if has_wildcard(str(text)) else ""
+            raise BanError(f"the {kind.kind} {text!r} has no option {name}: {advice}{star}")
 
 
 def list_options(ban: Ban, *, with_pattern: bool = True) -> list[tuple[str, Any]]:

@@ -6,7 +6,7 @@ from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from antislop.core.bans.ban_list import BanList
-from antislop.core.bans.bans import Ban
+from antislop.core.bans.bans import Ban, LoopOptions
 from antislop.core.bans.scopes import Scope
 from antislop.data import FOLDER
 from antislop.errors import BanError
@@ -14,8 +14,6 @@ from antislop.files.disk import read_json
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-    from antislop.core.bans.options import LoopOptions
 
 
 @cache

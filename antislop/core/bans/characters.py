@@ -32,7 +32,10 @@ NOTHING = Pending()
 
 
 class Completed(NamedTuple):
-    """The characters that one token completes. begun: for each that an earlier token began, how many tokens earlier."""
+    """The characters that one token completes.
+
+    begun: for each character that an earlier token began, how many tokens earlier that was.
+    """
 
     text: str
     begun: tuple[int, ...]

@@ -90,17 +90,14 @@ class _Reduction:
             first, counts = [], []
             for code in codes:
                 symbols = fold(chr(code), final=True).symbols
-                data = bytes(_to_byte(symbol) for symbol in symbols if not _is_left_out(symbol))
+                kept = (symbol for symbol in symbols if symbol not in (BOUNDARY, _IOTA) and not EXTENDING.match(symbol))
+                data = bytes(map(_to_byte, kept))
                 first.append(len(known))
                 counts.append(len(data))
                 known += data
             self._bytes = np.frombuffer(bytes(known), np.uint8)
             self._first[codes] = first
             self._counts[codes] = counts  # last: another thread may read meanwhile
-
-
-def _is_left_out(symbol: str) -> bool:
-    return symbol in (BOUNDARY, _IOTA) or EXTENDING.match(symbol) is not None
 
 
 def _to_byte(symbol: str) -> int:
@@ -165,13 +162,23 @@ class Prefilter(TextSearch[PrefilterState]):
         return find_literal(pattern) != b""
 
     def read(self, state: PrefilterState, piece: str, *, final: bool = False) -> tuple[PrefilterState, PieceResult]:
-        if state.exact is not None:
-            return self._read_exactly(state, piece, final=final)
+        if state.exact is not None:  # the exact search reads on until nothing is open
+            exact, result = self._exact.read(state.exact, piece, final=final)
+            if self._finds_all and piece and piece[-1].isascii() and not result.open:
+                return PrefilterState(piece[-1], False), result
+            return PrefilterState(exact=exact), result
         text = state.text + piece
         reduced = _REDUCTION.reduce(text)
-        stops = self._find_stops(reduced)
+        # No match crosses a stop. For phrases, these are all symbols after which the borders are known; sequences of
+        # words lie within a sentence.
+        is_stop = (reduced.data != _SPACE) & (reduced.data < _RUN) if self._is_phrases else reduced.data == _END
+        stops = reduced.origins[is_stop]
         decided = len(text) if final else self._find_decided(reduced, stops)
-        places = self._find_places(reduced, decided=decided, is_first=state.is_first)
+        # The literals that begin up to `decided`: (pattern, begin, end) in bytes.
+        found = self._automaton.find_matches_as_indexes(reduced.data.tobytes(), overlapping=True)
+        places = np.array(found, np.intp).reshape(-1, 3)
+        first = reduced.origins[places[:, 1]]
+        places = places[(first <= decided) & ((first > 0) | state.is_first)]
         is_sure, plain = self._read_plainly(reduced, places)
         matches = [
             match.shift(len(text) - end)
@@ -190,13 +197,6 @@ class Prefilter(TextSearch[PrefilterState]):
         exact = self._catch_up(state)[0] if state.exact is None else state.exact
         return PrefilterState(exact=self._exact.forget(exact))
 
-    def _read_exactly(self, state: PrefilterState, piece: str, *, final: bool) -> tuple[PrefilterState, PieceResult]:
-        """Read with the exact search until nothing is open."""
-        exact, result = self._exact.read(state.exact, piece, final=final)
-        if self._finds_all and piece and piece[-1].isascii() and not result.open:
-            return PrefilterState(piece[-1], False), result
-        return PrefilterState(exact=exact), result
-
     def _catch_up(self, state: PrefilterState) -> tuple[Any, PieceResult]:
         """Return the state of the exact search after the text, and its matches in the undecided end."""
         begun = self._exact.start if state.is_first else self._begin(state.text[:1])
@@ -206,12 +206,6 @@ class Prefilter(TextSearch[PrefilterState]):
         """Return the state of the exact search after a stop, in which nothing begins."""
         return self._exact.forget(self._exact.read(self._exact.start, stop)[0])
 
-    def _find_stops(self, reduced: Reduced) -> NDArray[np.intp]:
-        # For phrases, all after which the borders are known; sequences of words lie within a sentence.
-        is_stop = (reduced.data != _SPACE) & (reduced.data < _RUN) if self._is_phrases else reduced.data == _END
-        stops: NDArray[np.intp] = reduced.origins[is_stop]
-        return stops
-
     def _find_decided(self, reduced: Reduced, stops: NDArray[np.intp]) -> int:
         """Return the last stop before which every occurrence that begins is complete, or -1."""
         if not len(stops) or not self._is_phrases:
@@ -219,13 +213,6 @@ class Prefilter(TextSearch[PrefilterState]):
         open_ = int(np.searchsorted(reduced.origins, stops[-1])) - self._longest + 1
         last = int(np.searchsorted(stops, reduced.origins[open_])) - 1 if open_ > 0 else -1
         return int(stops[last]) if last >= 0 else -1
-
-    def _find_places(self, reduced: Reduced, *, decided: int, is_first: bool) -> NDArray[np.intp]:
-        """Return (pattern, begin, end) in bytes of the literals that begin up to `decided`."""
-        found = self._automaton.find_matches_as_indexes(reduced.data.tobytes(), overlapping=True)
-        places = np.array(found, np.intp).reshape(-1, 3)
-        first = reduced.origins[places[:, 1]]
-        return places[(first <= decided) & ((first > 0) | is_first)]
 
     def _read_plainly(self, reduced: Reduced, places: NDArray[np.intp]) -> tuple[NDArray[np.bool_], set[PatternMatch]]:
         """Return which places ASCII alone decides, and the matches there."""

@@ -1,4 +1,8 @@
-"""What all formats of lists share: their interface, limits, entries, files."""
+"""What all formats of lists share: their interface, limits, entries, files and addresses.
+
+An address is of a file on the Hugging Face hub, in a repository of data sets: hf://owner/name/file or
+hf://owner/name@revision/file; without a file, it is `LIST`.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +12,17 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import IO, Any, TypeAlias
+from pathlib import Path
+from typing import IO, Any, NamedTuple, TypeAlias
 
 import regex
 
-from antislop.core.bans import hub
-from antislop.core.bans.bans import BAN_OPTIONS, Ban
+from antislop.core.bans.bans import BAN_OPTIONS, KINDS, Ban, check_options
 from antislop.core.bans.folding import Edges
 from antislop.core.bans.marks import refuse_signs, take_off_marks
-from antislop.core.bans.patterns.kinds import KINDS
 from antislop.core.bans.patterns.phrase import Phrase, read_phrase
 from antislop.core.bans.scopes import Regions, Scope
-from antislop.errors import BanError, InputError
+from antislop.errors import BanError, InputError, first_line
 from antislop.files.disk import decode, explain_write, open_bytes, replace_text
 
 Line: TypeAlias = "tuple[int, Ban | BanError]"
@@ -43,11 +46,11 @@ MAX_TIMED_OUT = 10
 MAX_SENT_ENTRIES = 10_000
 """Entries that a request to a server may bring, exempt phrases and ids too: other requests wait for this list."""
 MAX_SENT_CHARACTERS = 256
-"""Characters of such an entry, unless it is a regex."""
+"""Characters of an entry of a request, unless it is a regex."""
 MAX_SENT_REGEXES = 100
-"""Regexes among such entries."""
+"""Regexes among the entries of a request."""
 MAX_SENT_REGEX_CHARACTERS = 1000
-"""Characters of such a regex."""
+"""Characters of each of these regexes."""
 MAX_SENT_SIZE = 2**20
 """Bytes of all that a request brings."""
 MAX_SENT_SECONDS = 10.0
@@ -56,10 +59,15 @@ MAX_SENT_SECONDS = 10.0
 PHRASE_KEYS = ("phrase", "word", "ngram", "bigram", "trigram")
 """Keys for the phrase of an object."""
 STRING_KEYS = ("text", "term", "string", "pattern", "ban", "keyword", "expression", "value")
-"""The same, if there is a string; in other objects they mean something else."""
+"""More keys for the phrase, if their value is a string: any other value is not a phrase."""
 
 TOKEN_IDS = regex.compile(r"\s*\[\s*\d+(?:\s*,\s*\d+)*\s*\],?\s*")
 """A line of token ids, such as [5, 17]."""
+
+LIST = "bans.txt"
+_PREFIX = regex.compile(r"hf:[/\\]+")  # a `Path` has one slash, or on Windows a backslash
+_REPO = regex.compile(r"[\w.-]+/[\w.-]+")
+_ADDRESS = regex.compile(rf"(?:datasets/)?({_REPO.pattern})(?:@([^/]+))?(?:/(.+))?")
 
 
 @dataclass(frozen=True)
@@ -86,7 +94,7 @@ class ListText:
 
     @cached_property
     def unmarked(self) -> tuple[list[tuple[int, str | BanError]], tuple[str, ...]]:
-        """The same without the marks that most of them have, and the names of these."""
+        """The numbered lines without the marks that most of them have, and the names of these marks."""
         return take_off_marks(self.numbered_lines)
 
     @cached_property
@@ -119,14 +127,14 @@ class ListFormat:
     """A format of lists.
 
     recognizes: whether a text looks like it; asked of the formats with the file's suffix, or else of all.
-    read: yields the lines of a text, given the edges of phrases that name none. Raises `BanError` for a text that is
+    parse: yields the bans of a text, given the edges of phrases that name none. Raises `BanError` for a text that is
         not in the format.
-    edges: default for `read`.
+    edges: default for `parse`.
     """
 
     name: str
     recognizes: Callable[[ListText], bool]
-    read: Callable[[ListText, Edges], Iterator[Line]]
+    parse: Callable[[ListText, Edges], Iterator[Line]]
     suffixes: tuple[str, ...] = ()
     edges: Edges = "word"
 
@@ -151,8 +159,7 @@ def are_counts(numbers: Iterable[Any]) -> bool:
 def make_phrase(text: Any, *, edges: Edges, **options: Any) -> Ban:
     """Return the ban of a phrase as people write it: `*` is a wildcard."""
     refuse_signs(text)
-    kind, text = read_phrase(text)
-    return Ban(kind.build(text, edges=edges) if kind is Phrase else kind.build(text), **options)
+    return make_ban(text, options=options, edges=edges)
 
 
 def to_words(text: Any, **options: Any) -> Ban:
@@ -180,7 +187,7 @@ def find_phrase_key(entry: object) -> str:
     return next((name for name in PHRASE_KEYS if name in entry), next(strings, ""))
 
 
-def read_object(line: int, entry: Mapping[str, Any], edges: Edges) -> Line:
+def parse_object(line: int, entry: Mapping[str, Any], edges: Edges) -> Line:
     """Return the ban of an object that names its kind; its other keys are options."""
     name = find_phrase_key(entry)
     options = {key: value for key, value in entry.items() if key not in ("kind", name)}
@@ -188,7 +195,7 @@ def read_object(line: int, entry: Mapping[str, Any], edges: Edges) -> Line:
 
 
 def make_ban(text: Any, *, kind: str | None = None, options: Mapping[str, Any], edges: Edges) -> Ban:
-    """Return a ban.
+    """Return the ban of an entry.
 
     kind: None for a phrase as people write it.
     options: of the pattern and the ban; a scope is [where, span].
@@ -201,27 +208,30 @@ def make_ban(text: Any, *, kind: str | None = None, options: Mapping[str, Any], 
             raise BanError(f"{name} of {text!r} is {rules[name]!r}; a list was expected: write it in brackets")
     if "scopes" in rules:
         rules["scopes"] = [_read_scope(scope, text) for scope in rules["scopes"]]
-    pattern, text = read_phrase(text) if kind is None else (KINDS[kind], text)
-    if pattern is Phrase:
+    pattern_kind, text = read_phrase(text) if kind is None else (KINDS[kind], text)
+    if pattern_kind is Phrase:
         of_pattern.setdefault("edges", edges)
-    return Ban(pattern.build(text, **of_pattern), **rules)
+    check_options(pattern_kind, text, of_pattern)
+    pattern = pattern_kind(text, **of_pattern)  # type: ignore[call-arg]  # the fields of the subclass
+    if text and pattern.text != text:  # the text of a loop or a repeat says its options, too
+        raise BanError(f"{text!r} has the options of {pattern.text!r}: correct the text, or the options")
+    return Ban(pattern, **rules)
 
 
 def _read_scope(value: Any, text: object) -> Scope:
     where, span = value if isinstance(value, list) and len(value) == 2 else (None, None)
     try:
-        return Scope(where, _read_span(span))  # type: ignore[arg-type]
+        if isinstance(span, list):  # three are regions of a chat message, two a pair of delimiters
+            span = Regions.read(*span) if len(span) == 3 else tuple(span)
+    except (ValueError, TypeError, regex.error) as error:
+        raise BanError(f"scopes of {text!r}: the regions of a scope can't be read: {error}") from None
+    try:
+        return Scope(where, span if isinstance(span, tuple) else str(span))  # type: ignore[arg-type]
     except ValueError as error:
         raise BanError(f"scopes of {text!r}: {error}") from None
 
 
-def _read_span(span: object) -> str | tuple[str, str] | Regions:
-    if isinstance(span, list) and len(span) == 3:
-        try:
-            return Regions.read(*span)
-        except (ValueError, TypeError, regex.error) as error:
-            raise BanError(f"the regions of a scope can't be read: {error}") from None
-    return tuple(span) if isinstance(span, list) else str(span)
+# -- files ------------------------------------------------------------------------------------------------------------
 
 
 def read_text(source: str | os.PathLike[str] | IO[str] | IO[bytes]) -> tuple[str, str]:
@@ -233,7 +243,7 @@ def read_text(source: str | os.PathLike[str] | IO[str] | IO[bytes]) -> tuple[str
     elif isinstance(source, (str, os.PathLike)):
         place = os.fsdecode(source)
         try:
-            with open_bytes(hub.download(place) if hub.is_address(place) else place) as file:
+            with open_bytes(download(place) if is_address(place) else place) as file:
                 content = _read_file(file, place)
         except (OSError, ValueError) as error:  # ValueError: a path with a null character
             if isinstance(error, BanError):
@@ -241,7 +251,13 @@ def read_text(source: str | os.PathLike[str] | IO[str] | IO[bytes]) -> tuple[str
             raise BanError(f"{place}: {_explain_read(error)}") from error
     else:
         raise BanError(f"a path or an open text file was expected, not {source!r}: write BanList([…]) for phrases")
-    text = _decode(content, place) if isinstance(content, bytes) else content.removeprefix("\ufeff")
+    if isinstance(content, bytes):
+        try:
+            text = decode(content, place)
+        except InputError as error:
+            raise BanError(str(error)) from error
+    else:
+        text = content.removeprefix("\ufeff")
     return place, text.replace("\r\n", "\n").replace("\r", "\n")
 
 
@@ -277,12 +293,49 @@ def _read_file(file: Any, place: str) -> str | bytes:
     return content
 
 
-def _decode(content: bytes, place: str) -> str:
-    try:
-        return decode(content, place)
-    except InputError as error:
-        raise BanError(str(error)) from error
-
-
 def _explain_read(error: Exception) -> str:
     return f"can't be read ({getattr(error, 'strerror', None) or error}): give the path of a text or JSON file"
+
+
+# -- addresses on the hub ---------------------------------------------------------------------------------------------
+
+
+class Address(NamedTuple):
+    """The parts of an address. revision: a commit, branch or tag; None is the newest."""
+
+    repo: str
+    revision: str | None
+    file: str
+
+
+def is_address(source: str) -> bool:
+    return _PREFIX.match(source) is not None
+
+
+def parse_address(source: str) -> Address:
+    """Return the parts of an address.
+
+    >>> parse_address("hf://me/slop@v1/lists/mine.txt")
+    Address(repo='me/slop', revision='v1', file='lists/mine.txt')
+    """
+    match = _ADDRESS.fullmatch(_PREFIX.sub("", source, count=1).replace("\\", "/"))
+    if match is None:
+        raise BanError(f"{source}: the address of a list on the hub was expected: write hf://owner/name/file")
+    return Address(match[1], match[2], match[3] or LIST)
+
+
+def download(source: str) -> Path:
+    """Return the path of a list in the cache of huggingface_hub."""
+    address = parse_address(source)
+    try:
+        from huggingface_hub import hf_hub_download
+
+        path = hf_hub_download(address.repo, address.file, revision=address.revision, repo_type="dataset")
+    except ModuleNotFoundError:
+        raise BanError(f"{source}: lists of the hub need the package huggingface_hub: pip install it") from None
+    except Exception as error:  # names, logins and networks fail with many types of errors
+        raise BanError(
+            f"{source}: can't be downloaded ({first_line(error)}): check the name, the network, and for a private "
+            "repository hf auth login"
+        ) from error
+    return Path(path)

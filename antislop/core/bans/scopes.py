@@ -14,14 +14,14 @@ from antislop.files.delimiters import THOUGHT_DELIMITERS
 
 Where = Literal["inside", "outside", "after"]
 BanScope = Literal["answer", "thinking", "all"]
-"""Where bans apply in a chat message, and never in its calls of tools: beside the thoughts, in these, or in both."""
+"""Which parts of a chat message bans apply to: its answer, its thoughts, or both; never its calls of tools."""
 THOUGHTS = frozenset({"reasoning_content", "reasoning", "thinking"})
 TOOL_CALLS = frozenset({"tool_calls"})
 """The fields of a message that are not its answer."""
 
 _LINE = "\n"  # closes a quotation, so that a missing quotation mark swaps inside and outside on one line only
 SPACES_KEPT = 64
-"""Of those before a delimiter, which it may take any number of: each piece of text has them all searched again."""
+"""Spaces that are kept where a delimiter may begin with any number of them: each piece has all searched again."""
 SPANS: dict[str, dict[str, tuple[str, ...]]] = {
     "think": THOUGHT_DELIMITERS,
     "code": {"```": ("```",)},
@@ -113,7 +113,8 @@ class Scope:
     def __post_init__(self) -> None:
         if self.where not in get_args(Where):
             raise BanError(f"a scope is 'inside', 'outside' or 'after' a span, not {self.where!r}")
-        is_pair = isinstance(self.span, tuple) and len(self.span) == 2 and all(map(_is_text, self.span))
+        is_pair = isinstance(self.span, tuple) and len(self.span) == 2
+        is_pair = is_pair and all(isinstance(mark, str) and mark != "" for mark in self.span)
         if not is_pair and not isinstance(self.span, Regions) and self.span not in SPANS:
             raise BanError(
                 f"a scope's span is one of {', '.join(SPANS)}, or a pair of its opening and closing delimiter, "
@@ -135,15 +136,13 @@ class Scope:
             if match.partial:
                 return state._replace(tail=_shorten(text[match.start() :])), changes
             before, start = self.applies(state), match.end()
-            state = ScopeState(self._find_opened(state, match), state.has_ended or self._is_inside(state))
+            opened = ""  # within a span, this delimiter closes it
+            if not state.opened:
+                opened = self.span.find_opened(match) if isinstance(self.span, Regions) else match[0]
+            state = ScopeState(opened, state.has_ended or self._is_inside(state))
             if self.applies(state) != before:
                 changes.append((start - tail, not before))  # from 0 on: each delimiter ends in this piece
         return state._replace(tail=""), changes
-
-    def _find_opened(self, state: ScopeState, match: regex.Match[str]) -> str:
-        if state.opened:
-            return ""
-        return self.span.find_opened(match) if isinstance(self.span, Regions) else match[0]
 
     @cached_property
     def _delimiters(self) -> dict[str, regex.Pattern[str]]:
@@ -159,7 +158,3 @@ def _shorten(tail: str) -> str:
     """Return the end of a text that a delimiter may begin in, without the first of very many spaces."""
     spaces = len(tail) - len(tail.lstrip())
     return tail[max(0, spaces - SPACES_KEPT) :]
-
-
-def _is_text(mark: object) -> bool:
-    return isinstance(mark, str) and mark != ""

@@ -1,22 +1,196 @@
-"""Find bans of every kind in a text while it is being written.
+"""Find bans of every kind in a text while it is being written, and decide which matches count.
 
-Plain phrases are read apart from the rest: their results depend on little and can be remembered.
+From a list of bans down to what reads a character:
+
+    Ban, Ban, …
+     |
+    Matcher            over the tokens of a vocabulary; see `token_matcher`
+     |
+    TextMatcher        over characters: pieces of a text in, the matches that they complete out
+     |
+     +-- PhraseSearch        all phrases, apart from the rest: their results depend on little and can be remembered
+     |    +-- _PhraseTrack       those with one folding and one kind of edges
+     |         +-- Automaton         walks from `TrieNode` to `TrieNode` along the folded symbols
+     +-- RegexSearch         all regexes
+     +-- WordSearch          all wildcards and words in order
+     +-- LoopSearch          all loops
+     +-- RepeatSearch        one repeat each: it `is_single`
+     |
+    Rules              of all these matches those that count: not exempt, in their scopes, not free
+
+Token ids have no text: `Matcher` itself walks along these with a second `Automaton`. For long texts, a `Prefilter` lies
+before `PhraseSearch` and `WordSearch`. In `Rules`, a match waits while an exempt phrase may still turn out to surround
+it. Places are counted back, as in all searches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-from antislop.core.bans.bans import Ban
-from antislop.core.bans.patterns.kinds import KINDS
+from antislop.core.bans.bans import KINDS, Ban
+from antislop.core.bans.folding import find_words
 from antislop.core.bans.patterns.pattern import PatternMatch, PieceResult, TextSearch
 from antislop.core.bans.patterns.phrase import Phrase, PhraseSearch, PhraseStates
-from antislop.core.bans.rules import Rules, RuleState
+from antislop.core.bans.scopes import Regions, ScopeState
 
 if TYPE_CHECKING:
     from antislop.core.bans.prefilter import Prefilter
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Timeline(Generic[T]):
+    """A value that changes along the text, with (place, value) of each change."""
+
+    before: T
+    changes: tuple[tuple[int, T], ...] = ()
+
+    def at(self, place: int) -> T:
+        value = self.before
+        for change, new_value in self.changes:
+            if change < place:
+                break
+            value = new_value
+        return value
+
+    @property
+    def latest(self) -> T:
+        return self.changes[-1][1] if self.changes else self.before
+
+    def extend(self, size: int, changes: Iterable[tuple[int, T]], *, oldest: int) -> Timeline[T]:
+        """Add `size` characters, with changes at indices into these; forget changes before the place `oldest`."""
+        changes_back = [(place + size, value) for place, value in self.changes]
+        changes_back += [(size - index, value) for index, value in changes]
+        kept = tuple(change for change in changes_back if change[0] < oldest)
+        return Timeline(changes_back[-len(kept) - 1][1] if len(changes_back) > len(kept) else self.before, kept)
+
+
+class RuleState(NamedTuple):
+    """The state of the rules.
+
+    exempt: of the search for exempt phrases.
+    spans: exempt phrases that may surround later matches.
+    waiting: matches that an exempt phrase may still surround.
+    scopes: the state of each scope, and whether bans apply in it.
+    words: number of words that have begun.
+    counted: (ban, numbers of the words at which its latest free occurrences began).
+    """
+
+    exempt: Any
+    spans: tuple[PatternMatch, ...]
+    waiting: tuple[PatternMatch, ...]
+    scopes: tuple[tuple[ScopeState, Timeline[bool]], ...]
+    is_in_word: bool
+    words: Timeline[int]
+    counted: tuple[tuple[int, tuple[int, ...]], ...]
+
+
+class Rules:
+    """Where the bans of a list apply, and how often they are free. search: finds exempt phrases."""
+
+    def __init__(
+        self, bans: Sequence[Ban], search: Callable[[Sequence[Phrase]], TextSearch[Any]] = PhraseSearch
+    ) -> None:
+        self._bans = bans
+        exempt = list(dict.fromkeys(phrase for ban in bans for phrase in ban.exempt))
+        index = {phrase: number for number, phrase in enumerate(exempt)}
+        self._exempt = search([Phrase(phrase) for phrase in exempt])
+        self._exempting = [frozenset(map(index.__getitem__, ban.exempt)) for ban in bans]
+        self._scopes = list(dict.fromkeys(scope for ban in bans for scope in ban.scopes))
+        self._scopes_of = [tuple(map(self._scopes.index, ban.scopes)) for ban in bans]
+        self._counts_words = any(ban.per_words for ban in bans)
+        scopes = tuple((ScopeState(), Timeline(scope.applies(ScopeState()))) for scope in self._scopes)
+        self.start = RuleState(self._exempt.start, (), (), scopes, False, Timeline(0), ())
+
+    def read(
+        self, state: RuleState, piece: str, result: PieceResult, *, final: bool = False
+    ) -> tuple[RuleState, PieceResult]:
+        """Read one more piece, with its matches; return those that count from now on."""
+        size = len(piece)
+        queue = [*(match.shift(size) for match in state.waiting), *result.matches]
+        oldest = max((*result.open, *(match.start_back for match in queue), 1))
+        exempt, surrounding = self._exempt.read(state.exempt, piece, final=final)
+        after = state._replace(
+            exempt=exempt,
+            spans=(*(span.shift(size) for span in state.spans), *surrounding.matches),
+            scopes=self._follow_scopes(state, piece, size=size, oldest=oldest),
+        )
+        after = self._count_words(after, piece, oldest=oldest)
+        after, matches = self._decide(after, queue, undecided=0 if final else max(surrounding.open, default=0))
+        open_ = (*result.open, *(match.start_back for match in after.waiting))
+        spans = tuple(span for span in after.spans if span.end_back < max(open_, default=0))
+        return after._replace(spans=spans), PieceResult(matches, open_)
+
+    def _decide(
+        self, state: RuleState, queue: Sequence[PatternMatch], *, undecided: int
+    ) -> tuple[RuleState, tuple[PatternMatch, ...]]:
+        """Return the matches that count. undecided: where the longest incomplete exempt phrase begins."""
+        counted = dict(state.counted)
+        matches: list[PatternMatch] = []
+        waiting: list[PatternMatch] = []
+        for match in sorted(queue, key=lambda match: (-match.end_back, -match.start_back)):
+            number = match.pattern
+            exempting = self._exempting[number]
+            if any(match.is_within(span) for span in state.spans if span.pattern in exempting):
+                continue
+            # Free occurrences are taken in the order of the text.
+            is_next = self._bans[number].at_most and any(other.pattern == number for other in waiting)
+            if is_next or (exempting and undecided >= match.start_back):
+                waiting.append(match)
+                continue
+            # The first character of an occurrence decides about its scopes; only what is in them uses up a free one.
+            is_in_scope = all(state.scopes[scope][1].at(match.start_back) for scope in self._scopes_of[number])
+            if is_in_scope and not self._is_free(number, state.words.at(match.start_back), counted):
+                matches.append(match)
+        return state._replace(waiting=tuple(waiting), counted=tuple(sorted(counted.items()))), tuple(matches)
+
+    def find_part(self, state: RuleState) -> str | None:
+        """Return which part of a chat message is being written; None if no scope knows its parts."""
+        spans = zip((scope.span for scope in self._scopes), state.scopes, strict=True)
+        return next((span.name_part(scope.opened) for span, (scope, _) in spans if isinstance(span, Regions)), None)
+
+    def forget(self, state: RuleState) -> RuleState:
+        return state._replace(exempt=self._exempt.forget(state.exempt), spans=(), waiting=(), counted=())
+
+    def restart(self, state: RuleState, content: str = "") -> RuleState:
+        """Return the state after a special token, which may be a delimiter of a scope, but ends phrases and words."""
+        scopes = self._follow_scopes(state, content, size=0, oldest=1)
+        return state._replace(exempt=self._exempt.start, spans=(), waiting=(), scopes=scopes, is_in_word=False)
+
+    def _follow_scopes(
+        self, state: RuleState, piece: str, *, size: int, oldest: int
+    ) -> tuple[tuple[ScopeState, Timeline[bool]], ...]:
+        """Return the scopes after a piece, or after a special token, whose content is not text (`size` 0)."""
+        scopes = []
+        for scope, (before, timeline) in zip(self._scopes, state.scopes, strict=True):
+            after, changes = scope.read(before, piece)
+            within = [(min(index, size), value) for index, value in changes]
+            scopes.append((after, timeline.extend(size, within, oldest=oldest)))
+        return tuple(scopes)
+
+    def _count_words(self, state: RuleState, piece: str, *, oldest: int) -> RuleState:
+        if not self._counts_words:
+            return state
+        begins, is_in_word = find_words(piece, is_in_word=state.is_in_word)
+        changes = [(index, state.words.latest + number) for number, index in enumerate(begins, start=1)]
+        return state._replace(is_in_word=is_in_word, words=state.words.extend(len(piece), changes, oldest=oldest))
+
+    def _is_free(self, number: int, word: int, counted: dict[int, tuple[int, ...]]) -> bool:
+        """Count an occurrence, and return whether it is free."""
+        ban = self._bans[number]
+        if not ban.at_most:
+            return False
+        before = counted.get(number, ())
+        counted[number] = (*before, word)[-ban.at_most :]
+        recent_count = sum(not ban.per_words or word - other < ban.per_words for other in before)
+        return recent_count < ban.at_most
+
+
+# -- all kinds --------------------------------------------------------------------------------------------------------
 
 
 class OtherState(NamedTuple):

@@ -23,11 +23,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from antislop.core.bans import characters
-from antislop.core.bans.automaton import Automaton, TrieNode
 from antislop.core.bans.bans import Ban, distinct
 from antislop.core.bans.characters import NOTHING, Completed, Pending
 from antislop.core.bans.patterns.pattern import PatternMatch, PieceResult
-from antislop.core.bans.patterns.phrase import PhraseStates
+from antislop.core.bans.patterns.phrase import Automaton, PhraseStates, TrieNode
 from antislop.core.bans.text_matcher import OtherState, TextMatcher
 
 TRANSITIONS_KEPT = 30_000
@@ -125,7 +124,7 @@ class _Transition:
     size: number of characters that it completes.
     begun: as in `characters.Completed`.
     found: the matches of phrases, which have yet to be judged by the rules, and where phrases are open.
-    matches: the same matches, with their bans.
+    matches: the matches in `found`, with their bans.
     """
 
     __slots__ = ("begun", "found", "matches", "situation", "size")
@@ -159,7 +158,7 @@ class State:
     Its first character is in token 2: that is the `earliest_start`.
 
     earliest_start: lower bound on the start of any later violation, after any rewinds.
-    settled_length: the same, less the one token more that an exhausted node may withdraw; tokens below it are final.
+    settled_length: `earliest_start`, less the token that an exhausted node may withdraw; earlier tokens are final.
     """
 
     __slots__ = (
@@ -230,18 +229,14 @@ class State:
             return
         # An incomplete occurrence was already incomplete at its start: a rewind from here reaches at least as far back
         # as one from there.
-        before = parent
+        before = parent  # all that is not decided may lie in the latest token
         if reach_tokens > 1 or reach_back > self._transition.size or self._transition.begun:
-            before = self._find_before(reach_back, reach_tokens)
+            place = self._read - reach_back
+            owner = self._find_owner(place)
+            start = max(0, min(owner._find_start(place), self.length - reach_tokens))
+            before = (owner if owner.length > start else self).back_to(start)
         self.earliest_start = before.earliest_start
         self.settled_length = min(parent.earliest_start, before.settled_length)
-
-    def _find_before(self, reach_back: int, reach_tokens: int) -> State:
-        """Return the state before all that is not decided."""
-        place = self._read - reach_back
-        owner = self._find_owner(place)
-        start = max(0, min(owner._find_start(place), self.length - reach_tokens))
-        return (owner if owner.length > start else self).back_to(start)
 
     def _find_jump(self) -> State:
         """Return where the next state jumps to, so that any earlier state is reached in a few jumps."""
@@ -352,7 +347,7 @@ class Matcher:
     def feed(self, state: State, token: int) -> State:
         """Return the state after one more token."""
         situation = state._transition.situation
-        transition = situation.transitions.get(token) or self._add_transition(situation, token)
+        transition = situation.transitions.get(token) or self._find_transition(situation, token)
         if self._is_plain:
             return State(state, transition, transition.situation.reach_back, transition.matches)
         return self._feed_others(state, transition, token)
@@ -415,13 +410,6 @@ class Matcher:
     def _name_bans(self, matches: Iterable[PatternMatch]) -> tuple[_BanMatch, ...]:
         return tuple(_BanMatch(self._bans[match.pattern], match.start_back, match.end_back) for match in matches)
 
-    def _add_transition(self, situation: _Situation, token: int) -> _Transition:
-        if self._kept >= TRANSITIONS_KEPT:
-            self._forget()
-        transition = situation.transitions[token] = self._find_transition(situation, token)
-        self._kept += 1
-        return transition
-
     def _forget(self) -> None:
         """Drop all that was remembered; states may still refer to it, and can be read on from."""
         for situation in self._situations.values():
@@ -436,6 +424,9 @@ class Matcher:
         self._kept = 0
 
     def _find_transition(self, situation: _Situation, token: int) -> _Transition:
+        """Compute what a token changes, and remember it."""
+        if self._kept >= TRANSITIONS_KEPT:
+            self._forget()
         ends = token in self._ends
         text, begun, pending = self._complete(situation.pending, token)
         phrases, found = self._texts.phrases.read_matches(situation.phrases, text, ends)
@@ -444,15 +435,16 @@ class Matcher:
         spelled = self._spelling.root
         if self._spelled and token != _END:
             spelled = situation.spelled[chr(token)]
-        if begun or found:
+        key = pending, phrases, spelled, len(text)
+        transition = None if begun or found else self._arrivals.get(key)
+        if transition is None:
             found = self._texts.number_phrases(found)
             after = self._find_situation(pending, phrases, spelled)
-            return _Transition(after, len(text), begun, found, self._name_bans(found))
-        key = pending, phrases, spelled, len(text)
-        transition = self._arrivals.get(key)
-        if transition is None:
-            after = self._find_situation(pending, phrases, spelled)
-            transition = self._arrivals[key] = _Transition(after, len(text))
+            transition = _Transition(after, len(text), begun, found, self._name_bans(found))
+            if not (begun or found):
+                self._arrivals[key] = transition
+        situation.transitions[token] = transition
+        self._kept += 1
         return transition
 
     def _complete(self, pending: Pending, token: int) -> Completed:

@@ -22,9 +22,10 @@ LISTS_KEPT = 64
 
 @dataclass(frozen=True, eq=False)
 class CompiledBans:
-    """Bans and the matcher for them; compared and hashed by identity, since lists are long.
+    """The bans as they apply, and the matcher for them; compared and hashed by identity, since lists are long.
 
-    forced: the tokens of the texts that bans force.
+    bans: with the exempt phrases and scopes of all bans, and with a text in each ban that forces one.
+    forced: the tokens of these texts.
     The other options mean the same as `AntiSlop`'s.
     """
 
@@ -47,33 +48,37 @@ class CompiledBans:
     @classmethod
     def compile(
         cls,
-        bans: BanList,
+        bans: Bans,
         tokenizer: PreTrainedTokenizerBase,
         *,
+        strings: Sequence[str] = (),
+        patterns: Sequence[str] = (),
         exempt: Sequence[str] = (),
         scopes: Sequence[Scope] = (),
         prompt_lookback: bool = True,
         exempt_prompt: bool = False,
     ) -> CompiledBans:
+        """Compile bans. strings, patterns: more bans, as in `combine_bans`."""
+        named = name_forced(read_bans(bans), tokenizer)
+        applied = combine_bans(named, strings=strings, patterns=patterns, exempt=exempt, scopes=scopes)
         vocabulary = Vocabulary.of(tokenizer)
-        bans = name_forced(bans, tokenizer)
         return cls(
-            bans,
+            applied,
             tokenizer,
             vocabulary,
-            Matcher(bans, vocabulary),
+            Matcher(applied, vocabulary),
             tuple(exempt),
             tuple(scopes),
             prompt_lookback,
             exempt_prompt,
-            encode_forced(bans, tokenizer, vocabulary),
+            encode_forced(applied, tokenizer, vocabulary),
         )
 
     def with_bans(self, bans: Bans) -> CompiledBans:
         named = name_forced(read_bans(bans), self.tokenizer)
-        combined = combine_bans(named, exempt=self.exempt, scopes=self.scopes)
-        forced = encode_forced(combined, self.tokenizer, self.vocabulary)
-        return replace(self, bans=combined, matcher=Matcher(combined, self.vocabulary), forced=forced)
+        applied = combine_bans(named, exempt=self.exempt, scopes=self.scopes)
+        forced = encode_forced(applied, self.tokenizer, self.vocabulary)
+        return replace(self, bans=applied, matcher=Matcher(applied, self.vocabulary), forced=forced)
 
     def read_prompt(self, ids: Sequence[int]) -> State:
         return self.matcher.start(ids, lookback=self.prompt_lookback, exempt_prompt=self.exempt_prompt)

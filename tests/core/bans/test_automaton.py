@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import example, given, strategies as st
 
-from antislop.core.bans.automaton import Automaton, TrieNode
+from antislop.core.bans.patterns.phrase import Automaton, TrieNode
 
 patterns = st.lists(
     st.text("ab", min_size=1, max_size=6) | st.text("abc\U0010ffff", min_size=1, max_size=3), max_size=8

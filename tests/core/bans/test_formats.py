@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gzip
+import importlib
 import io
 import json
+import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any, NamedTuple
@@ -14,11 +16,23 @@ from typing import IO, Any, NamedTuple
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
+import antislop.core.bans.formats
 from antislop.core.bans.ban_list import BanList, Refusal
 from antislop.core.bans.bans import Ban
-from antislop.core.bans.formats.formats import FORMATS
+from antislop.core.bans.folding import Edges
+from antislop.core.bans.formats.formats import FORMATS, recognize
 from antislop.core.bans.patterns.phrase import Phrase
-from antislop.core.bans.reading import MAX_CHARACTERS, MAX_DEPTH, MAX_ENTRIES, MAX_LENGTH, MAX_REGEXES
+from antislop.core.bans.reading import (
+    MAX_CHARACTERS,
+    MAX_DEPTH,
+    MAX_ENTRIES,
+    MAX_LENGTH,
+    MAX_REGEXES,
+    Line,
+    ListFormat,
+    ListText,
+    attempt,
+)
 from antislop.errors import BanError
 from tests.support.depth import DEPTH
 
@@ -315,6 +329,30 @@ class Refused(NamedTuple):
 
 
 REFUSED: dict[str, Refused] = {
+    "nothing": Refused(b"", 1, "contains no ban"),
+    "only a byte order mark": Refused(b"\xef\xbb\xbf", 1, "contains no ban"),
+    "only white space and comments": Refused("\n \n# nothing\n", 1, "contains no ban"),
+    "an empty JSON list": Refused("  \n[ ]\n", 1, "contains no ban"),
+    "a bare bracket and comma": Refused('["[a], b", ["[,", 0.5]]', 1, "is a bare bracket, comma or colon"),
+    "an empty phrase inside a JSON list": Refused('[\n"a",\n"b",\n\n  "",\n"c"\n]', 5, "contains no visible character"),
+    "the second of two on one line": Refused('["a", ""]', 1, "contains no visible character"),
+    "an entry after one of several lines": Refused('[["a",\n 0.5],\n  7]', 3, "a ban is a phrase"),
+    "white space before the list": Refused('\n\n["a",\n[]]', 4, "a ban is a phrase"),
+    "an object inside a list": Refused('["a",\n{"phrase": "b"}]', 2, "a ban is a phrase"),
+    "three in an entry": Refused('[["a", 0.5, 1]]', 1, "a ban is a phrase"),
+    "a weight of 1.5": Refused('[["a", 0.5],\n["b", 1.5]]', 2, "the weight of 'b' is 1.5"),
+    "a count among weights": Refused('[["a", 0.5],\n["b", 12]]', 2, "the weight of 'b' is 12"),
+    "a weight that is a word": Refused('[["one", 0.5], ["two",\n"words"]]', 1, "the weight of 'two' is 'words'"),
+    "a weight of JSON that is no number": Refused('[["a", NaN]]', 1, "the weight of 'a' is nan"),
+    "a dict": Refused('{"a": "b"}', 1, "a JSON list of phrases was expected, not dict"),
+    "a list that does not end": Refused('["a",\n"b"', 2, "not JSON"),
+    "a comma too many": Refused('["a",\n"b",]', 2, "not JSON"),  # Python 3.13 points at the comma, others behind it
+    "more after the list": Refused('["a"]\n["b"]', 2, "not JSON"),
+    "too deep": Refused("[" * 100_000 + "]" * 100_000, 1, "not JSON"),
+    "a number of thousands of digits": Refused('[["a", ' + "1" * 5000 + "]]", 1, "not JSON"),
+    "not UTF-8": Refused(b"delve\ntapestry\ncaf\xe9\n", 3, "not UTF-8"),
+    "UTF-16": Refused("delve".encode("utf-16"), 1, "not UTF-8"),
+    "an invisible line": Refused("delve\n\u200b\n", 2, "contains no visible character"),
     "a flag nobody knows": Refused("a\ndelve\twieght=0.5\n", 2, "the flag 'wieght' of 'delve\\twieght=0.5' is unknown"),
     "a flag that is no word": Refused("delve\t0.5\n", 1, "the flag '0.5' of"),
     "a control character between flags": Refused("a\tregex\x1fwords\n", 1, "the flag '\\x1fwords' of"),
@@ -425,19 +463,6 @@ def test_unusable_entries_are_skipped_only_on_request_and_are_listed(kind: Any, 
     assert str(caught.value) == f"{bans.refused[0].place}: {bans.refused[0].reason}{more}"
 
 
-def test_unknown_formats_and_edges_are_refused() -> None:
-    with pytest.raises(BanError, match=r"^the format 'ini' is unknown: it is one of text, regexes, phrases, "):
-        BanList.load(io.StringIO("a"), format="ini")  # type: ignore[arg-type]
-    with pytest.raises(BanError, match=r"^the edges are 'stem'; they are 'word' or 'anywhere'"):
-        BanList.load(io.StringIO("a"), edges="stem")  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("source", [None, 7, ["a"], {"a": 1}])
-def test_inputs_that_are_not_files_are_refused(source: Any) -> None:
-    with pytest.raises(BanError, match=r"^a path or an open text file was expected, not "):
-        BanList.load(source)
-
-
 class _Broken(io.StringIO):
     def read(self, size: int | None = -1, /) -> Any:
         raise OSError(5, "input/output error")
@@ -448,18 +473,40 @@ class _Odd(io.StringIO):
         return ["a"]
 
 
-def test_an_open_file_that_fails_is_refused(tmp_path: Path) -> None:
-    closed = io.StringIO("a")
-    closed.close()
-    for source in (_Broken(), closed, "\0", tmp_path):
-        with pytest.raises(BanError, match=r"can't be read \(.+\): give the path"):
-            BanList.load(source)
+class _Endless(io.RawIOBase):
+    def read(self, size: int = -1, /) -> bytes:
+        assert size >= 0, "nobody could read all of it"
+        return b"a" * min(size, 1_000_000)
+
+
+HERE = Path(__file__).parent
+CLOSED = io.StringIO("a")
+CLOSED.close()
+SOURCES: list[tuple[Any, dict[str, Any], str]] = [
+    *((source, {}, "^a path or an open text file was expected, not ") for source in (None, 7, ["a"], {"a": 1})),
+    *((source, {}, r"can't be read \(.+\): give the path") for source in (_Broken(), CLOSED, "\0")),
+    *(
+        (path, {}, rf"^{re.escape(str(path))}: can't be read \(.+\): give the path")
+        for path in (HERE, HERE / "none.txt")
+    ),
+    (_Odd(), {}, "an open text file was expected"),
+    (_Endless(), {}, f"longer than {MAX_CHARACTERS} characters"),
+    (io.StringIO("a"), {"format": "ini"}, "^the format 'ini' is unknown: it is one of text, regexes, .*sillytavern$"),
+    (io.StringIO("a"), {"edges": "stem"}, "^the edges are 'stem'; they are 'word' or 'anywhere'"),
+]
+
+
+@pytest.mark.parametrize(("source", "options", "sentence"), SOURCES)
+def test_what_is_no_list_to_read_is_refused(source: Any, options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(BanError, match=sentence):
+        BanList.load(source, **options)
+
+
+def test_an_open_file_with_another_encoding_is_refused(tmp_path: Path) -> None:
     latin = tmp_path / "latin.txt"
     latin.write_bytes(b"caf\xe9\n")
     with latin.open(encoding="utf-8") as file, pytest.raises(BanError, match=r"latin.txt:1: not utf-8"):
         BanList.load(file)
-    with pytest.raises(BanError, match="an open text file was expected"):
-        BanList.load(_Odd())
 
 
 # Limits
@@ -468,17 +515,6 @@ def test_an_open_file_that_fails_is_refused(tmp_path: Path) -> None:
 def test_the_limits_are_those_in_the_documentation() -> None:
     for limit in (MAX_CHARACTERS, MAX_ENTRIES, MAX_LENGTH, MAX_REGEXES):
         assert f"{limit:,} " in (BanList.load.__doc__ or "")
-
-
-class _Endless(io.RawIOBase):
-    def read(self, size: int = -1, /) -> bytes:
-        assert size >= 0, "nobody could read all of it"
-        return b"a" * min(size, 1_000_000)
-
-
-def test_endless_input_is_refused() -> None:
-    with pytest.raises(BanError, match=f"longer than {MAX_CHARACTERS} characters"):
-        BanList.load(_Endless())  # type: ignore[arg-type]
 
 
 def test_too_many_entries_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -572,3 +608,52 @@ def load_or_refuse(file: IO[bytes], **options: Any) -> BanList | BanError:
         return BanList.load(file, strict=False, **options)
     except BanError as error:
         return error
+
+
+# A new format is one object and one line of registration
+
+FOLDER = Path(antislop.core.bans.formats.__file__).parent
+MODULES = sorted(path.stem for path in FOLDER.glob("*.py"))
+
+
+def test_every_format_of_every_format_module_is_registered() -> None:
+    defined = {
+        value
+        for module in MODULES
+        for value in vars(importlib.import_module(f"antislop.core.bans.formats.{module}")).values()
+        if isinstance(value, ListFormat)
+    }
+    assert len(defined) >= 9
+    assert defined == {*FORMATS.values()}
+
+
+def parse_semicolons(text: ListText, edges: Edges) -> Iterator[Line]:
+    """Yield the phrases of a text in which a semicolon follows each."""
+    for number, line in enumerate(text.text.split("\n"), start=1):
+        for phrase in line.split(";")[:-1]:
+            yield attempt(number, Ban, phrase.strip(), edges=edges)
+
+
+TOY = ListFormat(
+    "semicolons",
+    lambda text: bool(text.lines) and all(line.endswith(";") for line in text.lines),
+    parse_semicolons,
+    suffixes=(".semi",),
+    edges="anywhere",
+)
+
+
+def test_a_new_format_is_recognized_read_and_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(FORMATS, TOY.name, TOY)
+    path = tmp_path / "list"
+    path.write_text("a cat; delve;\n# none\nElara;", encoding="utf-8")
+    bans = BanList.load(path)
+    assert (bans.format, bans.lines) == ("semicolons", (1, 1, 3))
+    assert list(bans) == [Ban(phrase, edges="anywhere") for phrase in ("a cat", "delve", "Elara")]
+    assert recognize(ListText("a cat; delve", suffix=".semi")) is TOY
+    path.write_text("a cat;\n;", encoding="utf-8")
+    with pytest.raises(BanError, match=r"list:2: the ban '' contains no visible character"):
+        BanList.load(path)
+    path.write_text("a cat, delve", encoding="utf-8")
+    with pytest.raises(BanError, match=r"list:1: contains no ban: write one per line"):
+        BanList.load(path, format="semicolons")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from antislop import Ban, BanList
-from antislop.core.bans.hub import Address, parse_address
+from antislop.core.bans.reading import Address, parse_address
 from antislop.errors import InputError
 
 BANS = BanList([Ban("a testament to", weight=0.5), Ban.regex(r"not just (\w+|it)"), "`del|ve`"], license="CC0-1.0")

@@ -16,9 +16,8 @@ import antislop.core.bans.ban_list
 import antislop.core.bans.patterns.incremental_regex
 from antislop.core.bans.ban_list import BanList
 from antislop.core.bans.bans import Ban
-from antislop.core.bans.patterns.incremental_regex import FEW_PATHS, IncrementalRegex
+from antislop.core.bans.patterns.incremental_regex import FEW_PATHS, LETTERS, IncrementalRegex, measure
 from antislop.core.bans.patterns.regex import Regex, RegexSearch
-from antislop.core.bans.patterns.regex_size import LETTERS, measure
 from antislop.core.bans.token_matcher import Matcher
 from antislop.errors import BanError
 from antislop.measure.lint.lint import lint

@@ -12,9 +12,8 @@ from hypothesis import example, given, strategies as st
 
 from antislop.core.bans.ban_list import BanList
 from antislop.core.bans.bans import Ban
-from antislop.core.bans.formats.text_format import read_ban, write_ban
-from antislop.core.bans.options import RepeatOf
-from antislop.core.bans.patterns.repeat import Repeat, RepeatSearch, RepeatState
+from antislop.core.bans.formats.formats import parse_ban, write_ban
+from antislop.core.bans.patterns.repeat import Repeat, RepeatOf, RepeatSearch, RepeatState
 from antislop.core.bans.scopes import Scope
 from antislop.core.bans.token_matcher import Matcher, State
 from antislop.errors import BanError
@@ -117,8 +116,8 @@ def test_words_of_the_prompt_stand_in_no_text_without_one() -> None:
 def test_a_repeat_is_saved_and_loaded_without_a_phrase() -> None:
     ban = Ban.repeat(5, of="both", weight=0.5)
     assert write_ban(ban) == "5 words of the prompt or the text again\trepeat weight=0.5 words=5 of=both"
-    assert read_ban(write_ban(ban)) == ban
-    assert read_ban("8 words of the text again\trepeat") == Ban.repeat() == Ban(Ban.repeat().pattern)
+    assert parse_ban(write_ban(ban)) == ban
+    assert parse_ban("8 words of the text again\trepeat") == Ban.repeat() == Ban(Ban.repeat().pattern)
     assert BanList([Ban.repeat()]).with_options(of="both") == BanList([Ban.repeat(of="both")])
 
 
@@ -129,10 +128,10 @@ def test_a_repeat_is_saved_and_loaded_without_a_phrase() -> None:
         (lambda: Ban.repeat(1001), "from 2 to 1,000"),
         (lambda: Ban.repeat(3.5), "whole number"),  # type: ignore[arg-type]
         (lambda: Ban.repeat(of="chat"), "of 'text', 'prompt' or 'both', not of 'chat'"),  # type: ignore[arg-type]
-        (lambda: read_ban("he ran\trepeat"), "a repeat has no text of its own"),
-        (lambda: read_ban("5 words of the text again\trepeat"), "has the options of '8 words of the text again'"),
-        (lambda: read_ban("a passage 4 times in a row\tloop"), "has the options of 'a passage 3 times in a row'"),
-        (lambda: read_ban("x\tregex words=5"), "the regex 'x' has no option words"),
+        (lambda: parse_ban("he ran\trepeat"), "a repeat has no text of its own"),
+        (lambda: parse_ban("5 words of the text again\trepeat"), "has the options of '8 words of the text again'"),
+        (lambda: parse_ban("a passage 4 times in a row\tloop"), "has the options of 'a passage 3 times in a row'"),
+        (lambda: parse_ban("x\tregex words=5"), "the regex 'x' has no option words"),
     ],
 )
 def test_impossible_options_of_repeats_are_refused(make: Callable[[], Ban], fix: str) -> None:

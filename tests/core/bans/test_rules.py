@@ -1,19 +1,25 @@
-"""Exempt phrases, scopes and allowed occurrences work alike however a text is cut, and as in a naive search."""
+"""Exempt phrases, scopes and free occurrences decide alike however a text is cut, and as in a naive search."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import accumulate, chain
 
 import pytest
 import regex
-from hypothesis import given, strategies as st
+from hypothesis import example, given, strategies as st
 
 from antislop.core.bans.ban_list import BanList
 from antislop.core.bans.bans import Ban
-from antislop.core.bans.scopes import Scope
+from antislop.core.bans.scopes import SPANS, Scope, Where
+from antislop.core.bans.token_matcher import Matcher, Violation
 from tests.support.ban_cases import RULES
-from tests.support.oracles import counting, cut_at, find_in_pieces
+from tests.support.oracles import counting, cut_at, find_in_pieces, occurrences, scope_at
+from tests.support.toys import Markov, Words, run
+
+# All rules
+
 
 chunks = st.lists(
     st.sampled_from(["a", "b", "ab", " ", "c", ".", '"', "```", "<t>", "</t>", "`", "<", "\n"]), max_size=24
@@ -68,3 +74,100 @@ def test_quotation_marks_of_any_kind_open_and_close_a_quotation(text: str) -> No
     for where, place in (("inside", inner), ("outside", outer)):
         ban = Ban("a", scopes=[Scope(where, "quotes")])  # type: ignore[arg-type]
         assert [match.start for match in BanList([ban]).find(text)] == [place]
+
+
+# Scopes begin and end at special tokens as at text, and a rewind restores the scope of the kept text
+
+
+THINK = {2: "<think>", 3: "</think>"}
+WORDS = Words("a", " ", None, None, "b", "<thi", "nk>", "</think>", None, '"', contents=THINK)
+A, SPACE, BEGIN, END, B = range(5)
+SCOPES = [
+    Scope(where, span) for where in ("inside", "outside", "after") for span in ("think", "quotes", ("<think>b", "a"))
+]  # type: ignore[arg-type]
+
+
+def violations(
+    bans: Sequence[Ban], tokens: Sequence[int], *, prompt: Sequence[int] = (), **options: bool
+) -> list[Violation]:
+    """Return the violations of a text that ends after the tokens."""
+    matcher = Matcher(bans, WORDS)
+    states = list(accumulate(tokens, matcher.feed, initial=matcher.start(prompt, **options)))
+    return [*chain.from_iterable(state.violations for state in states[1:]), *matcher.finish(states[-1])]
+
+
+def naive(ban: Ban, tokens: Sequence[int]) -> list[int]:
+    """Return the tokens in which a ban begins. Special tokens end matches, but not scopes."""
+    whole, parts = "", [""]
+    owners: list[list[int]] = [[]]
+    begins = [0]
+    for number, token in enumerate(tokens):
+        text = WORDS.breaks[token] if token in WORDS.breaks else WORDS.text([token])
+        whole += text
+        if token in WORDS.breaks:
+            parts, owners, begins = [*parts, ""], [*owners, []], [*begins, len(whole)]
+        else:
+            parts[-1] += text
+            owners[-1] += [number] * len(text)
+    counts = [scope_at(whole, scope) for scope in ban.scopes]
+    return sorted(
+        owner[start]
+        for part, owner, begin in zip(parts, owners, begins, strict=True)
+        for start, _ in occurrences(part, ban)
+        if all(inside[begin + start] for inside in counts)
+    )
+
+
+@given(
+    tokens=st.lists(st.integers(0, len(WORDS) - 1), max_size=14), scopes=st.sets(st.sampled_from(SCOPES), min_size=1)
+)
+@example(tokens=[BEGIN, A, END, A], scopes={Scope("after", "think")})
+@example(tokens=[BEGIN, B, A, A], scopes={Scope("inside", ("<think>b", "a"))})
+@example(tokens=[5, 6, A, END, A], scopes={Scope("outside", "think")})
+def test_a_ban_applies_by_the_scopes_of_the_text_with_its_special_tokens(tokens: list[int], scopes: set[Scope]) -> None:
+    ban = Ban("a", edges="anywhere", scopes=tuple(scopes))  # type: ignore[arg-type]
+    assert [violation.start for violation in violations([ban], tokens)] == naive(ban, tokens)
+
+
+@pytest.mark.parametrize("lookback", [True, False])
+@pytest.mark.parametrize(("where", "starts"), [("inside", [0]), ("outside", [3]), ("after", [3])])
+def test_a_span_that_the_prompt_opens_continues_in_the_output(where: Where, starts: list[int], lookback: bool) -> None:
+    ban = Ban("a", scopes=[Scope(where, "think")])
+    found = violations([ban], [A, SPACE, END, A], prompt=[A, BEGIN], lookback=lookback)
+    assert [violation.start for violation in found] == starts
+
+
+def test_a_span_that_was_opened_and_closed_in_the_prompt_has_ended() -> None:
+    assert [v.start for v in violations([Ban("a", scopes=[Scope("after", "think")])], [A], prompt=[BEGIN, END])] == [0]
+
+
+def test_a_rewind_over_a_special_token_restores_the_scope_before_it() -> None:
+    matcher = Matcher(
+        [Ban("a b", scopes=[Scope("outside", "think")]), Ban("a", scopes=[Scope("inside", "think")])], WORDS
+    )
+    states = list(accumulate([A, BEGIN, A], matcher.feed, initial=matcher.start()))
+    assert [violation.ban.text for violation in matcher.finish(states[-1])] == ["a"]
+    again = list(accumulate([SPACE, B], matcher.feed, initial=states[-1].back_to(1)))
+    assert [(violation.ban.text, violation.start) for violation in matcher.finish(again[-1])] == [("a b", 0)]
+
+
+def test_a_special_token_still_separates_words() -> None:
+    assert violations([Ban("a b"), Ban("ab")], [A, BEGIN, B, A, SPACE, END, B]) == []
+
+
+@pytest.mark.parametrize("where", ["inside", "outside", "after"])
+@pytest.mark.parametrize("do_sample", [True, False])
+def test_a_reasoning_model_writes_a_ban_only_outside_of_its_scopes(where: Where, do_sample: bool) -> None:
+    ban = Ban("a", edges="anywhere", scopes=[Scope(where, "think")])
+    texts = [run(Markov(4, length=12, seed=seed), WORDS, [ban], do_sample=do_sample)[0] for seed in range(12)]
+    assert not any(naive(ban, text) for text in texts)
+    assert where == "after" or any(A in text and BEGIN in text for text in texts)
+    assert any(A in text for text in texts), "banned outside of its scopes"
+
+
+def test_the_spans_of_reasoning_models_have_a_name() -> None:
+    for begin, ends in SPANS["think"].items():
+        words = Words("a", None, None, " ", contents={1: begin, 2: ends[0]})
+        matcher = Matcher([Ban("a", scopes=[Scope("inside", "think")])], words)
+        states = list(accumulate([0, 3, 1, 0, 3, 2, 0, 3], matcher.feed, initial=matcher.start()))
+        assert [violation.start for state in states for violation in state.violations] == [3]

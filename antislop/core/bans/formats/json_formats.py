@@ -29,7 +29,7 @@ from antislop.core.bans.reading import (
     leave_plain,
     make_phrase,
     names_kind,
-    read_object,
+    parse_object,
     to_words,
 )
 from antislop.errors import BanError
@@ -60,34 +60,34 @@ def find_preset(value: Any) -> dict[str, str] | None:
     return bans or None
 
 
-def read_entries(text: ListText, edges: Edges, make: Callable[[int, Any, Edges], Line]) -> Iterator[Line]:
+def parse_entries(text: ListText, edges: Edges, make: Callable[[int, Any, Edges], Line]) -> Iterator[Line]:
     """Yield the ban of each item of a JSON list. Raises `BanError` for any other value."""
     if not isinstance(text.value, list):
         kind = type(text.value).__name__
         raise BanError(f'{text.place}:1: a JSON list of phrases was expected, not {kind}: write ["…", …]')
     return (
-        read_object(line, item, edges) if names_kind(item) else make(line, item, edges)
+        parse_object(line, item, edges) if names_kind(item) else make(line, item, edges)
         for line, _, item in _find_lines(text.text)
     )
 
 
-def _read_pairs(text: ListText, edges: Edges, make: Callable[[int, Any, Edges], Line]) -> Iterator[Line]:
+def _parse_pairs(text: ListText, edges: Edges, make: Callable[[int, Any, Edges], Line]) -> Iterator[Line]:
     if not _is_mapping(text.value):
-        return read_entries(text, edges, make)
+        return parse_entries(text, edges, make)
     return (make(line, [phrase, number], edges) for line, phrase, number in _find_lines(text.text))
 
 
-def _read_statistics(text: ListText, edges: Edges) -> Iterator[Line]:
+def _parse_statistics(text: ListText, edges: Edges) -> Iterator[Line]:
     if text.suffix in (".jsonl", ".ndjson") or _are_json_lines(text.text):
-        return _read_json_lines(text.text, text.place, edges)
+        return _parse_json_lines(text.text, text.place, edges)
     if isinstance(text.value, list):
-        return _read_statistics_of(text.text, f"{text.place}:1", edges)
+        return _parse_objects(text.text, f"{text.place}:1", edges)
     if isinstance(text.value, dict):
-        return _require_one(_read_statistics_of(text.text, f"{text.place}:1", edges), text.place)
-    return read_entries(text, edges, _count_entry)  # raises
+        return _require_one(_parse_objects(text.text, f"{text.place}:1", edges), text.place)
+    return parse_entries(text, edges, _count_entry)  # raises
 
 
-def _read_json_lines(text: str, place: str, edges: Edges) -> Iterator[Line]:
+def _parse_json_lines(text: str, place: str, edges: Edges) -> Iterator[Line]:
     """Yield the bans of JSON Lines of objects, of [phrase, count] or of phrases."""
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
@@ -98,7 +98,7 @@ def _read_json_lines(text: str, place: str, edges: Edges) -> Iterator[Line]:
             yield number, BanError(f"not JSON ({error}): correct it")
             continue
         if isinstance(value, dict):
-            bans = [(number, ban) for _, ban in _read_statistics_of(line, f"{place}:{number}", edges)]
+            bans = [(number, ban) for _, ban in _parse_objects(line, f"{place}:{number}", edges)]
             yield from bans or [(number, _refuse_nameless(value))]
         else:
             yield _count_entry(number, value, edges)
@@ -192,7 +192,7 @@ def _find_lines(text: str) -> Iterator[tuple[int, str, Any]]:
         yield line, key, item
 
 
-def _read_statistics_of(text: str, place: str, edges: Edges) -> Iterator[Line]:
+def _parse_objects(text: str, place: str, edges: Edges) -> Iterator[Line]:
     """Yield the phrases of objects that name one and of [phrase, count] in lists, however deep, or else all strings."""
     line, seen = 1, 0
     start = _skip(text, 0)
@@ -245,7 +245,7 @@ def _find_entries(
 
 def _statistics_entry(line: int, value: Any, group: str, edges: Edges) -> Line:
     if names_kind(value):
-        return read_object(line, value, edges)
+        return parse_object(line, value, edges)
     if isinstance(value, str):
         name, phrase, count = "", value, None
     elif isinstance(value, list):
@@ -275,8 +275,8 @@ def _recognize(name: str) -> Callable[[ListText], bool]:
 
 
 _JSON = (".json",)
-PHRASES = ListFormat("phrases", _recognize("phrases"), partial(read_entries, make=_phrase_entry), _JSON)
-FACTORS = ListFormat("factors", _recognize("factors"), partial(_read_pairs, make=_factor_entry), _JSON)
-COUNTS = ListFormat("counts", _recognize("counts"), partial(_read_pairs, make=_count_entry), _JSON)
-NGRAMS = ListFormat("ngrams", _recognize("ngrams"), partial(read_entries, make=_ngram_entry), _JSON)
-STATISTICS = ListFormat("statistics", _recognize("statistics"), _read_statistics, (".json", ".jsonl", ".ndjson"))
+PHRASES = ListFormat("phrases", _recognize("phrases"), partial(parse_entries, make=_phrase_entry), _JSON)
+FACTORS = ListFormat("factors", _recognize("factors"), partial(_parse_pairs, make=_factor_entry), _JSON)
+COUNTS = ListFormat("counts", _recognize("counts"), partial(_parse_pairs, make=_count_entry), _JSON)
+NGRAMS = ListFormat("ngrams", _recognize("ngrams"), partial(parse_entries, make=_ngram_entry), _JSON)
+STATISTICS = ListFormat("statistics", _recognize("statistics"), _parse_statistics, (".json", ".jsonl", ".ndjson"))

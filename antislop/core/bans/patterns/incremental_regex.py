@@ -3,26 +3,29 @@ r"""Search a text for a regex while the text is still being written.
 A match is reported as soon as no later character can change it; until then the place at which it may begin is known.
 Both come from partial matches of the package `regex`: a pattern that must fail at its end tries every continuation,
 and matches partially if one of them reached the end of the text. `\b`, `$` and the like are rewritten to look ahead.
+
+What a regex may cost is computed before it is compiled: the package writes repetitions out, so that `X{2,}` becomes X,
+X and a loop over X. Nested ones multiply: 26 nested `+` around a letter would take 14 GB.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import comb, prod
 from time import perf_counter, thread_time
 from typing import NamedTuple
 
 import regex
 
 from antislop.core.bans.patterns.pattern import MAX_SPAN
-from antislop.core.bans.patterns.regex_size import COMMENT, LETTERS, SET, measure
 from antislop.errors import BanError
 
 TIME_LIMIT = 0.25
 """Seconds of CPU time that a regex may take beyond what its searches earn."""
 SHARED_LIMIT = 1.0
-"""The same for all regexes of a list together."""
+"""Seconds of CPU time that all regexes of a list together may take beyond what their searches earn."""
 SHORT_LIMIT = 0.0025
-"""The same for each regex once the list has used up `SHARED_LIMIT`."""
+"""Seconds that replace `TIME_LIMIT` for each regex once its list has used up `SHARED_LIMIT`."""
 SEARCH_EARNS = 1e-5
 """Seconds that a search earns; with `CHARACTER_EARNS`, about ten times what it takes."""
 CHARACTER_EARNS = 5e-7
@@ -34,6 +37,21 @@ MAX_SIZE = 20_000
 GROUP_SIZE = 8
 """Regexes that are tried together: in most pieces none of them matches."""
 
+MANY = 1 << 40
+"""Stands for any larger number."""
+LETTERS = 12
+"""Characters of a text for which `Size.paths` is counted."""
+
+COMMENT = r"\(\?#(?:\\.|[^)\\])*+(?:\)|\Z)"
+SET = r"\[\^?\]?(?:\\.|\[:\w+:\]|[^\]\\])*+(?:\]|\Z)"
+_REPEAT = r"(?:[*+?]|\{(?P<lower>[0-9]*)(?P<upper>,[0-9]*)?\})[?+]?"
+_PART = regex.compile(rf"(?P<comment>{COMMENT})|(?P<set>{SET})|(?P<open>\([?*]?)|(?P<repeat>{_REPEAT})|\\.|.", regex.S)
+_INNER_BRACKET = regex.compile(r"(?<!\\)(?:\\\\)*\[")
+_VERBOSE = regex.compile(r"\(\?\w*x")
+_SPACE = rf"(?:\s|#[^\n]*\n|{COMMENT})*"
+_REPEATED_GROUP = regex.compile(rf"\){_SPACE}\+")
+_COUNTED = regex.compile(rf"\{{({_SPACE}(?:[0-9]{_SPACE})*)")
+_VERBOSE_COMMENT = regex.compile(r"#[^\n]*\n")
 _ATOM = regex.compile(rf"\\.|{COMMENT}|{SET}|.", regex.S)
 _EDGES = {r"\b", r"\B", r"\m", r"\M", r"\Z", r"\z"}
 _BEHIND = regex.compile(r"\(\?<[=!]")
@@ -130,7 +148,7 @@ class IncrementalRegex:
         end = "\n" if self.flags & regex.VERBOSE else ""  # or a comment would swallow a bracket after it
         self.source = "".join(map(_reach, _ATOM.findall(pattern))) + end
         self.decided = _compile(self.source)
-        self._open = _compile(f"(?:{self.source})(*FAIL)")
+        self._open = _compile(f"(?:{self.source})(*FAIL)")  # tries every continuation, and matches only partially
         self.looks_behind = bool(_BEHIND.search(pattern))
         is_tame = size.paths <= FEW_PATHS and not self.looks_behind and not _REFERENCES.search(pattern)
         self.brief = LETTERS if is_tame else 0  # characters that can be searched without a look at the clock
@@ -149,16 +167,16 @@ class IncrementalRegex:
                 undecided, match = limit, None
             elif result.partial:
                 undecided, match = result.start(), None
-            else:
+            else:  # it is the first match only if no other one that begins before it is still open
                 first = search(self._open, text, start, limit)
                 undecided, match = limit if first is None else first.start(), Span(*result.span())
             is_full = limit == start + self.max_span
             if match and (match.start < undecided or (is_full and match.start == start)):
                 if match.end > match.start:
                     return match, match.end
-                start = match.start + 1
+                start = match.start + 1  # an empty match is none
             elif is_full and undecided == start:
-                start += 1
+                start += 1  # what begins here is longer than `max_span`, which is not seen
             elif limit == end:
                 return None, undecided
             else:
@@ -230,3 +248,110 @@ def _reach(atom: str) -> str:
     if atom == "$":  # before a line feed it depends on the character after that
         return "(?=(?s:..))$"
     return f"(?:(?=(?s:.)){atom})" if atom in _EDGES else atom
+
+
+# -- how large a regex becomes ----------------------------------------------------------------------------------------
+
+
+class Size(NamedTuple):
+    """The size of a compiled regex.
+
+    characters: with its repetitions written out; an upper limit for a verbose regex, and for brackets within a set.
+    paths: upper limit of the paths through it along `LETTERS` characters of a text; `MANY` if unknown.
+    """
+
+    characters: int
+    paths: int
+
+
+class _Part(NamedTuple):
+    """A part of a pattern. loops: over single characters."""
+
+    characters: int = 0
+    choices: int = 1
+    loops: int = 0
+    is_group: bool = False
+
+
+class _Level:
+    """An open group. The latest part is kept apart because a repetition may follow it."""
+
+    def __init__(self) -> None:
+        self.characters, self.choices, self.loops, self.other_choices = 0, 1, 0, 0
+        self.part = _Part()
+
+    def add(self, part: _Part) -> None:
+        self.characters = min(MANY, self.characters + self.part.characters)
+        self.choices = min(MANY, self.choices * self.part.choices)
+        self.loops = min(MANY, self.loops + self.part.loops)
+        self.part = part
+
+    def repeat(self, lower: int, upper: int | None) -> None:
+        characters, choices, loops, is_group = self.part
+        if lower and (lower, upper) != (1, 1):
+            characters = min(MANY, characters * (lower + 1))
+        if not is_group and upper != 1:
+            loops = 1
+        elif upper is None or upper > LETTERS:
+            choices = MANY
+        else:
+            choices, loops = min(MANY, (choices + 1) ** upper), loops * upper
+        self.part = _Part(characters, choices, loops, is_group)
+
+    def branch(self) -> None:
+        self.add(_Part(1))
+        self.other_choices, self.choices = min(MANY, self.other_choices + self.choices), 1
+
+    def close(self) -> _Part:
+        self.add(_Part())
+        return _Part(self.characters + 2, min(MANY, self.other_choices + self.choices), self.loops, is_group=True)
+
+
+def measure(pattern: str) -> Size:
+    """Return how large a regex becomes.
+
+    >>> measure("ab+"), measure("(?:ab+){2}").characters
+    (Size(characters=3, paths=13), 18)
+    """
+    sets = (part["set"] for part in _PART.finditer(pattern))
+    if _VERBOSE.search(pattern) or any(part and _INNER_BRACKET.search(part, 1) for part in sets):
+        # An upper limit of the length, as if all repetitions were nested.
+        braces = (_VERBOSE_COMMENT.sub("", count) for count in _COUNTED.findall(pattern))
+        counts = [_to_int("".join(filter(str.isdecimal, count))) for count in braces]
+        factors = [*(count + 1 for count in counts), *(2 for _ in _REPEATED_GROUP.finditer(pattern))]
+        length = len(pattern) * prod(factors[:1000]) * (1 if len(factors) <= 1000 else MANY)
+        return Size(min(MANY, length), MANY)
+    levels = [_Level()]
+    for part in _PART.finditer(pattern):
+        if part["comment"]:
+            continue
+        if part["open"]:
+            levels.append(_Level())
+        elif part["repeat"]:
+            levels[-1].repeat(*_read_counts(part))
+        elif part[0] == ")" and len(levels) > 1:
+            group = levels.pop().close()
+            levels[-1].add(group)
+        elif part[0] == "|":
+            levels[-1].branch()
+        else:
+            levels[-1].add(_Part(len(part[0])))
+    while len(levels) > 1:  # it does not compile
+        levels[-2].add(levels.pop().close())
+    total = levels[0].close()
+    ways = comb(LETTERS + min(LETTERS, total.loops), LETTERS)  # to share the characters out to the loops
+    return Size(total.characters - 2, min(MANY, total.choices * ways) if total.loops <= LETTERS else MANY)
+
+
+def _read_counts(repeat: regex.Match[str]) -> tuple[int, int | None]:
+    """Return the limits of a repetition; None for no upper one."""
+    if repeat[0][0] in "*+?":
+        return int(repeat[0][0] == "+"), 1 if repeat[0][0] == "?" else None
+    lower, upper = repeat["lower"], repeat["upper"]
+    if upper is None:
+        return _to_int(lower), _to_int(lower)
+    return _to_int(lower), _to_int(upper[1:]) if upper[1:] else None
+
+
+def _to_int(digits: str) -> int:
+    return int(digits[:12] or 0)

@@ -35,9 +35,9 @@ _SHORT_PIECE = 40  # characters of the longest piece whose folding is remembered
 _MAX_GAP = 0x10FFFF  # white space of more characters counts as so many
 
 LONG = 5
-"""How many times `min_length` characters copies have together that contain no letter, or are not equal."""
+"""Copies without a letter, or that are not equal, need this many times `min_length` characters together."""
 MAX_WHITE = 40
-"""Characters of white space in a row that compare as one space; each further one is a sign."""
+"""Characters of white space in a row that compare as one space; each further character counts as a sign."""
 
 _WHITE = re.compile(r"\s+")
 _WHITE_SIGN = "\u2423"
@@ -197,16 +197,18 @@ class _Tracker:
         """
         text, room = symbols.text, self._room
         if distance and text[end - step : end] == text[end - step - distance : end - distance]:
-            return min(length + step, self.kept), distance
+            return min(length + step, self.kept), distance  # the text goes on as it did there
         shortest, longest, distance = 0, min(length + step, end), 0
         begin, stop = end - self._max_passage, max(0, end - self._min_period)
+        # Without a sentence in the last `room` symbols, no occurrence begins there: one look-up may then show that no
+        # longer suffix occurred before.
         if self._near > room < end and not _SENTENCE.search(symbols.marks, end - room, end):
             if longest > room:
                 place = text.find(text[end - room - 1 : end], begin - room - 1 if begin > room else 0, stop)
                 shortest, distance = (0, 0) if place < 0 else (room + 1, end - room - 1 - place)
             if not shortest:
                 return min(longest, room), 0
-        while shortest < longest:
+        while shortest < longest:  # by bisection: where a suffix occurs, so does each shorter one
             middle = (shortest + longest + 1) // 2
             place = text.find(text[end - middle : end], begin - middle if begin > middle else 0, stop)
             if place < 0:
@@ -219,7 +221,11 @@ class _Tracker:
         """Return the start of the loop with the shortest passage that ends at `end`."""
         text, repeats = symbols.text, self._repeats
         letter = end - max(symbols.marks.rfind(letter, 0, end) for letter in _LETTERS)
-        shortest = max(self._min_period, letter if letter <= self._long else min(letter, self._find_sign(text, end)))
+        distinct = letter
+        if letter > self._long:  # a passage without a letter needs a sign that is not of a rule, a table or a list
+            sign = _SIGN.search(text[max(0, end - self._max_passage) : end][::-1])
+            distinct = min(letter, sign.end() if sign else end + 1)
+        shortest = max(self._min_period, distinct)
         longest = min(length, since, self._max_passage * repeats) // repeats
         suffix = text[end - self._near : end]
         while shortest <= longest:
@@ -237,11 +243,6 @@ class _Tracker:
                     return start
             shortest = period + 1
         return None
-
-    def _find_sign(self, text: str, end: int) -> int:
-        """Return how many symbols ago a sign began that is not of a rule, a table or a list of numbers."""
-        match = _SIGN.search(text[max(0, end - self._max_passage) : end][::-1])
-        return match.end() if match else end + 1
 
     def _find_run(self, text: str, end: int, since: int, period: int) -> int:
         """Return where the symbols begin to equal those one period earlier."""

@@ -1,4 +1,6 @@
-"""The interfaces of a kind of bans: `Pattern`, what is forbidden, and `TextSearch`, which finds it.
+"""The interfaces of a kind of bans: `Pattern`, what is forbidden, and `TextSearch`, which finds it in a text.
+
+`Tokens` are the only kind that no text shows, and so the only one without a search.
 
 Searches count places in characters back from the end of the text read so far; 1 is the last character. So a piece that
 is read in the same state always has the same result.
@@ -7,16 +9,15 @@ is read in the same state always has the same result.
 from __future__ import annotations
 
 import re
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import Field, fields, replace
+from dataclasses import Field, dataclass, field, fields
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, get_args
 
 from antislop.core.bans.folding import BOUNDARY, Folding, fold_phrase
-from antislop.core.bans.options import CommonOptions
-from antislop.errors import BanError, suggest
+from antislop.errors import BanError
 
-P = TypeVar("P", bound="Pattern")
 S = TypeVar("S")
 T = TypeVar("T")
 
@@ -37,7 +38,7 @@ _STAR = re.compile(r"(\\*)\*")
 class Fault(NamedTuple):
     """A mistake in one pattern, for `antislop lint`.
 
-    clause: continues the name of the ban.
+    clause: what is wrong with the ban, to follow its name in a sentence.
     fix: in the imperative.
     """
 
@@ -70,20 +71,6 @@ class Pattern:
     is_repetition: ClassVar[bool] = False
 
     text: str
-
-    @classmethod
-    def build(cls: type[P], text: str, **options: Any) -> P:
-        """Return a pattern. Raises `BanError` for an unknown option, and for a text that says other options."""
-        cls._check_names(text, options)
-        pattern = cls(text, **options)  # type: ignore[call-arg]  # the fields of the subclass
-        if text and pattern.text != text:
-            raise BanError(f"{text!r} has the options of {pattern.text!r}: correct the text, or the options")
-        return pattern
-
-    def with_options(self: P, **options: Any) -> P:
-        """Return the pattern with other options. Raises `BanError` for an unknown one."""
-        self._check_names(self.text, options)
-        return replace(self, **options)  # type: ignore[type-var]
 
     # -- what the matcher asks
 
@@ -173,16 +160,6 @@ class Pattern:
         """Yield mistakes that show in the pattern alone."""
         yield from ()
 
-    @classmethod
-    def _check_names(cls, text: object, options: dict[str, Any]) -> None:
-        names = [option.name for option in find_options(cls)]
-        for name in options:
-            if name not in names:
-                advice = f"it has {', '.join(names)}" if names else "leave it out"
-                advice = suggest(name, [*names, *CommonOptions.__annotations__], advice=advice)
-                star = r"; write \* for the character" if has_wildcard(str(text)) else ""
-                raise BanError(f"the {cls.kind} {text!r} has no option {name}: {advice}{star}")
-
 
 class Repetition(Pattern):
     """What repeats earlier text, whatever that says; its own `text` is a name that follows from its options."""
@@ -201,6 +178,30 @@ class Repetition(Pattern):
 
     def describe(self) -> str:
         return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens(Pattern):
+    """Token ids, written as numbers with spaces between."""
+
+    kind: ClassVar[str] = "tokens"
+    constructor: ClassVar[str] = "Ban.tokens"
+
+    text: str
+    token_ids: tuple[int, ...] = field(init=False, repr=False, compare=False, default=())
+
+    def __post_init__(self) -> None:
+        parts = self.text.split() if isinstance(self.text, str) else []
+        if not parts or not all(part.isascii() and part.isdigit() and int(part) <= sys.maxunicode for part in parts):
+            raise BanError(f"token ids were expected, numbers from 0 on, not {self.text!r}: write Ban.tokens([5, 17])")
+        object.__setattr__(self, "token_ids", tuple(map(int, parts)))  # each is a character of the matcher's automaton
+
+    @property
+    def arguments(self) -> str:
+        return repr(list(self.token_ids))
+
+    def describe(self) -> str:
+        return f"the tokens {self.text}"
 
 
 def find_options(kind: type[Pattern]) -> tuple[Field[Any], ...]:

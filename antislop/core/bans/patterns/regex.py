@@ -20,6 +20,7 @@ from antislop.core.bans.patterns.incremental_regex import (
     SharedTime,
     Span,
     join,
+    measure,
 )
 from antislop.core.bans.patterns.pattern import (
     MAX_SHOWN,
@@ -31,7 +32,6 @@ from antislop.core.bans.patterns.pattern import (
     TextSearch,
     check_switch,
 )
-from antislop.core.bans.patterns.regex_size import measure
 from antislop.errors import BanError
 
 _FLAGS = {

@@ -13,12 +13,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import inf
-from typing import ClassVar, NamedTuple, get_args
+from typing import ClassVar, Literal, NamedTuple, get_args
 
 from antislop.core.bans.folding import BOUNDARY, START, Context, fold
-from antislop.core.bans.options import RepeatOf
 from antislop.core.bans.patterns.pattern import PatternMatch, PieceResult, Repetition, TextSearch, check_number
 from antislop.errors import BanError
+
+RepeatOf = Literal["text", "prompt", "both"]
+"""Where the words of a repeat stand already: in what was written so far, in the prompt, or in either."""
 
 WORDS = 8
 """Default number of words of a repeat."""
@@ -103,7 +105,7 @@ class RepeatTrack(NamedTuple):
     end: the place that follows the last recorded word.
     adds: number of words that will be recorded.
     recorded: words in a row that may be recorded; -1 within a word that may not.
-    since: the same of words in which an occurrence may begin.
+    since: words in a row in which an occurrence may begin; -1 within a word in which none may.
     length: upper bound on how many of the latest words in a row stand earlier, too.
     """
 

@@ -68,7 +68,8 @@ def split_words(text: str, *, gap: int, has_stars: bool, folding: Folding = "cas
         if has_stars and part == FILLER:
             min_gap, max_gap = min_gap + 1, max_gap + gap
             continue
-        words = _split_part(part, folding)
+        symbols = fold_phrase(part, folding=folding)
+        words = [word.replace(FILLER, "*") for word in _WORD.findall(symbols)]
         if words:
             items += [Item(words[0], min_gap, max_gap), *map(Item, words[1:])]
             min_gap, max_gap = 0, default_gap
@@ -78,11 +79,6 @@ def split_words(text: str, *, gap: int, has_stars: bool, folding: Folding = "cas
     if min_gap or items[0].min_gap:
         raise BanError(f"{text!r} begins or ends with a gap: leave out the * there{literally}")
     return [items[0]._replace(max_gap=0), *items[1:]]
-
-
-def _split_part(part: str, folding: Folding) -> list[str]:
-    symbols = fold_phrase(part, folding=folding)
-    return [word.replace(FILLER, "*") for word in _WORD.findall(symbols)]
 
 
 class _Partial(NamedTuple):
@@ -145,6 +141,7 @@ class _WordTrack:
             elif word is not None and symbol != BOUNDARY:
                 word, end = word + symbol, origin
             elif word is not None:
+                # What follows an apostrophe, as the t of "don't", fills no gap.
                 partials, complete = self._advance(partials, word, start, is_counted=joint != "'")
                 matches += [
                     PatternMatch(partial.sequence, size - partial.start_back, size - end) for partial in complete
@@ -166,7 +163,7 @@ class _WordTrack:
     ) -> tuple[set[_Partial], list[_Partial]]:
         beginning = chain(self._beginning.get(word, ()), self._beginning_with_glob)
         if word.startswith(_FORGOTTEN):
-            beginning = chain()
+            beginning = chain()  # and no sequence may begin in it
         continuing, complete = set(), {}
         for partial in chain(partials, (_Partial(number, 0, 0, start) for number in beginning)):
             number, index, gap, origin = partial
@@ -180,6 +177,7 @@ class _WordTrack:
             gap += is_counted and not (number in self._skipping and word in stop_words())
             if index and gap <= item.max_gap:
                 continuing.add(partial._replace(gap=gap))
+        # A sequence has one match per start, the first that is complete: the other ways to go on from there end.
         incomplete = {partial for partial in continuing if (partial.sequence, partial.start_back) not in complete}
         return incomplete, list(complete.values())
 
