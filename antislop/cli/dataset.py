@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
@@ -33,6 +34,7 @@ from antislop.display import describe_count
 from antislop.errors import InputError
 from antislop.files.journal import Journal, read_records
 from antislop.files.prompts import Prompt
+from antislop.files.records import NEEDS_DATASETS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -96,6 +98,8 @@ class _Target:
     def check(self, source: str, export: ExportOptions) -> None:
         _check_paths(source, self.out, [self.records] if self.pairs is None else [self.records, self.pairs])
         if export.is_wanted:
+            if find_spec("datasets") is None:  # or it is missed when all texts are made
+                raise InputError(f"--{'push-to-hub' if export.push_to_hub else 'to-parquet'} {NEEDS_DATASETS}")
             from antislop.datasets.hub import check_folder, check_repo
 
             check_folder(self.out)

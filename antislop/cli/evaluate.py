@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
@@ -135,12 +136,9 @@ def _describe_conditions(
 
 
 def require_packages() -> None:
-    """Raise `InputError` without the packages of antislop-lm[eval]."""
-    try:
-        import jinja2  # noqa: F401
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise InputError(f"eval needs the package {error.name}: pip install '{DISTRIBUTION}[eval]'") from error
+    """Raise `InputError` without the package that draws the report's figures."""
+    if find_spec("matplotlib") is None:
+        raise InputError(f"eval needs the package matplotlib: pip install '{DISTRIBUTION}[eval]'")
 
 
 def _read_arms(arms: str) -> tuple[Arm, ...]:

@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
@@ -36,8 +37,8 @@ from antislop.core.bans import BanList, Edges
 from antislop.core.hf import ModelSpec, load_tokenizer
 from antislop.display import describe_count
 from antislop.errors import DISTRIBUTION, InputError
-from antislop.measure.frequencies import load_frequencies
 from antislop.measure.lint.lint import Finding, FindingKind, lint
+from antislop.measure.words import load_frequencies
 
 if TYPE_CHECKING:
     from antislop.core.hf import Vocabulary
@@ -91,7 +92,7 @@ def lint_list(
     spec = ModelSpec(model, revision=revision, trust_remote_code=trust_remote_code)
     with console(stderr=True).status("checking the list"):
         vocabulary = None if model is None else _load_vocabulary(spec)
-        frequencies = _load_frequencies()
+        frequencies = None if find_spec("wordfreq") is None else load_frequencies()
         findings = lint(bans, frequencies=frequencies, vocabulary=vocabulary)
     reported = sorted(
         (finding for finding in findings if finding.kind not in ignored), key=lambda finding: KINDS.index(finding.kind)
@@ -103,13 +104,6 @@ def lint_list(
     else:
         _print_findings(checked)
     return int(bool(reported or bans.refused))
-
-
-def _load_frequencies() -> Any:
-    try:
-        return load_frequencies()
-    except ImportError:
-        return None
 
 
 def _load_vocabulary(spec: ModelSpec) -> Vocabulary:

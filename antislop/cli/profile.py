@@ -138,16 +138,15 @@ def profile(
     counted for --baseline. With --compare A B: the entries that fell and rose from A to B, in occurrences per million
     words, most certain first.
     """
-    with using_profiles():
-        if comparison.compare is not None:
-            return _compare(comparison, _Reader(reading), memory=limits.memory)
-        assert texts and out
-        check_suffix(out, ".json", *(() if human.as_baseline else PAGES))
-        check_writable(out, or_stdout=True)
-        if human.as_baseline:
-            _check_paths(texts, out)
-            return _make_baseline(texts, _Reader(reading), out, limits)
-        return _make_profile(texts, out, human, reading, limits)
+    if comparison.compare is not None:
+        return _compare(comparison, _Reader(reading), memory=limits.memory)
+    assert texts and out
+    check_suffix(out, ".json", *(() if human.as_baseline else PAGES))
+    check_writable(out, or_stdout=True)
+    if human.as_baseline:
+        _check_paths(texts, out)
+        return _make_baseline(texts, _Reader(reading), out, limits)
+    return _make_profile(texts, out, human, reading, limits)
 
 
 def _make_profile(
@@ -225,15 +224,6 @@ class _Reader:
             warn_left_out(left_out, warn=warn_once)
 
         return read
-
-
-@contextmanager
-def using_profiles() -> Iterator[None]:
-    """Turn a missing package into an `InputError` that names the extra to install."""
-    try:
-        yield
-    except ImportError as error:
-        raise InputError(f"{error}: profiles need the packages of pip install '{DISTRIBUTION}[eval]'") from error
 
 
 def _check_distinct(texts: Sequence[Path], baseline: Sequence[Path]) -> None:
@@ -372,7 +362,7 @@ def _report_profile(profile: Profile, *, min_count: int) -> None:
 
 _WITHOUT_WORDFREQ = (
     "wordfreq is not installed, so human rates are those of the baseline alone, words newer than it count as overused, "
-    f"and antislop bans-from can't make a list of the profile: pip install '{DISTRIBUTION}[eval]' adds it"
+    f"and antislop bans-from can't make a list of the profile: pip install '{DISTRIBUTION}[lint]' adds it"
 )
 
 

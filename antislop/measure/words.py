@@ -1,14 +1,17 @@
-"""Split texts into words, content words, sentences and paragraphs, in languages with spaces between words.
+"""Split texts into words, content words, sentences and paragraphs; how often English words are written.
 
-The matchers of bans have rules of their own, since they read a text while it is being generated.
+Texts are in languages with spaces between words. The matchers of bans have rules of their own, since they read a text
+while it is being generated.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from math import log10
 
 from antislop.core.bans import stop_words
+from antislop.errors import DISTRIBUTION, InputError
 
 _APOSTROPHES = "\u2018\u2019\u02bc\uff07"
 WORD = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)?")
@@ -88,3 +91,19 @@ def _is_certain(match: re.Match[str], *, is_complete: bool) -> bool:
 def extract_paragraphs(text: str) -> list[str]:
     """Return the parts of a text between empty lines, without those that have no letters."""
     return [part.strip() for part in BREAK.split(text) if WORD.search(part)]
+
+
+def load_frequencies() -> Mapping[str, float]:
+    """Load the share of each English word in all words. Raises `InputError` without the package wordfreq."""
+    try:
+        from wordfreq import get_frequency_dict
+    except ImportError as error:
+        advice = f"pip install '{DISTRIBUTION}[lint]'"
+        raise InputError(f"rates of words today need the package wordfreq: {advice}") from error
+    return get_frequency_dict("en")
+
+
+def find_zipf(word: str, frequencies: Mapping[str, float]) -> float:
+    """Return the Zipf frequency of a word: log10 of its occurrences in a billion words, 0 if it is unknown."""
+    share = frequencies.get(word, 0.0)
+    return 9 + log10(share) if share else 0.0

@@ -24,8 +24,8 @@ from antislop.core.bans import (
     find_sign,
     fold_phrase,
 )
-from antislop.measure.frequencies import find_zipf
 from antislop.measure.lint.speller import Speller, VocabularySurfaces
+from antislop.measure.words import find_zipf
 
 FindingKind = Literal[
     "duplicate", "contained", "overlapping", "short", "common", "joined", "kind", "untypable", "case", "slow", "loop"

@@ -13,13 +13,12 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any
 
-from antislop.errors import DISTRIBUTION, InputError
+from antislop.errors import InputError
 from antislop.files.disk import read_json, replace_text
-from antislop.measure.frequencies import load_frequencies
 from antislop.measure.profiles.counting import Census
 from antislop.measure.profiles.ngrams import Kind, cut_words
 from antislop.measure.profiles.quantiles import find_gamma
-from antislop.measure.words import drop_stop_words
+from antislop.measure.words import drop_stop_words, load_frequencies
 
 FORMAT = "antislop baseline 1"
 _ADVICE = "make one with: antislop profile BOOKS --as-baseline -o human.json.gz"
@@ -106,11 +105,7 @@ class HumanRates:
 
     @cached_property
     def _frequencies(self) -> Mapping[str, float]:  # loaded when texts are counted, since it takes 30 MB
-        try:
-            return load_frequencies()
-        except ImportError as error:
-            advice = f"pip install '{DISTRIBUTION}[eval]'"
-            raise InputError(f"rates of words today need the package wordfreq: {advice}") from error
+        return load_frequencies()
 
     def rate(self, kind: Kind, text: str) -> HumanRate:
         base = self.baseline

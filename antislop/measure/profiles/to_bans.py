@@ -11,13 +11,12 @@ from typing import NamedTuple, get_args
 from antislop.core.bans import Ban, BanList, constructions
 from antislop.display import describe_count
 from antislop.errors import BanError
-from antislop.measure.frequencies import find_zipf, load_frequencies
 from antislop.measure.lint.lint import OVERLAP_WORDS, find_overlapping, lint
 from antislop.measure.profiles.counting import choose_min_prompts
 from antislop.measure.profiles.ngrams import Kind, cut_words
 from antislop.measure.profiles.profiles import Entry, Profile
 from antislop.measure.profiles.ratios import find_parts
-from antislop.measure.words import drop_stop_words
+from antislop.measure.words import drop_stop_words, find_zipf, load_frequencies
 
 KINDS: tuple[Kind, ...] = ("word", "phrase")
 DISTINCTIVE_ZIPF = 4.5

@@ -14,13 +14,13 @@ from antislop.core.bans.bans import Ban
 from antislop.core.bans.bundled import FOLDER
 from antislop.errors import BanError, InputError
 from antislop.files.texts import Text
-from antislop.measure.frequencies import load_frequencies
 from antislop.measure.lint.lint import lint
 from antislop.measure.profiles.changes import Change, compare
 from antislop.measure.profiles.human_rates import Baseline, HumanRate, HumanRates, interval
 from antislop.measure.profiles.profiles import Entry, Profile, profile_texts, take_census
 from antislop.measure.profiles.ratios import estimate_error, estimate_ratio, find_explained
 from antislop.measure.profiles.to_bans import Choice, choose_bans, drop_containing, drop_overlapping, make_ban, weigh
+from antislop.measure.words import load_frequencies
 
 MILLION = 1_000_000
 
