@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from antislop.cli.options import LicenseOption
+from antislop.cli.parsing import Conflicts, When
 from antislop.cli.profile import KINDS
 from antislop.cli.terminal import check_suffix, check_writable, describe_command, warn, write
 from antislop.display import describe_count
@@ -69,6 +70,12 @@ class NameOptions:
     @property
     def choice(self) -> Names:
         return "none" if self.no_names else "only" if self.names_only else self.names
+
+
+CONFLICTS: Conflicts = {
+    "--no-names and --names-only leave nothing: pass one of them": When("no_names", lambda o: o.names_only),
+    "--names {names} and {option}: pass one of them": When("no_names names_only", lambda o: o.names != "all"),
+}
 
 
 def bans_from(

@@ -37,7 +37,7 @@ from antislop.core.bans import BanList, Edges
 from antislop.core.hf import ModelSpec, load_tokenizer
 from antislop.display import describe_count
 from antislop.errors import DISTRIBUTION, InputError
-from antislop.measure.lint.lint import Finding, FindingKind, lint
+from antislop.measure.lint import Finding, FindingKind, lint
 from antislop.measure.words import load_frequencies
 
 if TYPE_CHECKING:
@@ -124,7 +124,13 @@ def _print_findings(checked: _Checked) -> None:
         print_line(
             Text.assemble((place, "magenta"), ": ", (finding.kind, "bold red"), fault, ": ", (finding.fix, "green"))
         )
-    say(_summarize(checked))
+    counts = Counter[str](finding.kind for finding in checked.findings)
+    if refused := checked.bans.refused:
+        counts = Counter({"refused": len(refused)}) + counts
+    parts = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
+    unchecked = f"; common words and missing commas are not checked: that needs pip install '{DISTRIBUTION}[lint]'"
+    total = describe_count(len(checked.bans), "entry", "entries")
+    say(f"{total}: {parts or 'nothing found'}{'' if checked.knows_words else unchecked}")
 
 
 def _say_how_stars_are_read(bans: BanList) -> None:
@@ -139,16 +145,6 @@ def _say_how_stars_are_read(bans: BanList) -> None:
 def _name_lines(lines: Sequence[int]) -> str:
     shown = ", ".join(map(str, lines[:5])) + (f" and {len(lines) - 5:,} more" if len(lines) > 5 else "")
     return f"line{'s' * (len(lines) > 1)} {shown}"
-
-
-def _summarize(checked: _Checked) -> str:
-    counts = Counter[str](finding.kind for finding in checked.findings)
-    if refused := checked.bans.refused:
-        counts = Counter({"refused": len(refused)}) + counts
-    parts = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
-    unchecked = f"; common words and missing commas are not checked: that needs pip install '{DISTRIBUTION}[lint]'"
-    total = describe_count(len(checked.bans), "entry", "entries")
-    return f"{total}: {parts or 'nothing found'}{'' if checked.knows_words else unchecked}"
 
 
 def _describe_findings(checked: _Checked) -> dict[str, Any]:
@@ -195,7 +191,10 @@ def convert(
 ) -> int:
     """Convert a list from any supported format to antislop's own."""
     check_suffix(out, ".txt")
-    _check_target(out, path, force=force)
+    check_writable(out, or_stdout=True)
+    if str(out) != "-" and out.exists() and not force:
+        fault = "is the list itself" if path.exists() and out.samefile(path) else "exists already"
+        raise InputError(f"{out} {fault}: pass another path, or --force to overwrite it")
     bans = load_bans(path, lenient=lenient, format_name=format_name, edges=edges)
     converted = bans if top is None else bans.top(top)
     if converted.source == str(path):  # lists are shared, and must not reveal the folders of this machine
@@ -206,10 +205,3 @@ def convert(
     target = "standard output" if str(out) == "-" else out
     say(f"{path} was read as {bans.format}: {counts}; wrote {len(converted):,} to {target}")
     return 0
-
-
-def _check_target(out: Path, path: Path, *, force: bool) -> None:
-    check_writable(out, or_stdout=True)
-    if str(out) != "-" and out.exists() and not force:
-        fault = "is the list itself" if path.exists() and out.samefile(path) else "exists already"
-        raise InputError(f"{out} {fault}: pass another path, or --force to overwrite it")

@@ -53,12 +53,13 @@ def drop_stop_words(words: Iterable[str]) -> list[str]:
     >>> drop_stop_words(["her", "voice", "was", "barely", "a", "whisper", "wasn't"])
     ['voice', 'barely', 'whisper']
     """
-    return [word for word in words if not _is_stop_word(word)]
-
-
-def _is_stop_word(word: str) -> bool:
     stop = stop_words()
-    return word in stop or ("'" in word and all(part in stop for part in word.split("'")))
+    # A contraction that is not in the list counts as one if its parts are: it's, you're.
+    return [
+        word
+        for word in words
+        if word not in stop and not ("'" in word and all(part in stop for part in word.split("'")))
+    ]
 
 
 def find_sentence_end(text: str, start: int = 0, *, is_complete: bool = True) -> int | None:
@@ -78,14 +79,11 @@ def find_sentence_end(text: str, start: int = 0, *, is_complete: bool = True) ->
 
 def find_sentence_ends(text: str, *, is_complete: bool = True) -> Iterator[int]:
     """Yield the ends that `find_sentence_end` finds."""
-    return (match.end() for match in _STOP.finditer(text) if _is_certain(match, is_complete=is_complete))
-
-
-def _is_certain(match: re.Match[str], *, is_complete: bool) -> bool:
-    if not match[0]:
-        return True  # the end of a paragraph
-    following = match.string[match.end() :].lstrip()[:1]
-    return is_complete if not following else not (following.islower() or following == "\ufffd")
+    for match in _STOP.finditer(text):
+        following = text[match.end() :].lstrip()[:1]
+        goes_on = following.islower() or following == "\ufffd"  # the second is a character that is cut
+        if not match[0] or (is_complete if not following else not goes_on):  # an empty match ends a paragraph
+            yield match.end()
 
 
 def extract_paragraphs(text: str) -> list[str]:

@@ -16,8 +16,8 @@ from typer.testing import Result
 
 from antislop import BanList
 from antislop.files.texts import Half, Text, find_half, hash_prompt
-from antislop.measure.profiles.human_rates import Baseline
 from antislop.measure.profiles.profiles import Profile
+from antislop.measure.profiles.rates import Baseline
 from tests.support.commands import assert_refused, invoke
 
 SLOP = "Her eyes were glinting, a testament to Elara and her fathomless tapestry of tales. Now {} Elara sleeps."

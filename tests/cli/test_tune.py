@@ -30,7 +30,7 @@ from antislop.data import FOLDER
 from antislop.evaluation import html_report
 from antislop.files.prompts import read_prompts
 from antislop.tuning import tuning
-from antislop.tuning.trainer import FTPOTrainer
+from antislop.tuning.ftpo import FTPOTrainer
 from antislop.tuning.tuning import TuneResult
 from tests.support.commands import assert_refused, invoke
 

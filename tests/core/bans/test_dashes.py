@@ -11,7 +11,7 @@ import pytest
 import antislop
 from antislop.core.bans.ban_list import BanList
 from antislop.core.bans.token_matcher import Matcher
-from antislop.measure.lint.lint import lint
+from antislop.measure.lint import lint
 from tests.support.toys import Words
 
 FOUND = {  # the text, and what is found in it
