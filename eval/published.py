@@ -25,10 +25,8 @@ from scipy.stats import bootstrap, spearmanr
 from antislop.files.texts import read_texts
 from antislop.measure.estimates import Estimate
 from antislop.measure.human_distance import Distance, load_human, measure_distance
-from antislop.measure.metrics import measure
-from antislop.measure.slop_counts import WEIGHTS
-from antislop.measure.slop_scale import PUBLISHED_RANGES, Scale
-from antislop.measure.tally import Tally
+from antislop.measure.metrics import Tally, measure
+from antislop.measure.slop import PUBLISHED_RANGES, WEIGHTS, Scale
 from antislop.measure.words import extract_words
 from eval.passages import cut_passages
 

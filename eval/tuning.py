@@ -22,7 +22,7 @@ from transformers import AutoModelForCausalLM
 import antislop
 from antislop import AntiSlop
 from antislop.data import FOLDER
-from antislop.datasets.prompt_only import AvoidanceInstruction
+from antislop.datasets.maker import AvoidanceInstruction
 from antislop.files.disk import read_text
 from antislop.files.prompts import Prompt
 from antislop.files.texts import Text

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from antislop.cli.options import LicenseOption
-from antislop.cli.profile import KINDS, using_profiles
+from antislop.cli.parsing import Conflicts, When
+from antislop.cli.profile import KINDS
 from antislop.cli.terminal import check_suffix, check_writable, describe_command, warn, write
 from antislop.display import describe_count
 
@@ -71,6 +72,12 @@ class NameOptions:
         return "none" if self.no_names else "only" if self.names_only else self.names
 
 
+CONFLICTS: Conflicts = {
+    "--no-names and --names-only leave nothing: pass one of them": When("no_names", lambda o: o.names_only),
+    "--names {names} and {option}: pass one of them": When("no_names names_only", lambda o: o.names != "all"),
+}
+
+
 def bans_from(
     source: Annotated[Path, typer.Argument(metavar="PROFILE", help="A file that antislop profile wrote.")],
     out: Annotated[
@@ -106,14 +113,13 @@ def bans_from(
     if out is not None:
         check_suffix(out, ".txt")
         check_writable(out, or_stdout=True)
-    with using_profiles():
-        is_stdin = str(source) == "-"
-        loaded = Profile.parse(sys.stdin.buffer.read(), place="<stdin>") if is_stdin else Profile.load(source)
-        bans, left_out = choose_bans(loaded, choice, source=_describe_source(loaded))
-        if out is None or str(out) == "-":
-            write("\n".join(write_lines(bans, source=bans.source, license=license)) + "\n")
-        else:
-            bans.save(out, license=license)
+    is_stdin = str(source) == "-"
+    loaded = Profile.parse(sys.stdin.buffer.read(), place="<stdin>") if is_stdin else Profile.load(source)
+    bans, left_out = choose_bans(loaded, choice, source=_describe_source(loaded))
+    if out is None or str(out) == "-":
+        write("\n".join(write_lines(bans, source=bans.source, license=license)) + "\n")
+    else:
+        bans.save(out, license=license)
     forbidden = sum(ban.weight == 0 for ban in bans)
     reasons = ", ".join(f"{number:,} {reason}" for reason, number in left_out.most_common())
     count = describe_count(len(bans), "ban")

@@ -7,15 +7,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
 from antislop import __version__
-from antislop.cli.host import EngineOptions, ModelHost
+from antislop.cli.host import EngineOptions, ModelHost, uses_server
 from antislop.cli.job import Job, count_records, make_spec
 from antislop.cli.options import (
+    EQUAL_SAMPLES,
+    PARTS,
+    TWO_GRAMMARS,
+    TWO_LISTS,
     BanOptions,
     ForceOption,
     GenerationOptions,
@@ -23,8 +28,10 @@ from antislop.cli.options import (
     ModelOptions,
     PromptOptions,
     ScopeOption,
+    bans_nothing,
     collect_bans,
 )
+from antislop.cli.parsing import Conflicts, When
 from antislop.cli.terminal import check_suffix, check_writable, describe_command, refuse_stdin, say, warn, writing
 from antislop.core.bans import BanList
 from antislop.datasets.pairs import PairFormat, describe_counts
@@ -33,6 +40,7 @@ from antislop.display import describe_count
 from antislop.errors import InputError
 from antislop.files.journal import Journal, read_records
 from antislop.files.prompts import Prompt
+from antislop.files.records import NEEDS_DATASETS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -96,10 +104,65 @@ class _Target:
     def check(self, source: str, export: ExportOptions) -> None:
         _check_paths(source, self.out, [self.records] if self.pairs is None else [self.records, self.pairs])
         if export.is_wanted:
+            if find_spec("datasets") is None:  # or it is missed when all texts are made
+                raise InputError(f"--{'push-to-hub' if export.push_to_hub else 'to-parquet'} {NEEDS_DATASETS}")
             from antislop.datasets.hub import check_folder, check_repo
 
             check_folder(self.out)
             check_repo(export.push_to_hub)
+
+
+def _makes_dpo_pairs(options: Any) -> bool:
+    return options.pairs is not None and options.pairs_format in (None, "dpo")
+
+
+CONFLICTS: Conflicts = {
+    "{out} is one file, and --to-parquet and --push-to-hub need a folder: pass -o FOLDER": When(
+        "to_parquet push_to_hub", lambda o: o.out.suffix == ".jsonl"
+    ),
+    **EQUAL_SAMPLES,
+    **PARTS,
+    "{option} has no effect with --engine {engine}: pass --engine ray, or leave it out": When(
+        "workers address", lambda o: o.engine not in ("ray", "vllm")
+    ),
+    "{option} has no effect with --engine {engine}: pass --engine openai, or leave it out": When(
+        "base_url tokenizer endpoint_method", lambda o: not uses_server(o)
+    ),
+    "{option} has no effect with --engine {engine}: pass --engine vllm, or leave it out": When(
+        "tp max_model_len", lambda o: o.engine != "vllm"
+    ),
+    "{option} has no effect on a server, which loads the model itself: leave it out": When(
+        "device device_map dtype attention", uses_server
+    ),
+    "--engine openai needs --base-url, the server, and --model, the name of the model on it": When(
+        "engine", lambda o: uses_server(o) and None in (o.base_url, o.model)
+    ),
+    "{option} needs the model's probabilities of all tokens, which no server returns: leave it out, or pass "
+    "--engine transformers or ray": When("json_schema grammar", uses_server),
+    "{option} has no effect in vLLM, which chooses itself: leave it out": When(
+        "device device_map attention", lambda o: o.engine == "vllm"
+    ),
+    "vLLM has no {option}: pass --engine transformers, or leave it out": When(
+        "dry_multiplier top_n_sigma xtc_probability min_keep", lambda o: o.engine == "vllm"
+    ),
+    "{option} and bans can't be combined inside vLLM: pass --engine transformers": When(
+        "json_schema grammar", lambda o: o.engine == "vllm"
+    ),
+    **TWO_GRAMMARS,
+    **TWO_LISTS,
+    "--no-bans leaves nothing to ban: leave it out, add --ban PHRASE, or pass --arms plain": When(
+        "no_bans", lambda o: bans_nothing(o) and o.arms != "plain"
+    ),
+    "{option} has no effect without a file of pairs: pass --pairs FILE, or leave it out": When(
+        "pairs_format pairs_per_ban pairs_per_token", lambda o: o.pairs is None
+    ),
+    "--pairs-per-token is for final-token pairs: pass --pairs-format tokens, or leave it out": When(
+        "pairs_per_token", _makes_dpo_pairs
+    ),
+    "--pairs needs texts under bans: leave out --arms plain": When("pairs", lambda o: o.arms == "plain"),
+    "--pairs in the format dpo are cut at the ends of sentences, where a grammar does not end: pass "
+    "--pairs-format tokens, or leave out {option}": When("json_schema grammar", _makes_dpo_pairs),
+}
 
 
 def dataset(
@@ -192,9 +255,12 @@ class _DataSet:
         with self._open(pairs, force=force) as journal:
             self._report(journal, self.job.resume(journal, self._read_prompts, force=force))
             pair_file = self._open_pairs(pairs, journal)
-            summary = self.job.run(
-                maker, self._read_prompts, journal, total=self._count_missing(journal), pairs=pair_file
-            )
+            counts = (count_records(self.job.spec.source), self.job.limit)
+            prompts = min((count for count in counts if count is not None), default=0)
+            missing = prompts * self.job.samples * len(self.job.arms) - len(journal)
+            # The number is unknown for data sets of the hub, and if the journal has records of other prompts.
+            total = missing if missing > 0 else None
+            summary = self.job.run(maker, self._read_prompts, journal, total=total, pairs=pair_file)
             say(summary.describe())
             if pair_file is not None and not self.job.is_stopped:
                 self._finish_pairs(pair_file, pairs)
@@ -207,16 +273,13 @@ class _DataSet:
 
             rates = measure_slop(read_records(self.target.records), self.bans)
             say(f"banned phrases per 1,000 words: {', '.join(f'{arm} {rate:.1f}' for arm, rate in rates.items())}")
-        if self.grammar is not None:
-            self._warn_of_cut_texts()
-        if export.is_wanted:
-            self._export(pairs, export.push_to_hub)
-
-    def _warn_of_cut_texts(self) -> None:
-        if cut := sum(record["status"] == "cut" for record in read_records(self.target.records)):
+        records = () if self.grammar is None else read_records(self.target.records)
+        if cut := sum(record["status"] == "cut" for record in records):
             stop = ", or leave out --stop" if self.job.spec.generation.get("stop_strings") else ""
             fault = f"{describe_count(cut, 'text')} ended before the grammar did, with the status cut"
             warn(f"{fault}: raise --max-new-tokens{stop}")
+        if export.is_wanted:
+            self._export(pairs, export.push_to_hub)
 
     def _open(self, pairs: PairOptions, *, force: bool) -> Journal:
         from antislop.datasets.writing import open_journal
@@ -263,11 +326,6 @@ class _DataSet:
                 per_ban=options.pairs_per_ban, per_token=options.pairs_per_token, seed=self.job.spec.seed
             )
         say("; ".join([f"{describe_count(count, 'pair')} in {file.path}", *describe_counts(file.counts)]))
-
-    def _count_missing(self, journal: Journal) -> int | None:
-        counts = [count for count in (count_records(self.job.spec.source), self.job.limit) if count is not None]
-        missing = min(counts, default=0) * self.job.samples * len(self.job.arms) - len(journal)
-        return missing if missing > 0 else None
 
     def _export(self, pairs: PairFormat | None, repo: str | None) -> None:
         from antislop.datasets.hub import push, write_card, write_parquet

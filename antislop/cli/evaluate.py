@@ -6,8 +6,9 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime, timezone
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
@@ -16,23 +17,28 @@ import typer
 from antislop import __version__
 from antislop.cli.job import Job, make_spec
 from antislop.cli.options import (
+    EQUAL_SAMPLES,
+    PARTS,
+    TWO_LISTS,
     BanOptions,
     ForceOption,
     GenerationOptions,
     ModelOptions,
     PromptOptions,
+    SamplingOptions,
+    bans_nothing,
     collect_bans,
 )
+from antislop.cli.parsing import Conflicts, When
 from antislop.cli.terminal import as_input_error, check_folder, console, refuse_stdin, say, warn, warn_left_out, writing
 from antislop.core.bans import BanList, held_out_bans
 from antislop.core.hf import ModelSpec, load_model
 from antislop.data import FOLDER
-from antislop.datasets.samples import Arm, fingerprint_bans
+from antislop.datasets.samples import Arm, fingerprint_bans, plan_samples
 from antislop.display import describe_count, list_versions
 from antislop.errors import DISTRIBUTION, InputError
 from antislop.evaluation.html_report import describe_machine
 from antislop.files.journal import Record, read_records
-from antislop.files.prompts import Prompt
 from antislop.files.texts import LeftOut, read_texts
 
 if TYPE_CHECKING:
@@ -70,6 +76,22 @@ class _Texts:
     notes: list[str]
 
 
+CONFLICTS: Conflicts = {
+    **TWO_LISTS,
+    "--no-bans leaves nothing to measure: leave it out, or add --ban PHRASE": When("no_bans", bans_nothing),
+    "{option} has no effect with --outputs, whose texts exist already: leave one of them out": When(
+        "prompts arms key prompt_template system chat_template_kwargs n max_new_tokens stop batch_size force "
+        + " ".join(field.name for field in fields(SamplingOptions)),
+        lambda o: o.outputs,
+    ),
+    "options of the model have no effect on --outputs without --model: leave them out": When(
+        "dtype device device_map attention", lambda o: o.outputs and o.model is None
+    ),
+    **EQUAL_SAMPLES,
+    **PARTS,
+}
+
+
 def evaluate(
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="The folder of the report.")],
     *,
@@ -98,7 +120,10 @@ def evaluate(
     refuse_stdin(source.prompts or "")
     check_folder(out, "the report")
     made_from = collect_bans(bans)
-    held_out_list = _load_held_out(held_out, bans)
+    if held_out:
+        held_out_list: BanList | None = collect_bans(BanOptions(bans=held_out, lenient=bans.lenient))
+    else:  # the other half of the bundled list goes with no other one
+        held_out_list = None if bans.bans or bans.no_bans else held_out_bans()
     spec = model.spec
     if generation.seed < 0:
         raise InputError(f"--seed is {generation.seed}: the report resamples by it, so 0 or more was expected")
@@ -135,12 +160,9 @@ def _describe_conditions(
 
 
 def require_packages() -> None:
-    """Raise `InputError` without the packages of antislop-lm[eval]."""
-    try:
-        import jinja2  # noqa: F401
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise InputError(f"eval needs the package {error.name}: pip install '{DISTRIBUTION}[eval]'") from error
+    """Raise `InputError` without the package that draws the report's figures."""
+    if find_spec("matplotlib") is None:
+        raise InputError(f"eval needs the package matplotlib: pip install '{DISTRIBUTION}[eval]'")
 
 
 def _read_arms(arms: str) -> tuple[Arm, ...]:
@@ -151,12 +173,6 @@ def _read_arms(arms: str) -> tuple[Arm, ...]:
         if name not in all_arms:
             raise InputError(f"there is no arm {name!r}: name some of {', '.join(all_arms)}, separated by commas")
     return tuple(arm for arm in all_arms if arm in names)
-
-
-def _load_held_out(files: list[Path] | None, bans: BanOptions) -> BanList | None:
-    if files:
-        return collect_bans(BanOptions(bans=files, lenient=bans.lenient))
-    return None if bans.bans or bans.no_bans else held_out_bans()
 
 
 def _hide_folder(place: str | None) -> str | None:
@@ -184,7 +200,7 @@ class _EvaluationRun:
     def write(self, bans: BanList, *, model: ModelSpec, force: bool) -> _Texts | None:
         """Make the missing texts and return those of each arm; None if the user stopped it."""
         from antislop.datasets.writing import open_journal
-        from antislop.evaluation.scored_maker import ScoredMaker
+        from antislop.evaluation.likelihood import ScoredMaker
 
         loaded, tokenizer = load_model(model)
         spec = self.job.spec
@@ -194,7 +210,9 @@ class _EvaluationRun:
             maker = ScoredMaker(loaded, tokenizer, bans, arms=self.job.arms, **settings)
         with open_journal(self.path, {**spec.content, "antislop": __version__}, force=force) as journal:
             self.job.resume(journal, lambda: prompts, force=force)
-            identities = self._list_identities(prompts)
+            samples = self.job.samples
+            specs = (spec for arm in self.job.arms for spec in plan_samples(prompts, samples=samples, arm=arm))
+            identities = {spec.identity for spec in specs}
             missing = sum(identity not in journal for identity in identities)
             if missing < len(identities):
                 say(f"resuming: {len(identities) - missing:,} of {len(identities):,} texts exist already")
@@ -202,9 +220,6 @@ class _EvaluationRun:
         if self.job.is_stopped:
             return None
         return self._collect(identities)
-
-    def _list_identities(self, prompts: Sequence[Prompt]) -> set[tuple[str, int, str]]:
-        return {(prompt.key, i, arm) for prompt in prompts for i in range(self.job.samples) for arm in self.job.arms}
 
     def _collect(self, identities: set[tuple[str, int, str]]) -> _Texts:
         from antislop.datasets.samples import identify
@@ -274,7 +289,7 @@ def _read_outputs(sources: Sequence[str], prompts: PromptOptions, *, model: Mode
 
 def _score(arms: dict[str, list[Output]], spec: ModelSpec) -> dict[str, list[Output]]:
     """Return the outputs with their likelihood under a model if their prompts are known."""
-    from antislop.evaluation.scored_maker import score_outputs
+    from antislop.evaluation.likelihood import score_outputs
 
     model, tokenizer = load_model(spec)
     with as_input_error(), console(stderr=True).status("scoring the texts"):

@@ -10,7 +10,7 @@ import shlex
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
@@ -21,22 +21,30 @@ from rich.console import Console
 from rich.table import Table
 
 from antislop.cli.options import (
+    PARTS,
+    READ_ONCE,
+    TWO_GRAMMARS,
+    TWO_LISTS,
     BanOptions,
     DrawingOptions,
     GrammarOptions,
     MaxNewTokensOption,
     ModelOptions,
+    SamplingOptions,
     ScopeOption,
     StopOption,
     SystemOption,
     TemplateOption,
     ban_option,
+    bans_nothing,
     collect_bans,
     limit_bans,
     make_processors,
     prompt_option,
     read_variables,
+    reads_stdin,
 )
+from antislop.cli.parsing import Conflicts, When
 from antislop.cli.terminal import (
     as_input_error,
     check_suffix,
@@ -51,7 +59,7 @@ from antislop.cli.terminal import (
 )
 from antislop.core.bans import BanList, drop_overlaps
 from antislop.core.hf import ModelSpec, load_model
-from antislop.core.loop import Method, OnExhausted
+from antislop.core.loop import DRAWING, Method, OnExhausted
 from antislop.core.trace import Event, Report, Settled, TextPiece, TextPieces, mark_conceded
 from antislop.display import describe_count
 from antislop.errors import InputError
@@ -119,6 +127,28 @@ class ShowOptions:
                 raise InputError(f"{self.trace} exists already: pass another path, or remove it")
 
 
+CONFLICTS: Conflicts = {
+    "the temperature is 0, but must be above it: pass --greedy to take the likeliest token": When(
+        "temperature", lambda o: o.temperature == 0
+    ),
+    "{option} has no effect with --greedy, which takes no samples: leave one of them out": When(
+        " ".join([*(field.name for field in fields(SamplingOptions) if field.name in DRAWING), "seed"]),
+        lambda o: o.greedy,
+    ),
+    "--system is a message of a chat: add --chat, or put it into the prompt": When("system", lambda o: not o.chat),
+    "{option} has no effect without --chat: add it, or leave this out": When(
+        "chat_template_kwargs", lambda o: not o.chat
+    ),
+    "--compare with --no-bans has nothing to compare: leave one of them out, or add --ban PHRASE": When(
+        "compare", bans_nothing
+    ),
+    f"both the prompt and --bans {READ_ONCE}": When("bans", lambda o: o.prompt == "-" and reads_stdin(o)),
+    **TWO_LISTS,
+    **TWO_GRAMMARS,
+    **PARTS,
+}
+
+
 def generate(
     text: ContinuationOptions,
     model: ModelOptions,
@@ -139,7 +169,9 @@ def generate(
     writer = TextWriter.load(task, banned, read_prompt(text.prompt))
     screen, show = console(), output.show
     runs = _compare(writer, screen, show=show) if output.compare else [_write_text(writer, screen, show=show)]
-    _save_outputs(output, writer, runs)
+    if output.report is not None:
+        with writing(output.report):
+            save_json(output.report, _describe_run(writer, runs[-1]))
     if show and (withdrawn := list_bans(runs[-1].report)):
         say(f"withdrawn for {withdrawn}")
     if conceded := describe_conceded(runs[-1].report):
@@ -242,12 +274,6 @@ def _tabulate(runs: list[_GenerationRun], bans: BanList) -> Table:
     return table
 
 
-def _save_outputs(output: ShowOptions, writer: TextWriter, runs: list[_GenerationRun]) -> None:
-    if output.report is not None:
-        with writing(output.report):
-            save_json(output.report, _describe_run(writer, runs[-1]))
-
-
 def _describe_run(writer: TextWriter, run: _GenerationRun) -> dict[str, Any]:
     return {
         **writer.task.model.content,
@@ -341,7 +367,12 @@ class TextWriter:
             arguments = {**self.inputs, **self.task.settings, "logits_processor": processors}
             settings = add_samplers(arguments, self.tokenizer)
             self.stream = sampler.events(self.model, record="top" if self.task.trace else "events", **settings)
-        return self.stream if with_bans else self._mark_conceded(self.stream)
+        if with_bans:
+            return self.stream
+        from antislop.core.bans import Matcher
+
+        matcher = Matcher(self.bans, self.vocabulary)
+        return mark_conceded(self.stream, matcher, matcher.start(self.inputs["input_ids"][0].tolist()))
 
     def save_trace(self) -> None:
         """Save the trace of the latest run, which may have been interrupted, if the task asks for it."""
@@ -353,12 +384,6 @@ class TextWriter:
             replace(trace, describe=lambda: facts).save(path)
         unfinished = "" if all(row.is_finished for row in trace.rows) else " of the unfinished text"
         say(f"saved the trace{unfinished} to {path}: look at it with antislop view {shlex.quote(str(path))}")
-
-    def _mark_conceded(self, events: Iterator[Event]) -> Iterator[Event]:
-        from antislop.core.bans import Matcher
-
-        matcher = Matcher(self.bans, self.vocabulary)
-        return mark_conceded(events, matcher, matcher.start(self.inputs["input_ids"][0].tolist()))
 
 
 def _encode(tokenizer: PreTrainedTokenizerBase, prompt: str, options: ContinuationOptions) -> dict[str, Tensor]:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
-from antislop.cli.conflicts import uses_server
 from antislop.cli.options import GenerationOptions, MaxModelLenOption, TokenizerOption, limit_bans
 from antislop.cli.terminal import as_input_error, say
 from antislop.core.bans import BanList, BanScope
@@ -68,6 +67,11 @@ class EngineOptions:
     def uses_cluster(self) -> bool:
         is_asked_for = self.workers is not None or self.address is not None
         return self.engine == "ray" or (self.engine == "vllm" and is_asked_for)
+
+
+def uses_server(options: Any) -> bool:
+    """Return whether options of an engine mean a server that has the model."""
+    return options.engine == "openai" or (options.engine == "ray" and options.base_url is not None)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
@@ -36,8 +37,8 @@ from antislop.core.bans import BanList, Edges
 from antislop.core.hf import ModelSpec, load_tokenizer
 from antislop.display import describe_count
 from antislop.errors import DISTRIBUTION, InputError
-from antislop.measure.frequencies import load_frequencies
-from antislop.measure.lint.lint import Finding, FindingKind, lint
+from antislop.measure.lint import Finding, FindingKind, lint
+from antislop.measure.words import load_frequencies
 
 if TYPE_CHECKING:
     from antislop.core.hf import Vocabulary
@@ -91,7 +92,7 @@ def lint_list(
     spec = ModelSpec(model, revision=revision, trust_remote_code=trust_remote_code)
     with console(stderr=True).status("checking the list"):
         vocabulary = None if model is None else _load_vocabulary(spec)
-        frequencies = _load_frequencies()
+        frequencies = None if find_spec("wordfreq") is None else load_frequencies()
         findings = lint(bans, frequencies=frequencies, vocabulary=vocabulary)
     reported = sorted(
         (finding for finding in findings if finding.kind not in ignored), key=lambda finding: KINDS.index(finding.kind)
@@ -103,13 +104,6 @@ def lint_list(
     else:
         _print_findings(checked)
     return int(bool(reported or bans.refused))
-
-
-def _load_frequencies() -> Any:
-    try:
-        return load_frequencies()
-    except ImportError:
-        return None
 
 
 def _load_vocabulary(spec: ModelSpec) -> Vocabulary:
@@ -130,7 +124,13 @@ def _print_findings(checked: _Checked) -> None:
         print_line(
             Text.assemble((place, "magenta"), ": ", (finding.kind, "bold red"), fault, ": ", (finding.fix, "green"))
         )
-    say(_summarize(checked))
+    counts = Counter[str](finding.kind for finding in checked.findings)
+    if refused := checked.bans.refused:
+        counts = Counter({"refused": len(refused)}) + counts
+    parts = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
+    unchecked = f"; common words and missing commas are not checked: that needs pip install '{DISTRIBUTION}[lint]'"
+    total = describe_count(len(checked.bans), "entry", "entries")
+    say(f"{total}: {parts or 'nothing found'}{'' if checked.knows_words else unchecked}")
 
 
 def _say_how_stars_are_read(bans: BanList) -> None:
@@ -145,16 +145,6 @@ def _say_how_stars_are_read(bans: BanList) -> None:
 def _name_lines(lines: Sequence[int]) -> str:
     shown = ", ".join(map(str, lines[:5])) + (f" and {len(lines) - 5:,} more" if len(lines) > 5 else "")
     return f"line{'s' * (len(lines) > 1)} {shown}"
-
-
-def _summarize(checked: _Checked) -> str:
-    counts = Counter[str](finding.kind for finding in checked.findings)
-    if refused := checked.bans.refused:
-        counts = Counter({"refused": len(refused)}) + counts
-    parts = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
-    unchecked = f"; common words and missing commas are not checked: that needs pip install '{DISTRIBUTION}[lint]'"
-    total = describe_count(len(checked.bans), "entry", "entries")
-    return f"{total}: {parts or 'nothing found'}{'' if checked.knows_words else unchecked}"
 
 
 def _describe_findings(checked: _Checked) -> dict[str, Any]:
@@ -201,7 +191,10 @@ def convert(
 ) -> int:
     """Convert a list from any supported format to antislop's own."""
     check_suffix(out, ".txt")
-    _check_target(out, path, force=force)
+    check_writable(out, or_stdout=True)
+    if str(out) != "-" and out.exists() and not force:
+        fault = "is the list itself" if path.exists() and out.samefile(path) else "exists already"
+        raise InputError(f"{out} {fault}: pass another path, or --force to overwrite it")
     bans = load_bans(path, lenient=lenient, format_name=format_name, edges=edges)
     converted = bans if top is None else bans.top(top)
     if converted.source == str(path):  # lists are shared, and must not reveal the folders of this machine
@@ -212,10 +205,3 @@ def convert(
     target = "standard output" if str(out) == "-" else out
     say(f"{path} was read as {bans.format}: {counts}; wrote {len(converted):,} to {target}")
     return 0
-
-
-def _check_target(out: Path, path: Path, *, force: bool) -> None:
-    check_writable(out, or_stdout=True)
-    if str(out) != "-" and out.exists() and not force:
-        fault = "is the list itself" if path.exists() and out.samefile(path) else "exists already"
-        raise InputError(f"{out} {fault}: pass another path, or --force to overwrite it")

@@ -21,7 +21,13 @@ import typer
 from typer.core import TyperGroup
 
 from antislop import __version__
-from antislop.cli.parsing import ConfigOption, ForgivingCommand, describe_mistake, name_value
+from antislop.cli.parsing import (
+    ConfigOption,
+    ForgivingCommand,
+    describe_mistake,
+    name_value,
+    refuse_conflicts,
+)
 from antislop.errors import InputError, needing_models
 
 EXIT_CODES = (
@@ -160,15 +166,14 @@ def _warn(sentence: str) -> None:
 
 def load_command(name: str) -> Any:
     """Import a command and return it in the form that typer runs."""
-    from antislop.cli.conflicts import refuse_conflicts
     from antislop.cli.examples import EPILOGS
 
     command = COMMANDS[name]
     single = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-    function = getattr(import_module(f"antislop.cli.{command.module}"), command.function)
-    single.command(name, cls=ForgivingCommand, epilog=EPILOGS[name], context_settings=HELP)(
-        expand_options(function, check=partial(refuse_conflicts, name))
-    )
+    module = import_module(f"antislop.cli.{command.module}")
+    check = partial(refuse_conflicts, getattr(module, "CONFLICTS", {}))
+    expanded = expand_options(getattr(module, command.function), check=check)
+    single.command(name, cls=ForgivingCommand, epilog=EPILOGS[name], context_settings=HELP)(expanded)
     return typer.main.get_command(single)
 
 
@@ -221,12 +226,8 @@ app = typer.Typer(
 )
 
 
-def _placeholder() -> None:
-    """Do nothing: the placeholder of a command until it is imported."""
-
-
-for _name, _command in COMMANDS.items():
-    app.command(_name, help=_command.about, short_help=_command.about)(_placeholder)
+for _name, _command in COMMANDS.items():  # each does nothing until it is imported
+    app.command(_name, help=_command.about, short_help=_command.about)(lambda: None)
 
 
 @app.callback(invoke_without_command=True, epilog=EXIT_CODES)

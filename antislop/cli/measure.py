@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from antislop.measure.definitions import Metric
     from antislop.measure.estimates import Estimate
     from antislop.measure.human_distance import Distance, Humans
-    from antislop.measure.slop_scale import Scale
-    from antislop.measure.tally import Tally
+    from antislop.measure.metrics import Tally
+    from antislop.measure.slop import Scale
 
 COLUMNS = ("group", "texts", "metric", "unit", "value", "low", "high", "level", "human", "distance", "why")
 """Of CSV."""
@@ -136,10 +136,12 @@ def measure(
     are over prompts, so texts to the same prompt are resampled together, or over texts if no column names the prompt.
     """
     from antislop.measure.human_distance import load_human
+    from antislop.measure.slop import Scale
 
     refuse_repeats(files)
     intervals.check()
-    scale = _read_scale(scales.words, scales.trigrams)
+    is_bundled = scales.words is None and scales.trigrams is None
+    scale = Scale.load() if is_bundled else Scale.read(scales.words, scales.trigrams)
     lists = _load_lists(scales)
     tallies = _tally(_read_groups(files, grouping, scale), scale, lists)
     if not tallies:
@@ -158,22 +160,10 @@ def measure(
             "groups": [_describe_group(group) for group in groups],
         },
     )
-    _note(groups, {**_name_scales(scales), **{name: name for name in lists}})
+    chosen = {"slop_words": scales.words, "slop_trigrams": scales.trigrams}  # by the metric that counts them
+    named = {metric: path.name for metric, path in chosen.items() if path is not None}
+    _note(groups, {**named, **{name: name for name in lists}})
     return 0
-
-
-def _name_scales(scales: ScaleOptions) -> dict[str, str]:
-    """Return the lists that the user chose, by the metric that counts them."""
-    paths = {"slop_words": scales.words, "slop_trigrams": scales.trigrams}
-    return {metric: path.name for metric, path in paths.items() if path is not None}
-
-
-def _read_scale(words: Path | None, trigrams: Path | None) -> Scale:
-    from antislop.measure.slop_scale import Scale
-
-    if words is None and trigrams is None:
-        return Scale.load()
-    return Scale.read(words, trigrams)
 
 
 def _load_lists(scales: ScaleOptions) -> dict[str, BanList]:
@@ -224,7 +214,7 @@ def _find_group(text: AnyText, by: str) -> str:
 
 
 def _tally(texts: Iterator[tuple[str, AnyText]], scale: Scale, lists: dict[str, BanList]) -> dict[str, Tally]:
-    from antislop.measure.tally import Tally
+    from antislop.measure.metrics import Tally
 
     tallies: dict[str, Tally] = {}
     number = characters = 0
@@ -311,19 +301,14 @@ def _print_groups(groups: list[TextGroup], level: float, scale: Scale) -> None:
         size = f"{describe_count(group.texts, 'text')}, {describe_count(group.words, 'word')}"
         screen.print(f"{make_visible(group.name)}: {size}", style="bold", soft_wrap=True)
         screen.print(_tabulate(group, level))
-        for reason, titles in _collect_reasons(group).items():
+        reasons: dict[str, list[str]] = {}  # of metrics without a value, many of which have the same
+        for row in group.rows:
+            if row.estimate.why:
+                reasons.setdefault(row.estimate.why, []).append(row.metric.title)
+        for reason, titles in reasons.items():
             screen.print(f"{reason}: {', '.join(titles)}", soft_wrap=True)
     words, trigrams = describe_count(len(scale.words), "word"), describe_count(len(scale.trigrams), "trigram")
     screen.print(f"slop is counted by {scale.source}: {words}, {trigrams}", soft_wrap=True)
-
-
-def _collect_reasons(group: TextGroup) -> dict[str, list[str]]:
-    """Return the metrics without a value, by the reason."""
-    reasons: dict[str, list[str]] = {}
-    for row in group.rows:
-        if row.estimate.why:
-            reasons.setdefault(row.estimate.why, []).append(row.metric.title)
-    return reasons
 
 
 def _tabulate(group: TextGroup, level: float) -> Table:

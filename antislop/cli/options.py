@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from antislop.cli.parsing import Conflicts, When
 from antislop.cli.terminal import read_input, say, warn
 from antislop.core.bans import (
     NO_REGEX,
@@ -111,6 +112,23 @@ class BanOptions:
     lenient: LenientOption = False
 
 
+TWO_LISTS: Conflicts = {
+    "--no-bans and --bans exclude each other: --bans LIST already replaces the bundled list": When(
+        "no_bans", lambda o: o.bans
+    )
+}
+READ_ONCE = "are -, but standard input can be read only once: save one of them to a file"
+
+
+def reads_stdin(options: Any) -> bool:
+    return Path("-") in (options.bans or [])
+
+
+def bans_nothing(options: Any) -> bool:
+    names = ("ban", "bans", "constructions", "loops", "repeats", "no_dashes")
+    return options.no_bans and not any(getattr(options, name) for name in names)
+
+
 ScopeOption = Annotated[
     BanScope | None,
     ban_option(
@@ -206,6 +224,11 @@ class GrammarOptions:
             return read(text)
         except compilation.GrammarError as error:
             raise InputError(f"{path}{f':{error.line}' if error.line else ''}: {error}") from error
+
+
+TWO_GRAMMARS: Conflicts = {
+    "--json-schema and --grammar exclude each other: a text fits one grammar": When("json_schema", lambda o: o.grammar)
+}
 
 
 def make_processors(grammar: str | None, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[Any]:
@@ -347,6 +370,19 @@ class SamplingOptions:
         return {"do_sample": sampling.do_sample, **{name: settings[name] for name in LIMITS if name in names}}
 
 
+PARTS: Conflicts = {
+    "{option} has no effect without --dry-multiplier: add it, or leave {option} out": When(
+        "dry_base dry_allowed_length dry_penalty_last_n dry_sequence_breaker", lambda o: not o.dry_multiplier
+    ),
+    "--xtc-threshold has no effect without --xtc-probability: add it, or leave --xtc-threshold out": When(
+        "xtc_threshold", lambda o: not o.xtc_probability
+    ),
+    "--min-keep has no effect without --top-p, --min-p or --xtc-probability: add one, or leave --min-keep out": When(
+        "min_keep", lambda o: o.min_p == 0 and o.top_p in (None, 1) and not o.xtc_probability
+    ),
+}
+
+
 @dataclass(frozen=True)
 class GenerationOptions(SamplingOptions):
     n: Annotated[int, typer.Option(min=1, help="Responses per prompt.")] = 1
@@ -359,6 +395,13 @@ class GenerationOptions(SamplingOptions):
     def settings(self) -> dict[str, Any]:
         stop = {"stop_strings": self.stop} if self.stop else {}
         return {"max_new_tokens": self.max_new_tokens, **super().settings, **stop}
+
+
+EQUAL_SAMPLES: Conflicts = {
+    "with --temperature 0 all {n} responses to a prompt are the same: leave out --n": When(
+        "n", lambda o: o.temperature == 0
+    )
+}
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,15 @@
-"""How commands read their arguments: names of options, files of settings, sentences about mistakes."""
+"""How commands read their arguments: names of options, options in conflict, files of settings, mistakes."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
 import typer
 from typer.core import TyperCommand
@@ -84,6 +85,40 @@ def name_value(kind: Any) -> str:
         return "|".join(map(str, get_args(kind)))
     parts = get_args(kind)  # of T | None and list[T]
     return name_value(parts[0]) if parts else {bool: "", int: "N", float: "X", Path: "FILE"}.get(kind, "TEXT")
+
+
+# -- options that exclude each other, need another one, or have no effect ---------------------------------------------
+
+
+class When(NamedTuple):
+    """What makes a conflict.
+
+    options: names of options, of which the user must have passed at least one; "" if the condition alone decides.
+    condition: takes an object that has the value of each option of the command, and returns whether they conflict.
+    """
+
+    options: str
+    condition: Callable[[Any], object]
+
+
+Conflicts = Mapping[str, When]
+"""The conflicts of a command, each under the sentence of its error.
+
+In a sentence, {option} stands for the first of `When.options` that the user passed, and {name} for the value of the
+option with this name.
+"""
+
+
+def refuse_conflicts(conflicts: Conflicts, values: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
+    """Raise `InputError` for the first conflict of a command.
+
+    An option is used if its value differs from its default.
+    """
+    for sentence, (options, condition) in conflicts.items():
+        used = [name for name in options.split() if values[name] not in (defaults[name], [])]
+        if (used or not options) and condition(SimpleNamespace(**values)):
+            option = f"--{used[0].replace('_', '-')}" if used else None
+            raise InputError(sentence.format(**values, option=option))
 
 
 # -- files of settings ------------------------------------------------------------------------------------------------

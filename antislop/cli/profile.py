@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
 from functools import cache
+from hashlib import sha256
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
@@ -17,6 +18,7 @@ import typer
 from rich.table import Table
 
 from antislop.cli.options import ColumnOption, PromptColumnOption
+from antislop.cli.parsing import Conflicts, When
 from antislop.cli.progress import ProgressBar
 from antislop.cli.terminal import (
     TableFormat,
@@ -38,9 +40,9 @@ from antislop.files.texts import AnyText, Half, LeftOut, find_half, open_texts
 
 if TYPE_CHECKING:
     from antislop.measure.profiles.changes import Change
-    from antislop.measure.profiles.human_rates import Baseline
     from antislop.measure.profiles.ngrams import Progress, Texts
     from antislop.measure.profiles.profiles import Profile
+    from antislop.measure.profiles.rates import Baseline
 
 HUMAN = FOLDER / "human.json.gz"
 KINDS = ("word", "phrase", "content", "construction")
@@ -109,6 +111,17 @@ class ComparisonOptions:
     top: Annotated[int, typer.Option(min=1, help="Lines of a comparison per direction.")] = 15
 
 
+CONFLICTS: Conflicts = {
+    "--compare takes two files, and {texts[0]} is a third: leave it out": When("compare", lambda o: o.texts),
+    "--compare prints what it finds, and writes no file: leave out -o": When("compare", lambda o: o.out),
+    "no texts to profile: pass files, or --compare A B": When("", lambda o: not (o.texts or o.compare)),
+    "no file to write the profile to: pass -o profile.json": When("", lambda o: o.out is None and not o.compare),
+    "--as-baseline compares TEXTS with nothing: leave out --baseline and --also-human": When(
+        "as_baseline", lambda o: (o.baseline or o.also_human) and not o.compare
+    ),
+}
+
+
 def profile(
     texts: Annotated[
         list[Path] | None,
@@ -138,26 +151,27 @@ def profile(
     counted for --baseline. With --compare A B: the entries that fell and rose from A to B, in occurrences per million
     words, most certain first.
     """
-    with using_profiles():
-        if comparison.compare is not None:
-            return _compare(comparison, _Reader(reading), memory=limits.memory)
-        assert texts and out
-        check_suffix(out, ".json", *(() if human.as_baseline else PAGES))
-        check_writable(out, or_stdout=True)
-        if human.as_baseline:
-            _check_paths(texts, out)
-            return _make_baseline(texts, _Reader(reading), out, limits)
-        return _make_profile(texts, out, human, reading, limits)
+    if comparison.compare is not None:
+        return _compare(comparison, _Reader(reading), memory=limits.memory)
+    assert texts and out
+    check_suffix(out, ".json", *(() if human.as_baseline else PAGES))
+    check_writable(out, or_stdout=True)
+    if human.as_baseline:
+        _check_paths(texts, out)
+        return _make_baseline(texts, _Reader(reading), out, limits)
+    return _make_profile(texts, out, human, reading, limits)
 
 
 def _make_profile(
     texts: list[Path], out: Path, human: HumanOptions, reading: ReadingOptions, limits: LimitOptions
 ) -> int:
-    from antislop.measure.profiles.human_rates import HumanRates
     from antislop.measure.profiles.page import render_page
     from antislop.measure.profiles.profiles import make_profile
+    from antislop.measure.profiles.rates import HumanRates
 
-    _check_distinct(texts, human.baseline or [])
+    for path in texts:
+        if path in (human.baseline or []):
+            raise InputError(f"{path}: is in both TEXTS and --baseline: texts can't be compared with themselves")
     _check_paths(texts, out, human=[*(human.baseline or []), *(human.also_human or [])])
     modern = find_spec("wordfreq") is not None
     if not modern:
@@ -191,9 +205,18 @@ def _make_profile(
 def _compare(options: ComparisonOptions, reader: _Reader, *, memory: int) -> int:
     from antislop.measure.profiles.changes import compare
 
-    paths = options.compare or ()
+    assert options.compare is not None
+    paths = options.compare
     changes = compare(*(_load_side(path, reader, memory=memory) for path in paths))
-    _write_changes(changes, options)
+    chosen = [*_first(changes, options.top, rose=False), *_first(changes, options.top, rose=True)]
+    rows = [change._asdict() for change in chosen]
+    write_table(
+        options.output,
+        rows,
+        columns=[*rows[0]] if rows else ["kind", "text"],
+        show=lambda _: _print_changes(chosen, *_name_sides(*paths)),
+        data=rows,
+    )
     return 0
 
 
@@ -227,21 +250,6 @@ class _Reader:
         return read
 
 
-@contextmanager
-def using_profiles() -> Iterator[None]:
-    """Turn a missing package into an `InputError` that names the extra to install."""
-    try:
-        yield
-    except ImportError as error:
-        raise InputError(f"{error}: profiles need the packages of pip install '{DISTRIBUTION}[eval]'") from error
-
-
-def _check_distinct(texts: Sequence[Path], baseline: Sequence[Path]) -> None:
-    for path in texts:
-        if path in baseline:
-            raise InputError(f"{path}: is in both TEXTS and --baseline: texts can't be compared with themselves")
-
-
 def _check_paths(texts: Sequence[Path], out: Path, *, human: Sequence[Path] = ()) -> None:
     """Refuse texts that are named twice, and an output that would overwrite what is read, or be read as texts."""
     refuse_repeats(texts)
@@ -259,8 +267,8 @@ def _list_names(paths: Sequence[Path] | None) -> str:
 
 
 def _load_baseline(paths: Sequence[Path], column: str | None, *, min_count: int, memory: int) -> Baseline:
-    from antislop.measure.profiles.human_rates import Baseline
     from antislop.measure.profiles.profiles import take_census
+    from antislop.measure.profiles.rates import Baseline
 
     names = _list_names(paths)
     for path in paths:
@@ -295,8 +303,8 @@ def _load_side(path: Path, reader: _Reader, *, memory: int) -> Profile:
 
 
 def _make_baseline(texts: list[Path], reader: _Reader, out: Path, limits: LimitOptions) -> int:
-    from antislop.measure.profiles.human_rates import Baseline
     from antislop.measure.profiles.profiles import take_census
+    from antislop.measure.profiles.rates import Baseline
 
     with _show_counting() as progress:
         census = take_census(
@@ -308,7 +316,10 @@ def _make_baseline(texts: list[Path], reader: _Reader, out: Path, limits: LimitO
         )
     if not census.words:
         raise InputError("no words in the texts: there is nothing to count")
-    made_with = {"sources": [path.name for path in texts], "texts": census.texts, "files": _hash_files(texts)}
+    files = chain.from_iterable(sorted(path.rglob("*")) if path.is_dir() else [path] for path in texts)
+    # A baseline is published, and its texts often aren't: the hashes say which ones they were.
+    hashes = {path.name: sha256(read_bytes(path, unpack=False)).hexdigest() for path in files if path.is_file()}
+    made_with = {"sources": [path.name for path in texts], "texts": census.texts, "files": hashes}
     with writing_or_stdout(out) as path:
         Baseline.of(census, name=", ".join(path.name for path in texts), made_with=made_with).save(path)
     warn(
@@ -316,13 +327,6 @@ def _make_baseline(texts: list[Path], reader: _Reader, out: Path, limits: LimitO
         f"{census.min_count} times or more"
     )
     return 0
-
-
-def _hash_files(paths: Iterable[Path]) -> dict[str, str]:
-    from hashlib import sha256
-
-    files = chain.from_iterable(sorted(path.rglob("*")) if path.is_dir() else [path] for path in paths)
-    return {path.name: sha256(read_bytes(path, unpack=False)).hexdigest() for path in files if path.is_file()}
 
 
 def _describe_sources(
@@ -372,26 +376,11 @@ def _report_profile(profile: Profile, *, min_count: int) -> None:
 
 _WITHOUT_WORDFREQ = (
     "wordfreq is not installed, so human rates are those of the baseline alone, words newer than it count as overused, "
-    f"and antislop bans-from can't make a list of the profile: pip install '{DISTRIBUTION}[eval]' adds it"
+    f"and antislop bans-from can't make a list of the profile: pip install '{DISTRIBUTION}[lint]' adds it"
 )
 
 
 # -- Comparing --------------------------------------------------------------------------------------------------------
-
-
-def _write_changes(changes: Sequence[Change], options: ComparisonOptions) -> None:
-    assert options.compare is not None
-    before, after = _name_sides(*options.compare)
-    top = options.top
-    chosen = [*_first(changes, top, rose=False), *_first(changes, top, rose=True)]
-    rows = [change._asdict() for change in chosen]
-    write_table(
-        options.output,
-        rows,
-        columns=[*rows[0]] if rows else ["kind", "text"],
-        show=lambda _: _print_changes(chosen, before, after),
-        data=rows,
-    )
 
 
 def _name_sides(before: Path, after: Path) -> tuple[str, str]:

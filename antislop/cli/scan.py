@@ -16,7 +16,8 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from antislop.cli.options import BanOptions, collect_bans
+from antislop.cli.options import READ_ONCE, TWO_LISTS, BanOptions, bans_nothing, collect_bans, reads_stdin
+from antislop.cli.parsing import Conflicts, When
 from antislop.cli.progress import ProgressBar
 from antislop.cli.terminal import (
     console,
@@ -28,8 +29,7 @@ from antislop.cli.terminal import (
 from antislop.core.bans import BanList
 from antislop.display import describe_count, make_visible
 from antislop.errors import InputError
-from antislop.measure.folders import is_text, list_files
-from antislop.measure.globs import read_glob
+from antislop.measure.folders import is_text, list_files, read_glob
 from antislop.measure.occurrences import (
     HitLine,
     Occurrence,
@@ -62,6 +62,22 @@ class ChoiceOptions:
     @property
     def globs(self) -> list[str]:
         return [*(self.glob or []), *(f"!{pattern}" for pattern in self.exclude or [])]
+
+
+CONFLICTS: Conflicts = {
+    f"both a text and --bans {READ_ONCE}": When("bans", lambda o: "-" in o.files and reads_stdin(o)),
+    **TWO_LISTS,
+    "--no-bans leaves nothing to search for: leave it out, or add --ban PHRASE": When("no_bans", bans_nothing),
+    "--glob chooses files in folders, and there is none to search: name a folder, or pass --exclude": When(
+        "glob", lambda o: o.column or not any(Path(name).is_dir() for name in o.files)
+    ),
+    "--context has no lines to show with --column, --count, --quiet or --format: leave one of them out": When(
+        "context", lambda o: o.column or o.count or o.quiet or o.output != "text"
+    ),
+    "--by-ban counts in all files together: leave out --count, --quiet, --context and --format github": When(
+        "by_ban", lambda o: o.count or o.quiet or o.context is not None or o.output == "github"
+    ),
+}
 
 
 def scan(
@@ -104,16 +120,12 @@ def scan(
     search = _Search(collect_bans(bans), column, counts_only=count or quiet, around=around)
     rows = search.run(_choose_files(files, choice.globs, lists=bans.bans or [], opens_folders=column is None))
     if quiet:
-        deque(rows, maxlen=0)
-    elif output == "github":
-        _print_annotations(rows)
+        deque(rows, maxlen=0)  # searches the files
     elif by_ban:
-        counts = Counter(row["ban"] for row in rows).most_common()
-        ranked = [{"ban": ban, "count": number} for ban, number in counts]
-        write_table(output, ranked, columns=("ban", "count"), show=_print_counts)
+        _write_counts(rows, output)
     else:
         columns = ("file", "count") if count else Occurrence._fields
-        write_table(output, rows, columns=columns, show=partial(_print_lines, context) if shows_lines else _print_rows)
+        _write_rows(rows, output, columns, show=partial(_print_lines, context) if shows_lines else _print_rows)
     if stats:
         say(search.describe())
     return 2 if search.has_failed else int(search.found > 0)
@@ -229,6 +241,32 @@ class _Search:
             yield from find_lines(self.bans, pieces, file=_title(name), context=self.around)
 
 
+def _write_rows(
+    rows: Iterable[Mapping[str, Any]],
+    output: ScanFormat,
+    columns: Sequence[str],
+    *,
+    show: Callable[[Iterable[Mapping[str, Any]]], None],
+) -> None:
+    """Write rows as they are found. show: prints them for people."""
+    if output != "github":
+        write_table(output, rows, columns=columns, show=show)
+        return
+    out = console().file
+    for row in rows:
+        out.write(f"{annotate(row)}\n")
+
+
+def _write_counts(rows: Iterable[Mapping[str, Any]], output: ScanFormat) -> None:
+    """Write how often each ban occurs, which is known when all files are searched."""
+    counts = Counter(row["ban"] for row in rows).most_common()
+    if output == "text":
+        for ban, number in counts:
+            console().file.write(f"{number:>7} {make_visible(ban)}\n")
+        return
+    _write_rows(({"ban": ban, "count": number} for ban, number in counts), output, ("ban", "count"), show=_print_rows)
+
+
 def _print_rows(rows: Iterable[Mapping[str, Any]]) -> None:
     screen = console()
     name, hit = _style(screen, "magenta"), _style(screen, "bold red")
@@ -236,11 +274,6 @@ def _print_rows(rows: Iterable[Mapping[str, Any]]) -> None:
         place = f":{row['count']}" if "count" in row else f":{row['line']}:{row['column']}: "
         phrase = hit.format(make_visible(row["ban"])) if "ban" in row else ""
         screen.file.write(f"{name.format(make_visible(row['file']))}{place}{phrase}\n")
-
-
-def _print_counts(rows: Iterable[Mapping[str, Any]]) -> None:
-    for row in rows:
-        console().file.write(f"{row['count']:>7} {make_visible(row['ban'])}\n")
 
 
 def _print_lines(context: int | None, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -274,12 +307,6 @@ def _cut_line(text: str, spans: Sequence[tuple[int, int]], *, room: int) -> Iter
 
 def _cut_gap(gap: str, left: int, right: int) -> str:
     return gap if len(gap) <= left + right + 1 else f"{gap[:left]}…{gap[len(gap) - right :]}"
-
-
-def _print_annotations(rows: Iterable[Mapping[str, Any]]) -> None:
-    out = console().file
-    for row in rows:
-        out.write(f"{annotate(row)}\n")
 
 
 def annotate(data: Mapping[str, Any]) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from antislop.cli.options import (
+    TWO_LISTS,
     BanOptions,
     MaxModelLenOption,
     ModelOptions,
@@ -21,7 +22,9 @@ from antislop.cli.options import (
     ban_option,
     collect_bans,
     load_bans,
+    reads_stdin,
 )
+from antislop.cli.parsing import Conflicts, When
 from antislop.cli.terminal import as_input_error, console, say, warn
 from antislop.core.bans import BanList
 from antislop.core.hf import ModelSpec, load_model, load_tokenizer
@@ -109,6 +112,23 @@ class ServerOptions:
                 raise InputError(f"--list {entry}: write NAME=FILE, or NAME= for a list without bans")
             found.setdefault(name, []).extend([Path(path)] if path else [])
         return found
+
+
+CONFLICTS: Conflicts = {
+    "--tokenizer has no effect without --upstream: a model brings its own tokenizer": When(
+        "tokenizer", lambda o: o.upstream is None
+    ),
+    "--upstream needs --tokenizer, or --model with the name of the model on that server": When(
+        "upstream", lambda o: o.model is None and o.tokenizer is None
+    ),
+    "{option} has no effect with --upstream, whose server has the model: leave it out": When(
+        "dtype device device_map attention batch_size max_model_len", lambda o: o.upstream is not None
+    ),
+    "--reload-bans watches the files of --bans and --list: pass one of them, and not standard input": When(
+        "reload_bans", lambda o: not (o.bans or o.lists) or reads_stdin(o)
+    ),
+    **TWO_LISTS,
+}
 
 
 def serve(model: ModelOptions, upstream: UpstreamOptions, bans: BanOptions, server: ServerOptions) -> int:

@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from antislop.cli.job import count_records
-from antislop.cli.options import BanOptions, ModelOptions, collect_bans, list_options
+from antislop.cli.options import (
+    TWO_LISTS,
+    BanOptions,
+    ModelOptions,
+    bans_nothing,
+    collect_bans,
+    list_options,
+    reads_stdin,
+)
+from antislop.cli.parsing import Conflicts, When
 from antislop.cli.progress import ProgressBar, stop_at_interrupt
 from antislop.cli.terminal import as_input_error, check_folder, console, say, warn, writing
 from antislop.cli.tune_auto import AutoOptions, TuningStage, run_stages
@@ -80,6 +89,34 @@ class TrainingOptions:
     max_rows: Annotated[int | None, typer.Option(min=1, help="Train on N rows, chosen at random.")] = None
     merge: Annotated[bool, typer.Option("--merge", help="Write whole weights instead of an adapter.")] = False
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of the order of the rows, and of the adapter.")] = 0
+
+
+CONFLICTS: Conflicts = {
+    "{option} has no effect without --auto: pass --auto, or leave it out": When(
+        "prompts n max_new_tokens", lambda o: not o.auto
+    ),
+    "no pairs to train on: pass PAIRS, or --auto --prompts PROMPTS": When("", lambda o: o.pairs is None and not o.auto),
+    "--auto makes the pairs itself: leave out {pairs}, or leave out --auto": When("auto", lambda o: o.pairs),
+    "--auto needs prompts: pass --prompts PROMPTS": When("auto", lambda o: o.prompts is None),
+    "--force has no effect with --auto: delete the files that are to be made again": When("force", lambda o: o.auto),
+    "--full has no adapter: leave out {option}": When("lora_r merge", lambda o: o.full),
+    "--device-map spreads the model, and a tuned one has to be on one device: pass --device": When(
+        "device_map", lambda o: o.device_map
+    ),
+    "--beta has no effect with --loss {loss}: leave it out": When("beta", lambda o: o.loss != "dpo"),
+    "{option} has no effect with --loss {loss}: leave it out": When(
+        "balance_chosen balance_rejected min_chosen max_chosen "
+        "margin temperature target_weight target_slack rest_weight",
+        lambda o: o.loss != "ftpo",
+    ),
+    "--min-chosen is larger than --max-chosen: no row can have as many tokens": When(
+        "min_chosen max_chosen", lambda o: o.min_chosen > o.max_chosen
+    ),
+    "--bans -: standard input can be read once, and --auto reads the list several times": When("auto", reads_stdin),
+    **TWO_LISTS,
+    "--no-bans leaves nothing to ban: leave it out, or add --ban PHRASE": When("auto", bans_nothing),
+    "--no-bans leaves nothing to count in the texts: leave it out, or add --ban PHRASE": When("no_bans", bans_nothing),
+}
 
 
 def tune(

@@ -6,7 +6,6 @@ import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -15,7 +14,6 @@ import typer
 from antislop.cli.evaluate import require_packages
 from antislop.cli.measure import MIN_SAMPLE
 from antislop.cli.options import BanOptions, ModelOptions, collect_bans, list_options
-from antislop.cli.profile import using_profiles
 from antislop.cli.terminal import say, warn, writing
 from antislop.core.bans import BanList
 from antislop.core.hf import TINY, load_tokenizer
@@ -23,6 +21,7 @@ from antislop.display import describe_count
 from antislop.errors import InputError
 from antislop.files.disk import read_json, read_text, replace_text
 from antislop.files.prompts import Prompt, read_prompts
+from antislop.measure.words import load_frequencies
 
 PANEL = "From prompts, with --auto"
 MADE_FROM, HELD_OUT, SETTINGS, BANS = "made-from.jsonl", "held-out.jsonl", "auto.json", "bans.txt"
@@ -80,8 +79,7 @@ def run_stages(options: AutoOptions, out: Path, *, model: ModelOptions, bans: Ba
 
     require_packages()
     if _makes_list(bans):
-        with using_profiles():
-            import_module("wordfreq")
+        load_frequencies()  # which bans-from needs, after hours of texts
     else:
         collect_bans(bans)  # refuses a list that can't be read
     halves = split_prompts(str(options.prompts), model)

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import count
-from typing import Any, NamedTuple
+from itertools import accumulate, count
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -22,13 +23,17 @@ from antislop.core.sampler import AntiSlop
 from antislop.core.trace import BATCH_SIZE, Completion, Conceded, Rewound
 from antislop.datasets.pair_maker import PairMaker, Pairs
 from antislop.datasets.pairs import PairFormat, PairSource
-from antislop.datasets.prompt_only import AvoidanceInstruction
 from antislop.datasets.samples import UNBANNED, Arm, MadeRecord, SampleSpec
 from antislop.errors import InputError
+from antislop.files.chats import join_parts, put_system, render_chat
 from antislop.files.journal import Record
 from antislop.files.prompts import Prompt
 from antislop.steer.grammar.compilation import compile_llguidance, fingerprint_grammar
 from antislop.steer.grammar.grammar import Grammar
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
 
 NO_TOKEN = "the prompt has no token: give it some text"
 """The error of a record with an empty prompt."""
@@ -70,7 +75,11 @@ class RecordMakerBase(ABC):
         self._vocabulary = Vocabulary.of(tokenizer)
         bans = bans if isinstance(bans, BanList) else BanList(bans)
         sampled_arms: tuple[Arm, ...] = (*arms, "plain") if pairs == "dpo" else tuple(arms)
-        self._samplers = {arm: _make_sampler(tokenizer, bans, arm, options) for arm in sampled_arms}
+        self._samplers = {}
+        for arm in sampled_arms:
+            own = {**options, "method": "token"} if arm == "token" else options
+            # An arm under no bans takes no options either: it is what the model writes by itself.
+            self._samplers[arm] = AntiSlop(tokenizer, []) if arm in UNBANNED else AntiSlop(tokenizer, bans, **own)
         self._instruction = AvoidanceInstruction(bans, tokenizer) if "prompt-only" in arms else None
         self._asked_phrases: dict[tuple[str, int, str], int] = {}
         self._seed = seed
@@ -305,7 +314,47 @@ def refuse_pairs(kind: PairFormat | None) -> None:
         )
 
 
-def _make_sampler(tokenizer: PreTrainedTokenizerBase, bans: BanList, arm: Arm, options: Mapping[str, Any]) -> AntiSlop:
-    if arm in UNBANNED:
-        return AntiSlop(tokenizer, [])
-    return AntiSlop(tokenizer, bans, **{**options, **({"method": "token"} if arm == "token" else {})})
+INSTRUCTION = "Do not use any of these words or phrases: "
+
+
+class AvoidanceInstruction:
+    """Adds to prompts the instruction to avoid the phrases of bans: the first ones, as many as fit.
+
+    Regexes and token ids are left out. With a chat template, the instruction ends the system message; else it precedes
+    the text.
+    """
+
+    def __init__(self, bans: Iterable[Ban], tokenizer: PreTrainedTokenizerBase) -> None:
+        self.phrases = [ban.text for ban in bans if ban.pattern.is_legible and ban.weight < 1]
+        self._tokenizer = tokenizer
+        parts = [f', "{phrase}"' for phrase in self.phrases]
+        sizes = map(len, tokenizer(parts, add_special_tokens=False)["input_ids"]) if parts else []
+        self._ends = list(accumulate(sizes))
+
+    def add_to(self, prompt: Prompt, *, room: int | None) -> tuple[Prompt, int]:
+        """Return the prompt with the instruction, and the number of phrases in it; unchanged if no phrase fits.
+
+        room: maximum tokens of the result.
+        """
+        count = len(self.phrases)
+        while count:
+            instructed = self._write(prompt, count)
+            excess = 0 if room is None else self._count(instructed) - room
+            if excess <= 0:
+                return instructed, count
+            count = min(count - 1, bisect_right(self._ends, self._ends[count - 1] - excess))
+        return prompt, 0
+
+    def _write(self, prompt: Prompt, count: int) -> Prompt:
+        sentence = INSTRUCTION + ", ".join(f'"{phrase}"' for phrase in self.phrases[:count]) + "."
+        if not getattr(self._tokenizer, "chat_template", None):
+            return replace(prompt, text=f"{sentence}\n\n{prompt.text}")
+        messages = prompt.messages or [{"role": "user", "content": prompt.text}]
+        system_texts = [join_parts(message["content"]) for message in messages if message["role"] == "system"]
+        messages = put_system(messages, "\n\n".join([*system_texts, sentence]))
+        text = render_chat(messages, self._tokenizer, variables=prompt.variables)
+        return replace(prompt, text=text, messages=messages, has_special_tokens=True)
+
+    def _count(self, prompt: Prompt) -> int:
+        ids: list[int] = self._tokenizer(prompt.text, add_special_tokens=not prompt.has_special_tokens)["input_ids"]
+        return len(ids)

@@ -77,7 +77,7 @@ class Cluster:
         vllm: dict[str, Any] | None = None,
         **options: Any,
     ) -> None:
-        if workers is not None and (not isinstance(workers, int) or workers < 1):
+        if workers is not None and workers < 1:
             raise InputError(f"workers is {workers!r}; at least 1 is expected")
         _import_ray()
         spec = model if isinstance(model, ModelSpec) else ModelSpec(model)

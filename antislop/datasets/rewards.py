@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any, TypeAlias
 
 from antislop.core.bans import BanList, Bans, read_bans
@@ -39,12 +40,13 @@ class BanReward:
         """
         if isinstance(completions, str) or not isinstance(completions, Sequence):
             raise InputError(f"completions is {shorten(repr(completions), 40)}: pass a list of texts or of chats")
-        return [self._rate(_read_texts(completion, number)) for number, completion in enumerate(completions, start=1)]
-
-    def _rate(self, texts: Sequence[str]) -> float:
-        cost = sum(1 - match.ban.weight for text in texts for match in self.bans.find(text))
-        words = sum(len(extract_words(text)) for text in texts)
-        return -self.per * cost / max(1, words) if cost else 0.0
+        rewards = []
+        for number, completion in enumerate(completions, start=1):
+            texts = _read_texts(completion, number)
+            cost = sum(1 - match.ban.weight for text in texts for match in self.bans.find(text))
+            words = sum(len(extract_words(text)) for text in texts)
+            rewards.append(-self.per * cost / max(1, words) if cost else 0.0)  # not -0.0
+        return rewards
 
 
 def ban_reward(bans: Bans, *, per: float = 1000) -> BanReward:
@@ -63,7 +65,7 @@ def ban_reward(bans: Bans, *, per: float = 1000) -> BanReward:
     >>> reward(prompts=["", "", ""], completions=texts)
     [-111.11111111111111, -125.0, 0.0]
     """
-    if isinstance(per, bool) or not isinstance(per, (int, float)) or not 0 < per < float("inf"):
+    if not 0 < per < inf:
         raise InputError(f"per is {per!r}; it is a number of words above 0, such as 1000")
     ban_list = read_bans(bans)
     for ban in ban_list:

@@ -12,7 +12,6 @@ from typing import Any, Literal, NamedTuple, Protocol
 from antislop.core.bans import BanList, drop_overlaps
 from antislop.datasets.pairs import PairCount
 from antislop.display import describe_count
-from antislop.errors import InputError
 from antislop.files.journal import Record
 from antislop.files.prompts import Prompt
 
@@ -133,11 +132,7 @@ def measure_slop(records: Iterable[Mapping[str, Any]], bans: BanList) -> dict[st
     """Return per arm the occurrences of the bans that don't overlap, per 1,000 words of the responses."""
     words: Counter[str] = Counter()
     hits: Counter[str] = Counter()
-    if not isinstance(bans, BanList):
-        raise InputError(f"a BanList was expected, not {bans!r:.40}: write BanList([…])")
     for record in records:
-        if not (isinstance(record, Mapping) and "arm" in record and isinstance(record.get("response", 0), str | None)):
-            raise InputError(f"a record with arm and response was expected, not {record!r:.40}: see read_records")
         if record["response"] is not None:
             words[record["arm"]] += len(record["response"].split())
             hits[record["arm"]] += len(drop_overlaps(bans.find(record["response"])))

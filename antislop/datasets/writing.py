@@ -98,8 +98,6 @@ def write_records(
 
     Raises `InputError` at a prompt that has changed under the key of a record.
     """
-    if not callable(prompts):
-        raise InputError(f"prompts is a {type(prompts).__name__}: pass a function that returns them, lambda: prompts")
     for arm in arms:
         specs = takewhile(lambda _: not is_stopped(), plan_samples(prompts(), samples=samples, arm=arm))
         for sample in maker.make((spec for spec in specs if not _is_made(spec, journal)), arm=arm):

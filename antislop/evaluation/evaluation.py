@@ -21,9 +21,9 @@ from antislop.evaluation.rows import EstimateRow, compare_with_plain, describe_r
 from antislop.files.texts import Text
 from antislop.measure.definitions import Metric
 from antislop.measure.estimates import Estimate
+from antislop.measure.metrics import Tally
 from antislop.measure.profiles.changes import Change, compare
 from antislop.measure.profiles.profiles import Profile, profile_texts
-from antislop.measure.tally import Tally
 
 FALSE_SHARE = 0.05  # accepted among changes
 HINTED_FALSE_SHARE = 0.5  # accepted among the changes that are shown if none is certain
@@ -119,15 +119,19 @@ def evaluate(
     for arm in compared_arms:
         rows += compare_with_plain(arm, tallies[arm], tallies[PLAIN], lists, is_paired=is_paired, **options)
     profiles = {arm: _profile(outputs) for arm, outputs in aligned.items()} if compared_arms else {}
-    changes = {arm: _find_changes(profiles[PLAIN], profiles[arm]) for arm in compared_arms}
+    changes, chances = dict[str, list[Change]](), dict[str, float]()
+    for arm in compared_arms:
+        for share in (FALSE_SHARE, HINTED_FALSE_SHARE):  # few texts may show hints of changes only
+            if not changes.get(arm):
+                changes[arm], chances[arm] = compare(profiles[PLAIN], profiles[arm], discoveries=share), share
     sizes = {arm: _measure_size(tally, outputs=len(arms[arm])) for arm, tally in tallies.items()}
     return Evaluation(
         sizes,
         is_paired,
         rows,
         bans=count_bans(aligned, made_from),
-        changes={arm: certain for arm, (certain, _) in changes.items()},
-        chances={arm: chance for arm, (_, chance) in changes.items()},
+        changes=changes,
+        chances=chances,
         examples=find_examples(aligned, made_from) if is_paired else [],
         notes=_note(sizes, is_paired=is_paired, lists=lists),
     )
@@ -155,12 +159,6 @@ def _profile(outputs: Sequence[Output]) -> Profile:
     texts = [Text(output.text, output.key, str(place), {}) for place, output in enumerate(outputs)]
     size = sum(len(output.text) for output in outputs)
     return profile_texts(texts, megabytes=min(256, 16 + size // 20_000))  # few texts need few counters
-
-
-def _find_changes(plain: Profile, profile: Profile) -> tuple[list[Change], float]:
-    if changes := compare(plain, profile, discoveries=FALSE_SHARE):
-        return changes, FALSE_SHARE
-    return compare(plain, profile, discoveries=HINTED_FALSE_SHARE), HINTED_FALSE_SHARE
 
 
 def _measure_size(tally: Tally, *, outputs: int) -> ArmSize:

@@ -13,8 +13,7 @@ from antislop.evaluation.outputs import Output
 from antislop.measure.definitions import METRICS, Metric, Ratio
 from antislop.measure.estimates import Estimate, Floats, Sums, estimate_pairs
 from antislop.measure.human_distance import measure_distance
-from antislop.measure.metrics import explain_interval, measure, measure_difference
-from antislop.measure.tally import Tally
+from antislop.measure.metrics import Tally, explain_interval, measure, measure_difference
 
 _UNKNOWN = "the outputs don't contain it"
 

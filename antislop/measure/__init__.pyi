@@ -1,8 +1,7 @@
 from .definitions import Metric as Metric
 from .estimates import Estimate as Estimate
-from .metrics import measure as measure
+from .metrics import Tally as Tally, measure as measure
 from .occurrences import Occurrence as Occurrence, scan as scan
 from .profiles.changes import Change as Change, compare as compare
 from .profiles.profiles import Entry as Entry, Profile as Profile, profile_texts as profile_texts
-from .slop_scale import Scale as Scale
-from .tally import Tally as Tally
+from .slop import Scale as Scale

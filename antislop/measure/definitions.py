@@ -14,8 +14,7 @@ import numpy as np
 
 from antislop.measure.diversity import MOST_OVERUSED
 from antislop.measure.estimates import Floats, Sums, bound_unseen
-from antislop.measure.slop_counts import WEIGHTS, score_slop
-from antislop.measure.slop_scale import Scale
+from antislop.measure.slop import WEIGHTS, Scale, score_slop
 from antislop.measure.text_counts import BEGINNING_WORDS, PIECE_WORDS, WINDOW_WORDS
 
 COMPARED_TEXTS = 100  # texts

@@ -122,21 +122,16 @@ def find_overused(
         divisors = np.full(len(distinct), rarest)
         _, places, indices = np.intersect1d(distinct, human_codes, assume_unique=True, return_indices=True)
         divisors[places] = human_shares[indices]
-        best_codes, best_ratios = _take_best(
-            np.concatenate([best_codes, distinct]), np.concatenate([best_ratios, counts / divisors]), top
-        )
+        found, ratios = np.concatenate([best_codes, distinct]), np.concatenate([best_ratios, counts / divisors])
+        if len(ratios) > top:  # only what can be among the best, ties included, is worth sorting
+            is_high = ratios >= np.partition(ratios, -top)[-top]
+            found, ratios = found[is_high], ratios[is_high]
+        order = np.lexsort([found, -ratios])[:top]
+        best_codes, best_ratios = found[order], ratios[order]
     occurrences = np.zeros(len(lengths), np.int64)
     for codes, texts in _read_codes(words, ends, n):
         occurrences += np.bincount(texts[np.isin(codes, best_codes)], minlength=len(lengths))
     return Overused(_decode(best_codes, numbers, n), occurrences)
-
-
-def _take_best(codes: Longs, ratios: Floats, top: int) -> tuple[Longs, Floats]:
-    if len(ratios) > top:
-        is_high = ratios >= np.partition(ratios, -top)[-top]
-        codes, ratios = codes[is_high], ratios[is_high]
-    order = np.lexsort([codes, -ratios])[:top]
-    return codes[order], ratios[order]
 
 
 def _read_codes(words: NDArray[np.int32], ends: Longs, n: int) -> Iterator[tuple[Longs, Longs]]:

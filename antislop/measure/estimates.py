@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from math import log
-from typing import Any, NamedTuple, SupportsIndex, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +45,7 @@ def bootstrap(
     >>> bootstrap(sums, lambda total: total[None, ..., 0] / total[None, ..., 1]).values
     array([0.015])
     """
-    if not isinstance(resamples, SupportsIndex) or not isinstance(level, float) or resamples < 0 or not 0 < level < 1:
+    if resamples < 0 or not 0 < level < 1:
         raise InputError(f"resamples={resamples!r} and level={level!r}: take 0 or more, and a level between 0 and 1")
     values = function(sums.sum(axis=0))
     if len(sums) < 2 or not resamples:

@@ -14,8 +14,7 @@ from antislop.errors import InputError
 from antislop.files.disk import read_json
 from antislop.measure.definitions import METRICS, compute_metrics
 from antislop.measure.estimates import Estimate, Floats, Sums, estimate
-from antislop.measure.metrics import bound_unseen_rates, explain_interval, warn_of_short_texts
-from antislop.measure.tally import Tally, check_tallies
+from antislop.measure.metrics import Tally, bound_unseen_rates, explain_interval, warn_of_short_texts
 
 FORMAT = "antislop human 1"
 _ADVICE = "pass a file that data/metrics/make.py wrote"
@@ -78,13 +77,17 @@ def measure_distance(
     since chance increases each part. Human answers to writing prompts are at about 1.2, eleven models at 2.9 to 9.1
     (eval/published.md of the repository). It does NOT measure quality, or whether a person wrote a text.
     """
-    check_tallies(tally)
     human = load_human() if human is None else human
     if not tally.words:
         undefined = Estimate.undefined("no words in the texts" if len(tally) else "no texts")
         return Distance({metric.name: undefined for metric in METRICS}, undefined)
     sums = tally.sum_groups(seed=seed)
-    comparable = _find_comparable(human, tally)
+    is_same = human.scale == tally.scale.fingerprint  # else its lists count other words as slop
+    comparable = {
+        name: value
+        for name, value in human.metrics.items()
+        if value.passages > 0 and (is_same or name not in _OF_LISTS) and warn_of_short_texts(name, tally) is None
+    }
     estimates = estimate(
         sums,
         lambda totals: _compute_distances(compute_metrics(METRICS, totals, tally.scale), comparable),
@@ -99,15 +102,6 @@ def measure_distance(
             estimates[name] = estimates[name].widen(high=(bound - comparable[name].value) / comparable[name].passages)
     overall = estimates.pop(_OVERALL)
     return Distance(estimates, overall)
-
-
-def _find_comparable(human: Humans, tally: Tally) -> dict[str, Human]:
-    is_same = human.scale == tally.scale.fingerprint
-    return {
-        name: value
-        for name, value in human.metrics.items()
-        if value.passages > 0 and (is_same or name not in _OF_LISTS) and warn_of_short_texts(name, tally) is None
-    }
 
 
 def _compute_distances(values: Sums, comparable: Mapping[str, Human]) -> dict[str, Floats]:

@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from antislop.core.bans import BanList, Match, drop_overlaps
-from antislop.display import shorten
-from antislop.errors import InputError
 from antislop.files.disk import read_text_pieces
 from antislop.files.texts import list_sources, read_texts
 from antislop.measure.folders import is_text, list_files
@@ -47,8 +45,6 @@ def scan(
 
     Raises `InputError` for a file that can't be read.
     """
-    if not isinstance(bans, BanList):
-        raise InputError(f"a BanList was expected, not {shorten(repr(bans), 40)}: write BanList([…])")
     for source in list_sources(sources):
         is_folder = column is None and Path(source).is_dir()
         for path in filter(is_text, list_files(source)) if is_folder else [source]:

@@ -25,7 +25,7 @@ from antislop.measure.blocks import (
     hash_word,
 )
 from antislop.measure.diversity import count_distinct, count_distinct_ngrams
-from antislop.measure.slop_scale import Scale
+from antislop.measure.slop import Scale
 from antislop.measure.words import BREAK, END, QUOTED, WORD, drop_stop_words, fold
 
 WINDOW_WORDS = 500  # words
@@ -88,7 +88,9 @@ class TextCounts:
         for column in self.sums.values():
             column.append(0.0)
         for block in cut_blocks(pieces):
-            self._gather(_replace_marks(block))
+            for mark in _MARKS:  # which a text may contain itself
+                block = block.replace(mark, _OTHER)
+            self._gather(block)
         self._gather(f" {_TEXT}")
 
     def flush(self) -> None:
@@ -136,14 +138,11 @@ class TextCounts:
         self._add("content_words", texts[is_content])
         self.content.frombytes(words[is_content].astype(np.int32).tobytes())
         is_listed = is_content if self._skips_stop_words else np.ones(len(words), bool)
-        self._count_trigrams(words[is_listed], texts[is_listed])
+        _, (listed, owners) = self._latest_listed.extend(words[is_listed], texts[is_listed])
+        is_found = self.numbers.find_trigrams(listed)
+        is_found[2:] &= owners[2:] == owners[:-2]  # a trigram lies in one text
+        self._add("slop_trigrams", owners[is_found])
         self._count_distinct(words, texts, places)
-
-    def _count_trigrams(self, words: Longs, texts: Longs) -> None:
-        _, (words, texts) = self._latest_listed.extend(words, texts)
-        is_found = self.numbers.find_trigrams(words)
-        is_found[2:] &= texts[2:] == texts[:-2]
-        self._add("slop_trigrams", texts[is_found])
 
     def _count_distinct(self, words: Longs, texts: Longs, places: Longs) -> None:
         latest, (words, texts, places) = self._latest.extend(words, texts, places)
@@ -220,9 +219,3 @@ def _measure_runs(words: Longs, ends: Longs, before: int) -> tuple[Longs, int]:
     """
     lengths = np.diff(words[ends], prepend=-before)
     return lengths, int(words[-1] - words[ends[-1]]) if len(ends) else before + int(words[-1:].sum())
-
-
-def _replace_marks(text: str) -> str:
-    for mark in _MARKS:
-        text = text.replace(mark, _OTHER)
-    return text

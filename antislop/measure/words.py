@@ -1,14 +1,17 @@
-"""Split texts into words, content words, sentences and paragraphs, in languages with spaces between words.
+"""Split texts into words, content words, sentences and paragraphs; how often English words are written.
 
-The matchers of bans have rules of their own, since they read a text while it is being generated.
+Texts are in languages with spaces between words. The matchers of bans have rules of their own, since they read a text
+while it is being generated.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from math import log10
 
 from antislop.core.bans import stop_words
+from antislop.errors import DISTRIBUTION, InputError
 
 _APOSTROPHES = "\u2018\u2019\u02bc\uff07"
 WORD = re.compile(r"[^\W\d_]+(?:'[^\W\d_]+)?")
@@ -50,12 +53,13 @@ def drop_stop_words(words: Iterable[str]) -> list[str]:
     >>> drop_stop_words(["her", "voice", "was", "barely", "a", "whisper", "wasn't"])
     ['voice', 'barely', 'whisper']
     """
-    return [word for word in words if not _is_stop_word(word)]
-
-
-def _is_stop_word(word: str) -> bool:
     stop = stop_words()
-    return word in stop or ("'" in word and all(part in stop for part in word.split("'")))
+    # A contraction that is not in the list counts as one if its parts are: it's, you're.
+    return [
+        word
+        for word in words
+        if word not in stop and not ("'" in word and all(part in stop for part in word.split("'")))
+    ]
 
 
 def find_sentence_end(text: str, start: int = 0, *, is_complete: bool = True) -> int | None:
@@ -75,16 +79,29 @@ def find_sentence_end(text: str, start: int = 0, *, is_complete: bool = True) ->
 
 def find_sentence_ends(text: str, *, is_complete: bool = True) -> Iterator[int]:
     """Yield the ends that `find_sentence_end` finds."""
-    return (match.end() for match in _STOP.finditer(text) if _is_certain(match, is_complete=is_complete))
-
-
-def _is_certain(match: re.Match[str], *, is_complete: bool) -> bool:
-    if not match[0]:
-        return True  # the end of a paragraph
-    following = match.string[match.end() :].lstrip()[:1]
-    return is_complete if not following else not (following.islower() or following == "\ufffd")
+    for match in _STOP.finditer(text):
+        following = text[match.end() :].lstrip()[:1]
+        goes_on = following.islower() or following == "\ufffd"  # the second is a character that is cut
+        if not match[0] or (is_complete if not following else not goes_on):  # an empty match ends a paragraph
+            yield match.end()
 
 
 def extract_paragraphs(text: str) -> list[str]:
     """Return the parts of a text between empty lines, without those that have no letters."""
     return [part.strip() for part in BREAK.split(text) if WORD.search(part)]
+
+
+def load_frequencies() -> Mapping[str, float]:
+    """Load the share of each English word in all words. Raises `InputError` without the package wordfreq."""
+    try:
+        from wordfreq import get_frequency_dict
+    except ImportError as error:
+        advice = f"pip install '{DISTRIBUTION}[lint]'"
+        raise InputError(f"rates of words today need the package wordfreq: {advice}") from error
+    return get_frequency_dict("en")
+
+
+def find_zipf(word: str, frequencies: Mapping[str, float]) -> float:
+    """Return the Zipf frequency of a word: log10 of its occurrences in a billion words, 0 if it is unknown."""
+    share = frequencies.get(word, 0.0)
+    return 9 + log10(share) if share else 0.0

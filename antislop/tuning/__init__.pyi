@@ -1,3 +1,2 @@
-from .loss import FTPOLoss as FTPOLoss, ftpo_loss as ftpo_loss
+from .ftpo import FTPOConfig as FTPOConfig, FTPOLoss as FTPOLoss, FTPOTrainer as FTPOTrainer, ftpo_loss as ftpo_loss
 from .rows import FTPORow as FTPORow, load_pairs as load_pairs
-from .trainer import FTPOConfig as FTPOConfig, FTPOTrainer as FTPOTrainer

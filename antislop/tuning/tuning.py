@@ -38,8 +38,8 @@ from antislop.errors import InputError
 from antislop.files.disk import read_json, replace_text
 from antislop.measure.words import extract_words
 from antislop.tuning.dpo import make_dpo_trainer
+from antislop.tuning.ftpo import FTPOConfig, FTPOTrainer, StopAtWin, collate, find_rate, make_adapter, unfreeze
 from antislop.tuning.rows import FTPORow, Loss
-from antislop.tuning.trainer import FTPOConfig, FTPOTrainer, StopAtWin, collate, find_rate, make_adapter, unfreeze
 
 CHECKPOINTS, SETTINGS, PLOT = "checkpoints", "tuning.json", "tuning.svg"
 WRITTEN = ("adapter_*", "*.safetensors", "*.safetensors.index.json", "*config.json")

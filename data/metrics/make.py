@@ -23,9 +23,8 @@ import numpy as np
 from antislop.files.texts import read_texts
 from antislop.measure.definitions import METRICS, compute_metrics
 from antislop.measure.human_distance import FORMAT
-from antislop.measure.metrics import measure
-from antislop.measure.slop_scale import Range, Scale
-from antislop.measure.tally import Tally
+from antislop.measure.metrics import Tally, measure
+from antislop.measure.slop import Range, Scale
 from antislop.measure.words import drop_stop_words, extract_words
 from eval.passages import PASSAGE, cut_passages
 

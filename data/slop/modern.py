@@ -13,7 +13,7 @@ import json
 import sys
 from pathlib import Path
 
-from antislop.measure.profiles.human_rates import FORMAT
+from antislop.measure.profiles.rates import FORMAT
 
 CHARACTERS = 5.4  # of a word and the characters after it
 

@@ -22,10 +22,13 @@ from typer.testing import CliRunner, Result
 
 import antislop
 from antislop import cli
+from antislop.cli.generate import ContinuationOptions, PolicyOptions, WritingTask
 from antislop.cli.main import COMMANDS, expand_options, load_command
+from antislop.cli.options import DrawingOptions
 from antislop.core.bans.ban_list import BanList
 from antislop.core.bans.bans import drop_overlaps
 from antislop.core.bans.bundled import FOLDER
+from antislop.core.hf.pretrained import ModelSpec
 from tests.support.commands import assert_refused, invoke
 from tests.support.depth import first_quick
 
@@ -99,13 +102,6 @@ def test_only_the_text_goes_to_a_pipe_and_the_rest_to_standard_error(toy: str) -
     assert result.stderr.count("\n") == 1
 
 
-def test_banned_phrases_are_not_written(toy: str) -> None:
-    plain, clean = generate(toy, PROMPT, "--no-bans"), generate(toy, PROMPT, *BANS)
-    assert "tapestry" in plain.stdout
-    assert not antislop.BanList(["cat", "quiet dog", "tapestry"]).find(clean.stdout)
-    assert " 0 violations" not in clean.stderr
-
-
 def test_the_same_seed_gives_the_same_text_and_every_seed_is_printed(toy: str) -> None:
     first, second = generate(toy, PROMPT, *BANS, "--seed", "7"), generate(toy, PROMPT, *BANS, "--seed", "7")
     assert first.stdout == second.stdout
@@ -114,32 +110,19 @@ def test_the_same_seed_gives_the_same_text_and_every_seed_is_printed(toy: str) -
     assert "(seed " in unseeded.stderr
 
 
-def test_greedy_decoding_draws_nothing(toy: str) -> None:
-    assert generate(toy, PROMPT, "--greedy").stdout == generate(toy, PROMPT, "--greedy").stdout
-
-
-def test_every_sampling_option_has_its_effect(toy: str) -> None:
-    def text(*args: str) -> str:
-        return generate(toy, PROMPT, "--no-bans", *args).stdout
-
-    assert text("--top-k", "1") == text("--temperature", "0.0001") == text("--greedy")
-    assert text("--top-p", "0.0001") == text("--min-p", "1") == text("--greedy")
-    assert text("--repetition-penalty", "5") != text()
-    assert text("--min-p", "0", "--temperature", "3") != text()
-    assert text("--presence-penalty", "5") != text("--frequency-penalty", "5") != text()
-    assert text("--top-n-sigma", "0.0001") == text("--greedy")
-    assert text("--xtc-probability", "1", "--xtc-threshold", "0.01") != text("--xtc-probability", "1") != text()
-    dry = text("--dry-multiplier", "9", "--dry-base", "1", "--dry-allowed-length", "0")
-    assert dry not in (text(), text("--dry-multiplier", "9", "--dry-allowed-length", "20"))
-    assert text("--dry-multiplier", "9", "--dry-penalty-last-n", "0") == text()
-    breakers = ["--dry-multiplier", "9", "--dry-allowed-length", "0", "--dry-sequence-breaker"]
-    assert text(*breakers, "a", "--dry-sequence-breaker", "e") != text(*breakers, "none")
-
-
-def test_a_stop_string_ends_the_text(toy: str) -> None:
-    assert generate(toy, PROMPT, "--no-bans", "--stop", "said", "--stop", "opened").stdout.endswith(
-        ("said\n", "opened\n")
-    )
+def test_every_option_of_a_text_is_an_argument_of_generate() -> None:
+    """What each of them does, the tests of the sampler hold."""
+    names = {"temperature": 0.7, "min_p": 0.1, "top_p": 0.9, "top_k": 8, "repetition_penalty": 1.2, "min_keep": 2}
+    names |= {"presence_penalty": 0.1, "frequency_penalty": 0.2, "top_n_sigma": 1.5, "dry_multiplier": 0.8}
+    names |= {"dry_base": 1.5, "dry_allowed_length": 3, "dry_penalty_last_n": 64}
+    names |= {"xtc_probability": 0.5, "xtc_threshold": 0.2}
+    sampling = DrawingOptions(**names, dry_sequence_breaker=["a", "e"])  # type: ignore[arg-type]
+    text = ContinuationOptions("x", max_new_tokens=9, stop=["said", "opened"])
+    task = WritingTask(text, ModelSpec(None), PolicyOptions(), sampling, None)
+    kept = {"max_new_tokens": 9, "stop_strings": ["said", "opened"], "dry_sequence_breakers": ["a", "e"]}
+    assert task.settings == {"do_sample": True, **names, **kept}
+    assert DrawingOptions(greedy=True).settings == {"repetition_penalty": 1.0, "do_sample": False}
+    assert DrawingOptions(dry_sequence_breaker=["none"]).settings["dry_sequence_breakers"] == []
 
 
 def test_the_prompt_is_read_from_standard_input_without_its_final_line_break(toy: str) -> None:
@@ -356,17 +339,28 @@ def test_a_text_fits_a_grammar(toy: str, tmp_path: Path, bans: list[str]) -> Non
     assert "the text was cut at 2 tokens, maybe inside of the grammar" in cut.stderr
 
 
-def test_an_empty_prompt_is_refused_if_the_model_needs_a_token(toy: str) -> None:
-    assert_refused(generate(toy, ""), "the prompt is empty")
-
-
-def test_a_prompt_that_is_not_utf_8_is_refused(toy: str) -> None:
-    assert_refused(generate(toy, "-", stdin=b"\xff"), "-: not UTF-8")
-    assert_refused(generate(toy, "\udcff"), "the prompt is not UTF-8")
-
-
-def test_a_model_that_does_not_exist_is_refused(tmp_path: Path) -> None:
-    assert_refused(invoke("generate", PROMPT, "--model", str(tmp_path)), "can't be loaded", "folder")
+@pytest.mark.parametrize(
+    ("arguments", "stdin", "parts"),
+    [
+        (["generate", "", "--model", "TOY"], None, ["the prompt is empty"]),
+        (["generate", "-", "--model", "TOY"], b"\xff", ["-: not UTF-8"]),
+        (["generate", "\udcff", "--model", "TOY"], None, ["the prompt is not UTF-8"]),
+        (["generate", PROMPT, "--model", "."], None, ["can't be loaded", "folder"]),
+        (["scan", "-", "--bans", "missing.json"], None, ["missing.json: can't be read"]),
+        (["scan"], None, ["FILE"]),
+        (["frobnicate"], None, ["frobnicate"]),
+    ],
+)
+def test_what_no_command_can_do_is_refused_in_one_sentence(
+    arguments: list[str],
+    stdin: bytes | None,
+    parts: list[str],
+    toy: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert_refused(invoke(*(toy if part == "TOY" else part for part in arguments), stdin=stdin), *parts)
 
 
 @pytest.mark.skipif(not (FOLDER / "tiny").is_dir(), reason="the bundled model is not there")
@@ -503,12 +497,6 @@ def test_scan_continues_after_unreadable_files_and_exits_with_2(texts: Path) -> 
     assert latin.startswith("antislop: latin.txt: not UTF-8 (")
     assert "in line 2" in latin
     assert missing.startswith("antislop: missing.txt: can't be read (No such file")
-
-
-@pytest.mark.usefixtures("texts")
-def test_scan_refuses_a_list_that_can_not_be_used() -> None:
-    assert_refused(invoke("scan", "clean.txt", "--bans", "missing.json"), "missing.json: can't be read")
-    assert_refused(invoke("scan"), "FILE")
 
 
 def test_a_reader_that_closes_the_pipe_ends_scan_silently(texts: Path) -> None:
@@ -731,7 +719,3 @@ def test_the_help_names_the_exit_statuses_that_are_special(args: list[str], show
     text = " ".join(result.stdout.split())
     assert (result.exit_code, "Exit status" in text) == (0, bool(shown))
     assert shown in text
-
-
-def test_an_unknown_command_is_refused() -> None:
-    assert_refused(invoke("frobnicate"), "frobnicate")

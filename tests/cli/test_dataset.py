@@ -11,9 +11,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
+from random import Random, random
 from typing import Any
 
 import datasets
@@ -28,13 +30,16 @@ from typer.testing import Result
 import antislop
 from antislop import BanList
 from antislop.cli import host, job as jobs, progress
+from antislop.cli.host import ModelHost
 from antislop.core.hf.vocabulary import fingerprint_tokenizer
 from antislop.datasets import hub
-from antislop.datasets.samples import measure_slop
+from antislop.datasets.pairs import PairFormat
+from antislop.datasets.samples import Arm, MadeRecord, SampleSpec, measure_slop
 from antislop.files.journal import Journal, Record, read_records
 from antislop.files.prompts import fingerprint_text
 from tests.support.commands import assert_refused, invoke
 from tests.support.depth import first_quick
+from tests.support.models import build_tokenizer
 
 PROMPTS = ["The old house", "One day", "She opened the door", "He said that", "In the end"]
 BANS = ("the", "a", "was", "her")
@@ -46,24 +51,76 @@ TINY = (
     "--no-bans",
     *(part for phrase in BANS for part in ("--ban", phrase)),
 )
+LOAD = ModelHost._load
 LONGER = ("--max-new-tokens", "30")  # for texts in which sentences end
 CHAT = "{% for m in messages %}[{{ m['role'] }}] {{ m['content'] }}\n{% endfor %}[assistant]"
 
 
-@pytest.fixture(scope="module")
-def bundled() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    return antislop.tiny_model()
+TOKENIZER = build_tokenizer()
+
+
+class ScriptedMaker:
+    """Makes a record for each spec at once, `batch_size` of them in flight, and three pairs of each text under bans.
+
+    Texts and pairs depend on their seeds alone, but for the last digits of shares, as those of a model in batches.
+    """
+
+    seconds = 0.0
+    """Of each text."""
+
+    def __init__(self, *, seed: int, batch_size: int, settings: object, pairs: PairFormat | None) -> None:
+        self._seed, self._batch_size, self._pairs = seed, batch_size, pairs
+
+    def make(self, specs: Iterable[SampleSpec], *, arm: Arm = "banned") -> Iterator[MadeRecord]:
+        left = iter(specs)
+        while batch := list(islice(left, self._batch_size)):
+            for spec in batch:
+                time.sleep(self.seconds)
+                about = {"key": spec.prompt.key, "sample": spec.sample}
+                seed, error = spec.seed(self._seed), spec.prompt.error
+                record: Record = {**spec.prompt.fields, "prompt": spec.prompt.text, **about, "arm": arm, "seed": seed}
+                record |= {"status": "error" if error else "ok", "error": error, "seconds": 0.01}
+                record |= {"response": None if error else f"It is {seed}.", "tokens": 4, "withdrawn_tokens": 2}
+                record |= {"violations": {"the": 1}, "conceded": {}}
+                count = 3 if self._pairs and arm == "banned" and not error else 0
+                rows = [self._pair(spec.prompt.text, Random(seed + number)) for number in range(count)]
+                yield MadeRecord(record, [{**row, **about} for row in rows])
+
+    def _pair(self, prompt: str, drawn: Random) -> Record:
+        ban, context = drawn.choice(BANS), f"{prompt} {drawn.random()}"
+        if self._pairs == "dpo":
+            return {"ban": ban, "prompt": context, "chosen": " It is.", "rejected": f" {ban} is."}
+        row = {"ban": ban, "context_with_chat_template": context, "context_ids": [7], "rejected_id": drawn.randrange(4)}
+        chosen = drawn.sample(range(4, 9), 2)
+        return {**row, "chosen_ids": chosen, "chosen_shares": [random()] * 2, "multi_chosen_decoded": ["x", "y"]}
 
 
 @pytest.fixture(autouse=True)
-def folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bundled: tuple[PreTrainedModel, PreTrainedTokenizerBase]
-) -> Path:
-    """An empty current folder with a file of prompts, and a model that is loaded once."""
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty current folder with a file of prompts, and a maker of records that needs no model."""
+
+    def load(host: ModelHost, bans: BanList, options: dict[str, Any]) -> Any:
+        return ScriptedMaker(**options), TOKENIZER, bans
+
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(host, "load_model", lambda _: bundled)
+    monkeypatch.setattr(ModelHost, "_load", load)
     Path("p.txt").write_text("\n".join(PROMPTS) + "\n")
     return tmp_path
+
+
+@pytest.fixture(scope="module")
+def loaded() -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    return antislop.tiny_model()
+
+
+@pytest.fixture
+def bundled(
+    loaded: tuple[PreTrainedModel, PreTrainedTokenizerBase], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """The bundled model, which writes the texts; it is loaded once."""
+    monkeypatch.setattr(ModelHost, "_load", LOAD)
+    monkeypatch.setattr(host, "load_model", lambda _: loaded)
+    return loaded
 
 
 @pytest.fixture
@@ -122,6 +179,7 @@ def interrupt() -> None:
 # -- records ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("bundled")
 def test_every_prompt_gets_a_response_without_banned_phrases() -> None:
     assert_made(make(), "5 records, ", " tokens/s, ", " violations per 1,000 words, ", "% withdrawn")
     assert sorted(record["prompt"] for record in read()) == sorted(PROMPTS)
@@ -144,6 +202,7 @@ def test_several_responses_and_a_limit() -> None:
     assert made.items() <= texts().items()
 
 
+@pytest.mark.usefixtures("bundled")
 def test_both_arms_have_the_same_seeds_and_are_compared_in_the_end() -> None:
     result = make("--arms", "plain,banned")
     seeds = {arm: {r["key"]: r["seed"] for r in read() if r["arm"] == arm} for arm in ("plain", "banned")}
@@ -157,6 +216,7 @@ def test_both_arms_have_the_same_seeds_and_are_compared_in_the_end() -> None:
     assert texts("banned.jsonl").items() <= both.items()
 
 
+@pytest.mark.usefixtures("bundled")
 def test_violations_are_reported_per_word_of_the_texts_under_bans() -> None:
     both, banned, plain = (
         make("--arms", arms, out=f"{number}.jsonl").stderr
@@ -168,6 +228,7 @@ def test_violations_are_reported_per_word_of_the_texts_under_bans() -> None:
     assert "violations" not in plain
 
 
+@pytest.mark.usefixtures("bundled")
 def test_a_template_is_written_around_prompts_and_a_system_message_needs_a_chat_template() -> None:
     assert_made(make("--prompt-template", "Tale {prompt}: {{"))
     assert {record["prompt"] for record in read()} == {f"Tale {prompt}: {{" for prompt in PROMPTS}
@@ -184,17 +245,6 @@ def test_chats_are_written_with_the_template_and_get_their_reply() -> None:
     assert [message["role"] for message in record["messages"]] == ["system", "user", "assistant"]
 
 
-def test_stop_strings_end_texts_and_decoding_can_be_greedy() -> None:
-    assert_made(make("--stop", "e", "--stop", "o"))
-    assert all(re.search(r"[eo]\W*\w{0,9}$", record["response"]) for record in read())
-    assert all(record["tokens"] < 12 for record in read())
-    for seed in ("1", "2"):
-        make("--temperature", "0", "--repetition-penalty", "1.2", "--seed", seed, out=f"{seed}.jsonl")
-    assert texts("1.jsonl") == texts("2.jsonl")
-    make("--temperature", "0", out="3.jsonl")
-    assert texts("3.jsonl") != texts("2.jsonl"), "the penalty counts"
-
-
 # -- resuming ---------------------------------------------------------------------------------------------------------
 
 
@@ -209,6 +259,7 @@ def test_the_same_command_resumes_and_makes_only_missing_records() -> None:
     assert texts() == whole
 
 
+@pytest.mark.usefixtures("bundled")
 def test_a_run_with_samplers_resumes_and_its_texts_are_those_of_the_samplers() -> None:
     samplers = ["--dry-multiplier", "5", "--dry-allowed-length", "0", "--dry-sequence-breaker", "q"]
     samplers += ["--presence-penalty", "1", "--xtc-probability", "0.5", "--xtc-threshold", "0.05"]
@@ -250,6 +301,7 @@ def test_a_run_that_found_no_prompts_does_not_restrict_the_next() -> None:
     assert_made(make(), "5 records")
 
 
+@pytest.mark.usefixtures("bundled")
 def test_failed_records_are_reported_once_and_tried_again() -> None:
     rows = [{"prompt": "One"}, {"prompt": " "}, {"prompt": "a " * 600}, {"other": "x"}]
     result = make("--n", "2", source=write_lines("p.jsonl", *rows))
@@ -320,7 +372,7 @@ SCHEMA = {
 
 
 @pytest.fixture
-def structured() -> list[str]:
+def structured(bundled: object) -> list[str]:
     """Options of texts under a grammar."""
     pytest.importorskip("llguidance", reason="llguidance is not installed")
     Path("schema.json").write_text(json.dumps(SCHEMA))
@@ -449,6 +501,7 @@ def test_prompts_are_not_overwritten_and_records_are_not_read_as_prompts() -> No
 # -- pairs ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("bundled")
 def test_preference_pairs_have_the_columns_that_trainers_expect() -> None:
     result = make("--pairs", "new/pairs.jsonl", *LONGER)
     assert_made(result, " pairs in new/pairs.jsonl; ", " tokens written to continue withdrawn text")
@@ -481,7 +534,7 @@ def test_token_pairs_contain_ids_texts_and_shares_of_alternatives(
 
 
 def test_a_stopped_and_resumed_run_makes_the_same_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = ("--limit", "3", "--pairs-per-ban", "3", *LONGER)
+    asked = ("--limit", "3", "--pairs-per-ban", "3")
     make(*asked, "--pairs", "whole.jsonl", out="whole.records.jsonl")
     with monkeypatch.context() as patch:
         patch.setattr(Journal, "append", at_record(2, interrupt))
@@ -493,7 +546,7 @@ def test_a_stopped_and_resumed_run_makes_the_same_pairs(monkeypatch: pytest.Monk
 
 def test_a_stopped_and_resumed_run_keeps_the_same_rows_of_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     """Probabilities of a text in another batch have other last digits, and decide nothing."""
-    asked = ("--n", "2", "--pairs-per-ban", "4", "--pairs-format", "tokens", *LONGER)
+    asked = ("--n", "2", "--pairs-per-ban", "4", "--pairs-format", "tokens")
     make(*asked, "--pairs", "whole.jsonl", out="whole.records.jsonl")
     with monkeypatch.context() as patch:
         patch.setattr(Journal, "append", at_record(2, interrupt))
@@ -501,11 +554,11 @@ def test_a_stopped_and_resumed_run_keeps_the_same_rows_of_tokens(monkeypatch: py
     assert_made(make(*asked, "--pairs", "pairs.jsonl"), "resuming")
     names = ("key", "sample", "context_ids", "rejected_id", "ban", "chosen_ids")
     whole, resumed = (sorted([row[name] for name in names] for row in read(f)) for f in ("whole.jsonl", "pairs.jsonl"))
-    assert len(whole) == 16 and resumed == whole
+    assert 12 < len(whole) <= 16 and resumed == whole
 
 
 def test_at_most_pairs_per_ban_pairs_of_each_ban_are_kept() -> None:
-    make("--limit", "3", "--pairs", "pairs.jsonl", "--pairs-per-ban", "1", *LONGER)
+    make("--limit", "3", "--pairs", "pairs.jsonl", "--pairs-per-ban", "1")
     bans = [row["ban"] for row in read("pairs.jsonl")]
     assert max(map(bans.count, bans)) == 1
 
@@ -521,21 +574,21 @@ def test_no_token_is_chosen_or_rejected_in_more_pairs_than_the_limit() -> None:
 
 
 def test_pairs_are_not_mixed_and_not_lost() -> None:
-    make("--limit", "1", *LONGER)
+    make("--limit", "1")
     assert_made(
-        make("--pairs", "pairs.jsonl", *LONGER),
+        make("--pairs", "pairs.jsonl"),
         "pairs.jsonl is new: it gets no pairs of existing records",
     )
     before = read("pairs.jsonl")
     assert_refused(
-        make("--pairs", "pairs.jsonl", "--pairs-format", "tokens", *LONGER),
+        make("--pairs", "pairs.jsonl", "--pairs-format", "tokens"),
         "was made with pairs.format='dpo', and this run has pairs.format='tokens'",
     )
-    assert_refused(make("--pairs", "other.jsonl", *LONGER), "was made with pairs.file='pairs.jsonl'")
+    assert_refused(make("--pairs", "other.jsonl"), "was made with pairs.file='pairs.jsonl'")
     assert_refused(
-        make(*LONGER), "was made with pairs.file='pairs.jsonl', pairs.format='dpo', and this run has pairs.file=None"
+        make(), "was made with pairs.file='pairs.jsonl', pairs.format='dpo', and this run has pairs.file=None"
     )
-    assert_refused(make("--pairs", "pairs.jsonl", *LONGER, out="new.jsonl"), "contains pairs of texts not in new.jsonl")
+    assert_refused(make("--pairs", "pairs.jsonl", out="new.jsonl"), "contains pairs of texts not in new.jsonl")
     assert read("pairs.jsonl") == before
 
 
@@ -602,6 +655,7 @@ def test_only_parquet_files_that_the_command_wrote_are_replaced_and_removed(monk
     assert Path("victim").exists()
 
 
+@pytest.mark.usefixtures("bundled")
 @pytest.mark.parametrize("kind", ["dpo", "tokens"])
 def test_a_card_names_the_columns_of_the_pairs(kind: str) -> None:
     pairs = ("--pairs", "out/pairs.jsonl", "--pairs-format", kind)
@@ -612,6 +666,7 @@ def test_a_card_names_the_columns_of_the_pairs(kind: str) -> None:
     assert {f"`{column}`" for column in read("out/pairs.jsonl")[0]} <= set(re.findall(r"`\w+`", paragraph))
 
 
+@pytest.mark.usefixtures("bundled")
 def test_parquet_contains_columns_of_several_types_and_failed_records() -> None:
     rows = [{"prompt": " ", "x": 1}, {"prompt": "One", "x": "two", "meta": {}}, {"prompt": "Day", "big": 2**70}]
     assert_made(make("--to-parquet", source=write_lines("p.jsonl", *rows), out="out"), status=1)
@@ -654,7 +709,8 @@ def test_a_push_uploads_parquet_and_card(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_progress_is_plain_lines_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "LINE_EVERY", 0.005)
+    monkeypatch.setattr(progress, "LINE_EVERY", 0.002)
+    monkeypatch.setattr(ScriptedMaker, "seconds", 0.004)
     lines = make("--n", "9", "--batch-size", "2").stderr.splitlines()
     assert all(re.fullmatch(r"\d+/45, (\d+ %, )?0:00:\d\d.*", line) for line in lines[:-1])
     counts = [int(line.split("/")[0]) for line in lines[:-1]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import csv
 import json
 import re
@@ -295,16 +294,3 @@ def test_unusable_input_is_refused_in_a_sentence() -> None:
     assert_refused(run("--prompts", "p.txt", out="file/report"), "file: is a file, and the report needs a folder")
     assert_refused(run("--prompts", "p.txt", out="-"), "-: the report is a folder of files: pass -o FOLDER")
     assert_refused(run("--prompts", "p.txt", "--held-out", "missing.txt"), "missing.txt")
-
-
-def test_a_missing_package_is_named_before_anything_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    find_module = builtins.__import__
-
-    def without(name: str, *args: Any, **options: Any) -> Any:
-        if name.partition(".")[0] == "matplotlib":
-            raise ImportError("No module named 'matplotlib'", name="matplotlib")
-        return find_module(name, *args, **options)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    assert_refused(run("--prompts", "p.txt"), "eval needs the package matplotlib: pip install 'antislop-lm[eval]'")
-    assert not Path("report").exists()

@@ -178,24 +178,6 @@ def test_lint_finds_entries_that_a_model_s_tokenizer_can_not_write(folder: Path)
     assert_refused(invoke("lint", "bans.txt", "--model", str(folder)), "the tokenizer of", "can't be loaded")
 
 
-def test_lint_refuses_unusable_input() -> None:
-    assert_refused(invoke("lint", "nowhere.txt"), "nowhere.txt: can't be read")
-    assert_refused(invoke("lint", write("bans.txt", "ok"), "--ignore", "speed"), "--ignore speed", "duplicate")
-
-
-def test_what_is_not_utf_8_is_named(folder: Path) -> None:
-    (folder / "image.txt").write_bytes(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR")
-    (folder / "utf16.txt").write_bytes("delve\n".encode("utf-16"))
-    binary, wide = (
-        "not text but binary data: pass a text file",
-        "not UTF-8 but UTF-16: save the file as UTF-8",
-    )
-    for name, fault in (("image.txt", binary), ("utf16.txt", wide)):
-        assert_refused(invoke("scan", name), f"{name}:1: {fault}")
-        assert_refused(invoke("scan", write("a.txt", "a"), "--bans", name), f"{name}:1: {fault}")
-        assert_refused(invoke("measure", name), f"{name}:1: {fault}")
-
-
 def test_lint_colors_on_a_terminal_only() -> None:
     result = invoke("lint", write("bans.txt", "ok"), env=COLORED)
     assert result.stdout.startswith("\x1b[35mbans.txt:1\x1b[0m: \x1b[1;31mshort\x1b[0m: 'ok' has")
@@ -232,22 +214,40 @@ def test_convert_reads_compressed_lists_and_does_not_write_their_paths(tmp_path:
     assert_refused(invoke("convert", str(source), "-o", str(out), "--force"), "bans.json.gz: can't be read")
 
 
-def test_convert_overwrites_only_when_forced() -> None:
-    bans = write("bans.txt", "cat\n")
-    assert_refused(invoke("convert", bans, "-o", bans), "bans.txt is the list itself", "--force")
-    assert_refused(invoke("convert", bans, "-o", write("out.txt", "dog")), "out.txt exists already", "--force")
-    assert Path("out.txt").read_text(encoding="utf-8") == "dog"
-    assert invoke("convert", bans, "-o", "out.txt", "--force").exit_code == 0
+def test_convert_overwrites_if_it_is_forced() -> None:
+    assert invoke("convert", write("bans.txt", "cat\n"), "-o", write("out.txt", "dog"), "--force").exit_code == 0
     assert "cat" in Path("out.txt").read_text(encoding="utf-8")
 
 
-def test_convert_refuses_unusable_input() -> None:
-    bans = write("bans.txt", "cat\n")
-    assert_refused(invoke("convert", "nowhere.txt", "-o", "out.txt"), "nowhere.txt: can't be read")
-    assert_refused(invoke("convert", bans, "-o", "bans.txt/out.txt"), "bans.txt is not a folder")
-    assert_refused(invoke("convert", bans, "-o", "out.txt", "--format", "magic"), "magic")
-    assert_refused(invoke("convert", bans, "-o", "out.txt", "--edges", "none"), "none", "anywhere")
-    assert not Path("out.txt").exists()
+BINARY = "image.txt:1: not text but binary data: pass a text file"
+WIDE = "wide.txt:1: not UTF-8 but UTF-16: save the file as UTF-8"
+REFUSED = [
+    ("lint nowhere.txt", "nowhere.txt: can't be read"),
+    ("lint bans.txt --ignore speed", "--ignore speed is not a kind of finding: choose one of duplicate"),
+    ("scan image.txt", BINARY),
+    ("scan wide.txt", WIDE),
+    ("scan bans.txt --bans image.txt", BINARY),
+    ("scan bans.txt --bans wide.txt", WIDE),
+    ("measure image.txt", BINARY),
+    ("measure wide.txt", WIDE),
+    ("convert bans.txt -o bans.txt", "bans.txt is the list itself: pass another path, or --force"),
+    ("convert bans.txt -o old.txt", "old.txt exists already: pass another path, or --force"),
+    ("convert nowhere.txt -o out.txt", "nowhere.txt: can't be read"),
+    ("convert bans.txt -o bans.txt/out.txt", "bans.txt is not a folder"),
+    ("convert bans.txt -o out.txt --format magic", "magic"),
+    ("convert bans.txt -o out.txt --edges none", "'none', but should be"),
+]
+
+
+@pytest.mark.parametrize(("command", "sentence"), REFUSED)
+def test_what_can_not_be_used_is_refused_and_no_file_is_written(command: str, sentence: str, folder: Path) -> None:
+    write("bans.txt", "cat\n")
+    write("old.txt", "dog")
+    (folder / "image.txt").write_bytes(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR")
+    (folder / "wide.txt").write_bytes("delve\n".encode("utf-16"))
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    assert_refused(invoke(*command.split()), sentence)
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
 
 
 def test_convert_leaves_out_unusable_entries_only_with_lenient() -> None:

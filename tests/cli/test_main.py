@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
@@ -12,8 +13,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from antislop.cli.conflicts import CONFLICTS
-from antislop.cli.main import app, expand_options
+from antislop.cli.main import COMMANDS, app, expand_options
 from antislop.cli.options import GenerationOptions, ModelOptions
 from antislop.cli.terminal import describe_command
 from antislop.cli.tune import BalanceOptions, DPOOptions, WeightOptions
@@ -167,7 +167,8 @@ EXAMPLES = {
         "-o y --min-keep 3 --min-p 0",
     ),
 }
-"""Arguments for each conflict of the table."""
+"""Arguments for each conflict of a command's table."""
+CONFLICTS = {name: import_module(f"antislop.cli.{COMMANDS[name].module}").CONFLICTS for name in EXAMPLES}
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from antislop.measure.definitions import METRICS
-from antislop.measure.metrics import measure
-from antislop.measure.tally import Tally
+from antislop.measure.metrics import Tally, measure
 from tests.support.commands import assert_refused, invoke
 
 TEXTS = [

@@ -16,8 +16,8 @@ from typer.testing import Result
 
 from antislop import BanList
 from antislop.files.texts import Half, Text, find_half, hash_prompt
-from antislop.measure.profiles.human_rates import Baseline
 from antislop.measure.profiles.profiles import Profile
+from antislop.measure.profiles.rates import Baseline
 from tests.support.commands import assert_refused, invoke
 
 SLOP = "Her eyes were glinting, a testament to Elara and her fathomless tapestry of tales. Now {} Elara sleeps."
@@ -82,7 +82,7 @@ def test_the_command_prints_which_texts_and_baselines_it_compared() -> None:
     assert baseline is not None and baseline["name"] == "plain.jsonl, more.jsonl"
 
 
-def test_a_core_install_makes_profiles_and_names_the_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_core_install_makes_profiles_and_says_what_it_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("scipy", "matplotlib", "wordfreq"):
         monkeypatch.setitem(sys.modules, name, None)
     made = run("profile", "sloppy.jsonl", "--baseline", "plain.jsonl", "-o", "profile.json")
@@ -93,7 +93,6 @@ def test_a_core_install_makes_profiles_and_names_the_missing_extra(monkeypatch: 
     assert all(entry.low is not None for entry in profile.entries)
     assert "testament" in " ".join(entry.text for entry in profile.entries)
     assert "What fell" in run("profile", "--compare", "sloppy.jsonl", "plain.jsonl").stdout
-    assert_refused(run("bans-from", "profile.json"), "wordfreq")
 
 
 def test_a_profile_can_be_written_to_a_pipe() -> None:
@@ -283,13 +282,6 @@ def test_a_novel_can_be_one_file_or_one_for_each_chapter() -> None:
         assert ("a folder with a file for each" in made.stderr) is (texts == 1)
         assert "fathomless" in run("bans-from", "profile.json").stdout
     assert "none of" in run("bans-from", "profile.json", "--min-prompts", "2").stderr
-
-
-def test_the_missing_extra_is_named_before_texts_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "wordfreq", None)
-    Path("sloppy.jsonl").write_text("{", encoding="utf-8")
-    said = run("profile", "sloppy.jsonl", "-o", "profile.json").stderr.splitlines()
-    assert "antislop bans-from can't make a list of the profile: pip install" in said[0] and "sloppy.jsonl:1" in said[1]
 
 
 @pytest.mark.parametrize("command", [["lint"], ["convert", "-o", "out.txt"]])

@@ -30,7 +30,7 @@ from antislop.data import FOLDER
 from antislop.evaluation import html_report
 from antislop.files.prompts import read_prompts
 from antislop.tuning import tuning
-from antislop.tuning.trainer import FTPOTrainer
+from antislop.tuning.ftpo import FTPOTrainer
 from antislop.tuning.tuning import TuneResult
 from tests.support.commands import assert_refused, invoke
 
@@ -154,17 +154,6 @@ def test_options_that_do_not_fit_are_refused(arguments: tuple[str, ...], sentenc
     assert sentence in " ".join(result.stderr.split())
 
 
-def test_a_missing_package_is_named_before_torch_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    dpo = ("--loss", "dpo")
-    for package, options in (("matplotlib", ()), ("peft", ()), ("accelerate", ()), ("trl", dpo), ("datasets", dpo)):
-        with monkeypatch.context() as patch:
-            patch.setitem(sys.modules, package, None)
-            patch.setattr("antislop.cli.tune.import_module", lambda name: pytest.fail(f"{name} was imported"))
-            result = run(*options)
-        sentence = f"tuning needs more packages (no {package}): pip install 'antislop-lm[tune]'"
-        assert_refused(result, sentence)
-
-
 def test_auto_writes_into_no_folder_of_others() -> None:
     make_prompts(4)
     Path("all").mkdir()
@@ -175,7 +164,7 @@ def test_auto_writes_into_no_folder_of_others() -> None:
     assert Path("all/held-out.jsonl").read_bytes() == before
 
 
-@pytest.mark.parametrize("package", ["jinja2", "matplotlib", "wordfreq"])
+@pytest.mark.parametrize("package", ["matplotlib", "wordfreq"])
 def test_a_package_that_a_later_command_lacks_is_named_before_the_first(
     package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -117,14 +117,6 @@ def test_both_arms_have_the_same_seeds_and_the_plain_one_writes_banned_phrases()
     assert slop["banned"] == 0
 
 
-@pytest.mark.parametrize("record", ["ab", {"response": "ab"}, {"arm": "plain"}, {"arm": "plain", "response": 3}])
-def test_what_is_no_record_of_a_text_has_no_slop(record: Any) -> None:
-    with pytest.raises(InputError, match=r"a record with arm and response was expected, not .*: see read_records"):
-        measure_slop([record], BanList(BANS))
-    with pytest.raises(InputError, match=r"a BanList was expected, not \['ab'\]: write BanList"):
-        measure_slop([], ["ab"])  # type: ignore[arg-type]
-
-
 def test_another_seed_makes_other_records() -> None:
     assert by_identity(make()).keys() == by_identity(make(seed=6)).keys()
     assert by_identity(make()) != by_identity(make(seed=6))
@@ -270,8 +262,6 @@ def test_a_changed_prompt_is_detected_while_writing_too(tmp_path: Path) -> None:
     changed = [PROMPTS[0], Prompt("p1", "d", None, {})]
     with open_journal(tmp_path / "out.jsonl", {}) as journal:
         list(write_records(maker(), lambda: PROMPTS[:2], journal))
-        with pytest.raises(InputError, match="prompts is a list: pass a function that returns them"):
-            next(write_records(maker(), PROMPTS, journal))  # type: ignore[arg-type]
         with pytest.raises(InputError, match=r"1 of its records answer prompts that have changed; 'p1' had 'c', and"):
             list(write_records(maker(), lambda: changed, journal))
         with pytest.raises(InputError, match="'p1' had 'c', and now has 'd'"):

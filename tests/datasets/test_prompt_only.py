@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from antislop import Ban
-from antislop.datasets.prompt_only import INSTRUCTION, AvoidanceInstruction
+from antislop.datasets.maker import INSTRUCTION, AvoidanceInstruction
 from antislop.files.prompts import Prompt
 from tests.support.models import build_tokenizer
 

@@ -6,15 +6,16 @@ import inspect
 import pickle
 import random
 import re
+from collections.abc import Callable
+from math import inf, nan
 from typing import Any
 
 import pytest
 
-from antislop import Ban, BanError, BanList
+from antislop import Ban, BanList
 from antislop.datasets import ban_reward
 from antislop.errors import InputError
-from antislop.measure.metrics import measure
-from antislop.measure.tally import Tally
+from antislop.measure.metrics import Tally, measure
 
 PHRASES = ["a testament to", "barely above a whisper", "tapestry"]
 
@@ -103,26 +104,20 @@ def test_another_process_can_have_it() -> None:
     assert again(prompts=[""], completions=["Delve into it."]) == reward(prompts=[""], completions=["Delve into it."])
 
 
-@pytest.mark.parametrize("per", [0, -1, True, "1000", float("nan"), float("inf"), None])
-def test_a_unit_that_is_no_number_of_words_is_refused(per: Any) -> None:
-    with pytest.raises(InputError, match=r"per is .*; it is a number of words above 0"):
-        ban_reward(PHRASES, per=per)
+REFUSED = [
+    *((lambda per=per: ban_reward(PHRASES, per=per), "per is .*; it is a number") for per in (0, -1, nan, inf)),
+    (lambda: ban_reward(["tapestry", Ban.tokens([5, 17])]), "token ids, which occur in no text"),
+    (lambda: ban_reward("tapestry"), "one string and not a file"),
+    *((lambda texts=texts: score(texts), "completions is .*: pass a list of texts") for texts in (None, "A tapestry")),
+    *((lambda odd=odd: rate(odd), "completion 1 ") for odd in (None, 5, ["A"], [{"role": "assistant", "content": 5}])),
+]
 
 
-def test_bans_that_cannot_be_counted_are_refused() -> None:
-    with pytest.raises(InputError, match="token ids, which occur in no text"):
-        ban_reward(["tapestry", Ban.tokens([5, 17])])
-    with pytest.raises(BanError, match="one string and not a file"):
-        ban_reward("tapestry")
+def score(completions: Any) -> list[float]:
+    return ban_reward(PHRASES)(prompts=[""], completions=completions)
 
 
-@pytest.mark.parametrize("completions", [None, "A tapestry"])
-def test_anything_but_a_list_of_completions_is_refused(completions: Any) -> None:
-    with pytest.raises(InputError, match=r"completions is .*: pass a list of texts or of chats"):
-        ban_reward(PHRASES)(prompts=[""], completions=completions)
-
-
-@pytest.mark.parametrize("completion", [None, 5, ["A tapestry"], [{"role": "assistant", "content": 5}]])
-def test_a_completion_of_another_shape_is_refused(completion: Any) -> None:
-    with pytest.raises(InputError, match="completion 1 "):
-        rate(completion)
+@pytest.mark.parametrize(("call", "sentence"), REFUSED)
+def test_what_can_not_be_rewarded_is_refused(call: Callable[[], object], sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        call()

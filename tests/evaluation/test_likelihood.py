@@ -12,8 +12,7 @@ from transformers import PreTrainedModel
 from antislop import Ban, BanList
 from antislop.datasets.samples import Arm, plan_samples
 from antislop.evaluation import likelihood
-from antislop.evaluation.likelihood import PromptedTokens, measure_nll
-from antislop.evaluation.scored_maker import ScoredMaker
+from antislop.evaluation.likelihood import PromptedTokens, ScoredMaker, measure_nll
 from antislop.files.journal import Record
 from antislop.files.prompts import Prompt
 from tests.support.depth import first_quick

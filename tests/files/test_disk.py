@@ -30,8 +30,8 @@ from antislop.files.disk import (
     replacing,
 )
 from antislop.files.journal import Journal
-from antislop.measure.profiles.human_rates import Baseline
 from antislop.measure.profiles.profiles import Profile
+from antislop.measure.profiles.rates import Baseline
 
 needs_posix = pytest.mark.skipif(os.name != "posix", reason="needs modes and links of POSIX")
 

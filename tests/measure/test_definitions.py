@@ -11,8 +11,7 @@ import pytest
 
 from antislop.measure.definitions import METRICS, Metric, Ratio
 from antislop.measure.estimates import bootstrap
-from antislop.measure.metrics import measure, measure_difference
-from antislop.measure.tally import Tally
+from antislop.measure.metrics import Tally, measure, measure_difference
 
 TEXTS = ("Stop! He went. " * 8, "No! No! " * 20, "A door. " * 30, "So it was! " * 9)
 TOY = Metric(

@@ -17,9 +17,8 @@ from antislop.files.texts import read_texts
 from antislop.measure.definitions import METRICS
 from antislop.measure.estimates import Estimate
 from antislop.measure.human_distance import Human, Humans, load_human, measure_distance, read_human
-from antislop.measure.metrics import measure
-from antislop.measure.slop_scale import FOLDER, PUBLISHED_RANGES, Range, Scale, load_ngrams
-from antislop.measure.tally import Tally
+from antislop.measure.metrics import Tally, measure
+from antislop.measure.slop import FOLDER, PUBLISHED_RANGES, Range, Scale, load_ngrams
 from antislop.measure.words import extract_words
 from eval.passages import cut_passages
 

@@ -17,9 +17,8 @@ from antislop import Ban, BanList
 from antislop.core.bans.folding import fold_phrase
 from antislop.core.bans.patterns.phrase import Phrase
 from antislop.core.bans.scopes import Scope
-from antislop.measure.frequencies import load_frequencies
-from antislop.measure.lint.lint import COMMON_ZIPF, find_contained, find_overlapping, lint
-from antislop.measure.lint.speller import Speller
+from antislop.measure.lint import COMMON_ZIPF, Speller, find_contained, find_overlapping, lint
+from antislop.measure.words import load_frequencies
 
 FREQUENCIES = {
     **dict.fromkeys(["the", "of", "it", "was", "to", "a"], 1e-2),

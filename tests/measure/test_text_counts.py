@@ -7,12 +7,10 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 
 from antislop import Ban, BanList
-from antislop.measure import blocks, slop_counts, text_counts
+from antislop.measure import blocks, slop, text_counts
 from antislop.measure.blocks import cut_blocks
-from antislop.measure.metrics import measure
-from antislop.measure.slop_counts import PatternSearch
-from antislop.measure.slop_scale import Range, Scale
-from antislop.measure.tally import Tally
+from antislop.measure.metrics import Tally, measure
+from antislop.measure.slop import PatternSearch, Range, Scale
 from antislop.measure.text_counts import TextCounts
 from tests.support.naive_metrics import count_text, count_windows
 
@@ -119,11 +117,11 @@ def test_words_beyond_the_vocabulary_are_told_apart_by_a_hash(monkeypatch: pytes
 @given(st.lists(st.sampled_from(["it was not", " a door", ", but", " a mouth", ". ", "no", "\n"])), st.data())
 def test_contrasts_in_pieces_are_those_of_the_whole_text(parts: list[str], data: st.DataObject) -> None:
     text = "".join(parts)
-    patterns = slop_counts._compile_contrasts()
+    patterns = slop._compile_contrasts()
     places = data.draw(st.lists(st.integers(0, 10**6), max_size=5))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(slop_counts, "LONGEST_MATCH", 120)
-        patch.setattr(slop_counts, "SEARCHED_AT_ONCE", data.draw(st.sampled_from([0, 200])))
+        patch.setattr(slop, "LONGEST_MATCH", 120)
+        patch.setattr(slop, "SEARCHED_AT_ONCE", data.draw(st.sampled_from([0, 200])))
         search = PatternSearch(patterns)
         found = [match for piece in cut(text, places) for match in search.read(piece, is_last=False)]
         found += search.read("", is_last=True)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from itertools import chain, pairwise
 
-from antislop.measure.slop_scale import Scale
+from antislop.measure.slop import Scale
 from antislop.measure.words import drop_stop_words, extract_paragraphs, extract_words
 
 _ABBREVIATED = r"(?<!\bMr)(?<!\bMrs)(?<!\bMs)(?<!\bDr)(?<!\bSt)(?<!\bvs)(?<!\bProf)(?<!\b[A-Z])"

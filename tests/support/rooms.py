@@ -15,19 +15,19 @@ LINES = {
     "data": 10,
     "explain": 2010,
     "steer": 1010,
-    "engines": 4070,
-    "measure": 4160,
-    "datasets": 2180,
-    "tuning": 990,
-    "evaluation": 1370,
+    "engines": 4110,
+    "measure": 4040,
+    "datasets": 2150,
+    "tuning": 980,
+    "evaluation": 1350,
     "serve": 3640,
-    "cli": 5270,
+    "cli": 5250,
     "__main__": 30,
 }
 """The lines of Python in each room of docs/house.svg."""
 
-NAMES_AT_THE_COUNTER = 200
+NAMES_AT_THE_COUNTER = 192
 """The different names that the doors import from the core."""
 
-FUNCTIONS_PER_1000_LINES = 70
+FUNCTIONS_PER_1000_LINES = 68
 """Functions of all rooms together, methods and inner ones included."""

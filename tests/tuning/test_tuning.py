@@ -21,8 +21,8 @@ from antislop.datasets.hub import CARD
 from antislop.errors import InputError
 from antislop.tuning import tuning
 from antislop.tuning.dpo import TextPair, load_text_pairs
+from antislop.tuning.ftpo import FTPOConfig, FTPOTrainer, collate, make_adapter
 from antislop.tuning.rows import FTPORow, load_pairs
-from antislop.tuning.trainer import FTPOConfig, FTPOTrainer, collate, make_adapter
 from antislop.tuning.tuning import CHECKPOINTS, PLOT, TuneSpec, _Probe, tune
 from tests.support.depth import first_quick
 from tests.support.letters import END, START, build_model, build_tokenizer
@@ -267,7 +267,7 @@ def test_a_trainer_refuses_what_it_can_not_do(tmp_path: Path, monkeypatch: pytes
 
 @pytest.mark.parametrize(
     ("name", "value", "expected"),
-    [("margin", "2", "above 0"), ("temperature", 0, "above 0"), ("rest_weight", -1, "of 0 or more")],
+    [("margin", -2.0, "above 0"), ("temperature", 0, "above 0"), ("rest_weight", -1, "of 0 or more")],
 )
 def test_numbers_of_the_loss_are_refused(name: str, value: Any, expected: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=f"{name} is {value!r}: a number {expected} was expected"):
@@ -402,34 +402,31 @@ def test_ids_that_the_model_reads_may_be_beyond_the_tokenizer(tmp_path: Path) ->
         load_pairs(path, build_tokenizer(), vocab_size=17)
 
 
-def test_other_files_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "empty.jsonl").write_text("", encoding="utf-8")
-    with pytest.raises(InputError, match="the file has no pairs: make some"):
-        load_pairs(tmp_path / "empty.jsonl", build_tokenizer())
-    (tmp_path / "cut.jsonl").write_text('{"context_ids": [1', encoding="utf-8")
-    with pytest.raises(InputError, match=r"cut.jsonl:1: not JSON"):
-        load_pairs(tmp_path / "cut.jsonl", build_tokenizer())
-    with pytest.raises(InputError, match="min_chosen is 3, and max_chosen is 2"):
-        load_pairs(tmp_path / "cut.jsonl", build_tokenizer(), min_chosen=3, max_chosen=2)
-    (tmp_path / "dpo.jsonl").write_text('{"prompt": "a", "chosen": "b", "rejected": "c"}\n', encoding="utf-8")
-    with pytest.raises(InputError, match=r"dpo.jsonl:1: a pair of texts, and ftpo reads final-token pairs"):
-        load_pairs(tmp_path / "dpo.jsonl", build_tokenizer())
-
-
 def test_pairs_of_texts_are_read_as_they_were_written(tmp_path: Path) -> None:
     path = tmp_path / "pairs.jsonl"
     path.write_text("".join(json.dumps({**pair._asdict(), "ban": "f"}) + "\n" for pair in TEXTS), encoding="utf-8")
     assert load_text_pairs(path, build_tokenizer()) == TEXTS
     assert len({*load_text_pairs(path, build_tokenizer(), max_rows=5)} & {*TEXTS}) == 5
-    with pytest.raises(InputError, match=r"pairs.jsonl:\d+: the text has \d+ tokens, and the model reads 4: make the"):
-        load_text_pairs(path, build_tokenizer(), max_length=4)
-    with pytest.raises(
-        InputError, match=r"p.jsonl:1: the pair has no prompt: make pairs with antislop dataset --pairs"
-    ):
-        load_text_pairs(write_pairs(tmp_path / "p.jsonl", make_rows()), build_tokenizer())
-    (tmp_path / "empty.jsonl").write_text("", encoding="utf-8")
-    with pytest.raises(InputError, match="the file has no pairs: make some"):
-        load_text_pairs(tmp_path / "empty.jsonl", build_tokenizer())
-    path.write_text(json.dumps({"prompt": "a", "chosen": "b.", "rejected": "b."}) + "\n", encoding="utf-8")
-    with pytest.raises(InputError, match=r"pairs.jsonl:1: chosen and rejected are the same text: leave out the pair"):
-        load_text_pairs(path, build_tokenizer())
+
+
+DPO = '{"prompt": "a", "chosen": "b", "rejected": "c"}\n'
+OTHERS = [
+    (load_pairs, "", {}, "pairs.jsonl: the file has no pairs: make some"),
+    (load_pairs, '{"context_ids": [1', {}, "pairs.jsonl:1: not JSON"),
+    (load_pairs, "", {"min_chosen": 3, "max_chosen": 2}, "min_chosen is 3, and max_chosen is 2"),
+    (load_pairs, DPO, {}, "pairs.jsonl:1: a pair of texts, and ftpo reads final-token pairs"),
+    (load_text_pairs, "", {}, "pairs.jsonl: the file has no pairs: make some"),
+    (load_text_pairs, DPO, {"max_length": 1}, r"pairs.jsonl:1: the text has \d+ tokens, and the model reads 1: make"),
+    (load_text_pairs, '{"rejected_id": 3}', {}, "pairs.jsonl:1: the pair has no prompt: make pairs with antislop"),
+    (load_text_pairs, DPO.replace('"c"', '"b"'), {}, "pairs.jsonl:1: chosen and rejected are the same text: leave"),
+]
+
+
+@pytest.mark.parametrize(("load", "content", "options", "sentence"), OTHERS)
+def test_files_without_pairs_that_can_be_used_are_refused(
+    load: Any, content: str, options: dict[str, int], sentence: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "pairs.jsonl"
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(InputError, match=sentence):
+        load(path, build_tokenizer(), **options)

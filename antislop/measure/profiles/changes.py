@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from math import erfc, exp, log, sqrt
 from typing import NamedTuple
 
-from antislop.display import shorten
-from antislop.errors import InputError
-from antislop.measure.profiles.ngrams import Kind
+from antislop.measure.profiles.ngrams import EXPLAINED_SHARE, Kind, find_explained, find_parts
 from antislop.measure.profiles.profiles import Entry, Profile
-from antislop.measure.profiles.ratios import EXPLAINED_SHARE, find_explained, find_half_width, find_parts
+from antislop.measure.profiles.rates import find_half_width
 
 
 class Change(NamedTuple):
@@ -48,9 +46,6 @@ def compare(before: Profile, after: Profile, *, discoveries: float = 0.05) -> li
     An entry that one profile does not list counts with the upper bound of its rate there. Changes that a longer entry
     explains are left out. Prompts count as independent, which understates the evidence if they are the same.
     """
-    for profile in (before, after):
-        if not isinstance(profile, Profile):
-            raise InputError(f"a Profile was expected, not {shorten(repr(profile), 40)}: pass Profile.load(path)")
     sides = _Side(before), _Side(after)
     keys = dict.fromkeys([*sides[0].entries, *sides[1].entries])
     measured = [change for key in keys if (change := _measure(key, *sides)) is not None]

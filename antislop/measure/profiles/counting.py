@@ -32,7 +32,7 @@ from antislop.measure.profiles.ngrams import (
     Texts,
     mark_ends,
 )
-from antislop.measure.slop_counts import PatternSearch
+from antislop.measure.slop import PatternSearch
 from antislop.measure.words import drop_stop_words, straighten
 
 PROMPT_CLASSES = 512  # that an entry's prompts are counted in: exact up to about this many prompts
@@ -365,6 +365,8 @@ class _CountTable:
         least = choose_min_prompts(reading.texts) if min_prompts is None else min_prompts
         rows = np.flatnonzero((totals >= min_counts) & (prompts >= least)).tolist()
         rows.sort(key=lambda row: _ORDER[columns.names[row][0]])
+        # Words that are mostly capitalized where no sentence begins are names.
+        proper = np.flatnonzero((columns.middle >= _ENOUGH) & (2 * columns.capital > columns.middle))
         return Census(
             texts=reading.texts,
             prompts=len(reading.prompts),
@@ -374,15 +376,10 @@ class _CountTable:
             group_words=reading.group_words,
             names=[columns.names[row] for row in rows],
             counts=totals[rows].tolist(),
-            proper=self._find_proper(),
+            proper=frozenset(drop_stop_words(columns.names[row][1] for row in proper)),
             _columns=columns,
             _rows=rows,
         )
-
-    def _find_proper(self) -> frozenset[str]:
-        columns = self._columns
-        rows = np.flatnonzero((columns.middle >= _ENOUGH) & (2 * columns.capital > columns.middle))
-        return frozenset(drop_stop_words(columns.names[row][1] for row in rows))
 
 
 class Sketch:

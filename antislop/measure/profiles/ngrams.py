@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from math import inf
 from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -22,6 +23,8 @@ PHRASE_WORDS = 5
 CONTENT_WORDS = 3
 PROMPT_GROUPS = 32  # in which occurrences are counted, for intervals
 TOKEN = re.compile(rf"{WORD.pattern}|[^\w\s]+|[\d_]+")
+EXPLAINED_SHARE = 0.95
+"""A longer entry explains an entry if it contains at least this share of the entry's occurrences."""
 MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # 2**64 over the golden ratio
 
 _HARD = re.compile(rf"[\d{ENDS}]")
@@ -194,3 +197,35 @@ def mark_ends(parts: Iterable[str]) -> Iterator[tuple[str, bool, bool]]:
 def cut_words(text: str) -> list[str]:
     """Return the words of a phrase or a content n-gram as they were counted."""
     return text.split(" ")
+
+
+def find_explained(counts: Mapping[tuple[Kind, str], int]) -> set[tuple[Kind, str]]:
+    """Return the entries whose occurrences nearly all lie in a longer entry, by the share `EXPLAINED_SHARE`.
+
+    "barely above a whisper" explains "above a whisper". An explained entry explains no other.
+
+    >>> find_explained({("phrase", "a testament to"): 90, ("phrase", "testament to"): 94, ("word", "testament"): 150})
+    {('phrase', 'testament to')}
+    """
+    explained: set[tuple[Kind, str]] = set()
+    for entry, count in sorted(counts.items(), key=lambda pair: -pair[0][1].count(" ")):
+        if entry not in explained:
+            explained |= {part for part in find_parts(*entry) if count >= EXPLAINED_SHARE * counts.get(part, inf)}
+    return explained
+
+
+def find_parts(kind: Kind, text: str) -> Iterable[tuple[Kind, str]]:
+    """Yield the entries that occur in each occurrence of an entry.
+
+    >>> list(find_parts("phrase", "a deep breath"))[:3]
+    [('content', 'deep breath'), ('word', 'a'), ('phrase', 'a deep')]
+    """
+    if kind not in ("phrase", "content"):
+        return
+    words = cut_words(text)
+    if kind == "phrase":
+        yield "content", " ".join(drop_stop_words(words))
+    for begin in range(len(words)):
+        for end in range(begin + 1, len(words) + 1):
+            if end - begin < len(words) and (kind == "phrase" or end - begin > 1):
+                yield ("word" if end - begin == 1 else kind), " ".join(words[begin:end])

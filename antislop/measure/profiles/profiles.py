@@ -22,9 +22,8 @@ from antislop.measure.profiles.counting import (
     count,
     cut_examples,
 )
-from antislop.measure.profiles.human_rates import HumanRate, HumanRates
-from antislop.measure.profiles.ngrams import Kind, Progress, Texts, cut_words
-from antislop.measure.profiles.ratios import estimate_error, estimate_ratio, find_explained
+from antislop.measure.profiles.ngrams import Kind, Progress, Texts, cut_words, find_explained
+from antislop.measure.profiles.rates import HumanRate, HumanRates, estimate_error, estimate_ratio
 
 FORMAT = "antislop profile 1"
 _ADVICE = "make one with: antislop profile TEXTS -o profile.json"
@@ -111,9 +110,7 @@ def profile_texts(texts: Iterable[Text], **options: Any) -> Profile:
     >>> [entry.text for entry in profile_texts(texts, min_count=2).entries if entry.kind == "phrase"]
     ['a testament to']
     """
-    all_texts = list(texts) if isinstance(texts, Iterable) else [texts]
-    if not all(isinstance(text, Text) for text in all_texts):
-        raise InputError("profile_texts takes Texts, not strings or paths: pass read_texts([path, …])")
+    all_texts = list(texts)  # which are read several times
     return make_profile(lambda: all_texts, **options)
 
 

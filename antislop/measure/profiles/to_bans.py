@@ -11,13 +11,11 @@ from typing import NamedTuple, get_args
 from antislop.core.bans import Ban, BanList, constructions
 from antislop.display import describe_count
 from antislop.errors import BanError
-from antislop.measure.frequencies import find_zipf, load_frequencies
-from antislop.measure.lint.lint import OVERLAP_WORDS, find_overlapping, lint
+from antislop.measure.lint import OVERLAP_WORDS, find_overlapping, lint
 from antislop.measure.profiles.counting import choose_min_prompts
-from antislop.measure.profiles.ngrams import Kind, cut_words
+from antislop.measure.profiles.ngrams import Kind, cut_words, find_parts
 from antislop.measure.profiles.profiles import Entry, Profile
-from antislop.measure.profiles.ratios import find_parts
-from antislop.measure.words import drop_stop_words
+from antislop.measure.words import drop_stop_words, find_zipf, load_frequencies
 
 KINDS: tuple[Kind, ...] = ("word", "phrase")
 DISTINCTIVE_ZIPF = 4.5
@@ -135,7 +133,8 @@ def _refuse(entry: Entry, choice: Choice, frequencies: Mapping[str, float]) -> s
         return f"below --min-ratio {choice.min_ratio:g}"
     if entry.prompts < (choice.min_prompts or 0):
         return f"from fewer than --min-prompts {choice.min_prompts}"
-    if _is_wrong_name(entry, choice.names):
+    is_left_out = choice.names == "none" or (choice.names == "words" and entry.kind != "word")
+    if (not entry.is_name) if choice.names == "only" else (entry.is_name and is_left_out):
         return f"{'names' if entry.is_name else 'no names'} by --names {choice.names}"
     if entry.kind == "word" and entry.text.endswith("'s"):
         return "possessives"
@@ -144,12 +143,6 @@ def _refuse(entry: Entry, choice: Choice, frequencies: Mapping[str, float]) -> s
     if entry.kind in ("phrase", "content") and not is_distinctive(entry.text, frequencies=frequencies):
         return "fragments and phrases without a distinctive word"
     return None
-
-
-def _is_wrong_name(entry: Entry, names: str) -> bool:
-    if names == "only":
-        return not entry.is_name
-    return entry.is_name and (names == "none" or (names == "words" and entry.kind != "word"))
 
 
 def is_distinctive(phrase: str, *, frequencies: Mapping[str, float]) -> bool:

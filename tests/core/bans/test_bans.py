@@ -34,8 +34,7 @@ from antislop.datasets.samples import measure_slop
 from antislop.errors import BanError
 from antislop.evaluation.outputs import Output
 from antislop.evaluation.rows import tally_outputs
-from antislop.measure.metrics import measure
-from antislop.measure.tally import Tally
+from antislop.measure.metrics import Tally, measure
 from tests.support.oracles import occurrences
 
 # One ban

@@ -17,7 +17,7 @@ from antislop.core.bans.bundled import Construction, read_constructions
 from antislop.core.bans.text_matcher import TextMatcher
 from antislop.core.bans.token_matcher import Matcher
 from antislop.errors import BanError
-from antislop.measure.lint.lint import lint
+from antislop.measure.lint import lint
 from tests.support.depth import sample_size
 from tests.support.oracles import cut_at, find_in_pieces, matches
 from tests.support.toys import Words

@@ -13,7 +13,7 @@ from antislop.core.bans.bans import Ban
 from antislop.core.bans.marks import find_sign
 from antislop.core.bans.patterns.phrase import Phrase
 from antislop.errors import BanError
-from antislop.measure.lint.lint import lint
+from antislop.measure.lint import lint
 
 WORDS = ["delve", "tapestry", "a testament to"]
 ANYWHERE = [Ban(word, edges="anywhere") for word in WORDS]

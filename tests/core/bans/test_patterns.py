@@ -20,7 +20,7 @@ from antislop.core.bans.patterns.pattern import Pattern, PatternMatch, PieceResu
 from antislop.core.bans.text_matcher import TextMatcher
 from antislop.core.bans.token_matcher import Matcher
 from antislop.errors import BanError
-from antislop.measure.lint.lint import lint
+from antislop.measure.lint import lint
 from tests.support.oracles import cut_at
 from tests.support.toys import Words
 

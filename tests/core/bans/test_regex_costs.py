@@ -20,7 +20,7 @@ from antislop.core.bans.patterns.incremental_regex import FEW_PATHS, LETTERS, In
 from antislop.core.bans.patterns.regex import Regex, RegexSearch
 from antislop.core.bans.token_matcher import Matcher
 from antislop.errors import BanError
-from antislop.measure.lint.lint import lint
+from antislop.measure.lint import lint
 from tests.support.toys import Bytes
 
 

@@ -1,20 +1,25 @@
-"""The scale of measurements: lists of slop, the ranges of the slop score, and human rates of n-grams."""
+"""Slop by a scale: lists of words and trigrams, ranges of the score, human rates; contrasts; the slop score."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+import numpy as np
+import regex
+
+from antislop.core.bans import read_constructions
 from antislop.data import FOLDER
 from antislop.errors import InputError
 from antislop.files.disk import read_json
 from antislop.measure.blocks import NGram
+from antislop.measure.estimates import Floats
 from antislop.measure.words import extract_words
 
 RANGE_MARGIN = 0.1  # of the width, on both sides
@@ -161,3 +166,92 @@ def _read_statistics(path: Path) -> Mapping[int, Mapping[NGram, float]]:
             f"{path}: contains no top_bigrams and top_trigrams of a single source: pass statistics of slop-forensics"
         ) from error
     return shares
+
+
+# -- contrasts and the score ------------------------------------------------------------------------------------------
+
+
+CONTRASTS = (
+    "not-x-but-y",
+    "not-just-x-it-is-y",
+    "was-not-x-it-was-y",
+    "not-about-x-about-y",
+    "not-only-but-also",
+    "did-not-just-x",
+    "no-x-no-y-just",
+    "less-x-than-y",
+)
+"""The bundled constructions that deny one thing to assert another, unlike "Not X. Not Y.", which asserts nothing."""
+
+WEIGHTS = {"slop_words": 0.60, "contrasts": 0.25, "slop_trigrams": 0.15}
+"""The weight of each metric in the slop score."""
+LONGEST_MATCH = 1000
+"""Characters at the end of an unfinished text in which no match is taken yet: what follows may change it."""
+SEARCHED_AT_ONCE = 16_000
+"""Characters of a text that has not ended that are searched at once; a shorter one is searched once, at its end."""
+_CONTEXT = 100  # characters before the next match, for assertions
+
+
+class PatternSearch:
+    """Searches a text that comes in pieces; finds what `finditer` finds, unless it exceeds `LONGEST_MATCH`."""
+
+    def __init__(self, patterns: Sequence[regex.Pattern[str]]) -> None:
+        self._patterns = patterns
+        self._text, self._start = "", 0  # what is left of the text, and the number of characters before it
+        self._nexts = [0] * len(patterns)
+
+    def read(self, piece: str, *, is_last: bool) -> list[tuple[int, int, int]]:
+        """Return matches by their start: (start, end, number of the pattern)."""
+        self._text += piece
+        limit = len(self._text) - (0 if is_last else LONGEST_MATCH)
+        if not is_last and (limit <= 0 or len(self._text) < SEARCHED_AT_ONCE):
+            return []
+        found = [match for number in range(len(self._patterns)) for match in self._find(number, limit, is_last=is_last)]
+        kept = max(0, limit - _CONTEXT)
+        self._text, self._start = self._text[kept:], self._start + kept
+        return sorted(found)
+
+    def _find(self, number: int, limit: int, *, is_last: bool) -> Iterator[tuple[int, int, int]]:
+        place = self._nexts[number] - self._start
+        for match in self._patterns[number].finditer(self._text, place):
+            if match.start() >= limit and not is_last:
+                break
+            place = match.end()
+            yield self._start + match.start(), self._start + place, number
+        self._nexts[number] = self._start + max(place, limit)
+
+
+class ContrastCount:
+    """Counts the contrasts of a text that comes in pieces; of overlapping ones, only the first.
+
+    >>> contrasts = ContrastCount()
+    >>> contrasts.read("It was not a door, but a mouth. It wasn't open. It was hungry.", is_last=True)
+    >>> contrasts.count
+    2
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._end = 0
+        self._search = PatternSearch(_compile_contrasts())
+
+    def read(self, piece: str, *, is_last: bool = False) -> None:
+        for start, end, _ in self._search.read(piece, is_last=is_last):
+            if start >= self._end:
+                self.count, self._end = self.count + 1, end
+
+
+@cache
+def _compile_contrasts() -> tuple[regex.Pattern[str], ...]:
+    return tuple(regex.compile(each.ban.text) for each in read_constructions() if each.name in CONTRASTS)
+
+
+def score_slop(rates: Mapping[str, Floats], scale: Scale) -> Floats:
+    """Return the slop score, 0 to 100, of the rates that `WEIGHTS` names; NaN if the scale lacks a range."""
+    score = np.zeros_like(rates["slop_words"])
+    for name, weight in WEIGHTS.items():
+        if name not in scale.ranges:
+            return np.full_like(score, np.nan)
+        low, high = scale.ranges[name].widen()
+        score += 100 * weight * np.clip((rates[name] - low) / (high - low), 0, 1)
+    return score

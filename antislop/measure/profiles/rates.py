@@ -1,4 +1,4 @@
-"""Rates of words and phrases in human writing.
+"""Rates of words and phrases in human writing, and the ratios of models' rates to them, with intervals.
 
 A baseline has the counts of human texts. Since free books are old, rates are extrapolated to the present by the current
 frequencies of words, from the package `wordfreq`.
@@ -11,15 +11,19 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from typing import Any
+from math import exp, log, sqrt
+from statistics import NormalDist
+from typing import Any, NamedTuple
 
-from antislop.errors import DISTRIBUTION, InputError
+import numpy as np
+
+from antislop.errors import InputError
 from antislop.files.disk import read_json, replace_text
-from antislop.measure.frequencies import load_frequencies
+from antislop.measure.blocks import Longs
 from antislop.measure.profiles.counting import Census
 from antislop.measure.profiles.ngrams import Kind, cut_words
-from antislop.measure.profiles.quantiles import find_gamma
-from antislop.measure.words import drop_stop_words
+from antislop.measure.profiles.quantiles import find_gamma, find_student
+from antislop.measure.words import drop_stop_words, load_frequencies
 
 FORMAT = "antislop baseline 1"
 _ADVICE = "make one with: antislop profile BOOKS --as-baseline -o human.json.gz"
@@ -106,11 +110,7 @@ class HumanRates:
 
     @cached_property
     def _frequencies(self) -> Mapping[str, float]:  # loaded when texts are counted, since it takes 30 MB
-        try:
-            return load_frequencies()
-        except ImportError as error:
-            advice = f"pip install '{DISTRIBUTION}[eval]'"
-            raise InputError(f"rates of words today need the package wordfreq: {advice}") from error
+        return load_frequencies()
 
     def rate(self, kind: Kind, text: str) -> HumanRate:
         base = self.baseline
@@ -159,3 +159,50 @@ class HumanRates:
 def interval(count: int) -> tuple[float, float]:
     """Return the exact 95 % interval of a Poisson count (Garwood 1936, doi 10.1093/biomet/28.3-4.437)."""
     return find_gamma(0.025, count) if count else 0.0, find_gamma(0.975, count + 1)
+
+
+class RateRatio(NamedTuple):
+    """The models' rate divided by the human rate; high is None if the human rate is only bounded from above."""
+
+    ratio: float
+    low: float
+    high: float | None
+
+
+def estimate_error(groups: Longs, group_words: Longs) -> float:
+    """Return the relative standard error of a rate, over prompts, since texts to one prompt are not independent.
+
+    The linearized variance of a ratio of sums over clusters (Cochran 1977, Sampling Techniques, 3rd edition, section
+    6.3). A single group gives the error of a Poisson count, since the variation between prompts is unknown.
+    """
+    has_words = group_words > 0
+    counts, words = groups[has_words], group_words[has_words]
+    total = int(counts.sum())
+    if len(words) < 2:
+        return 1 / sqrt(total)
+    residuals = counts - total / words.sum() * words
+    return float(np.sqrt(len(words) / (len(words) - 1) * (residuals**2).sum()) / total)
+
+
+def estimate_ratio(rate: float, error: float, clusters: int, human: HumanRate) -> RateRatio:
+    """Return the ratio of two rates with its 95 % interval.
+
+    error: relative standard error of the first rate.
+    clusters: its number of groups of prompts, for Student's t.
+
+    Combines both intervals by variance estimates recovery on the log scale (Zou and Donner 2008, doi 10.1002/sim.3095).
+    A human rate that is only a bound counts as exact for the lower end, and there is no upper end.
+    """
+    half = find_half_width(clusters - 1) * error
+    ratio = rate / human.rate
+    if human.high is None:
+        return RateRatio(ratio, ratio * exp(-half), None)
+    below = sqrt(half**2 + log(human.high / human.rate) ** 2)
+    above = sqrt(half**2 + log(human.rate / human.low) ** 2) if human.low else None
+    return RateRatio(ratio, ratio * exp(-below), None if above is None else ratio * exp(above))
+
+
+@cache
+def find_half_width(freedom: int) -> float:
+    """Return the half-width of a 95 % interval in standard errors; freedom 0 stands for the normal distribution."""
+    return find_student(0.975, freedom) if freedom > 0 else NormalDist().inv_cdf(0.975)

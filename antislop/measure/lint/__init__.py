@@ -1,1 +1,0 @@
-"""Internal: the checks of `antislop lint`."""
