@@ -456,14 +456,14 @@ part was tried. GLM-5.3-Flash (`glm5_next`), which has layers of the kind that G
 
 For each family, a tiny model with random weights, whose windows are shorter than its texts, writes {NEW} tokens with
 at least ten rewinds. *All equal* says that two comparisons hold, in float32 and in bfloat16, for one text and for
-{len(PROMPTS)} prompts of unequal length in a batch, whose rows rewind at different times (models with an encoder write one text
-at a time):
+{len(PROMPTS)} prompts of unequal length in a batch, whose rows rewind at different times (models with an encoder
+write one text at a time):
 
 * With greedy decoding and bans (first-token rule), the text is the same as that of a loop without a cache.
 * After rewinds, the logits are those of one forward pass over the kept text.
 
-[The errors](../eval/results/families.md) are at most five times those of cached decoding by `generate` without a rewind.
-`python -m tests.core.hf.test_families --write` writes both pages.
+[The errors](../eval/results/families.md) are at most five times those of cached decoding by `generate` without a
+rewind. `python -m tests.core.hf.test_families --write` writes both pages.
 
 {tabulate([COLUMNS, *(cells[: len(COLUMNS)] for cells in rows)])}
 ## Static caches
@@ -488,8 +488,8 @@ def figures(rows: Sequence[Sequence[str]]) -> str:
     """Return the page of the errors. rows: what `compare` says of each family."""
     return f"""# Errors of logits after rewinds
 
-The largest absolute differences between the logits of [each family](../../docs/families.md) after rewinds and those of one
-forward pass over the kept text, for one text or in a batch; logits have a standard deviation of 1 to 3. The figure in
+The largest absolute differences between the logits of [each family](../../docs/families.md) after rewinds and those
+of one forward pass over the kept text, for one text or in a batch; logits have a standard deviation of 1 to 3. The figure in
 parentheses is the error of cached decoding by `generate` without a rewind, or the precision of the
 largest logit if that is larger; five times this figure is the tolerance.
 
