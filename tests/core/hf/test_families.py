@@ -489,9 +489,9 @@ def figures(rows: Sequence[Sequence[str]]) -> str:
     return f"""# Errors of logits after rewinds
 
 The largest absolute differences between the logits of [each family](../../docs/families.md) after rewinds and those
-of one forward pass over the kept text, for one text or in a batch; logits have a standard deviation of 1 to 3. The figure in
-parentheses is the error of cached decoding by `generate` without a rewind, or the precision of the
-largest logit if that is larger; five times this figure is the tolerance.
+of one forward pass over the kept text, for one text or in a batch; logits have a standard deviation of 1 to 3. The
+figure in parentheses is the error of cached decoding by `generate` without a rewind, or the precision of the largest
+logit if that is larger; five times this figure is the tolerance.
 
 {tabulate([ERRORS, *((cells[0], *cells[len(COLUMNS) :]) for cells in rows)])}"""
 
