@@ -1,4 +1,4 @@
-"""Fill the tables of docs/explanation/speed.md from a run's JSON, and draw its plot.
+"""Fill the tables of eval/results/speed.md from a run's JSON, and draw its plot.
 
     python -m eval.speed --json eval/results/speed.json
     python -m eval.speed.page [eval/results/speed.json]
@@ -23,8 +23,8 @@ from eval.cost import NEVER, OFTEN, Point, draw_plot
 from eval.reporting import Table, render_table
 from eval.speed.measuring import show_goal, show_value
 
-PAGE = ROOT / "docs" / "explanation" / "speed.md"
 RUN = ROOT / "eval" / "results" / "speed.json"
+PAGE = RUN.with_suffix(".md")
 PLACE = re.compile(r"(<!-- (table|conditions)(?:: ([^\n]+?))? -->\n).*?(<!-- end -->)", re.DOTALL)
 WIDTH = 120
 KINDS = {"no violation": (NEVER, "phrases"), "violations": (OFTEN, "violations_per_1000")}

@@ -2,7 +2,7 @@
 
 All of that with the caches that transformers chooses, and with static ones.
 
-`python -m tests.core.hf.test_families --write docs/families.md` writes a table of these results.
+`python -m tests.core.hf.test_families --write` writes docs/families.md, a table of these results.
 """
 
 from __future__ import annotations
@@ -71,16 +71,10 @@ FIXED_LATER = () if Version(transformers.__version__) >= Version("5.23") else ("
 WRONG_WITH_STATIC = ("gpt-neo", "falcon-alibi", *FIXED_LATER)
 """Families that `generate` itself can't run with a static cache."""
 DOCUMENT = Path(__file__).parents[3] / "docs" / "families.md"
-
-COLUMNS = (
-    "family",
-    "cache",
-    "all equal",
-    "error, float32",
-    "error, bfloat16",
-)
-FIGURES = len(DTYPES)
-"""The last columns, which the tests don't compare."""
+FIGURES = DOCUMENT.parents[1] / "eval" / "results" / "families.md"
+"""The errors of each family, which the tests don't compare."""
+COLUMNS = ("family", "cache", "all equal")
+ERRORS = ("family", "error, float32", "error, bfloat16")
 
 Inputs = dict[str, Tensor]
 
@@ -364,13 +358,14 @@ def static_cache_fault(family: str) -> str:
     return "" if torch.equal(text, model.generate(**inputs, **GREEDY).sequences) else "`generate` writes something else"
 
 
-def matrix() -> str:
-    """Return the table of all families in Markdown: the comparisons, and the largest errors beside their floors."""
-    lines = ["| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
-    return "\n".join(lines + [_line(family) for family in ROWS]) + "\n"
+def tabulate(rows: Iterable[Sequence[str]]) -> str:
+    """Return a table in Markdown, of which the first row names the columns."""
+    header, *lines = ["| " + " | ".join(cells) + " |" for cells in rows]
+    return "\n".join([header, "|" + "---|" * header.count(" | ") + "---|", *lines]) + "\n"
 
 
-def _line(family: str) -> str:
+def compare(family: str) -> tuple[str, str, str, str, str]:
+    """Return the comparisons of a family, and its largest errors beside their floors."""
     texts = [written[:2] for dtype in DTYPES for written in greedy(family, dtype, rows=1, kind=None)]
     sizes = (1, len(PROMPTS)) if family in IN_BATCHES else (1,)
     traces = [
@@ -379,10 +374,9 @@ def _line(family: str) -> str:
     is_equal = all(text == expected for text, expected in texts)
     is_equal &= all(trace.is_exact for each in traces for trace in each)
     worst = [max(each, key=lambda trace: trace.error / trace.floor) for each in traces]
-    cells = [family, _layers(sampled(family, torch.float32, rows=1, kind=None)[0].past_key_values)]
-    cells.append("yes" if is_equal else "no")
-    cells += [f"{trace.error:.1e} ({trace.floor:.1e})" for trace in worst]
-    return "| " + " | ".join(cells) + " |"
+    layers = _layers(sampled(family, torch.float32, rows=1, kind=None)[0].past_key_values)
+    single, half = (f"{trace.error:.1e} ({trace.floor:.1e})" for trace in worst)
+    return family, layers, "yes" if is_equal else "no", single, half
 
 
 def _layers(cache: Any) -> str:
@@ -392,10 +386,11 @@ def _layers(cache: Any) -> str:
 
 
 def verdicts(table: str) -> list[list[str]]:
-    """Read the rows of the tables: without their figures, and without families that differ by version."""
-    rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| ")]
+    """Read the rows of the table of results, without families that differ by version."""
+    results = table.partition("## Results")[2].splitlines()
+    rows = [line.strip("| ").split(" | ") for line in results if line.startswith("| ")]
     compared = {COLUMNS[0], *ROWS}.difference(FIXED_LATER)
-    return [cells[:-FIGURES] for cells in rows if len(cells) == len(COLUMNS) and cells[0] in compared]
+    return [cells for cells in rows if cells[0] in compared]
 
 
 def faults() -> str:
@@ -414,16 +409,15 @@ def expected_cells(family: str) -> list[str]:
 
 def test_the_document_contains_the_results_of_the_tests_above() -> None:
     text = DOCUMENT.read_text(encoding="utf-8")
-    table = [list(COLUMNS[:-FIGURES]), *map(expected_cells, ROWS)]
+    table = [list(COLUMNS), *map(expected_cells, ROWS)]
     assert verdicts(text) == [cells for cells in table if cells[0] not in FIXED_LATER]
     assert faults() in text
 
 
 def names() -> str:
     """Return the table of names in Markdown."""
-    lines = ["| model | code in transformers | family below |", "|---|---|---|"]
-    rows = (f"| {name} | `{model_type(family)}` | {family} |" for name, family in NAMES.items())
-    return "\n".join([*lines, *rows]) + "\n"
+    rows = ((name, f"`{model_type(family)}`", family) for name, family in NAMES.items())
+    return tabulate([("model", "code in transformers", "family below"), *rows])
 
 
 @pytest.mark.skipif(not NAMED, reason="newer families need transformers 5.23")
@@ -434,12 +428,14 @@ def test_the_document_lists_the_names_that_people_type() -> None:
 
 
 def refusals(families: Iterable[str]) -> str:
-    """Return the error of each refused family, as a list in Markdown."""
+    """Return the reason in the error of each refused family, as a list in Markdown."""
     lines = []
     for family in families:
         with pytest.raises(ValueError) as caught:
             AntiSlop(TOKENIZER, []).generate(build_refused(family), torch.tensor([PROMPTS[0]]), max_new_tokens=1)
-        lines.append(f"* {family}: {caught.value}")
+        reason, _, advice = str(caught.value).partition(": choose a model ")
+        assert advice
+        lines.append(f"* {family}: {reason}")
     return "\n".join(lines) + "\n"
 
 
@@ -449,8 +445,8 @@ def test_the_document_lists_the_refused_families() -> None:
     assert refusals(UNKNOWN_LAYERS) in text
 
 
-def document() -> str:
-    """Return the page that contains the table."""
+def document(rows: Sequence[Sequence[str]]) -> str:
+    """Return the page that contains the table. rows: what `compare` says of each family."""
     return f"""# Families of models
 
 A release often has the code of an older one: this table has the family of each. Of models that see images, the text
@@ -461,26 +457,20 @@ part was tried. GLM-5.3-Flash (`glm5_next`), which has layers of the kind that G
 ## Results
 
 For each family, a tiny model with random weights, whose windows are shorter than its texts, writes {NEW} tokens with
-at least ten rewinds, some of them to an earlier position than the rewind before.
-`python -m tests.core.hf.test_families --write docs/families.md` writes this page; the tests in that file check
-its words, not its figures.
+at least ten rewinds. *All equal* says that two comparisons hold, in float32 and in bfloat16, for one text and for
+{len(PROMPTS)} prompts of unequal length in a batch, whose rows rewind at different times (models with an encoder
+write one text at a time):
 
-*All equal* says that three comparisons hold, in float32 and in bfloat16:
-
-* With greedy decoding and bans (first-token rule), the text is the same as that of a loop of a dozen lines without a
-  cache.
+* With greedy decoding and bans (first-token rule), the text is the same as that of a loop without a cache.
 * After rewinds, the logits are those of one forward pass over the kept text.
-* The same holds for {len(PROMPTS)} prompts of unequal length in a batch, which rewind at different times; models with
-  an encoder write one text at a time.
 
-Errors are the largest absolute differences of logits, which have a standard deviation of 1 to 3, for one text or in a
-batch. The figure in parentheses is the error of cached decoding by `generate` without a rewind, or the precision of the
-largest logit if that is larger; five times this figure is the tolerance.
+[The errors](../eval/results/families.md) are at most five times those of cached decoding by `generate` without a
+rewind. `python -m tests.core.hf.test_families --write` writes both pages.
 
-{matrix()}
+{tabulate([COLUMNS, *(cells[: len(COLUMNS)] for cells in rows)])}
 ## Static caches
 
-With `cache_implementation="static"`, the three comparisons hold for the same families within the same tolerance. Layers
+With `cache_implementation="static"`, both comparisons hold for the same families within the same tolerance. Layers
 keep all columns, since a rewind may need columns that a window discards. Families are refused if `generate` itself
 treats the free columns of a static cache as tokens, as BLOOM's does before transformers 5.23:
 
@@ -490,18 +480,32 @@ treats the free columns of a static cache as tokens, as BLOOM's does before tran
 Families that store the tokens they have read in states that no rewind reaches, with their errors:
 
 {refusals(REFUSED)}
-Families with layers of their own in their caches, which choose what a token attends to. A tie or a rounding error can
-change the choice: with 4 or 8 chosen tokens, tiny models of DeepSeek V3.2 and GLM-5 write other texts by `generate`
-with a cache than without one, so that no tolerance can tell a wrong rewind from a rounding error:
+Families with layers of their own in their caches, which choose what a token attends to. A rounding error can change the
+choice, so no tolerance can tell a wrong rewind from a rounding error:
 
 {refusals(UNKNOWN_LAYERS)}"""
 
 
+def figures(rows: Sequence[Sequence[str]]) -> str:
+    """Return the page of the errors. rows: what `compare` says of each family."""
+    return f"""# Errors of logits after rewinds
+
+The largest absolute differences between the logits of [each family](../../docs/families.md) after rewinds and those
+of one forward pass over the kept text, for one text or in a batch; logits have a standard deviation of 1 to 3. The
+figure in parentheses is the error of cached decoding by `generate` without a rewind, or the precision of the largest
+logit if that is larger; five times this figure is the tolerance.
+
+{tabulate([ERRORS, *((cells[0], *cells[len(COLUMNS) :]) for cells in rows)])}"""
+
+
 def main() -> None:
-    """Write the page."""
-    parser = argparse.ArgumentParser(description="Measure every family of models, and write it down.")
-    parser.add_argument("--write", type=Path, required=True, metavar="PATH", help="the Markdown file to write")
-    parser.parse_args().write.write_text(document(), encoding="utf-8")
+    """Write both pages."""
+    parser = argparse.ArgumentParser(description="Measure every family of models, and write down the results.")
+    parser.add_argument("--write", action="store_true", required=True, help="write docs/families.md and its figures")
+    parser.parse_args()
+    rows = [compare(family) for family in ROWS]
+    DOCUMENT.write_text(document(rows), encoding="utf-8")
+    FIGURES.write_text(figures(rows), encoding="utf-8")
 
 
 if __name__ == "__main__":
