@@ -18,8 +18,7 @@ from transformers.generation.candidate_generator import CandidateGenerator
 
 from antislop.core.hf.caches.cache import TransformersCache
 from antislop.core.hf.caches.private import supports_dynamic_cache
-from antislop.core.hf.callbacks.memory import is_stateless
-from antislop.core.hf.callbacks.processors import COUNTING
+from antislop.core.hf.callbacks.processors import COUNTING, is_stateless
 from antislop.core.hf.callbacks.settings import Settings
 from antislop.core.hf.calls import Call
 from antislop.core.hf.model import TransformersModel

@@ -11,7 +11,7 @@ from transformers import LogitsProcessorList
 
 from antislop.core.hf.assisted import AssistantDrafter, make_assistant_drafter
 from antislop.core.hf.caches.cache import TransformersCache
-from antislop.core.hf.callbacks.memory import is_stateless
+from antislop.core.hf.callbacks.processors import is_stateless
 from antislop.core.hf.callbacks.rewindable import Recognizer
 from antislop.core.hf.callbacks.settings import Settings
 from antislop.core.hf.calls import Call
