@@ -13,10 +13,11 @@ from transformers import DynamicCache, GenerationConfig, GenerationMixin, PreTra
 
 from antislop.core.hf.caches.cache import TransformersCache
 from antislop.core.hf.caches.choice import choose_cache, refuse_unread
-from antislop.core.hf.caches.private import CACHE, cache_name
 from antislop.core.hf.private import (
+    CACHE,
     PREFILL_INPUTS,
     attention_of,
+    cache_name,
     compiled_if_possible,
     has_remote_code,
     optimized_for_decoding,

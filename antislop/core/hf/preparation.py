@@ -33,7 +33,7 @@ from antislop.core.loop.drafts import FirstDrafter
 from antislop.core.loop.policy import Policy
 from antislop.core.loop.row import Drafter, RowSpec, begin_rows
 from antislop.core.trace.events import Conceded
-from antislop.core.trace.recording import Recording
+from antislop.core.trace.trace import Recording
 from antislop.errors import InputError
 
 GRAMMARS = ("xgrammar.", "outlines.", "builtins.LLMatcher")

@@ -10,17 +10,15 @@ import torch
 from transformers import GenerationConfig
 from transformers.generation import StopStringCriteria
 
-from antislop.core.hf.caches.private import cache_name
-from antislop.core.hf.callbacks.stop_strings import StopStrings
+from antislop.core.hf.callbacks.criteria import StopStrings
 from antislop.core.hf.calls import Call
-from antislop.core.hf.carried import spell_model
 from antislop.core.hf.compiled_bans import CompiledBans
 from antislop.core.hf.model import are_counted
-from antislop.core.hf.pretrained import BUNDLED, TINY
-from antislop.core.hf.private import attention_of, belongs_to_caller, revision_of
+from antislop.core.hf.pretrained import BUNDLED, TINY, spell_model
+from antislop.core.hf.private import attention_of, belongs_to_caller, cache_name, revision_of
 from antislop.core.hf.vocabulary import fingerprint_tokenizer
 from antislop.core.loop.branches import Control
-from antislop.core.trace.recording import Recording
+from antislop.core.trace.trace import Recording
 from antislop.display import list_versions
 
 PLAIN_INPUTS = frozenset({"attention_mask", "cache_position", "logits_to_keep", "position_ids", "use_cache"})

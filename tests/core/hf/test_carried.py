@@ -12,9 +12,8 @@ import torch
 from peft import LoraConfig, get_peft_model
 
 from antislop import AntiSlop
-from antislop.core.hf import carried
-from antislop.core.hf.carried import CARRIED, CarriedModel, find_carried
-from antislop.core.hf.pretrained import ModelSpec, load_model
+from antislop.core.hf import pretrained as carried
+from antislop.core.hf.pretrained import CARRIED, CarriedModel, ModelSpec, find_carried, load_model
 from antislop.errors import InputError
 from antislop.tuning.tuning import _save
 from tests.support.gguf_file import write_gguf

@@ -27,7 +27,7 @@ from transformers.generation.logits_process import LogitsProcessorList
 
 import antislop
 from antislop.core.hf import private, releases
-from antislop.core.hf.caches.private import CACHE
+from antislop.core.hf.private import CACHE
 from antislop.errors import InputError
 from tests.support.models import build_model
 

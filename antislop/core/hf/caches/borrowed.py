@@ -32,8 +32,8 @@ from antislop.core.hf.caches.layers import (
     WindowLayer,
     without_window,
 )
-from antislop.core.hf.caches.private import CACHE, copy_states, set_layer_factory
 from antislop.core.hf.caches.recurrent_states import narrow_states
+from antislop.core.hf.private import CACHE, copy_states, set_layer_factory
 from antislop.errors import InputError
 
 

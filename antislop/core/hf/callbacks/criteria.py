@@ -8,16 +8,16 @@ criteria forget it, and the step is repeated.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import MaxLengthCriteria, MaxTimeCriteria, StoppingCriteriaList
+from transformers import MaxLengthCriteria, MaxTimeCriteria, StoppingCriteria, StoppingCriteriaList
 from transformers.generation import ConfidenceCriteria, EosTokenCriteria, StopStringCriteria
 
 from antislop.core.hf.callbacks.memory import Replayed, name_of
 from antislop.core.hf.callbacks.rewindable import Rewindable
-from antislop.core.hf.callbacks.stop_strings import StopStrings
 from antislop.core.loop.row import Row, ids_of
 from antislop.errors import InputError
 
@@ -127,3 +127,35 @@ def _to_rows(criterion: Callable[..., Any], answer: Any, *, rows: int) -> list[b
             f"{name_of(criterion)} gave {len(answers)} answers for {rows} rows: return one for all, or one for each"
         )
     return [bool(is_done) for is_done in answers] * (rows if len(answers) == 1 else 1)
+
+
+class StopStrings(StoppingCriteria):  # type: ignore[misc]
+    """Ends a text with the token that completes one of some strings; more text may follow it in this token.
+
+    spell: returns the bytes of a token.
+    skipped: number of tokens before those that are searched; by default, a string may begin in the prompt.
+    reach: number of generated tokens from which on the prompt makes no difference.
+    """
+
+    def __init__(self, strings: Sequence[str], spell: Callable[[int], bytes], *, skipped: int = 0) -> None:
+        self.stop_strings = tuple(strings)  # by the name that transformers has for them
+        self._strings = [string.encode() for string in strings]
+        self._longest = max(map(len, self._strings))
+        self._spell = spell
+        self._skipped = skipped
+        self.reach = 0 if skipped else self._longest  # each token has a byte at least
+
+    def __call__(self, input_ids: Tensor, scores: Any = None, **kwargs: Any) -> Tensor:  # noqa: ARG002
+        """Return which rows of ids [rows, tokens] end with their latest token, bool [rows] on the host."""
+        latest = input_ids[:, self._skipped :][:, -self._longest :]
+        return torch.tensor([self.end(tokens) for tokens in latest.tolist()])
+
+    def end(self, tokens: Sequence[int]) -> bool:
+        """Report whether the latest token completes one of the strings."""
+        latest = tail = self._spell(tokens[-1])
+        for token in islice(reversed(tokens), 1, None):
+            if len(tail) - len(latest) >= self._longest - 1:
+                break
+            tail = self._spell(token) + tail
+        before = len(tail) - len(latest)
+        return any(tail.find(string, max(0, before - len(string) + 1)) >= 0 for string in self._strings)

@@ -1,4 +1,4 @@
-"""The private names of transformers' caches work as `antislop.core.hf.caches.private` expects."""
+"""The private names of transformers' caches work as `antislop.core.hf.private` expects."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from transformers.cache_utils import (
 )
 
 from antislop.core.hf.caches.choice import choose_cache
-from antislop.core.hf.caches.private import (
+from antislop.core.hf.private import (
     CACHE,
     STATES,
     cache_name,

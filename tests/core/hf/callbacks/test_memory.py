@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
 from hypothesis import given, strategies as st
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from antislop.core.hf.callbacks.memory import STRETCH, Replayed
