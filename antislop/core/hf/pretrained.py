@@ -128,7 +128,7 @@ def find_carried(name: str | None) -> CarriedModel | None:
 
 
 def spell_model(name_or_path: str) -> str:
-    """Return the id on the Hub in place of the folder of a converted model: others have no use for a path."""
+    """Return a name that other machines know: for the folder of a converted model, the id on the Hub."""
     return next((model.hub for model in CARRIED.values() if name_or_path == str(model.folder)), name_or_path)
 
 
@@ -201,7 +201,7 @@ class ModelSpec:
 
     @property
     def content(self) -> dict[str, str | None]:
-        """The options that the texts depend on; None for those that were not chosen."""
+        """The options that the texts depend on; None for an option that was not chosen."""
         dtype = None if self.dtype == "auto" else self.dtype
         return {"model": self.name or self.title, "revision": self.revision, "dtype": dtype}
 

@@ -35,7 +35,7 @@ from transformers.utils.chat_parsing.response_templates import (
 from transformers.utils.chat_template_utils import _compile_jinja_template
 
 CACHE = "cache" if "cache" in {field.name for field in fields(GenerateDecoderOnlyOutput)} else "past_key_values"
-"""The name of the cache in outputs: another one since transformers 5.24. That of the argument: `cache_name`."""
+"""The name that outputs have for the cache, which transformers 5.24 changed; `cache_name` is that of the argument."""
 
 STATES = (
     "conv_states",
@@ -80,7 +80,7 @@ def copy_states(target: LinearAttentionCacheLayerMixin, source: LinearAttentionC
 
 
 def join_layers(hybrid: Any, *, states: LinearAttentionLayer, attention: DynamicLayer) -> DynamicLayer:
-    """Fill a hybrid layer of transformers with the states of a recurrent layer and the attention of another one.
+    """Fill a hybrid layer of transformers with the states of a recurrent layer and the keys and values of `attention`.
 
     Reason: a hybrid layer is both at once, and can't be made of two layers that hold something already.
     """
@@ -207,7 +207,7 @@ def is_confident(generator: CandidateGenerator, probability: float) -> bool:
 
 
 def cache_of(generator: CandidateGenerator) -> Cache | None:
-    """Return the cache of an assistant, None for what has none or has read nothing yet.
+    """Return the cache of an assistant; None if a generator has no cache, or its assistant has read nothing yet.
 
     Reason: a candidate generator crops its cache by lengths alone, which is wrong after a rewind.
     """

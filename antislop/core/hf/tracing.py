@@ -44,7 +44,9 @@ def describe_call(
     criteria = [type(criterion).__name__ for criterion in call.stopping_criteria]
     stops = [each for each in call.stopping_criteria if isinstance(each, (StopStrings, StopStringCriteria))]
     stop_strings = [text for criterion in stops for text in criterion.stop_strings]
-    inputs, mask, positions = _list_inputs(call), call.mask, call.model_kwargs.get("position_ids")
+    mask, positions, cache = call.mask, call.model_kwargs.get("position_ids"), cache_name(call.model)
+    made = set() if belongs_to_caller(call.model_kwargs.get(cache)) else {cache}  # by `generate`: no input of the text
+    inputs = sorted(call.model_kwargs.keys() - PLAIN_INPUTS - made)
     seed = torch.initial_seed()
 
     def describe() -> dict[str, Any]:
@@ -81,12 +83,6 @@ def _list_settings(config: GenerationConfig) -> dict[str, Any]:
         settings["sequence_bias"] = list(settings["sequence_bias"].items())
     plain: dict[str, Any] = json.loads(json.dumps(settings, default=lambda value: {"repr": repr(value)}))
     return plain
-
-
-def _list_inputs(call: Call) -> list[str]:
-    cache = cache_name(call.model)
-    made = set() if belongs_to_caller(call.model_kwargs.get(cache)) else {cache}
-    return sorted(call.model_kwargs.keys() - PLAIN_INPUTS - made)
 
 
 def _describe_model(model: Any) -> dict[str, str]:

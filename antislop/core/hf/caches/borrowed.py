@@ -56,7 +56,7 @@ class BorrowedCache:
 
     @property
     def layers(self) -> list[Any]:
-        """The decoder's layers: ours once they are taken over."""
+        """The decoder's layers: those of this package once the cache was taken over."""
         layers: list[Any] = decoder_part(self.cache).layers
         return layers
 
@@ -102,7 +102,7 @@ class BorrowedCache:
         decoder_part(self.cache).layers = [_make_layer(layer, self.columns) for layer in other.layers]
 
     def give_back(self, *, is_whole: bool) -> bool:
-        """Put transformers' own layers back, if ours are there; return whether they were.
+        """Put transformers' own layers back, if the cache has those of this package; return whether it had them.
 
         is_whole: whether they get the new texts, or their former content.
         """

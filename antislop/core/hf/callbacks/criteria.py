@@ -130,7 +130,7 @@ def _to_rows(criterion: Callable[..., Any], answer: Any, *, rows: int) -> list[b
 
 
 class StopStrings(StoppingCriteria):  # type: ignore[misc]
-    """Ends a text with the token that completes one of some strings; more text may follow it in this token.
+    """Ends a text with the token that completes a stop string, behind which this token may have more text.
 
     spell: returns the bytes of a token.
     skipped: number of tokens before those that are searched; by default, a string may begin in the prompt.

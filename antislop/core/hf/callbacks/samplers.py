@@ -28,7 +28,7 @@ from antislop.core.loop.sampling import DEFAULT_BREAKERS, FOREIGN, Sampling
 from antislop.errors import InputError
 
 Breakers: TypeAlias = Mapping[int, Collection[tuple[int, ...]]]
-"""Sequences of tokens, by their first one: the tokens after it, none if it is a sequence by itself."""
+"""Sequences of tokens, by their first token: the tokens that follow it, () if the first token is a whole sequence."""
 
 LONGEST_TAIL = 20
 """Tokens of a sequence breaker after its first one; as in llama.cpp, longer ones are cut."""
@@ -224,17 +224,15 @@ class MinKeepLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
 
 
 def apply_min_keep(processors: Iterable[Any]) -> list[Any]:
-    """Return processors as a `MinKeepLogitsProcessor` among them changes them, without it."""
+    """Return processors without the `MinKeepLogitsProcessor`s among them, changed as these ask."""
     listed = list(processors)
     least = max((each.count for each in listed if isinstance(each, MinKeepLogitsProcessor)), default=1)
-    return [_keep_at_least(least, each) for each in listed if not isinstance(each, MinKeepLogitsProcessor)]
-
-
-def _keep_at_least(least: int, processor: Any) -> Any:
-    if getattr(processor, "min_tokens_to_keep", least) < least:
-        processor = copy(processor)
-        processor.min_tokens_to_keep = least
-    return processor
+    changed = [each for each in listed if not isinstance(each, MinKeepLogitsProcessor)]
+    for place, processor in enumerate(changed):
+        if getattr(processor, "min_tokens_to_keep", least) < least:
+            changed[place] = copy(processor)  # the caller may pass the same object to plain `generate`, too
+            changed[place].min_tokens_to_keep = least
+    return changed
 
 
 BREAKERS_KEPT = 8
