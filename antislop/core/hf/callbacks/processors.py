@@ -86,7 +86,7 @@ class Processors:
             )
 
     def for_drafts(self) -> Processors:
-        """Return the processors that an assistant draws with: none of the caller's, since a draft is not always written."""
+        """Return the processors of an assistant: none of the caller's, since a draft is not always written."""
         own = [processor for processor in self._list if is_stateless(processor)]
         # transformers gives an assistant these, and makes those that temper and truncate once more: both are applied.
         own += [processor for processor in own if type(processor).__name__.endswith("Warper")]
