@@ -4,9 +4,9 @@ from __future__ import annotations
 
 LINES = {
     "core.bans": 6550,
-    "core.trace": 1210,
+    "core.trace": 1200,
     "core.loop": 4060,
-    "core.hf": 5860,
+    "core.hf": 5590,
     "core.sampler": 490,
     "core.patching": 190,
     "files": 2050,
