@@ -47,8 +47,8 @@ class Recording:
         return sys.maxsize if self.level == "full" else self.top_k
 
 
-EVENTS = Recording()
-NOTHING = Recording("none")
+EVENTS: Recording = Recording()
+NOTHING: Recording = Recording("none")
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -115,9 +115,7 @@ class Replayed:
         return _Copy(calls, pickler.file.getvalue(), [part for _, _, part in pickler.parts.values()])
 
     def _put_back(self, copy: _Copy) -> None:
-        reader = pickle.Unpickler(io.BytesIO(copy.pickled))
-        reader.persistent_load = [_clone(part) for part in copy.parts].__getitem__
-        state = reader.load()
+        state = _Unpickler(copy).load()
         for name in {**_read(self._owner), **state}:
             is_cell = isinstance(name, int)
             place, own_name = (self._owner.__closure__[name], "cell_contents") if is_cell else (self._owner, name)
@@ -142,6 +140,15 @@ class _Pickler(pickle.Pickler):
             return None
         number, _, _ = self.parts.setdefault(id(value), (len(self.parts), value, _clone(value)))
         return number
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, copy: _Copy) -> None:
+        super().__init__(io.BytesIO(copy.pickled))
+        self._parts = list(map(_clone, copy.parts))  # the copy may be put back again
+
+    def persistent_load(self, number: int) -> Any:
+        return self._parts[number]
 
 
 def _clone(value: Any) -> Any:

@@ -227,8 +227,8 @@ class Processors:
             if other is row or (length < self._shown and (other.end is None or other.end > length)):
                 for processor in self.rewindable:
                     processor.rewind(index, length)
-        for processor in self._replayed if self._is_alone else ():
-            processor.keep(length + 1)
+        for replayed in self._replayed if self._is_alone else ():
+            replayed.keep(length + 1)
         self._shown = length
 
     def _catch_up(self, length: int, *, like: Tensor) -> None:
