@@ -138,8 +138,7 @@ class _Pickler(pickle.Pickler):
         is_left_out = value is self._owner or isinstance(value, (Tensor, *_SHARED))
         if not is_left_out or isinstance(value, io.StringIO | io.BytesIO):
             return None
-        number, _, _ = self.parts.setdefault(id(value), (len(self.parts), value, _clone(value)))
-        return number
+        return self.parts.setdefault(id(value), (len(self.parts), value, _clone(value)))[0]
 
 
 class _Unpickler(pickle.Unpickler):
