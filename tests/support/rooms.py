@@ -4,7 +4,7 @@ from __future__ import annotations
 
 LINES = {
     "core.bans": 6550,
-    "core.trace": 1200,
+    "core.trace": 1210,
     "core.loop": 4060,
     "core.hf": 5590,
     "core.sampler": 490,

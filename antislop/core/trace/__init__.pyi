@@ -1,3 +1,4 @@
+from .codec import WRONG as WRONG, read_event as read_event, read_value as read_value, write_event as write_event
 from .completions import (
     BATCH_SIZE as BATCH_SIZE,
     Completion as Completion,
@@ -7,7 +8,6 @@ from .completions import (
     refuse_one_list as refuse_one_list,
 )
 from .events import (
-    WRONG as WRONG,
     Admitted as Admitted,
     Conceded as Conceded,
     ConcededWarning as ConcededWarning,
@@ -24,9 +24,6 @@ from .events import (
     TokenChoice as TokenChoice,
     Truncated as Truncated,
     mark_conceded as mark_conceded,
-    read_event as read_event,
-    read_value as read_value,
-    write_event as write_event,
 )
 from .report import Report as Report, Withdrawal as Withdrawal
 from .text_pieces import (
