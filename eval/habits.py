@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import antislop
 from antislop import BanList
-from antislop.core.hf.carried import find_carried
+from antislop.core.hf.pretrained import find_carried
 from antislop.errors import BanError
 from antislop.files.texts import read_texts
 from antislop.measure.profiles.profiles import Entry, Profile

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
-from antislop.core.hf.caches.private import CACHE
+from antislop.core.hf.private import CACHE
 
 PATIENCE = 10_000  # violations at a place before one is let through
 MARGIN = 8  # characters beside the longest phrase: what white space may add

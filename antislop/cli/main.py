@@ -96,7 +96,7 @@ def main() -> None:
         from antislop.core.trace import ConcededWarning
 
         warnings.simplefilter("ignore", ConcededWarning)  # commands report concessions themselves
-        loading = logging.getLogger("antislop.core.hf.carried")
+        loading = logging.getLogger("antislop.core.hf.pretrained")
         loading.setLevel(logging.INFO)
         loading.addHandler(_Remarks())
     app(prog_name="antislop")

@@ -30,14 +30,14 @@ from antislop.core.hf.compiled_bans import CompiledBans, CompiledLists
 from antislop.core.hf.model import device_of
 from antislop.core.hf.preparation import prepare_row, prepare_run
 from antislop.core.hf.private import arguments_of_generate
-from antislop.core.hf.refusals import PromptError, check_model, refuse_hidden, refuse_per_prompt, refuse_states
+from antislop.core.hf.refusals import PromptError, check_model, refuse_at, refuse_per_prompt
 from antislop.core.hf.run import CallOutput, ConcessionWarner, EventStream, ReportedOutput, Run
 from antislop.core.loop.branches import Control, Controller, take_control
 from antislop.core.loop.policy import MASS_FLOOR, MAX_REWINDS, PROBABILITY_FLOOR, Method, OnExhausted, Policy, seed_of
 from antislop.core.loop.row import RowSpec
 from antislop.core.trace.completions import BATCH_SIZE, Completion, check_many, check_prompts, pair, refuse_one_list
-from antislop.core.trace.recording import EVENTS, NOTHING, Recording, RecordLevel
 from antislop.core.trace.text_pieces import stream_text
+from antislop.core.trace.trace import EVENTS, NOTHING, Recording, RecordLevel
 from antislop.display import describe_count, escape_html, make_visible, shorten
 from antislop.errors import BanError, InputError
 
@@ -185,7 +185,7 @@ class AntiSlop:
         reach this method as an argument, not from a generation config. Raises `InputError` for what is not supported,
         before the model runs.
         """
-        refuse_hidden(arguments_of_generate("streamer", "assistant_model", "synced_gpus"))
+        refuse_at("custom_generate", arguments_of_generate("streamer", "assistant_model", "synced_gpus"))
         if return_cache:
             raise InputError("generate() can't return a cache for a custom_generate: call sampler.generate(model, …)")
         call = Call.from_generate(model, input_ids, **prepared)
@@ -410,7 +410,7 @@ class AntiSlop:
                 call_kwargs = {**kwargs, **{name: make and make() for name, make in made.items()}}
                 call_kwargs["attention_mask"] = torch.ones_like(inputs)
                 call = prepare_call(model, inputs, call_kwargs, bans=compiled)
-                refuse_states(call_kwargs | call.requested_states, "generate_many")
+                refuse_at("generate_many", call.requested_states)
                 policy = self.make_policy()
                 text = call, prepare_row(call, compiled, seed=seed, policy=policy, drafters=drafters, shared=shared)
             except PromptError as error:
@@ -422,7 +422,7 @@ class AntiSlop:
     ) -> Run:
         control = take_control(kwargs)
         call = prepare_call(model, inputs, kwargs, bans=self.compiled)
-        refuse_states(kwargs | call.requested_states, "stream")
+        refuse_at("stream", kwargs | call.requested_states)
         return self._prepare_run(call, recording, control)
 
     def _prepare_run(self, call: Call, recording: Recording = EVENTS, control: Control | None = None) -> Run:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.request import urlopen
 
-from antislop.core.hf.carried import find_carried
+from antislop.core.hf.pretrained import find_carried
 from antislop.engines import Endpoint, EndpointSampler
 from eval.speed.cases import Bench
 from eval.speed.measuring import Result, Skipped, Subject, stretch

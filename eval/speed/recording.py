@@ -9,7 +9,7 @@ from typing import get_args
 import torch
 
 from antislop import AntiSlop
-from antislop.core.trace.recording import RecordLevel
+from antislop.core.trace.trace import RecordLevel
 from antislop.explain import ForwardResult
 from eval.speed.cases import Bench
 from eval.speed.measuring import Result, Subject, Written, compare, figures, timed

@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from antislop import AntiSlop, BanList, constructions, default_bans, loops
-from antislop.core.hf.caches.private import CACHE
+from antislop.core.hf.private import CACHE
 from eval.speed.cases import Bench
 from eval.speed.measuring import ASSETS, Contestant, Result, Skipped, Written, figures, widen
 from eval.speed.phrases import collect_words, invent

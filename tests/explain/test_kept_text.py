@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
 from antislop import AntiSlop, Ban, applied_to
-from antislop.core.hf.caches.private import cache_name
+from antislop.core.hf.private import cache_name
 from antislop.explain import ActivationCache, run_with_cache
 from tests.support import families
 from tests.support.depth import DEPTH

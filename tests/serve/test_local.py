@@ -19,8 +19,8 @@ from antislop import AntiSlop, Ban
 from antislop.core.bans.token_matcher import State
 from antislop.core.hf import batching
 from antislop.core.hf.caches.cache import TransformersCache
+from antislop.core.hf.callbacks.criteria import StopStrings
 from antislop.core.hf.callbacks.settings import Settings
-from antislop.core.hf.callbacks.stop_strings import StopStrings
 from antislop.core.loop import loop
 from antislop.core.loop.ledger import Node
 from antislop.core.loop.loop import StepEvents

@@ -23,8 +23,7 @@ from transformers import (
 )
 
 from antislop.core.hf import XtcLogitsProcessor
-from antislop.core.hf.callbacks.samplers import apply_min_keep
-from antislop.core.hf.samplers import make_samplers
+from antislop.core.hf.callbacks.samplers import apply_min_keep, make_samplers
 from antislop.core.hf.vocabulary import Vocabulary
 from antislop.core.loop.sampling import Sampling
 from antislop.engines import Endpoint

@@ -1,16 +1,19 @@
 from .batching import Completion as Completion, describe_failure as describe_failure, open_engine as open_engine
-from .breakers import BREAKERS_KEPT as BREAKERS_KEPT, find_breakers as find_breakers
+from .callbacks.criteria import StopStrings as StopStrings
 from .callbacks.samplers import (
+    BREAKERS_KEPT as BREAKERS_KEPT,
     Breakers as Breakers,
     CountPenaltyLogitsProcessor as CountPenaltyLogitsProcessor,
     DryLogitsProcessor as DryLogitsProcessor,
     MinKeepLogitsProcessor as MinKeepLogitsProcessor,
     TopNSigmaLogitsProcessor as TopNSigmaLogitsProcessor,
     XtcLogitsProcessor as XtcLogitsProcessor,
+    add_samplers as add_samplers,
     apply_min_keep as apply_min_keep,
+    find_breakers as find_breakers,
+    make_samplers as make_samplers,
 )
 from .callbacks.settings import Settings as Settings
-from .callbacks.stop_strings import StopStrings as StopStrings
 from .calls import (
     STATES as STATES,
     Call as Call,
@@ -19,7 +22,6 @@ from .calls import (
     encode as encode,
     prepare_call as prepare_call,
 )
-from .carried import find_carried as find_carried, spell_model as spell_model
 from .compiled_bans import CompiledBans as CompiledBans, CompiledLists as CompiledLists
 from .model import (
     TransformersModel as TransformersModel,
@@ -32,8 +34,10 @@ from .pretrained import (
     TINY as TINY,
     Dtype as Dtype,
     ModelSpec as ModelSpec,
+    find_carried as find_carried,
     load_model as load_model,
     load_tokenizer as load_tokenizer,
+    spell_model as spell_model,
 )
 from .private import (
     PREFILL_INPUTS as PREFILL_INPUTS,
@@ -59,5 +63,4 @@ from .run import (
     EventStream as EventStream,
     Run as Run,
 )
-from .samplers import add_samplers as add_samplers, make_samplers as make_samplers
 from .vocabulary import Vocabulary as Vocabulary, fingerprint_tokenizer as fingerprint_tokenizer

@@ -17,13 +17,18 @@ from transformers.cache_utils import DynamicLayer
 from transformers.generation.candidate_generator import CandidateGenerator
 
 from antislop.core.hf.caches.cache import TransformersCache
-from antislop.core.hf.caches.private import supports_dynamic_cache
-from antislop.core.hf.callbacks.memory import is_stateless
-from antislop.core.hf.callbacks.processors import COUNTING
+from antislop.core.hf.callbacks.processors import COUNTING, is_stateless
 from antislop.core.hf.callbacks.settings import Settings
 from antislop.core.hf.calls import Call
 from antislop.core.hf.model import TransformersModel
-from antislop.core.hf.private import cache_of, draft_length_of, is_confident, make_candidate_generator, writes_drafts
+from antislop.core.hf.private import (
+    cache_of,
+    draft_length_of,
+    is_confident,
+    make_candidate_generator,
+    supports_dynamic_cache,
+    writes_drafts,
+)
 from antislop.core.loop.drafts import ModelDrafter
 from antislop.core.loop.protocols import RewindableCache, count_shared
 from antislop.core.loop.row import NO_DRAFT, Draft, Drafter, Row

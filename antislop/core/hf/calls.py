@@ -19,8 +19,8 @@ from transformers import (
     StoppingCriteriaList,
 )
 
+from antislop.core.hf.callbacks.criteria import StopStrings
 from antislop.core.hf.callbacks.samplers import CountPenaltyLogitsProcessor, MinKeepLogitsProcessor, apply_min_keep
-from antislop.core.hf.callbacks.stop_strings import StopStrings
 from antislop.core.hf.compiled_bans import CompiledBans
 from antislop.core.hf.model import device_of, prompt_mask
 from antislop.core.hf.private import pad_token_of

@@ -13,10 +13,11 @@ from transformers import DynamicCache, GenerationConfig, GenerationMixin, PreTra
 
 from antislop.core.hf.caches.cache import TransformersCache
 from antislop.core.hf.caches.choice import choose_cache, refuse_unread
-from antislop.core.hf.caches.private import CACHE, cache_name
 from antislop.core.hf.private import (
+    CACHE,
     PREFILL_INPUTS,
     attention_of,
+    cache_name,
     compiled_if_possible,
     has_remote_code,
     optimized_for_decoding,
@@ -123,7 +124,11 @@ class TransformersModel:
         ids = ids.clamp(min=0).to(self._device)
         token_types = {name: prompt[name] for name in _TYPES if name in prompt}
         cache.positions.start(prompt.get(self._positions_name), token_types)
-        few = {name: _every_nth_row(value, self._copies) for name, value in prompt.items()}
+        # Copies of a prompt are read once: every n-th row, except of what all rows share.
+        few = {
+            name: value[:: self._copies] if self._copies > 1 and isinstance(value, Tensor) and len(value) > 1 else value
+            for name, value in prompt.items()
+        }
         embeds = prompt.get("inputs_embeds")
         length = ids.shape[1] if embeds is None else embeds.shape[1]
         kwargs = {**self._kwargs, **few, self._cache_name: cache.cache}
@@ -247,10 +252,6 @@ def _attends_to_all(model: PreTrainedModel) -> bool:
     limits = ("sliding_window", "attention_chunk_size", "alibi")
     is_limited = any(getattr(config, name, None) for name in limits) or not kinds <= {"full_attention", "global"}
     return attention_of(config) == "sdpa" and not is_limited
-
-
-def _every_nth_row(value: Any, step: int) -> Any:
-    return value[::step] if step > 1 and isinstance(value, Tensor) and value.shape[0] > 1 else value
 
 
 def split_arguments(

@@ -11,7 +11,7 @@ from transformers import LogitsProcessorList
 
 from antislop.core.hf.assisted import AssistantDrafter, make_assistant_drafter
 from antislop.core.hf.caches.cache import TransformersCache
-from antislop.core.hf.callbacks.memory import is_stateless
+from antislop.core.hf.callbacks.processors import is_stateless
 from antislop.core.hf.callbacks.rewindable import Recognizer
 from antislop.core.hf.callbacks.settings import Settings
 from antislop.core.hf.calls import Call
@@ -33,7 +33,7 @@ from antislop.core.loop.drafts import FirstDrafter
 from antislop.core.loop.policy import Policy
 from antislop.core.loop.row import Drafter, RowSpec, begin_rows
 from antislop.core.trace.events import Conceded
-from antislop.core.trace.recording import Recording
+from antislop.core.trace.trace import Recording
 from antislop.errors import InputError
 
 GRAMMARS = ("xgrammar.", "outlines.", "builtins.LLMatcher")

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from types import NoneType
-from typing import Any, NamedTuple, SupportsIndex
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.cache_utils import Cache
 
 from antislop.core.hf.caches.borrowed import decoder_part, length_of
-from antislop.core.hf.caches.private import cache_name
-from antislop.core.hf.private import mask_length_of
+from antislop.core.hf.private import cache_name, mask_length_of
 from antislop.errors import InputError
 
 _CACHES = ("past_key_values", "cache_params", "cache")  # by their former and their present names
@@ -40,13 +38,39 @@ _SETTINGS = (
 )
 
 
-_KINDS = (
-    ("generation_config", GenerationConfig, "a GenerationConfig"),
-    ("assistant_model", nn.Module, "a model"),
-    ("max_new_tokens", SupportsIndex, "a whole number"),
-    ("logits_processor", list | tuple, "a list of processors"),
-    ("stopping_criteria", list | tuple, "a list of criteria"),
-)
+_SYNCED_GPUS = "synced_gpus is not supported yet: leave it out, and run the model on one device"
+_STATES = ("output_scores", "output_logits", "output_hidden_states", "output_attentions")
+_NO_STATES = "{door} returns no scores, states or attentions: leave {name} out, or use generate"
+_REFUSED: Mapping[str, Mapping[str, str]] = {
+    "custom_generate": {
+        "assistant_model": "generate() does not hand its assistant_model to a custom_generate: call "
+        "sampler.generate(model, …, assistant_model=assistant) instead",
+        "streamer": "generate() does not hand its streamer to a custom_generate: call "
+        "sampler.generate(model, …, streamer=streamer) or sampler.stream(model, …) instead",
+        "synced_gpus": _SYNCED_GPUS,
+    },
+    "generate": {
+        "token_healing": "token_healing=True is not supported: it rewrites the prompt; leave it out",
+        "streamer": "only generate takes a streamer: call sampler.generate(model, …, streamer=streamer)",
+        "tools": "tools are for the chat template: pass chat_template_kwargs={'tools': […]} beside the messages",
+        "return_cache": "only generate returns a cache: call sampler.generate, or leave return_cache out",
+        "names_filter": "only generate returns a cache: call sampler.generate, or leave names_filter out",
+        "synced_gpus": _SYNCED_GPUS,
+        "custom_generate": "custom_generate can't be passed to a sampler, which takes that place itself: leave it out",
+    },
+    "stream": {name: _NO_STATES.format(door="stream", name=name) for name in _STATES},
+    "generate_many": {
+        "streamer": "a streamer shows one text, and generate_many writes several at a time: leave streamer out and "
+        "read the texts as they are yielded, or call sampler.stream for each prompt",
+        "record": "record is for generate, forward_pass and events: leave it out, each Completion has its events in "
+        "`report`",
+        "controller": "a controller moves the rows of one call: use generate, for each prompt or a batch of them",
+        "return_dict_in_generate": "return_dict_in_generate has no effect here: leave it out, each Completion has all "
+        "fields",
+        **{name: _NO_STATES.format(door="generate_many", name=name) for name in _STATES},
+    },
+}
+"""By door and argument, why it is refused and what to do instead."""
 
 
 class PromptError(InputError):
@@ -61,43 +85,25 @@ def check_model(model: object) -> None:
         raise InputError(f"a model was expected first, not a {type(model).__name__}: write generate(model, text)")
 
 
-def refuse_hidden(arguments: Mapping[str, Any]) -> None:
-    for name, instead in (
-        ("assistant_model", "sampler.generate(model, …, assistant_model=assistant)"),
-        ("streamer", "sampler.generate(model, …, streamer=streamer) or sampler.stream(model, …)"),
-    ):
-        if arguments.get(name) is not None:
-            raise InputError(f"generate() does not hand its {name} to a custom_generate: call {instead} instead")
-    _refuse_synced_gpus(arguments)
+def refuse_at(door: str, arguments: Mapping[str, Any]) -> None:
+    """Refuse arguments that a door can't do anything with: "generate" and others of a sampler, or "custom_generate"."""
+    for name, sentence in _REFUSED[door].items():
+        if arguments.get(name):
+            raise InputError(sentence)
 
 
 def refuse_arguments(arguments: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> None:
     """Refuse arguments of `generate` that never reach the loop, or that it prepares a cache by."""
-    for name, kind, described in _KINDS:
-        if not isinstance(value := arguments.get(name), kind | NoneType):
-            raise InputError(f"{name} is a {type(value).__name__}: pass {described}, or leave it out")
     if arguments.get("cache_implementation") == "paged":
         raise InputError("cache_implementation='paged' never asks a sampler, and nothing would be banned: leave it out")
     # Refused here already: an offloaded cache can't even be made on a machine without a GPU.
     config = arguments.get("generation_config")
     _refuse_cache(arguments.get("cache_implementation") or getattr(config, "cache_implementation", None))
-    if arguments.get("token_healing") or getattr(config, "token_healing", None):  # for which no tokenizer is handed on
-        raise InputError("token_healing=True is not supported: it rewrites the prompt; leave it out")
-    if arguments.get("streamer") is not None:
-        raise InputError("only generate takes a streamer: call sampler.generate(model, …, streamer=streamer)")
+    healing = arguments.get("token_healing") or getattr(config, "token_healing", None)
+    refuse_at("generate", {**arguments, "token_healing": healing})  # for which no tokenizer is handed on
     other = arguments.get("tokenizer")
     if other is not None and other is not tokenizer and other.get_vocab() != tokenizer.get_vocab():
         raise InputError("tokenizer is not the sampler's, which is used for stop strings too: leave it out")
-    if arguments.get("tools"):
-        raise InputError(
-            "tools are for the chat template: pass chat_template_kwargs={'tools': […]} beside the messages"
-        )
-    for name in ("return_cache", "names_filter"):
-        if arguments.get(name):
-            raise InputError(f"only generate returns a cache: call sampler.generate, or leave {name} out")
-    _refuse_synced_gpus(arguments)
-    if arguments.get("custom_generate") is not None:
-        raise InputError("custom_generate can't be passed to a sampler, which takes that place itself: leave it out")
 
 
 def _refuse_cache(implementation: str | None) -> None:
@@ -108,37 +114,15 @@ def _refuse_cache(implementation: str | None) -> None:
         )
 
 
-def _refuse_synced_gpus(arguments: Mapping[str, Any]) -> None:
-    if arguments.get("synced_gpus"):
-        raise InputError("synced_gpus is not supported yet: leave it out, and run the model on one device")
-
-
 def refuse_per_prompt(arguments: Mapping[str, Any]) -> None:
-    if arguments.get("streamer") is not None:
-        raise InputError(
-            "a streamer shows one text, and generate_many writes several at a time: leave streamer out and read the "
-            "texts as they are yielded, or call sampler.stream for each prompt"
-        )
-    if arguments.get("record") is not None:
-        raise InputError(
-            "record is for generate, forward_pass and events: leave it out, each Completion has its events in `report`"
-        )
-    if arguments.get("controller") is not None:
-        raise InputError("a controller moves the rows of one call: use generate, for each prompt or a batch of them")
-    if arguments.get("return_dict_in_generate"):
-        raise InputError("return_dict_in_generate has no effect here: leave it out, each Completion has all fields")
+    """Refuse arguments of `generate_many` that can't be about all of its prompts."""
+    refuse_at("generate_many", arguments)
     for name, value in arguments.items():
         if isinstance(value, (Tensor, Cache)) or (name in PER_PROMPT and value is not None):
             raise InputError(
                 f"{name} belongs to one prompt, and generate_many prepares each by itself: leave it out, pass ids "
                 "without padding as prompts, or use generate"
             )
-
-
-def refuse_states(requested: Mapping[str, Any], method: str) -> None:
-    for name in ("output_scores", "output_logits", "output_hidden_states", "output_attentions"):
-        if requested.get(name):
-            raise InputError(f"{method} returns no scores, states or attentions: leave {name} out, or use generate")
 
 
 # -- models, settings and tokenizers -----------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Which releases of transformers were tested, and whether the installed one has the private names that are used.
 
-It is checked once, when this module is imported: by the two modules `private`, before they import such names.
+They are checked once, when this module is imported: by the module `private`, before that imports such names.
 """
 
 from __future__ import annotations

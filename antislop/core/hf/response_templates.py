@@ -23,7 +23,7 @@ _HEAD = regex.compile(r"(?:\\s[*+]?)?(?P<head>(?:(?:\\\W|[^\\.^$*+?{}\[\]|()])(?
 def find_response_template(
     tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel | None = None
 ) -> dict[str, Any] | None:
-    """Return how messages of a model are read, as JSON; None if nobody says it.
+    """Return a model's response template, which says how its messages are read, as JSON; None if it has none.
 
     It is the tokenizer's `response_template`, or else that which transformers has for the type of the model. Without
     `model`, the type is that in the tokenizer's folder.
@@ -65,7 +65,10 @@ def chat_scope(template: dict[str, Any], where: BanScope, *, has_calls: bool = T
     thoughts = THOUGHTS & {field.name for field in explicit}
     if where == "thinking" and not thoughts:
         raise InputError(f"the response template has no thoughts, which are one of {', '.join(sorted(THOUGHTS))}")
-    delimiters = tuple((field.name, _find_opening(field), _find_closing(field)) for field in explicit)
+    delimiters = tuple(
+        (field.name, _find_opening(field), _NEVER if field.close_re is None else str(field.close_re.pattern))
+        for field in explicit
+    )
     calls = TOOL_CALLS if has_calls else frozenset()
     chosen = {"answer": thoughts | calls, "thinking": thoughts, "all": calls}[where]
     regions = Regions(delimiters, tuple(sorted(chosen)), read.start_anchor_re.pattern)
@@ -97,10 +100,6 @@ def _find_opening(field: ResponseTemplateField) -> str:
     pattern: str = field.open_re.pattern
     match = None if field.open_literals else _HEAD.match(pattern)
     return match["head"] if match else pattern
-
-
-def _find_closing(field: ResponseTemplateField) -> str:
-    return _NEVER if field.close_re is None else str(field.close_re.pattern)
 
 
 def find_spelled(template: Mapping[str, Any], names: Mapping[int, str]) -> dict[int, str]:

@@ -17,11 +17,10 @@ from transformers.generation import GenerateDecoderOnlyOutput, GenerateEncoderDe
 from transformers.generation.streamers import BaseStreamer
 
 from antislop.core.hf.caches.cache import TransformersCache
-from antislop.core.hf.caches.private import CACHE
 from antislop.core.hf.calls import Call
 from antislop.core.hf.compiled_bans import CompiledBans
 from antislop.core.hf.model import DecodeMode
-from antislop.core.hf.private import belongs_to_caller
+from antislop.core.hf.private import CACHE, belongs_to_caller
 from antislop.core.hf.refusals import PromptLengths, warn_if_too_long
 from antislop.core.loop.branches import CapabilityError
 from antislop.core.loop.engine import BatchEngine
@@ -30,9 +29,8 @@ from antislop.core.loop.protocols import LanguageModel
 from antislop.core.loop.row import Row
 from antislop.core.loop.scheduler import Scheduler
 from antislop.core.trace.events import Conceded, ConcededWarning, Drawn, Event, Finished, Forked, Forwarded, Settled
-from antislop.core.trace.recording import Recording
 from antislop.core.trace.report import Report
-from antislop.core.trace.trace import Trace
+from antislop.core.trace.trace import Recording, Trace
 from antislop.core.trace.traced_row import TracedRow
 from antislop.display import shorten
 from antislop.errors import InputError
@@ -140,9 +138,6 @@ class Run:
         """Run to the end."""
         config = self.call.config
         if streamer is not None:
-            if isinstance(streamer, type) or not callable(getattr(streamer, "put", None)):
-                kind = type(streamer).__name__
-                raise InputError(f"streamer is a {kind} without a put method: pass a TextStreamer of transformers")
             streamer.put(torch.cat([row.ids for row in self.rows]).cpu())
         with self._borrowed_model():
             for row, events in self._decode():

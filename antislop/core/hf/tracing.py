@@ -10,17 +10,15 @@ import torch
 from transformers import GenerationConfig
 from transformers.generation import StopStringCriteria
 
-from antislop.core.hf.caches.private import cache_name
-from antislop.core.hf.callbacks.stop_strings import StopStrings
+from antislop.core.hf.callbacks.criteria import StopStrings
 from antislop.core.hf.calls import Call
-from antislop.core.hf.carried import spell_model
 from antislop.core.hf.compiled_bans import CompiledBans
 from antislop.core.hf.model import are_counted
-from antislop.core.hf.pretrained import BUNDLED, TINY
-from antislop.core.hf.private import attention_of, belongs_to_caller, revision_of
+from antislop.core.hf.pretrained import BUNDLED, TINY, spell_model
+from antislop.core.hf.private import attention_of, belongs_to_caller, cache_name, revision_of
 from antislop.core.hf.vocabulary import fingerprint_tokenizer
 from antislop.core.loop.branches import Control
-from antislop.core.trace.recording import Recording
+from antislop.core.trace.trace import Recording
 from antislop.display import list_versions
 
 PLAIN_INPUTS = frozenset({"attention_mask", "cache_position", "logits_to_keep", "position_ids", "use_cache"})
@@ -46,7 +44,9 @@ def describe_call(
     criteria = [type(criterion).__name__ for criterion in call.stopping_criteria]
     stops = [each for each in call.stopping_criteria if isinstance(each, (StopStrings, StopStringCriteria))]
     stop_strings = [text for criterion in stops for text in criterion.stop_strings]
-    inputs, mask, positions = _list_inputs(call), call.mask, call.model_kwargs.get("position_ids")
+    mask, positions, cache = call.mask, call.model_kwargs.get("position_ids"), cache_name(call.model)
+    made = set() if belongs_to_caller(call.model_kwargs.get(cache)) else {cache}  # by `generate`: no input of the text
+    inputs = sorted(call.model_kwargs.keys() - PLAIN_INPUTS - made)
     seed = torch.initial_seed()
 
     def describe() -> dict[str, Any]:
@@ -83,12 +83,6 @@ def _list_settings(config: GenerationConfig) -> dict[str, Any]:
         settings["sequence_bias"] = list(settings["sequence_bias"].items())
     plain: dict[str, Any] = json.loads(json.dumps(settings, default=lambda value: {"repr": repr(value)}))
     return plain
-
-
-def _list_inputs(call: Call) -> list[str]:
-    cache = cache_name(call.model)
-    made = set() if belongs_to_caller(call.model_kwargs.get(cache)) else {cache}
-    return sorted(call.model_kwargs.keys() - PLAIN_INPUTS - made)
 
 
 def _describe_model(model: Any) -> dict[str, str]:

@@ -45,11 +45,6 @@ class Vocabulary:
 
         Raises `InputError` for any other than byte-level BPE, SentencePiece (BPE or Unigram) and WordPiece.
         """
-        if not isinstance(tokenizer, PreTrainedTokenizerBase):
-            loaded = f"AutoTokenizer.from_pretrained({tokenizer!r})" if isinstance(tokenizer, str) else "it"
-            raise InputError(
-                f"a Hugging Face tokenizer was expected, not {type(tokenizer).__name__}: pass {loaded} first"
-            )
         backend = getattr(tokenizer, "backend_tokenizer", None)
         if backend is None:
             raise InputError(

@@ -182,7 +182,11 @@ class Report:
                 {
                     "conceded": isinstance(event, Conceded),
                     **_describe_violation(event.violation),
-                    **_describe_force(event),
+                    **(
+                        {"constrained_by": event.constrained_by}
+                        if isinstance(event, Conceded) and event.constrained_by
+                        else {}
+                    ),
                 }
                 for event in self.let_through
             ],
@@ -230,10 +234,6 @@ class Report:
 
 
 _COUNTS = tuple(count.name for count in fields(Report) if count.type in ("int", "float"))
-
-
-def _describe_force(event: Conceded | Admitted) -> dict[str, str]:
-    return {"constrained_by": event.constrained_by} if isinstance(event, Conceded) and event.constrained_by else {}
 
 
 def _describe_violation(violation: Violation) -> dict[str, Any]:

@@ -3,18 +3,52 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Literal, get_args
 
 from antislop.core.trace.traced_row import TracedRow
 from antislop.display import describe_count, make_visible
+from antislop.errors import InputError
 
 if TYPE_CHECKING:
     from antislop.core.bans.ban_list import BanList
     from antislop.core.bans.token_matcher import Surfaces
     from antislop.core.trace.text_pieces import TextPiece
+
+
+RecordLevel = Literal["none", "events", "top", "full"]
+"""Nothing; events; also the likeliest alternatives of each draw; or all alternatives."""
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What a call records. top_k: alternatives for each draw."""
+
+    level: RecordLevel = "events"
+    top_k: int = 10
+
+    def __post_init__(self) -> None:
+        if self.level not in get_args(RecordLevel):
+            raise InputError(f"record is {self.level!r}; it is one of {', '.join(map(repr, get_args(RecordLevel)))}")
+        if self.top_k < 1:
+            raise InputError(f"record_top_k is {self.top_k!r}; a number of alternatives, 1 or more, was expected")
+
+    @property
+    def has_choices(self) -> bool:
+        """Whether the distribution of each draw is recorded."""
+        return self.level in ("top", "full")
+
+    @property
+    def alternatives(self) -> int:
+        """The number of likely tokens that are recorded with each draw."""
+        return sys.maxsize if self.level == "full" else self.top_k
+
+
+EVENTS: Recording = Recording()
+NOTHING: Recording = Recording("none")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -104,7 +138,7 @@ class Trace:
         """
         from antislop.explain.row_view import list_pieces
 
-        if not isinstance(row, int) or not -len(self.rows) <= row < len(self.rows):
+        if not -len(self.rows) <= row < len(self.rows):
             raise IndexError(f"row {row!r}: the trace has {describe_count(len(self.rows), 'text')}, numbered from 0")
         return list_pieces(self.rows[row], surfaces=self.surfaces, about=self.about)
 

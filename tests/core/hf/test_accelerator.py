@@ -29,8 +29,8 @@ from transformers import (
 from transformers.generation.streamers import BaseStreamer
 
 from antislop import AntiSlop, Ban, applied_to
-from antislop.core.hf.caches.private import CACHE
 from antislop.core.hf.model import TransformersModel
+from antislop.core.hf.private import CACHE
 from antislop.core.loop.sampling import Sampling
 from antislop.core.trace.events import Finished, Settled
 from antislop.datasets.maker import ModelRecordMaker

@@ -17,7 +17,6 @@ from transformers import (
     MaxLengthCriteria,
     PreTrainedModel,
     TextIteratorStreamer,
-    TextStreamer,
     pipeline,
     set_seed,
 )
@@ -233,12 +232,6 @@ def test_fewer_seeds_than_prompts_are_refused(llama: PreTrainedModel) -> None:
     """A former fault: the last prompt was skipped without an error."""
     with refusing(llama, "there are fewer seeds than prompts"):
         list(SAMPLER.generate_many(llama, [TEXT] * 3, seeds=[1, 2], **SETTINGS))
-
-
-def test_methods_that_yield_tokens_or_events_refuse_a_streamer(llama: PreTrainedModel) -> None:
-    for way in (SAMPLER.stream, SAMPLER.events):
-        with refusing(llama, "only generate takes a streamer"):
-            way(llama, TEXT, streamer=TextStreamer(TOKENIZER), **SETTINGS)
 
 
 def test_a_cache_for_which_transformers_does_not_call_the_sampler_is_refused(llama: PreTrainedModel) -> None:

@@ -25,7 +25,7 @@ from torch import Tensor
 from transformers import CONFIG_MAPPING, PreTrainedModel, set_seed
 
 from antislop import AntiSlop, Ban
-from antislop.core.hf.caches.private import cache_name
+from antislop.core.hf.private import cache_name
 from antislop.core.trace.events import Drawn, Rewound
 from antislop.core.trace.report import Report
 from tests.support.depth import DEPTH, first_quick, in_turn, quick_if

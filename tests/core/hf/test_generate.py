@@ -23,7 +23,7 @@ from transformers.cache_utils import DynamicLayer
 from antislop import AntiSlop, Ban, BanList
 from antislop.core.bans.token_matcher import State
 from antislop.core.hf.caches.cache import TransformersCache
-from antislop.core.hf.caches.private import CACHE
+from antislop.core.hf.private import CACHE
 from antislop.core.trace.events import Drawn, Forwarded, Rewound
 from antislop.core.trace.report import Report
 from tests.support.depth import DEPTH, first_quick, in_turn

@@ -32,7 +32,7 @@ from transformers import (
 )
 
 from antislop import AntiSlop, Ban
-from antislop.core.hf.caches.private import CACHE
+from antislop.core.hf.private import CACHE
 from antislop.datasets import ModelRecordMaker
 from antislop.datasets.samples import plan_samples
 from antislop.files.prompts import Prompt

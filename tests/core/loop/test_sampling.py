@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from antislop.cli.options import DrawingOptions, GenerationOptions
-from antislop.core.hf.samplers import make_samplers
+from antislop.core.hf.callbacks.samplers import make_samplers
 from antislop.core.loop.sampling import LIMITS, PARTS, Sampling
 from antislop.datasets import vllm_maker
 from antislop.engines.endpoint.dialects import DIALECTS

@@ -32,8 +32,8 @@ from antislop.core.hf.caches.layers import (
     WindowLayer,
     without_window,
 )
-from antislop.core.hf.caches.private import CACHE, copy_states, set_layer_factory
 from antislop.core.hf.caches.recurrent_states import narrow_states
+from antislop.core.hf.private import CACHE, copy_states, set_layer_factory
 from antislop.errors import InputError
 
 
@@ -56,7 +56,7 @@ class BorrowedCache:
 
     @property
     def layers(self) -> list[Any]:
-        """The decoder's layers: ours once they are taken over."""
+        """The decoder's layers: those of this package once the cache was taken over."""
         layers: list[Any] = decoder_part(self.cache).layers
         return layers
 
@@ -102,7 +102,7 @@ class BorrowedCache:
         decoder_part(self.cache).layers = [_make_layer(layer, self.columns) for layer in other.layers]
 
     def give_back(self, *, is_whole: bool) -> bool:
-        """Put transformers' own layers back, if ours are there; return whether they were.
+        """Put transformers' own layers back, if the cache has those of this package; return whether it had them.
 
         is_whole: whether they get the new texts, or their former content.
         """

@@ -199,7 +199,7 @@ class TransformersCache:
         self._snapshots.settle(row, length)
 
     def forget(self, row: int) -> None:
-        """Remove a token that a row was fed only because others were fed one."""
+        """Remove the filler that a row was fed when other rows were fed a token."""
         self._lengths[row], self._is_aligned = self._lengths[row] - 1, False
 
     @property
@@ -207,13 +207,13 @@ class TransformersCache:
         return self.can_select and not self.is_recurrent
 
     def copyable(self, row: int, length: int) -> int:
-        """Return `length`, or 0 if a window has discarded some of these tokens to which the next token attends."""
+        """Return `length`, or 0 if the next token attends to one of these tokens that a window has discarded."""
         start = self._starts[row]
         is_kept = self.can_share and all(layer.reaches(start, start + length) for layer in self._borrowed.growing)
         return length if is_kept else 0
 
     def copy(self, row: int, other: RewindableCache, *, source: int, length: int) -> None:
-        """Replace a row by the first `length` tokens of a row of another cache, or by all of a recurrent one."""
+        """Replace a row by the first `length` tokens of a row of another cache; by the whole row if it is recurrent."""
         if not isinstance(other, TransformersCache):
             raise ValueError(f"a TransformersCache is expected, not a {type(other).__name__}")
         if self.is_static:

@@ -22,7 +22,7 @@ from transformers.cache_utils import (
 from antislop.core.hf.caches.borrowed import decoder_part, length_of
 from antislop.core.hf.caches.cache import TransformersCache
 from antislop.core.hf.caches.layers import GrowingLayer
-from antislop.core.hf.caches.private import (
+from antislop.core.hf.private import (
     CACHE,
     cache_name,
     needs_mask_with_static_cache,

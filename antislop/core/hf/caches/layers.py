@@ -23,7 +23,7 @@ from transformers.cache_utils import (
     StaticLayer,
 )
 
-from antislop.core.hf.caches.private import join_layers
+from antislop.core.hf.private import join_layers
 from antislop.errors import InputError
 
 SPARE_COLUMNS = 256

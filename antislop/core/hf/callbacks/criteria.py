@@ -1,39 +1,25 @@
 """The stopping criteria of a batch: called when `generate` would call them, with kept text.
 
 Transformers' own criteria look at one row and remember nothing, so each row calls them by itself. All others are called
-with all rows at once, step by step: step n shows the first n tokens of every row. If a row rewinds below a step, what
-criteria changed in themselves in that step is undone, and the step is repeated.
+with all rows at once, step by step: step n shows the first n tokens of every row. If a row rewinds below a step, the
+criteria forget it, and the step is repeated.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from itertools import islice
+from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import MaxLengthCriteria, MaxTimeCriteria, StoppingCriteriaList
+from transformers import MaxLengthCriteria, MaxTimeCriteria, StoppingCriteria, StoppingCriteriaList
 from transformers.generation import ConfidenceCriteria, EosTokenCriteria, StopStringCriteria
 
-from antislop.core.hf.callbacks.memory import MemoryChange, ObjectMemory, name_of
+from antislop.core.hf.callbacks.memory import Replayed, name_of
 from antislop.core.hf.callbacks.rewindable import Rewindable
-from antislop.core.hf.callbacks.stop_strings import StopStrings
 from antislop.core.loop.row import Row, ids_of
 from antislop.errors import InputError
-
-CHECKS = 3
-"""Rewinds after which a step is repeated, to find criteria that remember withdrawn text."""
-
-
-class _Answer(NamedTuple):
-    is_done: list[bool]  # for each row
-    change: MemoryChange | None  # None: the criterion is `Rewindable`, or remembers nothing
-
-
-class _Step(NamedTuple):
-    answers: list[_Answer]  # of all criteria
-    is_flagged: list[bool]  # for each row, whether it is to end at this step or before
 
 
 class Criteria:
@@ -49,27 +35,28 @@ class Criteria:
         eos = [criterion for criterion in criteria if type(criterion) is EosTokenCriteria]
         self.eos_token_ids = frozenset(int(i) for criterion in eos for i in criterion.eos_token_id.flatten())
         # The two criteria that every run has compare an int; only others need tensors.
-        self.others = [c for c in criteria if type(c) not in (EosTokenCriteria, MaxLengthCriteria)]
+        others = [c for c in criteria if type(c) not in (EosTokenCriteria, MaxLengthCriteria)]
         # As in `generate`: without an end token, a row is not filled, but continued until all rows are to end.
         ends = [c for c in criteria if hasattr(c, "eos_token_id")]
         if ends and pad is None and type(ends[0]) is not EosTokenCriteria:
             raise InputError(f"{name_of(ends[0])} has an eos_token_id, and there is no pad_token_id to fill rows with")
         self._fills = bool(ends)
         built_in = (StopStrings, StopStringCriteria, MaxTimeCriteria, *([ConfidenceCriteria] if rows == 1 else []))
-        user_criteria = [c for c in self.others if type(c) not in built_in]
-        self.is_lockstep = bool(user_criteria or (self.others and rows > 1 and not self._fills))
-        self._memories = [
-            ObjectMemory(c) if c in user_criteria and not isinstance(c, Rewindable) else None for c in self.others
+        self.is_lockstep = any(type(c) not in built_in for c in others) or (
+            bool(others) and rows > 1 and not self._fills
+        )
+        self.others: list[Any] = [
+            c if type(c) in built_in or isinstance(c, Rewindable) else Replayed(c, is_alone=not is_shared)
+            for c in others
         ]
         self._is_shared = is_shared
         self._pad = pad or 0
         self._settled = 0  # steps that are never repeated
-        self._steps: list[_Step] = []  # those after them
-        self._checks = CHECKS
+        self._flags: list[list[bool]] = []  # of the steps after them: which rows are to end there or before
 
     @property
     def step_count(self) -> int:
-        return self._settled + len(self._steps)
+        return self._settled + len(self._flags)
 
     def is_done(self, row: Row) -> bool:  # by stop strings, and transformers' own criteria
         scores = None if row.kept is None else tuple(scores for _, scores in row.kept)
@@ -84,68 +71,41 @@ class Criteria:
         """Show the criteria one more token of each row; return for each whether it ends there."""
         step = self.step_count + 1
         ids, scores = self._show(rows, step)
-        answers = [self._ask(number, ids, scores) for number in range(len(self.others))]
-        flags = [any(answer.is_done[index] for answer in answers) for index in range(len(rows))]
-        before = self._steps[-1].is_flagged if self._steps else [False] * len(rows)
-        is_flagged = [flag or flag_before for flag, flag_before in zip(flags, before, strict=True)]
-        self._steps.append(_Step(answers, is_flagged))
+        answers = [_to_rows(criterion, criterion(ids, scores), rows=len(rows)) for criterion in self.others]
+        for criterion in self.others if self._is_shared else ():
+            if isinstance(criterion, Replayed) and criterion.has_changed:
+                raise InputError(
+                    f"{name_of(criterion)} remembers the text, and all texts of generate_many share it: pass a "
+                    "function that makes criteria for each text, stopping_criteria=lambda: [...]"
+                )
+        flags = list(map(any, zip(*answers, strict=True))) or [False] * len(rows)
+        self._flags.append(list(map(max, flags, self._flags[-1])) if self._flags else flags)
         if self._fills:
             return flags
         has_ended = (row.end is not None and row.end <= step for row in rows)
-        return [all(flag or end for flag, end in zip(is_flagged, has_ended, strict=True))] * len(rows)
+        return [all(flag or end for flag, end in zip(self._flags[-1], has_ended, strict=True))] * len(rows)
 
     def rewind(self, rows: Sequence[Row], length: int) -> None:
         if length >= self.step_count:
             return
-        kept = max(length - self._settled, 0)
-        for number, memory in enumerate(self._memories):
-            if memory is not None:
-                memory.undo([change for step in self._steps[kept:] if (change := step.answers[number].change)])
-        del self._steps[kept:]
+        del self._flags[max(length - self._settled, 0) :]
         for criterion in self.others:
-            if isinstance(criterion, Rewindable):
+            if isinstance(criterion, Replayed):
+                criterion.keep(length)
+            elif isinstance(criterion, Rewindable):
                 for index, row in enumerate(rows):
                     if row.end is None or row.end > length:
                         criterion.rewind(index, length)
-        if self._steps and self._checks:
-            self._checks -= 1
-            self._check(rows)
 
     def settle(self, length: int) -> None:
-        """Drop the steps below `length` tokens; the one at `length` may still be repeated."""
+        """Note that the steps below `length` tokens are never repeated; the one at `length` may be."""
         count = length - 1 - self._settled
         if count > 0:
             self._settled += count
-            del self._steps[:count]
-
-    def _ask(self, number: int, ids: Tensor, scores: tuple[Tensor, ...] | None) -> _Answer:
-        criterion, memory = self.others[number], self._memories[number]
-        call = partial(criterion, ids, scores)
-        answer, change = (call(), None) if memory is None else memory.watch(call)
-        if self._is_shared and change is not None and change.has_rewritten:
-            raise InputError(
-                f"{name_of(criterion)} remembers the text, and all texts of generate_many share it: pass a "
-                "function that makes criteria for each text, stopping_criteria=lambda: [...]"
-            )
-        return _Answer(_to_rows(criterion, answer, rows=len(ids)), change)
-
-    def _check(self, rows: Sequence[Row]) -> None:
-        step = self._steps.pop()
-        ids, scores = self._show(rows, self.step_count + 1)
-        for number, (criterion, memory) in enumerate(zip(self.others, self._memories, strict=True)):
-            if memory is None:
-                continue
-            change = step.answers[number].change
-            memory.undo([change] if change else [])
-            repeated = self._ask(number, ids, scores)
-            if repeated.is_done != step.answers[number].is_done:
-                raise InputError(
-                    f"{name_of(criterion)} gave two answers about the same text: it remembers text that was withdrawn, "
-                    "or depends on something else. Keep its memory in its own attributes, or give it a method "
-                    "rewind(row, length)"
-                )
-            step.answers[number] = repeated
-        self._steps.append(step)
+            del self._flags[:count]
+            for criterion in self.others:
+                if isinstance(criterion, Replayed):
+                    criterion.settle(length - 1)
 
     def _show(self, rows: Sequence[Row], step: int) -> tuple[Tensor, tuple[Tensor, ...] | None]:
         """Return ids [rows, tokens] and scores as `generate` would pass them."""
@@ -167,3 +127,35 @@ def _to_rows(criterion: Callable[..., Any], answer: Any, *, rows: int) -> list[b
             f"{name_of(criterion)} gave {len(answers)} answers for {rows} rows: return one for all, or one for each"
         )
     return [bool(is_done) for is_done in answers] * (rows if len(answers) == 1 else 1)
+
+
+class StopStrings(StoppingCriteria):  # type: ignore[misc]
+    """Ends a text with the token that completes a stop string, behind which this token may have more text.
+
+    spell: returns the bytes of a token.
+    skipped: number of tokens before those that are searched; by default, a string may begin in the prompt.
+    reach: number of generated tokens from which on the prompt makes no difference.
+    """
+
+    def __init__(self, strings: Sequence[str], spell: Callable[[int], bytes], *, skipped: int = 0) -> None:
+        self.stop_strings = tuple(strings)  # by the name that transformers has for them
+        self._strings = [string.encode() for string in strings]
+        self._longest = max(map(len, self._strings))
+        self._spell = spell
+        self._skipped = skipped
+        self.reach = 0 if skipped else self._longest  # each token has a byte at least
+
+    def __call__(self, input_ids: Tensor, scores: Any = None, **kwargs: Any) -> Tensor:  # noqa: ARG002
+        """Return which rows of ids [rows, tokens] end with their latest token, bool [rows] on the host."""
+        latest = input_ids[:, self._skipped :][:, -self._longest :]
+        return torch.tensor([self.end(tokens) for tokens in latest.tolist()])
+
+    def end(self, tokens: Sequence[int]) -> bool:
+        """Report whether the latest token completes one of the strings."""
+        latest = tail = self._spell(tokens[-1])
+        for token in islice(reversed(tokens), 1, None):
+            if len(tail) - len(latest) >= self._longest - 1:
+                break
+            tail = self._spell(token) + tail
+        before = len(tail) - len(latest)
+        return any(tail.find(string, max(0, before - len(string) + 1)) >= 0 for string in self._strings)

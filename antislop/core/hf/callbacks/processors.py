@@ -2,20 +2,20 @@
 
 Transformers' own processors, and the samplers of this package, depend on ids and scores alone. A processor of the
 caller may remember the text. If it is `Rewindable`, it is rewound with the text and sees each position once, in order.
-If it is not, its changes to itself are undone at a rewind, provided that it follows a single row; at the first rewinds,
-it is called again for stored positions, and refused if its scores differ.
+Any other forgets withdrawn text as `Replayed` says if it follows a single row, and must not change with its calls if it
+follows several.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import LogitsProcessorList
 
-from antislop.core.hf.callbacks.memory import WatchedProcessor, is_stateless, name_of
+from antislop.core.hf.callbacks.memory import Replayed, describe, name_of
 from antislop.core.hf.callbacks.rewindable import Followable, Rewindable
 from antislop.core.hf.callbacks.samplers import XtcLogitsProcessor
 from antislop.core.loop.devices import send
@@ -48,8 +48,6 @@ COUNTING = {
 }
 NO_CHOICE_SHARE = 0.01
 """Share of the possible tokens below which a processor leaves no choice."""
-CHECKS = 3
-"""Rewinds at which the caller's processors are called again with stored positions."""
 
 
 class Processors:
@@ -64,10 +62,11 @@ class Processors:
     def __init__(self, processors: LogitsProcessorList, *, rows: int, pad: int, is_shared: bool) -> None:
         # What comes after XTC would change its mixture; `generate` puts its own after those of the caller.
         in_order = sorted(processors, key=lambda processor: isinstance(processor, XtcLogitsProcessor))
-        self._list = LogitsProcessorList(map(_follow, in_order))
+        self._is_alone = rows == 1 and not is_shared
+        self._list = LogitsProcessorList(_follow(processor, is_alone=self._is_alone) for processor in in_order)
         self._user_processors = [p for p in self._list if not is_stateless(p)]
         self.rewindable = [p for p in self._user_processors if isinstance(p, Rewindable)]
-        self._watched = [p for p in self._user_processors if isinstance(p, WatchedProcessor)]
+        self._replayed = [p for p in self._user_processors if isinstance(p, Replayed)]
         parts = [part for each in in_order if isinstance(each, XtcLogitsProcessor) for part in each.after]
         names = {type(processor).__name__ for processor in (*in_order, *parts)}
         self.is_blind = not self._user_processors and names <= _BLIND
@@ -75,9 +74,7 @@ class Processors:
         self._pad = pad
         self._rows = rows
         self._is_shared = is_shared
-        self._is_exclusive = rows == 1 and not is_shared  # then changes to watched processors are undone
-        self._first: _Query | None = None
-        self._checks = CHECKS
+        self._is_first = True
         self._is_disturbed = False  # whether a processor was called in another order than that of one text
         self._shown = -1  # generated tokens that the rewindable processors have seen; -1 before the prompt
         self.batch: Sequence[Row] = ()
@@ -89,7 +86,7 @@ class Processors:
             )
 
     def for_drafts(self) -> Processors:
-        """Return what an assistant draws with: without the caller's, since a draft is not always written."""
+        """Return the processors of an assistant: none of the caller's, since a draft is not always written."""
         own = [processor for processor in self._list if is_stateless(processor)]
         # transformers gives an assistant these, and makes those that temper and truncate once more: both are applied.
         own += [processor for processor in own if type(processor).__name__.endswith("Warper")]
@@ -125,16 +122,8 @@ class Processors:
             return
         self._is_disturbed = True
         self._rewind_to(length, row)
-        if not self._is_exclusive:
-            self._refuse_changed()
-        if self._watched and (self._checks or any(p.memory is None for p in self._watched)):
-            self._checks = max(0, self._checks - 1)
-            if self._first is not None and not self._is_exclusive and self.may_ask_again(self._first.length):
-                self._compare(self._first)
-            if row.settled <= length and self.may_ask_again(length):
-                table = find_dense(row.node.back_to(length))
-                if table is not None:  # not yet, if a text was drawn beyond a draft after it was rewound
-                    self._compare(_Query(row, length, table.logits, table.scores))
+        if not self._is_alone:
+            self._refuse_memory(calls_again=True)
 
     def may_ask_again(self, length: int) -> bool:
         """Return whether processors may be called twice after `length` tokens; rewindable ones see the prompt once."""
@@ -165,7 +154,11 @@ class Processors:
         scores = self._ask(ids, all_logits)
         scores = scores if row_indices is None else scores[row_indices]
         if self._user_processors:
-            self._record(_Query(rows[0], length, logits[:1], scores[:1]))
+            for processor in self._replayed if self._is_alone else ():
+                processor.settle(rows[0].settled)
+            if self._is_shared:  # the calls of two texts alternate, also where none of them rewinds
+                self._refuse_memory(calls_again=self._is_first)
+                self._is_first = False
         return scores
 
     def _arrange(self, rows: Sequence[Row], length: int, logits: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -191,8 +184,8 @@ class Processors:
         try:
             processed: Tensor = processor(ids, scores)
         except Exception as error:
-            if self._is_disturbed and processor in self._watched:
-                raise InputError(_describe([processor], f"raised {type(error).__name__}")) from error
+            if self._is_disturbed and processor in self._replayed:
+                raise InputError(describe(processor, f"raised {type(error).__name__}")) from error
             raise
         return processed
 
@@ -234,14 +227,13 @@ class Processors:
             if other is row or (length < self._shown and (other.end is None or other.end > length)):
                 for processor in self.rewindable:
                     processor.rewind(index, length)
-        if self._is_exclusive:
-            for watched in self._watched:
-                watched.undo(length + 1)
+        for replayed in self._replayed if self._is_alone else ():
+            replayed.keep(length + 1)
         self._shown = length
 
     def _catch_up(self, length: int, *, like: Tensor) -> None:
         """Show rewound processors the positions between the last one that they saw and `length`."""
-        followers = [*self.rewindable, *(self._watched if self._is_exclusive else ())]
+        followers = [*self.rewindable, *(self._replayed if self._is_alone else ())]
         if not followers:
             return
         if length <= self._shown:
@@ -249,26 +241,17 @@ class Processors:
         for between in range(self._shown + 1, length):
             ids = ids_of(self.batch, between, filler=self._pad)
             logits = like.new_zeros((self._rows, like.shape[-1]))
-            if self._is_exclusive and self.batch[0].node.depth >= between:
+            if self._is_alone and self.batch[0].node.depth >= between:
                 table = find_dense(self.batch[0].node.back_to(between))
                 logits = logits if table is None else table.logits
             for processor in followers:
                 processor(ids, logits.clone())
         self._shown = length
 
-    def _record(self, query: _Query) -> None:
-        for processor in self._watched:
-            processor.settle(query.row.settled)
-        if self._is_shared:
-            self._refuse_changed()
-        if self._watched and self._first is None:
-            self._first = _Query(query.row, query.length, query.logits.clone(), query.scores.clone())
-            if self._is_shared:
-                self._is_disturbed = True
-                self._compare(self._first)
-
-    def _refuse_changed(self) -> None:
-        for processor in self._watched:
+    def _refuse_memory(self, *, calls_again: bool) -> None:
+        for processor in self._replayed:
+            if calls_again:
+                processor.keep(0)
             if processor.has_changed:
                 raise InputError(
                     f"{name_of(processor)} changes with its calls: it remembers the text, and other texts are written "
@@ -276,31 +259,15 @@ class Processors:
                     "antislop.Rewindable, or make its scores depend on the ids and scores alone"
                 )
 
-    def _compare(self, query: _Query) -> None:
-        repeated = self.process([query.row], [query.length], query.logits)
-        if not torch.allclose(repeated, query.scores, rtol=1e-3, atol=1e-4, equal_nan=True):
-            raise InputError(_describe(self._watched, "returned other scores"))
 
-
-def _follow(processor: Callable[..., Any]) -> Callable[..., Any]:
+def _follow(processor: Callable[..., Any], *, is_alone: bool) -> Callable[..., Any]:
     if isinstance(processor, Followable):
         return processor.follow()
     is_followed = is_stateless(processor) or isinstance(processor, Rewindable)
-    return processor if is_followed else WatchedProcessor(processor)
+    return processor if is_followed else Replayed(processor, is_alone=is_alone)
 
 
-class _Query(NamedTuple):
-    """A position that was processed: logits and scores [1, vocab] after `length` tokens of a row."""
-
-    row: Row
-    length: int
-    logits: Tensor
-    scores: Tensor
-
-
-def _describe(processors: Sequence[Callable[..., Any]], fault: str) -> str:
-    return (
-        f"{' or '.join(map(name_of, processors))} {fault} when it was called again for a text that it had seen: it "
-        "remembers the text, and tokens are withdrawn here. Give it a method rewind(row, length), see "
-        "antislop.Rewindable, or make its scores depend on the ids and scores alone"
-    )
+def is_stateless(processor: Callable[..., Any]) -> bool:
+    """Return whether a processor depends on ids and scores alone, as transformers' own and this package's do."""
+    is_known = type(processor).__module__.startswith(("transformers.", "antislop.core.hf.callbacks.samplers"))
+    return is_known and all(map(is_stateless, getattr(processor, "after", ())))

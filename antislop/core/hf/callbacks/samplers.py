@@ -14,18 +14,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import copy
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from transformers import LogitsProcessor, LogitsProcessorList
+from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedTokenizerBase
 
+from antislop.core.hf.vocabulary import Vocabulary, encode_after
+from antislop.core.loop.sampling import DEFAULT_BREAKERS, FOREIGN, Sampling
 from antislop.errors import InputError
 
 Breakers: TypeAlias = Mapping[int, Collection[tuple[int, ...]]]
-"""Sequences of tokens, by their first one: the tokens after it, none if it is a sequence by itself."""
+"""Sequences of tokens, by their first token: the tokens that follow it, () if the first token is a whole sequence."""
 
 LONGEST_TAIL = 20
 """Tokens of a sequence breaker after its first one; as in llama.cpp, longer ones are cut."""
@@ -145,7 +148,7 @@ class TopNSigmaLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
     """
 
     def __init__(self, n: float) -> None:
-        if not isinstance(n, int | float) or n <= 0:
+        if n <= 0:
             raise InputError(f"n={n!r} was passed: pass a number above 0")
         self._n = n
 
@@ -178,8 +181,8 @@ class XtcLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         after: Sequence[Callable[[Tensor, Tensor], Tensor]] = (),
         min_tokens_to_keep: int = 1,
     ) -> None:
-        if not all(isinstance(share, int | float) and 0 <= share <= 1 for share in (probability, threshold)):
-            raise InputError(f"probability={probability!r}, threshold={threshold} was passed: pass numbers from 0 to 1")
+        if not (0 <= probability <= 1 and 0 <= threshold <= 1):
+            raise InputError(f"probability={probability}, threshold={threshold} was passed: pass numbers from 0 to 1")
         self._probability, self._threshold = probability, threshold
         self.after: Any = LogitsProcessorList(after)
         self.min_tokens_to_keep = min_tokens_to_keep
@@ -209,7 +212,7 @@ class MinKeepLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
     """
 
     def __init__(self, count: int) -> None:
-        if not isinstance(count, int) or count < 1:
+        if count < 1:
             raise InputError(f"count={count!r} was passed: pass at least 1")
         self.count = count
 
@@ -221,14 +224,78 @@ class MinKeepLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
 
 
 def apply_min_keep(processors: Iterable[Any]) -> list[Any]:
-    """Return processors as a `MinKeepLogitsProcessor` among them changes them, without it."""
+    """Return processors without the `MinKeepLogitsProcessor`s among them, changed as these ask."""
     listed = list(processors)
     least = max((each.count for each in listed if isinstance(each, MinKeepLogitsProcessor)), default=1)
-    return [_keep_at_least(least, each) for each in listed if not isinstance(each, MinKeepLogitsProcessor)]
+    changed = [each for each in listed if not isinstance(each, MinKeepLogitsProcessor)]
+    for place, processor in enumerate(changed):
+        if getattr(processor, "min_tokens_to_keep", least) < least:
+            changed[place] = copy(processor)  # the caller may pass the same object to plain `generate`, too
+            changed[place].min_tokens_to_keep = least
+    return changed
 
 
-def _keep_at_least(least: int, processor: Any) -> Any:
-    if getattr(processor, "min_tokens_to_keep", least) < least:
-        processor = copy(processor)
-        processor.min_tokens_to_keep = least
-    return processor
+BREAKERS_KEPT = 8
+"""Results of `find_breakers` that are kept: each reads the whole vocabulary."""
+_LONGEST = 40  # characters; longer strings are cut, as in llama.cpp
+
+
+def find_breakers(
+    tokenizer: PreTrainedTokenizerBase,
+    strings: Iterable[str] = DEFAULT_BREAKERS,
+    *,
+    vocabulary: Vocabulary | None = None,
+) -> Breakers:
+    """Return the sequences of tokens that contain strings, for `antislop.core.hf.DryLogitsProcessor`.
+
+    A token that contains a string is one. A token that ends with a part of it is the first of one, whose rest is
+    tokenized as text without a space before it. The names of special tokens, such as "<|im_start|>", are strings, too.
+
+    vocabulary: of the tokenizer, if it was read before.
+    """
+    vocabulary = vocabulary or Vocabulary.of(tokenizer)
+    surfaces = dict(enumerate(vocabulary.surfaces)) | {i: name.encode() for i, name in vocabulary.breaks.items()}
+    breakers: dict[int, set[tuple[int, ...]]] = {}
+    for text in (string[:_LONGEST] for string in strings if string):
+        tails = [
+            (text[:place].encode(), encode_after(tokenizer, vocabulary, text[place:])) for place in range(1, len(text))
+        ]
+        whole, first = text.encode(), text[0].encode()
+        for token, surface in surfaces.items():
+            if first in surface:  # a tail is empty if it can't be written after other text
+                part_tails = {tuple(tail[:LONGEST_TAIL]) for part, tail in tails if tail and surface.endswith(part)}
+                if found := {()} if whole in surface else part_tails:
+                    breakers[token] = breakers.get(token, set()) | found
+    return breakers
+
+
+def make_samplers(sampling: Sampling, find: Callable[[tuple[str, ...]], Breakers]) -> list[LogitsProcessor]:
+    """Return the processors of the settings that `generate` lacks, in the order of the chain.
+
+    find: `find_breakers` of the tokenizer.
+    """
+    used, samplers = sampling.in_effect, list[LogitsProcessor]()
+    if not used.keys().isdisjoint({"presence_penalty", "frequency_penalty"}):
+        presence, frequency = sampling.presence_penalty, sampling.frequency_penalty
+        samplers.append(CountPenaltyLogitsProcessor(presence=presence, frequency=frequency))
+    if "dry_multiplier" in used:
+        options = {name: getattr(sampling, f"dry_{name}") for name in ("base", "allowed_length", "penalty_last_n")}
+        breakers = find(sampling.dry_sequence_breakers)
+        samplers.append(DryLogitsProcessor(sampling.dry_multiplier, breakers=breakers, **options))
+    if "top_n_sigma" in used:
+        samplers.append(TopNSigmaLogitsProcessor(sampling.top_n_sigma))
+    if "xtc_probability" in used:
+        samplers.append(XtcLogitsProcessor(sampling.xtc_probability, sampling.xtc_threshold))
+    if "min_keep" in used:
+        samplers.append(MinKeepLogitsProcessor(sampling.min_keep))
+    return samplers
+
+
+def add_samplers(arguments: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+    """Return arguments of `generate`, in which processors replace the settings that it lacks."""
+    sampling, _ = Sampling.read(arguments)
+    samplers = make_samplers(sampling, partial(find_breakers, tokenizer))
+    others = {name: value for name, value in arguments.items() if name not in FOREIGN}
+    if not samplers:
+        return others
+    return {**others, "logits_processor": [*(arguments.get("logits_processor") or ()), *samplers]}

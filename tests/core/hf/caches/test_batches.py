@@ -18,8 +18,8 @@ from antislop.core.hf.caches import cache as cache_module, layers as layers_modu
 from antislop.core.hf.caches.cache import TransformersCache
 from antislop.core.hf.caches.layers import SPARE_COLUMNS, SPARE_COLUMNS_IN_WINDOW, GrowingLayer
 from antislop.core.hf.caches.positions import AttentionMask
-from antislop.core.hf.caches.private import CACHE
 from antislop.core.hf.model import TransformersModel
+from antislop.core.hf.private import CACHE
 from antislop.core.loop.policy import seed_of
 from antislop.core.loop.protocols import fill_left
 from antislop.core.trace.completions import Completion

@@ -14,7 +14,7 @@ from transformers import DynamicCache, EncoderDecoderCache, LogitsProcessor, Pre
 from transformers.generation.streamers import BaseStreamer
 
 from antislop import AntiSlop, Ban, Exhausted
-from antislop.core.hf.caches.private import CACHE, cache_name
+from antislop.core.hf.private import CACHE, cache_name
 from antislop.core.trace.events import Rewound
 from tests.support.depth import first_quick
 from tests.support.families import build

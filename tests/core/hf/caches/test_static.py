@@ -14,8 +14,8 @@ from transformers import CompileConfig, PreTrainedModel, StaticCache
 
 from antislop import AntiSlop, Ban
 from antislop.core.hf.caches.cache import TransformersCache
-from antislop.core.hf.caches.private import CACHE, cache_name
 from antislop.core.hf.model import TransformersModel
+from antislop.core.hf.private import CACHE, cache_name
 from antislop.core.loop.protocols import PAD
 from tests.support.families import RECURRENT, build
 from tests.support.models import EACH_FAMILY, VOCABULARY, build_model, build_tokenizer

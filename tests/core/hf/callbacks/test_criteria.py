@@ -197,7 +197,7 @@ def test_a_memory_that_can_not_be_undone_is_refused_by_name(llama: PreTrainedMod
     with pytest.raises(ValueError, match=r"Hashing can't be copied \(cannot pickle '_hashlib\.HASH' object\)"):
         sample(llama, criterion, rows=1, seed=0, bans=BANS)
     assert criterion.digest.digest() == before
-    with pytest.raises(ValueError, match="Guessing gave two answers about the same text"):
+    with pytest.raises(ValueError, match="Guessing gave another answer"):
         [sample(llama, Guessing(), rows=1, seed=seed, bans=BANS, suppress_tokens=[0, 1]) for seed in range(20)]
 
 

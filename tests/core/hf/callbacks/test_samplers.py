@@ -307,8 +307,6 @@ def test_samplers_take_the_path_of_those_of_transformers() -> None:
         (lambda: DryLogitsProcessor(0.8, base=0.5), "base=0.5"),
         (lambda: DryLogitsProcessor(0.8, penalty_last_n=-2), "penalty_last_n=-2"),
         (lambda: TopNSigmaLogitsProcessor(0), "n=0"),
-        (lambda: TopNSigmaLogitsProcessor("1"), "n='1'"),  # type: ignore[arg-type]
-        (lambda: XtcLogitsProcessor("0.5", 0.1), "probability='0.5'"),  # type: ignore[arg-type]
         (lambda: XtcLogitsProcessor(1.5, 0.1), r"probability=1\.5"),
         (lambda: apply(CountPenaltyLogitsProcessor(), [0], [0.0] * SIZE), "prompt_length"),
     ],

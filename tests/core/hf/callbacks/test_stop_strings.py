@@ -14,7 +14,7 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 from transformers.generation import StopStringCriteria
 
 from antislop import AntiSlop, Ban
-from antislop.core.hf.callbacks.stop_strings import StopStrings
+from antislop.core.hf.callbacks.criteria import StopStrings
 from antislop.core.hf.vocabulary import Vocabulary
 from tests.support.depth import DEPTH, sample_size
 from tests.support.models import build_model, build_tokenizer
