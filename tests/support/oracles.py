@@ -139,8 +139,12 @@ def counting(text: str, ban: Ban) -> Iterator[tuple[int, int]]:
 @cache
 def decided(text: str, ban: Ban, letters: tuple[str, ...]) -> set[tuple[int, int]]:
     """The occurrences that count with every continuation; three more letters are tried."""
-    longer = (text + "".join(more) for size in range(4) for more in product(letters, repeat=size))
-    return set.intersection(*(set(counting(each, ban)) for each in longer))
+    found = set(counting(text, ban))
+    for more in (more for size in range(1, 4) for more in product(letters, repeat=size)):
+        if not found:
+            break
+        found &= set(counting(text + "".join(more), ban))
+    return found
 
 
 def standing(tokens: Sequence[int], words: Words, bans: Sequence[Ban], *, is_final: bool) -> set[tuple[int, int]]:
