@@ -26,6 +26,7 @@ from antislop.evaluation.outputs import Output
 from antislop.evaluation.rows import tally_outputs
 from antislop.measure.metrics import measure
 from antislop.measure.tally import Tally
+from tests.support.depth import first_quick
 from tests.support.oracles import occurrences
 
 # One ban
@@ -463,11 +464,12 @@ def test_a_file_that_does_not_exist_is_refused(tmp_path: Path) -> None:
         assert str(caught.value).startswith(f"{path}: ")
 
 
-def test_8000_entries_load_and_keep_their_lines(save: Save) -> None:
-    entries: list[Any] = [[f"phrase {number}", 0.5] for number in range(8000)]
-    assert len(BanList.load(save(json.dumps(entries, indent=1)))) == 8000
+@pytest.mark.parametrize("count", first_quick([500, 8000]))
+def test_many_entries_load_and_keep_their_lines(save: Save, count: int) -> None:
+    entries: list[Any] = [[f"phrase {number}", 0.5] for number in range(count)]
+    assert len(BanList.load(save(json.dumps(entries, indent=1)))) == count
     path = save(json.dumps([*entries, "", *entries]).replace("], ", "],\n"))
-    with pytest.raises(BanError, match=r":8001: "):
+    with pytest.raises(BanError, match=rf":{count + 1}: "):
         BanList.load(path)
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
 
 from antislop import AntiSlop
 from antislop.core.hf import carried
@@ -72,6 +71,8 @@ def test_traces_and_adapters_name_the_model_on_the_hub(package: Path, tmp_path: 
         AntiSlop(tokenizer, []).generate(model, **inputs, max_new_tokens=2, return_dict_in_generate=True).trace.about
     )
     assert {about["model"]["name"], about["tokenizer"]["name"]} == {LETTERS.hub}
+    from peft import LoraConfig, get_peft_model  # a second to import
+
     adapter = get_peft_model(model, LoraConfig(target_modules=["q_proj"], init_lora_weights=False))
     _save(adapter, tokenizer, tmp_path / "adapter")
     assert LETTERS.hub in (tmp_path / "adapter" / "adapter_config.json").read_text()

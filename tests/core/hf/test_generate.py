@@ -89,7 +89,7 @@ def absent(bans: str) -> AntiSlop:
     return AntiSlop(TOKENIZER, ABSENT[bans])
 
 
-@pytest.mark.parametrize(("settings", "bans"), first_quick(in_turn(SETTINGS, tuple(ABSENT)), 8))
+@pytest.mark.parametrize(("settings", "bans"), first_quick(in_turn(SETTINGS, tuple(ABSENT)), 3))
 def test_if_nothing_matches_the_output_is_that_of_generate(model: PreTrainedModel, settings: str, bans: str) -> None:
     sampler = absent(bans)
     for seed in range(2):

@@ -60,7 +60,7 @@ def test_nothing_banned_is_written_in_random_runs(runs: int) -> None:
         assert not found or conceded, (seed, words.text(tokens), bans)
         struggles += report.rewinds > 0
         clean += not conceded
-    assert struggles > 0.2 * runs
+    assert struggles > 0.1 * runs
     assert clean > 0.8 * runs
 
 

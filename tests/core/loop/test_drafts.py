@@ -97,7 +97,8 @@ def test_random_drafts_change_nothing_about_the_distribution(case: str, drafts: 
     assert guesses.accepted > TIMES / 10
 
 
-def test_a_drafted_ban_is_drawn_by_its_own_probability() -> None:
+@pytest.mark.parametrize("times", first_quick([300, 3 * TIMES]))
+def test_a_drafted_ban_is_drawn_by_its_own_probability(times: int) -> None:
     """The draft mostly proposes a ban; resampling only after a ban would favor tokens that it seldom proposes."""
     model = Markov(4, seed=5, length=3)
     bans = [anywhere("b"), anywhere("ac", 0.5)]
@@ -109,7 +110,7 @@ def test_a_drafted_ban_is_drawn_by_its_own_probability() -> None:
             token = int(self.random.choice(4, p=proposal))
             return Draft([token], torch.tensor(proposal, dtype=torch.float32)[None])
 
-    assert p_value(draw(model, LETTERS, bans, Biased(4, reports=True), times=3 * TIMES), expected) > 1e-4
+    assert p_value(draw(model, LETTERS, bans, Biased(4, reports=True), times=times), expected) > 1e-4
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -263,7 +264,7 @@ def settings_of(source: str, model: PreTrainedModel) -> dict[str, object]:
 
 @pytest.mark.filterwarnings("ignore")  # transformers warns of the settings of its assistants
 @pytest.mark.parametrize("source", SOURCES)
-@pytest.mark.parametrize("family", ["llama", "gemma3", pytest.param("mistral", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("family", first_quick(["llama", "gemma3", "mistral"]))
 def test_greedy_texts_are_the_same_with_every_drafter(family: str, source: str) -> None:
     model = build_model(family)
     sampler = AntiSlop(TOKENIZER, COMMON)
@@ -506,7 +507,7 @@ def test_an_assistant_drafts_for_all_rows_in_one_forward_pass() -> None:
     """In a batch, and in flight, where a new text takes one pass more."""
     sampler, assistant, texts = AntiSlop(TOKENIZER, COMMON[:1]), deepcopy(MODEL), [ALONE[0]] * 8
     assistant.generation_config.update(assistant_confidence_threshold=0.0, num_assistant_tokens=3)
-    settings = {"assistant_model": assistant, "max_new_tokens": 16, "suppress_tokens": [1]}
+    settings = {"assistant_model": assistant, "max_new_tokens": 40, "suppress_tokens": [1]}
     with counted_calls(assistant) as one:
         sampler.generate(MODEL, INPUTS, **settings)
     with counted_calls(assistant) as batch:
@@ -522,11 +523,13 @@ def test_an_assistant_drafts_for_all_rows_in_one_forward_pass() -> None:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     "settings",
-    [
-        {"assistant_model": build_model("llama", seed=3)},
-        {"assistant_model": build_model("llama", seed=3), "temperature": 0.5, "repetition_penalty": 1.3},
-        {"assistant_early_exit": 1},
-    ],
+    first_quick(
+        [
+            {"assistant_model": build_model("llama", seed=3)},
+            {"assistant_model": build_model("llama", seed=3), "temperature": 0.5, "repetition_penalty": 1.3},
+            {"assistant_early_exit": 1},
+        ]
+    ),
     ids=["plain", "processed", "early exit"],
 )
 def test_an_assistant_drafts_for_one_text_what_that_of_transformers_drafts(
