@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
 import torch
 from hypothesis import example, given, settings, strategies as st
 from torch import Tensor
