@@ -147,20 +147,21 @@ def fork_once(length: int, *branches: Branch) -> Any:
     return lambda step: list(branches) if len(step.tokens) == length and step.sampled is not None else [ANY]
 
 
-def test_a_fork_is_two_texts_written_alone(llama: PreTrainedModel) -> None:
+@pytest.mark.parametrize("family", first_quick(["gemma3", "llama", "mamba", "qwen3-next"]))
+def test_a_fork_is_two_texts_written_alone(family: str) -> None:
     """Greedy, with bans, and forks of forks in finished rows' places."""
     bans = [Ban("ab", edges="anywhere"), Ban("d", edges="anywhere")]
     branches = [ANY, Branch(2, ff_tokens=(9, 10, 11)), Branch(sample_mask=~TokenSet(range(20)))]
-    for model in (llama, build("mamba"), build("gemma3"), build("qwen3-next")):
-        out = generate(model, Rule(fork_once(6, *branches)), bans=bans, max_forks=3)
-        assert [report.parent for report in out.reports] == [None, 0, 0]
-        assert [report.fork_length for report in out.reports] == [None, 6, 6]
-        for branch, row in zip(branches, out.sequences, strict=True):
-            alone = generate(model, Rule(fork_once(6, branch)), bans=bans)
-            assert torch.equal(alone.sequences[0], row)
-        assert out.trace.sequences == out.sequences.tolist()
-        fed = [report.tokens_fed for report in out.reports]
-        assert max(fed[1:]) < fed[0]  # what a fork shares is not read again
+    model = build(family)
+    out = generate(model, Rule(fork_once(6, *branches)), bans=bans, max_forks=3)
+    assert [report.parent for report in out.reports] == [None, 0, 0]
+    assert [report.fork_length for report in out.reports] == [None, 6, 6]
+    for branch, row in zip(branches, out.sequences, strict=True):
+        alone = generate(model, Rule(fork_once(6, branch)), bans=bans)
+        assert torch.equal(alone.sequences[0], row)
+    assert out.trace.sequences == out.sequences.tolist()
+    fed = [report.tokens_fed for report in out.reports]
+    assert max(fed[1:]) < fed[0]  # what a fork shares is not read again
 
 
 def test_a_cache_with_copied_rows_is_not_returned_as_that_of_the_texts(llama: PreTrainedModel) -> None:

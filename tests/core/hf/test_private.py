@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Iterator
 from copy import copy
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -297,9 +298,14 @@ def test_each_private_name_that_a_class_or_a_module_must_have_is_checked() -> No
 # -- no other module uses private names --------------------------------------------------------------------------------
 
 
+@cache
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def foreign_names(path: Path) -> Iterator[str]:
     """Yield the names with an underscore that a module imports, or reads from any object but `self` and `cls`."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(parse(path)):
         if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
             if not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")):
                 yield node.attr
@@ -313,7 +319,7 @@ def foreign_names(path: Path) -> Iterator[str]:
 
 def defined_names(path: Path) -> Iterator[str]:
     """Yield the names with an underscore that a module defines: functions, classes, attributes and fields."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(parse(path)):
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             yield node.name
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):

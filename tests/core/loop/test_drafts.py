@@ -333,9 +333,9 @@ def test_a_good_assistant_saves_passes_in_a_batch_and_in_flight() -> None:
     passes = []
     for drafts in ({}, {"assistant_model": assistant}):
         with counted_calls(MODEL) as batch:
-            sampler.generate(MODEL, PROMPTS, **BATCH, **drafts)
+            sampler.generate(MODEL, PROMPTS, **{**BATCH, "max_new_tokens": 40}, **drafts)
         with counted_calls(MODEL) as in_flight:
-            list(sampler.generate_many(MODEL, ALONE * 2, batch_size=4, max_new_tokens=20, **drafts))
+            list(sampler.generate_many(MODEL, ALONE * 2, batch_size=4, max_new_tokens=40, **drafts))
         passes.append((len(batch), len(in_flight)))
     assert all(drafted * 2 < plain for plain, drafted in zip(*passes, strict=True))
 
