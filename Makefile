@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.t
 export OMP_NUM_THREADS ?= 1
 export HF_HUB_OFFLINE = 1
 
-.PHONY: help demo test test-doors test-all test-changed test-versions test-vllm check docs package bench tune-demo \
+.PHONY: help demo test test-doors test-all test-changed test-versions test-vllm check lint docs package bench tune-demo \
 	eval-quick format clean
 
 help:           ## list the targets
@@ -97,11 +97,13 @@ test-vllm: $(READY) $(VLLM)/ready ## test with a real vLLM, installed into .venv
 endif
 	$(BIN)/python -m pytest tests/engines/vllm
 
-check: $(READY) ## lint, strict types, the README's examples
+check: lint     ## lint, strict types, the README's examples
+	$(BIN)/python -m pytest -q tests/test_readme.py tests/test_layout.py -k "not clone"
+
+lint: $(READY)  ## lint, strict types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q tests/test_readme.py tests/test_layout.py -k "not clone"
 
 docs: $(DOCS)   ## build the site of docs/ into site/; warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

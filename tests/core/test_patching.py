@@ -11,6 +11,7 @@ from contextvars import copy_context
 from copy import copy, deepcopy
 from functools import partial
 from inspect import signature
+from pathlib import Path
 from threading import Thread
 from typing import Any
 from weakref import ref
@@ -30,19 +31,21 @@ from transformers import (
 )
 
 import antislop
-from antislop import AntiSlop, applied_to
+from antislop import AntiSlop, Ban, applied_to
 from antislop.errors import InputError
+from tests.support.batches import COMMON
 from tests.support.depth import first_quick
+from tests.support.models import build_model, build_tokenizer
 
-MODEL, TOKENIZER = antislop.tiny_model()
-PROMPT = "The old house at the edge of the village"
+MODEL, TOKENIZER = build_model(), build_tokenizer()
+PROMPT = "a bad cab. "
 INPUTS = dict(TOKENIZER(PROMPT, return_tensors="pt"))
-SAMPLED = {"max_new_tokens": 80, "do_sample": True, "min_p": 0.05}
-GREEDY = {"max_new_tokens": 30, "do_sample": False}
+SAMPLED = {"max_new_tokens": 30, "do_sample": True, "min_p": 0.05, "suppress_tokens": [0, 1]}
+GREEDY = {"max_new_tokens": 16, "do_sample": False, "suppress_tokens": [0, 1]}
 NOTHING = AntiSlop(TOKENIZER, [])
-AIR = AntiSlop(TOKENIZER, ["the air"])
+FA = AntiSlop(TOKENIZER, [Ban("fa", edges="anywhere")])
 """Bans what the model writes greedily."""
-SLOP = AntiSlop(TOKENIZER, antislop.default_bans())
+MANY = AntiSlop(TOKENIZER, COMMON)
 PIPE = pipeline("text-generation", model=MODEL, tokenizer=TOKENIZER)
 
 
@@ -65,22 +68,22 @@ def run_in_thread(call: Callable[[], None]) -> None:
 
 
 def test_a_pipeline_writes_batches_and_streams() -> None:
-    prompts = [PROMPT, "One day", "She opened the door and"]
+    prompts = [PROMPT, "fade, ", "a big egg,"]
     plain = PIPE(prompts, batch_size=3, **GREEDY)
     with applied_to(MODEL, NOTHING):
         assert PIPE(prompts, batch_size=3, **GREEDY) == plain
     streamer = TextIteratorStreamer(TOKENIZER, skip_prompt=True)
-    with applied_to(MODEL, SLOP):
+    with applied_to(MODEL, MANY):
         (answer,) = PIPE(PROMPT, streamer=streamer, **SAMPLED)
     assert PROMPT + "".join(streamer) == answer["generated_text"]
 
 
 def test_a_thread_started_inside_runs_under_the_bans() -> None:
     torch.manual_seed(3)
-    expected = SLOP.generate(MODEL, **INPUTS, **SAMPLED)
+    expected = MANY.generate(MODEL, **INPUTS, **SAMPLED)
     streamer = TextIteratorStreamer(TOKENIZER)
     torch.manual_seed(3)
-    with applied_to(MODEL, SLOP):
+    with applied_to(MODEL, MANY):
         thread = Thread(target=MODEL.generate, kwargs={**INPUTS, **SAMPLED, "streamer": streamer})
         thread.start()
         text = "".join(streamer)
@@ -92,9 +95,9 @@ def test_the_innermost_sampler_applies_and_the_outer_one_again() -> None:
     written = []
     with applied_to(MODEL, NOTHING):
         written.append(generate(**GREEDY))
-        with applied_to(MODEL, AIR):
+        with applied_to(MODEL, FA):
             written.append(generate(**GREEDY))
-            with applied_to(MODEL, AIR):
+            with applied_to(MODEL, FA):
                 written.append(generate(**GREEDY))
             written.append(generate(**GREEDY))
         written.append(generate(**GREEDY))
@@ -102,9 +105,9 @@ def test_the_innermost_sampler_applies_and_the_outer_one_again() -> None:
 
 
 def test_only_this_model_is_changed() -> None:
-    other, _ = antislop.tiny_model()
+    other = build_model()
     plain = generate(**GREEDY)
-    with applied_to(MODEL, AIR):
+    with applied_to(MODEL, FA):
         assert torch.equal(other.generate(**INPUTS, **GREEDY), plain)
         copied = deepcopy(MODEL)
         assert torch.equal(copied.generate(**INPUTS, **GREEDY), plain)
@@ -114,7 +117,7 @@ def test_only_this_model_is_changed() -> None:
 
 def test_a_copy_that_shares_everything_has_its_own_sampler() -> None:
     plain = generate(**GREEDY)
-    with applied_to(MODEL, AIR):
+    with applied_to(MODEL, FA):
         shallow = copy(MODEL)
         with applied_to(shallow, NOTHING):
             assert torch.equal(shallow.generate(**INPUTS, **GREEDY), plain)
@@ -122,7 +125,7 @@ def test_a_copy_that_shares_everything_has_its_own_sampler() -> None:
 
 
 def test_nothing_keeps_a_sampler_that_was_left() -> None:
-    sampler = AntiSlop(TOKENIZER, ["the air"])
+    sampler = AntiSlop(TOKENIZER, FA.bans)
     kept = ref(sampler)
     with applied_to(MODEL, sampler):
         generate(**GREEDY)
@@ -140,17 +143,17 @@ def test_arguments_of_a_generate_that_takes_any_are_named_as_those_of_transforme
         generation_config = MODEL.generation_config
 
     wrapper, config = Wrapper(), GenerationConfig(**GREEDY)
-    with applied_to(wrapper, AIR):
+    with applied_to(wrapper, FA):
         ids = wrapper.generate(INPUTS["input_ids"], config)
-    assert torch.equal(ids, AIR.generate(MODEL, **INPUTS, **GREEDY))
+    assert torch.equal(ids, FA.generate(MODEL, **INPUTS, **GREEDY))
     assert not vars(wrapper)
 
 
 def test_after_an_exception_the_model_is_as_before() -> None:
     plain = generate(**GREEDY)
-    with pytest.raises(KeyError), applied_to(MODEL, AIR), applied_to(MODEL, NOTHING):
+    with pytest.raises(KeyError), applied_to(MODEL, FA), applied_to(MODEL, NOTHING):
         raise KeyError
-    with applied_to(MODEL, AIR), pytest.raises(ValueError, match="num_beams=2 is not supported: beams can't"):
+    with applied_to(MODEL, FA), pytest.raises(ValueError, match="num_beams=2 is not supported: beams can't"):
         generate(**GREEDY, num_beams=2)
     assert torch.equal(generate(**GREEDY), plain)
 
@@ -163,18 +166,18 @@ def test_a_generate_of_the_instance_comes_back() -> None:
     calls: list[dict[str, Any]] = []
     MODEL.generate = own
     try:
-        with applied_to(MODEL, AIR):
+        with applied_to(MODEL, FA):
             banned = generate(**GREEDY)
         assert MODEL.generate is own
     finally:
         del MODEL.generate
-    assert torch.equal(banned, AIR.generate(MODEL, **INPUTS, **GREEDY))
+    assert torch.equal(banned, FA.generate(MODEL, **INPUTS, **GREEDY))
     assert len(calls) == 1 and calls[0]["max_new_tokens"] == GREEDY["max_new_tokens"]
 
 
 def test_a_generate_that_somebody_else_put_over_it_stays() -> None:
     plain = generate(**GREEDY)
-    with applied_to(MODEL, AIR):
+    with applied_to(MODEL, FA):
         inner = MODEL.generate
         MODEL.generate = lambda *args, **kwargs: inner(*args, **kwargs)
         theirs = MODEL.generate
@@ -185,13 +188,13 @@ def test_a_generate_that_somebody_else_put_over_it_stays() -> None:
     assert MODEL.generate is theirs
     assert torch.equal(generate(**GREEDY), plain)
     MODEL.generate = inner
-    with applied_to(MODEL, AIR):
+    with applied_to(MODEL, FA):
         assert torch.equal(generate(**GREEDY), banned)
     del MODEL.generate
 
 
 def test_arguments_by_position_are_those_of_generate() -> None:
-    config = GenerationConfig(**GREEDY, stop_strings=["the"])
+    config = GenerationConfig(**GREEDY, stop_strings=["aab"])
     ids = INPUTS["input_ids"]
     steps = MaxLengthCriteria(ids.shape[1] + 9)
     penalty = LogitsProcessorList([RepetitionPenaltyLogitsProcessor(3.0)])
@@ -218,24 +221,25 @@ def test_the_output_is_that_of_generate() -> None:
 
 
 def test_an_assistant_drafts() -> None:
-    with applied_to(MODEL, AIR):
+    with applied_to(MODEL, FA):
         assert torch.equal(generate(**GREEDY, assistant_model=MODEL), generate(**GREEDY))
 
 
-def test_a_tokenizer_that_was_loaded_again_is_the_same() -> None:
-    again = type(TOKENIZER).from_pretrained(MODEL.name_or_path)
-    plain = generate(**GREEDY, tokenizer=TOKENIZER, stop_strings=["the"])
+def test_a_tokenizer_that_was_loaded_again_is_the_same(tmp_path: Path) -> None:
+    TOKENIZER.save_pretrained(tmp_path)
+    again = type(TOKENIZER).from_pretrained(tmp_path)
+    plain = generate(**GREEDY, tokenizer=TOKENIZER, stop_strings=["aab"])
     with applied_to(MODEL, NOTHING):
-        assert torch.equal(generate(**GREEDY, tokenizer=again, stop_strings=["the"]), plain)
+        assert torch.equal(generate(**GREEDY, tokenizer=again, stop_strings=["aab"]), plain)
         again.add_tokens(["<new>"])
         with pytest.raises(ValueError, match="tokenizer is not the sampler's"):
-            generate(**GREEDY, tokenizer=again, stop_strings=["the"])
+            generate(**GREEDY, tokenizer=again, stop_strings=["aab"])
 
 
 def test_a_sampler_that_is_passed_comes_first_and_any_other_loop_is_refused() -> None:
     with applied_to(MODEL, NOTHING):
-        assert not AIR.bans.find(TOKENIZER.decode(generate(**GREEDY, custom_generate=AIR)[0]))
-        assert torch.equal(AIR.generate(MODEL, **INPUTS, **GREEDY), generate(**GREEDY, custom_generate=AIR))
+        assert not FA.bans.find(TOKENIZER.decode(generate(**GREEDY, custom_generate=FA)[0]))
+        assert torch.equal(FA.generate(MODEL, **INPUTS, **GREEDY), generate(**GREEDY, custom_generate=FA))
         for loop in (print, "folder"):
             with pytest.raises(InputError, match=r"custom_generate is .*, and antislop.applied_to takes that place"):
                 generate(**GREEDY, custom_generate=loop)
@@ -257,7 +261,7 @@ def test_what_can_not_be_applied_is_refused(model: Any, sampler: Any, sentence: 
 
 
 def test_it_decorates_functions() -> None:
-    assert not AIR.bans.find(TOKENIZER.decode(applied_to(MODEL, AIR)(generate)(**GREEDY)[0]))
+    assert not FA.bans.find(TOKENIZER.decode(applied_to(MODEL, FA)(generate)(**GREEDY)[0]))
 
 
 def test_contexts_may_be_left_in_any_order() -> None:
@@ -266,16 +270,16 @@ def test_contexts_may_be_left_in_any_order() -> None:
             yield
 
     plain = generate(**GREEDY)
-    first, second = hold(AIR), hold(NOTHING)
+    first, second = hold(FA), hold(NOTHING)
     next(first), next(second)
     assert torch.equal(generate(**GREEDY), plain)
     first.close()
     assert torch.equal(generate(**GREEDY), plain)
-    first = hold(AIR)
+    first = hold(FA)
     next(first)
     run_in_thread(second.close)
     run_in_thread(first.close)
-    with applied_to(MODEL, AIR):
+    with applied_to(MODEL, FA):
         assert not torch.equal(generate(**GREEDY), plain)
     assert torch.equal(generate(**GREEDY), plain)
 
@@ -338,7 +342,7 @@ def test_each_task_of_asyncio_has_its_own() -> None:
             return ids
 
     async def write_all() -> list[torch.Tensor]:
-        return await asyncio.gather(write(AIR), write(NOTHING))
+        return await asyncio.gather(write(FA), write(NOTHING))
 
     plain = generate(**GREEDY)
     assert [torch.equal(ids, plain) for ids in asyncio.run(write_all())] == [False, True]
@@ -347,16 +351,16 @@ def test_each_task_of_asyncio_has_its_own() -> None:
 @pytest.mark.parametrize("order", first_quick([[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]]))
 def test_four_threads_enter_and_leave_in_any_order(order: Sequence[int]) -> None:
     """Each writes with its own sampler while all four are applied; those without bans write as `generate` does."""
-    sampled = {**SAMPLED, "max_new_tokens": 20}
+    sampled = {**SAMPLED, "max_new_tokens": 12}
     plain = [generate(**GREEDY), generate(**sampled)]
-    banned = [AIR.generate(MODEL, **INPUTS, **GREEDY), generate(**sampled, custom_generate=AIR)]
+    banned = [FA.generate(MODEL, **INPUTS, **GREEDY), generate(**sampled, custom_generate=FA)]
     drawing = threading.Lock()  # torch's random numbers belong to all threads
     everybody_is_in = threading.Barrier(4)
     turns = [threading.Event() for _ in range(5)]
     written: list[list[torch.Tensor]] = [[]] * 4
 
     def write(number: int) -> None:
-        with applied_to(MODEL, (NOTHING, AIR)[number % 2]):
+        with applied_to(MODEL, (NOTHING, FA)[number % 2]):
             everybody_is_in.wait()
             written[number] = [MODEL.generate(**INPUTS, **GREEDY)]
             with drawing:
@@ -387,14 +391,14 @@ def test_a_thread_without_a_sampler_uses_that_of_the_others_unless_they_are_seve
         with applied_to(MODEL, sampler):
             run_in_thread(write)
 
-    with applied_to(MODEL, NOTHING), applied_to(MODEL, AIR):
+    with applied_to(MODEL, NOTHING), applied_to(MODEL, FA):
         run_in_thread(write)
-        run_in_thread(lambda: enter_another(AIR))
+        run_in_thread(lambda: enter_another(FA))
         run_in_thread(lambda: enter_another(NOTHING))
         run_in_thread(lambda: copy_context().run(write))
         run_in_thread(partial(copy_context().run, write))
     run_in_thread(write)
-    expected = AIR.generate(MODEL, **INPUTS, **GREEDY)
+    expected = FA.generate(MODEL, **INPUTS, **GREEDY)
     assert torch.equal(outcomes[0], expected)
     assert torch.equal(outcomes[1], expected)
     assert "this one has applied none: write `with antislop.applied_to(model, sampler):`" in outcomes[2]
@@ -414,20 +418,20 @@ def test_a_call_that_began_inside_keeps_its_sampler() -> None:
 
     written: list[torch.Tensor] = []
     call = partial(MODEL.generate, **INPUTS, **GREEDY, stopping_criteria=[Wait()])
-    with applied_to(MODEL, AIR):
+    with applied_to(MODEL, FA):
         thread = Thread(target=lambda: written.append(MODEL.generate(*call.args, **call.keywords)))
         thread.start()
         inside.wait()
     outside.set()
     thread.join()
-    assert torch.equal(written[0], AIR.generate(MODEL, **INPUTS, **GREEDY))
+    assert torch.equal(written[0], FA.generate(MODEL, **INPUTS, **GREEDY))
 
 
 def test_wrappers_of_a_model() -> None:
-    model, _ = antislop.tiny_model()
+    model = build_model()
     compiled, plain = torch.compile(model, backend="eager"), generate(**GREEDY)
     for wrapped in (model, compiled, torch.nn.DataParallel(model)):
-        with applied_to(wrapped, AIR):
+        with applied_to(wrapped, FA):
             for called in (model, compiled):
                 assert not torch.equal(called.generate(**INPUTS, **GREEDY), plain)
         assert torch.equal(compiled.generate(**INPUTS, **GREEDY), plain)
@@ -437,13 +441,13 @@ def test_wrappers_of_a_model() -> None:
 def test_a_peft_model() -> None:
     peft = pytest.importorskip("peft", reason="peft is not installed")
     config = peft.LoraConfig(target_modules=["q_proj", "v_proj"], init_lora_weights=False, task_type="CAUSAL_LM")
-    plain, _ = antislop.tiny_model()
+    plain = build_model()
     adapted = peft.get_peft_model(plain, config).eval()
     for model in (adapted, adapted.get_base_model()):
         expected = adapted.generate(**INPUTS, **GREEDY)
         with applied_to(model, NOTHING):
             assert torch.equal(adapted.generate(**INPUTS, **GREEDY), expected)
-        banned = AntiSlop(TOKENIZER, [TOKENIZER.decode(expected[0, -4:])])
+        banned = AntiSlop(TOKENIZER, [Ban(TOKENIZER.decode(expected[0, -2:]), edges="anywhere")])
         with applied_to(model, banned):
             ids = adapted.generate(**INPUTS, **GREEDY)
             assert torch.equal(adapted.get_base_model().generate(**INPUTS, **GREEDY), ids)  # as trainers may call it

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from functools import cache
-from itertools import compress, pairwise, product
+from itertools import pairwise, product
 from math import prod
 from typing import Any
 
@@ -139,8 +139,12 @@ def counting(text: str, ban: Ban) -> Iterator[tuple[int, int]]:
 @cache
 def decided(text: str, ban: Ban, letters: tuple[str, ...]) -> set[tuple[int, int]]:
     """The occurrences that count with every continuation; three more letters are tried."""
-    longer = (text + "".join(more) for size in range(4) for more in product(letters, repeat=size))
-    return set.intersection(*(set(counting(each, ban)) for each in longer))
+    found = set(counting(text, ban))
+    for more in (more for size in range(1, 4) for more in product(letters, repeat=size)):
+        if not found:
+            break
+        found &= set(counting(text + "".join(more), ban))
+    return found
 
 
 def standing(tokens: Sequence[int], words: Words, bans: Sequence[Ban], *, is_final: bool) -> set[tuple[int, int]]:
@@ -200,22 +204,31 @@ def rejection_distribution(
             steps.append((prefix, path, mass, found))
             if mass > 0 and all(bans[number].weight for _, number in found):
                 (texts if is_final else prefixes).append(path)
-    if whole:
-        kept = [prod(bans[number].weight for _, number in found) for *_, found in steps]
-        jumps = [(prefix, path, mass * share) for (prefix, path, mass, _), share in zip(steps, kept, strict=True)]
-        jumps += [(prefix, (), mass * (1 - share)) for (prefix, _, mass, _), share in zip(steps, kept, strict=True)]
-        return absorb(prefixes, jumps, texts)
-    tossed = sorted({pair for *_, found in steps for pair in found if bans[pair[1]].weight})
-    ends = dict.fromkeys(texts, 0.0)
-    for held, share in toss([bans[number].weight for _, number in tossed], times=coins):
-        free = set(compress(tossed, (not each for each in held)))
-        jumps = [
-            (prefix, next((place for place, number in found if (place, number) not in free), path), mass)
-            for prefix, path, mass, found in steps
-        ]
-        for text, mass in absorb(prefixes, jumps, texts).items():
-            ends[text] += share * mass
-    return ends
+    tossed = sorted({pair for *_, found in steps for pair in found if bans[pair[1]].weight and not whole})
+    outcomes = list(toss([bans[number].weight for _, number in tossed], times=coins))
+    holds = dict(zip(tossed, np.array([held for held, _ in outcomes], dtype=float).T, strict=True))
+    # All outcomes of the coins are solved at once. ahead: the probability of each step that nothing holds back;
+    # back: that of a step from a prefix back to each of its own prefixes, by their lengths.
+    ahead: dict[tuple[int, ...], Any] = {}
+    back = {prefix: np.zeros((len(prefix) + 1, len(outcomes))) for prefix in prefixes}
+    for prefix, path, mass, found in steps:
+        ahead[path] = np.full(len(outcomes), mass)
+        for place, number in found:
+            held = ahead[path] * (1 - bans[number].weight if whole else holds.get((place, number), 1.0))
+            back[prefix][0 if whole else len(place)] += held
+            ahead[path] = ahead[path] - held
+    # The prefixes are a tree, and a chain that leaves a branch comes back above it: from the leaves to the root, a
+    # branch becomes a step back. What comes back to a prefix itself is tried again.
+    tries: dict[tuple[int, ...], Any] = {}
+    for prefix in reversed(prefixes):
+        tries[prefix] = 1 / (1 - back[prefix][-1])
+        if prefix:
+            back[prefix[:-1]] += ahead[prefix] * tries[prefix] * back[prefix][:-1]
+    visits = {(): tries[()]}
+    for prefix in prefixes[1:]:
+        visits[prefix] = visits[prefix[:-1]] * ahead[prefix] * tries[prefix]
+    shares = np.array([share for _, share in outcomes])
+    return {text: float(shares @ (visits[text[:-1]] * ahead[text])) for text in texts}
 
 
 def toss(weights: Sequence[float], *, times: int) -> Iterator[tuple[Sequence[bool], float]]:

@@ -105,6 +105,8 @@ class Markov:
         pass
 
     def process(self, rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Tensor:
+        if not self.processors:
+            return logits.clone()
         each = zip(rows, lengths, logits, strict=True)
         return torch.cat([self.score(row.ids_up_to(length), own[None]) for row, length, own in each])
 

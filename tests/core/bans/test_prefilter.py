@@ -95,8 +95,9 @@ def test_the_prefilter_finds_what_the_exact_search_finds(waiting: int, search: t
         assert find_in_pieces(bans, pieces, prefilter=Prefilter) == find_in_pieces(bans, pieces)
 
 
-def test_what_a_character_folds_to_has_the_bytes_of_the_character() -> None:
-    codes = range(sys.maxunicode + 1)
+@pytest.mark.parametrize("step", first_quick([31, 1]))
+def test_what_a_character_folds_to_has_the_bytes_of_the_character(step: int) -> None:
+    codes = range(0, sys.maxunicode + 1, step)
     characters = [chr(code) for code in codes if unicodedata.category(chr(code)) not in ("Cn", "Co") or not code % 97]
     reduce = prefilter._REDUCTION.reduce
     reduce("".join(characters))

@@ -344,7 +344,7 @@ def test_violations_do_not_depend_on_how_a_text_is_cut(
     check_against_find(BanList(some_bans_of(text, slices)), cut(raw, places))
 
 
-@pytest.mark.parametrize("count", first_quick([1, 10, 1000, 8000], 3))
+@pytest.mark.parametrize("count", first_quick([1, 10, 1000, 8000], 2))
 def test_lists_of_any_size_give_the_same_violations_for_every_cutting(count: int) -> None:
     drawn = random.Random(count)
     vocabulary = [*"abcdefg", "café", "straße", "it's", "well…", "ここ"]

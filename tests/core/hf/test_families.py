@@ -219,11 +219,11 @@ families = pytest.mark.parametrize(
 )
 
 
-def cases(families: Sequence[str], *, first: int) -> pytest.MarkDecorator:
+def cases(families: Sequence[str], *, first: int, quick: Sequence[str] = OF_EACH_KIND) -> pytest.MarkDecorator:
     """Each family with its own cache, and with a static cache or half precision in turn, from `first` on.
 
-    One family of each kind is tested in all combinations; with a larger depth, all families are. Quick tests are the
-    former, each with its own cache in float32.
+    One family of each kind is tested in all combinations; with a larger depth, all families are. Quick tests are by
+    default the former, each with its own cache in float32.
     """
     turns = [("static", torch.float32), (None, torch.bfloat16)]
     tried = {(family, None, torch.float32) for family in families}
@@ -236,7 +236,7 @@ def cases(families: Sequence[str], *, first: int) -> pytest.MarkDecorator:
                 kind,
                 dtype,
                 id=f"{family}, {kind or 'its own'} cache, {str(dtype)[6:]}",
-                marks=quick_if(family in OF_EACH_KIND and (kind, dtype) == (None, torch.float32)),
+                marks=quick_if(family in quick and (kind, dtype) == (None, torch.float32)),
             )
             for family, kind, dtype in product(families, KINDS, DTYPES)
             if DEPTH > 1 or family in OF_EACH_KIND or (family, kind, dtype) in tried
@@ -263,7 +263,7 @@ def test_the_models_depend_on_the_order_of_their_tokens_and_have_broad_distribut
     assert not fresh_logits(half, inputs, text).isnan().any()
 
 
-@cases(ROWS, first=0)
+@cases(ROWS, first=0, quick=("llama",))  # the naive loop reads each text anew for each token
 def test_greedy_with_bans_equals_a_loop_without_a_cache(family: str, kind: str | None, dtype: torch.dtype) -> None:
     ((text, expected, report),) = greedy(family, dtype, rows=1, kind=kind)
     assert text == expected
@@ -271,12 +271,9 @@ def test_greedy_with_bans_equals_a_loop_without_a_cache(family: str, kind: str |
     assert not report.conceded
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("family", "kind"),
-    [
-        pytest.param(family, kind, marks=quick_if(family == "llama"))
-        for family, kind in in_turn([family for family in OF_EACH_KIND if family in IN_BATCHES], KINDS)
-    ],
+    ("family", "kind"), in_turn([family for family in OF_EACH_KIND if family in IN_BATCHES], KINDS)
 )
 def test_each_row_of_a_greedy_batch_equals_a_loop_without_a_cache_for_the_row_alone(
     family: str, kind: str | None

@@ -26,7 +26,7 @@ from antislop.core.hf.caches.cache import TransformersCache
 from antislop.core.hf.private import CACHE
 from antislop.core.trace.events import Drawn, Forwarded, Rewound
 from antislop.core.trace.report import Report
-from tests.support.depth import DEPTH, first_quick, in_turn
+from tests.support.depth import DEPTH, first_quick, in_turn, sample_size
 from tests.support.memory import count_left
 from tests.support.models import EACH_FAMILY, VOCABULARY, WINDOW, build_model, build_tokenizer
 
@@ -89,7 +89,7 @@ def absent(bans: str) -> AntiSlop:
     return AntiSlop(TOKENIZER, ABSENT[bans])
 
 
-@pytest.mark.parametrize(("settings", "bans"), first_quick(in_turn(SETTINGS, tuple(ABSENT)), 8))
+@pytest.mark.parametrize(("settings", "bans"), first_quick(in_turn(SETTINGS, tuple(ABSENT)), 3))
 def test_if_nothing_matches_the_output_is_that_of_generate(model: PreTrainedModel, settings: str, bans: str) -> None:
     sampler = absent(bans)
     for seed in range(2):
@@ -183,7 +183,7 @@ def frequent_pieces(model: PreTrainedModel) -> list[Ban]:
 
 def test_with_full_attention_logits_after_a_rewind_are_bit_identical(llama: PreTrainedModel) -> None:
     exact = 0
-    for seed in range(6):
+    for seed in range(sample_size(12)):
         out = sample(
             AntiSlop(TOKENIZER, frequent_pieces(llama)), llama, seed=seed, do_sample=True, output_logits=True, **NARROW
         )
@@ -195,7 +195,7 @@ def test_with_full_attention_logits_after_a_rewind_are_bit_identical(llama: PreT
 
 
 def test_the_model_reads_the_prompt_and_all_kept_and_cut_tokens_but_the_last(model: PreTrainedModel) -> None:
-    for seed in range(5):
+    for seed in range(sample_size(8)):
         report = (out := sample(AntiSlop(TOKENIZER, COMMON), model, seed=seed, do_sample=True)).report
         assert report.tokens_fed == out.sequences.shape[1] + report.cut_tokens - 1
         assert report.cut_tokens <= report.withdrawn_tokens
@@ -276,7 +276,7 @@ def test_the_way_of_calling_and_reports_do_not_change_the_text(llama: PreTrained
 
 
 def test_max_new_tokens_counts_kept_tokens(llama: PreTrainedModel) -> None:
-    for seed in range(5):
+    for seed in range(sample_size(8)):
         out = sample(AntiSlop(TOKENIZER, COMMON), llama, seed=seed, do_sample=True, suppress_tokens=[1])
         assert out.report.rewinds > 0
         assert out.sequences.shape[1] == PROMPT.shape[1] + 40

@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Iterator
 from copy import copy
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -311,15 +312,20 @@ def test_each_private_name_that_a_class_or_a_module_must_have_is_checked() -> No
     needed = {re.split(r"[.:]", name)[-1] for name in releases.NEEDED}
     of_instances = {"_attn_implementation", "_commit_hash", "_is_user_defined", "_mask_length", "_pad_token_tensor"}
     of_torch, optional = {"_modules"}, {"_get_alibi_slopes", "_RESPONSE_TEMPLATE_FALLBACKS"}
-    assert PRIVATE - needed == of_instances | of_torch | optional
+    assert find_private_names() - needed == of_instances | of_torch | optional
 
 
 # -- no other module uses private names --------------------------------------------------------------------------------
 
 
+@cache
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def foreign_names(path: Path) -> Iterator[str]:
     """Yield the names with an underscore that a module imports, or reads from any object but `self` and `cls`."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(parse(path)):
         if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
             if not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")):
                 yield node.attr
@@ -333,7 +339,7 @@ def foreign_names(path: Path) -> Iterator[str]:
 
 def defined_names(path: Path) -> Iterator[str]:
     """Yield the names with an underscore that a module defines: functions, classes, attributes and fields."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(parse(path)):
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             yield node.name
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
@@ -342,18 +348,21 @@ def defined_names(path: Path) -> Iterator[str]:
             yield node.target.id
 
 
-PRIVATE = {name for path in ALLOWED for name in foreign_names(path)} - OF_PYTHON
-DEFINED = {name for path in MODULES for name in defined_names(path)}
+def find_private_names() -> set[str]:
+    return {name for path in ALLOWED for name in foreign_names(path)} - OF_PYTHON
 
 
 def test_uses_of_private_names_are_found() -> None:
-    assert {"_prefill", "_is_user_defined", "_pad_token_tensor", "_get_candidate_generator"} <= PRIVATE
+    found = find_private_names()
+    assert {"_prefill", "_is_user_defined", "_pad_token_tensor", "_get_candidate_generator"} <= found
 
 
 def test_no_other_module_reads_private_names_of_other_packages() -> None:
+    private_names = find_private_names()
+    defined = {name for path in MODULES for name in defined_names(path)}
     for path in sorted(set(MODULES) - ALLOWED - {OF_VLLM}):
         names = set(foreign_names(path)) - OF_PYTHON
-        assert not names & PRIVATE and names <= DEFINED, path
+        assert not names & private_names and names <= defined, path
         text = path.read_text(encoding="utf-8")
         assert not any(name in text for name in ("layer_class_to_replicate", "f_locals", "DROP_OUTSIDE_PREFILL")), path
 

@@ -27,7 +27,7 @@ from antislop.engines import contract as testing
 from antislop.engines.contract import CHECKS, ONE, STATE_CHECKS, TWO, ContractError, Subject, check_language_model
 from antislop.engines.inferencer import BanningInferencer, Inferencer, SampleStrategy
 from tests.support.ban_cases import anywhere
-from tests.support.depth import sample_size
+from tests.support.depth import first_quick, sample_size
 from tests.support.families import build
 from tests.support.models import build_model, build_tokenizer
 from tests.support.oracles import rejection_distribution, standing
@@ -400,7 +400,7 @@ def test_each_fault_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> Non
             check_language_model(Faulty(table), after=after)
 
 
-@pytest.mark.parametrize("family", ["gemma3", "falcon-h1"])
+@pytest.mark.parametrize("family", first_quick(["gemma3", "falcon-h1"]))
 def test_windows_and_recurrent_states_meet_the_contract(family: str) -> None:
     """Though their states can't be replaced, and a rewind of the latter keeps fewer tokens."""
     check_language_model(TransformersModel(build(family)), tolerance=1e-3)

@@ -33,7 +33,7 @@ from antislop.core.trace.events import Event
 from antislop.errors import InputError
 from tests.support.depth import DEPTH
 from tests.support.memory import find_tensors
-from tests.support.models import FAMILIES, build_model, build_tokenizer
+from tests.support.models import EACH_FAMILY, build_model, build_tokenizer
 from tests.support.traces import SPLIT, make_random_events, make_trace
 
 TOKENIZER = build_tokenizer()
@@ -86,7 +86,7 @@ def test_recording_changes_neither_the_text_nor_the_random_numbers(llama: PreTra
     assert all(event.choice is None for event in first.trace.rows[0].events if isinstance(event, Drawn))
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", EACH_FAMILY)
 @pytest.mark.parametrize("do_sample", [True, False])
 def test_probabilities_are_those_of_a_clean_forward_pass(family: str, do_sample: bool) -> None:
     """The kept token's probability, whatever was withdrawn before it, is that of plain generate's processors."""

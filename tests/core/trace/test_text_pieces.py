@@ -13,7 +13,7 @@ from transformers import PreTrainedModel, TextIteratorStreamer, TextStreamer, se
 from antislop import AntiSlop, Ban
 from antislop.core.trace.events import Drawn, Event, Finished, Rewound, Settled
 from antislop.core.trace.text_pieces import stream_text
-from tests.support.depth import sample_size
+from tests.support.depth import first_quick, sample_size
 from tests.support.models import build_model, build_tokenizer
 from tests.support.toys import Bytes, Markov, Words, run
 
@@ -64,12 +64,13 @@ def random_kinds(chance: random.Random) -> list[Ban]:
     [(Words("a", "b", "c", "d", "ab", "cd"), random_phrases), (Words("a", "b", "c ", " d", "ab ", ". "), random_kinds)],
     ids=["phrases", "all kinds"],
 )
+@pytest.mark.parametrize("runs", first_quick([25, sample_size(800)]))
 def test_settled_text_is_never_withdrawn_in_random_runs(
-    words: Words, random_bans: Callable[[random.Random], list[Ban]]
+    words: Words, random_bans: Callable[[random.Random], list[Ban]], runs: int
 ) -> None:
     chance = random.Random(0)
     held = 0
-    for seed in range(sample_size(800)):
+    for seed in range(runs):
         bans = random_bans(chance)
         torch.manual_seed(seed)
         tokens, report = run(Markov(6, seed=seed, length=12), words, bans)
@@ -98,7 +99,7 @@ def test_text_that_touches_no_ban_is_held_back_by_one_token_only() -> None:
     assert set(after_settling) <= {0, 1}
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", first_quick(range(5)))
 def test_streamed_text_is_the_text_of_the_final_tokens(llama: PreTrainedModel, seed: int) -> None:
     sampler = AntiSlop(TOKENIZER, COMMON)
     asked = {"attention_mask": torch.ones_like(PROMPT), "max_new_tokens": 50, "do_sample": True}

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from antislop import Ban
 from antislop.core.bans.token_matcher import Violation
 from antislop.core.trace.events import Drawn, Event, Rewound, Settled, Truncated
 from antislop.core.trace.traced_row import RowHistory, read_history
+from tests.support.depth import first_quick, sample_size
 
 BAN = Ban("a b")
 
@@ -47,9 +50,10 @@ def list_rejected(history: RowHistory) -> list[tuple[int, tuple[int, ...]]]:
     return [(attempt.token_index, attempt.tokens) for group in groups for attempt in group]
 
 
-def test_attempts_on_the_surviving_path_appear_exactly_once_in_1000_random_texts() -> None:
+@pytest.mark.parametrize("texts", first_quick([100, sample_size(1000)]))
+def test_attempts_on_the_surviving_path_appear_exactly_once_in_random_texts(texts: int) -> None:
     count = 0
-    for seed in range(1000):
+    for seed in range(texts):
         events = write_at_random(seed)
         history, (text, attempts) = read_history(events), list_naively(events)
         assert [kept.token for kept in history.kept] == text
@@ -57,11 +61,11 @@ def test_attempts_on_the_surviving_path_appear_exactly_once_in_1000_random_texts
         surviving = [(place, tokens) for place, tokens, is_on_path in attempts if is_on_path]
         assert sorted(list_rejected(history)) == sorted(surviving)
         count += len(attempts) - len(surviving)
-    assert count > 1000  # attempts on withdrawn paths occur as well
+    assert count > texts  # attempts on withdrawn paths occur as well
 
 
 def test_steps_count_all_draws_and_places_the_kept_ones() -> None:
-    for seed in range(200):
+    for seed in range(sample_size(200)):
         events = write_at_random(seed)
         drawn = [event.token for event in events if isinstance(event, Drawn)]
         history = read_history(events)

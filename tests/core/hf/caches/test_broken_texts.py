@@ -102,7 +102,7 @@ DOORS: dict[str, Door] = {
 }
 
 
-@pytest.mark.parametrize(("kind", "door"), first_quick(in_turn(KINDS, list(DOORS), each=2), 5))
+@pytest.mark.parametrize(("kind", "door"), first_quick(in_turn(KINDS, list(DOORS), each=2), 3))
 def test_a_broken_text_fails_alone(kind: str, door: str) -> None:
     model, write = build(KINDS[kind]), DOORS[door]
     expected = write(model, [prompt for number, prompt in enumerate(PROMPTS) if number not in BROKEN])

@@ -96,7 +96,7 @@ IN_FLIGHT = [
 NOT_IN_FLOAT64 = {"deepseek-v2", "deepseek-v3", "mixtral", "qwen3-moe", "gpt-oss", "qwen3-next"}  # of the experts
 NOT_IN_FLOAT64 |= {"bloom", "mpt"}  # NaN in transformers, too, where a prompt is padded
 TOGETHER = [
-    pytest.param(family, in_parts, marks=quick_if(family in ("llama", "gemma3", "qwen3-next")))
+    pytest.param(family, in_parts, marks=quick_if(family == "llama"))
     for family in ALL_FAMILIES
     for in_parts in (False, True)
     if family not in ENCODER_DECODER | MULTIMODAL and not (in_parts and "mamba" in family)  # which refuses parts

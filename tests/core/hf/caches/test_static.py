@@ -17,6 +17,7 @@ from antislop.core.hf.caches.cache import TransformersCache
 from antislop.core.hf.model import TransformersModel
 from antislop.core.hf.private import CACHE, cache_name
 from antislop.core.loop.protocols import PAD
+from tests.support.depth import first_quick
 from tests.support.families import RECURRENT, build
 from tests.support.models import EACH_FAMILY, VOCABULARY, build_model, build_tokenizer
 
@@ -138,7 +139,7 @@ def test_a_compiled_model_writes_the_same_text(family: str) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("family", ["llama", pytest.param("gemma3", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("rows", first_quick([1, 3]))
 def test_rewinds_and_drafts_compile_nothing_anew(family: str, rows: int) -> None:
     """Nor does a first text, if no layer has a window: the model that `generate` has compiled is run as it is."""
     model, mask = build(family), MASK[:rows] if rows > 1 else None
@@ -159,7 +160,7 @@ def test_rewinds_and_drafts_compile_nothing_anew(family: str, rows: int) -> None
     assert counters["stats"]["unique_graphs"] == compiled
 
 
-@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("rows", first_quick([1, 3]))
 def test_logits_are_copied_before_the_model_runs_again(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A CUDA graph writes them into the same memory each time."""
     model, memory = build("llama"), torch.empty((rows, 1, VOCABULARY))
