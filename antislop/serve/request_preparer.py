@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from secrets import randbits
 from time import monotonic
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -15,13 +15,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from antislop.core.bans import Matcher
 from antislop.core.hf import (
-    BREAKERS_KEPT,
     Call,
+    SamplerMaker,
     Settings,
     TransformersModel,
     device_of,
-    find_breakers,
-    make_samplers,
     prepare_call,
     prepare_row,
 )
@@ -73,7 +71,7 @@ class RequestPreparer:
         # Rows with the same settings are processed together.
         self._shared: WeakValueDictionary[Sampling, Settings] = WeakValueDictionary()
         self._timed_out_since: WeakKeyDictionary[Matcher, float] = WeakKeyDictionary()
-        self.find_breakers = lru_cache(BREAKERS_KEPT)(partial(find_breakers, tokenizer))
+        self.samplers = SamplerMaker(tokenizer)
         self.find_grammar = lru_cache(GRAMMARS_KEPT)(self._make_grammar)
         self._ends = sorted(TransformersModel(model).eos_token_id) or None
 
@@ -115,7 +113,7 @@ class RequestPreparer:
         }
         if request.logit_bias:  # becomes the first processor
             arguments["sequence_bias"] = {(token,): float(bias) for token, bias in request.logit_bias.items()}
-        samplers = make_samplers(request.sampling, self.find_breakers)
+        samplers = self.samplers.make(request.sampling)
         arguments["logits_processor"] = [*([] if grammar is None else [grammar]), *samplers]
         arguments["stopping_criteria"] = request.stopping_criteria
         return prepare_call(self._model, ids, arguments, bans=request.bans)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 LINES = {
-    "core.bans": 6550,
+    "core.bans": 6560,
     "core.trace": 1210,
-    "core.loop": 4060,
-    "core.hf": 5860,
+    "core.loop": 3820,
+    "core.hf": 5970,
     "core.sampler": 490,
     "core.patching": 190,
     "files": 2050,
@@ -15,18 +15,18 @@ LINES = {
     "data": 10,
     "explain": 2040,
     "steer": 1010,
-    "engines": 4070,
+    "engines": 4250,
     "measure": 4160,
-    "datasets": 2180,
+    "datasets": 2170,
     "tuning": 990,
-    "evaluation": 1370,
-    "serve": 3680,
+    "evaluation": 1360,
+    "serve": 3660,
     "cli": 5270,
     "__main__": 30,
 }
 """The lines of Python in each room of docs/house.svg."""
 
-NAMES_AT_THE_COUNTER = 200
+NAMES_AT_THE_COUNTER = 180
 """The different names that the doors import from the core."""
 
 FUNCTIONS_PER_1000_LINES = 70

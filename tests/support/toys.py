@@ -13,10 +13,10 @@ from antislop.core.bans.bans import Ban
 from antislop.core.bans.token_matcher import Matcher
 from antislop.core.loop.engine import ForwardPass
 from antislop.core.loop.loop import decode
-from antislop.core.loop.policy import Policy
 from antislop.core.loop.prompts import PromptPass
 from antislop.core.loop.protocols import KVState, KVStates, RewindableCache, count_queries, fill_left
 from antislop.core.loop.row import Drafter, Row, RowSpec
+from antislop.core.loop.sampling import Policy
 from antislop.core.loop.scheduler import Scheduler
 from antislop.core.trace.report import Report
 

@@ -39,15 +39,6 @@ from .patterns.regex import Regex as Regex
 from .patterns.repeat import Repeat as Repeat
 from .patterns.tokens import Tokens as Tokens
 from .patterns.words import Wildcard as Wildcard, Words as Words, stop_words as stop_words
-from .reading import (
-    MAX_SENT_CHARACTERS as MAX_SENT_CHARACTERS,
-    MAX_SENT_ENTRIES as MAX_SENT_ENTRIES,
-    MAX_SENT_REGEX_CHARACTERS as MAX_SENT_REGEX_CHARACTERS,
-    MAX_SENT_REGEXES as MAX_SENT_REGEXES,
-    MAX_SENT_SECONDS as MAX_SENT_SECONDS,
-    MAX_SENT_SIZE as MAX_SENT_SIZE,
-    is_kind as is_kind,
-    make_ban as make_ban,
-)
+from .reading import SENT_LIMITS as SENT_LIMITS, is_kind as is_kind, make_ban as make_ban
 from .scopes import THOUGHTS as THOUGHTS, BanScope as BanScope, Regions as Regions, Scope as Scope
 from .token_matcher import Matcher as Matcher, Surfaces as Surfaces, Violation as Violation

@@ -40,19 +40,6 @@ MAX_WRITTEN_OUT = 2_000_000
 MAX_TIMED_OUT = 10
 """Regexes of a list that may time out when they are compiled."""
 
-MAX_SENT_ENTRIES = 10_000
-"""Entries that a request to a server may bring, exempt phrases and ids too: other requests wait for this list."""
-MAX_SENT_CHARACTERS = 256
-"""Characters of such an entry, unless it is a regex."""
-MAX_SENT_REGEXES = 100
-"""Regexes among such entries."""
-MAX_SENT_REGEX_CHARACTERS = 1000
-"""Characters of such a regex."""
-MAX_SENT_SIZE = 2**20
-"""Bytes of all that a request brings."""
-MAX_SENT_SECONDS = 10.0
-"""How long a request waits until its list is compiled."""
-
 PHRASE_KEYS = ("phrase", "word", "ngram", "bigram", "trigram")
 """Keys for the phrase of an object."""
 STRING_KEYS = ("text", "term", "string", "pattern", "ban", "keyword", "expression", "value")
@@ -60,6 +47,28 @@ STRING_KEYS = ("text", "term", "string", "pattern", "ban", "keyword", "expressio
 
 TOKEN_IDS = regex.compile(r"\s*\[\s*\d+(?:\s*,\s*\d+)*\s*\],?\s*")
 """A line of token ids, such as [5, 17]."""
+
+
+@dataclass(frozen=True)
+class SentLimits:
+    """What a request may bring to a server at most, since other requests wait while its list is compiled.
+
+    entries: exempt phrases and ids too.
+    characters: of an entry, unless it is a regex.
+    regexes, regex_characters: how many of the entries, and the characters of one.
+    size: bytes of all that the request brings.
+    seconds: how long it waits for its list.
+    """
+
+    entries: int = 10_000
+    characters: int = 256
+    regexes: int = 100
+    regex_characters: int = 1000
+    size: int = 2**20
+    seconds: float = 10.0
+
+
+SENT_LIMITS = SentLimits()
 
 
 @dataclass(frozen=True)

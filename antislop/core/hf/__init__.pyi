@@ -1,7 +1,6 @@
-from .batching import Completion as Completion, describe_failure as describe_failure, open_engine as open_engine
-from .breakers import BREAKERS_KEPT as BREAKERS_KEPT, find_breakers as find_breakers
+from .batching import InFlight as InFlight, read_requests as read_requests
+from .breakers import find_breakers as find_breakers
 from .callbacks.samplers import (
-    Breakers as Breakers,
     CountPenaltyLogitsProcessor as CountPenaltyLogitsProcessor,
     DryLogitsProcessor as DryLogitsProcessor,
     MinKeepLogitsProcessor as MinKeepLogitsProcessor,
@@ -20,7 +19,7 @@ from .calls import (
     prepare_call as prepare_call,
 )
 from .carried import find_carried as find_carried, spell_model as spell_model
-from .compiled_bans import CompiledBans as CompiledBans, CompiledLists as CompiledLists
+from .compiled_bans import CompiledBans as CompiledBans
 from .model import (
     TransformersModel as TransformersModel,
     are_counted as are_counted,
@@ -59,5 +58,5 @@ from .run import (
     EventStream as EventStream,
     Run as Run,
 )
-from .samplers import add_samplers as add_samplers, make_samplers as make_samplers
+from .samplers import SamplerMaker as SamplerMaker, add_samplers as add_samplers
 from .vocabulary import Vocabulary as Vocabulary, fingerprint_tokenizer as fingerprint_tokenizer

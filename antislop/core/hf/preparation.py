@@ -30,8 +30,8 @@ from antislop.core.hf.run import Run
 from antislop.core.hf.tracing import describe_call
 from antislop.core.loop.branches import CapabilityError, Control
 from antislop.core.loop.drafts import FirstDrafter
-from antislop.core.loop.policy import Policy
 from antislop.core.loop.row import Drafter, RowSpec, begin_rows
+from antislop.core.loop.sampling import Policy
 from antislop.core.trace.events import Conceded
 from antislop.core.trace.recording import Recording
 from antislop.errors import InputError
@@ -145,20 +145,19 @@ def _make_specs(
             "the stopping criteria or processors see the rows of the batch in step, and then='force' moves each by "
             "itself: pass one prompt at a time, or choose then='stop'"
         )
-    return [
-        RowSpec(
+    policy = replace(policy, do_sample=call.config.do_sample)
+    drafter = FirstDrafter(drafters) if len(drafters) > 1 else next(iter(drafters), None)
+    rows = (
+        bans.make_row(
+            call.tokens_of(place),
             prompt=call.input_ids[place : place + 1],
-            matcher=bans.matcher,
-            state=bans.read_prompt(call.tokens_of(place)),
-            policy=replace(policy, do_sample=call.config.do_sample),
+            policy=policy,
             settings=settings,
             max_new_tokens=call.max_new_tokens,
-            drafter=FirstDrafter(drafters) if len(drafters) > 1 else next(iter(drafters), None),
-            keep_scores=bool(keeps),
-            forced=forced,
         )
         for place in range(call.rows)
-    ]
+    )
+    return [replace(row, drafter=drafter, keep_scores=bool(keeps), forced=forced) for row in rows]
 
 
 def _adapt(processor: Any) -> Any:

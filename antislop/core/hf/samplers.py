@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from transformers import LogitsProcessor, PreTrainedTokenizerBase
 
-from antislop.core.hf.breakers import find_breakers
+from antislop.core.hf.breakers import BREAKERS_KEPT, find_breakers
 from antislop.core.hf.callbacks.samplers import (
     Breakers,
     CountPenaltyLogitsProcessor,
@@ -17,6 +17,7 @@ from antislop.core.hf.callbacks.samplers import (
     TopNSigmaLogitsProcessor,
     XtcLogitsProcessor,
 )
+from antislop.core.hf.vocabulary import Vocabulary
 from antislop.core.loop.sampling import FOREIGN, Sampling
 
 
@@ -40,6 +41,17 @@ def make_samplers(sampling: Sampling, find: Callable[[tuple[str, ...]], Breakers
     if "min_keep" in used:
         samplers.append(MinKeepLogitsProcessor(sampling.min_keep))
     return samplers
+
+
+class SamplerMaker:
+    """Makes samplers for one tokenizer, and keeps what it has found for the latest sequence breakers."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, vocabulary: Vocabulary | None = None) -> None:
+        self.find_breakers = lru_cache(BREAKERS_KEPT)(partial(find_breakers, tokenizer, vocabulary=vocabulary))
+
+    def make(self, sampling: Sampling) -> list[LogitsProcessor]:
+        """Return what `make_samplers` does."""
+        return make_samplers(sampling, self.find_breakers)
 
 
 def add_samplers(arguments: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:

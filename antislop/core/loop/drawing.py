@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from antislop.core.bans.token_matcher import State
-from antislop.core.loop.devices import send
+from antislop.core.loop.protocols import send
 from antislop.core.loop.row import Row
 from antislop.core.loop.tables import DenseTable, LogitsBatch, describe_draws, find_dense, read_choice
 from antislop.core.trace.events import Drawn

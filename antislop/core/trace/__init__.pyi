@@ -1,12 +1,5 @@
 from .codec import WRONG as WRONG, read_event as read_event, read_value as read_value, write_event as write_event
-from .completions import (
-    BATCH_SIZE as BATCH_SIZE,
-    Completion as Completion,
-    check_many as check_many,
-    check_prompts as check_prompts,
-    pair as pair,
-    refuse_one_list as refuse_one_list,
-)
+from .completions import BATCH_SIZE as BATCH_SIZE, Completion as Completion
 from .events import (
     Admitted as Admitted,
     Conceded as Conceded,

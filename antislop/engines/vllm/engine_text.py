@@ -14,8 +14,9 @@ from torch import Tensor
 from transformers import LogitsProcessorList
 
 from antislop.core.hf import StopStrings
-from antislop.core.loop import CallbackMemory, Node, Row, RowSpec, SparseTable, StreamSource, find_dense, open_table
+from antislop.core.loop import Node, Row, RowSpec
 from antislop.core.trace import Admitted, Conceded, Event, Report, Rewound
+from antislop.engines.stream_source import SparseTable, StreamSource
 
 REWINDS_BEFORE_ASKING = 2
 """Rewinds to a position before the likeliest tokens are asked for there: few positions need more."""
@@ -70,8 +71,8 @@ class EngineRules:
         self._warpers = warpers or LogitsProcessorList()
         self.eos_token_ids = eos_token_ids
 
-    def follow(self, rows: Sequence[Row]) -> CallbackMemory | None:  # noqa: ARG002
-        return None
+    def follow(self, rows: Sequence[Row]) -> None:
+        pass
 
     def process(self, rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Tensor:  # noqa: ARG002
         scores: Tensor = self._warpers(None, logits)
@@ -211,15 +212,15 @@ class EngineText:
             source.look_further(told.likeliest if told is not None else ())
             return False
         if choice is None:
-            self._note(token, told, node)
+            self._note(token, told)
             return self._is_noise(node) or source.keeps(token)
         if choice.is_excluded and told is not None:
-            self._note(token, told.times(source.table.unknown), node)
+            self._note(token, told.times(source.table.unknown))
         return True
 
     def list_shares(self) -> dict[int, float]:
         """Return the known probabilities of next tokens, before anything was subtracted, where one was chosen."""
-        if table := find_dense(self._row.node):
+        if table := self._source.dense:
             return dict(enumerate(table.logits[0].exp().tolist()))
         return {token: self._source.table.probability(token) for token in self._source.table.known}
 
@@ -234,9 +235,9 @@ class EngineText:
             self._follow()
         return self.is_finished
 
-    def _note(self, token: int, told: Told | None, node: Node) -> None:
-        if told is not None and not find_dense(node):
-            self._fill(open_table(node), token, told)
+    def _note(self, token: int, told: Told | None) -> None:
+        if told is not None and self._source.dense is None:
+            self._fill(self._source.table, token, told)
 
     def _make_table(self, token: int, told: Told) -> SparseTable:
         table = SparseTable()

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import ErrorDetails, from_json
 from starlette.requests import ClientDisconnect, Request
 
-from antislop.core.bans import MAX_SENT_SIZE, BanScope
+from antislop.core.bans import SENT_LIMITS, BanScope
 from antislop.core.loop import DEFAULT_BREAKERS, LIMITS, MAX_REWINDS, Method, Sampling
 from antislop.serve.bodies.foreign_fields import ORDERS, keeps_order, translate_fields
 from antislop.serve.request_errors import RequestError, shorten
@@ -321,9 +321,9 @@ async def _read_bytes(request: Request) -> bytes:
     try:
         async for piece in request.stream():
             data += piece
-            if len(data) > MAX_SENT_SIZE:
+            if len(data) > SENT_LIMITS.size:
                 raise RequestError(
-                    413, f"the body has more than {MAX_SENT_SIZE:,} bytes: send a shorter prompt or list"
+                    413, f"the body has more than {SENT_LIMITS.size:,} bytes: send a shorter prompt or list"
                 )
     except ClientDisconnect:
         raise RequestError(499, "the client closed the connection") from None

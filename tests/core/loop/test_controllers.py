@@ -15,8 +15,8 @@ from antislop import Ban
 from antislop.core.bans.token_matcher import Matcher
 from antislop.core.loop import Branch, Capabilities, Controller, Splice, Step, TokenSet
 from antislop.core.loop.loop import decode
-from antislop.core.loop.policy import Policy
 from antislop.core.loop.row import Row
+from antislop.core.loop.sampling import Policy
 from antislop.core.loop.scheduler import Scheduler
 from antislop.core.trace.events import Conceded
 from tests.support.controllers import (

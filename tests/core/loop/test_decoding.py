@@ -12,8 +12,8 @@ from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWa
 from antislop.core.bans.bans import Ban
 from antislop.core.bans.token_matcher import Matcher
 from antislop.core.loop.loop import decode
-from antislop.core.loop.policy import PROBABILITY_FLOOR, Exhausted
 from antislop.core.loop.row import Row
+from antislop.core.loop.sampling import PROBABILITY_FLOOR, Exhausted
 from antislop.core.loop.scheduler import Scheduler
 from antislop.core.trace.events import Admitted, Conceded, Drawn, Finished, Rewound, Settled
 from antislop.core.trace.report import Report
