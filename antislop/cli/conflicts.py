@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from antislop.cli.options import SamplingOptions
-from antislop.core.loop import DRAWING
+from antislop.core.loop import Sampling
 from antislop.errors import InputError
 
 
@@ -63,6 +63,7 @@ def _makes_dpo_pairs(options: Any) -> bool:
 
 
 _SETTINGS = [field.name for field in fields(SamplingOptions)]
+_UNUSED = Sampling(temperature=0).unused
 _READ_ONCE = "are -, but standard input can be read only once: save one of them to a file"
 _TWO_LISTS: Conflicts = {
     "--no-bans and --bans exclude each other: --bans LIST already replaces the bundled list": When(
@@ -95,7 +96,7 @@ CONFLICTS: Mapping[str, Conflicts] = {
             "temperature", lambda o: o.temperature == 0
         ),
         "{option} has no effect with --greedy, which takes no samples: leave one of them out": When(
-            " ".join([name for name in _SETTINGS if name in DRAWING] + ["seed"]), lambda o: o.greedy
+            " ".join([name for name in _SETTINGS if name in _UNUSED] + ["seed"]), lambda o: o.greedy
         ),
         "--system is a message of a chat: add --chat, or put it into the prompt": When("system", lambda o: not o.chat),
         "{option} has no effect without --chat: add it, or leave this out": When(

@@ -36,7 +36,6 @@ from antislop.core.loop.row import RowSpec
 from antislop.core.loop.sampling import MASS_FLOOR, MAX_REWINDS, PROBABILITY_FLOOR, Method, OnExhausted, Policy
 from antislop.core.trace.completions import BATCH_SIZE, Completion
 from antislop.core.trace.recording import EVENTS, NOTHING, Recording, RecordLevel
-from antislop.core.trace.text_pieces import stream_text
 from antislop.display import describe_count, escape_html, make_visible, shorten
 from antislop.errors import BanError, InputError
 
@@ -272,10 +271,12 @@ class AntiSlop:
         []
         """
         request: CacheRequest | None = None
-        if return_cache or names_filter is not None or device is not None or any(map(kwargs.get, STATES)):
+        states = [name for name in STATES if kwargs.get(name)]
+        if return_cache or names_filter is not None or device is not None or states:
             from antislop.explain.kept_text import request_cache  # a plain call opens no door
 
-            request = request_cache(model, kwargs, return_cache=return_cache, names_filter=names_filter, device=device)
+            asked: dict[str, Any] = {"return_cache": return_cache, "names_filter": names_filter, "device": device}
+            request = request_cache(model, kwargs, states=states, **asked)
         if controller is not None or max_forks != 1:
             kwargs |= {"controller": controller, "max_forks": max_forks}
         loop, returned = self._generate(model, inputs, kwargs, Recording(record, record_top_k), streamer, request)
@@ -337,9 +338,7 @@ class AntiSlop:
             `generation_config`, `logits_processor`, `stopping_criteria`, `assistant_model`.
         """
         run = self._prepare_stream(model, inputs, controller=controller, **kwargs)
-        vocabulary = self.compiled.vocabulary
-        drops_space = vocabulary.drops_space_after(run.rows[0].ids[0].tolist())
-        return stream_text(run.events(), vocabulary, drops_space=drops_space)
+        return self.compiled.vocabulary.stream(run.events(), after=run.rows[0].ids[0].tolist())
 
     def events(
         self,

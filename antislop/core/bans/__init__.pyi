@@ -8,7 +8,7 @@ from .ban_list import (
     combine_bans as combine_bans,
     read_bans as read_bans,
 )
-from .bans import Ban as Ban, Match as Match, distinct as distinct, drop_overlaps as drop_overlaps
+from .bans import Ban as Ban, Match as Match, drop_overlaps as drop_overlaps
 from .bundled import (
     constructions as constructions,
     dashes as dashes,
@@ -18,7 +18,7 @@ from .bundled import (
     read_constructions as read_constructions,
     repeats as repeats,
 )
-from .characters import NOTHING as NOTHING, complete as complete, decode as decode
+from .characters import decode as decode
 from .folding import (
     BOUNDARY as BOUNDARY,
     NO_EDGES as NO_EDGES,

@@ -11,7 +11,6 @@ from .callbacks.samplers import (
 from .callbacks.settings import Settings as Settings
 from .callbacks.stop_strings import StopStrings as StopStrings
 from .calls import (
-    STATES as STATES,
     Call as Call,
     PromptInput as PromptInput,
     add_stop_strings as add_stop_strings,
@@ -22,7 +21,6 @@ from .carried import find_carried as find_carried, spell_model as spell_model
 from .compiled_bans import CompiledBans as CompiledBans
 from .model import (
     TransformersModel as TransformersModel,
-    are_counted as are_counted,
     count_positions as count_positions,
     device_of as device_of,
 )
@@ -39,7 +37,6 @@ from .private import (
     RegionParser as RegionParser,
     attention_of as attention_of,
     compile_response_template as compile_response_template,
-    mask_length_of as mask_length_of,
     uncompiled as uncompiled,
     variables_of as variables_of,
 )

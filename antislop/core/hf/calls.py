@@ -22,8 +22,8 @@ from transformers import (
 from antislop.core.hf.callbacks.samplers import CountPenaltyLogitsProcessor, MinKeepLogitsProcessor, apply_min_keep
 from antislop.core.hf.callbacks.stop_strings import StopStrings
 from antislop.core.hf.compiled_bans import CompiledBans
-from antislop.core.hf.model import device_of, prompt_mask
-from antislop.core.hf.private import pad_token_of
+from antislop.core.hf.model import are_counted, device_of, prompt_mask
+from antislop.core.hf.private import mask_length_of, pad_token_of
 from antislop.core.hf.refusals import PER_PROMPT, PromptError, check_model, refuse_arguments
 from antislop.core.hf.vocabulary import Vocabulary
 from antislop.errors import InputError, suggest
@@ -105,6 +105,18 @@ class Call:
         """The mask of the prompts, beside their ids."""
         mask = prompt_mask(self.model, self.model_kwargs)
         return None if mask is None else mask.to(self.input_ids.device)
+
+    @property
+    def columns(self) -> int:
+        """The length of the prompts, with what a cache of the caller's holds of them; 0 if nobody says it."""
+        mask = self.mask
+        return mask_length_of(self.config) if mask is None else int(mask.shape[1])
+
+    @property
+    def counts_positions(self) -> bool:
+        """Whether positions that the caller passes, if any, are those that `generate` counts by the mask."""
+        positions = self.model_kwargs.get("position_ids")
+        return are_counted(positions if isinstance(positions, Tensor) else None, self.mask)
 
     @property
     def arguments(self) -> dict[str, Any]:

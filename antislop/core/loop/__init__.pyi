@@ -24,13 +24,9 @@ from .protocols import (
     fill_left as fill_left,
     identity as identity,
 )
-from .row import CallbackMemory as CallbackMemory, Draft as Draft, Drafter as Drafter, Row as Row, RowSpec as RowSpec
+from .row import Draft as Draft, Drafter as Drafter, Row as Row, RowSpec as RowSpec
 from .sampling import (
-    DEFAULT_BREAKERS as DEFAULT_BREAKERS,
-    DRAWING as DRAWING,
     LIMITS as LIMITS,
-    MAX_REWINDS as MAX_REWINDS,
-    PARTS as PARTS,
     TRUNCATING as TRUNCATING,
     Exhausted as Exhausted,
     Method as Method,

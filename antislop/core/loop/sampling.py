@@ -109,8 +109,18 @@ class Sampling:
         return {
             name: value
             for name, value in changed.items()
-            if PARTS.get(name, name) in changed and (self.do_sample or name not in DRAWING)
+            if PARTS.get(name, name) in changed and name not in self.unused
         }
+
+    @property
+    def unused(self) -> frozenset[str]:
+        """The settings that change nothing because the likeliest token is taken."""
+        return frozenset() if self.do_sample else DRAWING
+
+    @staticmethod
+    def list_off(settings: Mapping[str, Any]) -> list[str]:
+        """Return the settings that are parts of others, where these are 0 or missing, and so switch them off."""
+        return [part for part, whole in PARTS.items() if settings.get(whole, 0) == 0]
 
     @property
     def truncates(self) -> bool:
@@ -120,7 +130,7 @@ class Sampling:
     def generate_arguments(self) -> dict[str, Any]:
         """The arguments of `generate`, which replace all of the model's generation config. It lacks `FOREIGN`."""
         names = [name for name in LIMITS if name not in FOREIGN]
-        settings = {name: getattr(self, name) if self.do_sample or name not in DRAWING else None for name in names}
+        settings = {name: None if name in self.unused else getattr(self, name) for name in names}
         return {"do_sample": self.do_sample, **settings, "min_p": settings["min_p"] or None}
 
     def translate(self, names: Mapping[str, str]) -> dict[str, Any]:

@@ -20,7 +20,6 @@ from .events import (
 )
 from .report import Report as Report, Withdrawal as Withdrawal
 from .text_pieces import (
-    END as END,
     Cut as Cut,
     PieceKind as PieceKind,
     TextPiece as TextPiece,
@@ -29,7 +28,6 @@ from .text_pieces import (
     WrittenToken as WrittenToken,
     complete_events as complete_events,
     find_spans as find_spans,
-    stream_text as stream_text,
     write_tokens as write_tokens,
 )
 from .trace import Trace as Trace
@@ -39,5 +37,4 @@ from .traced_row import (
     RowHistory as RowHistory,
     TokenSurfaces as TokenSurfaces,
     TracedRow as TracedRow,
-    read_history as read_history,
 )

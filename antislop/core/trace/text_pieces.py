@@ -155,6 +155,10 @@ class WrittenToken:
     attempt: int = 0
     is_settled: bool = False
 
+    @property
+    def is_end(self) -> bool:
+        return self.token == END
+
     def append(self, text: str) -> None:
         self.text += text
         self.kinds += ["kept"] * len(text)

@@ -40,7 +40,7 @@ from antislop.core.hf import (
 )
 from antislop.core.loop import Policy, Sampling
 from antislop.core.sampler import AntiSlop
-from antislop.core.trace import BATCH_SIZE, Completion, Conceded, Event, Report, stream_text
+from antislop.core.trace import BATCH_SIZE, Completion, Conceded, Event, Report
 from antislop.engines.endpoint.client import StreamingClient
 from antislop.engines.endpoint.endpoint import Endpoint, EndpointError
 from antislop.engines.endpoint.loop_thread import LoopThread
@@ -184,9 +184,8 @@ class EndpointSampler:
 
     def stream(self, prompt: PromptInput, *, seed: int | None = None, **settings: Any) -> Iterator[str]:
         """Yield one text in settled pieces, which no rewind withdraws."""
-        vocabulary, ids = self._bans.vocabulary, self._encode(prompt)
-        events = self.events(ids, seed=seed, **settings)
-        return stream_text(events, vocabulary, drops_space=vocabulary.drops_space_after(ids))
+        ids = self._encode(prompt)
+        return self._bans.vocabulary.stream(self.events(ids, seed=seed, **settings), after=ids)
 
     def events(self, prompt: PromptInput, *, seed: int | None = None, **settings: Any) -> Iterator[Event]:
         """Yield the events of one text as they occur. Raises `EndpointError` if the server fails."""

@@ -31,7 +31,7 @@ from antislop.core.bans import (
     read_bans,
     repeats,
 )
-from antislop.core.loop import MAX_REWINDS, OnExhausted, Policy
+from antislop.core.loop import OnExhausted, Policy
 from antislop.errors import InputError
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class EngineSettings:
     bans: Bans = ()
     exempt: Sequence[str] = ()
     on_exhausted: OnExhausted = "concede"
-    max_rewinds: int = MAX_REWINDS
+    max_rewinds: int = Policy.max_rewinds
     method: Method = "thin"
     on_greedy: OnGreedy = "refuse"
     resume: Resume = "hold"

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from antislop.core.bans import decode
 from antislop.core.trace import (
-    END,
     Admitted,
     Attempt,
     Conceded,
@@ -20,7 +19,6 @@ from antislop.core.trace import (
     Finished,
     Forked,
     Report,
-    RowHistory,
     TextPiece,
     TextPieces,
     TimedOut,
@@ -78,10 +76,6 @@ class RowView:
     relevance: Mapping[int, Sequence[float]] = field(default_factory=dict)
 
     @property
-    def history(self) -> RowHistory:
-        return self.row.history
-
-    @property
     def written(self) -> list[WrittenToken]:
         return self._tokens_and_cuts[0]
 
@@ -114,7 +108,7 @@ class RowView:
         return [
             Segment(
                 number,
-                self.history.attempts[number - 1] if number else None,
+                self.row.history.attempts[number - 1] if number else None,
                 tuple(self._show(token, is_first=not place) for place, token in enumerate(tokens)),
             )
             for number, tokens in groupby(self.written, key=lambda token: token.attempt)
@@ -129,8 +123,8 @@ class RowView:
             line = [(text.replace("\n", "↵"), "beside" if kind == "kept" else kind) for text, kind in parts]
             parts = _part_space(line) if is_first else line
         shown = tuple((make_visible(text, keep_layout=True), kind) for text, kind in parts)
-        if parts or token.token == END:
-            return ShownToken(shown, "", token.token != END)
+        if parts or token.is_end:
+            return ShownToken(shown, "", not token.is_end)
         return ShownToken(shown, make_visible(self.surfaces.breaks.get(token.token, "") or UNFINISHED))
 
     @cached_property
@@ -140,7 +134,7 @@ class RowView:
 
     @cached_property
     def attempt_texts(self) -> list[str]:
-        tokens: list[list[WrittenToken]] = [[] for _ in self.history.attempts]
+        tokens: list[list[WrittenToken]] = [[] for _ in self.row.history.attempts]
         for token in self.written:
             if token.attempt:
                 tokens[token.attempt - 1].append(token)
@@ -170,7 +164,7 @@ class RowView:
 
         return [
             _shorten(_join(kept[index : find_end(index, len(tokens))])) if is_on_path else None
-            for tokens, index, _, _, _, is_on_path in self.history.attempts
+            for tokens, index, _, _, _, is_on_path in self.row.history.attempts
         ]
 
 
@@ -286,7 +280,7 @@ def count_bans(rows: Iterable[RowView]) -> list[BanCounts]:
         return counts.setdefault(ban, BanCounts(ban))
 
     for row in rows:
-        for attempt, text in zip(row.history.attempts, row.replacements, strict=True):
+        for attempt, text in zip(row.row.history.attempts, row.replacements, strict=True):
             entry = count(attempt.violation.ban if attempt.violation else None)
             entry.rewinds += 1
             entry.tokens += len(attempt.tokens)

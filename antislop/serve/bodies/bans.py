@@ -15,7 +15,6 @@ from antislop.core.bans import (
     SENT_LIMITS,
     Ban,
     BanList,
-    Regex,
     Scope,
     combine_bans,
     has_word,
@@ -131,7 +130,7 @@ class BanCache:
 def measure(compiled: CompiledBans) -> int:
     """Return the size of a new list, in bans of some 20 characters."""
     return 10 + sum(
-        1 + len(ban.exempt) + len(ban.text) // 50 + 10 * isinstance(ban.pattern, Regex) for ban in compiled.bans
+        1 + len(ban.exempt) + len(ban.text) // 50 + 10 * (ban.pattern.kind == "regex") for ban in compiled.bans
     )
 
 

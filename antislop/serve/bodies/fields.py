@@ -10,7 +10,7 @@ from pydantic_core import ErrorDetails, from_json
 from starlette.requests import ClientDisconnect, Request
 
 from antislop.core.bans import SENT_LIMITS, BanScope
-from antislop.core.loop import DEFAULT_BREAKERS, LIMITS, MAX_REWINDS, Method, Sampling
+from antislop.core.loop import LIMITS, Method, Policy, Sampling
 from antislop.serve.bodies.foreign_fields import ORDERS, keeps_order, translate_fields
 from antislop.serve.request_errors import RequestError, shorten
 
@@ -183,7 +183,7 @@ class GenerationBody(_StrictModel):
     dry_base: Annotated[float, Field(ge=1, le=100)] = 1.75
     dry_allowed_length: Annotated[int, Field(ge=0, lt=2**31)] = 2
     dry_penalty_last_n: Annotated[Annotated[int, Field(ge=-1, lt=2**31)], BeforeValidator(_read_range)] = -1
-    dry_sequence_breakers: Breakers = [*DEFAULT_BREAKERS]
+    dry_sequence_breakers: Breakers = [*Sampling.dry_sequence_breakers]
     top_n_sigma: Annotated[Annotated[float, Field(ge=0, le=100)], BeforeValidator(_read_off)] = 0.0
     xtc_probability: Share = 0.0
     xtc_threshold: Share = 0.1
@@ -202,7 +202,7 @@ class GenerationBody(_StrictModel):
     ban_method: Method = "exact"
     ban_scope: BanScope | None = None
     on_exhausted: Literal["concede", "stop"] = "concede"
-    max_rewinds: Annotated[int, Field(ge=0, le=MOST_REWINDS)] = MAX_REWINDS
+    max_rewinds: Annotated[int, Field(ge=0, le=MOST_REWINDS)] = Policy.max_rewinds
     use_global_bans: bool = True
     ban_list: str = ""
     exempt: Phrases = []
