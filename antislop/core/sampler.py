@@ -27,7 +27,7 @@ from antislop.core.hf.calls import (
 from antislop.core.hf.compiled_bans import CompiledBans
 from antislop.core.hf.endings import name_forced
 from antislop.core.hf.model import device_of
-from antislop.core.hf.preparation import prepare_row, prepare_run
+from antislop.core.hf.preparation import prepare_run, prepare_text
 from antislop.core.hf.private import arguments_of_generate
 from antislop.core.hf.refusals import PromptError, check_model, refuse_hidden, refuse_per_prompt, refuse_states
 from antislop.core.hf.run import CallOutput, ConcessionWarner, EventStream, ReportedOutput, Run
@@ -413,10 +413,12 @@ class AntiSlop:
                 inputs = encode(prompt, compiled.tokenizer, device_of(model), variables=variables)[None]
                 call_kwargs = {**kwargs, **{name: make and make() for name, make in made.items()}}
                 call_kwargs["attention_mask"] = torch.ones_like(inputs)
-                call = prepare_call(model, inputs, call_kwargs, bans=compiled)
-                refuse_states(call_kwargs | call.requested_states, "generate_many")
                 policy = self.make_policy()
-                text = call, prepare_row(call, compiled, seed=seed, policy=policy, drafters=drafters, shared=shared)
+                call, spec = prepare_text(
+                    model, inputs, call_kwargs, compiled, seed=seed, policy=policy, drafters=drafters, shared=shared
+                )
+                refuse_states(call_kwargs | call.requested_states, "generate_many")
+                text = call, spec
             except PromptError as error:
                 text = PromptError(f"prompt {number}: {error}")
             yield text

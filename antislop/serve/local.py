@@ -72,8 +72,8 @@ class LocalBackend:
         self.bans = CompiledBans.compile(read_bans(bans), tokenizer)
         self._preparer = RequestPreparer(model, tokenizer, context_length=self.context_length)
         trial = GenerationRequest(prompt=[0], bans=self.bans, max_new_tokens=1, sampling=Sampling(), seed=0)
-        self._preparer.prepare(trial)  # refuses what the model can't do
-        self._scheduler = InFlight(self._preparer.prepare_call(trial), max_rows=batch_size)
+        call, _ = self._preparer.prepare(trial)  # refuses what the model can't do
+        self._scheduler = InFlight(call, max_rows=batch_size)
         self._grammars = ThreadPoolExecutor(1, thread_name_prefix="antislop-grammars")
         self._limit = batch_size + queue_length
         self._lock = Lock()  # of the next four
@@ -188,7 +188,7 @@ class LocalBackend:
             if request.scores_prompt:
                 self._tell(pending, PromptChoices(self._preparer.score_prompt(request)))
             if request.max_new_tokens:
-                return self._preparer.prepare(request, grammar=pending.grammar)
+                return self._preparer.prepare(request, grammar=pending.grammar)[1]
             self._tell(pending, Finished("done", 0.0), is_last=True)
             return None
         except ValueError as error:

@@ -20,8 +20,7 @@ from antislop.core.hf import (
     Settings,
     TransformersModel,
     device_of,
-    prepare_call,
-    prepare_row,
+    prepare_text,
 )
 from antislop.core.loop import LanguageModel, RowSpec, Sampling
 from antislop.core.trace import TokenChoice
@@ -92,31 +91,27 @@ class RequestPreparer:
                 "new ones needs more: shorten the prompt, or ask for fewer tokens"
             )
 
-    def prepare(self, request: GenerationRequest, *, grammar: RequestGrammar | None = None) -> RowSpec:
-        """Return what the row of a request needs. Raises `ValueError` for what the model can't do."""
+    def prepare(self, request: GenerationRequest, *, grammar: RequestGrammar | None = None) -> tuple[Call, RowSpec]:
+        """Return the call of `generate` that a request is, and its row. Raises `ValueError` for what can't be done."""
         self._restore_timed_out(request.bans.matcher)
         seed = randbits(63) if request.seed is None else request.seed
-        spec = prepare_row(self.prepare_call(request, grammar=grammar), request.bans, seed=seed, policy=request.policy)
-        if isinstance(spec.settings, Settings) and spec.settings.fits_any_prompt:
-            spec = replace(spec, settings=self._shared.setdefault(request.sampling, spec.settings))
-        return replace(spec, alternatives=request.alternatives)
-
-    def score_prompt(self, request: GenerationRequest) -> list[TokenChoice | None]:
-        return score_prompt(TransformersModel(self._model), request.prompt, alternatives=request.alternatives or 0)
-
-    def prepare_call(self, request: GenerationRequest, *, grammar: RequestGrammar | None = None) -> Call:
-        """Return what `generate` prepares for a request."""
         ids = torch.tensor([request.prompt], device=self._device)
         arguments = request.sampling.generate_arguments | {
             "max_new_tokens": request.max_new_tokens,
             "attention_mask": torch.ones_like(ids),
+            "stopping_criteria": request.stopping_criteria,
         }
         if request.logit_bias:  # becomes the first processor
             arguments["sequence_bias"] = {(token,): float(bias) for token, bias in request.logit_bias.items()}
         samplers = self.samplers.make(request.sampling)
         arguments["logits_processor"] = [*([] if grammar is None else [grammar]), *samplers]
-        arguments["stopping_criteria"] = request.stopping_criteria
-        return prepare_call(self._model, ids, arguments, bans=request.bans)
+        call, spec = prepare_text(self._model, ids, arguments, request.bans, seed=seed, policy=request.policy)
+        if isinstance(spec.settings, Settings) and spec.settings.fits_any_prompt:
+            spec = replace(spec, settings=self._shared.setdefault(request.sampling, spec.settings))
+        return call, replace(spec, alternatives=request.alternatives)
+
+    def score_prompt(self, request: GenerationRequest) -> list[TokenChoice | None]:
+        return score_prompt(TransformersModel(self._model), request.prompt, alternatives=request.alternatives or 0)
 
     def _restore_timed_out(self, matcher: Matcher) -> None:
         # The text of one client must not end a ban for all others.

@@ -15,7 +15,6 @@ from .calls import (
     PromptInput as PromptInput,
     add_stop_strings as add_stop_strings,
     encode as encode,
-    prepare_call as prepare_call,
 )
 from .carried import find_carried as find_carried, spell_model as spell_model
 from .compiled_bans import CompiledBans as CompiledBans
@@ -24,7 +23,7 @@ from .model import (
     count_positions as count_positions,
     device_of as device_of,
 )
-from .preparation import prepare_row as prepare_row
+from .preparation import prepare_text as prepare_text
 from .pretrained import (
     TINY as TINY,
     Dtype as Dtype,
@@ -36,7 +35,6 @@ from .private import (
     PREFILL_INPUTS as PREFILL_INPUTS,
     RegionParser as RegionParser,
     attention_of as attention_of,
-    compile_response_template as compile_response_template,
     uncompiled as uncompiled,
     variables_of as variables_of,
 )

@@ -7,14 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from transformers import LogitsProcessorList
+from transformers import LogitsProcessorList, PreTrainedModel
 
 from antislop.core.hf.assisted import AssistantDrafter, make_assistant_drafter
 from antislop.core.hf.caches.cache import TransformersCache
 from antislop.core.hf.callbacks.memory import is_stateless
 from antislop.core.hf.callbacks.rewindable import Recognizer
 from antislop.core.hf.callbacks.settings import Settings
-from antislop.core.hf.calls import Call
+from antislop.core.hf.calls import Call, CallInput, prepare_call
 from antislop.core.hf.compiled_bans import CompiledBans
 from antislop.core.hf.model import DecodeMode, split_arguments
 from antislop.core.hf.refusals import (
@@ -75,19 +75,22 @@ def prepare_run(
     return Run(call, language_model, cache, mode, rows, lengths, bans, warn, recording, facts)
 
 
-def prepare_row(
-    call: Call,
+def prepare_text(
+    model: PreTrainedModel,
+    inputs: CallInput,
+    arguments: Mapping[str, Any],
     bans: CompiledBans,
     *,
     seed: int,
     policy: Policy,
     drafters: Sequence[Drafter] = (),
     shared: Collection[str] = (),
-) -> RowSpec:
-    """Return the only row of a call, with its own random numbers, to be written beside rows of other calls.
+) -> tuple[Call, RowSpec]:
+    """Return a call of `generate`, and its only row, with its own random numbers, to be written beside those of others.
 
     shared: which of "logits_processor" and "stopping_criteria" the other calls use, too.
     """
+    call = prepare_call(model, inputs, arguments, bans=bans)
     lengths = _check_call(call, bans)
     if call.rows > 1:
         raise InputError("num_return_sequences is 1 here: pass a prompt as often as texts are wanted from it")
@@ -95,7 +98,7 @@ def prepare_row(
     if spec.keep_scores:
         raise InputError("generate_many keeps no scores: leave output_scores and output_logits out, or use generate")
     refuse_lengths(call.model, lengths, new=call.max_new_tokens, in_flight=True)
-    return replace(spec, generator=torch.Generator().manual_seed(seed))
+    return call, replace(spec, generator=torch.Generator().manual_seed(seed))
 
 
 def _check_call(call: Call, bans: CompiledBans) -> PromptLengths:

@@ -26,7 +26,6 @@ from .text_pieces import (
     TextPieces as TextPieces,
     WrittenText as WrittenText,
     WrittenToken as WrittenToken,
-    complete_events as complete_events,
     find_spans as find_spans,
     write_tokens as write_tokens,
 )

@@ -21,10 +21,8 @@ from antislop.core.trace import (
     Report,
     TextPiece,
     TextPieces,
-    TimedOut,
     TracedRow,
     WrittenToken,
-    complete_events,
     write_tokens,
 )
 from antislop.display import describe_count, make_visible
@@ -192,9 +190,11 @@ def _part_space(parts: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
 
 def list_pieces(row: TracedRow, *, surfaces: Surfaces, about: Mapping[str, Any]) -> list[TextPiece]:
     text_pieces = TextPieces(surfaces, drops_space=drops_space_after(row, surfaces=surfaces, about=about))
-    pieces = [piece for event in complete_events(row.events) for piece in text_pieces.add(event)]
     prompt = decode(surfaces, row.prompt_tokens)
-    return [TextPiece(prompt.removeprefix(" ") if drops_space(about) else prompt, "prompt"), *pieces]
+    return [
+        TextPiece(prompt.removeprefix(" ") if drops_space(about) else prompt, "prompt"),
+        *text_pieces.read(row.events),
+    ]
 
 
 def drops_space(about: Mapping[str, Any]) -> bool:
@@ -221,11 +221,7 @@ def list_notes(row: TracedRow) -> list[str]:
     notes += [
         f"{text[:1].upper()}{text[1:]}." for text in (describe_endings(report), describe_conceded(report)) if text
     ]
-    notes += [
-        f"The regex {event.ban.text!r} took too long, and was no longer searched for."
-        for event in row.events
-        if isinstance(event, TimedOut)
-    ]
+    notes += [f"The regex {ban.text!r} took too long, and was no longer searched for." for ban in report.timed_out]
     return list(map(make_visible, notes))
 
 
