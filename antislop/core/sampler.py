@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, overload
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, StoppingCriteriaList
 from transformers.generation.streamers import BaseStreamer
 
 from antislop.core.bans.ban_list import BanList, Bans, combine_bans, read_bans
 from antislop.core.bans.scopes import Scope
 from antislop.core.hf.batching import TextRequest, complete_in_flight, read_requests
+from antislop.core.hf.callbacks.stop_strings import StopStrings
 from antislop.core.hf.calls import (
     STATES,
     Call,
     CallInput,
     PromptInput,
-    add_stop_strings,
     call_generate,
     encode,
     prepare_call,
@@ -193,8 +193,8 @@ class AntiSlop:
             raise InputError("generate() can't return a cache for a custom_generate: call sampler.generate(model, …)")
         call = Call.from_generate(model, input_ids, **prepared)
         if stop_strings or stop_strings == "":
-            criteria = add_stop_strings(call.stopping_criteria, stop_strings, self.compiled.vocabulary)
-            call = replace(call, stopping_criteria=criteria)
+            criterion = StopStrings.read(stop_strings, self.compiled.vocabulary.spell)
+            call = replace(call, stopping_criteria=StoppingCriteriaList([*call.stopping_criteria, criterion]))
         return _complete(self._prepare_run(call, _choose_recording(call)))[0]
 
     @overload

@@ -5,8 +5,8 @@ from __future__ import annotations
 LINES = {
     "core.bans": 6560,
     "core.trace": 1250,
-    "core.loop": 3830,
-    "core.hf": 5990,
+    "core.loop": 3820,
+    "core.hf": 6000,
     "core.sampler": 490,
     "core.patching": 190,
     "files": 2050,

@@ -13,7 +13,6 @@ from .callbacks.stop_strings import StopStrings as StopStrings
 from .calls import (
     Call as Call,
     PromptInput as PromptInput,
-    add_stop_strings as add_stop_strings,
     encode as encode,
 )
 from .carried import find_carried as find_carried, spell_model as spell_model

@@ -127,6 +127,7 @@ class InFlight(Scheduler):
 
         It is listed by the number of its text. The reason why a text failed comes before its end.
         """
+        # A batch that grows: a pass over few texts then costs less than one over `max_rows`.
         with open_engine(self._call, max_rows=1, grows=True) as engine:
             for step in decode_in_steps(self, engine):
                 happened = _list_by_number(step, engine)

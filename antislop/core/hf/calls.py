@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from types import NoneType
@@ -310,18 +310,6 @@ def encode(
     return tensor
 
 
-def add_stop_strings(
-    criteria: Iterable[Any], stop_strings: str | list[str], vocabulary: Vocabulary
-) -> StoppingCriteriaList:
-    """Add a criterion. Raises `InputError` for an empty string, which would end each text after one token."""
-    strings = [stop_strings] if isinstance(stop_strings, str) else stop_strings
-    if not isinstance(strings, (list, tuple)) or not all(isinstance(each, str) and each for each in strings):
-        raise InputError(
-            f"stop_strings is {stop_strings!r}; strings that are not empty were expected: write ['…'], or leave it out"
-        )
-    return StoppingCriteriaList([*criteria, StopStrings(strings, vocabulary.spell)])
-
-
 def _move_stop_strings(model: PreTrainedModel, kwargs: dict[str, Any], vocabulary: Vocabulary) -> dict[str, Any]:
     """Make stop strings a criterion: `generate` would make a table of the whole vocabulary for them."""
     config = kwargs.get("generation_config")
@@ -330,7 +318,8 @@ def _move_stop_strings(model: PreTrainedModel, kwargs: dict[str, Any], vocabular
         stop_strings = (config or model.generation_config).stop_strings
     if not stop_strings and stop_strings != "":
         return kwargs
-    kwargs["stopping_criteria"] = add_stop_strings(kwargs.get("stopping_criteria") or [], stop_strings, vocabulary)
+    criterion = StopStrings.read(stop_strings, vocabulary.spell)
+    kwargs["stopping_criteria"] = StoppingCriteriaList([*(kwargs.get("stopping_criteria") or []), criterion])
     if config is None:
         return {**kwargs, "stop_strings": None}
     config = copy(config)

@@ -32,8 +32,8 @@ from antislop.core.hf import (
     PromptInput,
     SamplerMaker,
     Settings,
+    StopStrings,
     Vocabulary,
-    add_stop_strings,
     apply_min_keep,
     encode,
     read_requests,
@@ -91,7 +91,7 @@ class EndpointSettings:
         """Return what ends a text: end tokens, stop strings and the caller's criteria."""
         criteria: list[StoppingCriteria] = [EosTokenCriteria(eos_token_id=list(end_tokens))] if end_tokens else []
         if self.stop_strings or self.stop_strings == "":
-            criteria = add_stop_strings(criteria, self.stop_strings, vocabulary)
+            criteria.append(StopStrings.read(self.stop_strings, vocabulary.spell))
         return StoppingCriteriaList([*criteria, *self.stopping_criteria])
 
 
