@@ -130,13 +130,11 @@ class InFlight(Scheduler):
         # A batch that grows: a pass over few texts then costs less than one over `max_rows`.
         with open_engine(self._call, max_rows=1, grows=True) as engine:
             for step in decode_in_steps(self, engine):
-                happened = _list_by_number(step, engine)
-                step.clear()  # it holds rows, and the next one may come much later
-                yield happened
+                yield _list_by_number(step, engine)
 
 
 def _list_by_number(step: StepEvents, engine: BatchEngine) -> dict[int, list[Event | ValueError]]:
-    # A function, so that `steps` refers to no finished row while it waits for texts.
+    # A function, so that `steps` refers to no finished row while it waits for texts; `decode_in_steps` keeps the list.
     happened: dict[int, list[Event | ValueError]] = defaultdict(list)
     for row, events in step:
         for event in events:
@@ -145,6 +143,7 @@ def _list_by_number(step: StepEvents, engine: BatchEngine) -> dict[int, list[Eve
                 if event.reason == "failed":
                     happened[row.number].append(describe_failure(row))
             happened[row.number].append(event)
+    step.clear()
     return happened
 
 
