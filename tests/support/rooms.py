@@ -4,9 +4,9 @@ from __future__ import annotations
 
 LINES = {
     "core.bans": 6560,
-    "core.trace": 1250,
-    "core.loop": 3820,
-    "core.hf": 6000,
+    "core.trace": 1240,
+    "core.loop": 3810,
+    "core.hf": 5990,
     "core.sampler": 490,
     "core.patching": 190,
     "files": 2050,
@@ -15,7 +15,7 @@ LINES = {
     "data": 10,
     "explain": 2010,
     "steer": 1010,
-    "engines": 4250,
+    "engines": 4240,
     "measure": 4160,
     "datasets": 2170,
     "tuning": 990,

@@ -27,7 +27,7 @@ from antislop.core.loop.row import Drafter, Row, RowSpec
 from antislop.core.loop.sampling import seed_of
 from antislop.core.loop.scheduler import Scheduler
 from antislop.core.loop.tables import find_dense
-from antislop.core.trace.completions import Completion, check_many, check_prompts, pair, refuse_one_list
+from antislop.core.trace.completions import Completion, check_many, pair
 from antislop.core.trace.events import Conceded, Event, Finished, Forwarded
 from antislop.core.trace.report import Report
 from antislop.errors import InputError
@@ -56,9 +56,7 @@ def read_requests(
 
     own: the bans of a text whose list is None.
     """
-    check_prompts(prompts)
-    refuse_one_list(bans)
-    check_many(batch_size, seed, seeds)
+    check_many(prompts, bans=bans, batch_size=batch_size, seed=seed, seeds=seeds)
     if seeds is None:
         seeds = map(partial(seed_of, int(torch.randint(2**31, ())) if seed is None else seed), count())
     lists = CompiledLists(own, is_drafted=is_drafted)

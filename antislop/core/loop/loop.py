@@ -21,14 +21,6 @@ StepEvents: TypeAlias = list[tuple[Row, list[Event]]]
 """What happened to some rows after a forward pass."""
 
 
-def decode(scheduler: Scheduler, engine: Engine) -> Iterator[tuple[Row, Event]]:
-    """Generate until the scheduler has no more texts; yield (row, event) as things happen."""
-    for step in decode_in_steps(scheduler, engine):
-        for row, events in step:
-            for event in events:
-                yield row, event
-
-
 def write_rows(specs: Sequence[RowSpec], model: LanguageModel, cache: RewindableCache, *, filler: int) -> list[Row]:
     """Write texts together to their ends, and return their rows. The cache may hold what precedes their prompts.
 
@@ -41,7 +33,7 @@ def write_rows(specs: Sequence[RowSpec], model: LanguageModel, cache: Rewindable
 
 
 def decode_in_steps(scheduler: Scheduler, engine: Engine) -> Iterator[StepEvents]:
-    """Generate as `decode` does; yield what follows each forward pass at once."""
+    """Generate until the scheduler has no more texts; yield what happened after each forward pass."""
     batches: list[LogitsBatch] = []  # with rows that a rewind may still need
     while (yield from _admit(scheduler, engine, batches)):
         scheduler.drop_canceled()

@@ -136,7 +136,7 @@ class EngineText:
             node = self._row.node
             if self._source.must_look_further:
                 self._question = Question(min(LIKELIEST, self._askable), is_raw=True)
-            elif node.rewinds >= REWINDS_BEFORE_ASKING or _is_told(node):
+            elif node.rewinds >= REWINDS_BEFORE_ASKING or (isinstance(node.table, SparseTable) and node.table.is_told):
                 count = self._count_lacking(node)
                 self._question = Question(min(count, self._askable)) if count else None
         return self._question
@@ -213,7 +213,8 @@ class EngineText:
             return False
         if choice is None:
             self._note(token, told)
-            return self._is_noise(node) or source.keeps(token)
+            is_noise = node.mass_left() < self._row.spec.policy.mass_floor  # the judge then concedes what comes
+            return is_noise or source.keeps(token)
         if choice.is_excluded and told is not None:
             self._note(token, told.times(source.table.unknown))
         return True
@@ -223,10 +224,6 @@ class EngineText:
         if table := self._source.dense:
             return dict(enumerate(table.logits[0].exp().tolist()))
         return {token: self._source.table.probability(token) for token in self._source.table.known}
-
-    def _is_noise(self, node: Node) -> bool:
-        """Report whether so little is left that the judge concedes what comes."""
-        return node.mass_left() < self._row.spec.policy.mass_floor
 
     def end(self) -> bool:
         """End the text here; return whether it ends. If not, that completes a ban, and `tokens` is what is left."""
@@ -256,10 +253,6 @@ class EngineText:
         self.outcomes += [event for event in events if isinstance(event, (Rewound, Conceded, Admitted))]
         if not _remembers(row.node):
             row.pass_over(row.settled)
-
-
-def _is_told(node: Node) -> bool:
-    return isinstance(node.table, SparseTable) and node.table.is_told
 
 
 def _remembers(node: Node | None) -> bool:

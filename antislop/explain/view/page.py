@@ -63,9 +63,9 @@ def render_page(
 def _sum(views: Sequence[RowView]) -> dict[str, int]:
     events = [event for view in views for event in view.row.events]
     return {
-        "kept": sum(len(view.row.history.kept) for view in views),
-        "withdrawn": sum(len(attempt.tokens) for view in views for attempt in view.row.history.attempts),
-        "attempts": sum(len(view.row.history.attempts) for view in views),
+        "kept": sum(len(view.history.kept) for view in views),
+        "withdrawn": sum(len(attempt.tokens) for view in views for attempt in view.history.attempts),
+        "attempts": sum(len(view.history.attempts) for view in views),
         "conceded": sum(isinstance(event, Conceded) for event in events),
         "admitted": sum(isinstance(event, Admitted) for event in events),
     }
@@ -156,7 +156,7 @@ def _list_row(view: RowView, tokens: dict[int, int], bans: dict[str, int]) -> di
             flatten(event.alternatives if isinstance(event, Rewound) else ()),
             attempt.step_index,
         ]
-        for attempt, text, (_, event) in zip(view.row.history.attempts, view.attempt_texts, view.cuts, strict=True)
+        for attempt, text, (_, event) in zip(view.history.attempts, view.attempt_texts, view.cuts, strict=True)
     ]
     return {
         "prompt": len(view.row.prompt_tokens),

@@ -19,6 +19,7 @@ from antislop.core.trace import (
     Finished,
     Forked,
     Report,
+    RowHistory,
     TextPiece,
     TextPieces,
     TracedRow,
@@ -74,6 +75,10 @@ class RowView:
     relevance: Mapping[int, Sequence[float]] = field(default_factory=dict)
 
     @property
+    def history(self) -> RowHistory:
+        return self.row.history
+
+    @property
     def written(self) -> list[WrittenToken]:
         return self._tokens_and_cuts[0]
 
@@ -106,7 +111,7 @@ class RowView:
         return [
             Segment(
                 number,
-                self.row.history.attempts[number - 1] if number else None,
+                self.history.attempts[number - 1] if number else None,
                 tuple(self._show(token, is_first=not place) for place, token in enumerate(tokens)),
             )
             for number, tokens in groupby(self.written, key=lambda token: token.attempt)
@@ -132,7 +137,7 @@ class RowView:
 
     @cached_property
     def attempt_texts(self) -> list[str]:
-        tokens: list[list[WrittenToken]] = [[] for _ in self.row.history.attempts]
+        tokens: list[list[WrittenToken]] = [[] for _ in self.history.attempts]
         for token in self.written:
             if token.attempt:
                 tokens[token.attempt - 1].append(token)
@@ -162,7 +167,7 @@ class RowView:
 
         return [
             _shorten(_join(kept[index : find_end(index, len(tokens))])) if is_on_path else None
-            for tokens, index, _, _, _, is_on_path in self.row.history.attempts
+            for tokens, index, _, _, _, is_on_path in self.history.attempts
         ]
 
 
@@ -276,7 +281,7 @@ def count_bans(rows: Iterable[RowView]) -> list[BanCounts]:
         return counts.setdefault(ban, BanCounts(ban))
 
     for row in rows:
-        for attempt, text in zip(row.row.history.attempts, row.replacements, strict=True):
+        for attempt, text in zip(row.history.attempts, row.replacements, strict=True):
             entry = count(attempt.violation.ban if attempt.violation else None)
             entry.rewinds += 1
             entry.tokens += len(attempt.tokens)
