@@ -271,12 +271,10 @@ class AntiSlop:
         []
         """
         request: CacheRequest | None = None
-        states = [name for name in STATES if kwargs.get(name)]
-        if return_cache or names_filter is not None or device is not None or states:
+        if return_cache or names_filter is not None or device is not None or any(map(kwargs.get, STATES)):
             from antislop.explain.kept_text import request_cache  # a plain call opens no door
 
-            asked: dict[str, Any] = {"return_cache": return_cache, "names_filter": names_filter, "device": device}
-            request = request_cache(model, kwargs, states=states, **asked)
+            request = request_cache(model, kwargs, return_cache=return_cache, names_filter=names_filter, device=device)
         if controller is not None or max_forks != 1:
             kwargs |= {"controller": controller, "max_forks": max_forks}
         loop, returned = self._generate(model, inputs, kwargs, Recording(record, record_top_k), streamer, request)

@@ -42,20 +42,17 @@ def request_cache(
     model: PreTrainedModel,
     arguments: Mapping[str, Any],
     *,
-    states: Sequence[str],
     return_cache: bool,
     names_filter: NamesFilter,
     device: torch.device | str | None,
 ) -> CacheRequest | None:
     """Return the cache that `generate` is asked for, if any.
 
-    states: which of hidden states and attentions are asked for; an output that is a tensor has none.
-
-    Raises `InputError` and `NotImplementedError` for what can't be given, also for these.
+    Raises `InputError` and `NotImplementedError` for what can't be given, also for hidden states and attentions.
     """
     # Refused here already: `generate` runs an encoder, of a text or of images, before it hands a call over.
-    states = states if arguments.get("return_dict_in_generate") else ()
-    for name in ("return_cache",) if return_cache else states:
+    states = ("output_hidden_states", "output_attentions") if arguments.get("return_dict_in_generate") else ()
+    for name in ("return_cache",) if return_cache else filter(arguments.get, states):
         _refuse_obstacle(_find_encoded(model, arguments, name))
     if not return_cache:
         for name, value in {"names_filter": names_filter, "device": device}.items():

@@ -70,7 +70,7 @@ class RequestPreparer:
         # Rows with the same settings are processed together.
         self._shared: WeakValueDictionary[Sampling, Settings] = WeakValueDictionary()
         self._timed_out_since: WeakKeyDictionary[Matcher, float] = WeakKeyDictionary()
-        self.samplers = SamplerMaker(tokenizer)
+        self.samplers = SamplerMaker.of(tokenizer)
         self.find_grammar = lru_cache(GRAMMARS_KEPT)(self._make_grammar)
         self._ends = sorted(TransformersModel(model).eos_token_id) or None
 

@@ -7,7 +7,7 @@ LINES = {
     "core.trace": 1240,
     "core.loop": 3810,
     "core.hf": 5990,
-    "core.sampler": 490,
+    "core.sampler": 480,
     "core.patching": 190,
     "files": 2050,
     "errors": 50,

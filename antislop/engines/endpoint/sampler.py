@@ -151,7 +151,7 @@ class EndpointSampler:
         end_tokens = self._tokenizer.eos_token_id if eos_token_id is None else eos_token_id
         self._end_tokens = [end_tokens] if isinstance(end_tokens, int) else list(end_tokens or ())
         self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, StreamingClient] = WeakKeyDictionary()
-        self._samplers = SamplerMaker(self._tokenizer, self._bans.vocabulary)
+        self._samplers = SamplerMaker.of(self._tokenizer, self._bans.vocabulary)
         self.features: ServerFeatures | None = None  # of the server, once it was probed
 
     def generate_many(
