@@ -22,7 +22,7 @@ from .core.bans.bundled import (
 from .core.bans.scopes import Scope as Scope
 from .core.hf.callbacks.rewindable import Rewindable as Rewindable
 from .core.hf.pretrained import tiny_model as tiny_model
-from .core.loop.policy import Exhausted as Exhausted
+from .core.loop.sampling import Exhausted as Exhausted
 from .core.patching import applied_to as applied_to
 from .core.sampler import AntiSlop as AntiSlop
 from .core.trace.events import ConcededWarning as ConcededWarning

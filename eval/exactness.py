@@ -26,7 +26,7 @@ from transformers import NoBadWordsLogitsProcessor, SequenceBiasLogitsProcessor
 from antislop import BanList
 from antislop.core.bans.bans import Ban
 from antislop.core.bans.token_matcher import Matcher
-from antislop.core.loop.policy import Method
+from antislop.core.loop.sampling import Method
 from antislop.measure.words import drop_stop_words, extract_words
 from eval import qualities
 from eval.command import Work, answer_question

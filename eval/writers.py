@@ -14,7 +14,7 @@ from transformers import LogitsProcessor
 
 from antislop import AntiSlop, BanList
 from antislop.core.hf.vocabulary import Vocabulary
-from antislop.core.loop.policy import MAX_REWINDS, Method
+from antislop.core.loop.sampling import MAX_REWINDS, Method
 from antislop.datasets.maker import AvoidanceInstruction
 from antislop.files.prompts import Prompt
 from eval.naive import Naive, Phrases, fold, write_naively

@@ -59,7 +59,7 @@ from antislop.cli.terminal import (
 )
 from antislop.core.bans import BanList, drop_overlaps
 from antislop.core.hf import ModelSpec, load_model
-from antislop.core.loop import DRAWING, Method, OnExhausted
+from antislop.core.loop import Method, OnExhausted, Sampling
 from antislop.core.trace import Event, Report, Settled, TextPiece, TextPieces, mark_conceded
 from antislop.display import describe_count
 from antislop.errors import InputError
@@ -132,7 +132,9 @@ CONFLICTS: Conflicts = {
         "temperature", lambda o: o.temperature == 0
     ),
     "{option} has no effect with --greedy, which takes no samples: leave one of them out": When(
-        " ".join([*(field.name for field in fields(SamplingOptions) if field.name in DRAWING), "seed"]),
+        " ".join(
+            [*(field.name for field in fields(SamplingOptions) if field.name in Sampling(temperature=0).unused), "seed"]
+        ),
         lambda o: o.greedy,
     ),
     "--system is a message of a chat: add --chat, or put it into the prompt": When("system", lambda o: not o.chat),

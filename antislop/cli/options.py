@@ -29,7 +29,7 @@ from antislop.core.bans import (
     repeats,
 )
 from antislop.core.hf import Dtype, ModelSpec
-from antislop.core.loop import DRAWING, LIMITS, Sampling
+from antislop.core.loop import LIMITS, Sampling
 from antislop.core.trace import BATCH_SIZE
 from antislop.display import describe_count
 from antislop.errors import InputError
@@ -365,7 +365,7 @@ class SamplingOptions:
     def settings(self) -> dict[str, Any]:
         """Arguments of `generate`; an option that isn't used is left out, so that journals without it still match."""
         sampling = self.sampling
-        names = {*RECORDED, *self._passed} - (frozenset() if sampling.do_sample else DRAWING)
+        names = {*RECORDED, *self._passed} - sampling.unused
         settings = {**vars(sampling), "dry_sequence_breakers": list(sampling.dry_sequence_breakers)}  # as in a journal
         return {"do_sample": sampling.do_sample, **{name: settings[name] for name in LIMITS if name in names}}
 

@@ -4,39 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from itertools import count, repeat
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, overload
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, StoppingCriteriaList
 from transformers.generation.streamers import BaseStreamer
 
 from antislop.core.bans.ban_list import BanList, Bans
 from antislop.core.bans.scopes import Scope
-from antislop.core.hf.batching import complete_in_flight
+from antislop.core.hf.batching import TextRequest, complete_in_flight, read_requests
+from antislop.core.hf.callbacks.criteria import StopStrings
 from antislop.core.hf.calls import (
     STATES,
     Call,
     CallInput,
     PromptInput,
-    add_stop_strings,
     call_generate,
     encode,
     prepare_call,
 )
-from antislop.core.hf.compiled_bans import CompiledBans, CompiledLists
+from antislop.core.hf.compiled_bans import CompiledBans
 from antislop.core.hf.model import device_of
-from antislop.core.hf.preparation import prepare_row, prepare_run
+from antislop.core.hf.preparation import prepare_run, prepare_text
 from antislop.core.hf.private import arguments_of_generate
 from antislop.core.hf.refusals import PromptError, check_model, refuse_at, refuse_per_prompt
 from antislop.core.hf.run import CallOutput, ConcessionWarner, EventStream, ReportedOutput, Run
 from antislop.core.loop.branches import Control, Controller, take_control
-from antislop.core.loop.policy import MASS_FLOOR, MAX_REWINDS, PROBABILITY_FLOOR, Method, OnExhausted, Policy, seed_of
 from antislop.core.loop.row import RowSpec
-from antislop.core.trace.completions import BATCH_SIZE, Completion, check_many, check_prompts, pair, refuse_one_list
-from antislop.core.trace.text_pieces import stream_text
+from antislop.core.loop.sampling import MASS_FLOOR, MAX_REWINDS, PROBABILITY_FLOOR, Method, OnExhausted, Policy
+from antislop.core.trace.completions import BATCH_SIZE, Completion
 from antislop.core.trace.trace import EVENTS, NOTHING, Recording, RecordLevel
 from antislop.display import describe_count, escape_html, make_visible, shorten
 from antislop.errors import BanError, InputError
@@ -190,8 +187,8 @@ class AntiSlop:
             raise InputError("generate() can't return a cache for a custom_generate: call sampler.generate(model, …)")
         call = Call.from_generate(model, input_ids, **prepared)
         if stop_strings or stop_strings == "":
-            criteria = add_stop_strings(call.stopping_criteria, stop_strings, self.compiled.vocabulary)
-            call = replace(call, stopping_criteria=criteria)
+            criterion = StopStrings.read(stop_strings, self.compiled.vocabulary.spell)
+            call = replace(call, stopping_criteria=StoppingCriteriaList([*call.stopping_criteria, criterion]))
         return _complete(self._prepare_run(call, _choose_recording(call)))[0]
 
     @overload
@@ -333,9 +330,7 @@ class AntiSlop:
             `generation_config`, `logits_processor`, `stopping_criteria`, `assistant_model`.
         """
         run = self._prepare_stream(model, inputs, controller=controller, **kwargs)
-        vocabulary = self.compiled.vocabulary
-        drops_space = vocabulary.drops_space_after(run.rows[0].ids[0].tolist())
-        return stream_text(run.events(), vocabulary, drops_space=drops_space)
+        return self.compiled.vocabulary.stream(run.events(), after=run.rows[0].ids[0].tolist())
 
     def events(
         self,
@@ -383,36 +378,39 @@ class AntiSlop:
             for objects that remember a text.
         """
         check_model(model)
-        check_prompts(prompts)
-        refuse_one_list(bans)
         refuse_per_prompt(kwargs)
-        check_many(batch_size, seed, seeds)
-        if seeds is None:
-            seeds = map(partial(seed_of, int(torch.randint(2**31, ())) if seed is None else seed), count())
-        lists = repeat(None) if bans is None else bans
-        texts = self._prepare_many(model, pair(pair(prompts, seeds), lists, name="bans"), **kwargs)
+        requests = read_requests(
+            prompts,
+            self.compiled,
+            bans=bans,
+            batch_size=batch_size,
+            seed=seed,
+            seeds=seeds,
+            is_drafted=self.draft_bans,
+        )
+        texts = self._prepare_many(model, requests, **kwargs)
         return complete_in_flight(texts, max_rows=batch_size, vocabulary=self.compiled.vocabulary, warn=self.warn)
 
     def _prepare_many(
-        self, model: PreTrainedModel, texts: Iterable[tuple[tuple[PromptInput, int], Bans | None]], **kwargs: Any
+        self, model: PreTrainedModel, requests: Iterable[TextRequest], **kwargs: Any
     ) -> Iterator[tuple[Call, RowSpec] | PromptError]:
-        """Prepare ((prompt, seed), bans) one by one; yield the error of a prompt that can't be used."""
-        lists = CompiledLists(self.compiled, is_drafted=self.draft_bans)
+        """Prepare texts one by one; yield the error of a prompt that can't be used."""
         callbacks = ("logits_processor", "stopping_criteria")
         shared = [name for name in callbacks if isinstance(kwargs.get(name), list)]
         made = {name: kwargs.pop(name, None) for name in callbacks if name not in shared}
         variables = kwargs.pop("chat_template_kwargs", None)
-        for number, ((prompt, seed), bans) in enumerate(texts):
-            compiled, drafters = lists.compile(bans)
+        for number, (prompt, seed, compiled, drafters) in enumerate(requests):
             text: tuple[Call, RowSpec] | PromptError
             try:
                 inputs = encode(prompt, compiled.tokenizer, device_of(model), variables=variables)[None]
                 call_kwargs = {**kwargs, **{name: make and make() for name, make in made.items()}}
                 call_kwargs["attention_mask"] = torch.ones_like(inputs)
-                call = prepare_call(model, inputs, call_kwargs, bans=compiled)
-                refuse_at("generate_many", call.requested_states)
                 policy = self.make_policy()
-                text = call, prepare_row(call, compiled, seed=seed, policy=policy, drafters=drafters, shared=shared)
+                call, spec = prepare_text(
+                    model, inputs, call_kwargs, compiled, seed=seed, policy=policy, drafters=drafters, shared=shared
+                )
+                refuse_at("generate_many", call.requested_states)
+                text = call, spec
             except PromptError as error:
                 text = PromptError(f"prompt {number}: {error}")
             yield text

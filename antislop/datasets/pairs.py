@@ -13,7 +13,7 @@ from os.path import commonprefix
 from typing import Any, Literal, NamedTuple, Protocol
 
 from antislop.core.bans import BOUNDARY, Ban, BanList, find_words, fold
-from antislop.core.trace import Event, Forced, Rewound, Truncated, read_history
+from antislop.core.trace import Event, Report, Rewound, TracedRow, Truncated
 from antislop.files.journal import Record
 from antislop.measure.words import find_sentence_end
 
@@ -113,9 +113,9 @@ def find_corrections(events: Sequence[Event], tokens: Sequence[int]) -> Iterator
     Several rewinds to one place give several corrections, with the same final text.
     """
     yielded = set[tuple[int, tuple[int, ...]]]()
-    forced = {event.violation.start for event in events if isinstance(event, Forced)}
+    forced = {violation.start for violation in Report.of(events).forced}
     cuts = (event for event in events if isinstance(event, (Rewound, Truncated)))
-    for event, attempt in zip(cuts, read_history(events).attempts, strict=True):
+    for event, attempt in zip(cuts, TracedRow((), events).history.attempts, strict=True):
         if not isinstance(event, Rewound):
             continue
         place = event.length

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerBase, StoppingCriteria
 
-from antislop.core.bans import Ban, BanList, distinct
+from antislop.core.bans import Ban, BanList
 from antislop.core.loop import Sampling
 from antislop.core.trace import Completion, Report
 from antislop.datasets.maker import NO_TOKEN, RecordMakerBase
@@ -87,7 +87,7 @@ class VllmMaker(RecordMakerBase):
         super().__init__(tokenizer, bans, **options)
         if "token" in self._samplers:
             raise InputError("the first-token rule needs the model's probabilities, which vLLM keeps: leave out token")
-        self._bans = BanList(distinct(BanList(bans)))
+        self._bans = BanList(bans) | ()  # equal ones once
         if len(self._bans) and not self._settings.get("do_sample", True):
             raise InputError(
                 "bans inside vLLM need sampling, and the temperature is 0: raise it, or leave the bans out"

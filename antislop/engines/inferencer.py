@@ -15,7 +15,6 @@ from torch import Tensor
 from antislop.core.bans import Matcher
 from antislop.core.loop import (
     PAD,
-    BatchEngine,
     Drafter,
     KVStates,
     LanguageModel,
@@ -23,10 +22,9 @@ from antislop.core.loop import (
     RewindableCache,
     Row,
     RowSpec,
-    Scheduler,
     ScoreFunction,
-    decode,
     identity,
+    write_rows,
 )
 
 
@@ -185,11 +183,9 @@ class BanningInferencer:
         if max_new_tokens < 1:
             raise ValueError(f"max_new_tokens is {max_new_tokens}; at least 1 is expected")
         specs = self._make_specs(query_token_ids, max_new_tokens=max_new_tokens, strategy=sample_strategy)
-        rows = [Row(spec, number=index, index=index) for index, spec in enumerate(specs)]
         filler = min(self._model.eos_token_id, default=0)
         model = _LogitsKeeper(self._model) if all_logits else self._model
-        for _ in decode(Scheduler(rows=rows), BatchEngine(model, kv_cache, filler=filler)):
-            pass
+        rows = write_rows(specs, model, kv_cache, filler=filler)
         output = _collect(rows, filler=filler)
         if not isinstance(model, _LogitsKeeper):
             return output

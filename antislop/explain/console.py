@@ -18,7 +18,7 @@ from antislop.core.trace import Conceded, PieceKind, Report, Rewound, TextPiece
 from antislop.display import describe_count, make_visible
 
 if TYPE_CHECKING:
-    from antislop.core.bans import Violation
+    from antislop.core.bans import Ban
 
 STYLES: dict[PieceKind, str] = {
     "prompt": "dim",
@@ -159,11 +159,11 @@ def list_bans(report: Report, kind: type[Rewound | Conceded] = Rewound) -> str:
     >>> list_bans(Report(events=[Rewound(3, (8,), Violation(Ban("cat"), 3, 3))] * 2))
     "'cat' (2)"
     """
-    return _count_bans([event.violation for event in report.events if isinstance(event, kind)])
+    return _count_bans(event.violation.ban for event in report.events if isinstance(event, kind))
 
 
-def _count_bans(violations: Iterable[Violation]) -> str:
-    counts = Counter(violation.ban.text for violation in violations)
+def _count_bans(bans: Iterable[Ban]) -> str:
+    counts = Counter(ban.text for ban in bans)
     shown = ((make_visible(repr(phrase)), count) for phrase, count in counts.most_common())
     return ", ".join(f"{phrase} ({count:,})" if count > 1 else phrase for phrase, count in shown)
 
@@ -198,4 +198,4 @@ def describe_endings(report: Report) -> str:
     """
     why = "it repeated itself" if report.reason == "repetition" else "a ban had used up its tries"
     parts = [("text was forced in the place of", report.forced), (f"the text ended because {why}:", report.ended)]
-    return "; ".join(f"{what} {_count_bans(each)}" for what, each in parts if each)
+    return "; ".join(f"{what} {_count_bans(each.ban for each in found)}" for what, found in parts if found)

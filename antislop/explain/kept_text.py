@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import DynamicCache
 from transformers.generation.streamers import BaseStreamer
 
-from antislop.core.hf import PREFILL_INPUTS, STATES, Call, CallOutput, Run, are_counted, mask_length_of, uncompiled
+from antislop.core.hf import PREFILL_INPUTS, Call, CallOutput, Run, uncompiled
 from antislop.core.loop import CapabilityError
 from antislop.errors import InputError
 from antislop.explain.activations import (
@@ -53,7 +53,7 @@ def request_cache(
     Raises `InputError` and `NotImplementedError` for what can't be given, also for hidden states and attentions.
     """
     # Refused here already: `generate` runs an encoder, of a text or of images, before it hands a call over.
-    states = STATES if arguments.get("return_dict_in_generate") else ()
+    states = ("output_hidden_states", "output_attentions") if arguments.get("return_dict_in_generate") else ()
     for name in ("return_cache",) if return_cache else filter(arguments.get, states):
         _refuse_obstacle(_find_encoded(model, arguments, name))
     if not return_cache:
@@ -132,14 +132,13 @@ def _find_encoded(model: PreTrainedModel, arguments: Mapping[str, Any], name: st
 def _find_other_input(call: Call, name: str) -> str | None:
     tensors = {key: value for key, value in call.model_kwargs.items() if isinstance(value, Tensor)}
     others = sorted(tensors.keys() - _PREPARED)
-    if not others and not are_counted(tensors.get("position_ids"), call.mask):
+    if not others and not call.counts_positions:
         others = ["position_ids"]
     if others:
         return _describe_obstacle(
             name, f"{others[0]} is", f"model, sequences, {others[0]}=…) with the generated sequences"
         )
-    columns = mask_length_of(call.config) if call.mask is None else call.mask.shape[1]
-    if columns > call.input_ids.shape[1]:
+    if call.columns > call.input_ids.shape[1]:
         return (
             f"{name} reads the finished text by its ids, and those of the tokens in the cache are not passed: "
             "pass all ids, or call antislop.explain.run_with_cache(model, ids) with the whole text"

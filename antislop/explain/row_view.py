@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from antislop.core.bans import decode
 from antislop.core.trace import (
-    END,
     Admitted,
     Attempt,
     Conceded,
@@ -23,10 +22,8 @@ from antislop.core.trace import (
     RowHistory,
     TextPiece,
     TextPieces,
-    TimedOut,
     TracedRow,
     WrittenToken,
-    complete_events,
     write_tokens,
 )
 from antislop.display import describe_count, make_visible
@@ -129,8 +126,8 @@ class RowView:
             line = [(text.replace("\n", "↵"), "beside" if kind == "kept" else kind) for text, kind in parts]
             parts = _part_space(line) if is_first else line
         shown = tuple((make_visible(text, keep_layout=True), kind) for text, kind in parts)
-        if parts or token.token == END:
-            return ShownToken(shown, "", token.token != END)
+        if parts or token.is_end:
+            return ShownToken(shown, "", not token.is_end)
         return ShownToken(shown, make_visible(self.surfaces.breaks.get(token.token, "") or UNFINISHED))
 
     @cached_property
@@ -198,9 +195,11 @@ def _part_space(parts: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
 
 def list_pieces(row: TracedRow, *, surfaces: Surfaces, about: Mapping[str, Any]) -> list[TextPiece]:
     text_pieces = TextPieces(surfaces, drops_space=drops_space_after(row, surfaces=surfaces, about=about))
-    pieces = [piece for event in complete_events(row.events) for piece in text_pieces.add(event)]
     prompt = decode(surfaces, row.prompt_tokens)
-    return [TextPiece(prompt.removeprefix(" ") if drops_space(about) else prompt, "prompt"), *pieces]
+    return [
+        TextPiece(prompt.removeprefix(" ") if drops_space(about) else prompt, "prompt"),
+        *text_pieces.read(row.events),
+    ]
 
 
 def drops_space(about: Mapping[str, Any]) -> bool:
@@ -233,11 +232,7 @@ def list_notes(row: TracedRow) -> list[str]:
     notes += [
         f"{text[:1].upper()}{text[1:]}." for text in (describe_endings(report), describe_conceded(report)) if text
     ]
-    notes += [
-        f"The regex {event.ban.text!r} took too long, and was no longer searched for."
-        for event in row.events
-        if isinstance(event, TimedOut)
-    ]
+    notes += [f"The regex {ban.text!r} took too long, and was no longer searched for." for ban in report.timed_out]
     return list(map(make_visible, notes))
 
 

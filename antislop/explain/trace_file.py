@@ -17,21 +17,9 @@ from typing import IO, Any, NamedTuple
 from antislop.core.bans import Ban, BanList, Surfaces, parse_ban, write_lines
 from antislop.core.trace import (
     WRONG,
-    Admitted,
-    Conceded,
-    Drafted,
-    Drawn,
     Event,
-    Finished,
-    Forced,
-    Forked,
-    Forwarded,
-    Rewound,
-    Settled,
-    TimedOut,
     TokenSurfaces,
     TracedRow,
-    Truncated,
     read_event,
     read_value,
     write_event,
@@ -88,7 +76,7 @@ def write_trace(
             "bans": {"count": len(bans), "fingerprint": _fingerprint_lines(bans)},
         },
         {"bans": [line for line in write_lines(bans) if not line.startswith("#")], "source": bans.source},
-        _write_tokens(surfaces, sorted({token for row in rows for token in _list_tokens(row)})),
+        _write_tokens(surfaces, sorted({token for row in rows for token in row.list_tokens()})),
         *(line for number, row in enumerate(rows) for line in _write_row(number, row, numbers)),
         {"sequences": [row.sequence for row in rows]},
     ]
@@ -105,21 +93,6 @@ def _write_row(number: int, row: TracedRow, numbers: Mapping[Ban, int]) -> Itera
     yield {"row": number, "prompt": row.prompt, **({} if row.mask is None else {"mask": row.mask})}
     for event in row.events:
         yield {"row": number, **write_event(event, numbers)}
-
-
-def _list_tokens(row: TracedRow) -> Iterator[int]:
-    yield from row.prompt
-    for event in row.events:
-        match event:
-            case Drawn(token, choice):
-                yield token
-                yield from (other for other, _ in (choice.alternatives if choice else ()))
-            case Rewound():
-                yield from (other for other, _ in event.alternatives)
-            case Truncated() | Settled():
-                pass  # they were drawn
-            case Forwarded() | Drafted() | Forked() | Admitted() | Conceded() | Forced() | TimedOut() | Finished():
-                pass
 
 
 def _write_tokens(surfaces: Surfaces, tokens: Sequence[int]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 from uuid import uuid4
 
 from antislop.core.bans import THOUGHTS
-from antislop.core.hf import RegionParser, compile_response_template
+from antislop.core.hf import RegionParser
 from antislop.serve.request_errors import RequestError
 
 LONG_SPACES = re.compile(r"(?<!\s)(\s{1000})\s+")
@@ -75,10 +75,9 @@ class MessageParser:
     """
 
     def __init__(self, template: dict[str, Any], *, prompt: str, tools: Sequence[Mapping[str, Any]] = ()) -> None:
-        compiled = compile_response_template(template)
         self.calls = 0
-        self._fields = compiled.fields
-        self._regions = RegionParser(compiled, LONG_SPACES.sub(r"\1", prompt), tools=list(tools))
+        self._regions = RegionParser(template, LONG_SPACES.sub(r"\1", prompt), tools=list(tools))
+        self._fields = self._regions.fields
         self._reads_calls = bool(tools)
         self._thoughts, self._content = _MessagePart(), _MessagePart()
         self._places: list[tuple[int, int, int]] = []  # of each text, where it began in both, and its length

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from transformers import PreTrainedTokenizerBase
 
 from antislop.core.hf import CompiledBans, StopStrings
-from antislop.core.loop import MAX_REWINDS, Method, OnExhausted, Policy, Sampling
+from antislop.core.loop import Method, OnExhausted, Policy, Sampling
 from antislop.core.trace import Event, TokenChoice
 
 
@@ -39,7 +39,7 @@ class GenerationRequest:
     seed: int | None = None
     method: Method = "exact"
     on_exhausted: OnExhausted = "concede"
-    max_rewinds: int = MAX_REWINDS
+    max_rewinds: int = Policy.max_rewinds
     schema: str | None = None
     lark: str | None = None
     logit_bias: Mapping[int, float] = field(default_factory=dict)

@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
-from antislop.core.bans import NOTHING, Ban, complete, decode
+from antislop.core.bans import Ban, decode
 from antislop.core.hf import Vocabulary
 from antislop.core.trace import (
-    END,
+    Drawn,
     Event,
     Report,
     Rewound,
@@ -19,6 +19,7 @@ from antislop.core.trace import (
     WrittenText,
     WrittenToken,
     find_spans,
+    write_tokens,
 )
 from antislop.serve.backend import PromptChoices
 
@@ -67,14 +68,14 @@ class Echo:
     @classmethod
     def of(cls, vocabulary: Vocabulary, tokens: Sequence[int], text: str) -> Echo:
         """Locate the tokens of a prompt in its text, which may spell special tokens or leave them out."""
-        starts, at, pending = [], 0, NOTHING
-        for token in tokens:
+        starts, at = [], 0
+        (*written, _), _ = write_tokens(map(Drawn.plain, tokens), vocabulary)
+        for each in written:
             starts.append(min(at, len(text)))
-            piece, _, pending = complete(vocabulary, token, pending)
-            if name := vocabulary.breaks.get(token, ""):
+            if name := vocabulary.breaks.get(each.token, ""):
                 at += len(name) if text.startswith(name, at) else 0
             else:
-                at += len(piece if text.startswith(piece, at) else piece.removeprefix(" "))
+                at += len(each.text if text.startswith(each.text, at) else each.text.removeprefix(" "))
         return cls(text, tokens, starts)
 
 
@@ -148,7 +149,7 @@ class ChunkMaker:
             self._withdraw(cut)
         for written in settled:
             self._settle(written)
-        if settled and settled[-1].token == END:
+        if settled and settled[-1].is_end:
             return self._end()
         return self._release(hold=True) if settled else None
 
@@ -170,7 +171,7 @@ class ChunkMaker:
             self._withdrawn.append(WithdrawnText(text, event.violation.ban, start, len(event.withdrawn)))
 
     def _settle(self, written: WrittenToken) -> None:
-        if written.token != END:
+        if not written.is_end:
             self._tokens.append(SettledToken(written.token, self._length, written.choice))
             self.kept += 1
             self._last_token = written.token

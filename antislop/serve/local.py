@@ -7,7 +7,6 @@ this thread uses the model and reads tokens with a matcher. After each forward p
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -19,9 +18,9 @@ from typing import TypeAlias
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from antislop.core.bans import Bans, read_bans
-from antislop.core.hf import CompiledBans, describe_failure, find_response_template, max_positions, open_engine
-from antislop.core.loop import BatchEngine, Row, RowSpec, Sampling, Scheduler, StepEvents, decode_in_steps
-from antislop.core.trace import BATCH_SIZE, Event, Finished, Forwarded
+from antislop.core.hf import CompiledBans, InFlight, find_response_template, max_positions
+from antislop.core.loop import RowSpec, Sampling
+from antislop.core.trace import BATCH_SIZE, Event, Finished
 from antislop.errors import InputError
 from antislop.serve.backend import BackendError, Busy, GenerationRequest, PromptChoices
 from antislop.serve.request_preparer import RequestGrammar, RequestPreparer
@@ -73,11 +72,10 @@ class LocalBackend:
         self.bans = CompiledBans.compile(read_bans(bans), tokenizer)
         self._preparer = RequestPreparer(model, tokenizer, context_length=self.context_length)
         trial = GenerationRequest(prompt=[0], bans=self.bans, max_new_tokens=1, sampling=Sampling(), seed=0)
-        self._call = self._preparer.prepare_call(trial)
-        self._preparer.prepare(trial)  # refuses what the model can't do
+        call, _ = self._preparer.prepare(trial)  # refuses what the model can't do
+        self._scheduler = InFlight(call, max_rows=batch_size)
         self._grammars = ThreadPoolExecutor(1, thread_name_prefix="antislop-grammars")
         self._limit = batch_size + queue_length
-        self._scheduler = Scheduler(max_rows=batch_size, is_open=True)
         self._lock = Lock()  # of the next four
         self._pending: dict[int, _PendingRequest] = {}
         self._thread: Thread | None = None
@@ -91,7 +89,7 @@ class LocalBackend:
     async def write(self, request: GenerationRequest) -> AsyncGenerator[Event | PromptChoices, None]:
         self._preparer.check(request)
         if "dry_multiplier" in request.sampling.in_effect:
-            await asyncio.to_thread(self._preparer.find_breakers, request.sampling.dry_sequence_breakers)
+            await asyncio.to_thread(self._preparer.samplers.find_breakers, request.sampling.dry_sequence_breakers)
         text = request.schema or request.lark
         grammar = None if text is None else await self._compile(text, is_lark=request.schema is None)
         number, pending = self._submit(request, grammar)
@@ -171,7 +169,8 @@ class LocalBackend:
         reason, admitted = BackendError("the model failed; the server's log says why"), -1
         while True:
             try:
-                self._decode()
+                for step in self._scheduler.steps():
+                    self._deliver(step)
                 return
             except Exception:
                 numbers = [row.number for row in self._scheduler.abandon()]
@@ -183,19 +182,13 @@ class LocalBackend:
                 return
             admitted = self._scheduler.admitted
 
-    def _decode(self) -> None:
-        with open_engine(self._call, max_rows=1, grows=True) as engine:
-            for step in decode_in_steps(self._scheduler, engine):
-                self._deliver(step, engine)
-                step.clear()  # it holds rows, and the next one may come much later
-
     def _prepare(self, request: GenerationRequest, pending: _PendingRequest) -> RowSpec | None:
         """Return what a free row has to write; None, after its reader was told, if there is nothing or an error."""
         try:
             if request.scores_prompt:
                 self._tell(pending, PromptChoices(self._preparer.score_prompt(request)))
             if request.max_new_tokens:
-                return self._preparer.prepare(request, grammar=pending.grammar)
+                return self._preparer.prepare(request, grammar=pending.grammar)[1]
             self._tell(pending, Finished("done", 0.0), is_last=True)
             return None
         except ValueError as error:
@@ -212,24 +205,19 @@ class LocalBackend:
             numbers = [number for number, other in self._pending.items() if other is pending]
         self._post({number: [item] for number in numbers}, numbers if is_last else [])
 
-    def _deliver(self, step: StepEvents, engine: BatchEngine) -> None:
-        items: dict[int, list[Arrival]] = defaultdict(list)
-        finished = []
-        for row, events in step:
-            for event in events:
-                if isinstance(event, Finished):
-                    finished.append(row.number)
-                    items[row.number].append(Forwarded(0, engine.excess(row)))
-                    if event.reason == "failed":
-                        items[row.number].append(self._describe_failure(row))
-                items[row.number].append(event)
+    def _deliver(self, step: Mapping[int, Sequence[Event | ValueError]]) -> None:
+        items = {
+            number: [self._explain(number, event) if isinstance(event, ValueError) else event for event in events]
+            for number, events in step.items()
+        }
+        finished = [number for number, events in step.items() if any(isinstance(event, Finished) for event in events)]
         self._post(items, finished)
 
-    def _describe_failure(self, row: Row) -> Exception:
-        pending = self._pending.get(row.number)
+    def _explain(self, number: int, failure: ValueError) -> Exception:
+        pending = self._pending.get(number)
         if pending is not None and pending.grammar is not None and pending.grammar.failure is not None:
             return InputError(f"the schema can't be followed: {pending.grammar.failure}")
-        return BackendError(str(describe_failure(row)))
+        return BackendError(str(failure))
 
     def _fail(self, numbers: Sequence[int], reason: Exception) -> None:
         self._post({number: [reason] for number in numbers}, numbers)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from secrets import randbits
 from time import monotonic
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -15,15 +15,12 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from antislop.core.bans import Matcher
 from antislop.core.hf import (
-    BREAKERS_KEPT,
     Call,
+    SamplerMaker,
     Settings,
     TransformersModel,
     device_of,
-    find_breakers,
-    make_samplers,
-    prepare_call,
-    prepare_row,
+    prepare_text,
 )
 from antislop.core.loop import LanguageModel, RowSpec, Sampling
 from antislop.core.trace import TokenChoice
@@ -73,7 +70,7 @@ class RequestPreparer:
         # Rows with the same settings are processed together.
         self._shared: WeakValueDictionary[Sampling, Settings] = WeakValueDictionary()
         self._timed_out_since: WeakKeyDictionary[Matcher, float] = WeakKeyDictionary()
-        self.find_breakers = lru_cache(BREAKERS_KEPT)(partial(find_breakers, tokenizer))
+        self.samplers = SamplerMaker.of(tokenizer)
         self.find_grammar = lru_cache(GRAMMARS_KEPT)(self._make_grammar)
         self._ends = sorted(TransformersModel(model).eos_token_id) or None
 
@@ -94,31 +91,27 @@ class RequestPreparer:
                 "new ones needs more: shorten the prompt, or ask for fewer tokens"
             )
 
-    def prepare(self, request: GenerationRequest, *, grammar: RequestGrammar | None = None) -> RowSpec:
-        """Return what the row of a request needs. Raises `ValueError` for what the model can't do."""
+    def prepare(self, request: GenerationRequest, *, grammar: RequestGrammar | None = None) -> tuple[Call, RowSpec]:
+        """Return the call of `generate` that a request is, and its row. Raises `ValueError` for what can't be done."""
         self._restore_timed_out(request.bans.matcher)
         seed = randbits(63) if request.seed is None else request.seed
-        spec = prepare_row(self.prepare_call(request, grammar=grammar), request.bans, seed=seed, policy=request.policy)
-        if isinstance(spec.settings, Settings) and spec.settings.fits_any_prompt:
-            spec = replace(spec, settings=self._shared.setdefault(request.sampling, spec.settings))
-        return replace(spec, alternatives=request.alternatives)
-
-    def score_prompt(self, request: GenerationRequest) -> list[TokenChoice | None]:
-        return score_prompt(TransformersModel(self._model), request.prompt, alternatives=request.alternatives or 0)
-
-    def prepare_call(self, request: GenerationRequest, *, grammar: RequestGrammar | None = None) -> Call:
-        """Return what `generate` prepares for a request."""
         ids = torch.tensor([request.prompt], device=self._device)
         arguments = request.sampling.generate_arguments | {
             "max_new_tokens": request.max_new_tokens,
             "attention_mask": torch.ones_like(ids),
+            "stopping_criteria": request.stopping_criteria,
         }
         if request.logit_bias:  # becomes the first processor
             arguments["sequence_bias"] = {(token,): float(bias) for token, bias in request.logit_bias.items()}
-        samplers = make_samplers(request.sampling, self.find_breakers)
+        samplers = self.samplers.make(request.sampling)
         arguments["logits_processor"] = [*([] if grammar is None else [grammar]), *samplers]
-        arguments["stopping_criteria"] = request.stopping_criteria
-        return prepare_call(self._model, ids, arguments, bans=request.bans)
+        call, spec = prepare_text(self._model, ids, arguments, request.bans, seed=seed, policy=request.policy)
+        if isinstance(spec.settings, Settings) and spec.settings.fits_any_prompt:
+            spec = replace(spec, settings=self._shared.setdefault(request.sampling, spec.settings))
+        return call, replace(spec, alternatives=request.alternatives)
+
+    def score_prompt(self, request: GenerationRequest) -> list[TokenChoice | None]:
+        return score_prompt(TransformersModel(self._model), request.prompt, alternatives=request.alternatives or 0)
 
     def _restore_timed_out(self, matcher: Matcher) -> None:
         # The text of one client must not end a ban for all others.

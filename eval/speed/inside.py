@@ -17,8 +17,8 @@ import torch
 
 from antislop import BanList
 from antislop.core.hf.compiled_bans import CompiledBans
-from antislop.core.loop.policy import Policy
 from antislop.core.loop.row import RowSpec
+from antislop.core.loop.sampling import Policy
 from antislop.engines.vllm.engine_text import EngineRules, EngineText
 from eval.speed.cases import Bench
 from eval.speed.measuring import Result, Skipped, timed

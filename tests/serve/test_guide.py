@@ -94,11 +94,11 @@ def test_the_request_by_curl_gets_the_fields_of_the_answer(url: str) -> None:
 
 def test_the_limits_are_those_of_the_code() -> None:
     text = GUIDE.read_text(encoding="utf-8")
-    assert reading.MAX_SENT_SIZE == 2**20
+    assert reading.SENT_LIMITS.size == 2**20
     assert "a body of 1 MiB | 413" in text
-    assert f"{reading.MAX_SENT_ENTRIES:,} phrases of {reading.MAX_SENT_CHARACTERS} characters" in text
-    assert f"{reading.MAX_SENT_REGEXES} regexes of {reading.MAX_SENT_REGEX_CHARACTERS:,} characters | 400" in text
-    assert f"{reading.MAX_SENT_SECONDS:g} seconds to compile a list | 400" in text
+    assert f"{reading.SENT_LIMITS.entries:,} phrases of {reading.SENT_LIMITS.characters} characters" in text
+    assert f"{reading.SENT_LIMITS.regexes} regexes of {reading.SENT_LIMITS.regex_characters:,} characters | 400" in text
+    assert f"{reading.SENT_LIMITS.seconds:g} seconds to compile a list | 400" in text
     assert f"{REQUEST_SECONDS:g} seconds for a request to arrive" in text
     assert f"{MAX_CONNECTIONS} connections | more are closed" in text
     assert f"{MAX_CHOICES} texts per request | 400" in text

@@ -21,8 +21,7 @@ from antislop.core.hf import (
     XtcLogitsProcessor,
     find_breakers,
 )
-from antislop.core.loop.policy import seed_of
-from antislop.core.loop.sampling import Sampling
+from antislop.core.loop.sampling import Sampling, seed_of
 from antislop.serve.application import make_app
 from antislop.serve.bodies.fields import CompletionBody, read_body
 from antislop.serve.request_errors import RequestError

@@ -29,6 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from antislop.core.loop import drawing
+from antislop.core.loop.protocols import send
 from antislop.core.loop.row import Row
 
 DEVICE = "pretend"
@@ -109,7 +110,7 @@ class Step:
     """What happened between the ends of two forward passes, each with its place in the code.
 
     waits: scalars, shapes and tensors that the host reads, and tensors that it writes other than by `send`.
-    sent: tensors that `antislop.core.loop.devices.send` writes, which on CUDA waits for nothing.
+    sent: tensors that `antislop.core.loop.protocols.send` writes, which on CUDA waits for nothing.
     kernels: those outside the model.
     """
 
@@ -206,4 +207,4 @@ def _describe(frame: FrameType | None, depth: int) -> str:
 def _is_sent(frame: FrameType | None) -> bool:
     while frame is not None and frame.f_code.co_name != "send":
         frame = frame.f_back
-    return frame is not None and frame.f_globals["__name__"] == "antislop.core.loop.devices"
+    return frame is not None and frame.f_code is send.__code__

@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 LINES = {
-    "core.bans": 6400,
-    "core.trace": 1210,
-    "core.loop": 4060,
-    "core.hf": 5600,
+    "core.bans": 6410,
+    "core.trace": 1240,
+    "core.loop": 3810,
+    "core.hf": 5730,
     "core.sampler": 480,
     "core.patching": 190,
     "files": 2050,
     "errors": 50,
     "display": 200,
     "data": 10,
-    "explain": 2010,
+    "explain": 1980,
     "steer": 1010,
-    "engines": 4110,
+    "engines": 4290,
     "measure": 4040,
     "datasets": 2150,
     "tuning": 980,
     "evaluation": 1350,
-    "serve": 3640,
+    "serve": 3620,
     "cli": 5250,
     "__main__": 30,
 }
 """The lines of Python in each room of docs/house.svg."""
 
-NAMES_AT_THE_COUNTER = 192
+NAMES_AT_THE_COUNTER = 148
 """The different names that the doors import from the core."""
 
 FUNCTIONS_PER_1000_LINES = 69

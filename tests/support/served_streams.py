@@ -23,7 +23,7 @@ from transformers import (
 )
 
 from antislop.core.hf import XtcLogitsProcessor
-from antislop.core.hf.callbacks.samplers import apply_min_keep, make_samplers
+from antislop.core.hf.callbacks.samplers import SamplerMaker, apply_min_keep
 from antislop.core.hf.vocabulary import Vocabulary
 from antislop.core.loop.sampling import Sampling
 from antislop.engines import Endpoint
@@ -72,7 +72,7 @@ def compute_probabilities(model: PreTrainedModel, prompt: list[int], sampling: S
 def process(logits: torch.Tensor, prompt: list[int], sampling: Sampling) -> torch.Tensor:
     """Return what `generate` makes of the logits [vocab] after a prompt: probabilities. Breakers are not looked for."""
     processors = LogitsProcessorList([RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty)])
-    processors += make_samplers(replace(sampling, xtc_probability=0.0), lambda _: {})
+    processors += SamplerMaker(lambda _: {}).make(replace(sampling, xtc_probability=0.0))
     processors += [TemperatureLogitsWarper(float(sampling.temperature))]
     processors += [TopKLogitsWarper(sampling.top_k)] if sampling.top_k else []
     processors += [TopPLogitsWarper(sampling.top_p)] if sampling.top_p < 1 else []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,13 +11,14 @@ from torch import Tensor
 
 from antislop.core.bans.bans import Ban
 from antislop.core.bans.token_matcher import Matcher
-from antislop.core.loop.engine import ForwardPass
-from antislop.core.loop.loop import decode
-from antislop.core.loop.policy import Policy
+from antislop.core.loop.engine import Engine, ForwardPass
+from antislop.core.loop.loop import decode_in_steps
 from antislop.core.loop.prompts import PromptPass
 from antislop.core.loop.protocols import KVState, KVStates, RewindableCache, count_queries, fill_left
 from antislop.core.loop.row import Drafter, Row, RowSpec
+from antislop.core.loop.sampling import Policy
 from antislop.core.loop.scheduler import Scheduler
+from antislop.core.trace.events import Event
 from antislop.core.trace.report import Report
 
 Processor = Callable[[Tensor, Tensor], Tensor]
@@ -150,6 +151,14 @@ def spec_of(
         generator=None if seed is None else torch.Generator().manual_seed(seed),
         **asked,
     )
+
+
+def decode(scheduler: Scheduler, engine: Engine) -> Iterator[tuple[Row, Event]]:
+    """Generate until the scheduler has no more texts; yield (row, event) as things happen."""
+    for step in decode_in_steps(scheduler, engine):
+        for row, events in step:
+            for event in events:
+                yield row, event
 
 
 def run(

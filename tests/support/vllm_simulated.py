@@ -28,6 +28,7 @@ from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
 import antislop.engines.vllm.scheduler
+from antislop.core.bans.reading import SentLimits
 from antislop.engines.vllm import BanningScheduler, banning
 from antislop.engines.vllm.requests import PARAMETERS
 
@@ -191,7 +192,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     order: the names of the requests as they ended; those that failed begin with a minus sign.
     reasons: why they ended, in that order.
     """
-    antislop.engines.vllm.scheduler.MAX_SENT_SECONDS = job.get("seconds", 10.0)
+    antislop.engines.vllm.scheduler.SENT_LIMITS = SentLimits(seconds=job.get("seconds", 10.0))
     torch.manual_seed(0)  # the coins of requests without a seed
     options = {"is_async": job["in_flight"] > 1, "second": job["second"]}
     scheduler = build_scheduler(job["model"], options=job["banning"], **options)

@@ -7,13 +7,7 @@ from .ban_list import (
     combine_bans as combine_bans,
     read_bans as read_bans,
 )
-from .bans import (
-    KINDS as KINDS,
-    Ban as Ban,
-    Match as Match,
-    distinct as distinct,
-    drop_overlaps as drop_overlaps,
-)
+from .bans import KINDS as KINDS, Ban as Ban, Match as Match, drop_overlaps as drop_overlaps
 from .bundled import (
     constructions as constructions,
     dashes as dashes,
@@ -23,7 +17,7 @@ from .bundled import (
     read_constructions as read_constructions,
     repeats as repeats,
 )
-from .characters import NOTHING as NOTHING, complete as complete, decode as decode
+from .characters import decode as decode
 from .folding import (
     BOUNDARY as BOUNDARY,
     NO_EDGES as NO_EDGES,
@@ -48,15 +42,6 @@ from .patterns.phrase import Automaton as Automaton, Phrase as Phrase
 from .patterns.regex import Regex as Regex
 from .patterns.repeat import Repeat as Repeat
 from .patterns.words import Wildcard as Wildcard, Words as Words, stop_words as stop_words
-from .reading import (
-    MAX_SENT_CHARACTERS as MAX_SENT_CHARACTERS,
-    MAX_SENT_ENTRIES as MAX_SENT_ENTRIES,
-    MAX_SENT_REGEX_CHARACTERS as MAX_SENT_REGEX_CHARACTERS,
-    MAX_SENT_REGEXES as MAX_SENT_REGEXES,
-    MAX_SENT_SECONDS as MAX_SENT_SECONDS,
-    MAX_SENT_SIZE as MAX_SENT_SIZE,
-    is_kind as is_kind,
-    make_ban as make_ban,
-)
+from .reading import SENT_LIMITS as SENT_LIMITS, is_kind as is_kind, make_ban as make_ban
 from .scopes import THOUGHTS as THOUGHTS, BanScope as BanScope, Regions as Regions, Scope as Scope
 from .token_matcher import Matcher as Matcher, Surfaces as Surfaces, Violation as Violation

@@ -43,19 +43,6 @@ MAX_WRITTEN_OUT = 2_000_000
 MAX_TIMED_OUT = 10
 """Regexes of a list that may time out when they are compiled."""
 
-MAX_SENT_ENTRIES = 10_000
-"""Entries that a request to a server may bring, exempt phrases and ids too: other requests wait for this list."""
-MAX_SENT_CHARACTERS = 256
-"""Characters of an entry of a request, unless it is a regex."""
-MAX_SENT_REGEXES = 100
-"""Regexes among the entries of a request."""
-MAX_SENT_REGEX_CHARACTERS = 1000
-"""Characters of each of these regexes."""
-MAX_SENT_SIZE = 2**20
-"""Bytes of all that a request brings."""
-MAX_SENT_SECONDS = 10.0
-"""How long a request waits until its list is compiled."""
-
 PHRASE_KEYS = ("phrase", "word", "ngram", "bigram", "trigram")
 """Keys for the phrase of an object."""
 STRING_KEYS = ("text", "term", "string", "pattern", "ban", "keyword", "expression", "value")
@@ -68,6 +55,28 @@ LIST = "bans.txt"
 _PREFIX = regex.compile(r"hf:[/\\]+")  # a `Path` has one slash, or on Windows a backslash
 _REPO = regex.compile(r"[\w.-]+/[\w.-]+")
 _ADDRESS = regex.compile(rf"(?:datasets/)?({_REPO.pattern})(?:@([^/]+))?(?:/(.+))?")
+
+
+@dataclass(frozen=True)
+class SentLimits:
+    """What a request may bring to a server at most, since other requests wait while its list is compiled.
+
+    entries: exempt phrases and ids too.
+    characters: of an entry, unless it is a regex.
+    regexes, regex_characters: how many of the entries, and the characters of one.
+    size: bytes of all that the request brings.
+    seconds: how long it waits for its list.
+    """
+
+    entries: int = 10_000
+    characters: int = 256
+    regexes: int = 100
+    regex_characters: int = 1000
+    size: int = 2**20
+    seconds: float = 10.0
+
+
+SENT_LIMITS = SentLimits()
 
 
 @dataclass(frozen=True)

@@ -1,35 +1,29 @@
-from .batching import Completion as Completion, describe_failure as describe_failure, open_engine as open_engine
+from .batching import InFlight as InFlight, read_requests as read_requests
 from .callbacks.criteria import StopStrings as StopStrings
 from .callbacks.samplers import (
-    BREAKERS_KEPT as BREAKERS_KEPT,
-    Breakers as Breakers,
     CountPenaltyLogitsProcessor as CountPenaltyLogitsProcessor,
     DryLogitsProcessor as DryLogitsProcessor,
     MinKeepLogitsProcessor as MinKeepLogitsProcessor,
+    SamplerMaker as SamplerMaker,
     TopNSigmaLogitsProcessor as TopNSigmaLogitsProcessor,
     XtcLogitsProcessor as XtcLogitsProcessor,
     add_samplers as add_samplers,
     apply_min_keep as apply_min_keep,
     find_breakers as find_breakers,
-    make_samplers as make_samplers,
 )
 from .callbacks.settings import Settings as Settings
 from .calls import (
-    STATES as STATES,
     Call as Call,
     PromptInput as PromptInput,
-    add_stop_strings as add_stop_strings,
     encode as encode,
-    prepare_call as prepare_call,
 )
-from .compiled_bans import CompiledBans as CompiledBans, CompiledLists as CompiledLists
+from .compiled_bans import CompiledBans as CompiledBans
 from .model import (
     TransformersModel as TransformersModel,
-    are_counted as are_counted,
     count_positions as count_positions,
     device_of as device_of,
 )
-from .preparation import prepare_row as prepare_row
+from .preparation import prepare_text as prepare_text
 from .pretrained import (
     TINY as TINY,
     Dtype as Dtype,
@@ -43,8 +37,6 @@ from .private import (
     PREFILL_INPUTS as PREFILL_INPUTS,
     RegionParser as RegionParser,
     attention_of as attention_of,
-    compile_response_template as compile_response_template,
-    mask_length_of as mask_length_of,
     uncompiled as uncompiled,
     variables_of as variables_of,
 )

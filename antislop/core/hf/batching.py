@@ -3,29 +3,65 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from itertools import chain, count, islice
+from itertools import chain, count, islice, repeat
+from typing import NamedTuple
 
+import torch
 from transformers import PreTrainedModel
 
-from antislop.core.hf.calls import Call
+from antislop.core.bans.ban_list import Bans
+from antislop.core.hf.calls import Call, PromptInput
+from antislop.core.hf.compiled_bans import CompiledBans, CompiledLists
 from antislop.core.hf.model import DecodeMode, split_arguments
 from antislop.core.hf.preparation import share_settings
 from antislop.core.hf.refusals import PromptError, warn_if_too_long
 from antislop.core.hf.vocabulary import Vocabulary
 from antislop.core.loop.engine import BatchEngine
-from antislop.core.loop.loop import decode_in_steps
+from antislop.core.loop.loop import StepEvents, decode_in_steps
 from antislop.core.loop.prompts import PART
-from antislop.core.loop.row import Row, RowSpec
+from antislop.core.loop.row import Drafter, Row, RowSpec
+from antislop.core.loop.sampling import seed_of
 from antislop.core.loop.scheduler import Scheduler
 from antislop.core.loop.tables import find_dense
-from antislop.core.trace.completions import Completion as Completion
-from antislop.core.trace.events import Conceded, Finished, Forwarded
+from antislop.core.trace.completions import Completion, check_many, pair
+from antislop.core.trace.events import Conceded, Event, Finished, Forwarded
 from antislop.core.trace.report import Report
 from antislop.errors import InputError
+
+
+class TextRequest(NamedTuple):
+    """A text that `generate_many` is asked for: its prompt, the seed of its random numbers, and its bans."""
+
+    prompt: PromptInput
+    seed: int
+    bans: CompiledBans
+    drafters: Sequence[Drafter]
+
+
+def read_requests(
+    prompts: Iterable[PromptInput],
+    own: CompiledBans,
+    *,
+    bans: Iterable[Bans | None] | None,
+    batch_size: int,
+    seed: int | None,
+    seeds: Iterable[int] | None,
+    is_drafted: bool = False,
+) -> Iterator[TextRequest]:
+    """Check the arguments of `generate_many` at once, and return what it is asked for, read text by text.
+
+    own: the bans of a text whose list is None.
+    """
+    check_many(prompts, bans=bans, batch_size=batch_size, seed=seed, seeds=seeds)
+    if seeds is None:
+        seeds = map(partial(seed_of, int(torch.randint(2**31, ())) if seed is None else seed), count())
+    lists = CompiledLists(own, is_drafted=is_drafted)
+    texts = pair(pair(prompts, seeds), repeat(None) if bans is None else bans, name="bans")
+    return (TextRequest(prompt, text_seed, *lists.compile(text_bans)) for (prompt, text_seed), text_bans in texts)
 
 
 def complete_in_flight(
@@ -75,6 +111,38 @@ def _complete_all(
                     report = reports.pop(row.number)
                     report.add(Forwarded(0, engine.excess(row)))
                     yield _make_completion(call.model, row, report, vocabulary)
+
+
+class InFlight(Scheduler):
+    """Texts of calls like this one: any thread may submit and cancel them, and one thread writes them in a batch."""
+
+    def __init__(self, call: Call, *, max_rows: int) -> None:
+        super().__init__(max_rows=max_rows, is_open=True)
+        self._call = call
+
+    def steps(self) -> Iterator[dict[int, list[Event | ValueError]]]:
+        """Write until `close` was called and all texts are finished; yield what happened after each forward pass.
+
+        It is listed by the number of its text. The reason why a text failed comes before its end.
+        """
+        # A batch that grows: a pass over few texts then costs less than one over `max_rows`.
+        with open_engine(self._call, max_rows=1, grows=True) as engine:
+            for step in decode_in_steps(self, engine):
+                yield _list_by_number(step, engine)
+
+
+def _list_by_number(step: StepEvents, engine: BatchEngine) -> dict[int, list[Event | ValueError]]:
+    # A function, so that `steps` refers to no finished row while it waits for texts; `decode_in_steps` keeps the list.
+    happened: dict[int, list[Event | ValueError]] = defaultdict(list)
+    for row, events in step:
+        for event in events:
+            if isinstance(event, Finished):
+                happened[row.number].append(Forwarded(0, engine.excess(row)))
+                if event.reason == "failed":
+                    happened[row.number].append(describe_failure(row))
+            happened[row.number].append(event)
+    step.clear()
+    return happened
 
 
 @contextmanager

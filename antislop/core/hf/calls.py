@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from types import NoneType
@@ -22,8 +22,8 @@ from transformers import (
 from antislop.core.hf.callbacks.criteria import StopStrings
 from antislop.core.hf.callbacks.samplers import CountPenaltyLogitsProcessor, MinKeepLogitsProcessor, apply_min_keep
 from antislop.core.hf.compiled_bans import CompiledBans
-from antislop.core.hf.model import device_of, prompt_mask
-from antislop.core.hf.private import pad_token_of
+from antislop.core.hf.model import are_counted, device_of, prompt_mask
+from antislop.core.hf.private import mask_length_of, pad_token_of
 from antislop.core.hf.refusals import PER_PROMPT, PromptError, check_model, refuse_arguments
 from antislop.core.hf.vocabulary import Vocabulary
 from antislop.errors import InputError, suggest
@@ -105,6 +105,18 @@ class Call:
         """The mask of the prompts, beside their ids."""
         mask = prompt_mask(self.model, self.model_kwargs)
         return None if mask is None else mask.to(self.input_ids.device)
+
+    @property
+    def columns(self) -> int:
+        """The length of the prompts, with what a cache of the caller's holds of them; 0 if nobody says it."""
+        mask = self.mask
+        return mask_length_of(self.config) if mask is None else int(mask.shape[1])
+
+    @property
+    def counts_positions(self) -> bool:
+        """Whether positions that the caller passes, if any, are those that `generate` counts by the mask."""
+        positions = self.model_kwargs.get("position_ids")
+        return are_counted(positions if isinstance(positions, Tensor) else None, self.mask)
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -298,18 +310,6 @@ def encode(
     return tensor
 
 
-def add_stop_strings(
-    criteria: Iterable[Any], stop_strings: str | list[str], vocabulary: Vocabulary
-) -> StoppingCriteriaList:
-    """Add a criterion. Raises `InputError` for an empty string, which would end each text after one token."""
-    strings = [stop_strings] if isinstance(stop_strings, str) else stop_strings
-    if not isinstance(strings, (list, tuple)) or not all(isinstance(each, str) and each for each in strings):
-        raise InputError(
-            f"stop_strings is {stop_strings!r}; strings that are not empty were expected: write ['…'], or leave it out"
-        )
-    return StoppingCriteriaList([*criteria, StopStrings(strings, vocabulary.spell)])
-
-
 def _move_stop_strings(model: PreTrainedModel, kwargs: dict[str, Any], vocabulary: Vocabulary) -> dict[str, Any]:
     """Make stop strings a criterion: `generate` would make a table of the whole vocabulary for them."""
     config = kwargs.get("generation_config")
@@ -318,7 +318,8 @@ def _move_stop_strings(model: PreTrainedModel, kwargs: dict[str, Any], vocabular
         stop_strings = (config or model.generation_config).stop_strings
     if not stop_strings and stop_strings != "":
         return kwargs
-    kwargs["stopping_criteria"] = add_stop_strings(kwargs.get("stopping_criteria") or [], stop_strings, vocabulary)
+    criterion = StopStrings.read(stop_strings, vocabulary.spell)
+    kwargs["stopping_criteria"] = StoppingCriteriaList([*(kwargs.get("stopping_criteria") or []), criterion])
     if config is None:
         return {**kwargs, "stop_strings": None}
     config = copy(config)

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+import torch
+from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from antislop.core.bans.ban_list import BanList, Bans, combine_bans, read_bans
@@ -15,6 +17,8 @@ from antislop.core.bans.token_matcher import Matcher, State
 from antislop.core.hf.response_templates import chat_scope, find_response_template, read_response_template
 from antislop.core.hf.vocabulary import Vocabulary, encode_after
 from antislop.core.loop.drafts import PhraseDrafter
+from antislop.core.loop.row import RowSettings, RowSpec
+from antislop.core.loop.sampling import Policy
 from antislop.errors import BanError
 
 
@@ -137,6 +141,31 @@ class CompiledBans:
 
     def read_prompt(self, ids: Sequence[int]) -> State:
         return self.matcher.start(ids, lookback=self.prompt_lookback, exempt_prompt=self.exempt_prompt)
+
+    def make_row(
+        self,
+        tokens: Sequence[int],
+        *,
+        policy: Policy,
+        settings: RowSettings,
+        max_new_tokens: int,
+        generator: torch.Generator | None = None,
+        prompt: Tensor | None = None,
+    ) -> RowSpec:
+        """Return the specification of a text that follows a prompt's tokens.
+
+        prompt: its ids [1, tokens] as the model reads them, if they are padded or on a device.
+        """
+        return RowSpec(
+            prompt=torch.tensor([tokens]) if prompt is None else prompt,
+            matcher=self.matcher,
+            state=self.read_prompt(tokens),
+            policy=policy,
+            settings=settings,
+            max_new_tokens=max_new_tokens,
+            generator=generator,
+            forced=self.forced,
+        )
 
     def make_drafter(self) -> PhraseDrafter:
         """Return a drafter that completes bans that were begun."""

@@ -23,8 +23,7 @@ from antislop.core.hf.private import (
     optimized_for_decoding,
     prefill,
 )
-from antislop.core.loop.devices import send
-from antislop.core.loop.protocols import PAD, RewindableCache, count_queries
+from antislop.core.loop.protocols import PAD, RewindableCache, count_queries, send
 from antislop.errors import InputError
 
 _TYPES = ("token_type_ids", "mm_token_type_ids", "moe_mm_token_type_ids")

@@ -7,14 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from transformers import LogitsProcessorList
+from transformers import LogitsProcessorList, PreTrainedModel
 
 from antislop.core.hf.assisted import AssistantDrafter, make_assistant_drafter
 from antislop.core.hf.caches.cache import TransformersCache
 from antislop.core.hf.callbacks.processors import is_stateless
 from antislop.core.hf.callbacks.rewindable import Recognizer
 from antislop.core.hf.callbacks.settings import Settings
-from antislop.core.hf.calls import Call
+from antislop.core.hf.calls import Call, CallInput, prepare_call
 from antislop.core.hf.compiled_bans import CompiledBans
 from antislop.core.hf.model import DecodeMode, split_arguments
 from antislop.core.hf.refusals import (
@@ -30,8 +30,8 @@ from antislop.core.hf.run import Run
 from antislop.core.hf.tracing import describe_call
 from antislop.core.loop.branches import CapabilityError, Control
 from antislop.core.loop.drafts import FirstDrafter
-from antislop.core.loop.policy import Policy
 from antislop.core.loop.row import Drafter, RowSpec, begin_rows
+from antislop.core.loop.sampling import Policy
 from antislop.core.trace.events import Conceded
 from antislop.core.trace.trace import Recording
 from antislop.errors import InputError
@@ -75,19 +75,22 @@ def prepare_run(
     return Run(call, language_model, cache, mode, rows, lengths, bans, warn, recording, facts)
 
 
-def prepare_row(
-    call: Call,
+def prepare_text(
+    model: PreTrainedModel,
+    inputs: CallInput,
+    arguments: Mapping[str, Any],
     bans: CompiledBans,
     *,
     seed: int,
     policy: Policy,
     drafters: Sequence[Drafter] = (),
     shared: Collection[str] = (),
-) -> RowSpec:
-    """Return the only row of a call, with its own random numbers, to be written beside rows of other calls.
+) -> tuple[Call, RowSpec]:
+    """Return a call of `generate`, and its only row, with its own random numbers, to be written beside those of others.
 
     shared: which of "logits_processor" and "stopping_criteria" the other calls use, too.
     """
+    call = prepare_call(model, inputs, arguments, bans=bans)
     lengths = _check_call(call, bans)
     if call.rows > 1:
         raise InputError("num_return_sequences is 1 here: pass a prompt as often as texts are wanted from it")
@@ -95,7 +98,7 @@ def prepare_row(
     if spec.keep_scores:
         raise InputError("generate_many keeps no scores: leave output_scores and output_logits out, or use generate")
     refuse_lengths(call.model, lengths, new=call.max_new_tokens, in_flight=True)
-    return replace(spec, generator=torch.Generator().manual_seed(seed))
+    return call, replace(spec, generator=torch.Generator().manual_seed(seed))
 
 
 def _check_call(call: Call, bans: CompiledBans) -> PromptLengths:
@@ -145,20 +148,19 @@ def _make_specs(
             "the stopping criteria or processors see the rows of the batch in step, and then='force' moves each by "
             "itself: pass one prompt at a time, or choose then='stop'"
         )
-    return [
-        RowSpec(
+    policy = replace(policy, do_sample=call.config.do_sample)
+    drafter = FirstDrafter(drafters) if len(drafters) > 1 else next(iter(drafters), None)
+    rows = (
+        bans.make_row(
+            call.tokens_of(place),
             prompt=call.input_ids[place : place + 1],
-            matcher=bans.matcher,
-            state=bans.read_prompt(call.tokens_of(place)),
-            policy=replace(policy, do_sample=call.config.do_sample),
+            policy=policy,
             settings=settings,
             max_new_tokens=call.max_new_tokens,
-            drafter=FirstDrafter(drafters) if len(drafters) > 1 else next(iter(drafters), None),
-            keep_scores=bool(keeps),
-            forced=forced,
         )
         for place in range(call.rows)
-    ]
+    )
+    return [replace(row, drafter=drafter, keep_scores=bool(keeps), forced=forced) for row in rows]
 
 
 def _adapt(processor: Any) -> Any:

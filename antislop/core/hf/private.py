@@ -332,10 +332,12 @@ class RegionParser(ResponseParser):  # type: ignore[misc]
     the parser raises an error instead, and tells neither where a text was nor which delimiters it had.
     """
 
-    def __init__(self, template: ResponseTemplate, prefix: str, *, tools: list[Any]) -> None:
+    def __init__(self, template: dict[str, Any], prefix: str, *, tools: list[Any]) -> None:
         self._opening = self._spaces = 0  # which the text ends with
         self._held = ""
-        super().__init__(template, prefix, tools=tools)
+        compiled = compile_response_template(template)
+        self.fields: dict[str, Any] = compiled.fields
+        super().__init__(compiled, prefix, tools=tools)
         self.prefilled = len(self._buffer)
 
     @property

@@ -16,6 +16,8 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from antislop.core.bans.characters import decode
+from antislop.core.trace.events import Event
+from antislop.core.trace.text_pieces import stream_text
 from antislop.errors import InputError
 
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
@@ -99,6 +101,10 @@ class Vocabulary:
         """
         text = decode(self, token_ids)
         return text.removeprefix(" ") if self.drops_space_after(after) else text
+
+    def stream(self, events: Iterable[Event], *, after: Sequence[int]) -> Iterator[str]:
+        """Yield the text that tokens add after a prompt's, once events settle it."""
+        return stream_text(events, self, drops_space=self.drops_space_after(after))
 
     def drops_space_after(self, prompt: Sequence[int]) -> bool:
         """Return whether a text begins anew after a prompt, so that its first space is dropped."""

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from antislop.core.loop.devices import send
+from antislop.core.loop.protocols import send
 from antislop.errors import InputError
 
 

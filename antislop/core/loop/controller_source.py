@@ -22,7 +22,7 @@ from antislop.core.loop.branches import Branch, CapabilityError, Controller, Sam
 from antislop.core.loop.drawing import NONE_ALLOWED, NONE_DRAWN, Draws, draw, draw_together
 from antislop.core.loop.ledger import Node
 from antislop.core.loop.row import Row
-from antislop.core.loop.sources import Outcome, Source, has_choice
+from antislop.core.loop.sources import Outcome, Source
 from antislop.core.loop.tables import CertainTable, DenseTable, LogitsBatch
 from antislop.core.trace.events import Drawn, Forked, Reason, Truncated
 from antislop.errors import InputError
@@ -97,7 +97,7 @@ class ControllerSource(Source):
     def has_choice(self, node: Node, *, avoided: Node | None = None) -> bool:
         if isinstance(node.table, CertainTable):
             return node.mass_left() > 0
-        return has_choice(self.row, node, avoided=avoided)
+        return super().has_choice(node, avoided=avoided)
 
     def draws_others(self, node: Node) -> bool:
         # A splice may put other tokens in the place of the drawn one.

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from antislop.core.bans.token_matcher import State
-from antislop.core.loop.devices import send
+from antislop.core.loop.protocols import send
 from antislop.core.loop.row import Row
 from antislop.core.loop.tables import DenseTable, LogitsBatch, describe_draws, find_dense, read_choice
 from antislop.core.trace.events import Drawn
@@ -57,12 +57,16 @@ def draw_together(
     Without probabilities, a row with its own generator gets `NONE_DRAWN`; for others, torch raises. A row whose scores
     are all −inf because of its restriction gets `NONE_ALLOWED`.
     """
-    scores = _process(rows, [len(row.tokens) for row in rows], _restrict(rows, logits))
+    allowed, is_restricted = logits, any(row.restrict for row in rows)
+    if is_restricted:
+        pairs = zip(rows, logits, strict=True)
+        allowed = torch.stack([each if row.restrict is None else row.restrict(each) for row, each in pairs])
+    scores = _process(rows, [len(row.tokens) for row in rows], allowed)
     counts = [row.spec.alternatives for row in rows]
     is_recorded = any(count is not None for count in counts)
     has_probs = is_recorded or any(row.spec.policy.do_sample for row in rows)
     probs = torch.softmax(scores, dim=-1) if has_probs else scores
-    if any(row.restrict for row in rows):
+    if is_restricted:
         is_empty = (scores == -torch.inf).all(dim=-1)
         probs = probs.masked_fill(is_empty[:, None], 1.0)
         drawn = _draw(rows, scores, probs, places=places, batch=batch).masked_fill(is_empty, NONE_ALLOWED)
@@ -80,13 +84,6 @@ def _describe(drawn: Tensor, probs: Tensor, counts: Sequence[int | None]) -> lis
         Drawn(int(numbers[0]), None if count is None else read_choice(numbers[1:], count))
         for numbers, count in zip(rows, counts, strict=True)
     ]
-
-
-def _restrict(rows: Sequence[Row], logits: Tensor) -> Tensor:
-    if not any(row.restrict for row in rows):
-        return logits
-    pairs = zip(rows, logits, strict=True)
-    return torch.stack([logits if row.restrict is None else row.restrict(logits) for row, logits in pairs])
 
 
 def _feed(rows: Sequence[Row], events: Sequence[Drawn]) -> list[State]:
@@ -122,21 +119,14 @@ def _draw_alike(rows: Sequence[Row], scores: Tensor, probs: Tensor, *, places: S
         drawn = scores.argmax(dim=-1)  # the index of a NaN, if there is one
         is_broken = scores.gather(1, drawn[:, None])[:, 0].isnan()
         return drawn.masked_fill(is_broken, NONE_DRAWN) if rows[0].has_own_generator else drawn
-    if rows[0].has_own_generator:
-        return _draw_alone(rows, probs)
+    if rows[0].has_own_generator:  # so that no text depends on those beside it
+        draw_each = draw_by_race if probs.device.type == "cpu" else draw_by_inversion
+        return draw_each(rows, probs).masked_fill(probs[:, 0].isnan(), NONE_DRAWN)  # one NaN makes the whole row NaN
     if len(rows) == batch:
         return torch.multinomial(probs, num_samples=1)[:, 0]
     index = _index(places, probs)  # in `generate`, finished rows consume random numbers, too
     all_probs = probs.new_ones((batch, probs.shape[1])).index_copy(0, index, probs)
     return torch.multinomial(all_probs, num_samples=1)[index, 0]
-
-
-def _draw_alone(rows: Sequence[Row], probs: Tensor) -> Tensor:
-    """Draw [n] with each row's own generator, so that no text depends on those beside it."""
-    is_broken = probs[:, 0].isnan()  # one NaN makes the whole row NaN
-    if probs.device.type == "cpu":
-        return draw_by_race(rows, probs).masked_fill(is_broken, NONE_DRAWN)
-    return draw_by_inversion(rows, probs).masked_fill(is_broken, NONE_DRAWN)
 
 
 def draw_by_race(rows: Sequence[Row], probs: Tensor) -> Tensor:

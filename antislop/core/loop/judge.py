@@ -14,8 +14,8 @@ import torch
 from antislop.core.bans.bans import Ban
 from antislop.core.bans.token_matcher import Violation
 from antislop.core.loop.ledger import Node
-from antislop.core.loop.policy import Exhausted
 from antislop.core.loop.row import Row
+from antislop.core.loop.sampling import Exhausted
 from antislop.core.loop.tables import CertainTable, draw_uniform
 from antislop.core.trace.events import Admitted, Conceded, Rewound
 

@@ -9,9 +9,9 @@ from collections.abc import Generator, Iterator, Sequence
 from typing import TypeAlias
 
 from antislop.core.loop.drawing import draw_together, fill_paths, select
-from antislop.core.loop.engine import Engine, ForwardPass
-from antislop.core.loop.lockstep import advance_together
-from antislop.core.loop.row import CallbackMemory, Drafter, Row
+from antislop.core.loop.engine import BatchEngine, Engine, ForwardPass
+from antislop.core.loop.protocols import LanguageModel, RewindableCache
+from antislop.core.loop.row import CallbackMemory, Drafter, Row, RowSpec
 from antislop.core.loop.scheduler import Scheduler
 from antislop.core.loop.sources import Source
 from antislop.core.loop.tables import LogitsBatch
@@ -21,16 +21,19 @@ StepEvents: TypeAlias = list[tuple[Row, list[Event]]]
 """What happened to some rows after a forward pass."""
 
 
-def decode(scheduler: Scheduler, engine: Engine) -> Iterator[tuple[Row, Event]]:
-    """Generate until the scheduler has no more texts; yield (row, event) as things happen."""
-    for step in decode_in_steps(scheduler, engine):
-        for row, events in step:
-            for event in events:
-                yield row, event
+def write_rows(specs: Sequence[RowSpec], model: LanguageModel, cache: RewindableCache, *, filler: int) -> list[Row]:
+    """Write texts together to their ends, and return their rows. The cache may hold what precedes their prompts.
+
+    filler: the token that finished rows are fed.
+    """
+    rows = [Row(spec, number=index, index=index) for index, spec in enumerate(specs)]
+    for _ in decode_in_steps(Scheduler(rows=rows), BatchEngine(model, cache, filler=filler)):
+        pass
+    return rows
 
 
 def decode_in_steps(scheduler: Scheduler, engine: Engine) -> Iterator[StepEvents]:
-    """Generate as `decode` does; yield what follows each forward pass at once."""
+    """Generate until the scheduler has no more texts; yield what happened after each forward pass."""
     batches: list[LogitsBatch] = []  # with rows that a rewind may still need
     while (yield from _admit(scheduler, engine, batches)):
         scheduler.drop_canceled()
@@ -85,7 +88,10 @@ def _draft(sources: Sequence[Source]) -> None:
 
 def _advance(sources: Sequence[Source], forward_pass: ForwardPass) -> tuple[StepEvents, list[LogitsBatch]]:
     """Give each unfinished row its logits, draw, and walk on; return what happened, and the logits."""
-    _note_costs(sources, forward_pass)
+    one_token = Forwarded(1, 0)  # the usual event, which rows can share because it is a value
+    for source, fed, cut in zip(sources, forward_pass.fed, forward_pass.cut, strict=True):
+        if fed and not source.row.is_finished:
+            source.row.events.append(one_token if fed == 1 and not cut else Forwarded(fed, cut))
     last = forward_pass.logits[:, -1]
     batches, places, rows = [LogitsBatch(last, last, dtype=forward_pass.dtype)], [], []
     for place, source in enumerate(sources):
@@ -106,8 +112,10 @@ def _advance(sources: Sequence[Source], forward_pass: ForwardPass) -> tuple[Step
         batches.append(draws.batch)
         for number, place in enumerate(places):
             sources[place].add_draw(draws, number)
-    for group, history in _groups(sources):
-        advance_together(group, history)
+    histories = {id(source.row.history): source.row.history for source in sources}
+    for history in histories.values():
+        if history is not None and history.is_lockstep:
+            advance_together([source for source in sources if source.row.history is history], history)
     return _release(sources), batches
 
 
@@ -130,17 +138,63 @@ def _place_copies(scheduler: Scheduler, engine: Engine) -> Iterator[StepEvents]:
             yield _release([source, *copies])
 
 
-def _groups(sources: Sequence[Source]) -> list[tuple[list[Source], CallbackMemory]]:
-    histories = {id(s.row.history): s.row.history for s in sources if s.row.history is not None}
-    return [
-        ([s for s in sources if s.row.history is history], history)
-        for history in histories.values()
-        if history.is_lockstep
-    ]
+# -- rows in step, for criteria and processors that look at all rows of a batch at once -------------------------------
 
 
-def _note_costs(sources: Sequence[Source], forward_pass: ForwardPass) -> None:
-    one_token = Forwarded(1, 0)  # the usual event, which rows can share because it is a value
-    for source, fed, cut in zip(sources, forward_pass.fed, forward_pass.cut, strict=True):
-        if fed and not source.row.is_finished:
-            source.row.events.append(one_token if fed == 1 and not cut else Forwarded(fed, cut))
+def advance_together(sources: Sequence[Source], history: CallbackMemory) -> None:
+    """Ask the criteria about each step that all rows have reached, let the rows walk on, and settle final tokens.
+
+    `generate` calls the criteria with all rows after each token, so no row draws its token n + 1 before all have n
+    tokens and the criteria were called with these. After a rewind they are called again for the later steps; rows that
+    the first answers ended then resume, or end elsewhere.
+    """
+    while _is_due(sources, history.step_count + 1):
+        _ask_criteria(sources, history)
+        for source in sources:
+            source.walk()
+    _settle_together(sources, history)
+
+
+def _is_due(sources: Sequence[Source], step: int) -> bool:
+    rows = [source.row for source in sources]
+    is_open = any(row.end is None or row.end >= step for row in rows)
+    return is_open and all(row.end is not None or len(row.tokens) >= step for row in rows)
+
+
+def _ask_criteria(sources: Sequence[Source], history: CallbackMemory) -> None:
+    # An end that completes a ban rewinds its row, which undoes the answer.
+    step = history.step_count + 1
+    for source, is_done in zip(sources, history.ask(), strict=True):
+        if is_done and (source.row.end is None or source.row.end > step):
+            source.end_at(step)
+            if history.step_count < step:
+                break
+    for source in sources:
+        source.wait(history.step_count)
+
+
+def _settle_together(sources: Sequence[Source], history: CallbackMemory) -> None:
+    floor = _find_floor([source.row for source in sources if not source.row.is_finished])
+    for source in sources:
+        row = source.row
+        if row.end is None:
+            source.settle(floor)
+        elif not row.is_finished and row.end <= floor:
+            source.conclude()
+    history.settle(floor)
+
+
+def _find_floor(rows: Sequence[Row]) -> int:
+    """Return the length that every row has settled, including rows whose end is provisional.
+
+    A row may be longer than another row and be cut to the other row's length, at which it had fewer settled tokens. The
+    returned length allows for one such cut. If a second cut follows from the first, the judge refuses to rewind settled
+    text.
+    """
+    ends = [row.end or 0 for row in rows]
+    floor = min((row.settleable for row in rows if row.end is None), default=max(ends, default=0))
+    while (lower := min((row.settleable for row in rows if (row.end or 0) > floor), default=floor)) < floor:
+        floor = lower
+    if len(rows) == 1 or all(floor >= end > 0 for end in ends):
+        return floor
+    return min(row.settleable_at(min(len(row.tokens), floor + 1)) for row in rows)

@@ -1,4 +1,7 @@
-"""The protocols that the sampler runs on. docs/reference/engines.md shows how to add a model of another kind."""
+"""The protocols that the sampler runs on, and tensors of tokens for them.
+
+docs/reference/engines.md shows how to add a model of another kind.
+"""
 
 from __future__ import annotations
 
@@ -128,6 +131,12 @@ def fill_left(rows: Sequence[Sequence[int]]) -> Tensor:
     if longest == min(map(len, rows)):
         return torch.tensor(rows)
     return torch.tensor([[PAD] * (longest - len(tokens)) + list(tokens) for tokens in rows])
+
+
+def send(numbers: Tensor, device: torch.device) -> Tensor:
+    """Copy a tensor to a device, from the host without waiting for the work queued there."""
+    is_pinned = numbers.device.type == "cpu" and device.type == "cuda"
+    return numbers.pin_memory().to(device, non_blocking=True) if is_pinned else numbers.to(device)
 
 
 def count_shared(items: Sequence[object], others: Sequence[object], *, start: int = 0) -> int:

@@ -15,9 +15,9 @@ from torch import Tensor
 from antislop.core.bans.bans import Ban
 from antislop.core.bans.token_matcher import Matcher, State
 from antislop.core.loop.branches import Controller
-from antislop.core.loop.devices import send
 from antislop.core.loop.ledger import Node, Table
-from antislop.core.loop.policy import Policy
+from antislop.core.loop.protocols import send
+from antislop.core.loop.sampling import Policy
 from antislop.core.loop.tables import find_dense
 from antislop.core.trace.events import Event
 

@@ -1,4 +1,4 @@
-"""The settings by which tokens are drawn, and their ranges.
+"""The settings by which tokens are drawn, their ranges, and the rules for what bans leave.
 
 Each consumer has a table of the settings that it follows, with the consumer's own names for them: the options of the
 command line, the fields of a server's bodies, the requests of `StreamDialect.settings`, and the processors of an
@@ -8,9 +8,9 @@ endpoint's sampler.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
-from typing import Annotated, Any, NamedTuple, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_type_hints
 
 from antislop.errors import InputError
 
@@ -109,8 +109,18 @@ class Sampling:
         return {
             name: value
             for name, value in changed.items()
-            if PARTS.get(name, name) in changed and (self.do_sample or name not in DRAWING)
+            if PARTS.get(name, name) in changed and name not in self.unused
         }
+
+    @property
+    def unused(self) -> frozenset[str]:
+        """The settings that change nothing because the likeliest token is taken."""
+        return frozenset() if self.do_sample else DRAWING
+
+    @staticmethod
+    def list_off(settings: Mapping[str, Any]) -> list[str]:
+        """Return the settings that are parts of others, where these are 0 or missing, and so switch them off."""
+        return [part for part, whole in PARTS.items() if settings.get(whole, 0) == 0]
 
     @property
     def truncates(self) -> bool:
@@ -120,7 +130,7 @@ class Sampling:
     def generate_arguments(self) -> dict[str, Any]:
         """The arguments of `generate`, which replace all of the model's generation config. It lacks `FOREIGN`."""
         names = [name for name in LIMITS if name not in FOREIGN]
-        settings = {name: getattr(self, name) if self.do_sample or name not in DRAWING else None for name in names}
+        settings = {name: None if name in self.unused else getattr(self, name) for name in names}
         return {"do_sample": self.do_sample, **settings, "min_p": settings["min_p"] or None}
 
     def translate(self, names: Mapping[str, str]) -> dict[str, Any]:
@@ -147,3 +157,75 @@ KEEPING = TRUNCATING - {"top_k", "top_n_sigma"}
 """Those that leave at least `min_keep`."""
 DRAWING = TRUNCATING | {"temperature", "xtc_threshold", "min_keep"}
 """The settings that change no greedy text."""
+
+
+# -- bans --------------------------------------------------------------------------------------------------------------
+
+Method = Literal["exact", "token", "text"]
+"""Where a violation leads: to its start; there, by the classic first-token rule; to the start of the text."""
+OnExhausted = Literal["concede", "stop", "raise"]
+
+MAX_REWINDS = 100
+REJECTION_FACTOR = 10
+"""Factor on the limits of plain rejection, which may hit the same phrase again."""
+MASS_FLOOR = 1e-3
+PROBABILITY_FLOOR = 1e-4
+
+
+class Exhausted(RuntimeError):
+    """Raised if every alternative to a ban is used up, with on_exhausted="raise"."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What to draw, and what to do about bans.
+
+    max_rewinds: to one position; with method="text", of one text.
+    max_withdrawn_ratio: most tokens withdrawn for each of `max_new_tokens`; not with method="text".
+    mass_floor: if bans leave less than this share of a distribution, the rest may be noise.
+    probability_floor: below `mass_floor`, tokens less likely than this under the model are not drawn.
+    """
+
+    do_sample: bool
+    method: Method
+    on_exhausted: OnExhausted
+    max_rewinds: int = MAX_REWINDS
+    max_withdrawn_ratio: float = 16
+    mass_floor: float = MASS_FLOOR
+    probability_floor: float = PROBABILITY_FLOOR
+
+    def __post_init__(self) -> None:
+        _check_choice("method", self.method, get_args(Method))
+        _check_choice("on_exhausted", self.on_exhausted, get_args(OnExhausted))
+        if isinstance(self.max_rewinds, bool) or not isinstance(self.max_rewinds, int) or self.max_rewinds < 0:
+            raise InputError(
+                f"max_rewinds is {self.max_rewinds!r}; the limit of rewinds to one position, 0 or more, was expected"
+            )
+        _check_share("mass_floor", self.mass_floor)
+        _check_share("probability_floor", self.probability_floor)
+
+    def for_rejection(self) -> Policy:
+        """Return the same rules for texts whose probabilities are unknown."""
+        return replace(
+            self,
+            max_rewinds=self.max_rewinds * REJECTION_FACTOR,
+            max_withdrawn_ratio=self.max_withdrawn_ratio * REJECTION_FACTOR,
+        )
+
+
+def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise InputError(f"{name} is {value!r}; it is one of {', '.join(map(repr, choices))}")
+
+
+def _check_share(name: str, value: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
+        raise InputError(f"{name} is {value!r}; it is a share of probability, 0.0 to 1.0")
+
+
+_SEED_STEP = 2654435769
+
+
+def seed_of(seed: int, number: int) -> int:
+    """Return the seed of one of several texts."""
+    return seed + number * _SEED_STEP  # differs in the lower 32 bits, all that torch's CPU generators read

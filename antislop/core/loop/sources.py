@@ -1,8 +1,8 @@
 """Who draws the tokens of a row: here from logits, in this process.
 
 A source adds tokens to its row until it needs the model, and a judge decides what becomes of each.
-`antislop.core.loop.controller_source` asks a caller's rule before it draws; `antislop.core.loop.stream_source` takes
-what a server has drawn.
+`antislop.core.loop.controller_source` asks a caller's rule before it draws. Engines have sources of their own, which
+take what a server has drawn.
 """
 
 from __future__ import annotations
@@ -45,8 +45,13 @@ class Source:
 
     # -- what the judge asks: see `judge.Drawer`
 
-    def has_choice(self, node: Node, *, avoided: Node | None = None) -> bool:  # noqa: ARG002
-        return not node.is_scarce(self.row.spec.policy.mass_floor)
+    def has_choice(self, node: Node, *, avoided: Node | None = None) -> bool:
+        if not node.is_scarce(self.row.spec.policy.mass_floor):
+            return True
+        row, table = self.row, find_dense(node)
+        return table is not None and (
+            _keep_likely(row, node, table, avoided=avoided, start=node.depth) or _look_further(row, node, table)
+        )
 
     def draws_others(self, node: Node) -> bool:  # noqa: ARG002
         return True
@@ -218,9 +223,6 @@ class LogitsSource(Source):
         super().__init__(row)
         self._always_keeps = needs_ledger(row)
 
-    def has_choice(self, node: Node, *, avoided: Node | None = None) -> bool:
-        return has_choice(self.row, node, avoided=avoided)
-
     def add_draw(self, draws: Draws, number: int) -> None:
         row, drawn, state = self.row, draws.events[number], draws.states[number]
         row.set_table(partial(DenseTable, draws.batch, number))
@@ -287,17 +289,6 @@ def needs_ledger(row: Row) -> bool:
     """Report whether a row's nodes are needed though nothing is open: for others of its batch, scores or its start."""
     is_lockstep = row.history is not None and row.history.is_lockstep
     return is_lockstep or row.spec.keep_scores or row.spec.policy.method == "text"
-
-
-def has_choice(row: Row, node: Node, *, avoided: Node | None) -> bool:
-    """Report what `Drawer.has_choice` does, at a node of logits."""
-    table = find_dense(node)
-    assert table is not None, "no forward pass has reached this node"
-    return (
-        not node.is_scarce(row.spec.policy.mass_floor)
-        or _keep_likely(row, node, table, avoided=avoided, start=node.depth)
-        or _look_further(row, node, table)
-    )
 
 
 def _keep_likely(row: Row, node: Node, table: DenseTable, *, avoided: Node | None, start: int) -> bool:

@@ -8,8 +8,8 @@ from weakref import ref
 import torch
 from torch import Tensor
 
-from antislop.core.loop.devices import send
 from antislop.core.loop.ledger import Node
+from antislop.core.loop.protocols import send
 from antislop.core.trace.events import TokenChoice
 
 KEPT_SHARE = 0.75
@@ -74,6 +74,11 @@ class DenseTable:
         self.restrict = restrict
         self.spent: Tensor | None = None
         batch.add(self)
+
+    @classmethod
+    def of(cls, logits: Tensor, scores: Tensor) -> DenseTable:
+        """Return the table of logits and scores, both [1, vocab], that no other row shares."""
+        return cls(LogitsBatch(logits, scores))
 
     @property
     def logits(self) -> Tensor:

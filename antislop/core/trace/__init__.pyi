@@ -1,12 +1,5 @@
 from .codec import WRONG as WRONG, read_event as read_event, read_value as read_value, write_event as write_event
-from .completions import (
-    BATCH_SIZE as BATCH_SIZE,
-    Completion as Completion,
-    check_many as check_many,
-    check_prompts as check_prompts,
-    pair as pair,
-    refuse_one_list as refuse_one_list,
-)
+from .completions import BATCH_SIZE as BATCH_SIZE, Completion as Completion
 from .events import (
     Admitted as Admitted,
     Conceded as Conceded,
@@ -27,16 +20,13 @@ from .events import (
 )
 from .report import Report as Report, Withdrawal as Withdrawal
 from .text_pieces import (
-    END as END,
     Cut as Cut,
     PieceKind as PieceKind,
     TextPiece as TextPiece,
     TextPieces as TextPieces,
     WrittenText as WrittenText,
     WrittenToken as WrittenToken,
-    complete_events as complete_events,
     find_spans as find_spans,
-    stream_text as stream_text,
     write_tokens as write_tokens,
 )
 from .trace import Trace as Trace
@@ -46,5 +36,4 @@ from .traced_row import (
     RowHistory as RowHistory,
     TokenSurfaces as TokenSurfaces,
     TracedRow as TracedRow,
-    read_history as read_history,
 )

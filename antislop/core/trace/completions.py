@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import NoneType
-from typing import Any, SupportsIndex, TypeVar
+from typing import SupportsIndex, TypeVar
 
 from antislop.core.bans.ban_list import BanList
 from antislop.core.bans.bans import Ban
@@ -41,26 +41,19 @@ class Completion:
         return self.report.conceded
 
 
-def check_prompts(prompts: Iterable[Any]) -> None:
-    """Raise `InputError` for one prompt in place of several."""
+def check_many(prompts: object, *, bans: object, batch_size: object, seed: object, seeds: object) -> None:
+    """Raise `InputError` for arguments of `generate_many` that can't be used, one prompt for several among them."""
     if isinstance(prompts, (str, bytes)):
         raise InputError(f"prompts is {prompts[:40]!r}, one text, and each letter would be a prompt: write [text]")
     if is_chat(prompts):
         raise InputError("prompts is one chat, and each message would be a prompt: write [messages]")
     if isinstance(prompts, Mapping) or not isinstance(prompts, Iterable):
         raise InputError(f"prompts is a {type(prompts).__name__}: pass a list of texts, of ids or of chats")
-
-
-def refuse_one_list(bans: object) -> None:
     if isinstance(bans, (str, Ban, BanList, Mapping)) or not isinstance(bans, Iterable | NoneType):
         raise InputError(
             f"bans is a {type(bans).__name__}: pass a list of bans for each prompt, bans=[list, list, …], or one list "
             "for all texts to AntiSlop"
         )
-
-
-def check_many(batch_size: object, seed: object, seeds: object) -> None:
-    """Raise `InputError` for a batch size or seeds that can't be used."""
     if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
         raise InputError(f"batch_size is {batch_size!r}; a whole number, at least 1, is expected")
     if not isinstance(seed, SupportsIndex | NoneType):

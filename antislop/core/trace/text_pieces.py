@@ -86,6 +86,10 @@ class TextPieces:
         """Add an event, and return the pieces that became certain."""
         return list(self._join(self._written.add(event)))
 
+    def read(self, events: Iterable[Event]) -> list[TextPiece]:
+        """Return the pieces of a whole text, which may be unfinished."""
+        return [piece for event in complete_events(events) for piece in self.add(event)]
+
     def _join(self, certain: list[WrittenToken]) -> Iterator[TextPiece]:
         for attempt, entries in groupby(certain, key=lambda entry: entry.attempt):
             for piece in self._join_withdrawn(list(entries)) if attempt else _join_kept(entries):
@@ -154,6 +158,10 @@ class WrittenToken:
     pending: Pending = NOTHING
     attempt: int = 0
     is_settled: bool = False
+
+    @property
+    def is_end(self) -> bool:
+        return self.token == END
 
     def append(self, text: str) -> None:
         self.text += text

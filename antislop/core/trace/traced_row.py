@@ -9,7 +9,22 @@ from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
 from antislop.core.bans.token_matcher import Violation
-from antislop.core.trace.events import Event, Finished, Rewound, TokenChoice
+from antislop.core.trace.events import (
+    Admitted,
+    Conceded,
+    Drafted,
+    Drawn,
+    Event,
+    Finished,
+    Forced,
+    Forked,
+    Forwarded,
+    Rewound,
+    Settled,
+    TimedOut,
+    TokenChoice,
+    Truncated,
+)
 from antislop.core.trace.text_pieces import Cut, WrittenToken, write_tokens
 
 
@@ -99,6 +114,21 @@ class TracedRow:
     def sequence(self) -> list[int]:
         """The tokens of prompt and text, without padding."""
         return [*self.prompt_tokens, *self.tokens]
+
+    def list_tokens(self) -> Iterator[int]:
+        """Yield all tokens of the prompt and of the events, likely ones that were not drawn included."""
+        yield from self.prompt
+        for event in self.events:
+            match event:
+                case Drawn(token, choice):
+                    yield token
+                    yield from (other for other, _ in (choice.alternatives if choice else ()))
+                case Rewound():
+                    yield from (other for other, _ in event.alternatives)
+                case Truncated() | Settled():
+                    pass  # they were drawn
+                case Forwarded() | Drafted() | Forked() | Admitted() | Conceded() | Forced() | TimedOut() | Finished():
+                    pass
 
     @property
     def prompt_tokens(self) -> list[int]:

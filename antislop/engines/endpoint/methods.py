@@ -13,9 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from antislop.core.loop import ALSO_TRIED, Sampling, SparseTable
+from antislop.core.loop import ALSO_TRIED, Sampling
 from antislop.engines.endpoint.dialects import DIALECTS
 from antislop.engines.endpoint.streams import EndpointMethod, Logprobs, Server, ServerFeatures
+from antislop.engines.stream_source import SparseTable
 from antislop.errors import InputError
 
 ExactMethod: TypeAlias = Literal["reject", "thin", "bias"]

@@ -7,8 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mappin
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import aclosing
 from dataclasses import dataclass
-from functools import lru_cache, partial
-from itertools import count, islice, repeat
+from itertools import islice
 from typing import Any, get_args
 from weakref import WeakKeyDictionary
 
@@ -29,33 +28,19 @@ from transformers.generation import EosTokenCriteria
 
 from antislop.core.bans import Bans
 from antislop.core.hf import (
-    BREAKERS_KEPT,
-    Breakers,
     CompiledBans,
-    CompiledLists,
     PromptInput,
+    SamplerMaker,
     Settings,
+    StopStrings,
     Vocabulary,
-    add_stop_strings,
     apply_min_keep,
     encode,
-    find_breakers,
-    make_samplers,
+    read_requests,
 )
-from antislop.core.loop import Policy, RowSpec, Sampling, seed_of
+from antislop.core.loop import Policy, Sampling
 from antislop.core.sampler import AntiSlop
-from antislop.core.trace import (
-    BATCH_SIZE,
-    Completion,
-    Conceded,
-    Event,
-    Report,
-    check_many,
-    check_prompts,
-    pair,
-    refuse_one_list,
-    stream_text,
-)
+from antislop.core.trace import BATCH_SIZE, Completion, Conceded, Event, Report
 from antislop.engines.endpoint.client import StreamingClient
 from antislop.engines.endpoint.endpoint import Endpoint, EndpointError
 from antislop.engines.endpoint.loop_thread import LoopThread
@@ -95,18 +80,18 @@ class EndpointSettings:
         sampling, others = Sampling.read(arguments)
         return cls(sampling=sampling, **others)
 
-    def make_processors(self, find: Callable[[tuple[str, ...]], Breakers]) -> LogitsProcessorList:
-        """Return the logits processors of `generate`, in its order. find: see `make_samplers`."""
+    def make_processors(self, samplers: SamplerMaker) -> LogitsProcessorList:
+        """Return the logits processors of `generate`, in its order."""
         settings = self.sampling.in_effect
         own = {name: make(settings[name]) for name, make in PROCESSORS.items() if name in settings}
         penalty = [own.pop("repetition_penalty")] if "repetition_penalty" in own else []
-        return LogitsProcessorList(apply_min_keep([*penalty, *make_samplers(self.sampling, find), *own.values()]))
+        return LogitsProcessorList(apply_min_keep([*penalty, *samplers.make(self.sampling), *own.values()]))
 
     def make_criteria(self, vocabulary: Vocabulary, end_tokens: Sequence[int]) -> StoppingCriteriaList:
         """Return what ends a text: end tokens, stop strings and the caller's criteria."""
         criteria: list[StoppingCriteria] = [EosTokenCriteria(eos_token_id=list(end_tokens))] if end_tokens else []
         if self.stop_strings or self.stop_strings == "":
-            criteria = add_stop_strings(criteria, self.stop_strings, vocabulary)
+            criteria.append(StopStrings.read(self.stop_strings, vocabulary.spell))
         return StoppingCriteriaList([*criteria, *self.stopping_criteria])
 
 
@@ -166,8 +151,7 @@ class EndpointSampler:
         end_tokens = self._tokenizer.eos_token_id if eos_token_id is None else eos_token_id
         self._end_tokens = [end_tokens] if isinstance(end_tokens, int) else list(end_tokens or ())
         self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, StreamingClient] = WeakKeyDictionary()
-        find = partial(find_breakers, self._tokenizer, vocabulary=self._bans.vocabulary)
-        self._find_breakers = lru_cache(BREAKERS_KEPT)(find)
+        self._samplers = SamplerMaker.of(self._tokenizer, self._bans.vocabulary)
         self.features: ServerFeatures | None = None  # of the server, once it was probed
 
     def generate_many(
@@ -189,26 +173,19 @@ class EndpointSampler:
         seed: with a prompt's index, determines the random numbers of its text, if the server honors seeds.
         seeds: one for each prompt instead, read after it.
         """
-        check_prompts(prompts)
-        refuse_one_list(bans)
-        check_many(batch_size, seed, seeds)
         text_settings = EndpointSettings.of(**settings)
         self._check(text_settings)
-        if seeds is None:
-            seeds = map(partial(seed_of, _random_seed() if seed is None else seed), count())
-        lists = CompiledLists(self._bans)
-        inputs = enumerate(pair(pair(prompts, seeds), repeat(None) if bans is None else bans, name="bans"))
+        texts = read_requests(prompts, self._bans, bans=bans, batch_size=batch_size, seed=seed, seeds=seeds)
         requests = (
-            _Request(self._encode(prompt), text_settings, lists.compile(text_bans)[0], text_seed, number)
-            for number, ((prompt, text_seed), text_bans) in inputs
+            _Request(self._encode(text.prompt), text_settings, text.bans, text.seed, number)
+            for number, text in enumerate(texts)
         )
         return self._complete_many(requests, batch_size=batch_size)
 
     def stream(self, prompt: PromptInput, *, seed: int | None = None, **settings: Any) -> Iterator[str]:
         """Yield one text in settled pieces, which no rewind withdraws."""
-        vocabulary, ids = self._bans.vocabulary, self._encode(prompt)
-        events = self.events(ids, seed=seed, **settings)
-        return stream_text(events, vocabulary, drops_space=vocabulary.drops_space_after(ids))
+        ids = self._encode(prompt)
+        return self._bans.vocabulary.stream(self.events(ids, seed=seed, **settings), after=ids)
 
     def events(self, prompt: PromptInput, *, seed: int | None = None, **settings: Any) -> Iterator[Event]:
         """Yield the events of one text as they occur. Raises `EndpointError` if the server fails."""
@@ -297,13 +274,11 @@ class EndpointSampler:
                 f"the prompt's {len(request.prompt):,} tokens and max_new_tokens={settings.max_new_tokens:,} are more "
                 f"than the server's context of {features.context_length:,}: lower max_new_tokens"
             )
-        spec = RowSpec(
-            prompt=torch.tensor([request.prompt]),
-            matcher=request.bans.matcher,
-            state=request.bans.read_prompt(request.prompt),
+        spec = request.bans.make_row(
+            request.prompt,
             policy=self._make_policy(request, plan),
             settings=Settings(
-                logits_processor=await asyncio.to_thread(settings.make_processors, self._find_breakers),
+                logits_processor=await asyncio.to_thread(settings.make_processors, self._samplers),
                 stopping_criteria=settings.make_criteria(self._bans.vocabulary, sorted(set(self._end_tokens))),
                 rows=1,
                 shares_processors=True,
@@ -311,7 +286,6 @@ class EndpointSampler:
             ),
             max_new_tokens=settings.max_new_tokens,
             generator=torch.Generator().manual_seed(request.seed),
-            forced=request.bans.forced,
         )
         end_token = self._end_tokens[0] if self._end_tokens else None
         special = self._bans.vocabulary.breaks

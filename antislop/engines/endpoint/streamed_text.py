@@ -15,21 +15,12 @@ from math import ceil, exp
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
-from antislop.core.loop import (
-    LOWEST_BIAS,
-    Node,
-    Row,
-    RowSpec,
-    Sampling,
-    SparseTable,
-    StreamSource,
-    advance_together,
-    find_dense,
-)
+from antislop.core.loop import Node, Row, RowSpec, Sampling, advance_together
 from antislop.core.trace import Event
 from antislop.engines.endpoint.endpoint import EndpointError
 from antislop.engines.endpoint.methods import FURTHER_ALTERNATIVES, MethodPlan
 from antislop.engines.endpoint.streams import StreamBroken, StreamEnd, StreamItem, StreamRequest, StreamToken
+from antislop.engines.stream_source import LOWEST_BIAS, SparseTable, StreamSource
 
 NO_BIAS: Mapping[int, float] = MappingProxyType({})
 MAX_DRAWS = 16
@@ -157,7 +148,7 @@ class EndpointText:
         """Return the tokens of one request, up to the first that needs another one, or a token that is drawn here."""
         if self._source.must_look_further:
             return self._look_further()
-        if find_dense(self.row.node) is not None:
+        if self._source.dense is not None:
             return self._choose() if self.row.node.mass_left() > 0 else self._stream(is_thinned=False)
         table = self._source.table
         is_noise = table.mass_left() < self.row.spec.policy.mass_floor  # the judge then concedes what comes

@@ -16,8 +16,9 @@ from torch import Tensor
 from transformers import LogitsProcessorList
 
 from antislop.core.hf import StopStrings
-from antislop.core.loop import CallbackMemory, Node, Row, RowSpec, SparseTable, StreamSource, find_dense, open_table
+from antislop.core.loop import Node, Row, RowSpec
 from antislop.core.trace import Admitted, Conceded, Event, Report, Rewound
+from antislop.engines.stream_source import SparseTable, StreamSource
 
 REWINDS_BEFORE_ASKING = 2
 """Rewinds to a position before the likeliest tokens are asked for there: few positions need more."""
@@ -77,8 +78,8 @@ class EngineRules:
         self._warpers = warpers or LogitsProcessorList()
         self.eos_token_ids = eos_token_ids
 
-    def follow(self, rows: Sequence[Row]) -> CallbackMemory | None:  # noqa: ARG002
-        return None
+    def follow(self, rows: Sequence[Row]) -> None:
+        pass
 
     def process(self, rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Tensor:  # noqa: ARG002
         scores: Tensor = self._warpers(None, logits)
@@ -142,7 +143,7 @@ class EngineText:
             node = self._row.node
             if self._source.must_look_further:
                 self._question = Question(min(LIKELIEST, self._askable), is_raw=True)
-            elif node.rewinds >= REWINDS_BEFORE_ASKING or _is_told(node):
+            elif node.rewinds >= REWINDS_BEFORE_ASKING or (isinstance(node.table, SparseTable) and node.table.told):
                 count = self._count_lacking(node)
                 self._question = Question(min(count, self._askable)) if count else None
         return self._question
@@ -218,21 +219,18 @@ class EngineText:
             source.look_further(told.list_likeliest() if told is not None else ())
             return False
         if choice is None:
-            self._note(token, told, node)
-            return self._is_noise(node) or source.keeps(token)
+            self._note(token, told)
+            is_noise = node.mass_left() < self._row.spec.policy.mass_floor  # the judge then concedes what comes
+            return is_noise or source.keeps(token)
         if choice.is_excluded and told is not None:
-            self._note(token, told, node, share=source.table.unknown)
+            self._note(token, told, share=source.table.unknown)
         return True
 
     def list_shares(self) -> dict[int, float]:
         """Return the known probabilities of next tokens, before anything was subtracted, where one was chosen."""
-        if table := find_dense(self._row.node):
+        if table := self._source.dense:
             return dict(enumerate(table.logits[0].exp().tolist()))
         return {token: self._source.table.probability(token) for token in self._source.table.known}
-
-    def _is_noise(self, node: Node) -> bool:
-        """Report whether so little is left that the judge concedes what comes."""
-        return node.mass_left() < self._row.spec.policy.mass_floor
 
     def end(self) -> bool:
         """End the text here; return whether it ends. If not, that completes a ban, and `tokens` is what is left."""
@@ -241,10 +239,10 @@ class EngineText:
             self._follow()
         return self.is_finished
 
-    def _note(self, token: int, told: Told | None, node: Node, *, share: float = 1.0) -> None:
-        """Store what was told at a node. share: of all that the engine had not masked."""
-        if told is not None and not find_dense(node):
-            self._fill(open_table(node), token, told, share=share)
+    def _note(self, token: int, told: Told | None, *, share: float = 1.0) -> None:
+        """Store what was told of the next token. share: of all tokens, what the engine had not masked."""
+        if told is not None and self._source.dense is None:
+            self._fill(self._source.table, token, told, share=share)
 
     def _make_table(self, token: int, told: Told) -> SparseTable:
         table = SparseTable()
@@ -264,10 +262,6 @@ class EngineText:
         self.outcomes += [event for event in events if isinstance(event, (Rewound, Conceded, Admitted))]
         if not _remembers(row.node):
             row.pass_over(row.settled)
-
-
-def _is_told(node: Node) -> bool:
-    return isinstance(node.table, SparseTable) and node.table.told > 0
 
 
 def _remembers(node: Node | None) -> bool:

@@ -17,11 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from antislop.core.bans import (
     KINDS,
-    MAX_SENT_CHARACTERS,
-    MAX_SENT_ENTRIES,
-    MAX_SENT_REGEX_CHARACTERS,
-    MAX_SENT_REGEXES,
-    MAX_SENT_SIZE,
+    SENT_LIMITS,
     Ban,
     BanList,
     Bans,
@@ -35,7 +31,7 @@ from antislop.core.bans import (
     read_bans,
     repeats,
 )
-from antislop.core.loop import MAX_REWINDS, OnExhausted, Policy
+from antislop.core.loop import OnExhausted, Policy
 from antislop.errors import InputError
 
 if TYPE_CHECKING:
@@ -79,7 +75,7 @@ class EngineSettings:
     bans: Bans = ()
     exempt: Sequence[str] = ()
     on_exhausted: OnExhausted = "concede"
-    max_rewinds: int = MAX_REWINDS
+    max_rewinds: int = Policy.max_rewinds
     method: Method = "thin"
     on_greedy: OnGreedy = "refuse"
     resume: Resume = "hold"
@@ -175,11 +171,11 @@ def _check_size(config: str, entries: Sequence[object], exempt: Sequence[object]
     exempt = [*exempt, *chain.from_iterable(lists)]
     phrases += [entry for entry in (*entries, *exempt) if isinstance(entry, str)]
     for size, limit, what in (
-        (len(config), MAX_SENT_SIZE, "characters of JSON"),
-        (len(entries) + len(exempt), MAX_SENT_ENTRIES, "bans and exempt phrases"),
-        (len(regexes), MAX_SENT_REGEXES, "regexes"),
-        (max(map(len, regexes), default=0), MAX_SENT_REGEX_CHARACTERS, "characters in one regex"),
-        (max(map(len, phrases), default=0), MAX_SENT_CHARACTERS, "characters in one phrase"),
+        (len(config), SENT_LIMITS.size, "characters of JSON"),
+        (len(entries) + len(exempt), SENT_LIMITS.entries, "bans and exempt phrases"),
+        (len(regexes), SENT_LIMITS.regexes, "regexes"),
+        (max(map(len, regexes), default=0), SENT_LIMITS.regex_characters, "characters in one regex"),
+        (max(map(len, phrases), default=0), SENT_LIMITS.characters, "characters in one phrase"),
     ):
         if size > limit:
             raise InputError(f"{size:,} {what} are too many for a request: at most {limit:,}, or a list of the engine")

@@ -37,7 +37,7 @@ from vllm.v1.engine import EngineCoreEventType
 from vllm.v1.kv_cache_interface import FullAttentionSpec, MLAAttentionSpec, SlidingWindowSpec
 from vllm.v1.request import RequestStatus
 
-from antislop.core.bans import MAX_SENT_SECONDS, BanList
+from antislop.core.bans import SENT_LIMITS, BanList
 from antislop.core.hf import CompiledBans, StopStrings, choose_scopes, find_response_template
 from antislop.core.loop import RowSpec, seed_of
 from antislop.engines.vllm.engine_text import Allowed, EngineRules, EngineText, Told
@@ -290,7 +290,7 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
             except InputError as error:
                 self._fail(request, error)
                 return
-            self._opening[request.request_id] = work, time.monotonic() + MAX_SENT_SECONDS
+            self._opening[request.request_id] = work, time.monotonic() + SENT_LIMITS.seconds
             self._is_open(request)
 
     def _handle_blocked_waiting_request(self, request: Request) -> bool:
@@ -387,7 +387,9 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
             try:
                 self._open_text(request, *work.result(timeout=0))
             except FutureTimeout:
-                self._fail(request, f"its bans were not compiled within {MAX_SENT_SECONDS:g} seconds: shorten the list")
+                self._fail(
+                    request, f"its bans were not compiled within {SENT_LIMITS.seconds:g} seconds: shorten the list"
+                )
             except InputError as error:  # `CheckBans` has said so in the front end, if it was asked
                 self._fail(request, error)
         return request.request_id not in self.encoder_cache_mismatch_reqs
@@ -405,10 +407,8 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
             raise InputError("bans need a prompt of tokens, and a request that ends with its text")
         # Weights toss coins, which must not be the numbers that vLLM draws tokens by.
         coins = None if params.seed is None else torch.Generator().manual_seed(seed_of(params.seed, 1))
-        spec = RowSpec(
-            prompt=torch.tensor([request.prompt_token_ids]),
-            matcher=bans.matcher,
-            state=bans.read_prompt(request.prompt_token_ids),
+        spec = bans.make_row(
+            request.prompt_token_ids,
             policy=self._settings.policy,
             settings=EngineRules(warpers=_list_warpers(params), eos_token_ids=frozenset(params.all_stop_token_ids)),
             max_new_tokens=request.max_tokens,

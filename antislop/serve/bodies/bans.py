@@ -12,14 +12,9 @@ from hashlib import sha256
 from typing import NamedTuple
 
 from antislop.core.bans import (
-    MAX_SENT_CHARACTERS,
-    MAX_SENT_ENTRIES,
-    MAX_SENT_REGEX_CHARACTERS,
-    MAX_SENT_REGEXES,
-    MAX_SENT_SECONDS,
+    SENT_LIMITS,
     Ban,
     BanList,
-    Regex,
     Scope,
     combine_bans,
     has_word,
@@ -72,7 +67,7 @@ class BanCache:
     seconds: how long a request waits for its list.
     """
 
-    def __init__(self, *, max_size: int = MAX_CACHE_SIZE, seconds: float = MAX_SENT_SECONDS) -> None:
+    def __init__(self, *, max_size: int = MAX_CACHE_SIZE, seconds: float = SENT_LIMITS.seconds) -> None:
         self.size = 0  # of all kept lists: a running total, so that a request costs the same however many they are
         self._max_size = max_size
         self._seconds = seconds
@@ -135,7 +130,7 @@ class BanCache:
 def measure(compiled: CompiledBans) -> int:
     """Return the size of a new list, in bans of some 20 characters."""
     return 10 + sum(
-        1 + len(ban.exempt) + len(ban.text) // 50 + 10 * isinstance(ban.pattern, Regex) for ban in compiled.bans
+        1 + len(ban.exempt) + len(ban.text) // 50 + 10 * (ban.pattern.kind == "regex") for ban in compiled.bans
     )
 
 
@@ -184,15 +179,15 @@ def _check_limits(body: GenerationBody) -> None:
         "ban_weights": list(body.ban_weights),
     }
     for name, values in phrases.items():
-        _check_longest(name, [value for value in values if isinstance(value, str)], MAX_SENT_CHARACTERS)
-    if sum(map(len, phrases.values())) > MAX_SENT_ENTRIES:
+        _check_longest(name, [value for value in values if isinstance(value, str)], SENT_LIMITS.characters)
+    if sum(map(len, phrases.values())) > SENT_LIMITS.entries:
         raise RequestError(
-            400, f"the body has more than {MAX_SENT_ENTRIES:,} phrases: send fewer", param="banned_strings"
+            400, f"the body has more than {SENT_LIMITS.entries:,} phrases: send fewer", param="banned_strings"
         )
-    if (count := len(body.banned_regex)) > MAX_SENT_REGEXES:
-        message = f"banned_regex has {count:,} patterns; at most {MAX_SENT_REGEXES} are allowed"
+    if (count := len(body.banned_regex)) > SENT_LIMITS.regexes:
+        message = f"banned_regex has {count:,} patterns; at most {SENT_LIMITS.regexes} are allowed"
         raise RequestError(400, message, param="banned_regex")
-    _check_longest("banned_regex", body.banned_regex, MAX_SENT_REGEX_CHARACTERS)
+    _check_longest("banned_regex", body.banned_regex, SENT_LIMITS.regex_characters)
 
 
 def _check_longest(name: str, values: list[str], limit: int) -> None:

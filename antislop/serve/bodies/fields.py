@@ -9,8 +9,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import ErrorDetails, from_json
 from starlette.requests import ClientDisconnect, Request
 
-from antislop.core.bans import MAX_SENT_SIZE, BanScope
-from antislop.core.loop import DEFAULT_BREAKERS, LIMITS, MAX_REWINDS, Method, Sampling
+from antislop.core.bans import SENT_LIMITS, BanScope
+from antislop.core.loop import LIMITS, Method, Policy, Sampling
 from antislop.serve.bodies.foreign_fields import ORDERS, keeps_order, translate_fields
 from antislop.serve.request_errors import RequestError, shorten
 
@@ -176,7 +176,7 @@ class GenerationBody(_StrictModel):
     dry_base: Annotated[float, Field(ge=1, le=100)] = 1.75
     dry_allowed_length: Annotated[int, Field(ge=0, lt=2**31)] = 2
     dry_penalty_last_n: Annotated[Annotated[int, Field(ge=-1, lt=2**31)], _reads(0, -1)] = -1  # 0 is all, as elsewhere
-    dry_sequence_breakers: Breakers = [*DEFAULT_BREAKERS]
+    dry_sequence_breakers: Breakers = [*Sampling.dry_sequence_breakers]
     top_n_sigma: Annotated[Annotated[float, Field(ge=0, le=100)], _reads(-1, 0)] = 0.0
     xtc_probability: Share = 0.0
     xtc_threshold: Share = 0.1
@@ -195,7 +195,7 @@ class GenerationBody(_StrictModel):
     ban_method: Method = "exact"
     ban_scope: BanScope | None = None
     on_exhausted: Literal["concede", "stop"] = "concede"
-    max_rewinds: Annotated[int, Field(ge=0, le=MOST_REWINDS)] = MAX_REWINDS
+    max_rewinds: Annotated[int, Field(ge=0, le=MOST_REWINDS)] = Policy.max_rewinds
     use_global_bans: bool = True
     ban_list: str = ""
     exempt: Phrases = []
@@ -314,9 +314,9 @@ async def _read_bytes(request: Request) -> bytes:
     try:
         async for piece in request.stream():
             data += piece
-            if len(data) > MAX_SENT_SIZE:
+            if len(data) > SENT_LIMITS.size:
                 raise RequestError(
-                    413, f"the body has more than {MAX_SENT_SIZE:,} bytes: send a shorter prompt or list"
+                    413, f"the body has more than {SENT_LIMITS.size:,} bytes: send a shorter prompt or list"
                 )
     except ClientDisconnect:
         raise RequestError(499, "the client closed the connection") from None

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from difflib import get_close_matches
 from typing import Any
 
-from antislop.core.loop import PARTS, TRUNCATING, Sampling
+from antislop.core.loop import TRUNCATING, Sampling
 from antislop.serve.request_errors import RequestError
 
 MAX_FIELDS = 256
@@ -110,7 +110,7 @@ def translate_fields(body: dict[str, Any], names: Collection[str]) -> tuple[dict
             raise RequestError(400, f"the field {name[:60]!r} is unknown: did you mean {meant}?", param=name[:60])
         elif value or isinstance(value, dict):  # an empty object may ask for something: `web_search_options`
             ignored.append(name)
-    off = [part for part, whole in PARTS.items() if kept.get(whole, 0) == 0]
+    off = Sampling.list_off(kept)
     return {name: value for name, value in kept.items() if name not in off}, ignored
 
 

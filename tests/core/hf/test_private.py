@@ -214,7 +214,7 @@ def test_transformers_has_response_templates_by_the_type_of_model() -> None:
 
 def read_regions(prefix: str, *pieces: str) -> tuple[private.RegionParser, list[tuple[Any, ...]]]:
     """Return the parser of a Qwen 3's text, and its events without their opening and their values."""
-    template = private.compile_response_template(private.response_template_for("qwen3") or {})
+    template = private.response_template_for("qwen3") or {}
     parser = private.RegionParser(template, prefix, tools=[])
     events = [event for piece in pieces for event in parser.feed(piece)] + parser.finalize()[1]
     kept = ("type", "field", "text", "raw", "start", "is_complete")

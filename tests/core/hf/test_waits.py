@@ -19,8 +19,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, StoppingCrite
 
 import antislop
 from antislop import AntiSlop, Ban
-from antislop.core.loop.devices import send
 from antislop.core.loop.prompts import PART
+from antislop.core.loop.protocols import send
 from tests.support import pretend_device
 from tests.support.controllers import MaskingController
 from tests.support.pretend_device import RunApart

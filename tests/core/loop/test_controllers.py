@@ -14,9 +14,8 @@ import torch
 from antislop import Ban
 from antislop.core.bans.token_matcher import Matcher
 from antislop.core.loop import Branch, Capabilities, Controller, Splice, Step, TokenSet
-from antislop.core.loop.loop import decode
-from antislop.core.loop.policy import Policy
 from antislop.core.loop.row import Row
+from antislop.core.loop.sampling import Policy
 from antislop.core.loop.scheduler import Scheduler
 from antislop.core.trace.events import Conceded
 from tests.support.controllers import (
@@ -28,7 +27,7 @@ from tests.support.controllers import (
 )
 from tests.support.depth import DEPTH, first_quick, sample_size
 from tests.support.statistics import p_value
-from tests.support.toys import Markov, Words, spec_of
+from tests.support.toys import Markov, Words, decode, spec_of
 
 WORDS = Words("a", "b", "c", "ab", "d")
 POLICY = Policy(

@@ -11,16 +11,15 @@ from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWa
 
 from antislop.core.bans.bans import Ban
 from antislop.core.bans.token_matcher import Matcher
-from antislop.core.loop.loop import decode
-from antislop.core.loop.policy import PROBABILITY_FLOOR, Exhausted
 from antislop.core.loop.row import Row
+from antislop.core.loop.sampling import PROBABILITY_FLOOR, Exhausted
 from antislop.core.loop.scheduler import Scheduler
 from antislop.core.trace.events import Admitted, Conceded, Drawn, Finished, Rewound, Settled
 from antislop.core.trace.report import Report
 from tests.support.ban_cases import LETTERS, anywhere
 from tests.support.depth import first_quick, sample_size
 from tests.support.oracles import standing
-from tests.support.toys import Markov, Words, run, spec_of
+from tests.support.toys import Markov, Words, decode, run, spec_of
 
 EOS = 4
 WITH_EOS = Words("a", "b", "c", "d", None)

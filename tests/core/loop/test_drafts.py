@@ -23,7 +23,6 @@ from antislop.core.hf.model import TransformersModel
 from antislop.core.hf.vocabulary import Vocabulary, encode_after
 from antislop.core.loop.drafts import ModelDrafter, PhraseDrafter, common_start
 from antislop.core.loop.engine import BatchEngine
-from antislop.core.loop.loop import decode
 from antislop.core.loop.protocols import LanguageModel, fill_left
 from antislop.core.loop.row import NO_DRAFT, Draft, Row
 from antislop.core.loop.scheduler import Scheduler
@@ -36,7 +35,7 @@ from tests.support.families import build
 from tests.support.models import VOCABULARY, build_model, build_tokenizer, counted_calls
 from tests.support.oracles import rejection_distribution
 from tests.support.statistics import p_value
-from tests.support.toys import EXACT, PROMPT, Markov, MarkovModel, Words, run, spec_of
+from tests.support.toys import EXACT, PROMPT, Markov, MarkovModel, Words, decode, run, spec_of
 
 TOKENIZER = build_tokenizer()
 INPUTS = torch.tensor([[0, 5, 9, 2, 12, 7]])

@@ -14,7 +14,6 @@ from scipy.stats import binomtest
 
 from antislop.core.bans.bans import Ban
 from antislop.core.bans.token_matcher import Matcher
-from antislop.core.loop.loop import decode
 from antislop.core.loop.row import Draft, Row
 from antislop.core.loop.scheduler import Scheduler
 from antislop.core.trace.events import Conceded, Drawn, Forced, Rewound
@@ -33,7 +32,7 @@ from tests.support.endings import (
     ways,
     write_naively,
 )
-from tests.support.toys import EXACT, PROMPT, Markov, Words, spec_of
+from tests.support.toys import EXACT, PROMPT, Markov, Words, decode, spec_of
 
 
 def write(

@@ -18,7 +18,6 @@ from antislop.core.bans.token_matcher import Matcher
 from antislop.core.hf.model import TransformersModel
 from antislop.core.hf.vocabulary import Vocabulary
 from antislop.core.loop.engine import BatchEngine
-from antislop.core.loop.loop import decode
 from antislop.core.loop.protocols import PAD, LanguageModel, RewindableCache, count_queries, fill_left
 from antislop.core.loop.row import Row
 from antislop.core.loop.scheduler import Scheduler
@@ -32,7 +31,7 @@ from tests.support.families import build
 from tests.support.models import build_model, build_tokenizer
 from tests.support.oracles import rejection_distribution, standing
 from tests.support.statistics import p_value
-from tests.support.toys import Markov, MarkovCache, MarkovModel, Words, spec_of
+from tests.support.toys import Markov, MarkovCache, MarkovModel, Words, decode, spec_of
 
 WORDS = Words(None, "a", "b", "c", "d")
 SIZE = len(WORDS)

@@ -14,13 +14,13 @@ from hypothesis import given, settings, strategies as st
 from antislop.core.bans.token_matcher import Matcher
 from antislop.core.loop import prompts as prompts_module
 from antislop.core.loop.engine import BatchEngine
-from antislop.core.loop.loop import decode, decode_in_steps
+from antislop.core.loop.loop import decode_in_steps
 from antislop.core.loop.row import Row, RowSpec
 from antislop.core.loop.scheduler import Scheduler
 from antislop.core.trace.events import Finished, Forwarded
 from antislop.core.trace.report import Report
 from tests.support.ban_cases import LETTERS, anywhere
-from tests.support.toys import Markov, MarkovCache, MarkovModel, spec_of
+from tests.support.toys import Markov, MarkovCache, MarkovModel, decode, spec_of
 
 MODEL = Markov(4, seed=1, length=12)
 MATCHER = Matcher([anywhere("ab"), anywhere("c", 0.3)], LETTERS)

@@ -13,7 +13,6 @@ from antislop.core.bans.token_matcher import Matcher, State
 from antislop.core.hf.batching import describe_failure
 from antislop.core.loop.engine import BatchEngine
 from antislop.core.loop.ledger import Node
-from antislop.core.loop.loop import decode
 from antislop.core.loop.row import Row
 from antislop.core.loop.scheduler import Scheduler
 from antislop.core.trace.events import Event, Rewound
@@ -22,7 +21,7 @@ from tests.support.depth import first_quick, sample_size
 from tests.support.memory import count_left
 from tests.support.oracles import rejection_distribution
 from tests.support.statistics import p_value
-from tests.support.toys import Markov, MarkovModel, spec_of
+from tests.support.toys import Markov, MarkovModel, decode, spec_of
 
 
 def write(markov: Markov, matcher: Matcher, language_model: MarkovModel, *, rows: int, places: int) -> list[Any]:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from antislop.cli.options import DrawingOptions, GenerationOptions
-from antislop.core.hf.callbacks.samplers import make_samplers
+from antislop.core.hf.callbacks.samplers import SamplerMaker
 from antislop.core.loop.sampling import LIMITS, PARTS, Sampling
 from antislop.datasets import vllm_maker
 from antislop.engines.endpoint.dialects import DIALECTS
@@ -70,7 +70,7 @@ def describe_samplers(sampling: Sampling) -> dict[str, Any]:
     """Return the attributes of the processors under the names of the settings."""
     asked: list[Any] = []
     count, dry, sigma, xtc, keep = (
-        vars(each) for each in make_samplers(sampling, lambda found: asked.append(found) or {})
+        vars(each) for each in SamplerMaker(lambda found: asked.append(found) or {}).make(sampling)
     )
     return {
         "presence_penalty": count["presence"],
@@ -190,7 +190,7 @@ def test_only_settings_that_change_what_is_drawn_are_in_effect() -> None:
     assert Sampling(min_p=0.1, min_keep=1).in_effect == Sampling(min_p=0.1).in_effect, "one token is always left"
     assert Sampling(min_p=0.1, min_keep=2).in_effect == {"min_p": 0.1, "min_keep": 2}
     followed = replace(CHANGED, presence_penalty=0.0, frequency_penalty=0.0)
-    processors = EndpointSettings(max_new_tokens=1, sampling=followed).make_processors(lambda _: {})
+    processors = EndpointSettings(max_new_tokens=1, sampling=followed).make_processors(SamplerMaker(lambda _: {}))
     assert [type(each).__name__ for each in processors] == [
         "RepetitionPenaltyLogitsProcessor",
         "DryLogitsProcessor",

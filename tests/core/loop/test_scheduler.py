@@ -18,14 +18,14 @@ from transformers import RepetitionPenaltyLogitsProcessor, TemperatureLogitsWarp
 from antislop.core.bans.bans import Ban
 from antislop.core.bans.token_matcher import Matcher
 from antislop.core.loop.engine import BatchEngine, ForwardPass
-from antislop.core.loop.loop import StepEvents, decode, decode_in_steps
-from antislop.core.loop.policy import Policy
+from antislop.core.loop.loop import StepEvents, decode_in_steps
 from antislop.core.loop.row import Row, RowSpec
+from antislop.core.loop.sampling import Policy
 from antislop.core.loop.scheduler import Scheduler
 from antislop.core.trace.events import Drawn, Event, Finished, Rewound
 from tests.support.ban_cases import LETTERS, anywhere
 from tests.support.depth import DEPTH
-from tests.support.toys import Markov, MarkovModel, spec_of
+from tests.support.toys import Markov, MarkovModel, decode, spec_of
 
 MODEL = Markov(4, seed=1, length=20)
 GREEDY = Policy(False, "exact", "concede", max_rewinds=100)

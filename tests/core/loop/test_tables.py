@@ -14,14 +14,13 @@ from antislop.core.bans.token_matcher import Matcher
 from antislop.core.loop import sources
 from antislop.core.loop.drawing import draw_by_inversion, draw_by_race
 from antislop.core.loop.engine import BatchEngine
-from antislop.core.loop.loop import decode
 from antislop.core.loop.row import Draft, Row, begin_rows, ids_of
 from antislop.core.loop.scheduler import Scheduler
 from antislop.core.loop.tables import DenseTable, LogitsBatch, describe_draws, read_choice
 from tests.support.ban_cases import CASES, LETTERS, anywhere
 from tests.support.depth import sample_size
 from tests.support.statistics import p_value
-from tests.support.toys import Markov, MarkovModel, spec_of
+from tests.support.toys import Markov, MarkovModel, decode, spec_of
 
 
 @given(st.data())

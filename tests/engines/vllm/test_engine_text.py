@@ -23,7 +23,7 @@ from transformers import (
 
 from antislop.core.bans.bans import Ban
 from antislop.core.bans.token_matcher import Matcher, Violation
-from antislop.core.loop.policy import PROBABILITY_FLOOR, Policy
+from antislop.core.loop.sampling import PROBABILITY_FLOOR, Policy
 from antislop.core.trace.events import Drawn, Event, Rewound
 from antislop.core.trace.report import Report
 from antislop.engines.vllm.engine_text import EngineRules, EngineText, Question, StopStrings, Told

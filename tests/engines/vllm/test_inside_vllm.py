@@ -24,7 +24,7 @@ from transformers import LogitsProcessorList
 import antislop
 from antislop import Ban, BanList
 from antislop.core.hf.private import response_template_for
-from antislop.core.loop.policy import MASS_FLOOR, PROBABILITY_FLOOR
+from antislop.core.loop.sampling import MASS_FLOOR, PROBABILITY_FLOOR
 from tests.support.depth import DEPTH
 from tests.support.letters import END, LENGTH, LISTS, SETTINGS, START, LettersChain, build_model, expected_texts
 from tests.support.statistics import p_value

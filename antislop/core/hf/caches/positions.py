@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from antislop.core.hf.caches.layers import SPARE_COLUMNS, Columns
-from antislop.core.loop.devices import send
+from antislop.core.loop.protocols import send
 
 
 class Positions:

@@ -145,6 +145,20 @@ class StopStrings(StoppingCriteria):  # type: ignore[misc]
         self._skipped = skipped
         self.reach = 0 if skipped else self._longest  # each token has a byte at least
 
+    @classmethod
+    def read(cls, stop_strings: str | list[str], spell: Callable[[int], bytes]) -> StopStrings:
+        """Return the criterion for what `generate` takes as `stop_strings`.
+
+        Raises `InputError` for an empty string, which would end each text after one token.
+        """
+        strings = [stop_strings] if isinstance(stop_strings, str) else stop_strings
+        if not isinstance(strings, (list, tuple)) or not all(isinstance(each, str) and each for each in strings):
+            raise InputError(
+                f"stop_strings is {stop_strings!r}; strings that are not empty were expected: write ['…'], or leave it "
+                "out"
+            )
+        return cls(strings, spell)
+
     def __call__(self, input_ids: Tensor, scores: Any = None, **kwargs: Any) -> Tensor:  # noqa: ARG002
         """Return which rows of ids [rows, tokens] end with their latest token, bool [rows] on the host."""
         latest = input_ids[:, self._skipped :][:, -self._longest :]

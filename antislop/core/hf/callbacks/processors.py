@@ -18,7 +18,7 @@ from transformers import LogitsProcessorList
 from antislop.core.hf.callbacks.memory import Replayed, describe, name_of
 from antislop.core.hf.callbacks.rewindable import Followable, Rewindable
 from antislop.core.hf.callbacks.samplers import XtcLogitsProcessor
-from antislop.core.loop.devices import send
+from antislop.core.loop.protocols import send
 from antislop.core.loop.row import Row, ids_of
 from antislop.core.loop.tables import find_dense
 from antislop.errors import InputError

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import copy
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -269,32 +269,43 @@ def find_breakers(
     return breakers
 
 
-def make_samplers(sampling: Sampling, find: Callable[[tuple[str, ...]], Breakers]) -> list[LogitsProcessor]:
-    """Return the processors of the settings that `generate` lacks, in the order of the chain.
+class SamplerMaker:
+    """Makes the processors of the settings that `generate` lacks.
 
-    find: `find_breakers` of the tokenizer.
+    find_breakers: returns DRY's sequence breakers, as the function of this name does for a tokenizer.
     """
-    used, samplers = sampling.in_effect, list[LogitsProcessor]()
-    if not used.keys().isdisjoint({"presence_penalty", "frequency_penalty"}):
-        presence, frequency = sampling.presence_penalty, sampling.frequency_penalty
-        samplers.append(CountPenaltyLogitsProcessor(presence=presence, frequency=frequency))
-    if "dry_multiplier" in used:
-        options = {name: getattr(sampling, f"dry_{name}") for name in ("base", "allowed_length", "penalty_last_n")}
-        breakers = find(sampling.dry_sequence_breakers)
-        samplers.append(DryLogitsProcessor(sampling.dry_multiplier, breakers=breakers, **options))
-    if "top_n_sigma" in used:
-        samplers.append(TopNSigmaLogitsProcessor(sampling.top_n_sigma))
-    if "xtc_probability" in used:
-        samplers.append(XtcLogitsProcessor(sampling.xtc_probability, sampling.xtc_threshold))
-    if "min_keep" in used:
-        samplers.append(MinKeepLogitsProcessor(sampling.min_keep))
-    return samplers
+
+    def __init__(self, find_breakers: Callable[[tuple[str, ...]], Breakers]) -> None:
+        self.find_breakers = find_breakers
+
+    @classmethod
+    def of(cls, tokenizer: PreTrainedTokenizerBase, vocabulary: Vocabulary | None = None) -> SamplerMaker:
+        """Return a maker that keeps what it finds for the latest breakers."""
+        return cls(lru_cache(BREAKERS_KEPT)(partial(find_breakers, tokenizer, vocabulary=vocabulary)))
+
+    def make(self, sampling: Sampling) -> list[LogitsProcessor]:
+        """Return the processors in the order of the chain."""
+        used, samplers = sampling.in_effect, list[LogitsProcessor]()
+        if not used.keys().isdisjoint({"presence_penalty", "frequency_penalty"}):
+            presence, frequency = sampling.presence_penalty, sampling.frequency_penalty
+            samplers.append(CountPenaltyLogitsProcessor(presence=presence, frequency=frequency))
+        if "dry_multiplier" in used:
+            options = {name: getattr(sampling, f"dry_{name}") for name in ("base", "allowed_length", "penalty_last_n")}
+            breakers = self.find_breakers(sampling.dry_sequence_breakers)
+            samplers.append(DryLogitsProcessor(sampling.dry_multiplier, breakers=breakers, **options))
+        if "top_n_sigma" in used:
+            samplers.append(TopNSigmaLogitsProcessor(sampling.top_n_sigma))
+        if "xtc_probability" in used:
+            samplers.append(XtcLogitsProcessor(sampling.xtc_probability, sampling.xtc_threshold))
+        if "min_keep" in used:
+            samplers.append(MinKeepLogitsProcessor(sampling.min_keep))
+        return samplers
 
 
 def add_samplers(arguments: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
     """Return arguments of `generate`, in which processors replace the settings that it lacks."""
     sampling, _ = Sampling.read(arguments)
-    samplers = make_samplers(sampling, partial(find_breakers, tokenizer))
+    samplers = SamplerMaker.of(tokenizer).make(sampling)
     others = {name: value for name, value in arguments.items() if name not in FOREIGN}
     if not samplers:
         return others

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel, set_seed
 
 from antislop import AntiSlop, Ban
 from antislop.core.loop import prompts as prompts_module
-from antislop.core.loop.policy import seed_of
+from antislop.core.loop.sampling import seed_of
 from antislop.core.loop.scheduler import Scheduler
 from tests.support.depth import first_quick, quick_if
 from tests.support.families import (

@@ -10,11 +10,8 @@ from math import log
 
 import torch
 
-from antislop.core.loop.ledger import Node
-from antislop.core.loop.row import Row
-from antislop.core.loop.sources import Source, has_choice
-from antislop.core.loop.tables import DenseTable, LogitsBatch, draw_uniform, find_dense
-from antislop.core.trace.events import Drawn
+from antislop.core.loop import DenseTable, Node, Row, Source
+from antislop.core.trace import Drawn
 
 LOWEST_BIAS = -100.0
 """The bias of a token of which nothing is left; servers clamp lower biases to this value."""
@@ -142,20 +139,29 @@ class StreamSource(Source):
 
     @property
     def table(self) -> SparseTable:
-        """The distribution of the next token."""
-        return open_table(self.row.node)
+        """The distribution of the next token, as far as it is known; not where `dense` is one."""
+        node = self.row.node
+        if node.table is None:
+            node.table = SparseTable()
+        assert isinstance(node.table, SparseTable), "the place has logits"
+        return node.table
+
+    @property
+    def dense(self) -> DenseTable | None:
+        """The distribution of the next token where `look_further` was called."""
+        table = self.row.node.table
+        return table if isinstance(table, DenseTable) else None
 
     def has_choice(self, node: Node, *, avoided: Node | None = None) -> bool:
         """Report what `Drawer.has_choice` does; a place counts as one until `look_further` was called for it."""
-        if find_dense(node) is not None:
-            return has_choice(self.row, node, avoided=avoided)
-        return self._looks_further or super().has_choice(node)
+        is_told = not isinstance(node.table, DenseTable)
+        return (is_told and self._looks_further) or super().has_choice(node, avoided=avoided)
 
     @property
     def must_look_further(self) -> bool:
         """Whether a rewind led to a place of which almost nothing is left, before `look_further` was called there."""
         node, floor = self.row.node, self.row.spec.policy.mass_floor
-        return self._looks_further and node.rewinds > 0 and find_dense(node) is None and node.is_scarce(floor)
+        return self._looks_further and node.rewinds > 0 and self.dense is None and node.is_scarce(floor)
 
     def look_further(self, likeliest: Sequence[tuple[int, float]]) -> None:
         """Go on from the model's own distribution, before truncation, as a model in this process does.
@@ -167,10 +173,10 @@ class StreamSource(Source):
         logits = torch.full((1, 1 + max(ids)), -torch.inf)
         for token, probability in likeliest:
             logits[0, token] = log(probability) if probability > 0 else -torch.inf
-        table = node.table = DenseTable(LogitsBatch(logits, row.spec.settings.process([row], [node.depth], logits)))
+        table = node.table = DenseTable.of(logits, row.spec.settings.process([row], [node.depth], logits))
         for token, _ in likeliest:
             table.set_left(token, table.probability(token) * before.share_left(token))
-        if not likeliest or not has_choice(row, node, avoided=None):
+        if not likeliest or not super().has_choice(node):
             table.keep_only(torch.zeros(logits.shape[1], dtype=torch.bool))
 
     def is_stuck(self, start: Node) -> bool:
@@ -184,14 +190,14 @@ class StreamSource(Source):
 
         A greedy one does if nothing was subtracted from it.
         """
-        if find_dense(self.row.node) is not None:
+        if self.dense is not None:
             return False  # `draw` does it
         share, spec = self.table.share_left(token), self.row.spec
-        return share >= 1 or (spec.policy.do_sample and draw_uniform(spec.generator) < share)
+        return share >= 1 or (spec.policy.do_sample and float(torch.rand((), generator=spec.generator)) < share)
 
     def tell(self, likeliest: Sequence[tuple[int, float]]) -> None:
         """Take the probabilities of the likeliest next tokens."""
-        if find_dense(self.row.node) is None:
+        if self.dense is None:
             self.table.tell(likeliest)
 
     def draw(self) -> int | None:
@@ -200,9 +206,9 @@ class StreamSource(Source):
         The caller must then draw one of these tokens elsewhere, in proportion to their probabilities.
         """
         spec = self.row.spec
-        if (table := find_dense(self.row.node)) is not None:
-            return table.draw(do_sample=spec.policy.do_sample, generator=spec.generator)
-        return self.table.draw(draw_uniform(self.row.spec.generator, dtype=torch.float64))
+        if self.dense is not None:
+            return self.dense.draw(do_sample=spec.policy.do_sample, generator=spec.generator)
+        return self.table.draw(float(torch.rand((), dtype=torch.float64, generator=spec.generator)))
 
     def take(self, token: int, probability: float | None, alternatives: Sequence[tuple[int, float]] = ()) -> bool:
         """Add the next token, and return whether it stays; if not, the row was rewound or is finished.
@@ -210,7 +216,7 @@ class StreamSource(Source):
         probability: before anything was subtracted; None if unknown.
         alternatives: the likeliest tokens and their probabilities.
         """
-        if probability is not None and find_dense(self.row.node) is None:
+        if probability is not None and self.dense is None:
             self.table.note(token, probability)
         self.tell(alternatives)
         outcome = self.add(token, Drawn.plain(token))
@@ -218,10 +224,3 @@ class StreamSource(Source):
             raise self.row.fault
         self.end_if(outcome)
         return outcome in ("stays", "done")
-
-
-def open_table(node: Node) -> SparseTable:
-    if node.table is None:
-        node.table = SparseTable()
-    assert isinstance(node.table, SparseTable), "the place has logits"
-    return node.table

@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 from antislop.core.bans.bans import Ban
 from antislop.core.bans.token_matcher import Matcher
 from antislop.core.loop.row import Row
-from antislop.core.loop.stream_source import SparseTable, StreamSource
+from antislop.engines.stream_source import SparseTable, StreamSource
 from tests.support.ban_cases import CASES, expected_of
 from tests.support.depth import first_quick, in_turn, sample_size
 from tests.support.statistics import p_value
