@@ -12,7 +12,7 @@ _STREAMS = (("stdin", os.O_WRONLY, "r"), ("stdout", os.O_RDONLY, "w"), ("stderr"
 
 
 def main() -> None:
-    """Run the command line. `--version` is answered without importing it."""
+    """Run the command line. For `--version`, the commands are not imported."""
     for name, flag, mode in _STREAMS:
         if getattr(sys, name) is None:  # it is closed, and the next file that is opened would take its place
             setattr(sys, name, os.fdopen(os.open(os.devnull, flag), mode))  # data can't be read or written, remarks can

@@ -156,9 +156,9 @@ def write_parquet(path: Path, folder: Path) -> list[Path]:
 
 
 def check_folder(folder: Path) -> None:
-    """Raise `InputError` if a folder has files with names of this module's files that it did not write.
+    """Raise `InputError` if a folder has files of other origin under names that a data set uses.
 
-    They would be overwritten, removed, or read as a part of the data set.
+    These files would be overwritten, removed, or read as a part of the data set.
     """
     own_files, card = _read_own(folder), folder / CARD
     strangers = [

@@ -72,7 +72,7 @@ class Subject:
     def expect_next(self, cache: RewindableCache, *rows: Sequence[int], missing: Sequence[int] = ()) -> None:
         """Feed the last token of each row, and expect the logits of the whole rows.
 
-        missing: for each row, tokens before it that a rewind did not keep, and that are fed again.
+        missing: for each row, how many tokens before the last one a rewind did not keep: these tokens are fed again.
         """
         pairs = zip(rows, missing or [0] * len(rows), strict=True)
         logits = self.forward([row[-1 - count :] for row, count in pairs], cache)[:, -1]

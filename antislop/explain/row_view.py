@@ -262,7 +262,7 @@ class BanCounts:
     rewinds: attempts.
     tokens: withdrawn with them.
     conceded, admitted: occurrences left in the texts.
-    instead: how often each text came instead, on the paths that survived.
+    instead: what was written in place of withdrawn text and stayed, with the number of times.
     """
 
     ban: Ban | None

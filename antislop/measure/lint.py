@@ -1,4 +1,4 @@
-"""Search a list for entries that have no effect, hit too much, or look like mistakes."""
+"""Search a list for entries that have no effect, that forbid too much, or that look like mistakes."""
 
 from __future__ import annotations
 
@@ -190,14 +190,14 @@ def _find_repeats(bans: Sequence[Ban]) -> dict[int, int]:
 
 
 def _leads_to(index: int, other: int, containers: Mapping[int, tuple[int, str]]) -> bool:
-    """Return whether `other` is left out because of `index`, which has to stay then."""
+    """Return whether leaving out `other` relies on `index`, directly or through others: then `index` has to stay."""
     while other in containers and other != index:
         other = containers[other][0]
     return other == index
 
 
 def _find_literals_within(bans: Sequence[Ban]) -> Iterator[tuple[int, int]]:
-    """Yield (entry, phrase within it), by their folded symbols, which include the edges of words."""
+    """Yield pairs of an entry and a phrase that it contains, compared by folded symbols, edges of words included."""
     for folding in get_args(Folding):
         literals = {
             index: ban.pattern.find_symbols(folding) or ""
@@ -238,7 +238,7 @@ def _find_sequences_within(bans: Sequence[Ban]) -> Iterator[tuple[int, int]]:
 
 
 def _find_others_within(bans: Sequence[Ban]) -> Iterator[tuple[int, int]]:
-    """Yield (phrase, ban such as a regex that matches it however it is written)."""
+    """Yield pairs of a phrase and another ban, such as a regex, that matches each spelling of the phrase."""
     spellings = {index: texts for index, ban in enumerate(bans) if (texts := ban.pattern.list_spellings())}
     numbers, firsts = list(spellings), [texts[0] for texts in spellings.values()]
     for other, ban in enumerate(bans):
@@ -339,9 +339,9 @@ def _is_made_of_common_words(ban: Ban, frequencies: Mapping[str, float]) -> bool
 
 
 def _split_joined(phrase: str, entries: set[str], frequencies: Mapping[str, float]) -> tuple[str, str] | None:
-    """Return the two entries that a phrase seems to be made of: one of its words is unknown, its halves are not.
+    """Return the two entries that a phrase seems to be made of: a word of it is unknown, and both halves are known.
 
-    Names look the same, so that both halves of a single word must be entries of the list.
+    A name may look like two joined words, so both halves of a single word must be entries of the list.
     """
     candidates = []
     lower = phrase.casefold()

@@ -389,7 +389,7 @@ class Match(NamedTuple):
 def drop_overlaps(matches: Iterable[Match], *, begin: int = 0) -> list[Match]:
     """Return the matches, in order, without those that overlap an earlier or, from the same start, a longer one.
 
-    begin: end of the last match that was kept before.
+    begin: where the last match ends that an earlier call kept.
     """
     kept = []
     for match in sorted(matches, key=lambda match: (match.start, -match.end)):

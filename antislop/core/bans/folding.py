@@ -104,7 +104,7 @@ class Context(NamedTuple):
 
 
 class Folded(NamedTuple):
-    """Symbols, and for each the index of its character; -n for the n-th before the piece."""
+    """Symbols, and for each the index of its character in the piece; -n for the n-th character before the piece."""
 
     symbols: str
     origins: list[int]

@@ -93,7 +93,7 @@ def refuse_at(door: str, arguments: Mapping[str, Any]) -> None:
 
 
 def refuse_arguments(arguments: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> None:
-    """Refuse arguments of `generate` that never reach the loop, or that it prepares a cache by."""
+    """Refuse arguments that `generate` keeps to itself, and those by which it prepares a cache that can't rewind."""
     if arguments.get("cache_implementation") == "paged":
         raise InputError("cache_implementation='paged' never asks a sampler, and nothing would be banned: leave it out")
     # Refused here already: an offloaded cache can't even be made on a machine without a GPU.

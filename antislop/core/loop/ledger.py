@@ -238,7 +238,7 @@ class Node:
         return node
 
     def step_from(self, depth: int, token: int) -> tuple[Node, int]:
-        """Return what `back_to` does, and the token by which that node was left; `token` leaves this one."""
+        """Return the node of `back_to`, and the token that leads from it towards here, or `token` on from here."""
         node = self
         while node.depth > depth:
             assert node.parent is not None, "the ancestor is settled and no longer in the tree"

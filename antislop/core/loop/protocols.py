@@ -42,7 +42,7 @@ class RewindableCache(Protocol):
 
 @runtime_checkable
 class SharingCache(RewindableCache, Protocol):
-    """A cache whose rows can be copied in part, and selected: prompts are read together, in parts, or once.
+    """A cache whose rows can be selected, and copied up to a length, so that equal beginnings of prompts are read once.
 
     reads_prompts: set while prompts are read: a model may then leave out all but the last logits of a pass.
     """

@@ -268,7 +268,7 @@ class Row:
         return self.ids_up_to(len(self.tokens))
 
     def ids_up_to(self, length: int) -> Tensor:
-        """Return prompt and the first `length` tokens, counting on into the draft, [1, tokens]."""
+        """Return the ids of the prompt and of the first `length` tokens, where the draft's tokens follow the text's."""
         if self._written < length:
             start = self.prompt_length + self._written
             tokens = send(torch.tensor(self._tokens_between(self._written, length)), self.batch_ids.device)

@@ -128,7 +128,7 @@ class Sampling:
 
     @property
     def generate_arguments(self) -> dict[str, Any]:
-        """The arguments of `generate`, which replace all of the model's generation config. It lacks `FOREIGN`."""
+        """The arguments of `generate` that replace the model's generation config, without `FOREIGN` settings."""
         names = [name for name in LIMITS if name not in FOREIGN]
         settings = {name: None if name in self.unused else getattr(self, name) for name in names}
         return {"do_sample": self.do_sample, **settings, "min_p": settings["min_p"] or None}

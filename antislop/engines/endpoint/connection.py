@@ -36,7 +36,7 @@ _Reader: TypeAlias = "Callable[[ClientResponse], AsyncGenerator[Any, None]]"
 
 
 class Refused(EndpointError):
-    """Raised if another attempt would fail too. status: of the HTTP answer; 0 for an unreadable answer."""
+    """Raised for an answer that another attempt would not change. status: its HTTP status; 0 if it can't be read."""
 
     def __init__(self, problem: str, status: int) -> None:
         super().__init__(problem)

@@ -404,7 +404,7 @@ class Sketch:
         return self._cells[self._locate(hashes)]
 
     def find_min_count(self, min_count: int, limit: int) -> int:
-        """Return the smallest count from `min_count` that at most `limit` counters reach."""
+        """Return the smallest count, `min_count` or more, that no more than `limit` counters reach."""
         top = np.zeros(FULL_COUNTER + 1, np.int64)
         for part in np.array_split(self._cells, max(1, len(self._cells) >> 20)):
             top += np.bincount(part, minlength=len(top))

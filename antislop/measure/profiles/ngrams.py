@@ -115,7 +115,7 @@ class Chunk:
         return places
 
     def grams(self, keep: Callable[[Hashes], Flags] | None = None) -> Iterator[Grams]:
-        """Yield the n-grams of each kind and length. keep: selects among those whose parts were selected."""
+        """Yield the n-grams of each kind and length. keep: chooses among those whose parts it chose."""
         yield from _find_grams("phrase", self.keys * MULTIPLIER, self.run, PHRASE_WORDS, keep)
         contents = (self.keys * MULTIPLIER)[self.content] ^ _CONTENT
         words = _find_grams("content", contents, self.sentence[self.content], CONTENT_WORDS, keep)

@@ -169,7 +169,7 @@ def take_census(texts: Texts, **options: Any) -> Census:
 
 
 def _weigh(census: Census, rates: HumanRates | None, *, min_ratio: float) -> list[Entry]:
-    """Return the entries, the highest lower end of the ratio or else the highest count first."""
+    """Return the entries by the lower end of their ratio, or by their count without ratios, the highest first."""
     humans: dict[int, HumanRate | None] = {}
     for index, (name, occurrences) in enumerate(zip(census.names, census.counts, strict=True)):
         human = rates.rate(*name) if rates else None

@@ -35,8 +35,8 @@ RAREST_RATE = 1e-8
 class HumanRate:
     """The rate of an entry in human writing, per word, with its interval.
 
-    count: occurrences in the baseline; None if it does not list the entry: rate is then an upper bound.
-    low, high: high is None if rate is a bound; both are equal to rate if it counts as exact.
+    count: occurrences in the baseline; None if the baseline does not list the entry, and then `rate` is an upper bound.
+    low, high: the interval. `high` is None where `rate` is an upper bound; both equal a rate that counts as exact.
     """
 
     count: int | None

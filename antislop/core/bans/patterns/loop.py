@@ -191,9 +191,9 @@ class _Tracker:
         return Track(length, distance, since, near), loops, opened
 
     def _extend(self, symbols: Symbols, end: int, step: int, length: int, distance: int) -> tuple[int, int]:
-        """Return the length of the longest suffix that occurred before, and how much earlier; or its limit and 0.
+        """Return the length of the longest suffix that occurred before, and the distance to that occurrence.
 
-        A limit is enough where no occurrence can begin in such a suffix.
+        Where no loop can begin in such a suffix, return an upper limit of its length, and 0 as the distance.
         """
         text, room = symbols.text, self._room
         if distance and text[end - step : end] == text[end - step - distance : end - distance]:

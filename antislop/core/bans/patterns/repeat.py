@@ -212,10 +212,10 @@ class RepeatSearch(TextSearch[RepeatState]):
         return RepeatTrack(path, end, left, recorded, since, length), False
 
     def _find_length(self, words: tuple[str, ...], stands: Callable[[int, int], bool], place: int) -> int:
-        """Return how many of the latest words in a row may stand before a place, too.
+        """Return how many of the latest words in a row may also stand before an earlier place.
 
-        stands: returns whether a sequence does, and may add it. Where one stands, so do those at its end, and what its
-            last word begins with: they were added with it.
+        stands: returns whether a sequence of words stands there, and may add the sequence. The shorter sequences at its
+            end were added with it, and so was each beginning of its last word.
         """
         for size, length in self._sizes:
             if size <= len(words) and stands(hash(words[-size:]), place):

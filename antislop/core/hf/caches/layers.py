@@ -126,7 +126,7 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
             states[row, :, start + by : stop + by] = states[row, :, start:stop].clone()  # type: ignore[index]
 
     def clear(self, row: int, start: int, stop: int) -> None:
-        """Forget the columns start..stop of a row, in which a forward pass may have left NaN; see `_allocate`."""
+        """Set the columns start..stop of a row to 0: a forward pass may have left NaN there, see `_allocate`."""
         for states in (self._keys, self._values) if self._keys is not None else ():
             states[row, :, max(start - self.base, 0) : max(stop - self.base, 0)] = 0  # type: ignore[index]
 
