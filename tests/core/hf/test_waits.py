@@ -124,7 +124,7 @@ COSTS: dict[str, tuple[tuple[float, float], ...]] = {
     "all tokens recorded": ((1, 37), (1, 40), (1, 40)),
     "a controller": ((1, 34), (1, 65), (1, 289)),
     "repetition penalty": ((1, 33), (1, 37), (1, 37)),
-    "a criterion": ((2, 25), (2, 29), (2, 29)),
+    "a criterion": ((2, 27), (2, 31), (2, 31)),  # two copies: of what a criterion of the caller's saw, and answered
     "stop strings": ((1, 23), (1, 26), (1, 26)),
     "sampled, with bans": ((2, 2), (2, 36), (2, 33)),
     "greedy, with bans": ((1, 1), (1, 1), (1, 1)),
