@@ -301,7 +301,7 @@ def _print_groups(groups: list[TextGroup], level: float, scale: Scale) -> None:
         size = f"{describe_count(group.texts, 'text')}, {describe_count(group.words, 'word')}"
         screen.print(f"{make_visible(group.name)}: {size}", style="bold", soft_wrap=True)
         screen.print(_tabulate(group, level))
-        reasons: dict[str, list[str]] = {}  # of metrics without a value, many of which have the same
+        reasons: dict[str, list[str]] = {}  # metrics without a value, by the reason, which many of them share
         for row in group.rows:
             if row.estimate.why:
                 reasons.setdefault(row.estimate.why, []).append(row.metric.title)

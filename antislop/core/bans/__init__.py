@@ -1,4 +1,4 @@
-"""Bans, lists of bans, and the search for bans in a text that is being written. This room needs no torch."""
+"""Bans, lists of bans, and the search for bans in a text that is being written. Nothing here imports torch."""
 
 import lazy_loader
 
