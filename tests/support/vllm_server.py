@@ -6,8 +6,9 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.error import URLError
@@ -15,6 +16,12 @@ from urllib.request import urlopen
 
 from tests.support.processes import ServingProcess
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).resolve().parents[2]
 PYTHON = "ANTISLOP_VLLM_PYTHON"
 """The environment variable that names the Python executable of an environment with vLLM."""
 START_SECONDS = 300
@@ -26,8 +33,14 @@ SMALL_BLOCKS = ("--block-size", "32")
 
 
 @contextmanager
-def serve_vllm(python: str, model: Path | str, log: Path, *options: str, slots: int = 8) -> Iterator[ServingProcess]:
-    """Serve a folder of a model with 512 positions on a free port. log: a file for all that vLLM writes."""
+def serve_vllm(
+    python: str, model: Path | str, log: Path, *options: str, slots: int = 8, path: Sequence[Path] = ()
+) -> Iterator[ServingProcess]:
+    """Serve a folder of a model with 512 positions on a free port.
+
+    log: a file for all that vLLM writes.
+    path: folders from which it imports, too.
+    """
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model), "--host", "127.0.0.1"]
@@ -38,7 +51,7 @@ def serve_vllm(python: str, model: Path | str, log: Path, *options: str, slots: 
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_USE_V2_MODEL_RUNNER": "0",
         "HF_HUB_OFFLINE": "1",
-        "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
+        "PYTHONPATH": os.pathsep.join([*map(str, (ROOT, *path))]),
     }
     with (
         log.open("w", encoding="utf-8") as output,
@@ -57,6 +70,19 @@ def serve_vllm(python: str, model: Path | str, log: Path, *options: str, slots: 
             yield ServingProcess(url, process.pid)
         finally:
             _end(process)
+
+
+def install_plugins(folder: Path) -> Path:
+    """Make in a folder what pip writes about the plug-ins of this copy of the package; return the folder."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    made = folder / f"{project['name'].replace('-', '_')}-0.dist-info"
+    made.mkdir()
+    (made / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: 0\n", encoding="utf-8")
+    lines = [
+        f"[{group}]\n{name} = {value}" for group, own in project["entry-points"].items() for name, value in own.items()
+    ]
+    (made / "entry_points.txt").write_text("\n".join(lines), encoding="utf-8")
+    return folder
 
 
 def _wait(url: str, process: subprocess.Popen[bytes], log: Path) -> None:

@@ -291,11 +291,15 @@ def banning(bans: Bans = (), *, on_greedy: OnGreedy = "refuse", **options: Any) 
     ['additional_config', 'logits_processors', 'logprobs_mode', 'scheduler_cls']
     """
     config = {"bans": bans, "on_greedy": on_greedy, **options}
+    return list_arguments(config) | {"additional_config": {KEY: config}}
+
+
+def list_arguments(config: object) -> dict[str, Any]:
+    """Return what an engine needs beside its `additional_config["antislop"]`. Raises `InputError`."""
     settings = EngineSettings.read(config)
-    has_own_list = len(read_own_bans(settings)) > 0 and on_greedy == "refuse"
+    has_own_list = len(read_own_bans(settings)) > 0 and settings.on_greedy == "refuse"
     arguments = {LOGPROBS_MODE: TELLS_DRAWN} if settings.method == "thin" else {}
     return arguments | {
         "scheduler_cls": "antislop.engines.vllm.BanningScheduler",
         "logits_processors": [f"antislop.engines.vllm:{'CheckBans' if has_own_list else 'CheckRequestBans'}"],
-        "additional_config": {KEY: config},
     }

@@ -29,7 +29,7 @@ from tests.support.depth import DEPTH
 from tests.support.letters import END, LENGTH, LISTS, SETTINGS, START, LettersChain, build_model, expected_texts
 from tests.support.statistics import p_value
 from tests.support.vllm_offline import ENVIRONMENT, ROOT, run_job, write_texts
-from tests.support.vllm_server import DRAWN_LOGPROBS, serve_vllm
+from tests.support.vllm_server import install_plugins, serve_vllm
 
 TINY = Path(antislop.__file__).parent / "data" / "tiny"
 TIMES = int(1000 * DEPTH)
@@ -370,13 +370,11 @@ scheduler.check_vllm()
 
 @pytest.fixture(scope="module")
 def server(vllm_python: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of `vllm serve` with a list of its own."""
-    options = ["--scheduler-cls", "antislop.engines.vllm.BanningScheduler"]
-    options += ["--logits-processors", "antislop.engines.vllm:CheckBans"]
-    options += ["--additional-config", json.dumps({"antislop": {"bans": ["the", "was"]}}), *DRAWN_LOGPROBS]
+    """The address of `vllm serve` with a list of its own, where antislop is installed: one argument is enough."""
+    options = ["--additional-config", json.dumps({"antislop": {"bans": ["the", "was"]}})]
     options += ["--chat-template", "{{ messages[0].content }}"]
-    log = tmp_path_factory.mktemp("vllm") / "log.txt"
-    with serve_vllm(vllm_python, TINY, log, *options) as process:
+    folder = tmp_path_factory.mktemp("vllm")
+    with serve_vllm(vllm_python, TINY, folder / "log.txt", *options, path=[install_plugins(folder)]) as process:
         yield process.url
 
 
