@@ -113,7 +113,7 @@ class OpenaiStream(StreamDialect):
             texts = (choice.get("logprobs") or {}).get("tokens")
             if texts is None and choice.get("text"):
                 raise EndpointError(
-                    "the answer does not say which tokens its text has: a server with logprobs is needed"
+                    "the answer does not say which tokens its text has: a server whose streams have logprobs is needed"
                 )
             yield from (StreamToken(None, None, _check_text(text)) for text in texts or ())
             reason = choice.get("finish_reason")

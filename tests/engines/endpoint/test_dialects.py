@@ -254,7 +254,7 @@ def test_another_tokenizer_than_the_served_models_is_refused(kind: EngineKind) -
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"names_streamed": False}, "does not say which tokens its text has: a server with logprobs is needed"),
+        ({"names_streamed": False}, "which tokens its text has: a server whose streams have logprobs is needed"),
         ({"takes_ids": False}, "^json: cannot unmarshal array"),
         ({"takes_ids": False, "owner": "library"}, r"Ollama takes no prompt of token ids.*llama-server.*unmarshal"),
         ({"takes_ids": False, "owner": "organization_owner"}, "LM Studio takes no prompt of token ids"),
