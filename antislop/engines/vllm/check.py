@@ -1,11 +1,13 @@
 """What of the bans runs outside of vLLM's scheduler: a logits processor that changes no logits.
 
-In the front end it refuses requests that can't be written under bans while the client waits: vLLM then answers 400 with
-the sentence. In a worker it has the model runner read what the scheduler asks of resumed requests.
+In the front end it has the server read bans that are plain fields of a body, and refuses requests that can't be written
+under bans while the client waits: vLLM then answers 400 with the sentence. In a worker it has the model runner read
+what the scheduler asks of resumed requests.
 """
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from typing import Any
 
@@ -16,7 +18,8 @@ from vllm.v1.sample.logits_processor import LogitsProcessor
 from vllm.v1.sample.sampler import Sampler
 from vllm.v1.worker.gpu.sample.logits_processor.interface import LogitsProcessor as LogitsProcessorV2
 
-from antislop.engines.vllm.requests import KEY, NO_BEAMS, PARAMETERS, check_request
+from antislop.engines.vllm.metrics import show_counts
+from antislop.engines.vllm.requests import FIELDS, KEY, NO_BEAMS, PARAMETERS, check_request
 from antislop.errors import InputError
 
 FIRST_RUNNER_ARGUMENTS = 3
@@ -44,20 +47,36 @@ def rank_once(vocabulary_size: int, device: Any) -> None:
     Sampler.gather_logprobs(logprobs, 1, torch.zeros(2, dtype=torch.int64, device=device))
 
 
-def refuse_beams(request_type: Any) -> None:
-    """Have vLLM's server refuse a request for beams that brings bans, which vLLM would drop in silence."""
-    to_beam_search_params = request_type.to_beam_search_params
+def find_plain_bans(request: Any) -> dict[str, Any]:
+    """Return what the body of a request says of bans in plain fields, as other servers read them."""
+    found = {name: value for name, value in (request.model_extra or {}).items() if name in FIELDS}
+    found = {name: value for name, value in found.items() if value not in (None, "", [])}
+    if found and KEY in (request.vllm_xargs or {}):
+        raise InputError(f"bans came as {next(iter(found))} and in vllm_xargs[{KEY!r}]: send them in one place")
+    return found
+
+
+def read_plain_bans(request_type: Any) -> None:
+    """Have vLLM's server read bans in plain fields of a body, too, and refuse beams, for which it would drop bans."""
+    to_sampling_params, to_beam_search_params = request_type.to_sampling_params, request_type.to_beam_search_params
+
+    def add_bans(request: Any, *args: Any, **kwargs: Any) -> Any:
+        params = to_sampling_params(request, *args, **kwargs)
+        if found := find_plain_bans(request):
+            params.extra_args = {**(params.extra_args or {}), KEY: json.dumps(found)}
+        return params
 
     def check(request: Any, *args: Any, **kwargs: Any) -> Any:
-        if KEY in (request.vllm_xargs or {}):
+        if find_plain_bans(request) or KEY in (request.vllm_xargs or {}):
             raise InputError(NO_BEAMS)
         return to_beam_search_params(request, *args, **kwargs)
 
-    request_type.to_beam_search_params = check
+    request_type.to_sampling_params, request_type.to_beam_search_params = add_bans, check
 
 
 for _request_type in (CompletionRequest, ChatCompletionRequest):
-    refuse_beams(_request_type)
+    read_plain_bans(_request_type)
+show_counts()
 
 
 class CheckRequestBans(LogitsProcessor, LogitsProcessorV2):  # type: ignore[misc]

@@ -1,8 +1,7 @@
-"""What vLLM calls in each of its processes, by the entry point `vllm.general_plugins`.
+"""What vLLM calls in each of its processes: it makes `additional_config={"antislop": {...}}` the one argument for bans.
 
-It makes `additional_config={"antislop": {...}}` the one argument that an engine with bans needs. The others are added
-where vLLM reads all arguments of an engine, since the parts of its configuration are checked against each other as they
-are made from them. Engines without that key get what they asked for.
+The others are added where vLLM makes its configuration of all arguments, since it checks each part as it is made.
+Engines without that key get what they asked for.
 """
 
 from __future__ import annotations
@@ -32,23 +31,16 @@ def register() -> None:
 
 
 def add_arguments(arguments: Any, more: dict[str, Any]) -> None:
-    """Add the arguments that bans need to those of an engine, beside those that it was given.
-
-    Raises `InputError` for another scheduler.
-    """
-    scheduler = arguments.scheduler_cls
-    if scheduler is not None and "antislop.engines.vllm" not in _name(scheduler):
-        raise InputError(
-            f"bans need antislop's own scheduler, and scheduler_cls is {_name(scheduler)}: leave it out, or leave "
-            f"{KEY!r} out of additional_config"
-        )
+    """Add what bans need to the arguments of an engine. Raises `InputError` for another scheduler."""
+    scheduler, processors = arguments.scheduler_cls, [*(arguments.logits_processors or ())]
+    if scheduler is not None and not _is_ours(scheduler):
+        raise InputError(f"bans need antislop's scheduler: leave out scheduler_cls, which is {scheduler}")
     arguments.scheduler_cls = scheduler or more["scheduler_cls"]
-    processors = arguments.logits_processors
-    if not any("antislop.engines.vllm" in _name(processor) for processor in processors or ()):
-        arguments.logits_processors = [*(processors or ()), *more["logits_processors"]]
-    if LOGPROBS_MODE in more and arguments.logprobs_mode == type(arguments).logprobs_mode:
-        arguments.logprobs_mode = more[LOGPROBS_MODE]
+    if not any(map(_is_ours, processors)):
+        arguments.logits_processors = processors + more["logits_processors"]
+    if arguments.logprobs_mode == type(arguments).logprobs_mode:
+        arguments.logprobs_mode = more.get(LOGPROBS_MODE, arguments.logprobs_mode)
 
 
-def _name(named: Any) -> str:
-    return named if isinstance(named, str) else f"{named.__module__}.{named.__qualname__}"
+def _is_ours(named: Any) -> bool:
+    return (named if isinstance(named, str) else named.__module__).startswith("antislop.engines.vllm")

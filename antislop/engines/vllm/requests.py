@@ -1,16 +1,16 @@
 r"""The bans that a request to vLLM asks for.
 
 `SamplingParams(extra_args={"antislop": {"bans": ["a testament to"]}})`; on a server, JSON in a string, since vLLM takes
-no objects there: `"vllm_xargs": {"antislop": "{\"bans\": [...]}"}`. What holds for all texts of an engine, its own list
-included, comes from `additional_config["antislop"]`.
+no objects there: `"vllm_xargs": {"antislop": "{\"bans\": [...]}"}`, or as plain fields of the body. What holds for all
+texts of an engine, its own lists included, comes from `additional_config["antislop"]`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
@@ -49,6 +49,11 @@ LISTS_KEPT = 64
 """Lists of requests that are kept, read and compiled, for later ones."""
 COMPILER_THREADS = 2
 EXAMPLE = '{"bans": ["a testament to"]}'
+SWITCHES = {"use_global_bans": True, "events": False, "loops": False, "repeats": False}
+PLAIN_LISTS = {"banned_strings": {"kind": "phrase", "edges": "anywhere"}, "banned_regex": {"kind": "regex"}}
+"""Fields of other servers' bodies, and what their entries are."""
+FIELDS = frozenset({"bans", "exempt", "ban_list", "ban_scope", "custom_token_bans", *PLAIN_LISTS, *SWITCHES})
+"""What a request may say of bans."""
 NO_BEAMS = "bans and beam search can't be combined inside vLLM: sample, with use_beam_search left out"
 OnGreedy = Literal["refuse", "pass"]
 Method = Literal["reject", "thin"]
@@ -62,6 +67,7 @@ class EngineSettings:
     """What holds for all texts of an engine.
 
     bans: the default list; requests may replace it or add to it: phrases, or the path or address of a file.
+    lists: others by their names, of which a request may choose one in the place of `bans`, by `ban_list`.
     exempt: phrases that may be written.
     on_exhausted, max_rewinds: as in `AntiSlop`.
     method: "reject" draws withdrawn tokens anew from the whole distribution; "thin" first subtracts what led to a
@@ -73,6 +79,7 @@ class EngineSettings:
     """
 
     bans: Bans = ()
+    lists: Mapping[str, Bans] = field(default_factory=dict)
     exempt: Sequence[str] = ()
     on_exhausted: OnExhausted = "concede"
     max_rewinds: int = Policy.max_rewinds
@@ -82,7 +89,9 @@ class EngineSettings:
 
     @classmethod
     def read(cls, config: object) -> EngineSettings:
-        options = cls(**_read_fields(config, {field.name for field in fields(cls)}, place="additional_config"))
+        options = cls(**_read_fields(config, {each.name for each in fields(cls)}, place="additional_config"))
+        if not isinstance(options.lists, Mapping):
+            raise InputError(f"lists is {options.lists!r}: pass an object of names, each with the path of a list")
         ends = tuple(end for end in get_args(OnExhausted) if end != "raise")  # which would end all texts of the engine
         choices_of = {"on_exhausted": ends, "method": get_args(Method), "on_greedy": get_args(OnGreedy)}
         for name, choices in (choices_of | {"resume": get_args(Resume)}).items():
@@ -102,12 +111,14 @@ class RequestOptions:
     """What a request asks for. Requests that write the same share the object, which is hashed by identity.
 
     bans: its own bans, which are added to the engine's.
+    ban_list: the name of the engine's list, if it is not the default one.
     use_global_bans: whether the engine's own list holds, too.
     ban_scope: the part of a chat message in which they hold; None for the default of the model.
     events: whether the output names what each ban did, not only the counts.
     """
 
     bans: BanList
+    ban_list: str
     use_global_bans: bool
     events: bool
     ban_scope: BanScope | None
@@ -118,12 +129,13 @@ class RequestOptions:
         return _read_request(_write_config(extra_args))
 
 
-def read_own_bans(settings: EngineSettings) -> BanList:
-    """Return the engine's own list. Raises `InputError` for a ban that forces text."""
-    bans = combine_bans(read_bans(settings.bans), exempt=settings.exempt)
-    for ban in bans:
+def read_own_lists(settings: EngineSettings) -> dict[str, BanList]:
+    """Return the engine's own lists, the default one as "". Raises `InputError` for a ban that forces text."""
+    given = {**settings.lists, "": settings.bans}
+    lists = {name: combine_bans(read_bans(bans), exempt=settings.exempt) for name, bans in given.items()}
+    for ban in chain.from_iterable(lists.values()):
         _refuse_forced(ban)
-    return bans
+    return lists
 
 
 def _refuse_forced(ban: Ban) -> Ban:
@@ -142,24 +154,34 @@ def _write_config(extra_args: Mapping[str, Any] | None) -> str:
 
 @lru_cache(LISTS_KEPT)
 def _read_request(config: str) -> RequestOptions:
-    switches = {"use_global_bans": True, "events": False, "loops": False, "repeats": False}
-    found = _read_fields(config, {"bans", "exempt", "ban_scope", *switches}, place=PLACE)
-    entries, exempt = found.get("bans", []), found.get("exempt", [])
-    if not isinstance(entries, list):
-        raise InputError(f"bans is {entries!r}: pass a list of phrases, or of objects with a text, a kind and options")
-    if not isinstance(exempt, list):
-        raise InputError(f"exempt is {exempt!r}: pass a list of phrases")
-    for name in switches:
-        switches[name] = found.get(name, switches[name])
-        if not isinstance(switches[name], bool):
-            raise InputError(f"{name} is {switches[name]!r}: pass true or false")
-    scope, scopes = found.get("ban_scope"), get_args(BanScope)
+    found = _read_fields(config, FIELDS, place=PLACE)
+    for name, value in found.items():
+        if name in SWITCHES and not isinstance(value, bool):
+            raise InputError(f"{name} is {value!r}: pass true or false")
+        if name in ("bans", "exempt", *PLAIN_LISTS) and not isinstance(value, list):
+            raise InputError(f"{name} is {value!r}: pass a list of phrases, or bans of objects with a text and a kind")
+    switches = {name: found.get(name, default) for name, default in SWITCHES.items()}
+    scope, scopes, ban_list = found.get("ban_scope"), get_args(BanScope), found.get("ban_list", "")
     if scope is not None and scope not in scopes:
         raise InputError(f"ban_scope is {scope!r}; it is one of {', '.join(map(repr, scopes))}")
-    _check_size(config, entries, exempt)
+    if not isinstance(ban_list, str):
+        raise InputError(f"ban_list is {ban_list!r}: pass the name of a list of the engine")
+    entries, exempt = [*found.get("bans", [])], found.get("exempt", [])
+    for name, options in PLAIN_LISTS.items():
+        entries += [{"text": text, **options} for text in found.get(name, [])]
+    tokens = _read_ids(found.get("custom_token_bans", []))
+    _check_size(config, [*entries, *tokens], exempt)
     bundled = [*(loops() if switches.pop("loops") else ()), *(repeats() if switches.pop("repeats") else ())]
-    bans = combine_bans(BanList([*map(_read_entry, entries), *bundled]), exempt=exempt)
-    return RequestOptions(bans=bans, ban_scope=scope, **switches)
+    bans = BanList([*map(_read_entry, entries), *bundled, *(Ban.tokens([token]) for token in tokens)])
+    return RequestOptions(bans=combine_bans(bans, exempt=exempt), ban_list=ban_list, ban_scope=scope, **switches)
+
+
+def _read_ids(ids: Any) -> list[int]:
+    """Return token ids from a list, or from a text with commas between them."""
+    try:
+        return [int(part) for part in ids.split(",") if part.strip()] if isinstance(ids, str) else [*map(int, ids)]
+    except (TypeError, ValueError):
+        raise InputError(f"custom_token_bans is {ids!r:.60}: pass a list of token ids") from None
 
 
 def _check_size(config: str, entries: Sequence[object], exempt: Sequence[object]) -> None:
@@ -208,7 +230,7 @@ def check_request(params: Any, *, has_own_list: bool = False) -> RequestOptions:
 
 def check_settings(params: Any, options: RequestOptions, *, has_own_list: bool) -> None:
     """Raise `InputError` for bans with settings that rule them out. The arguments are those of `check_request`."""
-    if len(options.bans) or (has_own_list and options.use_global_bans):
+    if len(options.bans) or ((has_own_list or options.ban_list) and options.use_global_bans):
         if params.max_tokens == 1 and params.logprobs and not params.detokenize:
             raise InputError(NO_BEAMS)  # vLLM searches by such requests, whose likeliest tokens it takes, not the drawn
         if params.temperature == 0:
@@ -220,7 +242,7 @@ def check_settings(params: Any, options: RequestOptions, *, has_own_list: bool) 
             raise InputError("bans and structured outputs can't be combined inside vLLM: use `antislop serve`")
 
 
-def _read_fields(config: object, known: set[str], *, place: str) -> dict[str, Any]:
+def _read_fields(config: object, known: Collection[str], *, place: str) -> dict[str, Any]:
     if isinstance(config, str):
         try:
             config = json.loads(config)
@@ -228,7 +250,7 @@ def _read_fields(config: object, known: set[str], *, place: str) -> dict[str, An
             raise InputError(f"{place} is not JSON ({error}): write an object such as {EXAMPLE}") from None
     if not isinstance(config, Mapping):
         raise InputError(f"{place} is {config!r}: an object was expected, such as {EXAMPLE}")
-    if unknown := sorted(set(config) - known):
+    if unknown := sorted(set(config).difference(known)):
         raise InputError(f"{place} has {unknown[0]!r}, which is none of {', '.join(sorted(known))}")
     return dict(config)
 
@@ -237,6 +259,7 @@ class ListCache:
     """Reads and compiles the lists of requests in threads; equal ones share a compiled one.
 
     own: the engine's list, compiled.
+    lists: its other ones, by name.
     exempt: phrases that all requests may write.
     choose_scopes: returns the scopes of a request's bans, as in `antislop.core.hf.response_templates`.
     """
@@ -245,11 +268,13 @@ class ListCache:
         self,
         own: CompiledBans,
         *,
+        lists: Mapping[str, BanList] | None = None,
         exempt: Sequence[str] = (),
         choose_scopes: Callable[[BanScope | None], tuple[Scope, ...]] = lambda _: (),
     ) -> None:
         self.has_own = len(own.bans) > 0
         self._own = own
+        self._lists = {**(lists or {}), "": own.bans}
         self._exempt = exempt
         self._choose_scopes = choose_scopes
         self._limit_own = lru_cache(self._compile_own)
@@ -265,15 +290,20 @@ class ListCache:
     def _find(self, config: str) -> FoundList:
         options = _read_request(config)
         scopes = self._choose_scopes(options.ban_scope)
-        own = self._limit_own(scopes)
+        own = self._limit_own(options.ban_list, scopes)
         if options.use_global_bans and not len(options.bans):
-            return options, own if self.has_own else None
+            return options, own if len(own.bans) else None
         bans = combine_bans(options.bans, exempt=self._exempt, scopes=scopes)
         bans = own.bans | bans if options.use_global_bans else bans
         return options, own.with_bans(bans) if len(bans) else None
 
-    def _compile_own(self, scopes: tuple[Scope, ...]) -> CompiledBans:
-        return self._own.with_bans(combine_bans(self._own.bans, scopes=scopes)) if scopes else self._own
+    def _compile_own(self, name: str, scopes: tuple[Scope, ...]) -> CompiledBans:
+        if name not in self._lists:
+            names = ", ".join(repr(each) for each in self._lists if each) or "none"
+            raise InputError(
+                f"the engine has no list {name!r:.60}, but {names}: leave ban_list out, or add it to lists"
+            )
+        return self._own.with_bans(combine_bans(self._lists[name], scopes=scopes)) if name or scopes else self._own
 
 
 def banning(bans: Bans = (), *, on_greedy: OnGreedy = "refuse", **options: Any) -> dict[str, Any]:
@@ -297,7 +327,7 @@ def banning(bans: Bans = (), *, on_greedy: OnGreedy = "refuse", **options: Any) 
 def list_arguments(config: object) -> dict[str, Any]:
     """Return what an engine needs beside its `additional_config["antislop"]`. Raises `InputError`."""
     settings = EngineSettings.read(config)
-    has_own_list = len(read_own_bans(settings)) > 0 and settings.on_greedy == "refuse"
+    has_own_list = len(read_own_lists(settings)[""]) > 0 and settings.on_greedy == "refuse"
     arguments = {LOGPROBS_MODE: TELLS_DRAWN} if settings.method == "thin" else {}
     return arguments | {
         "scheduler_cls": "antislop.engines.vllm.BanningScheduler",

@@ -8,14 +8,13 @@ than those that were tested are refused if they differ in what is used here.
 from __future__ import annotations
 
 import copy
-import dataclasses
-import inspect
 import math
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, TimeoutError as FutureTimeout
 from functools import partial
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -30,10 +29,10 @@ from transformers import (
     TopPLogitsWarper,
 )
 from vllm.logger import init_logger
+from vllm.outputs import RequestError
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import GrammarOutput
 from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.engine import EngineCoreEventType
 from vllm.v1.kv_cache_interface import FullAttentionSpec, MLAAttentionSpec, SlidingWindowSpec
 from vllm.v1.request import RequestStatus
 
@@ -41,6 +40,8 @@ from antislop.core.bans import SENT_LIMITS, BanList
 from antislop.core.hf import CompiledBans, StopStrings, choose_scopes, find_response_template
 from antislop.core.loop import RowSpec, seed_of
 from antislop.engines.vllm.engine_text import Allowed, EngineRules, EngineText, Told
+from antislop.engines.vllm.metrics import COUNTERS, write_counts
+from antislop.engines.vllm.names import find_differences
 from antislop.engines.vllm.outcomes import describe
 from antislop.engines.vllm.requests import (
     KEY,
@@ -53,7 +54,7 @@ from antislop.engines.vllm.requests import (
     ListCache,
     RequestOptions,
     check_settings,
-    read_own_bans,
+    read_own_lists,
 )
 from antislop.errors import InputError
 
@@ -68,34 +69,12 @@ PROMPT_LOGPROBS = {
     "prompt_token_id_logprobs_dict": "prompt_token_id_logprobs",
 }
 """Fields of the model runner's output, and those of the output of a request."""
-SIGNATURES = {
-    "add_request": ("request",),
-    "get_grammar_bitmask": ("scheduler_output",),
-    "update_from_output": ("scheduler_output", "model_runner_output"),
-    "_update_request_with_output": ("request", "new_token_ids", "is_stale"),
-    "_handle_blocked_waiting_request": ("request",),
-    "_preempt_request": ("request", "timestamp", "drop_stale_output"),
-    "_free_request": ("request", "delay_free_blocks"),
-}
-"""Methods of vLLM's scheduler that are called or overridden, and their parameters."""
-MASK_FIELDS = ("structured_output_request_ids", "grammar_bitmask", "num_acceptable_drafts")
-"""What a mask for the model runner is made of. Before vLLM 0.32 it had no third field."""
-ATTRIBUTES = (
-    *("requests", "running", "prev_step_scheduled_req_ids", "reset_preempted_req_ids", "kv_holding_waiting"),
-    *("block_size", "hash_block_size", "encoder_cache_mismatch_reqs", "use_v2_model_runner"),
-)
-"""What else is read or changed."""
 
 
 def check_vllm() -> None:
-    """Raise `InputError` if vLLM's scheduler differs from the one that was tested; warn if only its version does."""
-    for name, parameters in SIGNATURES.items():
-        method = getattr(Scheduler, name, None)
-        found = () if method is None else tuple(inspect.signature(method).parameters)[1:]
-        if found != parameters:
-            raise _explain(f"Scheduler.{name} takes ({', '.join(found)})" if method else f"it has no Scheduler.{name}")
-    if (made_of := tuple(each.name for each in dataclasses.fields(GrammarOutput))) != MASK_FIELDS:
-        raise _explain(f"GrammarOutput is made of ({', '.join(made_of)})")
+    """Raise `InputError` if vLLM differs in a name from the one that was tested; warn if only its version does."""
+    for difference in find_differences(Path(vllm.__file__).parent):
+        raise _explain(difference)
     if not vllm.__version__.startswith(TESTED):
         logger.warning(
             "bans inside vLLM were tested with vLLM %s, and this is %s: check some texts before you rely on it",
@@ -241,8 +220,6 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
 
     def __init__(self, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(vllm_config, *args, **kwargs)
-        if missing := [name for name in ATTRIBUTES if not hasattr(self, name)]:
-            raise _explain(f"its scheduler has no {missing[0]}")
         self._settings = EngineSettings.read(vllm_config.additional_config.get(KEY, {}))
         model = vllm_config.model_config
         if self._settings.method == "thin" and model.logprobs_mode != TELLS_DRAWN:
@@ -261,8 +238,10 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
         tokenizer = AutoTokenizer.from_pretrained(
             model.tokenizer, revision=model.tokenizer_revision, trust_remote_code=model.trust_remote_code
         )
+        lists = read_own_lists(self._settings)
         self._lists = ListCache(
-            CompiledBans.compile(read_own_bans(self._settings), tokenizer),
+            CompiledBans.compile(lists.pop(""), tokenizer),
+            lists=lists,
             exempt=self._settings.exempt,
             choose_scopes=partial(choose_scopes, template=find_response_template(tokenizer)),
         )
@@ -278,6 +257,7 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
         self._ended: dict[str, _Text] = {}  # whose last tokens are handed out
         self._rewound: dict[str, Request] = {}  # that are to be read again
         self._output: Any = None  # of the model runner, while it is handed out
+        self._counts = dict.fromkeys(COUNTERS, 0.0)  # of finished texts, since the last statistics
 
     # -- what vLLM calls
 
@@ -366,12 +346,21 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
         self._ended.clear()
         return outputs
 
+    def make_stats(self, *args: Any, **kwargs: Any) -> Any:
+        stats = super().make_stats(*args, **kwargs)
+        if stats is not None:
+            write_counts(stats, self._counts)
+            self._counts = dict.fromkeys(COUNTERS, 0.0)
+        return stats
+
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
         self._rewound.pop(request.request_id, None)
         self._opening.pop(request.request_id, None)
         kv_transfer_params, *others = super()._free_request(request, *args, **kwargs)
         if text := self._texts.pop(request.request_id, None):
             self._ended[request.request_id] = text
+            for name in COUNTERS:
+                self._counts[name] += getattr(text.report, name, 0)
             kv_transfer_params = {**(kv_transfer_params or {}), KEY: text.describe()}
         return kv_transfer_params, *others
 
@@ -384,6 +373,7 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
             if not work.done() and time.monotonic() < deadline:
                 return False
             del self._opening[request.request_id]
+            self._counts["list_wait_seconds"] += time.monotonic() - deadline + SENT_LIMITS.seconds
             try:
                 self._open_text(request, *work.result(timeout=0))
             except FutureTimeout:
@@ -392,11 +382,16 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
                 )
             except InputError as error:  # `CheckBans` has said so in the front end, if it was asked
                 self._fail(request, error)
-        return request.request_id not in self.encoder_cache_mismatch_reqs
+        return request.request_id not in self.grammar_compile_error_reqs
 
     def _fail(self, request: Request, reason: object) -> None:
+        """Have vLLM fail a request, as for a grammar that doesn't compile; since 0.33 it tells clients the reason."""
         logger.error("request %s fails: %s", request.request_id, reason)
-        self.encoder_cache_mismatch_reqs.add(request.request_id)  # vLLM's list of requests to fail
+        if isinstance(self.grammar_compile_error_reqs, set):
+            self.grammar_compile_error_reqs.add(request.request_id)
+        else:
+            error = RequestError(code="validation_error", message=str(reason))
+            self.grammar_compile_error_reqs[request.request_id] = error
 
     def _open_text(self, request: Request, options: RequestOptions, bans: CompiledBans | None) -> None:
         params = request.sampling_params
@@ -451,8 +446,6 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
         request.status = RequestStatus.PREEMPTED
         request.num_computed_tokens = request.num_tokens - 1
         request.num_output_placeholders = 0
-        if self.log_stats:
-            request.record_event(EngineCoreEventType.PREEMPTED, time.monotonic())
         self.reset_preempted_req_ids.add(request.request_id)
         self.kv_holding_waiting.prepend_request(request)
 

@@ -356,22 +356,25 @@ def test_drafts_are_refused(vllm_python: str, tmp_path: Path) -> None:
         write_texts(vllm_python, tmp_path, TINY, [], banning={"method": "reject"}, **options)
 
 
-def test_a_release_whose_masks_are_made_of_other_fields_is_refused(vllm_python: str) -> None:
+def test_a_client_gets_the_reason_why_its_request_fails_where_vllm_tells_it(vllm_python: str) -> None:
+    """With a pretended scheduler of vLLM 0.33, whose list of requests to fail has reasons; that of 0.32 has none."""
     code = """
-from dataclasses import make_dataclass
-from antislop.engines.vllm import scheduler
-scheduler.GrammarOutput = make_dataclass("GrammarOutput", ["structured_output_request_ids", "grammar_bitmask"])
-scheduler.check_vllm()
+from types import SimpleNamespace
+from antislop.engines.vllm.scheduler import _Banning
+for failing in (set(), {}):
+    _Banning._fail(SimpleNamespace(grammar_compile_error_reqs=failing), SimpleNamespace(request_id="a"), "too long")
+    print(failing)
 """
     environment = os.environ | ENVIRONMENT | {"PYTHONPATH": str(ROOT)}
     ended = subprocess.run([vllm_python, "-c", code], env=environment, capture_output=True, text=True)
-    assert "GrammarOutput is made of (structured_output_request_ids, grammar_bitmask)." in ended.stderr
+    expected = "{'a'}\n{'a': RequestError(code='validation_error', message='too long', retryable=False)}\n"
+    assert ended.stdout == expected, ended.stderr
 
 
 @pytest.fixture(scope="module")
 def server(vllm_python: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of `vllm serve` with a list of its own, where antislop is installed: one argument is enough."""
-    options = ["--additional-config", json.dumps({"antislop": {"bans": ["the", "was"]}})]
+    options = ["--additional-config", json.dumps({"antislop": {"bans": ["the", "was"], "lists": {"words": ["and"]}}})]
     options += ["--chat-template", "{{ messages[0].content }}"]
     folder = tmp_path_factory.mktemp("vllm")
     with serve_vllm(vllm_python, TINY, folder / "log.txt", *options, path=[install_plugins(folder)]) as process:
@@ -410,12 +413,18 @@ def test_a_server_keeps_its_list_and_those_of_requests(server: str) -> None:
         ({"temperature": 0}, "bans need sampling, and temperature is 0"),
         (
             {"vllm_xargs": {"antislop": '{"bnas": []}'}},
-            "has 'bnas', which is none of ban_scope, bans, events, exempt,",
+            "has 'bnas', which is none of ban_list, ban_scope, banned_regex,",
         ),
         ({"vllm_xargs": {"antislop": "["}}, "is not JSON"),
         ({"vllm_xargs": {"antislop": '{"bans": ["(", {"kind": "regex", "text": "("}]}'}}, "does not compile"),
         ({"response_format": {"type": "json_object"}}, "structured outputs can't be combined"),
         ({"use_beam_search": True, "n": 2}, "bans and beam search can't be combined"),
+        ({"use_beam_search": True, "temperature": 0, "banned_strings": ["a"]}, "bans and beam search can't be"),
+        ({"banned_strings": "a cat"}, "banned_strings is 'a cat': pass a list"),
+        (
+            {"banned_strings": ["a"], "vllm_xargs": {"antislop": "{}"}},
+            "bans came as banned_strings and in vllm_xargs['antislop']: send them in one place",
+        ),
         (
             {"use_beam_search": True, "temperature": 0, "vllm_xargs": {"antislop": '{"bans": ["a"]}'}},
             "bans and beam search can't be combined",
@@ -544,6 +553,37 @@ def test_a_request_with_more_phrases_than_may_be_compiled_is_refused(server: str
     assert time.monotonic() - before < 5
 
 
+def read_recorded(client: str) -> dict[str, Any]:
+    lines = (ROOT / "tests" / "serve" / "recorded_requests.jsonl").read_text(encoding="utf-8").splitlines()
+    return next(record["body"] for record in map(json.loads, lines) if record["client"] == client)
+
+
+def test_a_server_reads_bans_where_the_clients_of_others_write_them(server: str) -> None:
+    """Bodies as SillyTavern sends them to exllama's server, and to any chat; the server's own list holds, too."""
+    body = read_recorded("SillyTavern 1.19.0, TabbyAPI, preset Default") | {"custom_token_bans": "300,301"}
+    body |= {"banned_strings": ["and", " h", "s*"], "max_tokens": 200, "seed": 1, "n": 2, "return_token_ids": True}
+    status, answer = complete(server, **body)
+    assert status == 200
+    for choice in answer["choices"]:
+        assert not BanList(["the", "was", Ban("and", edges="anywhere"), Ban(" h", edges="anywhere")]).find(
+            choice["text"]
+        )
+        assert not {300, 301} & {*choice["token_ids"]}
+    counts = answer["kv_transfer_params"]["antislop"]
+    assert counts["violations"] > 0 == counts["conceded"]
+    body = read_recorded("SillyTavern 1.19.0, Custom chat, bans in Include Body Parameters")
+    body |= {"banned_strings": ["e"], "stream": False, "max_tokens": 30, "model": str(TINY)}
+    status, text = post(server, "/v1/chat/completions", **body)
+    assert status == 200
+    answer = json.loads(text)
+    assert "e" not in answer["choices"][0]["message"]["content"].lower()
+    assert answer["kv_transfer_params"]["antislop"]["violations"] > 0
+    status, answer = complete(server, max_tokens=200, seed=2, ban_list="words", banned_regex=[r"\bhis\b"])
+    assert status == 200
+    text = answer["choices"][0]["text"]
+    assert not BanList(["and", "his"]).find(text) and BanList(["the", "was"]).find(text)
+
+
 def test_a_greedy_request_that_leaves_out_the_list_is_written(server: str) -> None:
     status, _ = complete(server, max_tokens=5, temperature=0, vllm_xargs={"antislop": '{"use_global_bans": false}'})
     assert status == 200
@@ -554,11 +594,18 @@ def read_metric(url: str, name: str) -> float:
         return sum(float(line.split()[-1]) for line in answer.read().decode().splitlines() if line.startswith(name))
 
 
-def test_rewinds_count_as_preemptions(server: str) -> None:
-    before = read_metric(server, "vllm:num_preemptions_total")
-    _, answer = complete(server, max_tokens=120, seed=1)
+def test_what_bans_did_is_among_the_metrics_of_a_server(server: str) -> None:
+    """Rewinds are no preemptions, since the blocks are kept."""
+    names = ("antislop:rewinds_total", "antislop:withdrawn_tokens_total", "antislop:list_wait_seconds_total")
+    before = {name: read_metric(server, name) for name in (*names, "vllm:num_preemptions_total")}
+    own = json.dumps({"banned_regex": [f"{word}[a-z]+ly" for word in WORDS]})
+    _, answer = complete(server, max_tokens=120, seed=1, vllm_xargs={"antislop": own})
+    complete(server, max_tokens=1)  # whose statistics come after those of the first
     counts = answer["kv_transfer_params"]["antislop"]
-    assert read_metric(server, "vllm:num_preemptions_total") - before == counts["rewinds"] > 0
+    more = {name: read_metric(server, name) - value for name, value in before.items()}
+    assert more["antislop:rewinds_total"] == counts["rewinds"] > 0 == more["vllm:num_preemptions_total"]
+    assert more["antislop:withdrawn_tokens_total"] == counts["withdrawn_tokens"]
+    assert 0 < more["antislop:list_wait_seconds_total"] < 10
 
 
 def test_a_client_that_hangs_up_leaves_nothing_behind(server: str) -> None:

@@ -78,7 +78,7 @@ def test_what_an_engine_was_given_stays() -> None:
     [
         (
             {"scheduler_cls": EngineArgs},
-            r"bans need antislop's own scheduler, and scheduler_cls is .*EngineArgs: leave",
+            r"bans need antislop's scheduler: leave out scheduler_cls, which is .*EngineArgs",
         ),
         ({"additional_config": {"antislop": {"bnas": []}}}, "additional_config has 'bnas', which is none of bans,"),
         ({"additional_config": {"antislop": "list.txt"}}, "additional_config is not JSON"),

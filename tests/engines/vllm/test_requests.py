@@ -18,8 +18,17 @@ from antislop.core.hf.compiled_bans import CompiledBans
 from antislop.core.hf.private import response_template_for
 from antislop.core.hf.response_templates import chat_scope, choose_scopes
 from antislop.engines.vllm import banning
-from antislop.engines.vllm.requests import KEY, EngineSettings, ListCache, RequestOptions, check_request
+from antislop.engines.vllm.requests import (
+    KEY,
+    EngineSettings,
+    ListCache,
+    RequestOptions,
+    check_request,
+    read_own_lists,
+)
 from antislop.errors import InputError
+from antislop.serve.bodies.bans import collect_bans
+from antislop.serve.bodies.fields import CompletionBody
 from tests.support.models import build_tokenizer
 
 
@@ -50,7 +59,7 @@ def test_equal_requests_share_what_they_ask_for() -> None:
     [
         ("{", {}, "is not JSON"),
         ([], {}, "an object was expected"),
-        ({"bnas": []}, {}, "none of ban_scope, bans, events, exempt, loops, repeats, use_global_bans"),
+        ({"bnas": []}, {}, "which is none of ban_list, ban_scope, banned_regex,"),
         ({"ban_scope": "thoughts"}, {}, "ban_scope is 'thoughts'; it is one of 'answer', 'thinking', 'all'"),
         ({"ban_scope": ["all"]}, {}, "ban_scope is"),
         ({"bans": "a cat"}, {}, "bans is 'a cat': pass a list"),
@@ -66,6 +75,15 @@ def test_equal_requests_share_what_they_ask_for() -> None:
         ({"bans": ["a"]}, {"structured_outputs": "json"}, "structured outputs can't be combined"),
         (None, {**BEAM, "has_own_list": True}, "bans and beam search can't be combined"),
         ({"exempt": "a"}, {}, "exempt is 'a': pass a list"),
+        ({"banned_strings": "a cat"}, {}, "banned_strings is 'a cat': pass a list"),
+        ({"banned_strings": [3]}, {}, r"a ban is a phrase \(str\), not 3"),
+        ({"banned_strings": ["a"]}, {"temperature": 0}, "bans need sampling, and temperature is 0"),
+        ({"banned_regex": ["a"] * 101}, {}, "101 regexes are too many for a request: at most 100"),
+        ({"custom_token_bans": "5, a"}, {}, "custom_token_bans is '5, a': pass a list of token ids"),
+        ({"custom_token_bans": 5}, {}, "custom_token_bans is 5: pass a list of token ids"),
+        ({"custom_token_bans": [5] * 10_001}, {}, "10,001 bans and exempt phrases are too many"),
+        ({"ban_list": 3}, {}, "ban_list is 3: pass the name of a list of the engine"),
+        ({"ban_list": "verbs"}, {"temperature": 0}, "bans need sampling, and temperature is 0"),
         ({"bans": ["a"] * 10_000, "exempt": ["b"]}, {}, "10,001 bans and exempt phrases are too many for a request"),
         ({"bans": [{"text": "a", "kind": "regex"}] * 101}, {}, "101 regexes are too many for a request: at most 100"),
         ({"bans": [{"text": "a", "exempt": ["b"] * 10_000}]}, {}, "10,001 bans and exempt phrases are too many"),
@@ -81,6 +99,30 @@ def test_equal_requests_share_what_they_ask_for() -> None:
 def test_what_can_not_be_written_is_refused(config: Any, more: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         ask(config, **more)
+
+
+def test_fields_of_bodies_mean_what_they_mean_in_front_of_an_engine() -> None:
+    body: dict[str, Any] = {"banned_strings": ["a*b", "a cat"], "banned_regex": ["d.g"], "custom_token_bans": "5, 17"}
+    body |= {"exempt": ["a cat's"], "loops": True}
+    assert set(ask(body).bans) == set(collect_bans(CompletionBody(**body), BanList([])))
+
+
+def test_a_request_chooses_one_of_the_lists_of_its_engine_by_name() -> None:
+    lists = read_own_lists(EngineSettings.read({"bans": ["ab"], "lists": {"verbs": ["was"]}, "exempt": ["abc"]}))
+    own = CompiledBans.compile(lists.pop(""), build_tokenizer())
+    cache = ListCache(own, lists=lists)
+    for config, expected in (
+        ({}, ["ab"]),
+        ({"ban_list": "verbs"}, ["was"]),
+        ({"ban_list": "verbs", "bans": ["c"]}, ["was", "c"]),
+        ({"ban_list": "verbs", "bans": ["c"], "use_global_bans": False}, ["c"]),
+    ):
+        compiled = find(cache, config)
+        assert compiled is not None
+        assert [ban.text for ban in compiled.bans] == expected
+        assert all(ban.exempt == ("abc",) for ban in compiled.bans if ban.text == "was")
+    with pytest.raises(InputError, match="the engine has no list 'nouns', but 'verbs': leave ban_list out"):
+        find(cache, {"ban_list": "nouns"})
 
 
 def test_greedy_requests_without_bans_are_written() -> None:
@@ -170,6 +212,7 @@ def test_without_the_modules_of_vllm_one_sentence_says_what_to_install(monkeypat
         (EngineSettings.read, {"on_exhausted": "raise"}, "on_exhausted is 'raise'; it is one of 'concede', 'stop'"),
         (EngineSettings.read, {"resume": "cut"}, "resume is 'cut'"),
         (EngineSettings.read, {"max_rewind": 3}, "has 'max_rewind', which is none of"),
+        (EngineSettings.read, {"lists": ["a.txt"]}, r"lists is \['a.txt'\]: pass an object of names"),
         (banning, [Ban("a", then="force", force="b")], "'a' has then='force', and inside vLLM no text can be forced"),
     ],
 )

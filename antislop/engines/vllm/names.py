@@ -1,0 +1,54 @@
+"""See in vLLM's sources whether a release has everything that bans use.
+
+Nothing is imported: the sources are those of an engine's own vLLM at its start, and in CI the wheel of each release.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from zipfile import Path as ZipPath
+
+import yaml
+
+
+def read_names() -> dict[str, dict[str, str]]:
+    """Return the names that are used, by module and class."""
+    names: dict[str, dict[str, str]] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+    return names
+
+
+def find_differences(folder: Path | ZipPath) -> Iterator[str]:
+    """Yield what a release lacks, or has otherwise. folder: that of its package, or in its wheel."""
+    for module, kinds in read_names().items():
+        paths = [folder.joinpath(module.replace(".", "/") + end) for end in (".py", "/__init__.py")]
+        body = [node for path in paths if path.is_file() for node in ast.parse(path.read_text(encoding="utf-8")).body]
+        classes = {node.name: node for node in body if isinstance(node, ast.ClassDef)}
+        for kind, names in kinds.items():
+            if kind not in classes:
+                yield f"it has no {kind} in vllm.{module}"
+                continue
+            found = dict(_list_names(classes[kind]))
+            for name in names.split():
+                called, _, parameters = name.rstrip(")").partition("(")
+                if called not in found:
+                    yield f"it has no {kind}.{called}"
+                elif parameters not in ("", found[called]):
+                    yield f"{kind}.{called} takes ({found[called]})" if called else f"{kind} is made of ({found['']})"
+
+
+def _list_names(made: ast.ClassDef) -> Iterator[tuple[str, str]]:
+    """Yield the names of a class, methods with their parameters; under "" its fields."""
+    targets = (node.target for node in made.body if isinstance(node, ast.AnnAssign))
+    fields = [target.id for target in targets if isinstance(target, ast.Name)]
+    yield from (("", ",".join(fields)), *((name, "") for name in fields))
+    for node in ast.walk(made):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and isinstance(node.value, ast.Name):
+            yield node.attr, ""  # what a method sets
+    for statement in made.body:
+        if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            names = [each.arg for each in (*statement.args.args, *statement.args.kwonlyargs)]
+            yield statement.name, ",".join(name for name in names if name not in ("self", "cls"))
+        elif isinstance(statement, ast.Assign):
+            yield from ((each.id, "") for each in statement.targets if isinstance(each, ast.Name))
