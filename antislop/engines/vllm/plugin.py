@@ -6,6 +6,7 @@ Engines without that key get what they asked for.
 
 from __future__ import annotations
 
+import warnings
 from functools import cache, wraps
 from typing import Any
 
@@ -18,7 +19,10 @@ def register() -> None:
     """Have vLLM add to the arguments of engines with bans what `banning` adds. Does nothing when called again."""
     from vllm.engine.arg_utils import EngineArgs  # which calls this function where it is imported
 
-    create = EngineArgs.create_engine_config
+    create = getattr(EngineArgs, "create_engine_config", None)
+    if create is None:  # an error here would end engines that ask for no bans, too
+        warnings.warn("this vLLM takes bans by all arguments of antislop.engines.vllm.banning alone", stacklevel=2)
+        return
 
     @wraps(create)
     def create_with_bans(arguments: Any, *args: Any, **kwargs: Any) -> Any:

@@ -54,6 +54,13 @@ def test_an_engine_that_does_not_ask_for_bans_gets_what_it_asked_for(config: Any
     assert EngineArgs(additional_config=config).create_engine_config("usage") == (None, None, "raw_logprobs", "usage")
 
 
+def test_a_release_that_makes_its_configuration_elsewhere_still_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "vllm.engine.arg_utils", SimpleNamespace(EngineArgs=object))
+    register.cache_clear()
+    with pytest.warns(UserWarning, match="takes bans by all arguments of antislop.engines.vllm.banning alone"):
+        register()
+
+
 def test_what_an_engine_was_given_stays() -> None:
     given = EngineArgs(OWN, ["theirs:Processor"], "processed_logits", {"antislop": {}})
     assert given.create_engine_config() == (

@@ -205,6 +205,15 @@ def test_without_the_modules_of_vllm_one_sentence_says_what_to_install(monkeypat
         antislop.engines.vllm.BanningScheduler  # noqa: B018 - vLLM asks for it by its name
 
 
+def test_a_release_without_a_name_that_is_imported_is_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(name: str) -> None:
+        raise ImportError("cannot import name 'RequestError' from 'vllm.outputs'", name="vllm.outputs")
+
+    monkeypatch.setattr(antislop.engines.vllm, "_load", load)
+    with pytest.raises(InputError, match=r"a name that its module vllm.outputs lacks here .*: install vLLM 0\.32"):
+        antislop.engines.vllm.BanningScheduler  # noqa: B018 - vLLM asks for it by its name
+
+
 @pytest.mark.parametrize(
     ("call", "given", "sentence"),
     [
