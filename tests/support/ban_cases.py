@@ -14,6 +14,7 @@ SPACED = Words("a ", "b ", "c ", "d ")
 BRACKETS = Words("a", "b", "<", ">")
 SENTENCES = Words("a.", " a.", " b.", " b")
 EDGED = Words(" ", "cat", "s", ".", " cat", "the")
+LINES = Words("a", " b", ".", "\n", " c. d")
 
 
 def anywhere(phrase: str, weight: float = 0.0) -> Ban:
@@ -49,6 +50,22 @@ CASES: dict[str, tuple[Words, list[Ban]]] = {
     "word edges inside a longer phrase": (EDGED, [Ban("cat"), Ban("the cat cat"), Ban("cat s")]),
     "a repeat of the prompt": (SPACED, [Ban.repeat(2, "prompt")]),
     "a repeat of the prompt or the text": (SPACED, [Ban.repeat(2, "both")]),
+    "words drawn again": (EDGED, [Ban("at", edges="anywhere", rewind="word")]),
+    "words and spans": (EDGED, [Ban("at", 0.3, edges="anywhere", rewind="word"), Ban("s ", edges="anywhere")]),
+    "sentences drawn again": (LINES, [Ban("b", rewind="sentence"), Ban("a b a", rewind="span")]),
+    "sentences with weights": (
+        LINES,
+        [Ban("b", 0.4, rewind="sentence"), Ban.regex(r"\.\s*c", weight=0.3, rewind="sentence")],
+    ),
+    "paragraphs, sentences and words": (
+        LINES,
+        [
+            anywhere("d"),
+            Ban("ab", edges="anywhere", rewind="word"),
+            Ban("b", rewind="paragraph"),
+            Ban("c", rewind="sentence"),
+        ],
+    ),
 }
 
 
