@@ -256,7 +256,7 @@ class State:
         if self._units:
             start = self.length - reach_tokens
             place = min(self._read - reach_back, self.back_to(start)._read)
-            start = min(start, self._find_unit(next(reversed(self._units)), place))  # of the widest unit
+            start = min(start, self._find_unit([*self._units][-1], place))  # of the widest unit
             if start == self.length:
                 return
             before = self.back_to(start)
@@ -273,7 +273,7 @@ class State:
         return far
 
     def _find_unit(self, unit: Unit, place: int) -> int:
-        """Return the token in which the unit of a place begins, 0 within the prompt; the next one for one that is over."""
+        """Return the token in which the unit of a place begins, or is to begin; 0 if that is within the prompt."""
         if place >= self._read:
             latest = self._units[unit]
             if latest.is_over:
@@ -321,8 +321,7 @@ class State:
         return tuple(sorted(violations, key=lambda violation: violation.start))
 
     def _find_target(self, ban: Ban, place: int) -> int | None:
-        unit = ban.rewind
-        return None if unit in ("", "span") else self._find_unit(unit, place)
+        return None if ban.rewind == "" or ban.rewind == "span" else self._find_unit(ban.rewind, place)
 
 
 class Matcher:

@@ -15,6 +15,9 @@ from antislop.core.bans.folding import SENTENCE_ENDS, find_words
 Unit: TypeAlias = Literal["span", "word", "sentence", "paragraph"]
 """What is drawn again where a ban was written: from its own first token, or from the beginning of what it began in."""
 
+Rewind: TypeAlias = Literal["span", "word", "sentence", "paragraph", "text"]
+"""The same for all bans of a sampler, which may also draw the whole text again."""
+
 _OVER = 2  # the state after a unit, and after two line breaks in a row
 _PIECES_KEPT = 1 << 14
 
@@ -53,9 +56,9 @@ class UnitState(NamedTuple):
 
 @lru_cache(_PIECES_KEPT)
 def _read(unit: Unit, piece: str, state: int) -> tuple[list[int], int]:
-    """Return the indices at which units begin in a piece, and the state after it.
+    r"""Return the indices at which units begin in a piece, and the state after it.
 
-    >>> _read("word", " to-day", 0), _read("sentence", 'on. "He', 0), _read("paragraph", "- a\\n \\nb", 0)
+    >>> _read("word", " to-day", 0), _read("sentence", 'on. "He', 0), _read("paragraph", "- a\n \nb", 0)
     (([0, 1, 3, 4], 0), ([3, 4, 5], 0), ([6], 0))
     """
     begins = []
