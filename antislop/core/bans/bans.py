@@ -88,6 +88,7 @@ class PatternOptions(TypedDict, total=False):
 class PhraseOptions(PatternOptions, total=False):
     """What `Ban` takes beside the arguments that it names."""
 
+    rewind: Unit | Literal[""]
     count: int | None
 
 
@@ -149,10 +150,9 @@ class Ban:
         then: Ending = "",
         tries: int = TRIES,
         force: str = "",
-        rewind: Unit | Literal[""] = "",
         **options: Unpack[PhraseOptions],
     ) -> None:
-        count = options.pop("count", None)
+        count, rewind = options.pop("count", None), options.pop("rewind", "")
         if not isinstance(pattern, Pattern):
             kind, text = read_phrase(pattern)
             check_options(kind, text, options)

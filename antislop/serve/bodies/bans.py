@@ -148,8 +148,6 @@ def collect_bans(body: GenerationBody, own: BanList, *, scopes: Sequence[Scope] 
     scopes: in which all of these bans hold.
     """
     _check_limits(body)
-    if body.ban_rewind and body.ban_method == "token":
-        raise RequestError(400, "ban_method 'token' draws one token again: leave out ban_rewind", param="ban_rewind")
     phrases = [text for text in body.banned_tokens if isinstance(text, str)]
     ids = [token for token in body.banned_tokens if isinstance(token, int)] + body.custom_token_bans
     try:

@@ -16,7 +16,7 @@ from tests.support.toys import PROMPT, Words
 
 WORDS = Words("a", "b", " b", " a.", ".", "\n", "\n\n", " b. a", "-", "é", "東")
 UNITS = ("", "span", "word", "sentence", "paragraph")
-PHRASES = ("a", "b", "ab", "b a", "a b", "a. b", "b\na", "東", "-b")
+PHRASES = ("a", "b", "ab", "ba", "b.", ".a", "東", "-b", "aab")
 
 ban_lists = st.lists(
     st.builds(
