@@ -21,7 +21,6 @@ State: where these are in the text. If there are regexes, loops, repeats or rule
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, get_args
 
 from antislop.core.bans import characters
@@ -39,7 +38,7 @@ OTHER_STATES_KEPT = 1_000
 
 _END = -1  # the end of the text, as a token
 _NOTHING_FOUND = PieceResult()
-_NO_UNITS: Mapping[Unit, UnitState] = MappingProxyType({})
+_NO_UNITS: Mapping[Unit, UnitState] = {}
 
 
 class Violation(NamedTuple):
@@ -334,8 +333,8 @@ class Matcher:
         self._bans = [ban for ban in distinct(bans) if ban.weight < 1]
         self.ranks = {ban: rank for rank, ban in enumerate(self._bans)}
         self._texts = TextMatcher(self._bans)
-        self._is_plain = self._texts.is_plain
         self._units = [unit for unit in get_args(Unit)[1:] if any(ban.rewind == unit for ban in self._bans)]
+        self._is_plain = self._texts.is_plain and not self._units
         self._spelled = [ban for ban in self._bans if ban.pattern.token_ids]
         self._spelling = Automaton(["".join(map(chr, ban.pattern.token_ids)) for ban in self._spelled])
         self._surfaces = surfaces
@@ -397,15 +396,9 @@ class Matcher:
         """Return the state after one more token."""
         situation = state._transition.situation
         transition = situation.transitions.get(token) or self._find_transition(situation, token)
-        units = self._read_units(state, token) if self._units else _NO_UNITS
         if self._is_plain:
-            return State(state, transition, transition.situation.reach_back, transition.matches, units=units)
-        return self._feed_others(state, transition, token, units)
-
-    def _read_units(self, state: State, token: int) -> Mapping[Unit, UnitState]:
-        text = self._complete(state._transition.situation.pending, token).text
-        units = {unit: before.read(unit, text, end=state._read + len(text)) for unit, before in state._units.items()}
-        return {unit: after.end() for unit, after in units.items()} if token in self._ends else units
+            return State(state, transition, transition.situation.reach_back, transition.matches)
+        return self._feed_others(state, transition, token)
 
     def finish(self, state: State) -> tuple[Violation, ...]:
         """Return the bans that the end of the text completes."""
@@ -438,8 +431,9 @@ class Matcher:
         situation = self._find_situation(pending, phrases, self._spelling.root)
         return State.begin(situation, None if self._is_plain else others, length=length, units=units)
 
-    def _feed_others(self, state: State, transition: _Transition, token: int, units: Mapping[Unit, UnitState]) -> State:
-        """Feed a token also to the searches for what is no phrase, and apply the rules."""
+    def _feed_others(self, state: State, transition: _Transition, token: int) -> State:
+        """Feed a token also to the searches for what is no phrase, apply the rules, and follow the units."""
+        units = self._read_units(state, token) if self._units else _NO_UNITS
         before, situation = state._others, state._transition.situation
         assert before is not None
         if not self._texts.has_comparable_states:
@@ -450,6 +444,11 @@ class Matcher:
             read = _OthersRead(before, reach_back, matches, self._find_other_state(before, after))
             situation.others[token] = read
         return State(state, transition, *read[1:], units=units)
+
+    def _read_units(self, state: State, token: int) -> Mapping[Unit, UnitState]:
+        text = self._complete(state._transition.situation.pending, token).text
+        units = {unit: before.read(unit, text, end=state._read + len(text)) for unit, before in state._units.items()}
+        return {unit: after.end() for unit, after in units.items()} if token in self._ends else units
 
     def _read_others(
         self, before: OtherState, situation: _Situation, transition: _Transition, token: int
