@@ -57,7 +57,7 @@ from antislop.cli.terminal import (
     warn,
     writing,
 )
-from antislop.core.bans import BanList, drop_overlaps
+from antislop.core.bans import BanList, Rewind, drop_overlaps
 from antislop.core.hf import ModelSpec, load_model
 from antislop.core.loop import Method, OnExhausted, Sampling
 from antislop.core.trace import Event, Report, Settled, TextPiece, TextPieces, mark_conceded
@@ -100,6 +100,10 @@ class PolicyOptions:
             "text: resample the text from its start."
         ),
     ] = "exact"
+    rewind: Annotated[
+        Rewind,
+        ban_option(help="What is drawn again where a ban was written: the ban itself, or what the ban began in."),
+    ] = "span"
     on_exhausted: Annotated[OnExhausted, ban_option(help="What to do if every continuation is banned.")] = "concede"
     scope: ScopeOption = None
 
@@ -282,6 +286,7 @@ def _describe_run(writer: TextWriter, run: _GenerationRun) -> dict[str, Any]:
         "device": str(writer.model.device),
         "bans": len(writer.bans),
         "method": writer.task.policy.method,
+        "rewind": writer.task.policy.rewind,
         "seed": writer.seed,
         **writer.task.settings,
         "prompt": writer.prompt,
@@ -363,6 +368,7 @@ class TextWriter:
                 self.tokenizer,
                 self.bans if with_bans else [],
                 method=self.task.policy.method,
+                rewind=self.task.policy.rewind,
                 on_exhausted=self.task.policy.on_exhausted,
             )
             processors = make_processors(self.task.grammar, self.model, self.tokenizer)

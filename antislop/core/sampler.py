@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, overload
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args, overload
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from transformers.generation.streamers import BaseStreamer
 
 from antislop.core.bans.ban_list import BanList, Bans
 from antislop.core.bans.scopes import Scope
+from antislop.core.bans.units import Rewind
 from antislop.core.hf.batching import TextRequest, complete_in_flight, read_requests
 from antislop.core.hf.callbacks.criteria import StopStrings
 from antislop.core.hf.calls import (
@@ -73,6 +74,10 @@ class AntiSlop:
         "token": the first-token rule of published samplers, which multiplies the probability of a ban's first token.
         "text": the distribution of the model conditioned on the whole text being free of bans. Every violation rewinds
         to the first token, and nothing is streamed before the end: for short texts.
+    rewind: what is drawn again where a ban was written, for the bans that don't say it themselves: the "span" of the
+        ban, or all from the beginning of the "word", "sentence" or "paragraph" in which the ban begins. Each of these
+        is then distributed as the model's own, conditioned on beginning no ban, and is streamed once it has ended.
+        "text" is method="text".
     on_exhausted: what to do if every alternative to a ban is used up. "concede": let it through, count it in the report
         and warn once per sampler (`ConcededWarning`). "stop": end the text before it. "raise": raise `Exhausted`.
     prompt_lookback: whether a ban may begin in the prompt, which is never changed.
@@ -111,6 +116,7 @@ class AntiSlop:
         scopes: Sequence[Scope] = (),
         exempt_prompt: bool = False,
         method: Method = "exact",
+        rewind: Rewind = "span",
         on_exhausted: OnExhausted = "concede",
         prompt_lookback: bool = True,
         max_rewinds: int = MAX_REWINDS,
@@ -118,7 +124,10 @@ class AntiSlop:
         mass_floor: float = MASS_FLOOR,
         probability_floor: float = PROBABILITY_FLOOR,
     ) -> None:
-        self.method: Method = method
+        if rewind not in get_args(Rewind):
+            raise InputError(f"rewind is {rewind!r}; it is one of {', '.join(map(repr, get_args(Rewind)))}")
+        self.method: Method = "text" if rewind == "text" and method == "exact" else method
+        self.rewind = rewind
         self.on_exhausted: OnExhausted = on_exhausted
         self.max_rewinds = max_rewinds
         self.mass_floor = mass_floor
@@ -142,7 +151,13 @@ class AntiSlop:
             scopes=scopes,
             prompt_lookback=prompt_lookback,
             exempt_prompt=exempt_prompt,
+            rewind="span" if rewind == "text" else rewind,
         )
+        units = {ban.rewind or "span" for ban in self.bans} | {rewind}
+        if self.method == "token" and units != {"span"}:
+            raise InputError(
+                f"method='token' draws one token again, and rewind is {min(units - {'span'})!r}: leave out one"
+            )
         self.warn = ConcessionWarner()
 
     @property
@@ -438,7 +453,7 @@ class AntiSlop:
     @property
     def options(self) -> dict[str, Any]:
         """The keyword arguments that make an equal sampler from the same tokenizer and `bans`."""
-        names = ("method", "on_exhausted", "prompt_lookback", "exempt_prompt", "max_rewinds", "draft_bans")
+        names = ("method", "rewind", "on_exhausted", "prompt_lookback", "exempt_prompt", "max_rewinds", "draft_bans")
         return {name: getattr(self, name) for name in (*names, "mass_floor", "probability_floor")}
 
     def make_policy(self, *, do_sample: bool = True) -> Policy:

@@ -139,6 +139,10 @@ class Service:
         if unknown := [token for token in body.logit_bias if token >= self.vocabulary_size]:
             message = f"logit_bias has the id {unknown[0]}; the model has {self.vocabulary_size:,} tokens"
             raise RequestError(400, message, param="logit_bias")
+        if body.ban_rewind and body.ban_method == "token":
+            raise RequestError(
+                400, "ban_method 'token' draws one token again: leave out ban_rewind", param="ban_rewind"
+            )
         bans = await self._compile(body, chosen)
         seed = self._random.getrandbits(62) if body.seed is None else body.seed
         given = zip(prompts, lengths, echoes or [None] * len(prompts), strict=True)

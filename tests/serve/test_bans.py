@@ -168,6 +168,7 @@ def test_the_size_of_a_list_follows_the_memory_that_it_takes(kind: str) -> None:
 
 
 BODIES = (
+    {"ban_rewind": "word"},
     {"banned_strings": ["ab"]},
     {"banned_strings": ["ab", "c"]},
     {"banned_tokens": ["ab"]},

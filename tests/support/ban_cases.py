@@ -14,6 +14,8 @@ SPACED = Words("a ", "b ", "c ", "d ")
 BRACKETS = Words("a", "b", "<", ">")
 SENTENCES = Words("a.", " a.", " b.", " b")
 EDGED = Words(" ", "cat", "s", ".", " cat", "the")
+STOPS = Words("a", " b", ".", " c")
+LINES = Words("a", " b", ".", "\n", " c. d")
 
 
 def anywhere(phrase: str, weight: float = 0.0) -> Ban:
@@ -21,6 +23,25 @@ def anywhere(phrase: str, weight: float = 0.0) -> Ban:
     return Ban(phrase, weight=weight, edges="anywhere")
 
 
+UNIT_CASES: dict[str, tuple[Words, list[Ban]]] = {
+    "words drawn again": (EDGED, [Ban("at", edges="anywhere", rewind="word")]),
+    "words, and spans with weights": (
+        EDGED,
+        [Ban("at", edges="anywhere", rewind="word"), Ban("s", 0.3, edges="anywhere")],
+    ),
+    "sentences drawn again": (STOPS, [Ban("b", rewind="sentence"), anywhere("ca")]),
+    "sentences with weights": (STOPS, [Ban("b", 0.1, rewind="sentence"), Ban("c a", 0.2, rewind="sentence")]),
+    "paragraphs, sentences and words": (
+        LINES,
+        [
+            anywhere("d"),
+            Ban("ab", edges="anywhere", rewind="word"),
+            Ban("b", rewind="paragraph"),
+            Ban("c", rewind="sentence"),
+        ],
+    ),
+}
+"""Lists whose bans lead back to the beginnings of words, sentences and paragraphs."""
 CASES: dict[str, tuple[Words, list[Ban]]] = {
     "one phrase": (LETTERS, [anywhere("ab")]),
     "one token": (LETTERS, [anywhere("a")]),
@@ -49,6 +70,7 @@ CASES: dict[str, tuple[Words, list[Ban]]] = {
     "word edges inside a longer phrase": (EDGED, [Ban("cat"), Ban("the cat cat"), Ban("cat s")]),
     "a repeat of the prompt": (SPACED, [Ban.repeat(2, "prompt")]),
     "a repeat of the prompt or the text": (SPACED, [Ban.repeat(2, "both")]),
+    **UNIT_CASES,
 }
 
 

@@ -150,12 +150,31 @@ def decided(text: str, ban: Ban, letters: tuple[str, ...]) -> set[tuple[int, int
 def standing(tokens: Sequence[int], words: Words, bans: Sequence[Ban], *, is_final: bool) -> set[tuple[int, int]]:
     """(start token, index of the ban) of each occurrence in the tokens; repeats are also of the toys' prompt."""
     owners = [i for i, token in enumerate(tokens) for _ in words.surface(token)]
+    return {(owners[start], number) for start, number in _starts(tokens, words, bans, is_final=is_final)}
+
+
+def _starts(tokens: Sequence[int], words: Words, bans: Sequence[Ban], *, is_final: bool) -> set[tuple[int, int]]:
     text = words.text(tokens)
-    return {
-        (owners[start], number)
-        for number, ban in enumerate(bans)
-        for start, _ in _find(text, ban, words, is_final=is_final)
-    }
+    found = ((_find(text, ban, words, is_final=is_final), number) for number, ban in enumerate(bans))
+    return {(start, number) for places, number in found for start, _ in places}
+
+
+UNIT_BEGINS = {
+    "span": r"",
+    "word": r"(?<![A-Za-z0-9])|(?![A-Za-z0-9])",
+    "sentence": r"(?<=(?:\A|[.!?\n])[^A-Za-z0-9]*)",
+    "paragraph": r"(?<=(?:\A|\n[^\S\n]*\n)\s*)",
+}
+"""Where units begin in an ASCII text."""
+
+
+def find_target(tokens: Sequence[int], start: int, words: Words, ban: Ban) -> int:
+    """The token in which the unit begins of an occurrence that starts at a character; 0 in the toys' prompt."""
+    prompt = words.text(PROMPT)
+    begins = regex.finditer(UNIT_BEGINS[ban.rewind or "span"], prompt + words.text(tokens))
+    begin = max(match.start() for match in begins if match.start() <= len(prompt) + start)
+    owners = [i for i, token in enumerate(tokens) for _ in words.surface(token)]
+    return owners[max(0, begin - len(prompt))]
 
 
 def _find(text: str, ban: Ban, words: Words, *, is_final: bool) -> Iterable[tuple[int, int]]:
@@ -178,9 +197,10 @@ def _letters(words: Words) -> tuple[str, ...]:
 
 
 def completed(tokens: Sequence[int], words: Words, bans: Sequence[Ban], *, is_final: bool) -> list[tuple[int, int]]:
-    """The bans that the last token completes, in order of their starts."""
-    before = standing(tokens[:-1], words, bans, is_final=False)
-    return sorted(standing(tokens, words, bans, is_final=is_final) - before)
+    """The bans that the last token completes, with the tokens that they lead back to, in the order of these."""
+    before = _starts(tokens[:-1], words, bans, is_final=False)
+    found = _starts(tokens, words, bans, is_final=is_final) - before
+    return sorted({(find_target(tokens, start, words, bans[number]), number) for start, number in found})
 
 
 def rejection_distribution(

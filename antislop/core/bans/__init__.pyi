@@ -45,3 +45,4 @@ from .patterns.words import Wildcard as Wildcard, Words as Words, stop_words as 
 from .reading import SENT_LIMITS as SENT_LIMITS, is_kind as is_kind, make_ban as make_ban
 from .scopes import THOUGHTS as THOUGHTS, BanScope as BanScope, Regions as Regions, Scope as Scope
 from .token_matcher import Matcher as Matcher, Surfaces as Surfaces, Violation as Violation
+from .units import Rewind as Rewind, Unit as Unit

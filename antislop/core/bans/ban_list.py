@@ -37,6 +37,7 @@ from antislop.core.bans.reading import (
 )
 from antislop.core.bans.scopes import Scope
 from antislop.core.bans.text_matcher import TextMatcher
+from antislop.core.bans.units import Unit
 from antislop.display import make_visible, shorten, write_html_table
 from antislop.errors import BanError
 
@@ -411,10 +412,12 @@ def combine_bans(
     patterns: Sequence[str] = (),
     exempt: Sequence[str] = (),
     scopes: Sequence[Scope] = (),
+    rewind: Unit = "span",
 ) -> BanList:
-    """Add strings that match anywhere and regexes to bans, and exempt phrases and scopes to all of them.
+    """Add strings that match anywhere and regexes to bans, and exempt phrases, scopes and a unit to all of them.
 
-    A ban that says itself what it applies inside or after gets no more scopes, nor do token ids, which have no text.
+    A ban that says itself what it applies inside or after gets no more scopes, nor do token ids, which have no text. A
+    ban that says itself what is drawn again keeps that.
     """
     given = {"banned_strings": strings, "banned_regex": patterns, "exempt": exempt, "scopes": scopes}
     for name, value in given.items():
@@ -424,17 +427,18 @@ def combine_bans(
             raise BanError(
                 f"{name} is {value[:40]!r}, one string, and each of its characters would count: write [{name}]"
             )
-    if not (strings or patterns or exempt or scopes):
+    if not (strings or patterns or exempt or scopes) and rewind == "span":
         return bans
     more = [*(Ban(Phrase(string, edges="anywhere")) for string in strings), *map(Ban.regex, patterns)]
-    return BanList((_limit(ban, exempt, scopes) for ban in (*bans, *more)), source=bans.source)
+    return BanList((_limit(ban, exempt, scopes, rewind) for ban in (*bans, *more)), source=bans.source)
 
 
-def _limit(ban: Ban, exempt: Sequence[str], scopes: Sequence[Scope]) -> Ban:
+def _limit(ban: Ban, exempt: Sequence[str], scopes: Sequence[Scope], rewind: Unit) -> Ban:
+    unit = ban.rewind or ("" if rewind == "span" else rewind)
     if not ban.pattern.occurs_in_text:
-        return ban
+        return replace(ban, rewind=unit)
     more = scopes if all(scope.where == "outside" for scope in ban.scopes) else ()
-    return replace(ban, exempt=(*ban.exempt, *exempt), scopes=(*ban.scopes, *more))
+    return replace(ban, exempt=(*ban.exempt, *exempt), scopes=(*ban.scopes, *more), rewind=unit)
 
 
 def _cut_pieces(pieces: Iterable[str]) -> Iterator[tuple[str, bool]]:

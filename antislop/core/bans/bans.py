@@ -23,6 +23,7 @@ from antislop.core.bans.patterns.regex import Regex, write_flags
 from antislop.core.bans.patterns.repeat import Repeat, RepeatOf
 from antislop.core.bans.patterns.words import Wildcard, Words
 from antislop.core.bans.scopes import Scope
+from antislop.core.bans.units import Unit
 from antislop.errors import BanError, suggest
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class CommonOptions(TypedDict, total=False):
     then: Ending
     tries: int
     force: str
+    rewind: Unit | Literal[""]
     count: int | None
 
 
@@ -86,6 +88,7 @@ class PatternOptions(TypedDict, total=False):
 class PhraseOptions(PatternOptions, total=False):
     """What `Ban` takes beside the arguments that it names."""
 
+    rewind: Unit | Literal[""]
     count: int | None
 
 
@@ -106,6 +109,8 @@ class Ban:
     tries: rewinds to one place that this ban may cause before `then` follows.
     force: the text to write there with then="force". Without `force`, that is what ends the model's thoughts, by its
         response template; outside of thoughts the text then stops.
+    rewind: what is drawn again where the ban was written: the "span" of the ban itself, or the "word", "sentence" or
+        "paragraph" in which the ban begins, from its beginning. Without `rewind`, the sampler's applies.
     count: how often the phrase was counted somewhere: a rank for `BanList.top`.
     options: of the pattern. For a phrase, case_sensitive=True compares letters as they are, and edges="anywhere" lets
         letters and digits touch it ("cat" in "category"). Without it, only particles may touch it that Korean, Arabic
@@ -129,6 +134,7 @@ class Ban:
     then: Ending = ""
     tries: int = TRIES
     force: str = ""
+    rewind: Unit | Literal[""] = ""
     count: int | None = field(default=None, compare=False)  # a rank, and no part of what is forbidden
 
     def __init__(
@@ -146,7 +152,7 @@ class Ban:
         force: str = "",
         **options: Unpack[PhraseOptions],
     ) -> None:
-        count = options.pop("count", None)
+        count, rewind = options.pop("count", None), options.pop("rewind", "")
         if not isinstance(pattern, Pattern):
             kind, text = read_phrase(pattern)
             check_options(kind, text, options)
@@ -156,10 +162,13 @@ class Ban:
             pattern = replace(pattern, **options)  # type: ignore[type-var]  # its subclasses are dataclasses
         exempt = _check_exempt(pattern.text, exempt) if exempt != () else ()
         scopes = _check_scopes(pattern.text, scopes) if scopes != () else ()
-        values = (pattern, weight, exempt, scopes, from_token, at_most, per_words, then, tries, force, count)
+        values = (pattern, weight, exempt, scopes, from_token, at_most, per_words, then, tries, force, rewind, count)
         for name, value in zip(_FIELDS, values, strict=True):
             object.__setattr__(self, name, value)  # the class is frozen, and dataclasses write no __init__ with options
         self._check_numbers()
+        if rewind not in ("", *get_args(Unit)):
+            units = ", ".join(map(repr, get_args(Unit)))
+            raise BanError(f"rewind of {pattern.text!r} is {rewind!r}; it is one of {units}")
         if (then, tries, force) != ("", TRIES, ""):
             self._check_ending()
         if not pattern.occurs_in_text and (exempt or scopes or at_most):

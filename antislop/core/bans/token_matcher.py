@@ -14,13 +14,14 @@ computed once and remembered, so that feeding is a dictionary look-up, whatever 
 _Situation: the bytes of an incomplete character, and nodes of the automatons of phrases and of token ids.
 _Transition: the characters that the token completes, and the matches of phrases.
 State: where these are in the text. If there are regexes, loops, repeats or rules of bans, a state also has their
-    `OtherState`: patterns are read anew at each token, rules only if something has changed.
+    `OtherState`: patterns are read anew at each token, rules only if something has changed. If bans lead back to the
+    beginning of a word, a sentence or a paragraph, it has the `UnitState` of each such unit, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, get_args
 
 from antislop.core.bans import characters
 from antislop.core.bans.bans import Ban, distinct
@@ -28,6 +29,7 @@ from antislop.core.bans.characters import NOTHING, Completed, Pending
 from antislop.core.bans.patterns.pattern import PatternMatch, PieceResult
 from antislop.core.bans.patterns.phrase import Automaton, PhraseStates, TrieNode
 from antislop.core.bans.text_matcher import OtherState, TextMatcher
+from antislop.core.bans.units import Unit, UnitState
 
 TRANSITIONS_KEPT = 30_000
 """Transitions that are remembered, in 4 to 10 MB for English texts and up to 30; finding one anew takes 3 to 7 µs."""
@@ -36,17 +38,25 @@ OTHER_STATES_KEPT = 1_000
 
 _END = -1  # the end of the text, as a token
 _NOTHING_FOUND = PieceResult()
+_NO_UNITS: Mapping[Unit, UnitState] = {}
 
 
 class Violation(NamedTuple):
     """A ban completed by the tokens `start..end`, inclusive; 0 is the first generated one.
 
     start: contains the first character of the occurrence, or is 0 if that lies in the prompt.
+    unit: as `start`, of the unit in which the occurrence begins; None if the ban leads back to the occurrence alone.
     """
 
     ban: Ban
     start: int
     end: int
+    unit: int | None = None
+
+    @property
+    def target(self) -> int:
+        """The token to which the ban leads back."""
+        return self.start if self.unit is None else self.unit
 
 
 class Surfaces(characters.TokenBytes, Protocol):
@@ -167,6 +177,7 @@ class State:
         "_others",
         "_read",
         "_transition",
+        "_units",
         "earliest_start",
         "length",
         "muted",
@@ -181,6 +192,8 @@ class State:
         reach_back: int,
         matches: tuple[_BanMatch, ...],
         others: OtherState | None = None,
+        *,
+        units: Mapping[Unit, UnitState] = _NO_UNITS,
     ) -> None:
         self.parent: State | None = parent
         self._transition = transition
@@ -192,11 +205,14 @@ class State:
         self.settled_length = parent.earliest_start
         self._read: int = parent._read + transition.size
         self._jump: State | None = None
-        if reach_back or transition.situation.reach_tokens:
+        self._units = units
+        if reach_back or transition.situation.reach_tokens or units:
             self._hold(parent, reach_back, transition.situation.reach_tokens)
 
     @classmethod
-    def begin(cls, situation: _Situation, others: OtherState | None, *, length: int) -> State:
+    def begin(
+        cls, situation: _Situation, others: OtherState | None, *, length: int, units: Mapping[Unit, UnitState]
+    ) -> State:
         state = cls.__new__(cls)
         state.parent = state._jump = None
         state._transition = _Transition(situation)
@@ -206,6 +222,7 @@ class State:
         state.length = state.earliest_start = length
         state.settled_length = length - 1
         state._read = 0
+        state._units = units
         return state
 
     @property
@@ -235,6 +252,13 @@ class State:
             owner = self._find_owner(place)
             start = max(0, min(owner._find_start(place), self.length - reach_tokens))
             before = (owner if owner.length > start else self).back_to(start)
+        if self._units:
+            start = self.length - reach_tokens
+            place = min(self._read - reach_back, self.back_to(start)._read)
+            start = min(start, self._find_unit([*self._units][-1], place))  # of the widest unit
+            if start == self.length:
+                return
+            before = self.back_to(start)
         self.earliest_start = before.earliest_start
         self.settled_length = min(parent.earliest_start, before.settled_length)
 
@@ -246,6 +270,19 @@ class State:
         if jump is None or far is None or self.length - jump.length != jump.length - far.length:
             return self
         return far
+
+    def _find_unit(self, unit: Unit, place: int) -> int:
+        """Return the token in which the unit of a place begins, or is to begin; 0 if that is within the prompt."""
+        if place >= self._read:
+            latest = self._units[unit]
+            if latest.is_over:
+                return self.length
+            place = latest.latest
+        else:
+            owner = self._find_owner(place)
+            before = owner if owner.parent is None else owner.parent
+            place = owner._units[unit].find(place, before=before._units[unit])
+        return max(0, self._find_owner(place)._find_start(place))
 
     def _token_of(self, back: int) -> int:
         """Return the token in which a character began, negative within the prompt."""
@@ -268,16 +305,22 @@ class State:
 
     def _list_violations(self, end: int) -> tuple[Violation, ...]:
         matched = {
-            Violation(ban, max(0, self._token_of(start_back)), end): None
+            Violation(
+                ban, max(0, self._token_of(start_back)), end, self._find_target(ban, self._read - start_back)
+            ): None
             for ban, start_back, end_back in self._matches
             if self._token_of(end_back) >= 0  # not within the prompt
             and ban not in self.muted
         }
         spelled = [
-            Violation(ban, max(0, end + 1 - length), end) for ban, length in self._transition.situation.completed
+            Violation(ban, max(0, end + 1 - length), end, self._find_target(ban, self.back_to(end + 1 - length)._read))
+            for ban, length in self._transition.situation.completed
         ]
         violations = [violation for violation in (*matched, *spelled) if violation.start >= violation.ban.from_token]
         return tuple(sorted(violations, key=lambda violation: violation.start))
+
+    def _find_target(self, ban: Ban, place: int) -> int | None:
+        return None if ban.rewind == "" or ban.rewind == "span" else self._find_unit(ban.rewind, place)
 
 
 class Matcher:
@@ -290,7 +333,8 @@ class Matcher:
         self._bans = [ban for ban in distinct(bans) if ban.weight < 1]
         self.ranks = {ban: rank for rank, ban in enumerate(self._bans)}
         self._texts = TextMatcher(self._bans)
-        self._is_plain = self._texts.is_plain
+        self._units = [unit for unit in get_args(Unit)[1:] if any(ban.rewind == unit for ban in self._bans)]
+        self._is_plain = self._texts.is_plain and not self._units
         self._spelled = [ban for ban in self._bans if ban.pattern.token_ids]
         self._spelling = Automaton(["".join(map(chr, ban.pattern.token_ids)) for ban in self._spelled])
         self._surfaces = surfaces
@@ -327,7 +371,10 @@ class Matcher:
         lookback: let bans begin in the prompt; its last character decides word edges either way.
         exempt_prompt: allow the bans that occur in the prompt.
         """
-        state = self._begin(NOTHING, self._texts.phrases.start, self._texts.prompt_start, length=-len(prompt))
+        units = dict.fromkeys(self._units, UnitState())
+        state = self._begin(
+            NOTHING, self._texts.phrases.start, self._texts.prompt_start, length=-len(prompt), units=units
+        )
         in_prompt: set[Ban] = set()
         for token in prompt:
             state = self.feed(state, token)
@@ -340,7 +387,8 @@ class Matcher:
             state._others = others = self._texts.leave_prompt(others)
         if not lookback:
             phrases, others = self._texts.forget(situation.phrases, others)
-            state = self._begin(situation.pending, phrases, others)
+            units = {unit: UnitState(before.state) for unit, before in state._units.items()}
+            state = self._begin(situation.pending, phrases, others, units=units)
         state.muted = frozenset(in_prompt) if exempt_prompt else state.muted
         return state
 
@@ -371,22 +419,36 @@ class Matcher:
         endings = self._texts.phrases.find_endings(situation.phrases, count)
         return max(0, state._token_of(max(situation.open))), [ending for ending in endings if ending]
 
-    def _begin(self, pending: Pending, phrases: PhraseStates, others: OtherState, *, length: int = 0) -> State:
+    def _begin(
+        self,
+        pending: Pending,
+        phrases: PhraseStates,
+        others: OtherState,
+        *,
+        length: int = 0,
+        units: Mapping[Unit, UnitState],
+    ) -> State:
         situation = self._find_situation(pending, phrases, self._spelling.root)
-        return State.begin(situation, None if self._is_plain else others, length=length)
+        return State.begin(situation, None if self._is_plain else others, length=length, units=units)
 
     def _feed_others(self, state: State, transition: _Transition, token: int) -> State:
-        """Feed a token also to the searches for what is no phrase, and apply the rules."""
+        """Feed a token also to the searches for what is no phrase, apply the rules, and follow the units."""
+        units = self._read_units(state, token) if self._units else _NO_UNITS
         before, situation = state._others, state._transition.situation
         assert before is not None
         if not self._texts.has_comparable_states:
-            return State(state, transition, *self._read_others(before, situation, transition, token))
+            return State(state, transition, *self._read_others(before, situation, transition, token), units=units)
         read = situation.others.get(token)
         if read is None or read.before is not before:
             reach_back, matches, after = self._read_others(before, situation, transition, token)
             read = _OthersRead(before, reach_back, matches, self._find_other_state(before, after))
             situation.others[token] = read
-        return State(state, transition, *read[1:])
+        return State(state, transition, *read[1:], units=units)
+
+    def _read_units(self, state: State, token: int) -> Mapping[Unit, UnitState]:
+        text = self._complete(state._transition.situation.pending, token).text
+        units = {unit: before.read(unit, text, end=state._read + len(text)) for unit, before in state._units.items()}
+        return {unit: after.end() for unit, after in units.items()} if token in self._ends else units
 
     def _read_others(
         self, before: OtherState, situation: _Situation, transition: _Transition, token: int

@@ -14,6 +14,7 @@ from antislop.core.bans.ban_list import BanList, Bans, combine_bans, read_bans
 from antislop.core.bans.bans import Ban
 from antislop.core.bans.scopes import THOUGHTS, Scope
 from antislop.core.bans.token_matcher import Matcher, State
+from antislop.core.bans.units import Unit
 from antislop.core.hf.response_templates import chat_scope, find_response_template, read_response_template
 from antislop.core.hf.vocabulary import Vocabulary, encode_after
 from antislop.core.loop.drafts import PhraseDrafter
@@ -96,6 +97,7 @@ class CompiledBans:
     scopes: tuple[Scope, ...] = ()
     prompt_lookback: bool = True
     exempt_prompt: bool = False
+    rewind: Unit = "span"
     forced: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -116,10 +118,11 @@ class CompiledBans:
         scopes: Sequence[Scope] = (),
         prompt_lookback: bool = True,
         exempt_prompt: bool = False,
+        rewind: Unit = "span",
     ) -> CompiledBans:
         """Compile bans. strings, patterns: more bans, as in `combine_bans`."""
         named = name_forced(read_bans(bans), tokenizer)
-        applied = combine_bans(named, strings=strings, patterns=patterns, exempt=exempt, scopes=scopes)
+        applied = combine_bans(named, strings=strings, patterns=patterns, exempt=exempt, scopes=scopes, rewind=rewind)
         vocabulary = Vocabulary.of(tokenizer)
         return cls(
             applied,
@@ -130,12 +133,13 @@ class CompiledBans:
             tuple(scopes),
             prompt_lookback,
             exempt_prompt,
+            rewind,
             encode_forced(applied, tokenizer, vocabulary),
         )
 
     def with_bans(self, bans: Bans) -> CompiledBans:
         named = name_forced(read_bans(bans), self.tokenizer)
-        applied = combine_bans(named, exempt=self.exempt, scopes=self.scopes)
+        applied = combine_bans(named, exempt=self.exempt, scopes=self.scopes, rewind=self.rewind)
         forced = encode_forced(applied, self.tokenizer, self.vocabulary)
         return replace(self, bans=applied, matcher=Matcher(applied, self.vocabulary), forced=forced)
 

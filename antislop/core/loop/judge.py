@@ -71,10 +71,10 @@ class Judge:
         violations = self._in_order(violations)
         held = [violation for violation in violations if self._is_held(token, violation)]
         for violation in violations:
-            if violation.start < row.settled:
+            if violation.target < row.settled:
                 raise ValueError(
                     f"the rows of the batch end together, and {violation.ban.text!r} would rewind one to token "
-                    f"{violation.start}, which is settled: pass one prompt at a time"
+                    f"{violation.target}, which is settled: pass one prompt at a time"
                 )
             if violation not in held:
                 row.events.append(Admitted(violation))
@@ -86,7 +86,7 @@ class Judge:
                 alternatives = target.list_alternatives(LISTED_ALTERNATIVES)
                 row.events.append(Rewound(target.depth, withdrawn, violation, alternatives, part))
                 return "rewound"
-            constraint = self._source.find_constraint(row.node.back_to(violation.start))
+            constraint = self._source.find_constraint(row.node.back_to(violation.target))
             ending = violation.ban.then or self._policy.on_exhausted
             if ending == "raise":
                 raise Exhausted(_describe_exhaustion(violation, constraint))
@@ -125,23 +125,23 @@ class Judge:
         if weight == 0:
             return True
         if policy.method == "token":
-            start, first = row.node.step_from(violation.start, token)
+            start, first = row.node.step_from(violation.target, token)
             return not start.has_weighed(violation.ban, token=first)
         if not policy.do_sample:
             return not self._is_likeliest(token, violation)
         if policy.method == "text":  # each whole text that is drawn is a trial, with coins of its own
             return is_drawn and draw_uniform(row.spec.generator) >= weight
-        return row.toss(violation.start, violation.ban) >= weight
+        return row.toss(violation.target, violation.ban) >= weight
 
     def _is_likeliest(self, token: int, violation: Violation) -> bool:
         """Return whether a greedy text keeps an occurrence: if its weight leaves it likelier than other beginnings."""
         node, mass = self._row.node, violation.ban.weight
-        if not node.knows_since(violation.start, token):
+        if not node.knows_since(violation.target, token):
             return False
         while True:
             assert node.table is not None, "its tokens are known"
             mass *= node.table.left(token) / node.mass_left()
-            if node.depth <= violation.start or node.parent is None:
+            if node.depth <= violation.target or node.parent is None:
                 break
             node, token = node.parent, node.token
         others = (share for other, share in node.list_alternatives(2) if other != token)
@@ -153,9 +153,9 @@ class Judge:
         Where a probability on the way is unknown, nothing is subtracted: the text is drawn again as in plain rejection.
         """
         node = self._row.node
-        if not node.knows_since(min(violation.start, latest_start), token):
+        if not node.knows_since(min(violation.target, latest_start), token):
             return
-        start, first = node.step_from(violation.start, token)
+        start, first = node.step_from(violation.target, token)
         if self._policy.method == "token":
             start.weigh(first, violation.ban)
         elif not self._policy.do_sample and violation.ban.pattern.is_repetition:
@@ -188,30 +188,33 @@ class Judge:
 
         Otherwise the token is rejected whenever it is drawn.
         """
-        if held and self._row.node.knows_since(start := min(latest_start, held[0].start), token):
+        if held and self._row.node.knows_since(start := min(latest_start, held[0].target), token):
             self._row.node.exclude(token, start=start)
 
     def _in_order(self, violations: Sequence[Violation]) -> Sequence[Violation]:
-        """Return the earliest start first, and bans that begin together in the order of their list.
+        """Return what leads back furthest first, and bans that lead to the same place in the order of their list.
 
         Bans that began before the end of a forced text lead back to that end.
         """
         if floor := self._row.floor:
-            violations = [each._replace(start=max(each.start, floor)) for each in violations]
+            violations = [
+                each._replace(start=max(each.start, floor), unit=None if each.unit is None else max(each.unit, floor))
+                for each in violations
+            ]
         if len(violations) > 1:
-            violations = sorted(violations, key=lambda each: (each.start, self._matcher.ranks[each.ban]))
+            violations = sorted(violations, key=lambda each: (each.target, self._matcher.ranks[each.ban]))
         return violations
 
     def _may_try(self, violation: Violation, latest_start: int) -> bool:
         """Count a try of a ban that has an ending, where it leads back to; return whether one was left."""
-        ban, place = violation.ban, self._row.node.back_to(min(violation.start, latest_start))
+        ban, place = violation.ban, self._row.node.back_to(min(violation.target, latest_start))
         if ban.then:
             place.tries[ban] = place.tries.get(ban, 0) + 1
         return not ban.then or place.tries[ban] <= ban.tries
 
     def _find_target(self, violation: Violation, latest_start: int) -> Node | None:
         row, policy = self._row, self._policy
-        node = row.node.back_to(min(violation.start, latest_start))
+        node = row.node.back_to(min(violation.target, latest_start))
         if policy.do_sample:
             node = node.follow_exits(self._draw_exactly)
         is_spent = policy.method != "text" and row.withdrawn_count >= policy.max_withdrawn_ratio * row.max_new_tokens

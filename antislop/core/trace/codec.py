@@ -33,7 +33,8 @@ def _write(value: Any, numbers: Mapping[Ban, int]) -> Any:
     if isinstance(value, Ban):
         return numbers[value]
     if type(value) in _FIELDS:
-        return {name: _write(part, numbers) for name, part in value._asdict().items()}
+        parts = value._asdict().items()
+        return {name: _write(part, numbers) for name, part in parts if part != value._field_defaults.get(name, ...)}
     return value
 
 

@@ -44,6 +44,7 @@ FIELDS = {
     "ban_weights",
     "exempt",
     "use_global_bans",
+    "ban_rewind",
 }
 """The fields of a body that `collect_bans` reads."""
 
@@ -154,7 +155,14 @@ def collect_bans(body: GenerationBody, own: BanList, *, scopes: Sequence[Scope] 
         tokens = (Ban.tokens([token]) for token in ids)
         base = BanList([*(own if body.use_global_bans else ()), *bundled, *tokens])
         strings = [*body.banned_strings, *phrases]
-        bans = combine_bans(base, strings=strings, patterns=body.banned_regex, exempt=body.exempt, scopes=scopes)
+        bans = combine_bans(
+            base,
+            strings=strings,
+            patterns=body.banned_regex,
+            exempt=body.exempt,
+            scopes=scopes,
+            rewind=body.ban_rewind or "span",
+        )
     except InputError as error:
         raise RequestError(400, first_line(error), param="bans") from error
     return _weigh(bans, body.ban_weights) if body.ban_weights else bans

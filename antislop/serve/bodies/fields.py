@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import ErrorDetails, from_json
 from starlette.requests import ClientDisconnect, Request
 
-from antislop.core.bans import SENT_LIMITS, BanScope
+from antislop.core.bans import SENT_LIMITS, BanScope, Unit
 from antislop.core.loop import LIMITS, Method, Policy, Sampling
 from antislop.serve.bodies.foreign_fields import ORDERS, keeps_order, translate_fields
 from antislop.serve.request_errors import RequestError, shorten
@@ -193,6 +193,7 @@ class GenerationBody(_StrictModel):
     repeats: bool = False
     ban_weights: dict[str, Share] = {}
     ban_method: Method = "exact"
+    ban_rewind: Unit | None = None
     ban_scope: BanScope | None = None
     on_exhausted: Literal["concede", "stop"] = "concede"
     max_rewinds: Annotated[int, Field(ge=0, le=MOST_REWINDS)] = Policy.max_rewinds

@@ -59,6 +59,7 @@ def test_a_sampled_text_is_that_of_rejection_sampling_under_the_controller(seed:
     """For a controller that answers the same for the same tokens."""
     choice = random.Random(seed)
     bans = [Ban("".join(choice.choices("abcd", k=n)), edges="anywhere", weight=w) for n, w in ((2, 0.0), (3, 0.4))]
+    bans[seed % 2] = replace(bans[seed % 2], rewind="word")
     model, controller = Markov(len(WORDS), seed=seed, length=4), TextController(seed, len(WORDS))
     try:
         expected = controlled_distribution(model, WORDS, bans, controller)

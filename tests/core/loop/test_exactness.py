@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from antislop.core.hf import (
     XtcLogitsProcessor,
 )
 from antislop.core.trace.events import Finished, Rewound, Settled
-from tests.support.ban_cases import CASES, LETTERS, anywhere, expected_of
+from tests.support.ban_cases import CASES, LETTERS, UNIT_CASES, anywhere, expected_of
 from tests.support.depth import DEPTH, first_quick, in_turn, sample_size
 from tests.support.oracles import conditioned_distribution, first_token_text, rejection_distribution
 from tests.support.statistics import p_value, smallest_deviation
@@ -108,6 +109,16 @@ def test_method_text_draws_as_rejection_of_whole_texts_would(case: str) -> None:
     assert {text: mass for text, mass in chain.items() if mass} == pytest.approx(expected)
     drawn = draw(model, words, bans, times=TIMES, method="text", max_rewinds=10_000, mass_floor=0.0)
     assert p_value(drawn, expected) > 1e-4
+
+
+@pytest.mark.parametrize("case", first_quick(UNIT_CASES, 1))
+def test_the_check_tells_units_from_spans(case: str) -> None:
+    words, bans = UNIT_CASES[case]
+    model = Markov(len(words), seed=1)
+    spans = rejection_distribution(model, words, [replace(ban, rewind="span") for ban in bans])
+    drawn = draw(model, words, bans, times=max(TIMES, 1000))
+    assert p_value(drawn, expected_of(case, seed=1)) > 1e-4
+    assert p_value({text: times for text, times in drawn.items() if spans.get(text)}, spans) < 1e-4
 
 
 @pytest.mark.slow

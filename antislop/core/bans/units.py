@@ -1,0 +1,80 @@
+"""Where words, sentences and paragraphs begin: the units of a text to whose beginning a ban may lead back.
+
+Where a unit is over is known from the text before it, so that a text that was rewound to the beginning of a unit begins
+one again, whatever is drawn there. Hence "3.5" is two sentences here, and a sign that is no letter or digit is a word.
+Units are nested: where a paragraph begins, a sentence begins, and where a sentence begins, a word begins.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Literal, NamedTuple, TypeAlias
+
+from antislop.core.bans.folding import SENTENCE_ENDS, find_words
+
+Unit: TypeAlias = Literal["span", "word", "sentence", "paragraph"]
+"""What is drawn again where a ban was written: from its own first token, or from the beginning of what it began in."""
+
+Rewind: TypeAlias = Literal["span", "word", "sentence", "paragraph", "text"]
+"""The same for all bans of a sampler, which may also draw the whole text again."""
+
+_OVER = 2  # the state after a unit, and after two line breaks in a row
+_PIECES_KEPT = 1 << 14
+
+
+class UnitState(NamedTuple):
+    """The units of one kind in a text so far.
+
+    state: of `_read`.
+    latest: the place of the character with which the latest one begins, counted from the beginning of the text.
+    begun: the places of those that begin in the latest piece.
+    """
+
+    state: int = _OVER
+    latest: int = -1
+    begun: tuple[int, ...] = ()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the next character begins a unit, whichever it is."""
+        return self.state == _OVER
+
+    def read(self, unit: Unit, piece: str, *, end: int) -> UnitState:
+        """Return the state after a piece, which ends at the place `end`."""
+        indices, state = _read(unit, piece, self.state)
+        begun = tuple([end - len(piece) + index for index in indices])
+        return UnitState(state, begun[-1] if begun else self.latest, begun)
+
+    def end(self) -> UnitState:
+        """Return the state after a special token, which ends all units."""
+        return UnitState(_OVER, self.latest)
+
+    def find(self, place: int, *, before: UnitState) -> int:
+        """Return where the unit of a place in the latest piece begins. before: the state before the piece."""
+        return max((begin for begin in self.begun if begin <= place), default=before.latest)
+
+
+@lru_cache(_PIECES_KEPT)
+def _read(unit: Unit, piece: str, state: int) -> tuple[list[int], int]:
+    r"""Return the indices at which units begin in a piece, and the state after it.
+
+    >>> _read("word", " to-day", 0), _read("sentence", 'on. "He', 0), _read("paragraph", "- a\n \nb", 0)
+    (([0, 1, 3, 4], 0), ([3, 4, 5], 0), ([6], 0))
+    """
+    begins = []
+    for index, char in enumerate(piece):
+        is_over = state == _OVER
+        if unit == "word":
+            found, is_in_word = find_words(char, is_in_word=not is_over)
+            is_over = is_over or bool(found) or not is_in_word
+            state = 0 if is_in_word else _OVER
+        elif unit == "sentence":
+            is_end = char in SENTENCE_ENDS or char in "…\n"
+            state = _OVER if is_end or (is_over and not char.isalnum()) else 0
+        elif char == "\n":
+            state = min(state + 1, _OVER)
+        elif not char.isspace():
+            state = 0
+        if is_over:
+            begins.append(index)
+    return begins, state

@@ -1,0 +1,107 @@
+"""Bans that lead back to the beginning of a word, a sentence or a paragraph."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, strategies as st
+
+from antislop import Ban, BanList
+from antislop.core.bans.token_matcher import Matcher, State
+from antislop.errors import BanError
+from tests.support.ban_cases import anywhere
+from tests.support.oracles import completed
+from tests.support.toys import PROMPT, Words
+
+WORDS = Words("a", "b", " b", " a.", ".", "\n", "\n\n", " b. a", "-", "é", "東")
+UNITS = ("", "span", "word", "sentence", "paragraph")
+PHRASES = ("a", "b", "ab", "ba", "b.", ".a", "東", "-b", "aab")
+
+ban_lists = st.lists(
+    st.builds(
+        lambda phrase, unit: Ban(phrase, edges="anywhere", rewind=unit),
+        st.sampled_from(PHRASES),
+        st.sampled_from(UNITS),
+    ),
+    min_size=1,
+    max_size=4,
+    unique_by=lambda ban: ban.key,
+)
+
+
+@given(bans=ban_lists, tokens=st.lists(st.integers(0, 8), min_size=1, max_size=9))
+def test_a_ban_leads_back_to_the_unit_that_a_naive_search_finds(bans: list[Ban], tokens: list[int]) -> None:
+    matcher = Matcher(bans, WORDS)
+    state = matcher.start(PROMPT, lookback=False)
+    for end, token in enumerate(tokens, start=1):
+        state = matcher.feed(state, token)
+        found = {(violation.target, bans.index(violation.ban)) for violation in state.violations}
+        assert found == set(completed(tokens[:end], WORDS, bans, is_final=False))
+        assert all(violation.target <= violation.start for violation in state.violations)
+
+
+@given(bans=ban_lists, seed=st.integers(0, 10_000), lookback=st.booleans())
+def test_no_chain_of_rewinds_reaches_what_was_settled(bans: list[Ban], seed: int, lookback: bool) -> None:
+    drawn, matcher, horizon = random.Random(seed), Matcher(bans, WORDS), 0
+    state: State = matcher.start(PROMPT, lookback=lookback)
+    for _ in range(60):
+        state = matcher.feed(state, drawn.randrange(len(WORDS)))
+        for violation in (*state.violations, *matcher.finish(state)):
+            assert violation.target >= horizon
+        if state.violations:
+            state = state.back_to(min(violation.target for violation in state.violations))
+        horizon = max(horizon, state.earliest_start)
+
+
+SPACED = Words("The", " old", " house", " sl", "ept", ".", " It", "\n\n", "3", "5", '"', " He")
+
+
+@pytest.mark.parametrize(
+    ("unit", "tokens", "horizons"),
+    [
+        # A word is over after a sign, or once the next token could not go on with it.
+        ("word", (0, 1, 3, 4, 5, 6), [0, 0, 0, 0, 5, 5]),
+        ("sentence", (0, 1, 2, 5, 6, 1, 5, 11), [0, 0, 0, 4, 4, 4, 7, 7]),
+        ("sentence", (0, 5, 10, 11, 1, 7, 6), [0, 2, 3, 3, 3, 6, 6]),
+        ("sentence", (8, 5, 9, 5), [0, 2, 2, 4]),
+        ("paragraph", (0, 5, 6, 5, 7, 0, 5, 7, 7), [0, 0, 0, 0, 5, 5, 5, 8, 9]),
+    ],
+)
+def test_a_text_is_held_back_to_where_its_unit_begins(unit: str, tokens: tuple[int, ...], horizons: list[int]) -> None:
+    matcher = Matcher([Ban("zebra", rewind=unit)], SPACED)
+    state, found = matcher.start(), []
+    for token in tokens:
+        state = matcher.feed(state, token)
+        found.append(state.earliest_start)
+    assert found == horizons
+
+
+def test_bans_of_token_ids_have_units_too() -> None:
+    matcher = Matcher([Ban.tokens([1, 3], rewind="word"), Ban.tokens([4, 5], rewind="sentence")], SPACED)
+    state = matcher.start()
+    for token in (0, 1, 3, 4, 5):
+        state = matcher.feed(state, token)
+    assert [(violation.start, violation.target) for violation in state.violations] == [(3, 0)]
+    assert [each.target for each in state.back_to(3).violations] == [1]
+
+
+def test_a_unit_that_began_in_the_prompt_begins_with_the_first_token() -> None:
+    matcher = Matcher([Ban("house", rewind="sentence"), Ban("slept", rewind="word")], SPACED)
+    for lookback in (True, False):
+        state = matcher.start((0, 1), lookback=lookback)
+        for token in (1, 2, 3, 4):
+            state = matcher.feed(state, token)
+            if token == 3:
+                assert [violation.target for violation in state.violations] == [0]
+        assert [violation.target for violation in matcher.finish(state)] == [2]
+
+
+def test_a_unit_changes_neither_what_is_found_nor_which_bans_are_equal() -> None:
+    assert BanList([Ban("a b", rewind="paragraph")]).find("x\n\na b") == [(Ban("a b", rewind="paragraph"), 3, 6)]
+    assert Ban("a b", rewind="word").key == Ban("a b").key
+    assert repr(anywhere("a")) == "Ban('a', edges='anywhere')"
+    with pytest.raises(
+        BanError, match="rewind of 'a b' is 'line'; it is one of 'span', 'word', 'sentence', 'paragraph'"
+    ):
+        Ban("a b", rewind="line")
