@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 LINES = {
-    "core.bans": 6410,
+    "core.bans": 6570,
     "core.trace": 1240,
-    "core.loop": 3810,
-    "core.hf": 5730,
-    "core.sampler": 480,
+    "core.loop": 3820,
+    "core.hf": 5740,
+    "core.sampler": 490,
     "core.patching": 190,
     "files": 2050,
     "errors": 50,
@@ -15,18 +15,18 @@ LINES = {
     "data": 10,
     "explain": 1980,
     "steer": 1010,
-    "engines": 4495,
+    "engines": 4500,
     "measure": 4040,
     "datasets": 2150,
     "tuning": 980,
     "evaluation": 1350,
-    "serve": 3620,
-    "cli": 5250,
+    "serve": 3630,
+    "cli": 5260,
     "__main__": 30,
 }
 """The lines of Python in each room of docs/house.svg."""
 
-NAMES_AT_THE_COUNTER = 148
+NAMES_AT_THE_COUNTER = 150
 """The different names that the doors import from the core."""
 
 FUNCTIONS_PER_1000_LINES = 69
