@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from os.path import commonprefix
 from typing import Any, Literal, NamedTuple, Protocol
 
-from antislop.core.bans import BOUNDARY, Ban, BanList, find_words, fold
+from antislop.core.bans import Ban, BanList, find_words, fold_text
 from antislop.core.trace import Event, Report, Rewound, TracedRow, Truncated
 from antislop.files.journal import Record
 from antislop.measure.words import find_sentence_end
@@ -248,12 +248,9 @@ def _begins(token: int, correction: Correction, decoder: Decoder) -> bool:
     surface, banned = decoder.surface(token), b"".join(map(decoder.surface, correction.rejected))
     if not surface:
         return False
-    folded, folded_ban = (_fold(text.decode(errors="replace"), correction.ban) for text in (surface, banned))
+    folding = correction.ban.pattern.folding
+    folded, folded_ban = (fold_text(text.decode(errors="replace"), folding=folding) for text in (surface, banned))
     return banned.startswith(surface) or (folded != "" and folded_ban.startswith(folded))
-
-
-def _fold(text: str, ban: Ban) -> str:
-    return fold(text, folding=ban.pattern.folding, final=True).symbols.replace(BOUNDARY, "")
 
 
 def drop_duplicates(rows: Iterable[Record]) -> list[Record]:

@@ -18,27 +18,23 @@ from .bundled import (
     repeats as repeats,
 )
 from .characters import decode as decode
+from .faults import find_faults as find_faults, find_superfluous as find_superfluous
 from .folding import (
-    BOUNDARY as BOUNDARY,
-    NO_EDGES as NO_EDGES,
     SENTENCE_ENDS as SENTENCE_ENDS,
     Edges as Edges,
     Folding as Folding,
     find_words as find_words,
-    fold as fold,
-    fold_phrase as fold_phrase,
+    fold_text as fold_text,
 )
 from .formats.formats import parse_ban as parse_ban, write_lines as write_lines
-from .marks import NAME_KIND as NAME_KIND, NO_REGEX as NO_REGEX, REGEX as REGEX, find_sign as find_sign
+from .marks import NO_REGEX as NO_REGEX, REGEX as REGEX, find_sign as find_sign
 from .patterns.loop import Loop as Loop
 from .patterns.pattern import (
-    FILLER as FILLER,
     Pattern as Pattern,
-    TextSearch as TextSearch,
     Tokens as Tokens,
     has_word as has_word,
 )
-from .patterns.phrase import Automaton as Automaton, Phrase as Phrase
+from .patterns.phrase import Phrase as Phrase
 from .patterns.regex import Regex as Regex
 from .patterns.repeat import Repeat as Repeat
 from .patterns.words import Wildcard as Wildcard, Words as Words, stop_words as stop_words
