@@ -16,7 +16,7 @@ from antislop.core.bans import Matcher
 from antislop.core.loop import (
     PAD,
     Drafter,
-    KVStates,
+    KVState,
     LanguageModel,
     Policy,
     RewindableCache,
@@ -34,7 +34,7 @@ class KVCache(RewindableCache, Protocol):
     def get_num_tokens(self) -> int:
         """Return the number of tokens in the longest row; 0 for a new cache."""
 
-    def get_kv_states(self) -> KVStates:
+    def get_kv_states(self) -> list[KVState]:
         """Return the states; an empty list for a new cache.
 
         The next forward may overwrite them: clone them to keep them.

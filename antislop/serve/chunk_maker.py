@@ -19,7 +19,6 @@ from antislop.core.trace import (
     WrittenText,
     WrittenToken,
     find_spans,
-    write_tokens,
 )
 from antislop.serve.backend import PromptChoices
 
@@ -69,7 +68,7 @@ class Echo:
     def of(cls, vocabulary: Vocabulary, tokens: Sequence[int], text: str) -> Echo:
         """Locate the tokens of a prompt in its text, which may spell special tokens or leave them out."""
         starts, at = [], 0
-        (*written, _), _ = write_tokens(map(Drawn.plain, tokens), vocabulary)
+        *written, _ = WrittenText(vocabulary).read(map(Drawn.plain, tokens))
         for each in written:
             starts.append(min(at, len(text)))
             if name := vocabulary.breaks.get(each.token, ""):

@@ -30,11 +30,11 @@ def find_faults(ban: Ban) -> Iterator[Fault]:
 class Superfluous(NamedTuple):
     """An entry that forbids nothing which another one does not.
 
-    index, other: their places in the list.
+    entry, other: their places in the list.
     relation: the verb between them, "repeats" if both forbid the same.
     """
 
-    index: int
+    entry: int
     other: int
     relation: str
 

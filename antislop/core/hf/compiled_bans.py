@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from antislop.core.bans.ban_list import BanList, Bans, combine_bans, read_bans
+from antislop.core.bans.ban_list import BanList, Bans, read_bans
 from antislop.core.bans.bans import Ban
 from antislop.core.bans.scopes import THOUGHTS, Scope
 from antislop.core.bans.token_matcher import Matcher, State
@@ -33,13 +33,14 @@ def name_forced(bans: BanList, tokenizer: PreTrainedTokenizerBase) -> BanList:
     if tokens := [ban.pattern.describe() for ban in nameless if not ban.pattern.occurs_in_text]:
         raise BanError(f"then='force' needs a text for {tokens[0]}, which have no place in thoughts: pass force")
     template = find_response_template(tokenizer)
-    fields = read_response_template(template).fields if template else {}
+    fields = read_response_template(template.source).fields if template else {}
     ends = [field.close_literals[0] for name, field in fields.items() if name in THOUGHTS and field.close_literals]
     if template is None or not ends:
         raise BanError(
             "then='force' needs a text, and no response template says how this model's thoughts end: pass force"
         )
-    inside, outside = chat_scope(template, "thinking"), replace(chat_scope(template, "thinking"), where="outside")
+    inside = chat_scope(template.source, "thinking")
+    outside = replace(inside, where="outside")
 
     def split() -> Iterator[Ban]:
         for ban in bans:
@@ -117,9 +118,9 @@ class CompiledBans:
         prompt_lookback: bool = True,
         exempt_prompt: bool = False,
     ) -> CompiledBans:
-        """Compile bans. strings, patterns: more bans, as in `combine_bans`."""
+        """Compile bans. strings, patterns: more bans, as in `read_bans`."""
         named = name_forced(read_bans(bans), tokenizer)
-        applied = combine_bans(named, strings=strings, patterns=patterns, exempt=exempt, scopes=scopes)
+        applied = read_bans(named, strings=strings, patterns=patterns, exempt=exempt, scopes=scopes)
         vocabulary = Vocabulary.of(tokenizer)
         return cls(
             applied,
@@ -135,7 +136,7 @@ class CompiledBans:
 
     def with_bans(self, bans: Bans) -> CompiledBans:
         named = name_forced(read_bans(bans), self.tokenizer)
-        applied = combine_bans(named, exempt=self.exempt, scopes=self.scopes)
+        applied = read_bans(named, exempt=self.exempt, scopes=self.scopes)
         forced = encode_forced(applied, self.tokenizer, self.vocabulary)
         return replace(self, bans=applied, matcher=Matcher(applied, self.vocabulary), forced=forced)
 

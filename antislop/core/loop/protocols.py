@@ -91,10 +91,6 @@ class KVState(NamedTuple):
     values: Tensor
 
 
-KVStates: TypeAlias = list[KVState]
-"""The states of each layer."""
-
-
 ScoreFunction: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """Makes scores [rows, vocab] of ids [rows, tokens] and logits [rows, vocab], as transformers' processors do."""
 

@@ -214,6 +214,10 @@ class WrittenText:
             certain.append(self._uncertain.popleft())
         return certain
 
+    def read(self, events: Iterable[Event]) -> list[WrittenToken]:
+        """Return all tokens of a whole text, which may be unfinished, in order of time; the last one is `END`."""
+        return [token for event in complete_events(events) for token in self.add(event)]
+
     def _write(self, drawn: Drawn) -> None:
         pending = self.unsettled[-1].pending if self.unsettled else self._pending
         text, begun, pending = complete(self._surfaces, drawn.token, pending)
@@ -272,14 +276,6 @@ class WrittenText:
                 written.drop(written.text.startswith(" "))
                 self._drops_space = False
             self._pending = written.pending
-
-
-def write_tokens(
-    events: Iterable[Event], surfaces: Surfaces, *, drops_space: bool = False
-) -> tuple[list[WrittenToken], list[Cut]]:
-    """Return all tokens of a text in order of time, `END` the last, and its cuts. drops_space: see `WrittenText`."""
-    text = WrittenText(surfaces, drops_space=drops_space)
-    return [token for event in complete_events(events) for token in text.add(event)], text.cuts
 
 
 def complete_events(events: Iterable[Event]) -> Iterator[Event]:

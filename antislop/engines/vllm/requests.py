@@ -16,20 +16,15 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from antislop.core.bans import (
-    KINDS,
     SENT_LIMITS,
     Ban,
     BanList,
     Bans,
     BanScope,
-    Regions,
     Scope,
-    combine_bans,
-    is_kind,
-    loops,
-    make_ban,
+    bundled_bans,
     read_bans,
-    repeats,
+    read_sent_ban,
 )
 from antislop.core.loop import OnExhausted, Policy
 from antislop.errors import InputError
@@ -120,7 +115,7 @@ class RequestOptions:
 
 def read_own_bans(settings: EngineSettings) -> BanList:
     """Return the engine's own list. Raises `InputError` for a ban that forces text."""
-    bans = combine_bans(read_bans(settings.bans), exempt=settings.exempt)
+    bans = read_bans(settings.bans, exempt=settings.exempt)
     for ban in bans:
         _refuse_forced(ban)
     return bans
@@ -157,8 +152,9 @@ def _read_request(config: str) -> RequestOptions:
     if scope is not None and scope not in scopes:
         raise InputError(f"ban_scope is {scope!r}; it is one of {', '.join(map(repr, scopes))}")
     _check_size(config, entries, exempt)
-    bundled = [*(loops() if switches.pop("loops") else ()), *(repeats() if switches.pop("repeats") else ())]
-    bans = combine_bans(BanList([*map(_read_entry, entries), *bundled]), exempt=exempt)
+    bundled = [ban for name in ("loops", "repeats") if switches.pop(name) for ban in bundled_bans(name)]
+    own = (_refuse_forced(read_sent_ban(entry)) for entry in entries)
+    bans = read_bans([*own, *bundled], exempt=exempt)
     return RequestOptions(bans=bans, ban_scope=scope, **switches)
 
 
@@ -179,18 +175,6 @@ def _check_size(config: str, entries: Sequence[object], exempt: Sequence[object]
     ):
         if size > limit:
             raise InputError(f"{size:,} {what} are too many for a request: at most {limit:,}, or a list of the engine")
-
-
-def _read_entry(entry: object) -> Ban:
-    if isinstance(entry, Mapping) and "text" in entry:
-        options = {name: value for name, value in entry.items() if name not in ("text", "kind")}
-        if entry.get("kind") is not None and not is_kind(entry["kind"]):
-            raise InputError(f"the kind of {entry['text']!r} is {entry['kind']!r}; it is one of {', '.join(KINDS)}")
-        ban = _refuse_forced(make_ban(entry["text"], kind=entry.get("kind"), options=options, edges="word"))
-        if any(isinstance(scope.span, Regions) for scope in ban.scopes):
-            raise InputError(f"a scope of {ban.text!r} has regexes, which only the engine's own list may have")
-        return ban
-    return make_ban(entry, options={}, edges="word")
 
 
 def check_request(params: Any, *, has_own_list: bool = False) -> RequestOptions:
@@ -268,12 +252,12 @@ class ListCache:
         own = self._limit_own(scopes)
         if options.use_global_bans and not len(options.bans):
             return options, own if self.has_own else None
-        bans = combine_bans(options.bans, exempt=self._exempt, scopes=scopes)
+        bans = read_bans(options.bans, exempt=self._exempt, scopes=scopes)
         bans = own.bans | bans if options.use_global_bans else bans
         return options, own.with_bans(bans) if len(bans) else None
 
     def _compile_own(self, scopes: tuple[Scope, ...]) -> CompiledBans:
-        return self._own.with_bans(combine_bans(self._own.bans, scopes=scopes)) if scopes else self._own
+        return self._own.with_bans(read_bans(self._own.bans, scopes=scopes)) if scopes else self._own
 
 
 def banning(bans: Bans = (), *, on_greedy: OnGreedy = "refuse", **options: Any) -> dict[str, Any]:
