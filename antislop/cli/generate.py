@@ -60,7 +60,7 @@ from antislop.cli.terminal import (
 from antislop.core.bans import BanList
 from antislop.core.hf import ModelSpec
 from antislop.core.loop import Method, OnExhausted, Sampling
-from antislop.core.trace import Event, Report, Settled, TextPiece, TextPieces, mark_conceded
+from antislop.core.trace import Event, Report, TextPiece, TextPieces, mark_conceded
 from antislop.display import describe_count
 from antislop.errors import Exhausted, InputError
 from antislop.explain.console import (
@@ -218,9 +218,9 @@ def _write_text(writer: TextWriter, screen: Console, *, show: bool, with_bans: b
             endings.callback(page.end)  # is called first, and may find that the reader of the output closed it
             for event in events:
                 run.report.add(event)
-                run.tokens += len(event.tokens) if isinstance(event, Settled) else 0
                 pieces = text_pieces.add(event)
                 run.pieces += pieces
+                run.tokens = text_pieces.settled
                 page.write(pieces)
     except Exhausted as error:
         warn(str(error))

@@ -5,7 +5,7 @@ docs/reference/engines.md shows how to write a model for them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
@@ -22,7 +22,6 @@ from antislop.core.loop import (
     RewindableCache,
     Row,
     RowSpec,
-    ScoreFunction,
     identity,
     write_rows,
 )
@@ -55,10 +54,13 @@ class KVCache(RewindableCache, Protocol):
 
 
 class SampleStrategy(NamedTuple):
-    """How a token is chosen: drawn from the softmax of the processed logits, or the likeliest one."""
+    """How a token is chosen: drawn from the softmax of the processed logits, or the likeliest one.
+
+    process: makes scores [rows, vocab] of ids [rows, tokens] and logits [rows, vocab], as transformers' processors do.
+    """
 
     do_sample: bool = True
-    process: ScoreFunction = identity
+    process: Callable[[Tensor, Tensor], Tensor] = identity
 
 
 class PrefillOutput(NamedTuple):

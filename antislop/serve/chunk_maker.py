@@ -15,7 +15,6 @@ from antislop.core.trace import (
     Report,
     Rewound,
     TokenChoice,
-    Truncated,
     WrittenText,
     WrittenToken,
     find_spans,
@@ -161,7 +160,7 @@ class ChunkMaker:
         is_full = self.kept >= self.max_new_tokens and self._last_token not in self.end_tokens
         return replace(chunk, finish_reason="length" if is_full else "stop")
 
-    def _withdraw(self, event: Rewound | Truncated) -> None:
+    def _withdraw(self, event: Event) -> None:
         start = self._length + sum(len(written.text) for written in self._written.unsettled)
         # Earlier texts may have been withdrawn after a character that is withdrawn now.
         self._withdrawn = [text._replace(start=min(text.start, start)) for text in self._withdrawn]

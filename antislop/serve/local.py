@@ -70,7 +70,7 @@ class LocalBackend:
         self.tokenizer = tokenizer
         self.response_template = find_response_template(tokenizer, model)
         self.bans = CompiledBans.compile(bans, tokenizer)
-        self._preparer = RequestPreparer(model, tokenizer, context_length=self.context_length)
+        self._preparer = RequestPreparer(model, self.bans, context_length=self.context_length)
         trial = GenerationRequest(prompt=[0], bans=self.bans, max_new_tokens=1, sampling=Sampling(), seed=0)
         call, _ = self._preparer.prepare(trial)  # refuses what the model can't do
         self._scheduler = InFlight(call, max_rows=batch_size)

@@ -20,6 +20,7 @@ import antislop
 import antislop.serve
 from antislop.core.bans.bans import Ban
 from antislop.core.bans.token_matcher import Violation
+from antislop.core.hf.compiled_bans import CompiledBans
 from antislop.core.hf.private import response_template_for
 from antislop.core.hf.response_templates import ResponseTemplate, find_response_template
 from antislop.core.trace.events import Rewound
@@ -579,7 +580,7 @@ TAGS["fields"]["tool_calls"] = {**TAGS["fields"]["tool_calls"], "open_pattern": 
 @pytest.fixture(scope="module")
 def preparer() -> RequestPreparer:
     model, _ = antislop.tiny_model()
-    return RequestPreparer(model, build_tokenizer(), context_length=512)
+    return RequestPreparer(model, CompiledBans.compile([], build_tokenizer()), context_length=512)
 
 
 ONE, OTHER = write_qwen("weather", {"city": "Bonn", "days": 3}).strip(), write_qwen("now", {}).strip()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, cast, get_args
+from typing import Any, cast, get_args
 from warnings import catch_warnings, simplefilter
 
 import regex
@@ -27,27 +27,16 @@ def find_faults(ban: Ban) -> Iterator[Fault]:
         yield Fault("kind", *sign)
 
 
-class Superfluous(NamedTuple):
-    """An entry that forbids nothing which another one does not.
+def find_superfluous(bans: Sequence[Ban]) -> list[tuple[int, int, str]]:
+    """Return the entries that another one makes superfluous: the places of both, and the verb between them.
 
-    entry, other: their places in the list.
-    relation: the verb between them, "repeats" if both forbid the same.
-    """
-
-    entry: int
-    other: int
-    relation: str
-
-
-def find_superfluous(bans: Sequence[Ban]) -> list[Superfluous]:
-    """Return the entries that repeat another one, and then those that always contain one which is always forbidden.
-
-    A list without all of them forbids the same: of two entries that contain each other, one is left.
+    First those that repeat another one, with the verb "repeats", then those that always contain one which is always
+    forbidden. A list without all of them forbids the same: of two entries that contain each other, one is left.
     """
     first: dict[Hashable, int] = {}
     firsts = [first.setdefault(ban.key, index) for index, ban in enumerate(bans)]
     repeats = {index: other for index, other in enumerate(firsts) if other != index}
-    containers: dict[int, Superfluous] = {}
+    containers: dict[int, tuple[int, str]] = {}
     literals = sorted(_find_literals_within(bans), key=lambda pair: len(bans[pair[1]].text))
     for pairs, relation in (
         (literals, "contains"),
@@ -57,14 +46,14 @@ def find_superfluous(bans: Sequence[Ban]) -> list[Superfluous]:
         for index, other in pairs:
             is_settled = {index, other} & repeats.keys() or index in containers
             if not is_settled and not _leads_to(index, other, containers):
-                containers[index] = Superfluous(index, other, relation.format(kind=bans[other].pattern.kind))
-    return [*(Superfluous(*pair, "repeats") for pair in repeats.items()), *(containers[i] for i in sorted(containers))]
+                containers[index] = other, relation.format(kind=bans[other].pattern.kind)
+    return [*((*pair, "repeats") for pair in repeats.items()), *((i, *containers[i]) for i in sorted(containers))]
 
 
-def _leads_to(index: int, other: int, containers: Mapping[int, Superfluous]) -> bool:
+def _leads_to(index: int, other: int, containers: Mapping[int, tuple[int, str]]) -> bool:
     """Return whether leaving out `other` relies on `index`, directly or through others: then `index` has to stay."""
     while other in containers and other != index:
-        other = containers[other].other
+        other = containers[other][0]
     return other == index
 
 

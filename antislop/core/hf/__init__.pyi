@@ -4,11 +4,9 @@ from .callbacks.samplers import (
     CountPenaltyLogitsProcessor as CountPenaltyLogitsProcessor,
     DryLogitsProcessor as DryLogitsProcessor,
     MinKeepLogitsProcessor as MinKeepLogitsProcessor,
-    SamplerMaker as SamplerMaker,
     TopNSigmaLogitsProcessor as TopNSigmaLogitsProcessor,
     XtcLogitsProcessor as XtcLogitsProcessor,
     add_samplers as add_samplers,
-    apply_min_keep as apply_min_keep,
     find_breakers as find_breakers,
 )
 from .callbacks.settings import Settings as Settings
@@ -27,7 +25,6 @@ from .preparation import prepare_text as prepare_text
 from .pretrained import (
     Dtype as Dtype,
     ModelSpec as ModelSpec,
-    spell_model as spell_model,
 )
 from .private import (
     PREFILL_INPUTS as PREFILL_INPUTS,

@@ -122,11 +122,6 @@ CARRIED = {
 }
 
 
-def spell_model(name_or_path: str) -> str:
-    """Return a name that other machines know: for the folder of a converted model, the id on the Hub."""
-    return next((model.hub for model in CARRIED.values() if name_or_path == str(model.folder)), name_or_path)
-
-
 def _convert(gguf: Path, folder: Path, model: CarriedModel) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -187,6 +182,11 @@ class ModelSpec:
     def carried(self) -> CarriedModel | None:
         """The model of a short name; None for other names, and where a folder has that name."""
         return None if self.name is None or Path(self.name).exists() else CARRIED.get(self.name.lower())
+
+    @property
+    def public_name(self) -> str:
+        """A name that other machines know: for the folder of a converted model, the id on the Hub."""
+        return next((model.hub for model in CARRIED.values() if self.name == str(model.folder)), self.name or BUNDLED)
 
     @property
     def title(self) -> str:

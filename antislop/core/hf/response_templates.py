@@ -54,7 +54,8 @@ class ResponseTemplate:
     def find_spelled(self, names: Mapping[int, str]) -> dict[int, str]:
         r"""Return the special tokens that the fields read, with their names.
 
-        >>> template = ResponseTemplate({"fields": {"a": {"close": "</s>", "open_pattern": r"<\|a\|>"}}})
+        >>> fields = {"a": {"close": "</s>", "open_pattern": r"<\|a\|>"}}
+        >>> template = ResponseTemplate({"fields": fields, "start_anchor": "<s>"})
         >>> template.find_spelled({0: "</s>", 1: "<|a|>", 2: "b"})
         {0: '</s>', 1: '<|a|>'}
         """

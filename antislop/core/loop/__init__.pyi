@@ -15,7 +15,6 @@ from .protocols import (
     KVState as KVState,
     LanguageModel as LanguageModel,
     RewindableCache as RewindableCache,
-    ScoreFunction as ScoreFunction,
     SharingCache as SharingCache,
     count_queries as count_queries,
     fill_left as fill_left,

@@ -190,7 +190,7 @@ def test_only_settings_that_change_what_is_drawn_are_in_effect() -> None:
     assert Sampling(min_p=0.1, min_keep=1).in_effect == Sampling(min_p=0.1).in_effect, "one token is always left"
     assert Sampling(min_p=0.1, min_keep=2).in_effect == {"min_p": 0.1, "min_keep": 2}
     followed = replace(CHANGED, presence_penalty=0.0, frequency_penalty=0.0)
-    processors = EndpointSettings(max_new_tokens=1, sampling=followed).make_processors(SamplerMaker(lambda _: {}))
+    processors = SamplerMaker(lambda _: {}).make_all(followed)
     assert [type(each).__name__ for each in processors] == [
         "RepetitionPenaltyLogitsProcessor",
         "DryLogitsProcessor",
