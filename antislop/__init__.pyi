@@ -22,11 +22,14 @@ from .core.bans.bundled import (
 from .core.bans.scopes import Scope as Scope
 from .core.hf.callbacks.rewindable import Rewindable as Rewindable
 from .core.hf.pretrained import tiny_model as tiny_model
-from .core.loop.sampling import Exhausted as Exhausted
 from .core.patching import applied_to as applied_to
 from .core.sampler import AntiSlop as AntiSlop
-from .core.trace.events import ConcededWarning as ConcededWarning
 from .core.trace.report import Report as Report
-from .errors import BanError as BanError, InputError as InputError
+from .errors import (
+    BanError as BanError,
+    ConcededWarning as ConcededWarning,
+    Exhausted as Exhausted,
+    InputError as InputError,
+)
 
 __version__: str

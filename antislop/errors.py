@@ -1,4 +1,4 @@
-"""The errors of inputs that can't be used."""
+"""The errors of inputs that can't be used, and those that end a text or warn of it."""
 
 from __future__ import annotations
 
@@ -16,6 +16,22 @@ class InputError(ValueError):
 
 class BanError(InputError):
     """Raised for a ban, a list or a file of bans that can't be used."""
+
+
+class BacktrackError(InputError):
+    """Raised if a controller would remove tokens of the prompt, or more than it declared."""
+
+
+class CapabilityError(InputError):
+    """Raised for more forks than are allowed, and if the model's cache can't do what a controller needs."""
+
+
+class Exhausted(RuntimeError):
+    """Raised if every alternative to a ban is used up, with on_exhausted="raise"."""
+
+
+class ConcededWarning(RuntimeWarning):
+    """A banned phrase was conceded: every alternative was banned as well."""
 
 
 @contextmanager

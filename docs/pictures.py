@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 import antislop
-from antislop.core.hf import load_model
+from antislop.core.hf import ModelSpec
 from antislop.explain import to_rich
 from antislop.serve.application import make_app
 from antislop.serve.local import LocalBackend
@@ -47,7 +47,7 @@ THEME = TerminalTheme(
 
 def draw_rewind() -> None:
     """Draw what `make demo` writes under the bans."""
-    model, tokenizer = load_model("smollm2-135m-instruct")
+    model, tokenizer = ModelSpec("smollm2-135m-instruct").load()
     inputs = tokenizer.apply_chat_template(
         [{"role": "user", "content": REQUEST}],
         add_generation_prompt=True,
@@ -91,7 +91,7 @@ def show_withdrawn(browser: Browser) -> None:
 
 
 def show_serve(browser: Browser) -> None:
-    model, tokenizer = load_model("smollm2-135m-instruct")
+    model, tokenizer = ModelSpec("smollm2-135m-instruct").load()
     backend = LocalBackend(
         model, tokenizer, bans=antislop.default_bans(), batch_size=1
     )

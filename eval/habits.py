@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import antislop
 from antislop import BanList
-from antislop.core.hf.pretrained import find_carried
+from antislop.core.hf.pretrained import ModelSpec
 from antislop.errors import BanError
 from antislop.files.texts import read_texts
 from antislop.measure.profiles.profiles import Entry, Profile
@@ -116,7 +116,7 @@ def choose_engine(subject: Subject) -> Iterator[Sequence[object]]:
     Where a package carries a base model, llama.cpp writes from its file: for Gemma, with its large vocabulary, in half
     the time. Chat models are left to transformers, which writes many texts at once faster.
     """
-    folder, carried = subject.model.name_or_path, find_carried(subject.name)
+    folder, carried = subject.model.name_or_path, ModelSpec(subject.name).carried
     path = None if carried is None or subject.is_chat else carried.find_gguf()
     if path is None:
         yield ("--model", folder)

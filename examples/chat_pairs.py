@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 import antislop
-from antislop.core.hf import load_model
+from antislop.core.hf import ModelSpec
 from antislop.datasets import ModelRecordMaker, PairFile, open_journal, write_records
 from antislop.files import read_prompts
 
@@ -30,7 +30,7 @@ def main() -> None:
     parser.add_argument("--max-new-tokens", type=int, default=100)
     arguments = parser.parse_args()
 
-    model, tokenizer = load_model(arguments.model)
+    model, tokenizer = ModelSpec(arguments.model).load()
     tokenizer.chat_template = tokenizer.chat_template or TEMPLATE  # the bundled model has no template
     settings = {"max_new_tokens": arguments.max_new_tokens, "do_sample": True, "min_p": 0.05, "top_k": 0}
     maker = ModelRecordMaker(model, tokenizer, antislop.default_bans(), seed=1, settings=settings, pairs="dpo")

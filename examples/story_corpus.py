@@ -12,7 +12,7 @@ import argparse
 from pathlib import Path
 
 import antislop
-from antislop.core.hf import load_model
+from antislop.core.hf import ModelSpec
 from antislop.datasets import ModelRecordMaker, measure_slop, open_journal, write_records
 from antislop.files import read_prompts, read_records
 
@@ -29,7 +29,7 @@ def main() -> None:
 
     bans = antislop.default_bans() | antislop.constructions()
     settings = {"max_new_tokens": arguments.max_new_tokens, "do_sample": True, "min_p": 0.05, "top_k": 0}
-    maker = ModelRecordMaker(*load_model(arguments.model), bans, seed=1, batch_size=16, settings=settings)
+    maker = ModelRecordMaker(*ModelSpec(arguments.model).load(), bans, seed=1, batch_size=16, settings=settings)
 
     made_with = {"model": arguments.model, "prompts": str(arguments.prompts), "samples": arguments.samples, **settings}
     with open_journal(arguments.out, made_with) as journal:

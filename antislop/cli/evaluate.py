@@ -31,8 +31,8 @@ from antislop.cli.options import (
 )
 from antislop.cli.parsing import Conflicts, When
 from antislop.cli.terminal import as_input_error, check_folder, console, refuse_stdin, say, warn, warn_left_out, writing
-from antislop.core.bans import BanList, held_out_bans
-from antislop.core.hf import ModelSpec, load_model
+from antislop.core.bans import BanList, bundled_bans
+from antislop.core.hf import ModelSpec
 from antislop.data import FOLDER
 from antislop.datasets.samples import Arm, fingerprint_bans, plan_samples
 from antislop.display import describe_count, list_versions
@@ -123,7 +123,7 @@ def evaluate(
     if held_out:
         held_out_list: BanList | None = collect_bans(BanOptions(bans=held_out, lenient=bans.lenient))
     else:  # the other half of the bundled list goes with no other one
-        held_out_list = None if bans.bans or bans.no_bans else held_out_bans()
+        held_out_list = None if bans.bans or bans.no_bans else bundled_bans("held_out")
     spec = model.spec
     if generation.seed < 0:
         raise InputError(f"--seed is {generation.seed}: the report resamples by it, so 0 or more was expected")
@@ -202,7 +202,7 @@ class _EvaluationRun:
         from antislop.datasets.writing import open_journal
         from antislop.evaluation.likelihood import ScoredMaker
 
-        loaded, tokenizer = load_model(model)
+        loaded, tokenizer = model.load()
         spec = self.job.spec
         prompts = list(self.job.read_prompts(self.source, tokenizer))
         settings = {"seed": spec.seed, "batch_size": self.batch_size, "settings": spec.generation}
@@ -291,7 +291,7 @@ def _score(arms: dict[str, list[Output]], spec: ModelSpec) -> dict[str, list[Out
     """Return the outputs with their likelihood under a model if their prompts are known."""
     from antislop.evaluation.likelihood import score_outputs
 
-    model, tokenizer = load_model(spec)
+    model, tokenizer = spec.load()
     with as_input_error(), console(stderr=True).status("scoring the texts"):
         return {arm: score_outputs(model, tokenizer, outputs) for arm, outputs in arms.items()}
 

@@ -57,12 +57,12 @@ from antislop.cli.terminal import (
     warn,
     writing,
 )
-from antislop.core.bans import BanList, Rewind, drop_overlaps
-from antislop.core.hf import ModelSpec, load_model
+from antislop.core.bans import BanList, Rewind
+from antislop.core.hf import ModelSpec
 from antislop.core.loop import Method, OnExhausted, Sampling
-from antislop.core.trace import Event, Report, Settled, TextPiece, TextPieces, mark_conceded
+from antislop.core.trace import Event, Report, TextPiece, TextPieces, mark_conceded
 from antislop.display import describe_count
-from antislop.errors import InputError
+from antislop.errors import Exhausted, InputError
 from antislop.explain.console import (
     ConsoleWriter,
     describe_conceded,
@@ -210,8 +210,6 @@ class _GenerationRun:
 
 
 def _write_text(writer: TextWriter, screen: Console, *, show: bool, with_bans: bool = True) -> _GenerationRun:
-    from antislop.core.loop import Exhausted
-
     prompt = TextPiece(writer.prompt + "\n\n" * writer.task.text.chat, "prompt")
     page, text_pieces = ConsoleWriter(screen, show_withdrawn=show), TextPieces(writer.vocabulary)
     run = _GenerationRun([prompt], Report(surfaces=writer.vocabulary))
@@ -224,9 +222,9 @@ def _write_text(writer: TextWriter, screen: Console, *, show: bool, with_bans: b
             endings.callback(page.end)  # is called first, and may find that the reader of the output closed it
             for event in events:
                 run.report.add(event)
-                run.tokens += len(event.tokens) if isinstance(event, Settled) else 0
                 pieces = text_pieces.add(event)
                 run.pieces += pieces
+                run.tokens = text_pieces.settled
                 page.write(pieces)
     except Exhausted as error:
         warn(str(error))
@@ -268,7 +266,7 @@ def _describe_difference(plain_text: str, banned_text: str) -> str:
 
 def _tabulate(runs: list[_GenerationRun], bans: BanList) -> Table:
     table = Table("", *_TITLES, box=None, padding=(0, 2, 0, 0))
-    hits = [len(drop_overlaps(bans.find(run.text))) for run in runs]
+    hits = [len(bans.find(run.text, overlaps=False)) for run in runs]
     words = [len(run.text.split()) for run in runs]
     rates = [1000 * count / max(1, total) for count, total in zip(hits, words, strict=True)]
     table.add_row("banned phrases", *map(str, hits))
@@ -343,7 +341,7 @@ class TextWriter:
     @classmethod
     def load(cls, task: WritingTask, bans: BanList, prompt: str) -> TextWriter:
         with console(stderr=True).status("loading the model"):
-            model, tokenizer = load_model(task.model)
+            model, tokenizer = task.model.load()
             from antislop.core.hf import Vocabulary
 
             with as_input_error():

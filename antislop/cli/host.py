@@ -12,7 +12,7 @@ import typer
 from antislop.cli.options import GenerationOptions, MaxModelLenOption, TokenizerOption, limit_bans
 from antislop.cli.terminal import as_input_error, say
 from antislop.core.bans import BanList, BanScope
-from antislop.core.hf import ModelSpec, load_model, load_tokenizer
+from antislop.core.hf import ModelSpec
 from antislop.engines.endpoint.streams import EndpointMethod
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class ModelHost:
     def _load(self, bans: BanList, options: dict[str, Any]) -> _Made:
         from antislop.datasets.maker import ModelRecordMaker
 
-        model, tokenizer = load_model(self.model)
+        model, tokenizer = self.model.load()
         bans = self._limit(bans, tokenizer)
         return ModelRecordMaker(model, tokenizer, bans, **options), tokenizer, bans
 
@@ -127,7 +127,7 @@ class ModelHost:
         }
         if self.options.uses_cluster:
             return self._start_cluster(bans, options | {"vllm": arguments})
-        tokenizer = load_tokenizer(self.model)
+        tokenizer = self.model.load_tokenizer()
         bans = self._limit(bans, tokenizer)
         return VllmMaker(arguments, tokenizer, bans, **options), tokenizer, bans
 
@@ -139,7 +139,7 @@ class ModelHost:
         if uses_server(self.options):
             options = options | {"endpoint": self._make_endpoint(), "method": self._endpoint_method}
         model = self._served_model if uses_server(self.options) else self.model
-        tokenizer = load_tokenizer(model)
+        tokenizer = model.load_tokenizer()
         bans = self._limit(bans, tokenizer)
         cluster = Cluster(model, bans, workers=self.options.workers, address=self.options.address, **options)
         AntiSlop(tokenizer, bans)  # raises the errors of workers before they start
@@ -150,7 +150,7 @@ class ModelHost:
     def _reach_server(self, bans: BanList, options: dict[str, Any]) -> _Made:
         from antislop.datasets.endpoint_maker import EndpointMaker
 
-        tokenizer = load_tokenizer(self._served_model)
+        tokenizer = self._served_model.load_tokenizer()
         bans = self._limit(bans, tokenizer)
         maker = EndpointMaker(self._make_endpoint(), tokenizer, bans, method=self._endpoint_method, **options)
         say(maker.describe_server())

@@ -34,7 +34,7 @@ from antislop.cli.terminal import (
     writing_or_stdout,
 )
 from antislop.core.bans import BanList, Edges
-from antislop.core.hf import ModelSpec, load_tokenizer
+from antislop.core.hf import ModelSpec
 from antislop.display import describe_count
 from antislop.errors import DISTRIBUTION, InputError
 from antislop.measure.lint import Finding, FindingKind, lint
@@ -107,7 +107,7 @@ def lint_list(
 
 
 def _load_vocabulary(spec: ModelSpec) -> Vocabulary:
-    tokenizer = load_tokenizer(spec)
+    tokenizer = spec.load_tokenizer()
     from antislop.core.hf import Vocabulary
 
     with as_input_error():

@@ -28,7 +28,7 @@ from antislop.cli.parsing import (
     name_value,
     refuse_conflicts,
 )
-from antislop.errors import InputError, needing_models
+from antislop.errors import ConcededWarning, InputError, needing_models
 
 EXIT_CODES = (
     "Exit status: 0 success; 1 a result that the command's help names; 2 an input can't be used; 130 interrupted; "
@@ -93,8 +93,6 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     if not {"--help", "-h", "--version", "-V"} & set(sys.argv):
-        from antislop.core.trace import ConcededWarning
-
         warnings.simplefilter("ignore", ConcededWarning)  # commands report concessions themselves
         loading = logging.getLogger("antislop.core.hf.pretrained")
         loading.setLevel(logging.INFO)

@@ -22,7 +22,7 @@ from antislop.cli.terminal import (
     warn_left_out,
     write_table,
 )
-from antislop.core.bans import BanList, dashes, loops, repeats
+from antislop.core.bans import BanList, bundled_bans
 from antislop.display import describe_count, make_visible
 from antislop.errors import InputError
 from antislop.files.disk import read_json
@@ -172,13 +172,8 @@ def _load_lists(scales: ScaleOptions) -> dict[str, BanList]:
     names = [path.name for path in paths]
     titles = [f"bans of {path if names.count(path.name) > 1 else path.name}" for path in paths]
     lists = {title: load_bans(path, lenient=scales.lenient) for title, path in zip(titles, paths, strict=True)}
-    if scales.loops:
-        lists["loops"] = loops()
-    if scales.repeats:
-        lists["repeats"] = repeats()
-    if scales.no_dashes:
-        lists["dashes"] = dashes()
-    return lists
+    chosen = {"loops": scales.loops, "repeats": scales.repeats, "dashes": scales.no_dashes}
+    return lists | {name: bundled_bans(name) for name, is_chosen in chosen.items() if is_chosen}
 
 
 def _read_groups(files: list[str], options: GroupOptions, scale: Scale) -> Iterator[tuple[str, AnyText]]:

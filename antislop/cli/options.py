@@ -15,21 +15,15 @@ import typer
 from antislop.cli.parsing import Conflicts, When
 from antislop.cli.terminal import read_input, say, warn
 from antislop.core.bans import (
-    NO_REGEX,
-    REGEX,
     BanList,
     BanScope,
     Edges,
-    combine_bans,
-    constructions,
-    dashes,
-    default_bans,
-    find_sign,
-    loops,
-    repeats,
+    bundled_bans,
+    looks_like_regex,
+    read_bans,
 )
 from antislop.core.hf import Dtype, ModelSpec
-from antislop.core.loop import LIMITS, Sampling
+from antislop.core.loop import Sampling
 from antislop.core.trace import BATCH_SIZE
 from antislop.display import describe_count
 from antislop.errors import InputError
@@ -142,7 +136,7 @@ def limit_bans(bans: BanList, where: BanScope | None, tokenizer: PreTrainedToken
     """Return the bans that apply to a part of each reply; to all of it if nobody says how the model writes replies."""
     from antislop.core.hf import choose_scopes, find_response_template
 
-    return combine_bans(bans, scopes=choose_scopes(where, find_response_template(tokenizer)))
+    return read_bans(bans, scopes=choose_scopes(where, find_response_template(tokenizer)))
 
 
 def collect_bans(options: BanOptions) -> BanList:
@@ -150,20 +144,20 @@ def collect_bans(options: BanOptions) -> BanList:
     files, phrases = options.bans or [], options.ban or []
     lists = [load_bans(path, lenient=options.lenient) for path in files]
     names = [path.name for path in files]
-    if not files and not options.no_bans:
-        lists, names = [default_bans()], ["the bundled list"]
-    if options.constructions:
-        lists, names = [*lists, constructions()], [*names, "the bundled constructions"]
-    if options.loops:
-        lists, names = [*lists, loops()], [*names, "loops"]
-    if options.repeats:
-        lists, names = [*lists, repeats()], [*names, "repeats"]
-    if options.no_dashes:
-        lists, names = [*lists, dashes()], [*names, "dashes"]
+    for name, title, is_chosen in (
+        ("slop", "the bundled list", not files and not options.no_bans),
+        ("constructions", "the bundled constructions", options.constructions),
+        ("loops", "loops", options.loops),
+        ("repeats", "repeats", options.repeats),
+        ("dashes", "dashes", options.no_dashes),
+    ):
+        if is_chosen:
+            lists, names = [*lists, bundled_bans(name)], [*names, title]
     for phrase in phrases:
-        if find_sign(phrase, signs={NO_REGEX: REGEX}):
+        if looks_like_regex(phrase):
             raise InputError(
-                f"--ban {phrase[:80]} {NO_REGEX[0]}: write it into a list as a regex, and pass --bans LIST"
+                f"--ban {phrase[:80]} looks like a regex, and as a phrase it would not occur: write it into a list as "
+                "a regex, and pass --bans LIST"
             )
     if phrases:
         lists = [*lists, BanList(phrases)]
@@ -314,7 +308,7 @@ _sampling_option = partial(typer.Option, rich_help_panel="Sampling")
 
 def _setting(name: str, about: str, *, default: str | bool = True) -> Any:
     """Declare the option of a field of `Sampling`, with its range. Without a default it is off."""
-    lowest, highest = LIMITS[name].lowest, LIMITS[name].highest
+    lowest, highest = Sampling.limits[name].lowest, Sampling.limits[name].highest
     return _sampling_option(min=lowest, max=None if highest == inf else highest, help=about, show_default=default)
 
 
@@ -359,7 +353,7 @@ class SamplingOptions:
     def _passed(self) -> dict[str, Any]:
         breakers = [] if self.dry_sequence_breaker == ["none"] else self.dry_sequence_breaker or None
         values = {**vars(self), "dry_sequence_breakers": breakers}.items()
-        return {name: value for name, value in values if name in LIMITS and value is not None}
+        return {name: value for name, value in values if name in Sampling.limits and value is not None}
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -367,7 +361,7 @@ class SamplingOptions:
         sampling = self.sampling
         names = {*RECORDED, *self._passed} - sampling.unused
         settings = {**vars(sampling), "dry_sequence_breakers": list(sampling.dry_sequence_breakers)}  # as in a journal
-        return {"do_sample": sampling.do_sample, **{name: settings[name] for name in LIMITS if name in names}}
+        return {"do_sample": sampling.do_sample, **{name: settings[name] for name in Sampling.limits if name in names}}
 
 
 PARTS: Conflicts = {

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -27,7 +27,7 @@ from antislop.cli.options import (
 from antislop.cli.parsing import Conflicts, When
 from antislop.cli.terminal import as_input_error, console, say, warn
 from antislop.core.bans import BanList
-from antislop.core.hf import ModelSpec, load_model, load_tokenizer
+from antislop.core.hf import ModelSpec
 from antislop.core.trace import BATCH_SIZE
 from antislop.display import describe_count
 from antislop.errors import InputError, first_line
@@ -35,6 +35,7 @@ from antislop.files.disk import read_json
 from antislop.serve.entry import check_packages
 
 if TYPE_CHECKING:
+    from antislop.core.hf import ResponseTemplate
     from antislop.serve.application import BanReloader
     from antislop.serve.backend import Backend
 
@@ -167,12 +168,11 @@ def serve(model: ModelOptions, upstream: UpstreamOptions, bans: BanOptions, serv
     return 130 if running.signal == signal.SIGINT else 0
 
 
-def _read_template(path: Path) -> dict[str, Any]:
-    from antislop.core.hf import check_response_template
+def _read_template(path: Path) -> ResponseTemplate:
+    from antislop.core.hf import ResponseTemplate  # imports transformers
 
-    template = read_json(path)
     try:
-        return check_response_template(template)
+        return ResponseTemplate(read_json(path))
     except InputError as error:
         raise InputError(f"{path}: {first_line(error)}") from error
 
@@ -181,7 +181,7 @@ def _load(spec: ModelSpec, bans: BanList, server: ServerOptions) -> Backend:
     with as_input_error(), console(stderr=True).status(f"loading {spec.title}"):
         from antislop.serve.local import LocalBackend
 
-        model, tokenizer = load_model(spec)
+        model, tokenizer = spec.load()
         batch_size = server.batch_size or BATCH_SIZE
         return LocalBackend(model, tokenizer, bans=bans, batch_size=batch_size, max_model_len=server.max_model_len)
 
@@ -192,7 +192,7 @@ def _reach(url: str, spec: ModelSpec, tokenizer_name: str | None, bans: BanList)
         from antislop.engines.endpoint.endpoint import Endpoint, EndpointError
         from antislop.serve.upstream import UpstreamBackend
 
-        tokenizer = load_tokenizer(ModelSpec(tokenizer_name) if tokenizer_name else spec)
+        tokenizer = (ModelSpec(tokenizer_name) if tokenizer_name else spec).load_tokenizer()
         endpoint = Endpoint(url, spec.name, api_key=os.environ.get("OPENAI_API_KEY"))
         try:
             backend = UpstreamBackend(AntiSlop(tokenizer, bans), endpoint)

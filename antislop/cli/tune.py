@@ -28,7 +28,7 @@ from antislop.cli.parsing import Conflicts, When
 from antislop.cli.progress import ProgressBar, stop_at_interrupt
 from antislop.cli.terminal import as_input_error, check_folder, console, say, warn, writing
 from antislop.cli.tune_auto import AutoOptions, TuningStage, run_stages
-from antislop.core.hf import ModelSpec, load_model
+from antislop.core.hf import ModelSpec
 from antislop.display import describe_count
 from antislop.errors import DISTRIBUTION, InputError
 from antislop.tuning.rows import Loss
@@ -232,7 +232,7 @@ class _Run:
         settings = {"bans": collect_bans(self.bans), "made_with": made_with, "force": force}
         with as_input_error():
             spec = self.spec
-            loaded, tokenizer = load_model(self._base)
+            loaded, tokenizer = self._base.load()
             rows = self._load_rows(pairs, loaded, tokenizer)
             total = count_records(str(pairs)) or len(rows)
             say(f"{describe_count(len(rows), 'row')} of {total:,} in {pairs}")

@@ -16,7 +16,7 @@ from antislop.cli.measure import MIN_SAMPLE
 from antislop.cli.options import BanOptions, ModelOptions, collect_bans, list_options
 from antislop.cli.terminal import say, warn, writing
 from antislop.core.bans import BanList
-from antislop.core.hf import TINY, load_tokenizer
+from antislop.core.hf import ModelSpec
 from antislop.display import describe_count
 from antislop.errors import InputError
 from antislop.files.disk import read_json, read_text, replace_text
@@ -127,7 +127,7 @@ def list_stages(
     for arm, arguments in arms.items():
         yield Stage(["dataset", held_out, "-o", out / f"{arm}.held-out.jsonl", *arguments, *texts])
     outputs = [part for arm in arms for part in ("--outputs", f"{arm}={out / f'{arm}.held-out.jsonl'}")]
-    named = base if model.model else [*base, "--model", str(TINY), *dtype]
+    named = base if model.model else [*base, "--model", ModelSpec().find_source(), *dtype]
     yield Stage(["eval", *outputs, "-o", out / "report", *banned, *named], out / "report" / "report.html")
 
 
@@ -136,7 +136,7 @@ def split_prompts(source: str, model: ModelOptions) -> dict[str, list[Prompt]]:
 
     A prompt that comes again is left out, so that none is in both halves.
     """
-    prompts = [*read_prompts(source, tokenizer=load_tokenizer(model.spec))]
+    prompts = [*read_prompts(source, tokenizer=model.spec.load_tokenizer())]
     for error in (prompt.error for prompt in prompts if prompt.error is not None):
         warn(error)
     usable = [*{prompt.text: prompt for prompt in reversed(prompts) if prompt.error is None}.values()][::-1]

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from antislop.core.bans import Ban, BanList
-from antislop.core.hf import PromptLengths, Vocabulary, add_samplers, fingerprint_tokenizer, refuse_lengths
+from antislop.core.hf import Vocabulary, add_samplers, fingerprint_tokenizer, refuse_lengths
 from antislop.core.sampler import AntiSlop
 from antislop.core.trace import BATCH_SIZE, Completion, Conceded, Rewound
 from antislop.datasets.pair_maker import PairMaker, Pairs
@@ -300,7 +300,7 @@ class ModelRecordMaker(RecordMakerBase):
                 f"{room + self._new:,}: shorten it or ask for fewer"
             )
         try:
-            refuse_lengths(self._model, PromptLengths((len(ids),)), new=self._new, in_flight=True)
+            refuse_lengths(self._model, [len(ids)], new=self._new, in_flight=True)
         except ValueError as error:
             return str(error)
         return None

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from os.path import commonprefix
 from typing import Any, Literal, NamedTuple, Protocol
 
-from antislop.core.bans import BOUNDARY, Ban, BanList, find_words, fold
-from antislop.core.trace import Event, Report, Rewound, TracedRow, Truncated
+from antislop.core.bans import Ban, BanList, find_words, fold_text
+from antislop.core.trace import Event, Report, TracedRow
 from antislop.files.journal import Record
 from antislop.measure.words import find_sentence_end
 
@@ -114,18 +114,15 @@ def find_corrections(events: Sequence[Event], tokens: Sequence[int]) -> Iterator
     """
     yielded = set[tuple[int, tuple[int, ...]]]()
     forced = {violation.start for violation in Report.of(events).forced}
-    cuts = (event for event in events if isinstance(event, (Rewound, Truncated)))
-    for event, attempt in zip(cuts, TracedRow((), events).history.attempts, strict=True):
-        if not isinstance(event, Rewound):
+    for attempt in TracedRow((), events).history.attempts:
+        violation, place, withdrawn = attempt.violation, attempt.token_index, attempt.tokens
+        if violation is None:
             continue
-        place = event.length
-        began_here = place == event.violation.start  # else the withdrawn text contains more than the ban
+        began_here = place == violation.start  # else the withdrawn text contains more than the ban
         is_kept = attempt.is_on_path and place < len(tokens) and place not in forced
-        is_new = (place, event.withdrawn) not in yielded
-        if began_here and is_kept and is_new and tokens[place] != event.withdrawn[0]:
-            yielded.add((place, event.withdrawn))
-            banned = event.violation.end + 1 - place
-            yield Correction(event.violation.ban, place, event.withdrawn, banned, event.alternatives)
+        if began_here and is_kept and (place, withdrawn) not in yielded and tokens[place] != withdrawn[0]:
+            yielded.add((place, withdrawn))
+            yield Correction(violation.ban, place, withdrawn, violation.end + 1 - place, attempt.alternatives)
 
 
 def draft_dpo(
@@ -248,12 +245,9 @@ def _begins(token: int, correction: Correction, decoder: Decoder) -> bool:
     surface, banned = decoder.surface(token), b"".join(map(decoder.surface, correction.rejected))
     if not surface:
         return False
-    folded, folded_ban = (_fold(text.decode(errors="replace"), correction.ban) for text in (surface, banned))
+    folding = correction.ban.pattern.folding
+    folded, folded_ban = (fold_text(text.decode(errors="replace"), folding=folding) for text in (surface, banned))
     return banned.startswith(surface) or (folded != "" and folded_ban.startswith(folded))
-
-
-def _fold(text: str, ban: Ban) -> str:
-    return fold(text, folding=ban.pattern.folding, final=True).symbols.replace(BOUNDARY, "")
 
 
 def drop_duplicates(rows: Iterable[Record]) -> list[Record]:

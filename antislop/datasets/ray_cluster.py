@@ -27,7 +27,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from antislop.core.bans import Ban, BanList
-from antislop.core.hf import ModelSpec, load_model, load_tokenizer
+from antislop.core.hf import ModelSpec
 from antislop.core.trace import BATCH_SIZE
 from antislop.datasets.endpoint_maker import EndpointMaker
 from antislop.datasets.maker import ModelRecordMaker
@@ -52,7 +52,7 @@ QUIET_ENVIRONMENT = {"RAY_BACKEND_LOG_LEVEL": "fatal", "RAY_USAGE_STATS_ENABLED"
 class Cluster:
     """Makes records on many machines, as a `ModelRecordMaker` does on one.
 
-    model: the argument of `load_model`, which each worker calls; with `endpoint`, of the tokenizer.
+    model: a `ModelSpec`, or its name alone; each worker loads it, with `endpoint` its tokenizer only.
     seed, settings, pairs, options: see `ModelRecordMaker`, or with `endpoint` `EndpointMaker`.
     batch_size: texts in flight per worker.
     workers: by default one per GPU of the cluster, or one per machine if there are no GPUs.
@@ -177,10 +177,10 @@ class Worker:
 
     def _make_maker(self) -> RecordMaker:
         if self._vllm is not None:
-            return VllmMaker(self._vllm, load_tokenizer(self._model), self._bans, **self._options)
+            return VllmMaker(self._vllm, self._model.load_tokenizer(), self._bans, **self._options)
         if self._endpoint is None:
-            return ModelRecordMaker(*load_model(self._model), self._bans, **self._options)
-        return EndpointMaker(self._endpoint, load_tokenizer(self._model), self._bans, **self._options)
+            return ModelRecordMaker(*self._model.load(), self._bans, **self._options)
+        return EndpointMaker(self._endpoint, self._model.load_tokenizer(), self._bans, **self._options)
 
 
 def _name(error: Exception) -> str:

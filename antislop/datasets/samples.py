@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
-from antislop.core.bans import BanList, drop_overlaps
+from antislop.core.bans import BanList
 from antislop.datasets.pairs import PairCount
 from antislop.display import describe_count
 from antislop.files.journal import Record
@@ -135,5 +135,5 @@ def measure_slop(records: Iterable[Mapping[str, Any]], bans: BanList) -> dict[st
     for record in records:
         if record["response"] is not None:
             words[record["arm"]] += len(record["response"].split())
-            hits[record["arm"]] += len(drop_overlaps(bans.find(record["response"])))
+            hits[record["arm"]] += len(bans.find(record["response"], overlaps=False))
     return {arm: 1000 * hits[arm] / max(1, words[arm]) for arm in words}

@@ -16,7 +16,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from antislop.core.loop import PAD, KVState, KVStates, LanguageModel, RewindableCache, fill_left
+from antislop.core.loop import PAD, KVState, LanguageModel, RewindableCache, fill_left
 from antislop.engines.inferencer import KVCache
 
 ONE, TWO, NEW = [2, 5, 9, 3, 11], [8, 8, 4, 1, 7], [3, 10, 6]
@@ -349,7 +349,7 @@ def _has_states(subject: Subject) -> bool:
     return hasattr(cache, "get_kv_states") and cache.rewind(0, 2) == 2
 
 
-def _states(cache: RewindableCache) -> KVStates:
+def _states(cache: RewindableCache) -> list[KVState]:
     return cast(KVCache, cache).get_kv_states()
 
 

@@ -5,7 +5,7 @@ docs/reference/engines.md shows how to write a model for them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
@@ -16,13 +16,12 @@ from antislop.core.bans import Matcher
 from antislop.core.loop import (
     PAD,
     Drafter,
-    KVStates,
+    KVState,
     LanguageModel,
     Policy,
     RewindableCache,
     Row,
     RowSpec,
-    ScoreFunction,
     identity,
     write_rows,
 )
@@ -34,7 +33,7 @@ class KVCache(RewindableCache, Protocol):
     def get_num_tokens(self) -> int:
         """Return the number of tokens in the longest row; 0 for a new cache."""
 
-    def get_kv_states(self) -> KVStates:
+    def get_kv_states(self) -> list[KVState]:
         """Return the states; an empty list for a new cache.
 
         The next forward may overwrite them: clone them to keep them.
@@ -55,10 +54,13 @@ class KVCache(RewindableCache, Protocol):
 
 
 class SampleStrategy(NamedTuple):
-    """How a token is chosen: drawn from the softmax of the processed logits, or the likeliest one."""
+    """How a token is chosen: drawn from the softmax of the processed logits, or the likeliest one.
+
+    process: makes scores [rows, vocab] of ids [rows, tokens] and logits [rows, vocab], as transformers' processors do.
+    """
 
     do_sample: bool = True
-    process: ScoreFunction = identity
+    process: Callable[[Tensor, Tensor], Tensor] = identity
 
 
 class PrefillOutput(NamedTuple):

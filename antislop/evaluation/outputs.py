@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from antislop.core.bans import BanList, drop_overlaps
+from antislop.core.bans import BanList
 from antislop.datasets.samples import PLAIN
 from antislop.files.journal import Record
 from antislop.files.texts import Text
@@ -103,7 +103,7 @@ class Example(NamedTuple):
 def find_examples(arms: Mapping[str, Sequence[Output]], bans: BanList) -> list[Example]:
     """Return the texts to the prompts whose plain texts contain the most bans, one per prompt. arms: aligned."""
     plain_outputs = arms.get(PLAIN, next(iter(arms.values())))
-    hits = [len(drop_overlaps(bans.find(output.text))) for output in plain_outputs]
+    hits = [len(bans.find(output.text, overlaps=False)) for output in plain_outputs]
     chosen: dict[Any, int] = {}
     for place in sorted(range(len(plain_outputs)), key=lambda i: -hits[i]):
         chosen.setdefault(plain_outputs[place].key, place)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from antislop.core.bans import BanList, drop_overlaps
+from antislop.core.bans import BanList
 from antislop.datasets.samples import PLAIN, UNBANNED
 from antislop.evaluation.outputs import Output
 from antislop.measure.definitions import METRICS, Metric, Ratio
@@ -146,7 +146,7 @@ def describe_row(row: EstimateRow) -> dict[str, Any]:
 def tally_outputs(outputs: Iterable[Output], lists: Mapping[str, BanList]) -> Tally:
     tally = Tally(metrics=(*LIST_METRICS, *COST_METRICS, *METRICS))
     for output in outputs:
-        hits = {name: len(drop_overlaps(bans.find(output.text))) for name, bans in lists.items()}
+        hits = {name: len(bans.find(output.text, overlaps=False)) for name, bans in lists.items()}
         tally.add(output.text, group=output.key, sums={**hits, **output.sums})
     return tally
 

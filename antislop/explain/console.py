@@ -14,13 +14,13 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from antislop.core.trace import Conceded, PieceKind, Report, Rewound, TextPiece
+from antislop.core.trace import Conceded, Report, Rewound, TextPiece
 from antislop.display import describe_count, make_visible
 
 if TYPE_CHECKING:
     from antislop.core.bans import Ban
 
-STYLES: dict[PieceKind, str] = {
+STYLES: dict[str, str] = {
     "prompt": "dim",
     "kept": "",
     "withdrawn": "red strike",
@@ -68,7 +68,7 @@ def _bracket(piece: TextPiece) -> str:
     return " " * (min(spaces, 1) if piece.kind == "withdrawn" else spaces) + f"[{sign}{words}{sign}]"
 
 
-_SIGNS: dict[PieceKind, str] = {"withdrawn": "-", "conceded": "!"}
+_SIGNS: dict[str, str] = {"withdrawn": "-", "conceded": "!"}
 
 
 class ConsoleWriter:
@@ -82,7 +82,7 @@ class ConsoleWriter:
         self._console = console
         self._screen = _Screen(console)
         self._shows_withdrawn = show_withdrawn
-        self._hidden: set[PieceKind] = set() if show_withdrawn else {"withdrawn"}
+        self._hidden: set[str] = set() if show_withdrawn else {"withdrawn"}
         if not console.is_terminal:
             self._hidden.add("prompt")
 

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import TypedDict
 
 from antislop.core.bans import Surfaces, decode
-from antislop.core.trace import Attempt, KeptToken
+from antislop.core.trace import Attempt, TracedRow
 
 
 class Alternative(TypedDict):
@@ -66,9 +66,10 @@ class Explanation(TypedDict):
 
 
 def explain(
-    kept: KeptToken, surfaces: Surfaces, *, top_k: int, relevance: Iterable[float] | None = None
+    row: TracedRow, index: int, surfaces: Surfaces, *, top_k: int, relevance: Iterable[float] | None = None
 ) -> Explanation:
-    """Explain a token whose distribution was recorded, with up to `top_k` alternatives."""
+    """Explain a kept token whose distribution was recorded, with up to `top_k` alternatives."""
+    kept = row.history.kept[index]
     choice = kept.choice
     assert choice is not None, "the distribution of this token was not recorded"
     return Explanation(

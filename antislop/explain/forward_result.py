@@ -114,13 +114,14 @@ class ForwardResult:
         trace = self.trace
         if not self._recording.has_choices:
             raise RuntimeError(self._explain_absence("distribution of any token"))
-        kept = trace.rows[self._check_row(row)].history.kept
-        indices = range(len(kept)) if token_indices is None else _read_indices(token_indices, len(kept))
+        text = trace.rows[self._check_row(row)]
+        count = len(text.history.kept)
+        indices = range(count) if token_indices is None else _read_indices(token_indices, count)
         self._check_top_k(top_k)
         if relevance not in (None, "input_x_gradient"):
             raise InputError(f"relevance is {relevance!r}; it is None or 'input_x_gradient'")
         numbers = {} if relevance is None else self._attribute(row, indices)
-        return [explain(kept[i], trace.surfaces, top_k=top_k, relevance=numbers.get(i)) for i in indices]
+        return [explain(text, i, trace.surfaces, top_k=top_k, relevance=numbers.get(i)) for i in indices]
 
     def rejected_at_end(self, row: int = 0) -> list[RejectedAttempt]:
         """Return the attempts that were withdrawn after the last kept token, before the text ended there."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from antislop.core.trace import Admitted, Conceded, Drawn, Rewound, TokenChoice, TracedRow
+from antislop.core.trace import Admitted, Conceded, Drawn, TokenChoice, TracedRow
 from antislop.display import escape_html, fill_page, make_visible, write_html_table
 from antislop.errors import InputError
 from antislop.explain.row_view import BanCounts, RowView, Segment, count_bans
@@ -67,9 +67,9 @@ def render_page(
 def _sum(views: Sequence[RowView]) -> dict[str, int]:
     events = [event for view in views for event in view.row.events]
     return {
-        "kept": sum(len(view.history.kept) for view in views),
-        "withdrawn": sum(len(attempt.tokens) for view in views for attempt in view.history.attempts),
-        "attempts": sum(len(view.history.attempts) for view in views),
+        "kept": sum(len(view.row.history.kept) for view in views),
+        "withdrawn": sum(len(attempt.tokens) for view in views for attempt in view.attempts),
+        "attempts": sum(len(view.attempts) for view in views),
         "conceded": sum(isinstance(event, Conceded) for event in events),
         "admitted": sum(isinstance(event, Admitted) for event in events),
     }
@@ -151,10 +151,10 @@ def _list_row(view: RowView, tokens: dict[int, int], bans: dict[str, int]) -> di
             len(attempt.tokens),
             int(attempt.is_on_path),
             text,
-            flatten(event.alternatives if isinstance(event, Rewound) else ()),
+            flatten(attempt.alternatives),
             attempt.step_index,
         ]
-        for attempt, text, (_, event) in zip(view.history.attempts, view.attempt_texts, view.cuts, strict=True)
+        for attempt, text in zip(view.attempts, view.attempt_texts, strict=True)
     ]
     return {
         "prompt": len(view.row.prompt_tokens),
@@ -203,7 +203,10 @@ def draw_time_line(view: RowView) -> TimeLine:
     draws = view.written[:-1]
     line = TimeLine(len(draws), max((draw.index + 1 for draw in draws), default=0))
     top = line.longest
-    cuts = [(x, top - event.length - len(event.withdrawn), top - event.length) for x, event in view.cuts]
+    cuts = [
+        (attempt.end_index, top - attempt.token_index - len(attempt.tokens), top - attempt.token_index)
+        for attempt in view.attempts
+    ]
     line.rewinds = "".join(f"M{x} {high}V{low}" for x, high, low in cuts)
     line.marks = "".join(f"M{x} {high}h0" for x, high, _ in cuts)
     x = 0

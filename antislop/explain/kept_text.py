@@ -13,8 +13,7 @@ from transformers.cache_utils import DynamicCache
 from transformers.generation.streamers import BaseStreamer
 
 from antislop.core.hf import PREFILL_INPUTS, Call, CallOutput, Run, uncompiled
-from antislop.core.loop import CapabilityError
-from antislop.errors import InputError
+from antislop.errors import CapabilityError, InputError
 from antislop.explain.activations import (
     ActivationCache,
     NamesFilter,

@@ -14,17 +14,15 @@ from antislop.core.trace import (
     Admitted,
     Attempt,
     Conceded,
-    Cut,
     Drawn,
     Finished,
     Forked,
     Report,
-    RowHistory,
     TextPiece,
     TextPieces,
     TracedRow,
+    WrittenText,
     WrittenToken,
-    write_tokens,
 )
 from antislop.display import describe_count, make_visible
 from antislop.explain.console import describe_conceded, describe_endings
@@ -75,22 +73,13 @@ class RowView:
     relevance: Mapping[int, Sequence[float]] = field(default_factory=dict)
 
     @property
-    def history(self) -> RowHistory:
-        return self.row.history
-
-    @property
-    def written(self) -> list[WrittenToken]:
-        return self._tokens_and_cuts[0]
-
-    @property
-    def cuts(self) -> list[Cut]:
-        """As in `WrittenText`, one for each attempt."""
-        return self._tokens_and_cuts[1]
+    def attempts(self) -> Sequence[Attempt]:
+        return self.row.history.attempts
 
     @cached_property
-    def _tokens_and_cuts(self) -> tuple[list[WrittenToken], list[Cut]]:
+    def written(self) -> list[WrittenToken]:
         drops = drops_space_after(self.row, surfaces=self.surfaces, about=self.about)
-        return write_tokens(self.row.events, self.surfaces, drops_space=drops)
+        return WrittenText(self.surfaces, drops_space=drops).read(self.row.events)
 
     @property
     def notes(self) -> list[str]:
@@ -103,15 +92,15 @@ class RowView:
     @cached_property
     def prompt(self) -> list[ShownToken]:
         drawn = map(Drawn.plain, self.row.prompt_tokens)
-        tokens, _ = write_tokens(drawn, self.surfaces, drops_space=drops_space(self.about))
-        return list(map(self._show, tokens))
+        text = WrittenText(self.surfaces, drops_space=drops_space(self.about))
+        return list(map(self._show, text.read(drawn)))
 
     @cached_property
     def segments(self) -> list[Segment]:
         return [
             Segment(
                 number,
-                self.history.attempts[number - 1] if number else None,
+                self.attempts[number - 1] if number else None,
                 tuple(self._show(token, is_first=not place) for place, token in enumerate(tokens)),
             )
             for number, tokens in groupby(self.written, key=lambda token: token.attempt)
@@ -137,7 +126,7 @@ class RowView:
 
     @cached_property
     def attempt_texts(self) -> list[str]:
-        tokens: list[list[WrittenToken]] = [[] for _ in self.history.attempts]
+        tokens: list[list[WrittenToken]] = [[] for _ in self.attempts]
         for token in self.written:
             if token.attempt:
                 tokens[token.attempt - 1].append(token)
@@ -166,8 +155,10 @@ class RowView:
             return end
 
         return [
-            _shorten(_join(kept[index : find_end(index, len(tokens))])) if is_on_path else None
-            for tokens, index, _, _, _, is_on_path in self.history.attempts
+            _shorten(_join(kept[each.token_index : find_end(each.token_index, len(each.tokens))]))
+            if each.is_on_path
+            else None
+            for each in self.attempts
         ]
 
 
@@ -280,7 +271,7 @@ def count_bans(rows: Iterable[RowView]) -> list[BanCounts]:
         return counts.setdefault(ban, BanCounts(ban))
 
     for row in rows:
-        for attempt, text in zip(row.history.attempts, row.replacements, strict=True):
+        for attempt, text in zip(row.attempts, row.replacements, strict=True):
             entry = count(attempt.violation.ban if attempt.violation else None)
             entry.rewinds += 1
             entry.tokens += len(attempt.tokens)

@@ -21,7 +21,6 @@ from antislop.core.trace import (
     TokenSurfaces,
     TracedRow,
     read_event,
-    read_value,
     write_event,
 )
 from antislop.display import escape_json
@@ -220,10 +219,7 @@ def _read_row(content: Mapping[str, Any], bans: BanList, *, number: int) -> Trac
         raise InputError(f"a line of text {content['row']} among those of text {number - 1}")
     if "prompt" not in content:
         return read_event({name: value for name, value in content.items() if name != "row"}, bans)
-    prompt, mask = read_value(tuple[int, ...], content["prompt"]), content.get("mask")
-    if mask is not None and len(mask) != len(prompt):
-        raise InputError(f"a mask of {len(mask)} numbers for {len(prompt)} tokens")
-    return TracedRow(prompt, (), None if mask is None else read_value(tuple[int, ...], mask))
+    return TracedRow.read(content)
 
 
 def _check_end(rows: Sequence[TracedRow], end: _Line | None, location: str) -> None:

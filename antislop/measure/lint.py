@@ -3,29 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, Protocol, TypeAlias, cast, get_args
-from warnings import catch_warnings, simplefilter
+from typing import Literal, Protocol, TypeAlias, get_args
 
 import regex
 
-from antislop.core.bans import (
-    BOUNDARY,
-    FILLER,
-    KINDS,
-    NAME_KIND,
-    NO_EDGES,
-    Automaton,
-    Ban,
-    BanList,
-    Folding,
-    Pattern,
-    TextSearch,
-    find_sign,
-    fold_phrase,
-)
+from antislop.core.bans import Ban, BanList, Folding, find_faults, find_superfluous, fold_text
 from antislop.measure.words import find_zipf
 
 FindingKind = Literal[
@@ -48,7 +33,6 @@ LIGHT_WEIGHT = 0.1
 """From this weight on, a ban makes its matches rarer instead of forbidding them, and may hit common words."""
 
 _WORDS = regex.compile(r"(?<!\w)[^\W\d_]+(?:['’][^\W\d_]+)*(?!\w)")
-_KIND = regex.compile(rf"(?i)(?:{'|'.join(KINDS)}|re|regexp?|pattern|glob|token)\s?:\s*\S")
 _LONGER = "write a longer phrase, or give it a weight such as 0.3"
 
 
@@ -86,8 +70,7 @@ def lint(
     >>> [(finding.fault, finding.fix) for finding in lint([Ban("a testament to"), Ban("testament")])]
     [("'a testament to' contains 'testament', which forbids it already", 'leave it out')]
     """
-    checks = [find_duplicates(bans), find_contained(bans), find_overlapping(bans)]
-    checks += [find_faults(bans), find_signs(bans)]
+    checks = [find_useless(bans), find_overlapping(bans), find_mistakes(bans)]
     if frequencies is not None:
         checks += [find_common(bans, frequencies), find_joined(bans, frequencies)]
     if vocabulary is not None:
@@ -108,46 +91,21 @@ def describe(ban: Ban) -> str:
     return ban.pattern.describe()
 
 
-def always_forbids(ban: Ban) -> bool:
-    return ban.weight == 0 and ban.is_unconditional
-
-
-def is_tried(pattern: Pattern) -> bool:
-    """Return whether to try a pattern on texts, since no symbols of its occurrences are known."""
-    return pattern.occurs_in_text and not pattern.is_legible
-
-
 # -- entries that another one makes superfluous ------------------------------------------------------------------------
 
 
-def find_duplicates(bans: Sequence[Ban]) -> Findings:
-    for index, other in _find_repeats(bans).items():
+def find_useless(bans: Sequence[Ban]) -> Findings:
+    """Yield the entries that repeat another one, or always contain one that is forbidden everywhere."""
+    for index, other, relation in find_superfluous(bans):
         ban, first = bans[index], bans[other]
-        fault, fix = f"{describe(ban)} repeats {describe(first)}", "leave it out"
+        fault, fix = f"{describe(ban)} {relation} {describe(first)}", "leave it out"
+        if relation != "repeats":
+            yield Finding(ban, index, "contained", f"{fault}, which forbids it already", fix, other)
+            continue
         if ban.weight != first.weight:
             fault += " with another weight"
             fix = f"leave one of them out; the smaller weight, {min(ban.weight, first.weight)}, counts"
         yield Finding(ban, index, "duplicate", fault, fix, other)
-
-
-def find_contained(bans: Sequence[Ban]) -> Findings:
-    """Yield the entries that always contain another one that is forbidden everywhere."""
-    repeats = _find_repeats(bans)
-    containers: dict[int, tuple[int, str]] = {}
-    literals = sorted(_find_literals_within(bans), key=lambda pair: len(bans[pair[1]].text))
-    for pairs, relation in (
-        (literals, "contains"),
-        (_find_sequences_within(bans), "is a case of"),
-        (_find_others_within(bans), "is matched by the {kind}"),
-    ):
-        for index, other in pairs:
-            is_settled = {index, other} & repeats.keys() or index in containers
-            if not is_settled and not _leads_to(index, other, containers):
-                named = relation.format(kind=bans[other].pattern.kind)
-                clause = f"{describe(bans[index])} {named} {describe(bans[other])}, which forbids it already"
-                containers[index] = other, clause
-    for index, (other, clause) in sorted(containers.items()):
-        yield Finding(bans[index], index, "contained", clause, "leave it out", other)
 
 
 def find_overlapping(bans: Sequence[Ban]) -> Findings:
@@ -157,7 +115,7 @@ def find_overlapping(bans: Sequence[Ban]) -> Findings:
     ["'with the scent of rain' goes on from 'thick with the scent of', as a piece of the same sentence"]
     """
     is_phrase = [ban.pattern.is_literal and ban.is_unconditional for ban in bans]
-    phrases = {index: tuple(_split_phrase(ban.text)) for index, ban in enumerate(bans) if is_phrase[index]}
+    phrases = {index: tuple(fold_text(ban.text).split()) for index, ban in enumerate(bans) if is_phrase[index]}
     begun: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for index, words in phrases.items():
         begun[words[:OVERLAP_WORDS]].append(index)
@@ -178,108 +136,14 @@ def _are_as_frequent(ban: Ban, other: Ban) -> bool:
     return min(ban.count, other.count) >= OVERLAP_SHARE * max(ban.count, other.count)
 
 
-def _split_phrase(text: str) -> list[str]:
-    return fold_phrase(text).replace(BOUNDARY, "").split()
-
-
-def _find_repeats(bans: Sequence[Ban]) -> dict[int, int]:
-    """Return the first entry that forbids the same, for each that repeats one."""
-    first: dict[Hashable, int] = {}
-    firsts = [first.setdefault(ban.key, index) for index, ban in enumerate(bans)]
-    return {index: other for index, other in enumerate(firsts) if other != index}
-
-
-def _leads_to(index: int, other: int, containers: Mapping[int, tuple[int, str]]) -> bool:
-    """Return whether leaving out `other` relies on `index`, directly or through others: then `index` has to stay."""
-    while other in containers and other != index:
-        other = containers[other][0]
-    return other == index
-
-
-def _find_literals_within(bans: Sequence[Ban]) -> Iterator[tuple[int, int]]:
-    """Yield pairs of an entry and a phrase that it contains, compared by folded symbols, edges of words included."""
-    for folding in get_args(Folding):
-        literals = {
-            index: ban.pattern.find_symbols(folding) or ""
-            for index, ban in enumerate(bans)
-            if ban.pattern.is_literal and ban.pattern.folding == folding and always_forbids(ban)
-        }
-        numbers, automaton = list(literals), Automaton(list(literals.values()))
-        for index, ban in enumerate(bans):
-            if folding not in ("caseless", ban.pattern.folding):
-                continue
-            node = automaton.root
-            for symbol in ban.pattern.find_symbols(folding) or "":
-                node = node[symbol]
-                yield from ((index, numbers[match]) for match, _ in node.matches if numbers[match] != index)
-
-
-def _find_sequences_within(bans: Sequence[Ban]) -> Iterator[tuple[int, int]]:
-    """Yield (entry, sequence of words that it is a case of)."""
-    sequences = [
-        (index, ban)
-        for index, ban in enumerate(bans)
-        if ban.pattern.is_legible and not ban.pattern.is_literal and always_forbids(ban)
-    ]
-    for case_sensitive in (False, True):
-        same_case = [(index, ban) for index, ban in sequences if ban.pattern.case_sensitive is case_sensitive]
-        if not same_case:
-            continue
-        first = {ban: index for index, ban in reversed(same_case)}
-        compiled = BanList(reversed(first))
-        widest_gap = max(ban.pattern.widest_gap for _, ban in same_case)
-        for index, ban in enumerate(bans):
-            if case_sensitive and not ban.pattern.case_sensitive:
-                continue
-            samples = ban.pattern.find_samples(widest_gap=widest_gap)
-            found = [{match.ban for match in compiled.find(text)} for text in samples]
-            others = (first[other] for other in set.intersection(*found)) if found else ()
-            yield from ((index, other) for other in sorted(others) if other != index)
-
-
-def _find_others_within(bans: Sequence[Ban]) -> Iterator[tuple[int, int]]:
-    """Yield pairs of a phrase and another ban, such as a regex, that matches each spelling of the phrase."""
-    spellings = {index: texts for index, ban in enumerate(bans) if (texts := ban.pattern.list_spellings())}
-    numbers, firsts = list(spellings), [texts[0] for texts in spellings.values()]
-    for other, ban in enumerate(bans):
-        if not is_tried(ban.pattern) or not always_forbids(ban):
-            continue
-        search = cast("type[TextSearch[Any]]", ban.pattern.search)([ban.pattern])
-        for index in (numbers[i] for i in ban.pattern.find_in([text + ".\n" for text in firsts])):
-            if all(_matches_within(search, text) for text in spellings[index]):
-                yield index, other
-
-
-def _matches_within(search: TextSearch[Any], text: str) -> bool:
-    """Return whether a pattern occurs within a text that begins, or is in the middle of, a longer one."""
-    for before, after in (("", " so"), ("so ", ", so")):
-        with catch_warnings():
-            simplefilter("ignore")  # a regex that times out just does not match
-            matches = search.read(search.start, before + text + after, final=True)[1].matches
-        rest, size = len(after), len(text + after)
-        if not any(match.start_back <= size and match.end_back > rest for match in matches):
-            return False
-    return True
-
-
 # -- common words and missing commas -----------------------------------------------------------------------------------
 
 
-def find_faults(bans: Sequence[Ban]) -> Findings:
+def find_mistakes(bans: Sequence[Ban]) -> Findings:
     for index, ban in enumerate(bans):
-        for kind, clause, fix in ban.pattern.find_faults():
+        for kind, clause, fix in find_faults(ban):
             if ban.weight < LIGHT_WEIGHT or kind not in ("short", "common"):
                 yield Finding(ban, index, kind, f"{describe(ban)} {clause}", fix)
-
-
-def find_signs(bans: Sequence[Ban]) -> Findings:
-    """Yield the phrases that look like something else, or have marks around them, and would hardly occur so."""
-    for index, ban in enumerate(bans):
-        if ban.pattern.is_literal and _KIND.match(ban.text):
-            yield Finding(ban, index, "kind", f"{describe(ban)} looks like another kind of ban", NAME_KIND)
-        elif ban.pattern.kind in ("phrase", "wildcard") and (sign := find_sign(ban.text)):
-            fault, fix = sign
-            yield Finding(ban, index, "kind", f"{describe(ban)} {fault}", fix)
 
 
 def find_common(bans: Sequence[Ban], frequencies: Mapping[str, float]) -> Findings:
@@ -289,12 +153,12 @@ def find_common(bans: Sequence[Ban], frequencies: Mapping[str, float]) -> Findin
     hit: dict[int, list[str]] = defaultdict(list)
     heavy = [ban for ban in bans if ban.weight < LIGHT_WEIGHT]
     first = {ban: index for index, ban in reversed(list(enumerate(bans)))}
-    compiled = BanList(ban for ban in heavy if not is_tried(ban.pattern))
+    compiled = BanList(ban for ban in heavy if not ban.pattern.is_opaque)
     for word in ranked:
         for ban in dict.fromkeys(match.ban for match in compiled.find(word)):
             hit[first[ban]].append(word)
     for ban in heavy:
-        if is_tried(ban.pattern) and always_forbids(ban):
+        if ban.pattern.is_opaque and ban.weight == 0 and ban.is_unconditional:
             hit[first[ban]] = [ranked[number] for number in ban.pattern.find_in(ranked)]
         elif ban.pattern.is_literal and ban.is_unconditional and _is_made_of_common_words(ban, frequencies):
             fault = f"{describe(ban)} is made of the most common words alone"
@@ -323,7 +187,7 @@ def _describe_hits(
     rate = f"{sum(frequencies[word] for word in words) * 1e6:,.0f} in a million words"
     shown = ", ".join(words[:3]) + (f" and {len(words) - 3:,} more" if len(words) > 3 else "")
     name, pattern = describe(ban), ban.pattern
-    if is_tried(pattern):
+    if pattern.is_opaque:
         what = f"matches {share:.0%} of the common words" if share > 0.2 else "matches common words"
         return f"{name} {what} ({shown}): {rate}", "make it match less, with \\b around words for instance"
     if getattr(pattern, "edges", "") == "anywhere" and words != [pattern.text.strip().lower()]:
@@ -334,7 +198,7 @@ def _describe_hits(
 
 
 def _is_made_of_common_words(ban: Ban, frequencies: Mapping[str, float]) -> bool:
-    words = _split_phrase(ban.text)
+    words = fold_text(ban.text).split()
     return 2 <= len(words) <= 3 and all(find_zipf(word, frequencies) >= COMMONEST_ZIPF for word in words)
 
 
@@ -387,17 +251,16 @@ def find_untypable(bans: Sequence[Ban], vocabulary: VocabularySurfaces) -> Findi
 
 
 def _find_missing(ban: Ban, speller: Speller) -> Iterator[str]:
-    symbols = ban.pattern.find_symbols(ban.pattern.folding) or ""
+    parts = ban.pattern.find_parts(ban.pattern.folding)
     for character in dict.fromkeys(ban.text):
-        folded = fold_phrase(character, folding=ban.pattern.folding)
-        if folded.strip(BOUNDARY) in symbols and speller.find_missing(folded):
+        folded = fold_text(character, folding=ban.pattern.folding)
+        if any(folded in part for part in parts) and speller.find_missing(folded):
             yield character
 
 
 def _is_written(ban: Ban, speller: Speller, folding: Folding) -> bool:
-    """Return whether the model can write the symbols that each match of a ban contains, if any are known."""
-    symbols = ban.pattern.find_symbols(folding) or ""
-    return all(speller.can_write(part) for part in symbols.split(FILLER))
+    """Return whether the model can write what each match of a ban contains, as far as that is known."""
+    return all(map(speller.can_write, ban.pattern.find_parts(folding)))
 
 
 _UTF8 = (*range(0xC0), *range(0xC2, 0xF5))
@@ -430,7 +293,7 @@ class Speller:
         """Return whether the symbols of a phrase occur in a text of surfaces."""
         if self._writes_anything:
             return True
-        text = symbols.translate(NO_EDGES).strip(" ")
+        text = symbols.strip(" ")
         size = len(text)
         reached = {0, *(end for end in range(1, size + 1) if text[:end] in self._suffixes)}
         for start in range(size):
@@ -445,7 +308,7 @@ class Speller:
     def find_missing(self, symbols: str) -> list[str]:
         if self._writes_anything:
             return []
-        return [symbol for symbol in dict.fromkeys(symbols) if symbol not in self._alphabet | {BOUNDARY, " "}]
+        return [symbol for symbol in dict.fromkeys(symbols) if symbol not in self._alphabet | {" "}]
 
     @cached_property
     def _writes_anything(self) -> bool:
@@ -456,12 +319,11 @@ class Speller:
     @cached_property
     def _pieces(self) -> frozenset[str]:
         texts = (surface.decode() for surface in self._surfaces)
-        folded = (fold_phrase(text, folding=self._folding, edges="anywhere") for text in texts)
-        return frozenset(symbols.replace(BOUNDARY, "") for symbols in folded)
+        return frozenset(fold_text(text, folding=self._folding) for text in texts)
 
     @cached_property
     def _joined(self) -> str:
-        return BOUNDARY.join(self._pieces)
+        return "\0".join(self._pieces)  # which no piece contains
 
     @cached_property
     def _longest(self) -> int:

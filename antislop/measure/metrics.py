@@ -10,7 +10,7 @@ from math import nan
 
 import numpy as np
 
-from antislop.core.bans import BanList, drop_overlaps
+from antislop.core.bans import BanList
 from antislop.errors import InputError
 from antislop.measure.blocks import cut_blocks
 from antislop.measure.definitions import COMPARED_TEXTS, METRICS, Metric, compute_metrics, define_hits, name_hits
@@ -186,11 +186,8 @@ def _count_hits(bans: BanList, pieces: Iterable[str], name: str, counted: Counte
             passed.append(piece)
             yield piece
 
-    end = 0  # of the latest counted match
-    for step in bans.search(note()):
-        matches = drop_overlaps(step.matches, begin=end)
-        counted[name] += len(matches)
-        end = matches[-1].end if matches else end
+    for step in bans.search(note(), overlaps=False):
+        counted[name] += len(step.matches)
         while passed:
             yield passed.popleft()
     yield from passed

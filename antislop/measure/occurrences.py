@@ -10,7 +10,7 @@ from math import inf
 from pathlib import Path
 from typing import NamedTuple
 
-from antislop.core.bans import BanList, Match, drop_overlaps
+from antislop.core.bans import BanList
 from antislop.files.disk import read_text_pieces
 from antislop.files.texts import list_sources, read_texts
 from antislop.measure.folders import is_text, list_files
@@ -59,13 +59,9 @@ def scan(
 
 def find_occurrences(bans: BanList, window: Window, *, file: str) -> Iterator[list[Occurrence]]:
     """Yield the occurrences of bans in a text that is read in pieces, in order, without overlaps."""
-    end = 0
-    for result in bans.search(window):
-        matches = drop_overlaps(result.matches, begin=end)
-        found = [Occurrence(file, *window.locate(match.start), match.ban.text, window.cut(match)) for match in matches]
-        end = matches[-1].end if matches else end
-        window.drop(result.settled)
-        yield found
+    for step in bans.search(window, overlaps=False):
+        yield [Occurrence(file, *window.locate(m.start), m.ban.text, window.cut(m.start, m.end)) for m in step.matches]
+        window.drop(step.settled)
 
 
 def find_lines(bans: BanList, pieces: Iterable[str], *, file: str, context: int = 0) -> Iterator[list[HitLine]]:
@@ -84,7 +80,7 @@ def search_records(bans: BanList, file: str, *, column: str) -> Iterator[HitLine
     for number, text in enumerate(read_texts([file], column=column), start=1):
         place = text.place.rpartition(":")[2]
         line = int(place) if place.isdecimal() else number
-        matches = drop_overlaps(bans.find(text.text))
+        matches = bans.find(text.text, overlaps=False)
         hits = [Occurrence(file, line, m.start + 1, m.ban.text, text.text[m.start : m.end]) for m in matches]
         yield HitLine(file, line, text.text.replace("\n", " "), hits, [(m.start, m.end) for m in matches])
 
@@ -132,8 +128,8 @@ class Window:
         self._counted = end
         return self.line, index - self._line_start + 1
 
-    def cut(self, match: Match) -> str:
-        return self.text[match.start - self._start : match.end - self._start]
+    def cut(self, start: int, end: int) -> str:
+        return self.text[start - self._start : end - self._start]
 
     def drop(self, settled: int) -> None:
         """Forget the characters before an index."""

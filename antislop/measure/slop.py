@@ -243,7 +243,7 @@ class ContrastCount:
 
 @cache
 def _compile_contrasts() -> tuple[regex.Pattern[str], ...]:
-    return tuple(regex.compile(each.ban.text) for each in read_constructions() if each.name in CONTRASTS)
+    return tuple(regex.compile(each.ban.text) for each in read_constructions(*CONTRASTS))
 
 
 def score_slop(rates: Mapping[str, Floats], scale: Scale) -> Floats:

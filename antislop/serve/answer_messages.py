@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
-from antislop.core.bans import THOUGHTS
-from antislop.core.hf import RegionParser
+from antislop.core.hf import ResponseTemplate
 from antislop.serve.request_errors import RequestError
 
 LONG_SPACES = re.compile(r"(?<!\s)(\s{1000})\s+")
@@ -74,9 +73,10 @@ class MessageParser:
     What looks like a call and can't be read is content, too. A region that occurs again is a new paragraph.
     """
 
-    def __init__(self, template: dict[str, Any], *, prompt: str, tools: Sequence[Mapping[str, Any]] = ()) -> None:
+    def __init__(self, template: ResponseTemplate, *, prompt: str, tools: Sequence[Mapping[str, Any]] = ()) -> None:
         self.calls = 0
-        self._regions = RegionParser(template, LONG_SPACES.sub(r"\1", prompt), tools=list(tools))
+        self._template = template
+        self._regions = template.begin(LONG_SPACES.sub(r"\1", prompt), tools=list(tools))
         self._fields = self._regions.fields
         self._reads_calls = bool(tools)
         self._thoughts, self._content = _MessagePart(), _MessagePart()
@@ -86,7 +86,7 @@ class MessageParser:
 
     @property
     def is_thinking(self) -> bool:
-        return self._regions.region in THOUGHTS
+        return self._template.is_thought(self._regions.region)
 
     def feed(self, text: str) -> MessageDelta:
         """Return what more of the text makes certain."""
@@ -103,11 +103,14 @@ class MessageParser:
         start, written_at, length = self._places[number - 1] if number else (index, 0, 0)
         return written_at + min(index - start, length)
 
+    def _part_of(self, name: str) -> _MessagePart:
+        return self._thoughts if self._template.is_thought(name) else self._content
+
     def _read(self, events: Sequence[dict[str, Any]], *, is_cut: bool = False) -> MessageDelta:
         delta = MessageDelta()
         for event in events:
             name, kind = event["field"], event["type"]
-            part = self._thoughts if name in THOUGHTS else self._content
+            part = self._part_of(name)
             if kind in ("region_close", "region_failed"):
                 part.gap = "" if name != "tool_calls" else part.gap
                 if not isinstance(event.get("value"), str) and not self._read_calls(event, delta, is_cut=is_cut):
@@ -135,7 +138,7 @@ class MessageParser:
 
     def _add(self, delta: MessageDelta, name: str, text: str, start: int) -> None:
         """Add text of a region, without the spaces at its ends if the template strips them."""
-        part = self._thoughts if name in THOUGHTS else self._content
+        part = self._part_of(name)
         strips = name not in self._fields or self._fields[name].content_args.get("strip", True)
         count = max(0, self._regions.prefilled - start)
         old, new = text[:count], text[count:]
@@ -177,7 +180,7 @@ def read_call(call: Any) -> dict[str, Any] | None:
 
 
 def write_grammar(
-    template: Mapping[str, Any],
+    template: ResponseTemplate | None,
     tools: Sequence[Mapping[str, Any]],
     *,
     is_thinking: bool,
@@ -190,10 +193,8 @@ def write_grammar(
     has_many: more than one call may follow.
     special: the special tokens that the template reads, with their names.
     """
-    fields: Mapping[str, Mapping[str, Any]] = template.get("fields", {})
-    calls = fields.get("tool_calls", {})
+    calls, thoughts = (template.fields.get("tool_calls", {}), template.thoughts) if template else ({}, {})
     opening, closing = (_read_literal(calls, name, special) for name in ("open", "close"))
-    thoughts = next((fields[name] for name in sorted(THOUGHTS) if name in fields), {})
     thinking, thought = (_read_literal(thoughts, name, special) for name in ("open", "close"))
     is_json = calls.get("content") == "json" and not calls.get("content_args")
     has_function = calls.get("transform", {}).get("function") == "{content}"

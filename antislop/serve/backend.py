@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from transformers import PreTrainedTokenizerBase
 
-from antislop.core.hf import CompiledBans, StopStrings
+from antislop.core.hf import CompiledBans, ResponseTemplate, StopStrings
 from antislop.core.loop import Method, OnExhausted, Policy, Sampling
 from antislop.core.trace import Event, TokenChoice
 
@@ -85,7 +85,7 @@ class Backend(Protocol):
     response_template: how the model's messages are read, as `find_response_template` returns it.
     """
 
-    response_template: dict[str, Any] | None
+    response_template: ResponseTemplate | None
 
     @property
     def name(self) -> str:

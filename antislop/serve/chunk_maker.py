@@ -15,11 +15,9 @@ from antislop.core.trace import (
     Report,
     Rewound,
     TokenChoice,
-    Truncated,
     WrittenText,
     WrittenToken,
     find_spans,
-    write_tokens,
 )
 from antislop.serve.backend import PromptChoices
 
@@ -69,7 +67,7 @@ class Echo:
     def of(cls, vocabulary: Vocabulary, tokens: Sequence[int], text: str) -> Echo:
         """Locate the tokens of a prompt in its text, which may spell special tokens or leave them out."""
         starts, at = [], 0
-        (*written, _), _ = write_tokens(map(Drawn.plain, tokens), vocabulary)
+        *written, _ = WrittenText(vocabulary).read(map(Drawn.plain, tokens))
         for each in written:
             starts.append(min(at, len(text)))
             if name := vocabulary.breaks.get(each.token, ""):
@@ -162,7 +160,7 @@ class ChunkMaker:
         is_full = self.kept >= self.max_new_tokens and self._last_token not in self.end_tokens
         return replace(chunk, finish_reason="length" if is_full else "stop")
 
-    def _withdraw(self, event: Rewound | Truncated) -> None:
+    def _withdraw(self, event: Event) -> None:
         start = self._length + sum(len(written.text) for written in self._written.unsettled)
         # Earlier texts may have been withdrawn after a character that is withdrawn now.
         self._withdrawn = [text._replace(start=min(text.start, start)) for text in self._withdrawn]

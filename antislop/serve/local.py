@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from antislop.core.bans import Bans, read_bans
+from antislop.core.bans import Bans
 from antislop.core.hf import CompiledBans, InFlight, find_response_template, max_positions
 from antislop.core.loop import RowSpec, Sampling
 from antislop.core.trace import BATCH_SIZE, Event, Finished
@@ -69,8 +69,8 @@ class LocalBackend:
         self.name = name or Path(model.name_or_path).name or type(model).__name__
         self.tokenizer = tokenizer
         self.response_template = find_response_template(tokenizer, model)
-        self.bans = CompiledBans.compile(read_bans(bans), tokenizer)
-        self._preparer = RequestPreparer(model, tokenizer, context_length=self.context_length)
+        self.bans = CompiledBans.compile(bans, tokenizer)
+        self._preparer = RequestPreparer(model, self.bans, context_length=self.context_length)
         trial = GenerationRequest(prompt=[0], bans=self.bans, max_new_tokens=1, sampling=Sampling(), seed=0)
         call, _ = self._preparer.prepare(trial)  # refuses what the model can't do
         self._scheduler = InFlight(call, max_rows=batch_size)

@@ -11,12 +11,12 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
 from antislop.core.bans import Matcher
 from antislop.core.hf import (
     Call,
-    SamplerMaker,
+    CompiledBans,
     Settings,
     TransformersModel,
     device_of,
@@ -59,18 +59,22 @@ class RequestGrammar(Grammar):
 
 
 class RequestPreparer:
-    """Prepares requests for one model. context_length: maximum tokens of prompt and text together."""
+    """Prepares requests for one model.
 
-    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, *, context_length: int) -> None:
+    bans: the server's own, compiled.
+    context_length: maximum tokens of prompt and text together.
+    """
+
+    def __init__(self, model: PreTrainedModel, bans: CompiledBans, *, context_length: int) -> None:
         self._model = model
-        self._tokenizer = tokenizer
+        self._tokenizer = bans.tokenizer
         self._device = device_of(model)
         self._vocabulary = int(model.get_input_embeddings().weight.shape[0])
         self._context_length = context_length
         # Rows with the same settings are processed together.
         self._shared: WeakValueDictionary[Sampling, Settings] = WeakValueDictionary()
         self._timed_out_since: WeakKeyDictionary[Matcher, float] = WeakKeyDictionary()
-        self.samplers = SamplerMaker.of(tokenizer)
+        self.samplers = bans.samplers
         self.find_grammar = lru_cache(GRAMMARS_KEPT)(self._make_grammar)
         self._ends = sorted(TransformersModel(model).eos_token_id) or None
 

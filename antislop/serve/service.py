@@ -14,7 +14,7 @@ from random import SystemRandom
 from typing import NamedTuple, TypeVar
 
 from antislop.core.bans import BanList, Bans
-from antislop.core.hf import CompiledBans, choose_scopes, find_spelled, variables_of
+from antislop.core.hf import CompiledBans, choose_scopes, variables_of
 from antislop.core.loop import Sampling, seed_of
 from antislop.errors import InputError
 from antislop.files.chats import apply_template
@@ -61,7 +61,8 @@ class Service:
         self.vocabulary_size = len(backend.tokenizer)
         self.response_template = backend.response_template
         self._choose_scopes = cache(partial(choose_scopes, template=self.response_template))
-        self.spelled = find_spelled(self.response_template or {}, self.vocabulary.breaks)
+        template = self.response_template
+        self.spelled = {} if template is None else template.find_spelled(self.vocabulary.breaks)
         self._longest_token = max(map(len, backend.tokenizer.get_vocab()))  # in characters
         self._lists = BanCache()
         self._tokenizer = deepcopy(backend.tokenizer)  # a fast tokenizer may be used by one thread at a time

@@ -31,7 +31,7 @@ from transformers import (
 
 from antislop import __version__
 from antislop.core.bans import BanList
-from antislop.core.hf import find_carried, spell_model
+from antislop.core.hf import ModelSpec
 from antislop.datasets.hub import CARD, list_settings
 from antislop.display import describe_count
 from antislop.errors import InputError
@@ -178,7 +178,7 @@ def tune(
 def _save(model: Any, tokenizer: PreTrainedTokenizerBase, out: Path) -> None:
     adapters = getattr(model, "peft_config", {})
     for adapter in adapters.values():
-        adapter.base_model_name_or_path = spell_model(adapter.base_model_name_or_path)
+        adapter.base_model_name_or_path = ModelSpec(adapter.base_model_name_or_path).public_name
     # peft would look for the embedding of the base on the hub, to see if it has grown.
     options = {"save_embedding_layers": False} if adapters else {}
     model.eval().save_pretrained(out, **options)
@@ -427,7 +427,7 @@ def describe(result: TuneResult, settings: Mapping[str, Any], model: PreTrainedM
     settings = {name: Path(value).name if name == "pairs" else value for name, value in settings.items()}
     if Path(base).exists():  # a card is for others, who have no use for the folders of this machine
         settings["model"] = base = Path(base).resolve().name
-    license, carried = read_license(model.name_or_path), find_carried(base)
+    license, carried = read_license(model.name_or_path), ModelSpec(base).carried
     data = ModelCardData(
         base_model=carried.hub if carried else base if "/" in base else None,
         license=license,

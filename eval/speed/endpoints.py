@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.request import urlopen
 
-from antislop.core.hf.pretrained import find_carried
+from antislop.core.hf.pretrained import ModelSpec
 from antislop.engines import Endpoint, EndpointSampler
 from eval.speed.cases import Bench
 from eval.speed.measuring import Result, Skipped, Subject, stretch
@@ -179,7 +179,7 @@ def serve(subject: Subject, setup: Setup) -> Iterator[ServingProcess]:
 
 def find_gguf(subject: Subject, folder: Path) -> Path:
     """Return a model's file for llama.cpp: a large model's own, or one that is written into this folder."""
-    carried = find_carried(subject.name)
+    carried = ModelSpec(subject.name).carried
     path = None if carried is None else carried.find_gguf()
     if path is not None:
         return path

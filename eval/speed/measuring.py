@@ -29,7 +29,7 @@ from transformers import (
 import antislop
 from antislop import AntiSlop
 from antislop.core.bans.bundled import FOLDER
-from antislop.core.hf.pretrained import Dtype, ModelSpec, load_model
+from antislop.core.hf.pretrained import Dtype, ModelSpec
 from antislop.errors import InputError
 from eval.prompts import HEROES, PARAGRAPH, fill, render
 
@@ -202,7 +202,7 @@ def load(name: str, tokens: int, *, dtype: Dtype = "float32") -> Subject:
         return Subject(name, *antislop.tiny_model(), tokens)
     folder = ASSETS / "models" / name
     try:
-        model, tokenizer = load_model(ModelSpec(str(folder) if folder.is_dir() else name, dtype=dtype, device="cpu"))
+        model, tokenizer = ModelSpec(str(folder) if folder.is_dir() else name, dtype=dtype, device="cpu").load()
     except InputError as error:
         raise Skipped(f"{error}, so it is not measured.") from error
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token  # batches are padded

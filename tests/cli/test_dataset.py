@@ -29,7 +29,7 @@ from typer.testing import Result
 
 import antislop
 from antislop import BanList
-from antislop.cli import host, job as jobs, progress
+from antislop.cli import job as jobs, progress
 from antislop.cli.host import ModelHost
 from antislop.core.hf.vocabulary import fingerprint_tokenizer
 from antislop.datasets import hub
@@ -119,7 +119,7 @@ def bundled(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """The bundled model, which writes the texts; it is loaded once."""
     monkeypatch.setattr(ModelHost, "_load", LOAD)
-    monkeypatch.setattr(host, "load_model", lambda _: loaded)
+    monkeypatch.setattr("antislop.core.hf.pretrained.ModelSpec.load", lambda _: loaded)
     return loaded
 
 
@@ -128,7 +128,7 @@ def chat(monkeypatch: pytest.MonkeyPatch, bundled: tuple[PreTrainedModel, PreTra
     """A tokenizer that has a chat template."""
     tokenizer = copy.deepcopy(bundled[1])
     tokenizer.chat_template = CHAT
-    monkeypatch.setattr(host, "load_model", lambda _: (bundled[0], tokenizer))
+    monkeypatch.setattr("antislop.core.hf.pretrained.ModelSpec.load", lambda _: (bundled[0], tokenizer))
 
 
 def make(*args: str, source: str = "p.txt", out: str = "out.jsonl", env: dict[str, str] | None = None) -> Result:

@@ -16,7 +16,6 @@ from typer.testing import Result
 
 import antislop
 from antislop import BanList
-from antislop.cli import evaluate
 from antislop.evaluation import html_report
 from antislop.files.journal import Journal, Record, read_records
 from tests.support.commands import assert_refused, invoke
@@ -38,7 +37,7 @@ def folder(
 ) -> Path:
     """An empty current folder with prompts and lists, and a model that is loaded once."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(evaluate, "load_model", lambda _: bundled)
+    monkeypatch.setattr("antislop.core.hf.pretrained.ModelSpec.load", lambda _: bundled)
     Path("p.txt").write_text("\n".join(PROMPTS) + "\n")
     Path("list.txt").write_text("\n".join(BANS) + "\n")
     Path("other.txt").write_text("a\nthe\nher\n")

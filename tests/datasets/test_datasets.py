@@ -20,7 +20,7 @@ import torch
 from tokenizers.processors import TemplateProcessing
 
 from antislop import AntiSlop, Ban, BanList
-from antislop.core.bans.ban_list import combine_bans
+from antislop.core.bans.ban_list import read_bans
 from antislop.core.hf.response_templates import chat_scope
 from antislop.core.trace.completions import Completion
 from antislop.datasets.maker import ModelRecordMaker
@@ -85,7 +85,7 @@ def test_a_record_contains_the_columns_of_its_prompt_and_its_result() -> None:
 
 def test_records_and_reports_say_in_which_parts_of_their_messages_the_rewinds_were() -> None:
     template = {"start_anchor": "hh", "fields": {"thinking": {"open": "g", "close": "d"}, "content": {}}}
-    bans = combine_bans(BanList(BANS), scopes=[chat_scope(template, "all")])
+    bans = read_bans(BanList(BANS), scopes=[chat_scope(template, "all")])
     seam = ModelRecordMaker(MODEL, TOKENIZER, bans, settings=GENERATION, seed=5)
     records = [made.record for made in seam.make(plan_samples(PROMPTS, samples=4, arm="banned"))]
     counts = [Counter(record.get("rewinds_by_part", {})) for record in records]

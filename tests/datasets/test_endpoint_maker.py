@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 import antislop
 from antislop.cli.main import app
 from antislop.core.bans.bundled import FOLDER
-from antislop.core.hf.pretrained import ModelSpec, load_tokenizer
+from antislop.core.hf.pretrained import ModelSpec
 from antislop.datasets.endpoint_maker import EndpointMaker
 from antislop.datasets.ray_cluster import Worker
 from antislop.datasets.samples import MadeRecord, plan_samples
@@ -75,7 +75,7 @@ def test_workers_of_a_cluster_make_the_records_of_a_server(tmp_path: Path, llama
     )
     row = worker(pyarrow.table({"number": [0], "specs": [pickle.dumps(specs)]}))
     there = [MadeRecord(*made).record for made in json.loads(row["done"][0])]
-    here = [made.record for made in EndpointMaker(endpoint, load_tokenizer(model), BANS, **options).make(specs)]
+    here = [made.record for made in EndpointMaker(endpoint, model.load_tokenizer(), BANS, **options).make(specs)]
     texts = [[(record["key"], record["response"], record["method"]) for record in records] for records in (there, here)]
     assert sorted(texts[0]) == sorted(texts[1])
 

@@ -25,7 +25,7 @@ from typer.testing import CliRunner
 import antislop
 from antislop import Ban, BanList
 from antislop.cli.main import app
-from antislop.core.hf.pretrained import load_model, load_tokenizer
+from antislop.core.hf.pretrained import ModelSpec
 from antislop.datasets import ray_cluster
 from antislop.datasets.maker import ModelRecordMaker
 from antislop.datasets.ray_cluster import Cluster, Worker
@@ -73,7 +73,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 def single(model: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Record], list[Record]]:
     """The records that one process makes."""
     torch.set_num_threads(1)
-    return write(tmp_path_factory.mktemp("single"), ModelRecordMaker(*load_model(model), BANS, **OPTIONS))
+    return write(tmp_path_factory.mktemp("single"), ModelRecordMaker(*ModelSpec(model).load(), BANS, **OPTIONS))
 
 
 @pytest.fixture(scope="module")
@@ -270,10 +270,10 @@ def test_a_worker_makes_the_pairs_of_its_texts(model: str) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     specs = list(plan_samples(PROMPTS[:1], samples=2, arm="banned"))
     options = {**OPTIONS, "settings": {**SETTINGS, "max_new_tokens": 20}}
-    worker = Worker(model=model, bans=list(BANS), arm="banned", options=options)
+    worker = Worker(model=ModelSpec(model), bans=list(BANS), arm="banned", options=options)
     row = worker(pyarrow.table({"number": [0], "specs": [pickle.dumps(specs)]}))
     there = [MadeRecord(*made) for made in json.loads(row["done"][0])]
-    here = list(ModelRecordMaker(*load_model(model), BANS, **options).make(specs))
+    here = list(ModelRecordMaker(*ModelSpec(model).load(), BANS, **options).make(specs))
     assert sum(len(made.pairs) for made in here) > 0
     assert sum(made.counts["continued_tokens"] for made in there if made.pairs) > 5
     for name in ("pairs", "counts"):
@@ -286,16 +286,18 @@ def test_a_worker_follows_the_grammar_and_pairs_of_sentences_are_refused(model: 
     grammar = read_lark('start: /[abd]+/ "h"')
     specs = list(plan_samples(PROMPTS[:2], samples=3, arm="banned"))
     options = {**OPTIONS, "settings": {**SETTINGS, "max_new_tokens": 40}, "pairs": None, "grammar": grammar}
-    worker = Worker(model=model, bans=list(BANS), arm="banned", options=options)
+    worker = Worker(model=ModelSpec(model), bans=list(BANS), arm="banned", options=options)
     row = worker(pyarrow.table({"number": [0], "specs": [pickle.dumps(specs)]}))
     there = [MadeRecord(*made).record for made in json.loads(row["done"][0])]
-    assert same(there, [made.record for made in ModelRecordMaker(*load_model(model), BANS, **options).make(specs)])
+    assert same(
+        there, [made.record for made in ModelRecordMaker(*ModelSpec(model).load(), BANS, **options).make(specs)]
+    )
     for record in there:
         is_whole = re.fullmatch("[abd]+h", record["response"].replace(" ", "")) is not None
         assert record["status"] == ("ok" if is_whole else "cut") and record["grammar"] == fingerprint_grammar(grammar)
     assert "ok" in {record["status"] for record in there}
     with pytest.raises(InputError, match="make pairs of the format tokens"):
-        ModelRecordMaker(*load_model(model), BANS, **{**options, "pairs": "dpo"})
+        ModelRecordMaker(*ModelSpec(model).load(), BANS, **{**options, "pairs": "dpo"})
 
 
 def test_without_ray_one_sentence_says_what_to_install(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,5 +308,5 @@ def test_without_ray_one_sentence_says_what_to_install(model: str, monkeypatch: 
 
 
 def test_a_tokenizer_is_loaded_alone(model: str) -> None:
-    assert load_tokenizer(model).get_vocab() == build_tokenizer().get_vocab()
-    assert load_tokenizer(None).get_vocab() == antislop.tiny_model()[1].get_vocab()
+    assert ModelSpec(model).load_tokenizer().get_vocab() == build_tokenizer().get_vocab()
+    assert ModelSpec().load_tokenizer().get_vocab() == antislop.tiny_model()[1].get_vocab()

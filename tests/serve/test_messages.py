@@ -20,8 +20,9 @@ import antislop
 import antislop.serve
 from antislop.core.bans.bans import Ban
 from antislop.core.bans.token_matcher import Violation
+from antislop.core.hf.compiled_bans import CompiledBans
 from antislop.core.hf.private import response_template_for
-from antislop.core.hf.response_templates import find_response_template
+from antislop.core.hf.response_templates import ResponseTemplate, find_response_template
 from antislop.core.trace.events import Rewound
 from antislop.engines.endpoint.endpoint import Endpoint
 from antislop.errors import InputError
@@ -151,7 +152,8 @@ NAMES = sorted(
 def parse(dialect: Dialect, text: str, size: int, *, prompt: str | None = None, **options: Any) -> dict[str, Any]:
     """Return the message of a text that comes in pieces, as plain data without ids."""
     tools = options.pop("tools", TOOLS)
-    parser = MessageParser(dialect.template, prompt=dialect.prompt if prompt is None else prompt, tools=tools)
+    prompt = dialect.prompt if prompt is None else prompt
+    parser = MessageParser(ResponseTemplate(dialect.template), prompt=prompt, tools=tools)
     whole = MessageDelta()
     for start in range(0, len(text), size):
         whole += parser.feed(text[start : start + size])
@@ -290,7 +292,7 @@ def test_regions_that_occur_again_are_paragraphs() -> None:
 def test_places_of_the_text_are_found_in_the_message() -> None:
     dialect = DIALECTS["qwen3"]
     text = "<think>\nHm, why.\n</think>\n\nYes, so."
-    parser = MessageParser(dialect.template, prompt=dialect.prompt, tools=[])
+    parser = MessageParser(ResponseTemplate(dialect.template), prompt=dialect.prompt, tools=[])
     delta = MessageDelta()
     for character in text:
         delta += parser.feed(character)
@@ -304,9 +306,9 @@ def test_a_response_template_is_that_of_the_tokenizer_or_of_the_type_of_model() 
     model, tokenizer = antislop.tiny_model()
     assert find_response_template(tokenizer, model) is None
     model.config.model_type = "qwen3"
-    assert find_response_template(tokenizer, model) == DIALECTS["qwen3"].template
+    assert find_response_template(tokenizer, model) == ResponseTemplate(DIALECTS["qwen3"].template)
     tokenizer.response_template = CHANNELS
-    assert find_response_template(tokenizer, model) == CHANNELS
+    assert find_response_template(tokenizer, model) == ResponseTemplate(CHANNELS)
     tokenizer.response_template = {"fields": {}}
     with pytest.raises(InputError, match=r"the response template is not valid: .*non-empty"):
         find_response_template(tokenizer, model)
@@ -578,7 +580,7 @@ TAGS["fields"]["tool_calls"] = {**TAGS["fields"]["tool_calls"], "open_pattern": 
 @pytest.fixture(scope="module")
 def preparer() -> RequestPreparer:
     model, _ = antislop.tiny_model()
-    return RequestPreparer(model, build_tokenizer(), context_length=512)
+    return RequestPreparer(model, CompiledBans.compile([], build_tokenizer()), context_length=512)
 
 
 ONE, OTHER = write_qwen("weather", {"city": "Bonn", "days": 3}).strip(), write_qwen("now", {}).strip()
@@ -609,7 +611,8 @@ def test_a_grammar_is_that_of_calls_that_can_be_read(
     tokenizer = preparer._tokenizer
     special = {tokenizer.convert_tokens_to_ids(name): name for name in NAMES}
     given = {"template": DIALECTS["qwen3"].template, "is_thinking": False, "has_many": True, "special": special}
-    lark = write_grammar(tools=TOOLS, **{**given, **options})
+    given |= options
+    lark = write_grammar(ResponseTemplate(given.pop("template")), tools=TOOLS, **given)
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     assert preparer.find_grammar(lark, is_lark=True).accepts(ids) == is_accepted
 

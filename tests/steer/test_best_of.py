@@ -9,8 +9,8 @@ import torch
 
 import antislop
 from antislop import AntiSlop
-from antislop.core.loop import CapabilityError, Step
-from antislop.errors import InputError
+from antislop.core.loop import Step
+from antislop.errors import CapabilityError, InputError
 from antislop.steer import BestOf
 from antislop.steer.passages import find_unit
 from tests.support.depth import DEPTH

@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 LINES = {
-    "core.bans": 6570,
-    "core.trace": 1240,
-    "core.loop": 3820,
-    "core.hf": 5740,
+    "core.bans": 6750,
+    "core.trace": 1250,
+    "core.loop": 3800,
+    "core.hf": 5800,
     "core.sampler": 490,
     "core.patching": 190,
     "files": 2050,
-    "errors": 50,
+    "errors": 70,
     "display": 200,
     "data": 10,
-    "explain": 1980,
+    "explain": 1970,
     "steer": 1010,
-    "engines": 4500,
-    "measure": 4040,
+    "engines": 4460,
+    "measure": 3890,
     "datasets": 2150,
     "tuning": 980,
     "evaluation": 1350,
     "serve": 3630,
-    "cli": 5260,
+    "cli": 5240,
     "__main__": 30,
 }
 """The lines of Python in each room of docs/house.svg."""
 
-NAMES_AT_THE_COUNTER = 150
+NAMES_AT_THE_COUNTER = 105
 """The different names that the doors import from the core."""
 
 FUNCTIONS_PER_1000_LINES = 69

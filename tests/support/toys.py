@@ -14,7 +14,7 @@ from antislop.core.bans.token_matcher import Matcher
 from antislop.core.loop.engine import Engine, ForwardPass
 from antislop.core.loop.loop import decode_in_steps
 from antislop.core.loop.prompts import PromptPass
-from antislop.core.loop.protocols import KVState, KVStates, RewindableCache, count_queries, fill_left
+from antislop.core.loop.protocols import KVState, RewindableCache, count_queries, fill_left
 from antislop.core.loop.row import Drafter, Row, RowSpec
 from antislop.core.loop.sampling import Policy
 from antislop.core.loop.scheduler import Scheduler
@@ -202,7 +202,7 @@ class MarkovCache:
     def get_num_tokens(self) -> int:
         return max(self.lengths)
 
-    def get_kv_states(self) -> KVStates:
+    def get_kv_states(self) -> list[KVState]:
         """Return the tokens twice, float32 [rows, 1, tokens, 1]; -1 stands left of shorter rows."""
         states = fill_left(self._rows).float()[:, None, :, None]
         return [KVState(states, states.clone())] if self.get_num_tokens() else []

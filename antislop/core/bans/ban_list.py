@@ -20,7 +20,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, NamedTuple, TypeAlias, get_args, overload
 
-from antislop.core.bans.bans import Ban, Match, distinct, list_options
+from antislop.core.bans.bans import Ban, Match, distinct, drop_overlaps, list_options
 from antislop.core.bans.folding import Edges
 from antislop.core.bans.patterns.incremental_regex import TIME_LIMIT, RegexTimeout
 from antislop.core.bans.patterns.phrase import Phrase
@@ -326,16 +326,16 @@ class BanList(Sequence[Ban]):
         # What is compiled changes as texts are read.
         return {name: value for name, value in vars(self).items() if name not in ("_matcher", "_distinct", "_keys")}
 
-    def find(self, text: str) -> list[Match]:
+    def find(self, text: str, *, overlaps: bool = True) -> list[Match]:
         """Return every occurrence of every ban in a text, sorted by start, end and the ban's place in the list.
 
-        Occurrences may overlap.
+        overlaps: also those that overlap an earlier one, or from the same start a longer one.
         """
         if not isinstance(text, str):
             raise BanError(f"find reads one text (str), not {shorten(repr(text), 40)}: call it for each text")
-        return [match for step in self.search([text]) for match in step.matches]
+        return [match for step in self.search([text], overlaps=overlaps) for match in step.matches]
 
-    def search(self, pieces: Iterable[str]) -> Iterator[SearchStep]:
+    def search(self, pieces: Iterable[str], *, overlaps: bool = True) -> Iterator[SearchStep]:
         """Find bans in a text that comes in pieces, and yield step by step the matches that `find` returns at once.
 
         Memory does not grow with the text. Raises `BanError` for a regex that takes too long.
@@ -343,7 +343,7 @@ class BanList(Sequence[Ban]):
         >>> [step.matches for step in BanList(["a cat"]).search(["so a c", "at sat"])]
         [[], [Match(ban=Ban('a cat'), start=3, end=8)]]
         """
-        matcher, size = self._matcher, 0
+        matcher, size, end = self._matcher, 0, 0
         matcher.begin()
         phrases, others = matcher.phrases.start, matcher.start
         pending: set[tuple[int, int, int]] = set()  # start, end, and the number of the ban
@@ -359,7 +359,11 @@ class BanList(Sequence[Ban]):
             settled = size if is_last else size - max(result.open, default=0)
             decided = {match for match in pending if match[0] < settled}
             pending -= decided
-            yield SearchStep([Match(self._distinct[ban], *span) for *span, ban in sorted(decided)], settled)
+            matches = [Match(self._distinct[ban], *span) for *span, ban in sorted(decided)]
+            if not overlaps:
+                matches = drop_overlaps(matches, begin=end)
+                end = matches[-1].end if matches else end
+            yield SearchStep(matches, settled)
 
     @cached_property
     def _matcher(self) -> TextMatcher:
@@ -390,23 +394,8 @@ Bans: TypeAlias = BanList | Iterable[str | Ban] | os.PathLike[str] | str
 """A list, phrases and bans, or the path or address of a file that `BanList.load` reads."""
 
 
-def read_bans(bans: Bans) -> BanList:
-    """Return bans as a list."""
-    if isinstance(bans, BanList):
-        return bans
-    is_file = isinstance(bans, str) and (is_address(bans) or os.path.isfile(bans))  # noqa: PTH113 - never raises
-    if isinstance(bans, os.PathLike) or is_file:
-        return BanList.load(bans)  # type: ignore[arg-type]
-    if isinstance(bans, str):
-        raise BanError(
-            f"the bans are {bans[:40]!r}, which is one string and not a file: pass a list, [phrase], or the path of a "
-            "file"
-        )
-    return BanList(bans)
-
-
-def combine_bans(
-    bans: BanList,
+def read_bans(
+    bans: Bans,
     *,
     strings: Sequence[str] = (),
     patterns: Sequence[str] = (),
@@ -414,7 +403,7 @@ def combine_bans(
     scopes: Sequence[Scope] = (),
     rewind: Unit = "span",
 ) -> BanList:
-    """Add strings that match anywhere and regexes to bans, and exempt phrases, scopes and a unit to all of them.
+    """Return bans as a list, with strings that match anywhere, regexes, and exempt phrases, scopes and a unit for all.
 
     A ban that says itself what it applies inside or after gets no more scopes, nor do token ids, which have no text. A
     ban that says itself what is drawn again keeps that.
@@ -427,6 +416,16 @@ def combine_bans(
             raise BanError(
                 f"{name} is {value[:40]!r}, one string, and each of its characters would count: write [{name}]"
             )
+    is_file = isinstance(bans, str) and (is_address(bans) or os.path.isfile(bans))  # noqa: PTH113 - never raises
+    if isinstance(bans, os.PathLike) or is_file:
+        bans = BanList.load(bans)  # type: ignore[arg-type]
+    elif isinstance(bans, str):
+        raise BanError(
+            f"the bans are {bans[:40]!r}, which is one string and not a file: pass a list, [phrase], or the path of a "
+            "file"
+        )
+    elif not isinstance(bans, BanList):
+        bans = BanList(bans)
     if not (strings or patterns or exempt or scopes) and rewind == "span":
         return bans
     more = [*(Ban(Phrase(string, edges="anywhere")) for string in strings), *map(Ban.regex, patterns)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -50,7 +51,14 @@ class Construction(NamedTuple):
 
 
 @cache
-def read_constructions() -> tuple[Construction, ...]:
+def read_constructions(*names: str) -> tuple[Construction, ...]:
+    """Return the constructions with these names, or all. Raises `BanError` for an unknown name."""
+    if names:
+        known = {each.name: each for each in read_constructions()}
+        for name in names:
+            if name not in known:
+                raise BanError(f"there is no construction {name!r}; there are {', '.join(known)}")
+        return tuple(map(known.__getitem__, names))
     entries = read_json(FOLDER / "constructions.json")
     return tuple(
         Construction(
@@ -73,11 +81,7 @@ def constructions(*names: str) -> BanList:
     >>> [match[1:] for match in constructions("not-x-but-y").find("It was not a door, but a mouth.")]
     [(7, 24)]
     """
-    bans = {construction.name: construction.ban for construction in read_constructions()}
-    for name in names:
-        if name not in bans:
-            raise BanError(f"there is no construction {name!r}; there are {', '.join(bans)}")
-    return BanList([bans[name] for name in names or bans], source="the bundled constructions")
+    return BanList([each.ban for each in read_constructions(*names)], source="the bundled constructions")
 
 
 _GAP = r"(?:\b|[^\s\w|>–-])[^\S\n]{1,3}"  # not at a line's start, where an item begins, nor in an empty cell
@@ -121,3 +125,18 @@ def repeats() -> BanList:
     [(41, 73)]
     """
     return BanList([Ban.repeat()], source="repeats")
+
+
+_LISTS: dict[str, Callable[[], BanList]] = {
+    "slop": default_bans,
+    "held_out": held_out_bans,
+    "constructions": constructions,
+    "dashes": dashes,
+    "loops": loops,
+    "repeats": repeats,
+}
+
+
+def bundled_bans(name: str) -> BanList:
+    """Return the list that one of the functions above returns: of "slop", "held_out", or else the function's name."""
+    return _LISTS[name]()

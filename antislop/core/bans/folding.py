@@ -258,3 +258,12 @@ def fold_phrase(phrase: str, *, folding: Folding = "caseless", edges: Edges = "w
         symbols = fold(phrase, folding=folding, borders=edges if borders else None, final=True).symbols
         symbols = _OPEN.sub("", symbols)
     return symbols if edges == "word" else symbols.strip(BOUNDARY)
+
+
+def fold_text(text: str, *, folding: Folding = "caseless") -> str:
+    """Return the folded symbols of a text, without the edges of its words.
+
+    >>> fold_text("It’s  A—cat")
+    "it's a-cat"
+    """
+    return fold_phrase(text, folding=folding).replace(BOUNDARY, "")

@@ -89,6 +89,10 @@ def find_sign(text: str, *, signs: Signs = SIGNS) -> Sign | None:
     return found or (SEVERAL if is_list else None)
 
 
+def looks_like_regex(text: str) -> bool:
+    return find_sign(text, signs={NO_REGEX: REGEX}) is not None
+
+
 def _enumerates(text: str, *, longest: int, least: int = 3) -> bool:
     """Return whether a text lists different phrases of up to `longest` words: "delve, tapestry, utilize"."""
     parts = [part.strip().casefold() for part in regex.split("[,;]", text.strip().rstrip(",;"))]

@@ -227,6 +227,19 @@ def make_ban(text: Any, *, kind: str | None = None, options: Mapping[str, Any], 
     return Ban(pattern, **rules)
 
 
+def read_sent_ban(entry: object) -> Ban:
+    """Return the ban of a request: a phrase as people write it, or an object with a text, a kind and options."""
+    if not (isinstance(entry, Mapping) and "text" in entry):
+        return make_ban(entry, options={}, edges="word")
+    options = {name: value for name, value in entry.items() if name not in ("text", "kind")}
+    if entry.get("kind") is not None and not is_kind(entry["kind"]):
+        raise BanError(f"the kind of {entry['text']!r} is {entry['kind']!r}; it is one of {', '.join(KINDS)}")
+    ban = make_ban(entry["text"], kind=entry.get("kind"), options=options, edges="word")
+    if any(isinstance(scope.span, Regions) for scope in ban.scopes):
+        raise BanError(f"a scope of {ban.text!r} has regexes, which only the engine's own list may have")
+    return ban
+
+
 def _read_scope(value: Any, text: object) -> Scope:
     where, span = value if isinstance(value, list) and len(value) == 2 else (None, None)
     try:

@@ -4,11 +4,9 @@ from .callbacks.samplers import (
     CountPenaltyLogitsProcessor as CountPenaltyLogitsProcessor,
     DryLogitsProcessor as DryLogitsProcessor,
     MinKeepLogitsProcessor as MinKeepLogitsProcessor,
-    SamplerMaker as SamplerMaker,
     TopNSigmaLogitsProcessor as TopNSigmaLogitsProcessor,
     XtcLogitsProcessor as XtcLogitsProcessor,
     add_samplers as add_samplers,
-    apply_min_keep as apply_min_keep,
     find_breakers as find_breakers,
 )
 from .callbacks.settings import Settings as Settings
@@ -25,28 +23,21 @@ from .model import (
 )
 from .preparation import prepare_text as prepare_text
 from .pretrained import (
-    TINY as TINY,
     Dtype as Dtype,
     ModelSpec as ModelSpec,
-    find_carried as find_carried,
-    load_model as load_model,
-    load_tokenizer as load_tokenizer,
-    spell_model as spell_model,
 )
 from .private import (
     PREFILL_INPUTS as PREFILL_INPUTS,
-    RegionParser as RegionParser,
     attention_of as attention_of,
     uncompiled as uncompiled,
     variables_of as variables_of,
 )
-from .refusals import PromptLengths as PromptLengths, max_positions as max_positions, refuse_lengths as refuse_lengths
+from .refusals import max_positions as max_positions, refuse_lengths as refuse_lengths
 from .response_templates import (
+    ResponseTemplate as ResponseTemplate,
     chat_scope as chat_scope,
-    check_response_template as check_response_template,
     choose_scopes as choose_scopes,
     find_response_template as find_response_template,
-    find_spelled as find_spelled,
 )
 from .run import (
     CallOutput as CallOutput,

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from antislop.core.bans.ban_list import BanList, Bans, combine_bans, read_bans
+from antislop.core.bans.ban_list import BanList, Bans, read_bans
 from antislop.core.bans.bans import Ban
 from antislop.core.bans.scopes import THOUGHTS, Scope
 from antislop.core.bans.token_matcher import Matcher, State
 from antislop.core.bans.units import Unit
+from antislop.core.hf.callbacks.samplers import SamplerMaker
 from antislop.core.hf.response_templates import chat_scope, find_response_template, read_response_template
 from antislop.core.hf.vocabulary import Vocabulary, encode_after
 from antislop.core.loop.drafts import PhraseDrafter
@@ -34,13 +35,14 @@ def name_forced(bans: BanList, tokenizer: PreTrainedTokenizerBase) -> BanList:
     if tokens := [ban.pattern.describe() for ban in nameless if not ban.pattern.occurs_in_text]:
         raise BanError(f"then='force' needs a text for {tokens[0]}, which have no place in thoughts: pass force")
     template = find_response_template(tokenizer)
-    fields = read_response_template(template).fields if template else {}
+    fields = read_response_template(template.source).fields if template else {}
     ends = [field.close_literals[0] for name, field in fields.items() if name in THOUGHTS and field.close_literals]
     if template is None or not ends:
         raise BanError(
             "then='force' needs a text, and no response template says how this model's thoughts end: pass force"
         )
-    inside, outside = chat_scope(template, "thinking"), replace(chat_scope(template, "thinking"), where="outside")
+    inside = chat_scope(template.source, "thinking")
+    outside = replace(inside, where="outside")
 
     def split() -> Iterator[Ban]:
         for ban in bans:
@@ -120,9 +122,9 @@ class CompiledBans:
         exempt_prompt: bool = False,
         rewind: Unit = "span",
     ) -> CompiledBans:
-        """Compile bans. strings, patterns: more bans, as in `combine_bans`."""
+        """Compile bans. strings, patterns: more bans, as in `read_bans`."""
         named = name_forced(read_bans(bans), tokenizer)
-        applied = combine_bans(named, strings=strings, patterns=patterns, exempt=exempt, scopes=scopes, rewind=rewind)
+        applied = read_bans(named, strings=strings, patterns=patterns, exempt=exempt, scopes=scopes, rewind=rewind)
         vocabulary = Vocabulary.of(tokenizer)
         return cls(
             applied,
@@ -139,9 +141,14 @@ class CompiledBans:
 
     def with_bans(self, bans: Bans) -> CompiledBans:
         named = name_forced(read_bans(bans), self.tokenizer)
-        applied = combine_bans(named, exempt=self.exempt, scopes=self.scopes, rewind=self.rewind)
+        applied = read_bans(named, exempt=self.exempt, scopes=self.scopes, rewind=self.rewind)
         forced = encode_forced(applied, self.tokenizer, self.vocabulary)
         return replace(self, bans=applied, matcher=Matcher(applied, self.vocabulary), forced=forced)
+
+    @cached_property
+    def samplers(self) -> SamplerMaker:
+        """Makes the processors of texts that `generate` does not write; keeps what it finds in the vocabulary."""
+        return SamplerMaker.of(self.tokenizer, self.vocabulary)
 
     def read_prompt(self, ids: Sequence[int]) -> State:
         return self.matcher.start(ids, lookback=self.prompt_lookback, exempt_prompt=self.exempt_prompt)

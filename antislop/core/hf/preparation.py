@@ -28,13 +28,13 @@ from antislop.core.hf.refusals import (
 )
 from antislop.core.hf.run import Run
 from antislop.core.hf.tracing import describe_call
-from antislop.core.loop.branches import CapabilityError, Control
+from antislop.core.loop.branches import Control
 from antislop.core.loop.drafts import FirstDrafter
 from antislop.core.loop.row import Drafter, RowSpec, begin_rows
 from antislop.core.loop.sampling import Policy
 from antislop.core.trace.events import Conceded
 from antislop.core.trace.trace import Recording
-from antislop.errors import InputError
+from antislop.errors import CapabilityError, InputError
 
 GRAMMARS = ("xgrammar.", "outlines.", "builtins.LLMatcher")
 """How the names of the classes begin that `antislop.steer` may know how to rewind."""
@@ -97,7 +97,7 @@ def prepare_text(
     spec = _make_specs(call, bans, policy=policy, drafters=drafters, shared=shared)[0]
     if spec.keep_scores:
         raise InputError("generate_many keeps no scores: leave output_scores and output_logits out, or use generate")
-    refuse_lengths(call.model, lengths, new=call.max_new_tokens, in_flight=True)
+    refuse_lengths(call.model, lengths.tokens, held=lengths.held, new=call.max_new_tokens, in_flight=True)
     return call, replace(spec, generator=torch.Generator().manual_seed(seed))
 
 
@@ -114,7 +114,7 @@ def _check_call(call: Call, bans: CompiledBans) -> PromptLengths:
         raise PromptError("an empty prompt was passed: pass at least one token, the bos token for instance")
     refuse_ids(call.input_ids, call.model)
     lengths = measure_prompts(call.input_ids, call.mask, call.config, call.model_kwargs, model=call.model)
-    refuse_lengths(call.model, lengths, new=call.max_new_tokens)
+    refuse_lengths(call.model, lengths.tokens, held=lengths.held, new=call.max_new_tokens)
     return lengths
 
 

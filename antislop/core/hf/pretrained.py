@@ -122,16 +122,6 @@ CARRIED = {
 }
 
 
-def find_carried(name: str | None) -> CarriedModel | None:
-    """Return the model of a short name; None for other names, and where a folder has that name."""
-    return None if name is None or Path(name).exists() else CARRIED.get(name.lower())
-
-
-def spell_model(name_or_path: str) -> str:
-    """Return a name that other machines know: for the folder of a converted model, the id on the Hub."""
-    return next((model.hub for model in CARRIED.values() if name_or_path == str(model.folder)), name_or_path)
-
-
 def _convert(gguf: Path, folder: Path, model: CarriedModel) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -164,7 +154,7 @@ Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 class ModelSpec:
     """Which model to load, and how.
 
-    name: a Hugging Face id, a folder, or a name of `carried`; None: the bundled model.
+    name: a Hugging Face id, a folder, or the name of a model that a package carries; None: the bundled model.
     revision: a branch, a tag or a commit of the hub.
     dtype: "float32", "bfloat16" or "float16"; "auto": float32 for models of packages, else the checkpoint's.
     device: "cpu", "cuda", "cuda:1" or "mps"; "auto": the first available of cuda, mps and cpu.
@@ -185,8 +175,18 @@ class ModelSpec:
         if self.device_map is not None and self.device != "auto":
             raise InputError("--device and --device-map exclude each other: a map says itself which devices it takes")
         for option, value in (("--revision", self.revision), ("--trust-remote-code", self.trust_remote_code or None)):
-            if value is not None and (self.name is None or find_carried(self.name)):
+            if value is not None and (self.name is None or self.carried):
                 raise InputError(f"{option} means nothing for {self.title}: leave it out, or pass another --model")
+
+    @property
+    def carried(self) -> CarriedModel | None:
+        """The model of a short name; None for other names, and where a folder has that name."""
+        return None if self.name is None or Path(self.name).exists() else CARRIED.get(self.name.lower())
+
+    @property
+    def public_name(self) -> str:
+        """A name that other machines know: for the folder of a converted model, the id on the Hub."""
+        return next((model.hub for model in CARRIED.values() if self.name == str(model.folder)), self.name or BUNDLED)
 
     @property
     def title(self) -> str:
@@ -196,14 +196,32 @@ class ModelSpec:
         """Return the folder or the id that transformers loads, after converting a model of a package."""
         if self.name is None:
             return str(TINY)
-        carried = find_carried(self.name)
-        return self.name if carried is None else carried.find_source()
+        return self.name if self.carried is None else self.carried.find_source()
 
     @property
     def content(self) -> dict[str, str | None]:
         """The options that the texts depend on; None for an option that was not chosen."""
         dtype = None if self.dtype == "auto" else self.dtype
         return {"model": self.name or self.title, "revision": self.revision, "dtype": dtype}
+
+    def load(self) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+        """Load (model, tokenizer). Raises `InputError` if they can't be loaded."""
+        with _loading(self, self.title, advice=_advise_on_model(self)):
+            from transformers import AutoModelForCausalLM
+
+            device = None if self.device_map else choose_device(self.device)
+            source, base = self.find_source(), _find_base(self)
+            is_small = self.name is None or self.carried is not None or base is not None
+            dtype = "float32" if is_small and self.dtype == "auto" else self.dtype
+            options = _list_chosen(self, device_map=self.device_map, attn_implementation=self.attention)
+            loaded = AutoModelForCausalLM.from_pretrained(base or source, dtype=dtype, **options)
+            if base is not None:
+                loaded.load_adapter(source)
+            return loaded if device is None else loaded.to(device), _load_tokenizer(self)
+
+    def load_tokenizer(self) -> PreTrainedTokenizerBase:
+        with _loading(self, f"the tokenizer of {self.title}", advice="pass a model's Hugging Face id or folder"):
+            return _load_tokenizer(self)
 
 
 def tiny_model() -> tuple[Any, PreTrainedTokenizerFast]:
@@ -216,29 +234,6 @@ def tiny_model() -> tuple[Any, PreTrainedTokenizerFast]:
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
     return AutoModelForCausalLM.from_pretrained(TINY, dtype=torch.float32), AutoTokenizer.from_pretrained(TINY)
-
-
-def load_model(model: ModelSpec | str | None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load (model, tokenizer). Raises `InputError` if they can't be loaded."""
-    spec = model if isinstance(model, ModelSpec) else ModelSpec(model)
-    with _loading(spec, spec.title, advice=_advise_on_model(spec)):
-        from transformers import AutoModelForCausalLM
-
-        device = None if spec.device_map else choose_device(spec.device)
-        source, base = spec.find_source(), _find_base(spec)
-        is_small = spec.name is None or find_carried(spec.name) is not None or base is not None
-        dtype = "float32" if is_small and spec.dtype == "auto" else spec.dtype
-        options = _list_chosen(spec, device_map=spec.device_map, attn_implementation=spec.attention)
-        loaded = AutoModelForCausalLM.from_pretrained(base or source, dtype=dtype, **options)
-        if base is not None:
-            loaded.load_adapter(source)
-        return loaded if device is None else loaded.to(device), _load_tokenizer(spec)
-
-
-def load_tokenizer(model: ModelSpec | str | None) -> PreTrainedTokenizerBase:
-    spec = model if isinstance(model, ModelSpec) else ModelSpec(model)
-    with _loading(spec, f"the tokenizer of {spec.title}", advice="pass a model's Hugging Face id or folder"):
-        return _load_tokenizer(spec)
 
 
 def choose_device(name: str) -> torch.device:
@@ -258,7 +253,7 @@ def _loading(spec: ModelSpec, what: str, *, advice: str) -> Iterator[None]:
     from transformers.utils import logging
 
     if fault := _find_fault(spec):
-        carried = find_carried(spec.name)
+        carried = spec.carried
         way = "check the name, the path or the connection" if carried is None else f"install it: {carried.install}"
         raise InputError(f"{what} can't be loaded ({fault}): {way}")
     logging.set_verbosity_error()
@@ -278,7 +273,7 @@ def _find_fault(spec: ModelSpec) -> str | None:
 
     if spec.name is None or read_path(spec.name).exists():
         return None
-    carried = find_carried(spec.name)
+    carried = spec.carried
     if carried is not None and (carried.folder.is_dir() or carried.find_gguf() is not None):
         return None
     name = spec.name if carried is None else carried.hub

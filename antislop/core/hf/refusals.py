@@ -6,7 +6,7 @@ Positions count from 0, and the last token of a text is never read: a text of n 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
@@ -212,12 +212,15 @@ def measure_prompts(
     return PromptLengths(tuple(counts * (input_ids.shape[0] // len(counts))), held)
 
 
-def refuse_lengths(model: PreTrainedModel, prompts: PromptLengths, *, new: int, in_flight: bool = False) -> None:
+def refuse_lengths(
+    model: PreTrainedModel, prompts: Sequence[int], *, held: int = 0, new: int, in_flight: bool = False
+) -> None:
     """Raise `InputError` if a model has too few positions for `new` more tokens, or changes their kind on the way.
 
+    prompts, held: as in `PromptLengths`.
     in_flight: whether texts of other lengths may share a batch with these.
     """
-    longest, limit = max(prompts.tokens), max_positions(model)
+    longest, limit = max(prompts), max_positions(model)
     needed = longest + new - 1
     if limit is not None and needed > limit and _has_position_table(model, positions=limit):
         fitting = limit + 1 - longest
@@ -228,7 +231,7 @@ def refuse_lengths(model: PreTrainedModel, prompts: PromptLengths, *, new: int, 
         )
     boundary = _find_boundary(model)
     is_short = boundary is None or needed <= boundary
-    is_long = boundary is not None and min(prompts.tokens) > boundary and not 0 < prompts.held <= boundary
+    is_long = boundary is not None and min(prompts) > boundary and not 0 < held <= boundary
     if is_short or (is_long and not in_flight):
         return
     raise InputError(

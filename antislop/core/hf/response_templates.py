@@ -4,26 +4,73 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import regex
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from antislop.core.bans.scopes import THOUGHTS, TOOL_CALLS, BanScope, Regions, Scope
-from antislop.core.hf.private import compile_response_template, response_template_for
+from antislop.core.hf.private import RegionParser, compile_response_template, response_template_for
 from antislop.errors import InputError, first_line
 
 if TYPE_CHECKING:
-    from transformers.utils.chat_parsing.response_templates import ResponseTemplate, ResponseTemplateField
+    from transformers.utils.chat_parsing.response_templates import (
+        ResponseTemplate as CompiledTemplate,
+        ResponseTemplateField,
+    )
 
 _NEVER = "(?!)"  # matches nothing
 _HEAD = regex.compile(r"(?:\\s[*+]?)?(?P<head>(?:(?:\\\W|[^\\.^$*+?{}\[\]|()])(?![*+?{]))+)")
 
 
+@dataclass(frozen=True)
+class ResponseTemplate:
+    """How a model writes its messages. Raises `InputError` for a template that is not valid.
+
+    source: as transformers defines such templates in JSON.
+    """
+
+    source: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        read_response_template(self.source)
+
+    @property
+    def fields(self) -> Mapping[str, Mapping[str, Any]]:
+        """The parts of a message, by their names."""
+        fields: Mapping[str, Mapping[str, Any]] = self.source["fields"]
+        return fields
+
+    @property
+    def thoughts(self) -> Mapping[str, Any]:
+        """The field of the thoughts, empty if there is none."""
+        return next((self.fields[name] for name in sorted(THOUGHTS) if name in self.fields), {})
+
+    @staticmethod
+    def is_thought(field: str | None) -> bool:
+        return field in THOUGHTS
+
+    def find_spelled(self, names: Mapping[int, str]) -> dict[int, str]:
+        r"""Return the special tokens that the fields read, with their names.
+
+        >>> fields = {"a": {"close": "</s>", "open_pattern": r"<\|a\|>"}}
+        >>> template = ResponseTemplate({"fields": fields, "start_anchor": "<s>"})
+        >>> template.find_spelled({0: "</s>", 1: "<|a|>", 2: "b"})
+        {0: '</s>', 1: '<|a|>'}
+        """
+        text = json.dumps(self.fields, ensure_ascii=False).replace("\\", "")
+        return {token: name for token, name in names.items() if name in text}
+
+    def begin(self, prompt: str, *, tools: list[Any]) -> RegionParser:
+        """Return what reads one message. prompt: the rendered chat, which may have begun the message."""
+        return RegionParser(self.source, prompt, tools=tools)
+
+
 def find_response_template(
     tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel | None = None
-) -> dict[str, Any] | None:
-    """Return a model's response template, which says how its messages are read, as JSON; None if it has none.
+) -> ResponseTemplate | None:
+    """Return a model's response template; None if it has none.
 
     It is the tokenizer's `response_template`, or else that which transformers has for the type of the model. Without
     `model`, the type is that in the tokenizer's folder.
@@ -31,19 +78,13 @@ def find_response_template(
     Raises `InputError` for a template of the tokenizer that is not valid.
     """
     template = getattr(tokenizer, "response_template", None)
-    if template is not None:
-        return check_response_template(template)
-    model_type = _read_model_type(tokenizer.name_or_path) if model is None else model.config.model_type
-    return response_template_for(model_type) if model_type else None
+    if template is None:
+        model_type = _read_model_type(tokenizer.name_or_path) if model is None else model.config.model_type
+        template = response_template_for(model_type) if model_type else None
+    return None if template is None else ResponseTemplate(template)
 
 
-def check_response_template(template: Any) -> dict[str, Any]:
-    read_response_template(template)
-    checked: dict[str, Any] = template
-    return checked
-
-
-def read_response_template(template: Any) -> ResponseTemplate:
+def read_response_template(template: Any) -> CompiledTemplate:
     try:
         return compile_response_template(template)
     except (ValueError, TypeError) as error:
@@ -76,7 +117,7 @@ def chat_scope(template: dict[str, Any], where: BanScope, *, has_calls: bool = T
 
 
 def choose_scopes(
-    where: BanScope | None, template: dict[str, Any] | None, *, has_calls: bool = True
+    where: BanScope | None, template: ResponseTemplate | None, *, has_calls: bool = True
 ) -> tuple[Scope, ...]:
     """Return the scopes that all bans get.
 
@@ -92,7 +133,7 @@ def choose_scopes(
             f"the parts of a message are not known, so bans can't hold in {where!r} alone: the model has no response "
             "template"
         )
-    return (chat_scope(template, where or "answer", has_calls=has_calls),)
+    return (chat_scope(template.source, where or "answer", has_calls=has_calls),)
 
 
 def _find_opening(field: ResponseTemplateField) -> str:
@@ -100,16 +141,6 @@ def _find_opening(field: ResponseTemplateField) -> str:
     pattern: str = field.open_re.pattern
     match = None if field.open_literals else _HEAD.match(pattern)
     return match["head"] if match else pattern
-
-
-def find_spelled(template: Mapping[str, Any], names: Mapping[int, str]) -> dict[int, str]:
-    r"""Return the special tokens that the fields of a template read, with their names.
-
-    >>> find_spelled({"fields": {"a": {"close": "</s>", "open_pattern": r"<\|a\|>"}}}, {0: "</s>", 1: "<|a|>", 2: "b"})
-    {0: '</s>', 1: '<|a|>'}
-    """
-    text = json.dumps(template.get("fields"), ensure_ascii=False).replace("\\", "")
-    return {token: name for token, name in names.items() if name in text}
 
 
 def _read_model_type(name: str) -> str | None:

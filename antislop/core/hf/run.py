@@ -22,18 +22,17 @@ from antislop.core.hf.compiled_bans import CompiledBans
 from antislop.core.hf.model import DecodeMode
 from antislop.core.hf.private import CACHE, belongs_to_caller
 from antislop.core.hf.refusals import PromptLengths, warn_if_too_long
-from antislop.core.loop.branches import CapabilityError
 from antislop.core.loop.engine import BatchEngine
 from antislop.core.loop.loop import decode_in_steps
 from antislop.core.loop.protocols import LanguageModel
 from antislop.core.loop.row import Row
 from antislop.core.loop.scheduler import Scheduler
-from antislop.core.trace.events import Conceded, ConcededWarning, Drawn, Event, Finished, Forked, Forwarded, Settled
+from antislop.core.trace.events import Conceded, Drawn, Event, Finished, Forked, Forwarded, Settled
 from antislop.core.trace.report import Report
 from antislop.core.trace.trace import Recording, Trace
 from antislop.core.trace.traced_row import TracedRow
 from antislop.display import shorten
-from antislop.errors import InputError
+from antislop.errors import CapabilityError, ConcededWarning, InputError
 
 
 @dataclass(repr=False)

@@ -14,7 +14,7 @@ from antislop.core.hf.callbacks.criteria import StopStrings
 from antislop.core.hf.calls import Call
 from antislop.core.hf.compiled_bans import CompiledBans
 from antislop.core.hf.model import are_counted
-from antislop.core.hf.pretrained import BUNDLED, TINY, spell_model
+from antislop.core.hf.pretrained import BUNDLED, TINY, ModelSpec
 from antislop.core.hf.private import attention_of, belongs_to_caller, cache_name, revision_of
 from antislop.core.hf.vocabulary import fingerprint_tokenizer
 from antislop.core.loop.branches import Control
@@ -99,4 +99,4 @@ def _describe_model(model: Any) -> dict[str, str]:
 
 def _public_name(name_or_path: str) -> str:
     # The folders of the bundled model and of converted ones differ by installation.
-    return BUNDLED if name_or_path == str(TINY) else spell_model(name_or_path)
+    return BUNDLED if name_or_path == str(TINY) else ModelSpec(name_or_path).public_name

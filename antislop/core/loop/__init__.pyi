@@ -1,8 +1,6 @@
 from .branches import (
-    BacktrackError as BacktrackError,
     Branch as Branch,
     Capabilities as Capabilities,
-    CapabilityError as CapabilityError,
     Controller as Controller,
     Splice as Splice,
     Step as Step,
@@ -15,10 +13,8 @@ from .loop import advance_together as advance_together, write_rows as write_rows
 from .protocols import (
     PAD as PAD,
     KVState as KVState,
-    KVStates as KVStates,
     LanguageModel as LanguageModel,
     RewindableCache as RewindableCache,
-    ScoreFunction as ScoreFunction,
     SharingCache as SharingCache,
     count_queries as count_queries,
     fill_left as fill_left,
@@ -26,9 +22,7 @@ from .protocols import (
 )
 from .row import Draft as Draft, Drafter as Drafter, Row as Row, RowSpec as RowSpec
 from .sampling import (
-    LIMITS as LIMITS,
     TRUNCATING as TRUNCATING,
-    Exhausted as Exhausted,
     Method as Method,
     OnExhausted as OnExhausted,
     Policy as Policy,

@@ -14,15 +14,7 @@ import torch
 from torch import Tensor
 
 from antislop.core.loop.protocols import send
-from antislop.errors import InputError
-
-
-class BacktrackError(InputError):
-    """Raised if a controller would remove tokens of the prompt, or more than it declared."""
-
-
-class CapabilityError(InputError):
-    """Raised for more forks than are allowed, and if the model's cache can't do what a controller needs."""
+from antislop.errors import BacktrackError, InputError
 
 
 class TokenSet:

@@ -18,14 +18,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from antislop.core.bans.token_matcher import State
-from antislop.core.loop.branches import Branch, CapabilityError, Controller, SampleRule, Splice, Step, check_branches
+from antislop.core.loop.branches import Branch, Controller, SampleRule, Splice, Step, check_branches
 from antislop.core.loop.drawing import NONE_ALLOWED, NONE_DRAWN, Draws, draw, draw_together
 from antislop.core.loop.ledger import Node
 from antislop.core.loop.row import Row
 from antislop.core.loop.sources import Outcome, Source
 from antislop.core.loop.tables import CertainTable, DenseTable, LogitsBatch
 from antislop.core.trace.events import Drawn, Forked, Reason, Truncated
-from antislop.errors import InputError
+from antislop.errors import CapabilityError, InputError
 
 STOP, CUT = -1, -2
 """Edges of the tree that are not tokens: the controller ended the text; −2 − n: it cut the text to n tokens."""

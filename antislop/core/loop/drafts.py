@@ -16,7 +16,7 @@ from torch import Tensor
 
 from antislop.core.bans.token_matcher import Matcher
 from antislop.core.loop.engine import HeldRow
-from antislop.core.loop.protocols import LanguageModel, RewindableCache, ScoreFunction, fill_left, identity
+from antislop.core.loop.protocols import LanguageModel, RewindableCache, fill_left, identity
 from antislop.core.loop.row import NO_DRAFT, Draft, Drafter, Row
 
 MAX_ENDINGS = 8
@@ -63,10 +63,13 @@ class ModelDrafter:
 
     model: with the same vocabulary as the model that it drafts for.
     length: tokens per draft, at least 1.
-    process: makes scores of its logits; it sees tokens that may never be written.
+    process: makes scores [rows, vocab] of ids and logits, as transformers' processors do; it sees tokens that may never
+        be written.
     """
 
-    def __init__(self, model: LanguageModel, *, length: int = 5, process: ScoreFunction = identity) -> None:
+    def __init__(
+        self, model: LanguageModel, *, length: int = 5, process: Callable[[Tensor, Tensor], Tensor] = identity
+    ) -> None:
         if length < 1:
             raise ValueError(f"length is {length}; drafts of at least 1 token are expected")
         self._model = model

@@ -9,10 +9,10 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from antislop.core.loop.branches import CapabilityError
 from antislop.core.loop.prompts import PART, PromptPass, PromptReader, copy_logits
 from antislop.core.loop.protocols import LanguageModel, RewindableCache, SharingCache, count_shared, fill_left
 from antislop.core.loop.row import Row
+from antislop.errors import CapabilityError
 
 SETTLE_EVERY = 8
 """Settled tokens between calls of the cache's `settle`: a call for each would cost more than it saves."""

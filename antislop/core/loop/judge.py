@@ -15,9 +15,9 @@ from antislop.core.bans.bans import Ban
 from antislop.core.bans.token_matcher import Violation
 from antislop.core.loop.ledger import Node
 from antislop.core.loop.row import Row
-from antislop.core.loop.sampling import Exhausted
 from antislop.core.loop.tables import CertainTable, draw_uniform
 from antislop.core.trace.events import Admitted, Conceded, Rewound
+from antislop.errors import Exhausted
 
 ALSO_TRIED = 32
 """Likely other tokens that are subtracted with the one that completed a ban: many may end its last word."""

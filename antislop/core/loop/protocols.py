@@ -5,8 +5,8 @@ docs/reference/engines.md shows how to add a model of another kind.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -89,14 +89,6 @@ class KVState(NamedTuple):
 
     keys: Tensor
     values: Tensor
-
-
-KVStates: TypeAlias = list[KVState]
-"""The states of each layer."""
-
-
-ScoreFunction: TypeAlias = Callable[[Tensor, Tensor], Tensor]
-"""Makes scores [rows, vocab] of ids [rows, tokens] and logits [rows, vocab], as transformers' processors do."""
 
 
 def identity(ids: Tensor, scores: Tensor) -> Tensor:  # noqa: ARG001

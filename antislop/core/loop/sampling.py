@@ -8,9 +8,9 @@ endpoint's sampler.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from math import inf
-from typing import Annotated, Any, Literal, NamedTuple, get_args, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args, get_type_hints
 
 from antislop.errors import InputError
 
@@ -54,8 +54,12 @@ class Sampling:
     top_n_sigma: keep tokens up to this many standard deviations below the highest score; 0 for all.
     min_keep: how many tokens each of `KEEPING` leaves at least, as in llama.cpp; 0 and 1 are the same.
 
+    limits: the range of each setting, by its name.
+
     Raises `InputError` for values out of range.
     """
+
+    limits: ClassVar[Mapping[str, Limits]]
 
     temperature: Annotated[float, Limits(0, 100, "0 to 100 was expected")] = 1.0
     min_p: Annotated[float, Limits(0, 1, _PROBABILITY)] = 0.0
@@ -81,15 +85,15 @@ class Sampling:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dry_sequence_breakers", tuple(self.dry_sequence_breakers))  # a journal has a list
-        for name, limits in LIMITS.items():
+        for name, limits in self.limits.items():
             if not limits.has(value := getattr(self, name)):
                 raise InputError(f"{name} is {value!r}; {limits.expected}")
 
     @classmethod
     def read(cls, arguments: Mapping[str, Any]) -> tuple[Sampling, dict[str, Any]]:
         """Split arguments of `generate` into settings and the others; a setting that is None has its default."""
-        settings = {name: value for name, value in arguments.items() if name in LIMITS and value is not None}
-        others = {name: value for name, value in arguments.items() if name not in {*LIMITS, "do_sample"}}
+        settings = {name: value for name, value in arguments.items() if name in cls.limits and value is not None}
+        others = {name: value for name, value in arguments.items() if name not in {*cls.limits, "do_sample"}}
         if not arguments.get("do_sample", True):
             settings["temperature"] = 0.0
         elif settings.get("temperature") == 0:
@@ -129,7 +133,7 @@ class Sampling:
     @property
     def generate_arguments(self) -> dict[str, Any]:
         """The arguments of `generate` that replace the model's generation config, without `FOREIGN` settings."""
-        names = [name for name in LIMITS if name not in FOREIGN]
+        names = [name for name in self.limits if name not in FOREIGN]
         settings = {name: None if name in self.unused else getattr(self, name) for name in names}
         return {"do_sample": self.do_sample, **settings, "min_p": settings["min_p"] or None}
 
@@ -138,12 +142,10 @@ class Sampling:
         return {other: getattr(self, name) for name, other in names.items()}
 
 
-LIMITS: Mapping[str, Limits] = {
-    name: hint.__metadata__[0] for name, hint in get_type_hints(Sampling, include_extras=True).items()
-}
-"""By the name of a setting."""
+_HINTS = get_type_hints(Sampling, include_extras=True)
+Sampling.limits = {each.name: _HINTS[each.name].__metadata__[0] for each in fields(Sampling)}
 PARTS: Mapping[str, str] = {
-    **{name: "dry_multiplier" for name in LIMITS if name.startswith("dry_") and name != "dry_multiplier"},
+    **{name: "dry_multiplier" for name in Sampling.limits if name.startswith("dry_") and name != "dry_multiplier"},
     "xtc_threshold": "xtc_probability",
 }
 """By the name of a setting, the one that switches it on."""
@@ -170,10 +172,6 @@ REJECTION_FACTOR = 10
 """Factor on the limits of plain rejection, which may hit the same phrase again."""
 MASS_FLOOR = 1e-3
 PROBABILITY_FLOOR = 1e-4
-
-
-class Exhausted(RuntimeError):
-    """Raised if every alternative to a ban is used up, with on_exhausted="raise"."""
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ from itertools import count
 from threading import Condition
 from typing import NamedTuple, TypeAlias
 
-from antislop.core.loop.branches import CapabilityError
 from antislop.core.loop.controller_source import ControllerSource
 from antislop.core.loop.row import Row, RowSpec
 from antislop.core.loop.sources import LogitsSource, Source
+from antislop.errors import CapabilityError
 
 MakeText: TypeAlias = Callable[[], RowSpec | None]
 """Makes a text when a row is free for it, or None."""

@@ -1,9 +1,8 @@
-from .codec import WRONG as WRONG, read_event as read_event, read_value as read_value, write_event as write_event
+from .codec import WRONG as WRONG, read_event as read_event, write_event as write_event
 from .completions import BATCH_SIZE as BATCH_SIZE, Completion as Completion
 from .events import (
     Admitted as Admitted,
     Conceded as Conceded,
-    ConcededWarning as ConcededWarning,
     Drafted as Drafted,
     Drawn as Drawn,
     Event as Event,
@@ -20,14 +19,11 @@ from .events import (
 )
 from .report import Report as Report, Withdrawal as Withdrawal
 from .text_pieces import (
-    Cut as Cut,
-    PieceKind as PieceKind,
     TextPiece as TextPiece,
     TextPieces as TextPieces,
     WrittenText as WrittenText,
     WrittenToken as WrittenToken,
     find_spans as find_spans,
-    write_tokens as write_tokens,
 )
 from .trace import Trace as Trace
 from .traced_row import (

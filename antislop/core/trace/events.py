@@ -21,10 +21,6 @@ SHARED = 1 << 13
 Reason = Literal["done", "exhausted", "repetition", "failed"]
 
 
-class ConcededWarning(RuntimeWarning):
-    """A banned phrase was conceded: every alternative was banned as well."""
-
-
 @dataclass(frozen=True, slots=True)
 class Forwarded:
     """The model read `fed` tokens in one pass, after `cut` tokens were removed from its cache."""

@@ -82,6 +82,11 @@ class TextPieces:
         self._written = WrittenText(surfaces, drops_space=drops_space)
         self._ends_withdrawn = False
 
+    @property
+    def settled(self) -> int:
+        """The number of tokens of the text that no rewind can withdraw."""
+        return self._written.settled
+
     def add(self, event: Event) -> list[TextPiece]:
         """Add an event, and return the pieces that became certain."""
         return list(self._join(self._written.add(event)))
@@ -175,18 +180,19 @@ class WrittenText:
     """The text after each event: whatever shows or streams a text is made of its tokens.
 
     drops_space: leave out a space at the start of the text.
-    unsettled: the last tokens of the text, which may still be withdrawn.
+    settled: number of the tokens that no rewind can withdraw.
+    unsettled: the tokens after these.
     cuts: one for each attempt.
     """
 
     def __init__(self, surfaces: Surfaces, *, drops_space: bool = False) -> None:
+        self.settled = 0
         self.unsettled: list[WrittenToken] = []
         self.cuts: list[Cut] = []
         self._surfaces = surfaces
         self._drops_space = drops_space
         self._uncertain = deque[WrittenToken]()  # not returned yet, in order of time
         self._drawn = 0
-        self._settled = 0
         self._pending = NOTHING  # incomplete bytes after the settled tokens
 
     def add(self, event: Event) -> list[WrittenToken]:
@@ -214,10 +220,14 @@ class WrittenText:
             certain.append(self._uncertain.popleft())
         return certain
 
+    def read(self, events: Iterable[Event]) -> list[WrittenToken]:
+        """Return all tokens of a whole text, which may be unfinished, in order of time; the last one is `END`."""
+        return [token for event in complete_events(events) for token in self.add(event)]
+
     def _write(self, drawn: Drawn) -> None:
         pending = self.unsettled[-1].pending if self.unsettled else self._pending
         text, begun, pending = complete(self._surfaces, drawn.token, pending)
-        index = self._settled + len(self.unsettled)
+        index = self.settled + len(self.unsettled)
         written = WrittenToken(drawn.token, index, drawn.choice, begun=begun, pending=pending)
         written.append(text)
         self.unsettled.append(written)
@@ -226,14 +236,15 @@ class WrittenText:
 
     def _end(self) -> None:
         self._settle(len(self.unsettled))
-        ending = WrittenToken(END, self._settled)
+        ending = WrittenToken(END, self.settled)
         ending.append(finish(self._surfaces, self._pending).text)
         self.unsettled.append(ending)
         self._uncertain.append(ending)
         self._settle(1)
+        self.settled -= 1  # the end is no token
 
     def _withdraw(self, event: Rewound | Truncated) -> None:
-        kept = max(0, event.length - self._settled)
+        kept = max(0, event.length - self.settled)
         self._divide_run(kept)
         if isinstance(event, Rewound):
             self._mark(event.violation, "withdrawn")
@@ -254,7 +265,7 @@ class WrittenText:
 
     def _mark(self, violation: Violation, kind: PieceKind) -> None:
         """Mark the characters of a ban, without those of a token that only showed that the last word had ended."""
-        start, end = (max(0, index - self._settled) for index in (violation.start, violation.end + 1))
+        start, end = (max(0, index - self.settled) for index in (violation.start, violation.end + 1))
         tokens = self.unsettled[start:end]
         if not (text := "".join(written.text for written in tokens)):
             return
@@ -265,21 +276,13 @@ class WrittenText:
 
     def _settle(self, count: int) -> None:
         settled, self.unsettled = self.unsettled[:count], self.unsettled[count:]
-        self._settled += len(settled)
+        self.settled += len(settled)
         for written in settled:
             written.is_settled = True
             if self._drops_space and written.text:
                 written.drop(written.text.startswith(" "))
                 self._drops_space = False
             self._pending = written.pending
-
-
-def write_tokens(
-    events: Iterable[Event], surfaces: Surfaces, *, drops_space: bool = False
-) -> tuple[list[WrittenToken], list[Cut]]:
-    """Return all tokens of a text in order of time, `END` the last, and its cuts. drops_space: see `WrittenText`."""
-    text = WrittenText(surfaces, drops_space=drops_space)
-    return [token for event in complete_events(events) for token in text.add(event)], text.cuts
 
 
 def complete_events(events: Iterable[Event]) -> Iterator[Event]:

@@ -6,9 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from antislop.core.bans.token_matcher import Violation
+from antislop.core.trace.codec import read_value
 from antislop.core.trace.events import (
     Admitted,
     Conceded,
@@ -25,7 +26,8 @@ from antislop.core.trace.events import (
     TokenChoice,
     Truncated,
 )
-from antislop.core.trace.text_pieces import Cut, WrittenToken, write_tokens
+from antislop.core.trace.text_pieces import Cut, WrittenText, WrittenToken
+from antislop.errors import InputError
 
 
 class Attempt(NamedTuple):
@@ -36,6 +38,8 @@ class Attempt(NamedTuple):
     choice: of the first token, if it was recorded.
     violation: None if a controller or the other rows of the batch cut the text.
     is_on_path: whether the final text begins with all that preceded the attempt.
+    end_index: the number of tokens drawn until it was withdrawn.
+    alternatives: as in `Rewound`.
     """
 
     tokens: tuple[int, ...]
@@ -44,6 +48,8 @@ class Attempt(NamedTuple):
     choice: TokenChoice | None
     violation: Violation | None
     is_on_path: bool
+    end_index: int
+    alternatives: tuple[tuple[int, float], ...] = ()
 
 
 class KeptToken(NamedTuple):
@@ -95,6 +101,14 @@ class TracedRow:
     prompt: tuple[int, ...]
     events: Sequence[Event]
     mask: tuple[int, ...] | None = None
+
+    @classmethod
+    def read(cls, content: Mapping[str, Any]) -> TracedRow:
+        """Return a text from JSON, without its events. Raises errors of `WRONG`, or `InputError`, for other content."""
+        prompt, mask = read_value(tuple[int, ...], content["prompt"]), content.get("mask")
+        if mask is not None and len(mask) != len(prompt):
+            raise InputError(f"a mask of {len(mask)} numbers for {len(prompt)} tokens")
+        return cls(prompt, (), None if mask is None else read_value(tuple[int, ...], mask))
 
     @cached_property
     def history(self) -> RowHistory:
@@ -149,8 +163,9 @@ def read_history(events: Iterable[Event]) -> RowHistory:
     >>> [(kept.token, kept.token_index, kept.step_index, len(kept.rejected)) for kept in history.kept]
     [(5, 0, 0, 0), (8, 1, 2, 1)]
     """
-    (*tokens, _), cuts = write_tokens(events, TokenSurfaces({}))
-    attempts, rejected = list(_list_attempts(tokens, cuts)), defaultdict[int, list[Attempt]](list)
+    text = WrittenText(TokenSurfaces({}))
+    *tokens, _ = text.read(events)
+    attempts, rejected = list(_list_attempts(tokens, text.cuts)), defaultdict[int, list[Attempt]](list)
     for attempt in attempts:
         if attempt.is_on_path:
             rejected[attempt.token_index].append(attempt)
@@ -171,9 +186,9 @@ def _list_attempts(tokens: Sequence[WrittenToken], cuts: Sequence[Cut]) -> Itera
         parts[written.attempt].append((step, written))
         path.append(path[-1].setdefault(written.token, {}))
     del path[len(parts[0]) + 1 :]
-    for number, (_, event) in enumerate(cuts, start=1):
+    for number, (end, event) in enumerate(cuts, start=1):
         step, first = parts[number][0]
         withdrawn = tuple(written.token for _, written in parts[number])
-        violation = event.violation if isinstance(event, Rewound) else None
+        violation, alternatives = (event.violation, event.alternatives) if isinstance(event, Rewound) else (None, ())
         is_on_path = first.index < len(path) and path[first.index] is contexts[number]
-        yield Attempt(withdrawn, first.index, step, first.choice, violation, is_on_path)
+        yield Attempt(withdrawn, first.index, step, first.choice, violation, is_on_path, end, alternatives)

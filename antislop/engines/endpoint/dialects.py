@@ -14,7 +14,7 @@ from reprlib import repr as shorten
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
-from antislop.core.loop import LIMITS, Sampling
+from antislop.core.loop import Sampling
 from antislop.engines.endpoint.endpoint import Endpoint, EndpointError
 from antislop.engines.endpoint.hidden_tokens import HiddenTokens
 from antislop.engines.endpoint.streams import Server, StreamEnd, StreamItem, StreamRequest, StreamToken
@@ -26,7 +26,9 @@ LOGPROB_ROUNDING = 1e-3
 COMMON_SETTINGS = {name: name for name in ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")}
 """The names that vLLM and many others have for fields of `Sampling`."""
 LLAMA_CPP_SETTINGS = COMMON_SETTINGS | {
-    name: name for name in LIMITS if name in ("typical_p", "min_keep") or name.startswith(("dry_", "xtc_", "top_n_"))
+    name: name
+    for name in Sampling.limits
+    if name in ("typical_p", "min_keep") or name.startswith(("dry_", "xtc_", "top_n_"))
 }
 LLAMA_CPP_SAMPLERS = ("penalties", "dry", "top_n_sigma", "temperature", "top_k", "top_p", "min_p", "typ_p", "xtc")
 """In the order of `generate`; the server's own order has the temperature last."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -13,16 +13,8 @@ from weakref import WeakKeyDictionary
 
 import torch
 from transformers import (
-    LogitsProcessor,
-    LogitsProcessorList,
-    MinPLogitsWarper,
-    RepetitionPenaltyLogitsProcessor,
     StoppingCriteria,
     StoppingCriteriaList,
-    TemperatureLogitsWarper,
-    TopKLogitsWarper,
-    TopPLogitsWarper,
-    TypicalLogitsWarper,
 )
 from transformers.generation import EosTokenCriteria
 
@@ -30,11 +22,9 @@ from antislop.core.bans import Bans
 from antislop.core.hf import (
     CompiledBans,
     PromptInput,
-    SamplerMaker,
     Settings,
     StopStrings,
     Vocabulary,
-    apply_min_keep,
     encode,
     read_requests,
 )
@@ -49,16 +39,6 @@ from antislop.engines.endpoint.probe import describe
 from antislop.engines.endpoint.streamed_text import EndpointText, Traffic
 from antislop.engines.endpoint.streams import EndpointMethod, ServerFeatures
 from antislop.errors import InputError
-
-PROCESSORS: Mapping[str, Callable[[Any], LogitsProcessor]] = {
-    "repetition_penalty": lambda penalty: RepetitionPenaltyLogitsProcessor(float(penalty)),
-    "temperature": lambda temperature: TemperatureLogitsWarper(float(temperature)),
-    "top_k": TopKLogitsWarper,
-    "top_p": TopPLogitsWarper,
-    "min_p": MinPLogitsWarper,
-    "typical_p": TypicalLogitsWarper,
-}
-"""By the field of `Sampling`, in the order of `generate`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,13 +59,6 @@ class EndpointSettings:
         """Read arguments of `generate`. Raises `InputError` for values out of range."""
         sampling, others = Sampling.read(arguments)
         return cls(sampling=sampling, **others)
-
-    def make_processors(self, samplers: SamplerMaker) -> LogitsProcessorList:
-        """Return the logits processors of `generate`, in its order."""
-        settings = self.sampling.in_effect
-        own = {name: make(settings[name]) for name, make in PROCESSORS.items() if name in settings}
-        penalty = [own.pop("repetition_penalty")] if "repetition_penalty" in own else []
-        return LogitsProcessorList(apply_min_keep([*penalty, *samplers.make(self.sampling), *own.values()]))
 
     def make_criteria(self, vocabulary: Vocabulary, end_tokens: Sequence[int]) -> StoppingCriteriaList:
         """Return what ends a text: end tokens, stop strings and the caller's criteria."""
@@ -151,7 +124,6 @@ class EndpointSampler:
         end_tokens = self._tokenizer.eos_token_id if eos_token_id is None else eos_token_id
         self._end_tokens = [end_tokens] if isinstance(end_tokens, int) else list(end_tokens or ())
         self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, StreamingClient] = WeakKeyDictionary()
-        self._samplers = SamplerMaker.of(self._tokenizer, self._bans.vocabulary)
         self.features: ServerFeatures | None = None  # of the server, once it was probed
 
     def generate_many(
@@ -278,7 +250,7 @@ class EndpointSampler:
             request.prompt,
             policy=self._make_policy(request, plan),
             settings=Settings(
-                logits_processor=await asyncio.to_thread(settings.make_processors, self._samplers),
+                logits_processor=await asyncio.to_thread(self._bans.samplers.make_all, sampling),
                 stopping_criteria=settings.make_criteria(self._bans.vocabulary, sorted(set(self._end_tokens))),
                 rows=1,
                 shares_processors=True,

@@ -16,20 +16,15 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from antislop.core.bans import (
-    KINDS,
     SENT_LIMITS,
     Ban,
     BanList,
     Bans,
     BanScope,
-    Regions,
     Scope,
-    combine_bans,
-    is_kind,
-    loops,
-    make_ban,
+    bundled_bans,
     read_bans,
-    repeats,
+    read_sent_ban,
 )
 from antislop.core.loop import OnExhausted, Policy
 from antislop.errors import InputError
@@ -132,7 +127,7 @@ class RequestOptions:
 def read_own_lists(settings: EngineSettings) -> dict[str, BanList]:
     """Return the engine's own lists, the default one as "". Raises `InputError` for a ban that forces text."""
     given = {**settings.lists, "": settings.bans}
-    lists = {name: combine_bans(read_bans(bans), exempt=settings.exempt) for name, bans in given.items()}
+    lists = {name: read_bans(bans, exempt=settings.exempt) for name, bans in given.items()}
     for ban in chain.from_iterable(lists.values()):
         _refuse_forced(ban)
     return lists
@@ -171,9 +166,11 @@ def _read_request(config: str) -> RequestOptions:
         entries += [{"text": text, **options} for text in found.get(name, [])]
     tokens = _read_ids(found.get("custom_token_bans", []))
     _check_size(config, [*entries, *tokens], exempt)
-    bundled = [*(loops() if switches.pop("loops") else ()), *(repeats() if switches.pop("repeats") else ())]
-    bans = BanList([*map(_read_entry, entries), *bundled, *(Ban.tokens([token]) for token in tokens)])
-    return RequestOptions(bans=combine_bans(bans, exempt=exempt), ban_list=ban_list, ban_scope=scope, **switches)
+    bundled = [ban for name in ("loops", "repeats") if switches.pop(name) for ban in bundled_bans(name)]
+    own = [*(_refuse_forced(read_sent_ban(entry)) for entry in entries), *(Ban.tokens([token]) for token in tokens)]
+    return RequestOptions(
+        bans=read_bans([*own, *bundled], exempt=exempt), ban_list=ban_list, ban_scope=scope, **switches
+    )
 
 
 def _read_ids(ids: Any) -> list[int]:
@@ -201,18 +198,6 @@ def _check_size(config: str, entries: Sequence[object], exempt: Sequence[object]
     ):
         if size > limit:
             raise InputError(f"{size:,} {what} are too many for a request: at most {limit:,}, or a list of the engine")
-
-
-def _read_entry(entry: object) -> Ban:
-    if isinstance(entry, Mapping) and "text" in entry:
-        options = {name: value for name, value in entry.items() if name not in ("text", "kind")}
-        if entry.get("kind") is not None and not is_kind(entry["kind"]):
-            raise InputError(f"the kind of {entry['text']!r} is {entry['kind']!r}; it is one of {', '.join(KINDS)}")
-        ban = _refuse_forced(make_ban(entry["text"], kind=entry.get("kind"), options=options, edges="word"))
-        if any(isinstance(scope.span, Regions) for scope in ban.scopes):
-            raise InputError(f"a scope of {ban.text!r} has regexes, which only the engine's own list may have")
-        return ban
-    return make_ban(entry, options={}, edges="word")
 
 
 def check_request(params: Any, *, has_own_list: bool = False) -> RequestOptions:
@@ -293,7 +278,7 @@ class ListCache:
         own = self._limit_own(options.ban_list, scopes)
         if options.use_global_bans and not len(options.bans):
             return options, own if len(own.bans) else None
-        bans = combine_bans(options.bans, exempt=self._exempt, scopes=scopes)
+        bans = read_bans(options.bans, exempt=self._exempt, scopes=scopes)
         bans = own.bans | bans if options.use_global_bans else bans
         return options, own.with_bans(bans) if len(bans) else None
 
@@ -303,7 +288,7 @@ class ListCache:
             raise InputError(
                 f"the engine has no list {name!r:.60}, but {names}: leave ban_list out, or add it to lists"
             )
-        return self._own.with_bans(combine_bans(self._lists[name], scopes=scopes)) if name or scopes else self._own
+        return self._own.with_bans(read_bans(self._lists[name], scopes=scopes)) if name or scopes else self._own
 
 
 def banning(bans: Bans = (), *, on_greedy: OnGreedy = "refuse", **options: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from math import floor, log10
 from typing import NamedTuple, get_args
 
-from antislop.core.bans import Ban, BanList, constructions
+from antislop.core.bans import Ban, BanList, read_constructions
 from antislop.display import describe_count
 from antislop.errors import BanError
 from antislop.measure.lint import OVERLAP_WORDS, find_overlapping, lint
@@ -175,8 +175,8 @@ def make_ban(entry: Entry, *, forbid: bool = False) -> Ban:
     """Return the ban of an entry; for a content n-gram, it skips stop words."""
     weight = weigh(entry, forbid=forbid)
     if entry.kind == "construction":
-        (ban,) = constructions(entry.text).with_options(weight=weight, count=entry.count)
-        return ban
+        (construction,) = read_constructions(entry.text)
+        return replace(construction.ban, weight=weight, count=entry.count)
     if entry.kind == "content":
         return Ban.words(cut_words(entry.text), skip_stop_words=True, weight=weight, count=entry.count)
     return Ban(entry.text, weight=weight, count=entry.count)

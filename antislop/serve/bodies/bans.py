@@ -16,10 +16,8 @@ from antislop.core.bans import (
     Ban,
     BanList,
     Scope,
-    combine_bans,
-    has_word,
-    loops,
-    repeats,
+    bundled_bans,
+    read_bans,
 )
 from antislop.core.hf import CompiledBans
 from antislop.errors import InputError, first_line
@@ -151,11 +149,12 @@ def collect_bans(body: GenerationBody, own: BanList, *, scopes: Sequence[Scope] 
     phrases = [text for text in body.banned_tokens if isinstance(text, str)]
     ids = [token for token in body.banned_tokens if isinstance(token, int)] + body.custom_token_bans
     try:
-        bundled = [*(loops() if body.loops else ()), *(repeats() if body.repeats else ())]
+        chosen = {"loops": body.loops, "repeats": body.repeats}
+        bundled = [ban for name, is_chosen in chosen.items() if is_chosen for ban in bundled_bans(name)]
         tokens = (Ban.tokens([token]) for token in ids)
         base = BanList([*(own if body.use_global_bans else ()), *bundled, *tokens])
         strings = [*body.banned_strings, *phrases]
-        bans = combine_bans(
+        bans = read_bans(
             base,
             strings=strings,
             patterns=body.banned_regex,
@@ -171,7 +170,7 @@ def collect_bans(body: GenerationBody, own: BanList, *, scopes: Sequence[Scope] 
 def warn_of_stars(body: GenerationBody) -> str:
     """Return a sentence, in ASCII, about the first phrase that would be a wildcard in a list; "" if none would."""
     phrases = (text for text in (*body.banned_strings, *body.banned_tokens) if isinstance(text, str))
-    starred = next((text for text in phrases if "*" in text and has_word(text)), None)
+    starred = next((text for text in phrases if "*" in text and any(map(str.isalnum, text))), None)
     if starred is None:
         return ""
     advice = "for a wildcard, send a regex in banned_regex, or write the phrase into a list of the server"

@@ -10,7 +10,7 @@ from pydantic_core import ErrorDetails, from_json
 from starlette.requests import ClientDisconnect, Request
 
 from antislop.core.bans import SENT_LIMITS, BanScope, Unit
-from antislop.core.loop import LIMITS, Method, Policy, Sampling
+from antislop.core.loop import Method, Policy, Sampling
 from antislop.serve.bodies.foreign_fields import ORDERS, keeps_order, translate_fields
 from antislop.serve.request_errors import RequestError, shorten
 
@@ -220,7 +220,7 @@ class GenerationBody(_StrictModel):
                 f"temperature is {self.temperature}; pass 0 for the likeliest token, or at least {MIN_TEMPERATURE}",
                 param="temperature",
             )
-        settings = {name: getattr(self, name) for name in LIMITS}
+        settings = {name: getattr(self, name) for name in Sampling.limits}
         if self.top_p == 0:  # for other servers: the likeliest token, which is always kept
             settings |= {"top_k": 1, "top_p": 1.0}
         return Sampling(**settings | ({} if self.do_sample else {"temperature": 0.0}))

@@ -44,7 +44,7 @@ async def chat(request: Request) -> Response:
         is_thinking = answer.make_parser is not None and answer.make_parser().is_thinking
         has_many = body.parallel_tool_calls and body.tool_choice == "required"
         changes["lark"] = write_grammar(
-            template or {}, required, is_thinking=is_thinking, has_many=has_many, special=service.spelled
+            template, required, is_thinking=is_thinking, has_many=has_many, special=service.spelled
         )
     return await responder.respond([rendered.ids], default_tokens=None, changes=changes, unused=rendered.unused)
 

@@ -10,7 +10,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from antislop import __version__
-from antislop.core.hf import TINY
+from antislop.core.hf import ModelSpec
 from antislop.display import fill_page
 from antislop.errors import first_line
 from antislop.serve.backend import BackendError
@@ -51,7 +51,7 @@ async def describe_model(request: Request) -> dict[str, Any]:
     service = service_of(request)
     parameters = {"max_seq_len": service.backend.context_length, "prompt_template_content": service.chat_template}
     counts = {name: len(compiled.bans) for name, compiled in service.lists.items()}
-    is_toy = service.backend.tokenizer.name_or_path == str(TINY)
+    is_toy = service.backend.tokenizer.name_or_path == ModelSpec().find_source()
     own = {"bans": counts.pop(""), "lists": counts, "toy": is_toy}
     return {**_describe(request), "parameters": parameters, "antislop": own}
 

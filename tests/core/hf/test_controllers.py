@@ -15,9 +15,9 @@ from scipy.stats import binom
 from transformers import PreTrainedModel, set_seed
 
 from antislop import AntiSlop, Ban
-from antislop.core.loop import BacktrackError, Branch, Capabilities, CapabilityError, Controller, Splice, Step, TokenSet
+from antislop.core.loop import Branch, Capabilities, Controller, Splice, Step, TokenSet
 from antislop.core.trace import Drawn, Rewound, Truncated
-from antislop.errors import InputError
+from antislop.errors import BacktrackError, CapabilityError, InputError
 from antislop.steer import Grammar
 from tests.support import letters
 from tests.support.controllers import controlled_distribution

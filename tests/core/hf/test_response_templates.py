@@ -14,7 +14,7 @@ from hypothesis import given, strategies as st
 from transformers.cli.serving.utils import _RESPONSE_TEMPLATE_FALLBACKS
 from transformers.utils.chat_parsing import ResponseParser
 
-from antislop.core.bans.ban_list import BanList, combine_bans
+from antislop.core.bans.ban_list import BanList, read_bans
 from antislop.core.bans.bans import Ban
 from antislop.core.bans.scopes import BanScope, Scope, ScopeState
 from antislop.core.bans.token_matcher import Matcher
@@ -138,7 +138,7 @@ def test_a_long_run_of_spaces_costs_each_token_the_same(dialect: str) -> None:
 def test_bans_hold_in_the_parts_of_their_scope(where: BanScope, banned: list[int]) -> None:
     contents = {2: "<think>", 5: "</think>", 6: "<tool_call>", 9: "</tool_call>"}
     words = Words(" ", "a", None, " ", "a", None, None, "a", "<think>", None, " ", "a", contents=contents)
-    bans = combine_bans(BanList(["a"]), scopes=[chat_scope(DIALECTS["qwen3"][0], where)])
+    bans = read_bans(BanList(["a"]), scopes=[chat_scope(DIALECTS["qwen3"][0], where)])
     matcher = Matcher(bans, words)
     states = list(accumulate(range(len(words)), matcher.feed, initial=matcher.start([])))
     ends = [*(state.violations for state in states[1:]), matcher.finish(states[-1])]
@@ -185,7 +185,7 @@ def test_a_ban_that_says_where_it_applies_gets_no_other_scope() -> None:
     scope = chat_scope(DIALECTS["qwen3"][0], "answer")
     inside, outside = Scope("inside", ("<tool_call>", "</tool_call>")), Scope("outside", "quotes")
     bans = BanList([Ban("a", scopes=[inside]), Ban("b", scopes=[outside]), Ban("c"), Ban.tokens([5])])
-    combined = combine_bans(bans, scopes=[scope])
+    combined = read_bans(bans, scopes=[scope])
     assert [ban.scopes for ban in combined] == [(inside,), (outside, scope), (scope,), ()]
 
 
@@ -202,7 +202,7 @@ def test_a_template_that_says_too_little_is_refused(template: dict[str, Any], wh
 
 
 def test_a_list_with_such_a_scope_is_saved_and_read_again(tmp_path: Path) -> None:
-    bans = combine_bans(BanList(["a", Ban("b", weight=0.5)]), scopes=[chat_scope(DIALECTS["gemma4"][0], "all")])
+    bans = read_bans(BanList(["a", Ban("b", weight=0.5)]), scopes=[chat_scope(DIALECTS["gemma4"][0], "all")])
     for name in ("bans.txt", "bans.jsonl"):
         bans.save(tmp_path / name)
         assert list(BanList.load(tmp_path / name)) == list(bans)

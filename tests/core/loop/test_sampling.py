@@ -13,7 +13,7 @@ import pytest
 
 from antislop.cli.options import DrawingOptions, GenerationOptions
 from antislop.core.hf.callbacks.samplers import SamplerMaker
-from antislop.core.loop.sampling import LIMITS, PARTS, Sampling
+from antislop.core.loop.sampling import PARTS, Sampling
 from antislop.datasets import vllm_maker
 from antislop.engines.endpoint.dialects import DIALECTS
 from antislop.engines.endpoint.sampler import EndpointSettings
@@ -115,7 +115,7 @@ CONSUMERS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
 def test_each_consumer_has_every_setting_under_its_name_there(consumer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(SamplingParams=dict))
     make, expected = CONSUMERS[consumer]
-    known = {*LIMITS, "repeat_penalty"}
+    known = {*Sampling.limits, "repeat_penalty"}
     assert {name: value for name, value in make().items() if name in known} == expected
 
 
@@ -155,7 +155,7 @@ READ_OTHERWISE = {("top_p", 0.0), ("top_k", -1), ("epsilon_cutoff", 1.0), ("eta_
 """What clients of other servers send for the likeliest token, for all tokens, and in units of 0.0001."""
 
 
-@pytest.mark.parametrize("name", LIMITS)
+@pytest.mark.parametrize("name", Sampling.limits)
 def test_a_value_out_of_range_is_refused_by_everyone(name: str) -> None:
     values, expected = OUTSIDE[name]
     for value in values:
@@ -170,9 +170,9 @@ def test_a_value_out_of_range_is_refused_by_everyone(name: str) -> None:
                 read_body(CompletionBody, {PARTS.get(name, name): 0.5, name: value})
 
 
-@pytest.mark.parametrize("name", LIMITS)
+@pytest.mark.parametrize("name", Sampling.limits)
 def test_the_ends_of_a_range_and_the_default_are_in_it(name: str) -> None:
-    limits = LIMITS[name]
+    limits = Sampling.limits[name]
     for value in (limits.lowest, limits.highest):
         is_in = value < inf and not (limits.is_open and value == limits.lowest)
         assert limits.has(value) == is_in
@@ -190,7 +190,7 @@ def test_only_settings_that_change_what_is_drawn_are_in_effect() -> None:
     assert Sampling(min_p=0.1, min_keep=1).in_effect == Sampling(min_p=0.1).in_effect, "one token is always left"
     assert Sampling(min_p=0.1, min_keep=2).in_effect == {"min_p": 0.1, "min_keep": 2}
     followed = replace(CHANGED, presence_penalty=0.0, frequency_penalty=0.0)
-    processors = EndpointSettings(max_new_tokens=1, sampling=followed).make_processors(SamplerMaker(lambda _: {}))
+    processors = SamplerMaker(lambda _: {}).make_all(followed)
     assert [type(each).__name__ for each in processors] == [
         "RepetitionPenaltyLogitsProcessor",
         "DryLogitsProcessor",

@@ -15,7 +15,7 @@ import torch
 import antislop
 import antislop.engines
 import antislop.serve
-from antislop.core.loop.sampling import LIMITS, PARTS, Sampling
+from antislop.core.loop.sampling import PARTS, Sampling
 from antislop.engines.endpoint.dialects import DIALECTS, LLAMA_CPP_SAMPLERS
 from antislop.engines.endpoint.methods import SERVER_TITLES, ExactMethod, plan_method
 from antislop.engines.endpoint.streams import ServerFeatures
@@ -180,7 +180,7 @@ def test_servers_draw_from_what_generate_draws_from_but_where_a_dagger_is(server
 
 def test_every_setting_of_a_sampling_is_in_the_table() -> None:
     text = " ".join(read_table())
-    assert [name for name in {*LIMITS} - {*PARTS} if not re.search(rf"\b{name}\b", text)] == []
+    assert [name for name in {*Sampling.limits} - {*PARTS} if not re.search(rf"\b{name}\b", text)] == []
 
 
 @pytest.mark.parametrize("server", SERVERS)

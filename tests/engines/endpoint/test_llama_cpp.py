@@ -14,7 +14,7 @@ from hypothesis import example, given, strategies as st
 from transformers import PreTrainedTokenizerBase
 
 import antislop
-from antislop.core.hf.pretrained import load_model
+from antislop.core.hf.pretrained import ModelSpec
 from antislop.core.loop.sampling import Sampling
 from antislop.engines import Endpoint
 from antislop.engines.endpoint.client import StreamingClient
@@ -65,7 +65,7 @@ def test_greedy_ids_and_log_probabilities_are_those_of_transformers(llama_cpp: A
 
 
 def test_a_tokenizer_as_sentencepiece_makes_them_is_written_too(assets: Path, tmp_path: Path) -> None:
-    model, tokenizer = load_model(str(assets / "models" / "stories3M"))
+    model, tokenizer = ModelSpec(str(assets / "models" / "stories3M")).load()
     write_gguf(model, tokenizer, tmp_path / "stories3M.gguf")
     with serve_llama_cpp(tmp_path / "stories3M.gguf", slots=1) as server:
         check_ids_and_log_probabilities(server, model, tokenizer)

@@ -16,7 +16,7 @@ from antislop.core.bans.bans import Ban
 from antislop.core.bans.scopes import BanScope
 from antislop.core.hf.compiled_bans import CompiledBans
 from antislop.core.hf.private import response_template_for
-from antislop.core.hf.response_templates import chat_scope, choose_scopes
+from antislop.core.hf.response_templates import ResponseTemplate, chat_scope, choose_scopes
 from antislop.engines.vllm import banning
 from antislop.engines.vllm.requests import (
     KEY,
@@ -160,7 +160,7 @@ def test_equal_lists_are_compiled_once_and_others_in_threads_of_their_own() -> N
 
 def test_bans_hold_in_the_part_that_a_request_names_as_on_the_server() -> None:
     template: dict[str, Any] = response_template_for("qwen3") or {}
-    choose = partial(choose_scopes, template=template)
+    choose = partial(choose_scopes, template=ResponseTemplate(template))
     cache = ListCache(CompiledBans.compile(BanList(["ab"]), build_tokenizer()), choose_scopes=choose)
     for config, where in ((None, "answer"), *(({"ban_scope": where}, where) for where in get_args(BanScope))):
         compiled = find(cache, {**(config or {}), "bans": ["c"]})

@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, get_args
 
-from antislop.core.bans.folding import BOUNDARY, Folding, fold_phrase
+from antislop.core.bans.folding import BOUNDARY, NO_EDGES, Folding, fold_phrase
 from antislop.errors import BanError
 
 S = TypeVar("S")
@@ -42,7 +42,7 @@ class Fault(NamedTuple):
     fix: in the imperative.
     """
 
-    kind: Literal["short", "common", "slow", "loop"]
+    kind: Literal["short", "common", "slow", "loop", "kind"]
     clause: str
     fix: str
 
@@ -131,6 +131,15 @@ class Pattern:
         return repr(self.text if len(self.text) <= MAX_SHOWN else self.text[: MAX_SHOWN - 1] + "…")
 
     # -- what lint asks
+
+    @property
+    def is_opaque(self) -> bool:
+        """Whether only trying it on texts shows what it matches, since no symbols of its occurrences are known."""
+        return self.occurs_in_text and not self.is_legible
+
+    def find_parts(self, folding: Folding) -> list[str]:
+        """Return what every occurrence contains, folded, in parts with anything between them."""
+        return (self.find_symbols(folding) or "").translate(NO_EDGES).split(FILLER)
 
     @property
     def widest_gap(self) -> int:

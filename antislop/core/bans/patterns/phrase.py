@@ -17,7 +17,6 @@ from operator import sub
 from typing import Any, ClassVar, NamedTuple, TypeAlias, get_args
 
 from antislop.core.bans.folding import (
-    BOUNDARY,
     EDGES,
     IN_WORD,
     NO_EDGES,
@@ -28,6 +27,7 @@ from antislop.core.bans.folding import (
     find_words,
     fold,
     fold_phrase,
+    fold_text,
     fold_word,
 )
 from antislop.core.bans.patterns.pattern import (
@@ -355,8 +355,7 @@ class Phrase(Pattern):
         return list(dict.fromkeys(spellings))
 
     def find_faults(self) -> Iterator[Fault]:
-        symbols = fold_phrase(self.text).replace(BOUNDARY, "")
-        letters, mark = symbols.replace(" ", ""), self.text.strip()
+        letters, mark = fold_text(self.text).replace(" ", ""), self.text.strip()
         if len(letters) <= _FEW_LETTERS and letters.isalnum() and find_words(letters, is_in_word=False)[1]:
             count = "one letter" if len(letters) == 1 else f"{len(letters)} letters"
             where = "occurs inside many words" if self.edges == "anywhere" else "means many things"

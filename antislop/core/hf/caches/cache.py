@@ -15,7 +15,7 @@ from antislop.core.hf.caches.borrowed import BorrowedCache, decoder_part
 from antislop.core.hf.caches.layers import Columns, GrowingLayer
 from antislop.core.hf.caches.positions import AttentionMask, Positions
 from antislop.core.hf.caches.recurrent_states import Snapshots, clear_row, put_row, select_rows
-from antislop.core.loop.protocols import KVState, KVStates, RewindableCache
+from antislop.core.loop.protocols import KVState, RewindableCache
 
 UNUSED_COLUMNS = 64
 """Drop the unused columns on the left once there are 64: dropping copies all states."""
@@ -273,7 +273,7 @@ class TransformersCache:
     def get_num_tokens(self) -> int:
         return max(self._lengths)
 
-    def get_kv_states(self) -> KVStates:
+    def get_kv_states(self) -> list[KVState]:
         """Return the states of the attention layers; of a layer with a window, the tokens that it still stores."""
         self._borrowed.take_over(rows=self.rows)
         self._align([0] * self.rows)

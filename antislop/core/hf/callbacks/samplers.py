@@ -21,7 +21,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedTokenizerBase
+from transformers import (
+    LogitsProcessor,
+    LogitsProcessorList,
+    MinPLogitsWarper,
+    PreTrainedTokenizerBase,
+    RepetitionPenaltyLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+    TypicalLogitsWarper,
+)
 
 from antislop.core.hf.vocabulary import Vocabulary, encode_after
 from antislop.core.loop.sampling import DEFAULT_BREAKERS, FOREIGN, Sampling
@@ -269,6 +279,16 @@ def find_breakers(
     return breakers
 
 
+PROCESSORS: Mapping[str, Callable[[Any], LogitsProcessor]] = {
+    "temperature": lambda temperature: TemperatureLogitsWarper(float(temperature)),
+    "top_k": TopKLogitsWarper,
+    "top_p": TopPLogitsWarper,
+    "min_p": MinPLogitsWarper,
+    "typical_p": TypicalLogitsWarper,
+}
+"""Transformers' own, by the field of `Sampling`, in the order of `generate`."""
+
+
 class SamplerMaker:
     """Makes the processors of the settings that `generate` lacks.
 
@@ -300,6 +320,13 @@ class SamplerMaker:
         if "min_keep" in used:
             samplers.append(MinKeepLogitsProcessor(sampling.min_keep))
         return samplers
+
+    def make_all(self, sampling: Sampling) -> LogitsProcessorList:
+        """Return the logits processors that `generate` would have, in its order."""
+        used, penalty = sampling.in_effect, sampling.repetition_penalty
+        first = [RepetitionPenaltyLogitsProcessor(float(penalty))] if "repetition_penalty" in used else []
+        last = [make(used[name]) for name, make in PROCESSORS.items() if name in used]
+        return LogitsProcessorList(apply_min_keep([*first, *self.make(sampling), *last]))
 
 
 def add_samplers(arguments: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:

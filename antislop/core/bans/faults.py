@@ -1,0 +1,127 @@
+"""Faults of the entries of a list, for `antislop lint`: those that another entry makes superfluous, and mistakes."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import Any, cast, get_args
+from warnings import catch_warnings, simplefilter
+
+import regex
+
+from antislop.core.bans.ban_list import BanList
+from antislop.core.bans.bans import KINDS, Ban
+from antislop.core.bans.folding import Folding
+from antislop.core.bans.marks import NAME_KIND, find_sign
+from antislop.core.bans.patterns.pattern import Fault, TextSearch
+from antislop.core.bans.patterns.phrase import Automaton
+
+_KIND = regex.compile(rf"(?i)(?:{'|'.join(KINDS)}|re|regexp?|pattern|glob|token)\s?:\s*\S")
+
+
+def find_faults(ban: Ban) -> Iterator[Fault]:
+    """Yield the mistakes that show in a ban alone, such as a phrase that looks like a regex, or has marks around it."""
+    yield from ban.pattern.find_faults()
+    if ban.pattern.is_literal and _KIND.match(ban.text):
+        yield Fault("kind", "looks like another kind of ban", NAME_KIND)
+    elif ban.pattern.kind in ("phrase", "wildcard") and (sign := find_sign(ban.text)):
+        yield Fault("kind", *sign)
+
+
+def find_superfluous(bans: Sequence[Ban]) -> list[tuple[int, int, str]]:
+    """Return the entries that another one makes superfluous: the places of both, and the verb between them.
+
+    First those that repeat another one, with the verb "repeats", then those that always contain one which is always
+    forbidden. A list without all of them forbids the same: of two entries that contain each other, one is left.
+    """
+    first: dict[Hashable, int] = {}
+    firsts = [first.setdefault(ban.key, index) for index, ban in enumerate(bans)]
+    repeats = {index: other for index, other in enumerate(firsts) if other != index}
+    containers: dict[int, tuple[int, str]] = {}
+    literals = sorted(_find_literals_within(bans), key=lambda pair: len(bans[pair[1]].text))
+    for pairs, relation in (
+        (literals, "contains"),
+        (_find_sequences_within(bans), "is a case of"),
+        (_find_others_within(bans), "is matched by the {kind}"),
+    ):
+        for index, other in pairs:
+            is_settled = {index, other} & repeats.keys() or index in containers
+            if not is_settled and not _leads_to(index, other, containers):
+                containers[index] = other, relation.format(kind=bans[other].pattern.kind)
+    return [*((*pair, "repeats") for pair in repeats.items()), *((i, *containers[i]) for i in sorted(containers))]
+
+
+def _leads_to(index: int, other: int, containers: Mapping[int, tuple[int, str]]) -> bool:
+    """Return whether leaving out `other` relies on `index`, directly or through others: then `index` has to stay."""
+    while other in containers and other != index:
+        other = containers[other][0]
+    return other == index
+
+
+def _always_forbids(ban: Ban) -> bool:
+    return ban.weight == 0 and ban.is_unconditional
+
+
+def _find_literals_within(bans: Sequence[Ban]) -> Iterator[tuple[int, int]]:
+    """Yield pairs of an entry and a phrase that it contains, compared by folded symbols, edges of words included."""
+    for folding in get_args(Folding):
+        literals = {
+            index: ban.pattern.find_symbols(folding) or ""
+            for index, ban in enumerate(bans)
+            if ban.pattern.is_literal and ban.pattern.folding == folding and _always_forbids(ban)
+        }
+        numbers, automaton = list(literals), Automaton(list(literals.values()))
+        for index, ban in enumerate(bans):
+            if folding not in ("caseless", ban.pattern.folding):
+                continue
+            node = automaton.root
+            for symbol in ban.pattern.find_symbols(folding) or "":
+                node = node[symbol]
+                yield from ((index, numbers[match]) for match, _ in node.matches if numbers[match] != index)
+
+
+def _find_sequences_within(bans: Sequence[Ban]) -> Iterator[tuple[int, int]]:
+    """Yield (entry, sequence of words that it is a case of)."""
+    sequences = [
+        (index, ban)
+        for index, ban in enumerate(bans)
+        if ban.pattern.is_legible and not ban.pattern.is_literal and _always_forbids(ban)
+    ]
+    for case_sensitive in (False, True):
+        same_case = [(index, ban) for index, ban in sequences if ban.pattern.case_sensitive is case_sensitive]
+        if not same_case:
+            continue
+        first = {ban: index for index, ban in reversed(same_case)}
+        compiled = BanList(reversed(first))
+        widest_gap = max(ban.pattern.widest_gap for _, ban in same_case)
+        for index, ban in enumerate(bans):
+            if case_sensitive and not ban.pattern.case_sensitive:
+                continue
+            samples = ban.pattern.find_samples(widest_gap=widest_gap)
+            found = [{match.ban for match in compiled.find(text)} for text in samples]
+            others = (first[other] for other in set.intersection(*found)) if found else ()
+            yield from ((index, other) for other in sorted(others) if other != index)
+
+
+def _find_others_within(bans: Sequence[Ban]) -> Iterator[tuple[int, int]]:
+    """Yield pairs of a phrase and another ban, such as a regex, that matches each spelling of the phrase."""
+    spellings = {index: texts for index, ban in enumerate(bans) if (texts := ban.pattern.list_spellings())}
+    numbers, firsts = list(spellings), [texts[0] for texts in spellings.values()]
+    for other, ban in enumerate(bans):
+        if not ban.pattern.is_opaque or not _always_forbids(ban):
+            continue
+        search = cast("type[TextSearch[Any]]", ban.pattern.search)([ban.pattern])
+        for index in (numbers[i] for i in ban.pattern.find_in([text + ".\n" for text in firsts])):
+            if all(_matches_within(search, text) for text in spellings[index]):
+                yield index, other
+
+
+def _matches_within(search: TextSearch[Any], text: str) -> bool:
+    """Return whether a pattern occurs within a text that begins, or is in the middle of, a longer one."""
+    for before, after in (("", " so"), ("so ", ", so")):
+        with catch_warnings():
+            simplefilter("ignore")  # a regex that times out just does not match
+            matches = search.read(search.start, before + text + after, final=True)[1].matches
+        rest, size = len(after), len(text + after)
+        if not any(match.start_back <= size and match.end_back > rest for match in matches):
+            return False
+    return True
