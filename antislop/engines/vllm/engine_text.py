@@ -22,10 +22,10 @@ from antislop.engines.stream_source import SparseTable, StreamSource
 
 REWINDS_BEFORE_ASKING = 2
 """Rewinds to a position before the likeliest tokens are asked for there: few positions need more."""
-LIKELIEST = 256
-"""How many of the likeliest tokens are asked for: nearly always all that a truncation leaves."""
-MORE = 16
-"""How many times as many are asked for where these are too few."""
+LIKELIEST = 32
+"""How many of the likeliest tokens are asked for first; an engine may gather as many for all texts of its step."""
+MORE = 8
+"""How many times as many are asked for where these are too few: 256 are nearly always all that a truncation leaves."""
 
 
 class Told(NamedTuple):
@@ -40,10 +40,7 @@ class Told(NamedTuple):
     logprobs: NDArray[np.floating[Any]]
 
     def list_likeliest(self, share: float = 1.0) -> list[tuple[int, float]]:
-        """Return the likeliest tokens and their probabilities in a distribution of which this one is a share.
-
-        An open text is told hundreds of tokens with each draw, and most draws need none of them.
-        """
+        """Return the likeliest tokens and their probabilities in a distribution of which this one is a share."""
         probabilities = share * np.exp(self.logprobs, dtype=float)
         return list(zip(self.tokens.tolist(), probabilities.tolist(), strict=True))
 
@@ -111,6 +108,7 @@ class EngineText:
         askable: int = 0,
     ) -> None:
         self._row = Row(spec)
+        self._feed = spec.matcher.feed
         self._source = StreamSource(self._row, looks_further=askable > 0)
         self._stop_strings = stop_strings
         self._min_tokens = min_tokens
@@ -136,13 +134,23 @@ class EngineText:
         """Whether the text ended. It is judged no more; after a stop string, tokens may follow that nobody reads."""
         return self._row.is_finished
 
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether the text goes on, with nothing open and no question: as after nearly all tokens."""
+        return self._question is None and not (self._row.is_open or self._row.is_finished)
+
+    @property
+    def asks_in_vain(self) -> bool:
+        """Whether the engine still tells of its draws though no rewind can lead to what it was asked about."""
+        return self._question is not None and not self._row.is_open
+
     def ask(self) -> Question | None:
-        """Return what the engine is to tell of its draws from now on. Call it after each rewind."""
+        """Return what the engine is to tell of its draws from now on. Call it after a rewind, or if it asks in vain."""
         self._question = None
         if self._row.is_open and self._askable:
             node = self._row.node
             if self._source.must_look_further:
-                self._question = Question(min(LIKELIEST, self._askable), is_raw=True)
+                self._question = Question(min(MORE * LIKELIEST, self._askable), is_raw=True)
             elif node.rewinds >= REWINDS_BEFORE_ASKING or (isinstance(node.table, SparseTable) and node.table.told):
                 count = self._count_lacking(node)
                 self._question = Question(min(count, self._askable)) if count else None
@@ -202,7 +210,7 @@ class EngineText:
         else:
             if told is not None:
                 row.set_table(partial(self._make_table, token, told))
-            state = row.spec.matcher.feed(row.state, token)
+            state = self._feed(row.state, token)
             if not state.violations:
                 row.append(token, state)
                 row.pass_over(state.settled_length)

@@ -185,12 +185,14 @@ class _Text(EngineText):
 
     def read_draw(self, token: int, row: Any) -> bool:
         """Add the token that was drawn next, as `read` does. row: its log-probabilities; None if there are none."""
+        if row is None:
+            return self.read(token)
         told = None
-        if row is not None and self._askable:
+        if self._askable:
             # Copies, since a view would keep what all requests of the step were told.
             tokens, logprobs = row.logprob_token_ids[0, 1:].copy(), row.logprobs[0, 1:].copy()
             told = Told(math.exp(row.logprobs[0, 0]), tokens, logprobs)
-        if row is not None and self._params.num_logprobs is not None:
+        if self._params.num_logprobs is not None:
             self._rows.append(self._describe_draw(token, row))
         return self.read(token, told)
 
@@ -211,16 +213,19 @@ class _Text(EngineText):
 
     def take_settled(self) -> list[int]:
         """Return the tokens that may leave the engine now."""
-        del self._rows[len(self.tokens) - self._sent :]
-        sent, self._sent = self._sent, self.settled
-        return self.tokens[sent : self.settled]
+        row, sent = self._row, self._sent
+        if self._rows:
+            del self._rows[len(row.tokens) - sent :]
+        self._sent = row.settled
+        return row.tokens[sent : row.settled]
 
     def complete(self, output: Any) -> None:
         """Add to an output the log-probabilities of its tokens, and to the first output those of the prompt."""
-        count = len(output.new_token_ids)
-        rows, self._rows = self._rows[:count], self._rows[count:]
-        columns = (np.concatenate(parts) for parts in zip(*(row[:3] for row in rows), strict=True))
-        output.new_logprobs = type(rows[0])(*columns) if rows else None
+        count, output.new_logprobs = len(output.new_token_ids), None
+        if rows := self._rows[:count]:
+            del self._rows[:count]
+            columns = (np.concatenate(parts) for parts in zip(*(row[:3] for row in rows), strict=True))
+            output.new_logprobs = type(rows[0])(*columns)
         for name, value in self.prompt_logprobs.items():
             setattr(output, name, value)
         self.prompt_logprobs.clear()
@@ -300,6 +305,7 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         for request in self._rewound.values():
             text = self._texts[request.request_id]
+            is_rewound = not text.asks_in_vain
             request.sampling_params = text.make_params(renews_seed=self.use_v2_model_runner)
             if request.status == RequestStatus.RUNNING:
                 # As vLLM does for `reset_prefix_cache`: preempted, and resumed in the same step.
@@ -307,6 +313,8 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
                 self.prev_step_scheduled_req_ids.discard(request.request_id)
                 if self._can_hold(request):
                     self._hold(request)
+                    if is_rewound and self.log_stats:
+                        request.record_event(EngineCoreEventType.PREEMPTED, time.monotonic())
                 else:
                     self._preempt_request(request, time.monotonic(), drop_stale_output=True)
         self._rewound.clear()
@@ -331,12 +339,14 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
         self, request: Request, new_token_ids: list[int], is_stale: bool = False
     ) -> tuple[list[int], bool]:
         text = self._texts.get(request.request_id)
+        if text is None:
+            return super()._update_request_with_output(request, new_token_ids, is_stale)
         rows = self._find_logprobs(request, len(new_token_ids))
         before = request.status, request.stop_reason
         new_token_ids, stopped = super()._update_request_with_output(request, new_token_ids, is_stale)
-        if text is None:
-            return new_token_ids, stopped
         stays = all(map(text.read_draw, new_token_ids, rows))
+        if stays and not stopped and text.is_at_rest:
+            return text.take_settled(), False
         if stays and stopped:
             stays = text.end()
         if text.is_finished and not stopped:
@@ -346,8 +356,8 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
             (request.status, request.stop_reason), stopped = before, False
         if stopped and text.report.reason == "repetition":
             request.status = RequestStatus.FINISHED_REPETITION
-        if not stays:
-            self._cut(request, len(text.tokens))
+        if not stays or (text.asks_in_vain and self._can_hold(request)):
+            self._cut(request, len(text.tokens))  # also without withdrawn tokens: only resumed requests ask otherwise
         if stopped and text.report.conceded and request.stop_reason is None:
             # The one field that reaches streams, too.
             request.stop_reason = f"{KEY}: {text.report.conceded} conceded"
@@ -451,8 +461,6 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
         request.status = RequestStatus.PREEMPTED
         request.num_computed_tokens = request.num_tokens - 1
         request.num_output_placeholders = 0
-        if self.log_stats:
-            request.record_event(EngineCoreEventType.PREEMPTED, time.monotonic())
         self.reset_preempted_req_ids.add(request.request_id)
         self.kv_holding_waiting.prepend_request(request)
 
