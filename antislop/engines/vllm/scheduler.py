@@ -130,7 +130,7 @@ def _mask(choices: Mapping[str, Allowed], grammars: Any, *, vocabulary_size: int
 
 def _list_warpers(params: Any) -> LogitsProcessorList:
     """Return what makes the distribution from which vLLM draws of the model's own, in vLLM's order."""
-    warpers = LogitsProcessorList([TemperatureLogitsWarper(params.temperature)])
+    warpers = LogitsProcessorList([TemperatureLogitsWarper(params.temperature)] if params.temperature else [])
     if params.min_p > 0:
         warpers.append(MinPLogitsWarper(params.min_p))
     if params.top_k > 0:
@@ -180,7 +180,7 @@ class _Text(EngineText):
         if question is not None and params.logprobs != ALL:
             params.logprobs = max(question.told, params.logprobs or 0)
         if question is not None and question.is_raw:
-            params.temperature, params.top_p, params.top_k, params.min_p = 1.0, 1.0, 0, 0.0
+            params.temperature, params.top_p, params.top_k, params.min_p = params.temperature and 1.0, 1.0, 0, 0.0
         return params
 
     def read_draw(self, token: int, row: Any) -> bool:
@@ -409,9 +409,12 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
         self.encoder_cache_mismatch_reqs.add(request.request_id)  # vLLM's list of requests to fail
 
     def _open_text(self, request: Request, options: RequestOptions, bans: CompiledBans | None) -> None:
-        params = request.sampling_params
-        check_settings(params, options, has_own_list=self._lists.has_own and self._settings.on_greedy == "refuse")
-        if bans is None or params.temperature == 0:
+        params, settings = request.sampling_params, self._settings
+        tells = settings.method == "thin" and not params.logprob_token_ids
+        has_own_list = self._lists.has_own and settings.on_greedy == "refuse"
+        check_settings(params, options, has_own_list=has_own_list, tells=tells)
+        is_greedy = params.temperature == 0
+        if bans is None or (is_greedy and settings.on_greedy == "pass" and not len(options.bans)):
             return
         if request.prompt_token_ids is None or request.resumable:
             raise InputError("bans need a prompt of tokens, and a request that ends with its text")
@@ -419,7 +422,7 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
         coins = None if params.seed is None else torch.Generator().manual_seed(seed_of(params.seed, 1))
         spec = bans.make_row(
             request.prompt_token_ids,
-            policy=self._settings.policy,
+            policy=dataclasses.replace(settings.policy, do_sample=not is_greedy),
             settings=EngineRules(warpers=_list_warpers(params), eos_token_ids=frozenset(params.all_stop_token_ids)),
             max_new_tokens=request.max_tokens,
             generator=coins,
@@ -430,7 +433,7 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
             bans.bans,
             params,
             tells_events=options.events,
-            askable=self._vocabulary_size if self._settings.method == "thin" else 0,
+            askable=self._vocabulary_size if settings.method == "thin" else 0,
             stop_strings=StopStrings(strings, surface) if strings else None,
             min_tokens=params.min_tokens,
         )

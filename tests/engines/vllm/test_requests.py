@@ -18,7 +18,7 @@ from antislop.core.hf.compiled_bans import CompiledBans
 from antislop.core.hf.private import response_template_for
 from antislop.core.hf.response_templates import chat_scope, choose_scopes
 from antislop.engines.vllm import banning
-from antislop.engines.vllm.requests import KEY, EngineSettings, ListCache, RequestOptions, check_request
+from antislop.engines.vllm.requests import KEY, EngineSettings, ListCache, RequestOptions, check_request, check_settings
 from antislop.errors import InputError
 from tests.support.models import build_tokenizer
 
@@ -60,9 +60,6 @@ def test_equal_requests_share_what_they_ask_for() -> None:
         ({"bans": {1, 2}}, {}, "which is not JSON"),
         ({"use_global_bans": 1}, {}, "pass true or false"),
         ({"repeats": "yes"}, {}, "repeats is 'yes': pass true or false"),
-        ({"repeats": True}, {"temperature": 0}, "bans need sampling, and temperature is 0"),
-        ({"bans": ["a"]}, {"temperature": 0}, "bans need sampling, and temperature is 0"),
-        (None, {"temperature": 0, "has_own_list": True}, "bans need sampling, and temperature is 0"),
         ({"bans": ["a"]}, {"structured_outputs": "json"}, "structured outputs can't be combined"),
         (None, {**BEAM, "has_own_list": True}, "bans and beam search can't be combined"),
         ({"exempt": "a"}, {}, "exempt is 'a': pass a list"),
@@ -83,13 +80,23 @@ def test_what_can_not_be_written_is_refused(config: Any, more: dict[str, Any], s
         ask(config, **more)
 
 
-def test_greedy_requests_without_bans_are_written() -> None:
-    ask(temperature=0)
-    ask({"use_global_bans": False}, temperature=0, has_own_list=True)
+def test_beams_without_bans_are_written() -> None:
     ask(**BEAM)
 
 
-def test_an_engine_that_refuses_greedy_requests_checks_them_in_the_front_end() -> None:
+@pytest.mark.parametrize(("config", "has_own_list"), [({"repeats": True}, False), ({"bans": ["a"]}, False), ({}, True)])
+def test_greedy_requests_under_bans_are_refused_where_the_engine_tells_no_likely_tokens(
+    config: Any, has_own_list: bool
+) -> None:
+    ask(config, temperature=0, has_own_list=has_own_list)  # the front end does not know
+    params = SimpleNamespace(temperature=0, structured_outputs=None, max_tokens=16, logprobs=None, detokenize=True)
+    options = RequestOptions.read({KEY: config})
+    with pytest.raises(InputError, match="bans need sampling here, and temperature is 0"):
+        check_settings(params, options, has_own_list=has_own_list, tells=False)
+    check_settings(params, RequestOptions.read({KEY: {"use_global_bans": False}}), has_own_list=True, tells=False)
+
+
+def test_an_engine_that_refuses_beams_checks_them_in_the_front_end() -> None:
     assert banning(["a"])["logits_processors"] == ["antislop.engines.vllm:CheckBans"]
     assert banning(["a"], on_greedy="pass")["logits_processors"] == ["antislop.engines.vllm:CheckRequestBans"]
     assert banning()["logits_processors"] == ["antislop.engines.vllm:CheckRequestBans"]
