@@ -218,7 +218,8 @@ class StreamSource(Source):
         """
         if probability is not None and self.dense is None:
             self.table.note(token, probability)
-        self.tell(alternatives)
+        if alternatives:
+            self.tell(alternatives)
         outcome = self.add(token, Drawn.plain(token))
         if self.row.fault is not None:
             raise self.row.fault

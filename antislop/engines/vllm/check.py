@@ -108,6 +108,6 @@ class CheckRequestBans(LogitsProcessor, LogitsProcessorV2):  # type: ignore[misc
 
 
 class CheckBans(CheckRequestBans):
-    """The same for an engine with a list of its own, under which greedy requests are refused, too."""
+    """The same for an engine with a list of its own, under which beams are refused, too."""
 
     has_own_list = True

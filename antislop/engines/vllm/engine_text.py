@@ -22,10 +22,10 @@ from antislop.engines.stream_source import SparseTable, StreamSource
 
 REWINDS_BEFORE_ASKING = 2
 """Rewinds to a position before the likeliest tokens are asked for there: few positions need more."""
-LIKELIEST = 256
-"""How many of the likeliest tokens are asked for: nearly always all that a truncation leaves."""
-MORE = 16
-"""How many times as many are asked for where these are too few."""
+LIKELIEST = 32
+"""How many of the likeliest tokens are asked for first; an engine may gather as many for all texts of its step."""
+MORE = 8
+"""How many times as many are asked for where these are too few: 256 are nearly always all that a truncation leaves."""
 
 
 class Told(NamedTuple):
@@ -40,10 +40,7 @@ class Told(NamedTuple):
     logprobs: NDArray[np.floating[Any]]
 
     def list_likeliest(self, share: float = 1.0) -> list[tuple[int, float]]:
-        """Return the likeliest tokens and their probabilities in a distribution of which this one is a share.
-
-        An open text is told hundreds of tokens with each draw, and most draws need none of them.
-        """
+        """Return the likeliest tokens and their probabilities in a distribution of which this one is a share."""
         probabilities = share * np.exp(self.logprobs, dtype=float)
         return list(zip(self.tokens.tolist(), probabilities.tolist(), strict=True))
 
@@ -111,10 +108,12 @@ class EngineText:
         askable: int = 0,
     ) -> None:
         self._row = Row(spec)
-        self._source = StreamSource(self._row, looks_further=askable > 0)
+        self._feed = spec.matcher.feed
+        self._source = StreamSource(self._row, visible=askable, looks_further=askable > 0)
         self._stop_strings = stop_strings
         self._min_tokens = min_tokens
         self._truncates = truncates
+        self._samples = spec.policy.do_sample
         self._askable = askable
         self.report = Report()
         self.outcomes: list[Event] = []
@@ -136,36 +135,63 @@ class EngineText:
         """Whether the text ended. It is judged no more; after a stop string, tokens may follow that nobody reads."""
         return self._row.is_finished
 
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether the text goes on, with nothing open and no question: as after nearly all tokens."""
+        return self._question is None and not (self._row.is_open or self._row.is_finished)
+
+    @property
+    def asks_in_vain(self) -> bool:
+        """Whether the engine still tells of its draws though no rewind can lead to what it was asked about."""
+        return self._question is not None and self._samples and not self._row.is_open
+
     def ask(self) -> Question | None:
-        """Return what the engine is to tell of its draws from now on. Call it after each rewind."""
+        """Return what the engine is to tell of its draws from now on.
+
+        Call it before the first draw, after a rewind, and if the text asks in vain. A greedy text always asks: what it
+        takes instead of a ban depends on all tokens that are not settled.
+        """
         self._question = None
+        if self._askable and not self._samples:
+            self._question = Question(min(MORE * LIKELIEST, self._askable))
         if self._row.is_open and self._askable:
             node = self._row.node
             if self._source.must_look_further:
-                self._question = Question(min(LIKELIEST, self._askable), is_raw=True)
-            elif node.rewinds >= REWINDS_BEFORE_ASKING or (isinstance(node.table, SparseTable) and node.table.told):
-                count = self._count_lacking(node)
-                self._question = Question(min(count, self._askable)) if count else None
+                self._question = Question(min(MORE * LIKELIEST, self._askable), is_raw=True)
+            elif self._is_heavy(node) and (count := self._count_lacking(node)):
+                self._question = Question(min(count, self._askable))
         return self._question
+
+    def _is_heavy(self, node: Node) -> bool:
+        is_told = isinstance(node.table, SparseTable) and node.table.told > 0
+        return is_told or node.rewinds >= REWINDS_BEFORE_ASKING
 
     def _count_lacking(self, node: Node) -> int:
         """Return how many of the likeliest tokens are to be told, at a node or below it; 0 if enough are known."""
         table = node.table
         if table is None or (isinstance(table, SparseTable) and not table.told):
-            return LIKELIEST
-        if isinstance(table, SparseTable) and table.touched:
-            enough = 0 if self._truncates else table.mass_left() / 2
-            if table.unknown > enough:
-                return MORE * len(table.known)
+            return LIKELIEST if self._samples else MORE * LIKELIEST
+        if isinstance(table, SparseTable) and table.touched and self._knows_too_few(table):
+            return MORE * len(table.known)
         reached = (child for token, child in node.children.items() if table.knows(token) and table.left(token) > 0)
         return max(map(self._count_lacking, reached), default=0)
+
+    def _knows_too_few(self, table: SparseTable) -> bool:
+        """Return whether more tokens are to be told where something was subtracted."""
+        if self._samples:
+            return table.unknown > (0 if self._truncates else table.mass_left() / 2)
+        is_first = max(map(table.left, table.known)) >= min(map(table.probability, table.known))
+        return table.unknown > 0 and not is_first  # an unknown token may be the likeliest that is left
 
     def choose(self) -> Allowed | None:
         """Return from which tokens the engine is to draw the next one; None for any. Call it once for each draw."""
         self._choice = None
         is_raw = self._question is not None and self._question.is_raw
         if self._row.is_open and not is_raw and self._can_choose(self._row.node):
-            token = self._source.draw()
+            if self._samples or self._source.dense is not None:
+                token = self._source.draw()
+            else:
+                token = max(self._source.table.known, key=self._source.table.left)
             if token is None:
                 self._choice = Allowed([*self._source.table.known], is_excluded=True)
             else:
@@ -176,6 +202,8 @@ class EngineText:
         table = node.table
         if isinstance(table, SparseTable) and (not table.touched or (self._truncates and table.unknown)):
             return False  # if likely tokens are left out before a truncation, others get into what it leaves
+        if isinstance(table, SparseTable) and not self._samples and self._knows_too_few(table):
+            return False
         return table is not None and table.mass_left() > 0
 
     def read(self, token: int, told: Told | None = None) -> bool:
@@ -202,7 +230,7 @@ class EngineText:
         else:
             if told is not None:
                 row.set_table(partial(self._make_table, token, told))
-            state = row.spec.matcher.feed(row.state, token)
+            state = self._feed(row.state, token)
             if not state.violations:
                 row.append(token, state)
                 row.pass_over(state.settled_length)

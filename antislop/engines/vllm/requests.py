@@ -67,7 +67,8 @@ class EngineSettings:
     on_exhausted, max_rewinds: as in `AntiSlop`.
     method: "reject" draws withdrawn tokens anew from the whole distribution; "thin" first subtracts what led to a
         violation, as `AntiSlop` does, and needs an engine that tells the probabilities from which it drew.
-    on_greedy: "pass" writes greedy requests under no bans unless they ask for some; "refuse" refuses them.
+    on_greedy: "pass" writes greedy requests, and beams, under no bans unless they ask for some; "refuse" refuses beams,
+        and with "reject" greedy requests, which "thin" writes as `AntiSlop` does.
     resume: "hold" keeps the cache of a text that is rewound, and reads its last token again; "preempt" frees the cache,
         and reads what the prefix cache does not have. Models with other layers than full and sliding attention are
         always preempted.
@@ -204,7 +205,7 @@ def check_request(params: Any, *, has_own_list: bool = False) -> RequestOptions:
     """Return what a request asks for.
 
     params: its `SamplingParams`.
-    has_own_list: whether the engine's own list holds for greedy requests and beams, too.
+    has_own_list: whether the engine's own list holds for greedy requests, where it can, and for beams, too.
 
     Raises `InputError` for a bad list, and for bans with settings that rule them out.
     """
@@ -213,15 +214,19 @@ def check_request(params: Any, *, has_own_list: bool = False) -> RequestOptions:
     return options
 
 
-def check_settings(params: Any, options: RequestOptions, *, has_own_list: bool) -> None:
-    """Raise `InputError` for bans with settings that rule them out. The arguments are those of `check_request`."""
+def check_settings(params: Any, options: RequestOptions, *, has_own_list: bool, tells: bool = True) -> None:
+    """Raise `InputError` for bans with settings that rule them out. The other arguments are those of `check_request`.
+
+    tells: whether the engine tells the likeliest tokens; the front end does not know.
+    """
     if len(options.bans) or ((has_own_list or options.ban_list) and options.use_global_bans):
         if params.max_tokens == 1 and params.logprobs and not params.detokenize:
             raise InputError(NO_BEAMS)  # vLLM searches by such requests, whose likeliest tokens it takes, not the drawn
-        if params.temperature == 0:
+        if params.temperature == 0 and not tells:
             raise InputError(
-                "bans need sampling, and temperature is 0: pass a temperature above 0, or "
-                '{"antislop": {"use_global_bans": false}} for a text under no bans'
+                "bans need sampling here, and temperature is 0: pass a temperature above 0, "
+                '{"antislop": {"use_global_bans": false}} for a text under no bans, or start the engine with '
+                "method='thin', which tells the next likeliest token unless a request has logprob_token_ids"
             )
         if params.structured_outputs is not None:
             raise InputError("bans and structured outputs can't be combined inside vLLM: use `antislop serve`")
@@ -297,7 +302,7 @@ def banning(bans: Bans = (), *, on_greedy: OnGreedy = "refuse", **options: Any) 
     bans: phrases, or the path or address of a list, for all requests that don't leave it out.
     method: "reject" draws withdrawn tokens anew from the whole distribution; "thin" first subtracts what led to a
         violation, as `AntiSlop` does, and needs an engine that tells the probabilities from which it drew.
-    on_greedy: "pass" writes greedy requests under no bans; "refuse" refuses them, since no token can be drawn again.
+    on_greedy: as of `EngineSettings`.
     options: as of `EngineSettings`; exempt, on_exhausted and max_rewinds are those of `AntiSlop`.
 
     Raises `InputError` for options that can't be used. Changes nothing in this process.

@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, TimeoutError as FutureTimeout
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -109,7 +110,7 @@ def _mask(choices: Mapping[str, Allowed], grammars: Any, *, vocabulary_size: int
 
 def _list_warpers(params: Any) -> LogitsProcessorList:
     """Return what makes the distribution from which vLLM draws of the model's own, in vLLM's order."""
-    warpers = LogitsProcessorList([TemperatureLogitsWarper(params.temperature)])
+    warpers = LogitsProcessorList([TemperatureLogitsWarper(params.temperature)] if params.temperature else [])
     if params.min_p > 0:
         warpers.append(MinPLogitsWarper(params.min_p))
     if params.top_k > 0:
@@ -159,17 +160,19 @@ class _Text(EngineText):
         if question is not None and params.logprobs != ALL:
             params.logprobs = max(question.told, params.logprobs or 0)
         if question is not None and question.is_raw:
-            params.temperature, params.top_p, params.top_k, params.min_p = 1.0, 1.0, 0, 0.0
+            params.temperature, params.top_p, params.top_k, params.min_p = params.temperature and 1.0, 1.0, 0, 0.0
         return params
 
     def read_draw(self, token: int, row: Any) -> bool:
         """Add the token that was drawn next, as `read` does. row: its log-probabilities; None if there are none."""
+        if row is None:
+            return self.read(token)
         told = None
-        if row is not None and self._askable:
+        if self._askable:
             # Copies, since a view would keep what all requests of the step were told.
             tokens, logprobs = row.logprob_token_ids[0, 1:].copy(), row.logprobs[0, 1:].copy()
             told = Told(math.exp(row.logprobs[0, 0]), tokens, logprobs)
-        if row is not None and self._params.num_logprobs is not None:
+        if self._params.num_logprobs is not None:
             self._rows.append(self._describe_draw(token, row))
         return self.read(token, told)
 
@@ -190,16 +193,19 @@ class _Text(EngineText):
 
     def take_settled(self) -> list[int]:
         """Return the tokens that may leave the engine now."""
-        del self._rows[len(self.tokens) - self._sent :]
-        sent, self._sent = self._sent, self.settled
-        return self.tokens[sent : self.settled]
+        row, sent = self._row, self._sent
+        if self._rows:
+            del self._rows[len(row.tokens) - sent :]
+        self._sent = row.settled
+        return row.tokens[sent : row.settled]
 
     def complete(self, output: Any) -> None:
         """Add to an output the log-probabilities of its tokens, and to the first output those of the prompt."""
-        count = len(output.new_token_ids)
-        rows, self._rows = self._rows[:count], self._rows[count:]
-        columns = (np.concatenate(parts) for parts in zip(*(row[:3] for row in rows), strict=True))
-        output.new_logprobs = type(rows[0])(*columns) if rows else None
+        count, output.new_logprobs = len(output.new_token_ids), None
+        if rows := self._rows[:count]:
+            del self._rows[:count]
+            columns = (np.concatenate(parts) for parts in zip(*(row[:3] for row in rows), strict=True))
+            output.new_logprobs = type(rows[0])(*columns)
         for name, value in self.prompt_logprobs.items():
             setattr(output, name, value)
         self.prompt_logprobs.clear()
@@ -311,12 +317,15 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
         self, request: Request, new_token_ids: list[int], is_stale: bool = False
     ) -> tuple[list[int], bool]:
         text = self._texts.get(request.request_id)
+        if text is None:
+            kept: tuple[list[int], bool] = super()._update_request_with_output(request, new_token_ids, is_stale)
+            return kept
         rows = self._find_logprobs(request, len(new_token_ids))
         before = request.status, request.stop_reason
         new_token_ids, stopped = super()._update_request_with_output(request, new_token_ids, is_stale)
-        if text is None:
-            return new_token_ids, stopped
         stays = all(map(text.read_draw, new_token_ids, rows))
+        if stays and not stopped and text.is_at_rest:
+            return text.take_settled(), False
         if stays and stopped:
             stays = text.end()
         if text.is_finished and not stopped:
@@ -326,8 +335,8 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
             (request.status, request.stop_reason), stopped = before, False
         if stopped and text.report.reason == "repetition":
             request.status = RequestStatus.FINISHED_REPETITION
-        if not stays:
-            self._cut(request, len(text.tokens))
+        if not stays or (text.asks_in_vain and self._can_hold(request)):
+            self._cut(request, len(text.tokens))  # also without withdrawn tokens: only resumed requests ask otherwise
         if stopped and text.report.conceded and request.stop_reason is None:
             # The one field that reaches streams, too.
             request.stop_reason = f"{KEY}: {text.report.conceded} conceded"
@@ -394,9 +403,12 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
             self.grammar_compile_error_reqs[request.request_id] = error
 
     def _open_text(self, request: Request, options: RequestOptions, bans: CompiledBans | None) -> None:
-        params = request.sampling_params
-        check_settings(params, options, has_own_list=self._lists.has_own and self._settings.on_greedy == "refuse")
-        if bans is None or params.temperature == 0:
+        params, settings = request.sampling_params, self._settings
+        tells = settings.method == "thin" and not params.logprob_token_ids
+        has_own_list = self._lists.has_own and settings.on_greedy == "refuse"
+        check_settings(params, options, has_own_list=has_own_list, tells=tells)
+        is_greedy = params.temperature == 0
+        if bans is None or (is_greedy and settings.on_greedy == "pass" and not len(options.bans)):
             return
         if request.prompt_token_ids is None or request.resumable:
             raise InputError("bans need a prompt of tokens, and a request that ends with its text")
@@ -404,7 +416,7 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
         coins = None if params.seed is None else torch.Generator().manual_seed(seed_of(params.seed, 1))
         spec = bans.make_row(
             request.prompt_token_ids,
-            policy=self._settings.policy,
+            policy=replace(settings.policy, do_sample=not is_greedy),
             settings=EngineRules(warpers=_list_warpers(params), eos_token_ids=frozenset(params.all_stop_token_ids)),
             max_new_tokens=request.max_tokens,
             generator=coins,
@@ -415,7 +427,7 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
             bans.bans,
             params,
             tells_events=options.events,
-            askable=self._vocabulary_size if self._settings.method == "thin" else 0,
+            askable=self._vocabulary_size if settings.method == "thin" else 0,
             stop_strings=StopStrings(strings, surface) if strings else None,
             min_tokens=params.min_tokens,
         )

@@ -26,7 +26,7 @@ from antislop.core.bans.token_matcher import Matcher, Violation
 from antislop.core.loop.sampling import PROBABILITY_FLOOR, Policy
 from antislop.core.trace.events import Drawn, Event, Rewound
 from antislop.core.trace.report import Report
-from antislop.engines.vllm.engine_text import EngineRules, EngineText, Question, StopStrings, Told
+from antislop.engines.vllm.engine_text import EngineRules, EngineText, StopStrings, Told
 from antislop.engines.vllm.outcomes import COUNTS, describe, read_report, rebuild_events
 from tests.support.ban_cases import CASES, LETTERS, anywhere, expected_of
 from tests.support.depth import first_quick, in_turn, sample_size
@@ -46,8 +46,7 @@ def write(
     rules = EngineRules(warpers=LogitsProcessorList(model.processors), eos_token_ids=model.eos)
     spec = spec_of(model, matcher, lookback=False, settings=rules, policy=replace(EXACT, **policy))
     text = EngineText(spec, truncates=bool(model.processors), askable=model.size * tells)
-    question: Question | None = None
-    sent = 0
+    question, sent = text.ask(), 0
     while not text.is_finished:
         logits, choice = model.logits(torch.tensor([[*PROMPT, *text.tokens]])), text.choose()
         if choice is not None:
@@ -57,7 +56,7 @@ def write(
         if question is None or not question.is_raw:
             logits = model.score(torch.empty(0), logits)
         probs = logits.softmax(-1)[0].tolist()
-        token = chance.choices(range(model.size), probs)[0]
+        token = chance.choices(range(model.size), probs)[0] if spec.policy.do_sample else int(np.argmax(probs))
         likeliest = np.argsort(-np.array(probs), kind="stable")[: question.told if question else 1]
         with np.errstate(divide="ignore"):
             told = Told(probs[token], likeliest, np.log(np.array(probs)[likeliest]))
@@ -210,6 +209,31 @@ def test_where_bans_leave_almost_nothing_an_engine_goes_on_as_a_model_in_this_pr
     seen = [key for key in counts[0] + counts[1] if counts[0][key] + counts[1][key] >= 10]
     assert sum(counts[0][key] for key in seen) > 0.9 * TIMES
     assert len(seen) == 1 or chi2_contingency([[own[key] for key in seen] for own in counts]).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_greedy_text_takes_the_tokens_that_a_model_in_this_process_takes(case: str) -> None:
+    """Up to a concession: how an engine looks further, where nothing but bans is left, may end elsewhere."""
+    words, bans = CASES[case]
+    matcher = Matcher(bans, words)
+    for seed in range(8):
+        model = Markov(len(words), seed=seed, length=8)
+        text = write(model, matcher, Random(0), do_sample=False)
+        tokens, report = run(model, words, bans, matcher=matcher, lookback=False, do_sample=False)
+        assert report.conceded or tuple(text.tokens) == tokens
+
+
+def test_an_engine_is_asked_only_while_a_rewind_may_need_the_answer() -> None:
+    spec = spec_of(Markov(4), Matcher([anywhere("ab")], LETTERS), lookback=False, settings=EngineRules())
+    text = EngineText(spec, askable=4)
+    for _ in range(2):
+        assert [text.read(token) for token in (0, 1)] == [True, False]
+        question = text.ask()
+    assert question is not None and not text.asks_in_vain
+    assert text.read(0) and not text.asks_in_vain, "b may follow"
+    assert text.read(2) and not text.asks_in_vain, "the place could be used up"
+    assert text.read(2) and text.asks_in_vain
+    assert text.ask() is None and not text.asks_in_vain
 
 
 def write_letters(letters: str, bans: Sequence[Ban], *, stop: str) -> EngineText:

@@ -410,7 +410,6 @@ def test_a_server_keeps_its_list_and_those_of_requests(server: str) -> None:
 @pytest.mark.parametrize(
     ("body", "sentence"),
     [
-        ({"temperature": 0}, "bans need sampling, and temperature is 0"),
         (
             {"vllm_xargs": {"antislop": '{"bnas": []}'}},
             "has 'bnas', which is none of ban_list, ban_scope, banned_regex,",

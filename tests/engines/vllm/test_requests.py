@@ -24,6 +24,7 @@ from antislop.engines.vllm.requests import (
     ListCache,
     RequestOptions,
     check_request,
+    check_settings,
     read_own_lists,
 )
 from antislop.errors import InputError
@@ -69,21 +70,16 @@ def test_equal_requests_share_what_they_ask_for() -> None:
         ({"bans": {1, 2}}, {}, "which is not JSON"),
         ({"use_global_bans": 1}, {}, "pass true or false"),
         ({"repeats": "yes"}, {}, "repeats is 'yes': pass true or false"),
-        ({"repeats": True}, {"temperature": 0}, "bans need sampling, and temperature is 0"),
-        ({"bans": ["a"]}, {"temperature": 0}, "bans need sampling, and temperature is 0"),
-        (None, {"temperature": 0, "has_own_list": True}, "bans need sampling, and temperature is 0"),
         ({"bans": ["a"]}, {"structured_outputs": "json"}, "structured outputs can't be combined"),
         (None, {**BEAM, "has_own_list": True}, "bans and beam search can't be combined"),
         ({"exempt": "a"}, {}, "exempt is 'a': pass a list"),
         ({"banned_strings": "a cat"}, {}, "banned_strings is 'a cat': pass a list"),
         ({"banned_strings": [3]}, {}, r"a ban is a phrase \(str\), not 3"),
-        ({"banned_strings": ["a"]}, {"temperature": 0}, "bans need sampling, and temperature is 0"),
         ({"banned_regex": ["a"] * 101}, {}, "101 regexes are too many for a request: at most 100"),
         ({"custom_token_bans": "5, a"}, {}, "custom_token_bans is '5, a': pass a list of token ids"),
         ({"custom_token_bans": 5}, {}, "custom_token_bans is 5: pass a list of token ids"),
         ({"custom_token_bans": [5] * 10_001}, {}, "10,001 bans and exempt phrases are too many"),
         ({"ban_list": 3}, {}, "ban_list is 3: pass the name of a list of the engine"),
-        ({"ban_list": "verbs"}, {"temperature": 0}, "bans need sampling, and temperature is 0"),
         ({"bans": ["a"] * 10_000, "exempt": ["b"]}, {}, "10,001 bans and exempt phrases are too many for a request"),
         ({"bans": [{"text": "a", "kind": "regex"}] * 101}, {}, "101 regexes are too many for a request: at most 100"),
         ({"bans": [{"text": "a", "exempt": ["b"] * 10_000}]}, {}, "10,001 bans and exempt phrases are too many"),
@@ -125,13 +121,32 @@ def test_a_request_chooses_one_of_the_lists_of_its_engine_by_name() -> None:
         find(cache, {"ban_list": "nouns"})
 
 
-def test_greedy_requests_without_bans_are_written() -> None:
-    ask(temperature=0)
-    ask({"use_global_bans": False}, temperature=0, has_own_list=True)
+def test_beams_without_bans_are_written() -> None:
     ask(**BEAM)
 
 
-def test_an_engine_that_refuses_greedy_requests_checks_them_in_the_front_end() -> None:
+@pytest.mark.parametrize(
+    ("config", "has_own_list"),
+    [
+        ({"repeats": True}, False),
+        ({"bans": ["a"]}, False),
+        ({"banned_strings": ["a"]}, False),
+        ({"ban_list": "verbs"}, False),
+        ({}, True),
+    ],
+)
+def test_greedy_requests_under_bans_are_refused_where_the_engine_tells_no_likely_tokens(
+    config: Any, has_own_list: bool
+) -> None:
+    ask(config, temperature=0, has_own_list=has_own_list)  # the front end does not know
+    params = SimpleNamespace(temperature=0, structured_outputs=None, max_tokens=16, logprobs=None, detokenize=True)
+    options = RequestOptions.read({KEY: config})
+    with pytest.raises(InputError, match="bans need sampling here, and temperature is 0"):
+        check_settings(params, options, has_own_list=has_own_list, tells=False)
+    check_settings(params, RequestOptions.read({KEY: {"use_global_bans": False}}), has_own_list=True, tells=False)
+
+
+def test_an_engine_that_refuses_beams_checks_them_in_the_front_end() -> None:
     assert banning(["a"])["logits_processors"] == ["antislop.engines.vllm:CheckBans"]
     assert banning(["a"], on_greedy="pass")["logits_processors"] == ["antislop.engines.vllm:CheckRequestBans"]
     assert banning()["logits_processors"] == ["antislop.engines.vllm:CheckRequestBans"]
