@@ -15,7 +15,7 @@ LINES = {
     "data": 10,
     "explain": 1980,
     "steer": 1010,
-    "engines": 4290,
+    "engines": 4480,
     "measure": 4040,
     "datasets": 2150,
     "tuning": 980,

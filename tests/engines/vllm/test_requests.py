@@ -63,7 +63,11 @@ def test_equal_requests_share_what_they_ask_for() -> None:
         ({"repeats": True}, {"temperature": 0}, "bans need sampling, and temperature is 0"),
         ({"bans": ["a"]}, {"temperature": 0}, "bans need sampling, and temperature is 0"),
         (None, {"temperature": 0, "has_own_list": True}, "bans need sampling, and temperature is 0"),
-        ({"bans": ["a"]}, {"structured_outputs": "json"}, "structured outputs can't be combined"),
+        (
+            {"bans": ["a"]},
+            {"structured_outputs": SimpleNamespace(_backend="outlines")},
+            "structured outputs of outlines",
+        ),
         (None, {**BEAM, "has_own_list": True}, "bans and beam search can't be combined"),
         ({"exempt": "a"}, {}, "exempt is 'a': pass a list"),
         ({"bans": ["a"] * 10_000, "exempt": ["b"]}, {}, "10,001 bans and exempt phrases are too many for a request"),
