@@ -99,7 +99,8 @@ def test_texts_of_a_grammar_are_those_of_rejection_sampling(
 
 
 @pytest.mark.parametrize("method", ["thin", "reject"])
-def test_a_ban_on_what_a_grammar_forces_is_conceded_at_once(method: str, vllm_python: str, tmp_path: Path) -> None:
+def test_a_ban_on_what_a_grammar_forces_is_soon_conceded(method: str, vllm_python: str, tmp_path: Path) -> None:
+    """The phrase can be spelled by many rows of tokens, each of which is withdrawn first."""
     _, tokenizer = antislop.tiny_model()
     requests = [
         {"prompt": tokenizer("The old house")["input_ids"], "max_tokens": 20, "regex": "had a dream", "extra_args": own}
@@ -108,7 +109,7 @@ def test_a_ban_on_what_a_grammar_forces_is_conceded_at_once(method: str, vllm_py
     outputs = write_texts(vllm_python, tmp_path, TINY, requests, banning={"method": method})
     assert {text["text"] for (text,) in outputs} == {"had a dream"}
     assert {text["counts"]["conceded"] for (text,) in outputs} == {1}
-    assert max(text["counts"]["rewinds"] for (text,) in outputs) <= 12
+    assert max(text["counts"]["rewinds"] for (text,) in outputs) <= 60
 
 
 FORMS = [
