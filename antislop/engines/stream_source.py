@@ -29,11 +29,13 @@ class SparseTable:
 
     told: how many of the likeliest tokens the server sent at once; 0 if it sent only those that were drawn.
     is_whole: whether all tokens are known; the rest of their sum to 1 is then rounding.
+    is_forced: whether there is only one, however far the server looks.
     """
 
     def __init__(self) -> None:
         self.told = 0
         self.is_whole = False
+        self.is_forced = False
         self._known: dict[int, float] = {}
         self._known_mass = 0.0
         self._left: dict[int, float] = {}  # of tokens from which something was subtracted
@@ -121,7 +123,7 @@ class SparseTable:
         other = SparseTable()
         other._known, other._left = dict(self._known), dict(self._left)
         other._known_mass, other._known_left = self._known_mass, self._known_left
-        other.told, other.is_whole = self.told, self.is_whole
+        other.told, other.is_whole, other.is_forced = self.told, self.is_whole, self.is_forced
         return other
 
 
@@ -154,8 +156,10 @@ class StreamSource(Source):
 
     def has_choice(self, node: Node, *, avoided: Node | None = None) -> bool:
         """Report what `Drawer.has_choice` does; a place counts as one until `look_further` was called for it."""
-        is_told = not isinstance(node.table, DenseTable)
-        return (is_told and self._looks_further) or super().has_choice(node, avoided=avoided)
+        may_look = not (
+            isinstance(node.table, DenseTable) or (isinstance(node.table, SparseTable) and node.table.is_forced)
+        )
+        return (may_look and self._looks_further) or super().has_choice(node, avoided=avoided)
 
     @property
     def must_look_further(self) -> bool:

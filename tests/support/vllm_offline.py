@@ -32,7 +32,7 @@ def write_texts(
 ) -> list[list[dict[str, Any]]]:
     """Return the outputs of `LLM.generate` for each request.
 
-    requests: the arguments of `SamplingParams`, and `prompt`, ids.
+    requests: the arguments of `SamplingParams`, and `prompt`, ids; `regex`, `choice` or `json` for a grammar.
     banning: arguments of `antislop.engines.vllm.banning`; None for vLLM alone.
     """
     llm = {"model": str(model), "dtype": "float32", "enforce_eager": True, "max_model_len": 512, "block_size": 32}
@@ -57,11 +57,15 @@ def run_job(python: str, folder: Path, job: Any, *, module: str) -> Any:
 def run(job: dict[str, Any]) -> list[list[dict[str, Any]]]:
     """Write the texts, in this process."""
     from vllm import LLM, SamplingParams  # in the other environment only
+    from vllm.sampling_params import StructuredOutputsParams
 
     from antislop.engines.vllm import banning
 
     llm = LLM(**({} if job["banning"] is None else banning(**job["banning"])) | job["llm"])
     prompts = [{"prompt_token_ids": request.pop("prompt")} for request in job["requests"]]
+    for request in job["requests"]:
+        if form := {name: request.pop(name) for name in ("regex", "choice", "json") if name in request}:
+            request["structured_outputs"] = StructuredOutputsParams(**form)
     params = [SamplingParams.from_optional(**request) for request in job["requests"]]  # ids in JSON are strings
     results = llm.generate(prompts, params, use_tqdm=False)
     return [

@@ -33,11 +33,13 @@ class Told(NamedTuple):
 
     probability: of the token that was drawn.
     tokens, logprobs: the likeliest tokens, [n]; a log-probability of -inf means that there are no others.
+    is_forced: whether a grammar allows nothing but the token.
     """
 
     probability: float
     tokens: NDArray[np.integer[Any]]
     logprobs: NDArray[np.floating[Any]]
+    is_forced: bool = False
 
     def list_likeliest(self, share: float = 1.0) -> list[tuple[int, float]]:
         """Return the likeliest tokens and their probabilities in a distribution of which this one is a share."""
@@ -186,8 +188,7 @@ class EngineText:
     def choose(self) -> Allowed | None:
         """Return from which tokens the engine is to draw the next one; None for any. Call it once for each draw."""
         self._choice = None
-        is_raw = self._question is not None and self._question.is_raw
-        if self._row.is_open and not is_raw and self._can_choose(self._row.node):
+        if self.can_choose:
             if self._samples or self._source.dense is not None:
                 token = self._source.draw()
             else:
@@ -197,6 +198,16 @@ class EngineText:
             else:
                 self._choice = Allowed([token])
         return self._choice
+
+    def forgo_choice(self) -> None:
+        """Have the engine draw from all tokens after all."""
+        self._choice = None
+
+    @property
+    def can_choose(self) -> bool:
+        """Whether `choose` returns a choice for the next token."""
+        is_raw = self._question is not None and self._question.is_raw
+        return self._row.is_open and not is_raw and self._can_choose(self._row.node)
 
     def _can_choose(self, node: Node) -> bool:
         table = node.table
@@ -281,6 +292,7 @@ class EngineText:
         table.note(token, share * told.probability)
         if share < 1 or len(told.tokens) > table.told:  # a place that is drawn from again is told the same tokens
             table.tell(told.list_likeliest(share))
+        table.is_forced = table.is_forced or told.is_forced
         table.is_whole = table.is_whole or len(told.tokens) == self._askable > 0
 
     def _follow(self) -> None:

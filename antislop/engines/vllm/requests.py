@@ -40,6 +40,8 @@ PARAMETERS = "antislop_parameters"
 """What the scheduler calls the new sampling parameters of resumed requests, in the output that it sends to runners."""
 LOGPROBS_MODE, TELLS_DRAWN = "logprobs_mode", "processed_logprobs"
 """The option of vLLM, and its value, by which log-probabilities are those of the distribution that was drawn from."""
+GRAMMAR_BACKEND = "xgrammar"
+"""The one of vLLM's grammars that is taken back as far as a rewind goes."""
 LISTS_KEPT = 64
 """Lists of requests that are kept, read and compiled, for later ones."""
 COMPILER_THREADS = 2
@@ -228,8 +230,12 @@ def check_settings(params: Any, options: RequestOptions, *, has_own_list: bool, 
                 '{"antislop": {"use_global_bans": false}} for a text under no bans, or start the engine with '
                 "method='thin', which tells the next likeliest token unless a request has logprob_token_ids"
             )
-        if params.structured_outputs is not None:
-            raise InputError("bans and structured outputs can't be combined inside vLLM: use `antislop serve`")
+        backend = params.structured_outputs and params.structured_outputs._backend
+        if backend not in (None, GRAMMAR_BACKEND):
+            raise InputError(
+                f"bans and structured outputs of {backend} can't be combined inside vLLM: start it with "
+                f"structured_outputs_config={{'backend': {GRAMMAR_BACKEND!r}}}, or ask for a schema that it reads"
+            )
 
 
 def _read_fields(config: object, known: Collection[str], *, place: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, TimeoutError as FutureTimeout
 from dataclasses import replace
 from functools import partial
@@ -32,15 +32,16 @@ from transformers import (
 from vllm.logger import init_logger
 from vllm.outputs import RequestError
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
-from vllm.v1.core.sched.output import GrammarOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import FullAttentionSpec, MLAAttentionSpec, SlidingWindowSpec
 from vllm.v1.request import RequestStatus
+from vllm.v1.structured_output.request import StructuredOutputRequest
 
 from antislop.core.bans import SENT_LIMITS, BanList
 from antislop.core.hf import CompiledBans, StopStrings, choose_scopes, find_response_template
 from antislop.core.loop import RowSpec, seed_of
-from antislop.engines.vllm.engine_text import Allowed, EngineRules, EngineText, Told
+from antislop.engines.vllm.engine_text import EngineRules, EngineText, Told
+from antislop.engines.vllm.grammar import WORD, TextGrammar
 from antislop.engines.vllm.metrics import COUNTERS, write_counts
 from antislop.engines.vllm.names import find_differences
 from antislop.engines.vllm.outcomes import describe
@@ -93,21 +94,6 @@ def _check_processor(processors: Sequence[str | type] | None) -> None:
         )
 
 
-def _mask(choices: Mapping[str, Allowed], grammars: Any, *, vocabulary_size: int) -> Any:
-    """Return the tokens that requests may draw, 32 in a number, as vLLM does for grammars. grammars: are added."""
-    allowed = np.zeros((len(choices), -(-vocabulary_size // 32) * 32), np.uint8)
-    for row, choice in zip(allowed, choices.values(), strict=True):
-        row[:] = choice.is_excluded
-        row[list(choice.tokens)] = not choice.is_excluded
-    names, drafts = [*choices], [0] * len(choices)
-    masks = np.packbits(allowed, axis=1, bitorder="little").view(np.int32)
-    if grammars is not None:
-        names += grammars.structured_output_request_ids
-        masks = np.concatenate([masks, grammars.grammar_bitmask])
-        drafts += grammars.num_acceptable_drafts or [0] * len(grammars.structured_output_request_ids)
-    return GrammarOutput(names, masks, drafts)
-
-
 def _list_warpers(params: Any) -> LogitsProcessorList:
     """Return what makes the distribution from which vLLM draws of the model's own, in vLLM's order."""
     warpers = LogitsProcessorList([TemperatureLogitsWarper(params.temperature)] if params.temperature else [])
@@ -127,21 +113,32 @@ def _explain(difference: str) -> InputError:
     )
 
 
-class _Text(EngineText):
+class Text(EngineText):
     """A text, and what passes between it and vLLM.
 
     params: as the caller asked.
+    wanted: what vLLM calls a structured output, of which the grammar is a part.
     prompt_logprobs: fields of the first output.
     """
 
     def __init__(
-        self, spec: RowSpec, bans: BanList, params: Any, *, tells_events: bool, askable: int, **options: Any
+        self,
+        spec: RowSpec,
+        bans: BanList,
+        params: Any,
+        *,
+        wanted: Any,
+        tells_events: bool,
+        askable: int,
+        **options: Any,
     ) -> None:
         # In the place of the likeliest tokens vLLM would tell these.
         askable = 0 if params.logprob_token_ids else askable
         truncates = params.top_p < 1 or params.top_k > 0 or params.min_p > 0
         super().__init__(spec, truncates=truncates, askable=askable, **options)
         self.prompt_logprobs: dict[str, Any] = {}
+        self.grammar = TextGrammar(self)
+        self.wanted = wanted
         self._bans = bans
         self._params = params
         self._tells_events = tells_events
@@ -165,16 +162,19 @@ class _Text(EngineText):
 
     def read_draw(self, token: int, row: Any) -> bool:
         """Add the token that was drawn next, as `read` does. row: its log-probabilities; None if there are none."""
-        if row is None:
-            return self.read(token)
         told = None
-        if self._askable:
+        if self.grammar.forced.pop(len(self.tokens), None) == token:
+            told = Told(1.0, np.array([token, not token]), np.array([0.0, -np.inf]), is_forced=True)
+        elif row is not None and self._askable:
             # Copies, since a view would keep what all requests of the step were told.
             tokens, logprobs = row.logprob_token_ids[0, 1:].copy(), row.logprobs[0, 1:].copy()
             told = Told(math.exp(row.logprobs[0, 0]), tokens, logprobs)
-        if self._params.num_logprobs is not None:
+        if row is not None and self._params.num_logprobs is not None:
             self._rows.append(self._describe_draw(token, row))
-        return self.read(token, told)
+        stays = self.read(token, told)
+        if not stays:
+            self.grammar.forced.clear()
+        return stays
 
     def _describe_draw(self, token: int, row: Any) -> Any:
         """Return the log-probabilities that the caller asked for, also if the token was not drawn from all tokens."""
@@ -259,9 +259,13 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
         self._holds = self._settings.resume == "hold" and is_attention
         if self._holds:
             self._keep_unsettled_blocks()
-        self._texts: dict[str, _Text] = {}  # by the id of their request
-        self._ended: dict[str, _Text] = {}  # whose last tokens are handed out
+        self._texts: dict[str, Text] = {}  # by the id of their request
+        self._ended: dict[str, Text] = {}  # whose last tokens are handed out
         self._rewound: dict[str, Request] = {}  # that are to be read again
+        self._judged: list[Request] = []  # in the step that is handed out
+        self._attached: dict[str, Request] = {}  # that have a text's grammar
+        if not hasattr(self.structured_output_manager, "_grammar_bitmask"):
+            raise _explain("its structured output manager has no _grammar_bitmask")
         self._output: Any = None  # of the model runner, while it is handed out
         self._counts = dict.fromkeys(COUNTERS, 0.0)  # of finished texts, since the last statistics
 
@@ -280,8 +284,12 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
             self._is_open(request)
 
     def _handle_blocked_waiting_request(self, request: Request) -> bool:
-        is_ready: bool = super()._handle_blocked_waiting_request(request)
-        return is_ready and self._is_open(request)
+        is_ready: bool = super()._handle_blocked_waiting_request(request) and self._is_open(request)
+        if is_ready and request.use_structured_output and (text := self._texts.get(request.request_id)):
+            if text.wanted.grammar is not text.grammar:  # the user's is compiled
+                text.grammar.own = text.wanted.grammar
+            self._attach(request)
+        return is_ready
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         for request in self._rewound.values():
@@ -295,6 +303,7 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
                     self._hold(request)
                 else:
                     self._preempt_request(request, time.monotonic(), drop_stale_output=True)
+            self._attach(request)
         self._rewound.clear()
         scheduled = super().schedule(*args, **kwargs)
         # The second model runner is sent the parameters of each resumed request; the first one looks here.
@@ -303,15 +312,16 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
         return scheduled
 
     def get_grammar_bitmask(self, scheduler_output: Any) -> Any:
-        choices, drafts = dict[str, Allowed](), scheduler_output.scheduled_spec_decode_tokens
-        for name, count in scheduler_output.num_scheduled_tokens.items():
-            text = self._texts.get(name)
-            if text is None or name in drafts or not self._draws_next(self.requests[name], count):
-                continue
-            if choice := text.choose():
-                choices[name] = choice
-        grammars = super().get_grammar_bitmask(scheduler_output)
-        return _mask(choices, grammars, vocabulary_size=self._vocabulary_size) if choices else grammars
+        for name, request in self._attached.items():
+            count = scheduler_output.num_scheduled_tokens.get(name)
+            self._texts[name].grammar.draws_next = count is not None and self._draws_next(request, count)
+        masks = super().get_grammar_bitmask(scheduler_output)
+        for name in self._attached.keys() & scheduler_output.num_scheduled_tokens.keys():
+            request = self._attached[name]
+            if self._texts[name].grammar.own is None and not request.is_prefill_chunk:
+                # An asynchronous step that has a grammar would wait for this one.
+                self._detach(request)
+        return masks
 
     def _update_request_with_output(
         self, request: Request, new_token_ids: list[int], is_stale: bool = False
@@ -324,7 +334,8 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
         before = request.status, request.stop_reason
         new_token_ids, stopped = super()._update_request_with_output(request, new_token_ids, is_stale)
         stays = all(map(text.read_draw, new_token_ids, rows))
-        if stays and not stopped and text.is_at_rest:
+        is_asked = text.grammar.own is not None or request.request_id in self._attached
+        if stays and not stopped and text.is_at_rest and not is_asked:
             return text.take_settled(), False
         if stays and stopped:
             stays = text.end()
@@ -337,6 +348,11 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
             request.status = RequestStatus.FINISHED_REPETITION
         if not stays or (text.asks_in_vain and self._can_hold(request)):
             self._cut(request, len(text.tokens))  # also without withdrawn tokens: only resumed requests ask otherwise
+        if not text.grammar.follow(request, self.structured_output_manager):
+            request.status, stopped = RequestStatus.FINISHED_ERROR, True
+        # vLLM has grammars read what leaves the engine; this one has read what was drawn.
+        self._detach(request)
+        self._judged.append(request)
         if stopped and text.report.conceded and request.stop_reason is None:
             # The one field that reaches streams, too.
             request.stop_reason = f"{KEY}: {text.report.conceded} conceded"
@@ -353,6 +369,10 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
             if text := self._texts.get(output.request_id) or self._ended.get(output.request_id):
                 text.complete(output)
         self._ended.clear()
+        for request in self._judged:
+            if request.request_id in self._texts:
+                self._attach(request)
+        self._judged.clear()
         return outputs
 
     def make_stats(self, *args: Any, **kwargs: Any) -> Any:
@@ -365,6 +385,7 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
         self._rewound.pop(request.request_id, None)
         self._opening.pop(request.request_id, None)
+        self._attached.pop(request.request_id, None)
         kv_transfer_params, *others = super()._free_request(request, *args, **kwargs)
         if text := self._texts.pop(request.request_id, None):
             self._ended[request.request_id] = text
@@ -422,10 +443,11 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
             generator=coins,
         )
         strings, surface = params.stop, bans.vocabulary.surface
-        self._texts[request.request_id] = text = _Text(
+        self._texts[request.request_id] = text = Text(
             spec,
             bans.bans,
             params,
+            wanted=request.structured_output_request or StructuredOutputRequest(params, reasoning_ended=True),
             tells_events=options.events,
             askable=self._vocabulary_size if settings.method == "thin" else 0,
             stop_strings=StopStrings(strings, surface) if strings else None,
@@ -443,6 +465,27 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
         width = None if params.num_logprobs == ALL else 1 + params.num_logprobs
         rows = zip(tokens[:, :width], shares[:, :width], ranks, strict=True)
         return [type(logprobs)(*(part[None] for part in row)) for row in rows]
+
+    def _attach(self, request: Request) -> None:
+        """Have vLLM ask for masks where a request needs them: it has a user's grammar, or its next draw a choice."""
+        text = self._texts[request.request_id]
+        is_known = request.num_in_flight_tokens == request.num_stale_output_tokens
+        if text.grammar.own is not None or (is_known and text.can_choose):
+            text.wanted.grammar = text.grammar
+            request.structured_output_request = text.wanted
+            self._attached[request.request_id] = request
+            self._allocate_masks()
+
+    def _detach(self, request: Request) -> None:
+        if self._attached.pop(request.request_id, None):
+            request.structured_output_request = None
+
+    def _allocate_masks(self) -> None:
+        """Allocate what vLLM writes masks to, for which it needs a compiler of grammars that nobody has asked for."""
+        manager, config = self.structured_output_manager, self.vllm_config
+        if manager.backend is None and manager._grammar_bitmask is None:
+            rows = config.scheduler_config.max_num_seqs * (1 + config.num_speculative_tokens)
+            manager._grammar_bitmask = torch.full((rows, -(-self._vocabulary_size // WORD)), -1, dtype=torch.int32)
 
     def _draws_next(self, request: Request, count: int) -> bool:
         """Report whether a step that reads `count` tokens of a request draws the next one, after all that are known."""

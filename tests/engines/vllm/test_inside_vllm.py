@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from math import exp, log
 from pathlib import Path
 from random import Random
@@ -27,6 +28,7 @@ from antislop.core.hf.private import response_template_for
 from antislop.core.loop.sampling import MASS_FLOOR, PROBABILITY_FLOOR
 from tests.support.depth import DEPTH
 from tests.support.letters import END, LENGTH, LISTS, SETTINGS, START, LettersChain, build_model, expected_texts
+from tests.support.oracles import rejection_distribution
 from tests.support.statistics import p_value
 from tests.support.vllm_offline import ENVIRONMENT, ROOT, run_job, write_texts
 from tests.support.vllm_server import install_plugins, serve_vllm
@@ -62,6 +64,89 @@ def test_texts_inside_vllm_are_those_of_rejection_sampling(
     for setting, texts in zip(SETTINGS, outputs, strict=True):
         drawn = Counter(tuple(text["tokens"]) for text in texts)
         assert p_value(drawn, expected_texts(bans, setting, prompt_length=lengths[setting])) > 1e-3, setting
+
+
+ORDERED = "[ab]*[cd .]*"
+"""A language of which each beginning is a text."""
+
+
+class OrderedLetters(LettersChain):
+    @cached_property
+    def shares(self) -> dict[tuple[int, ...], torch.Tensor]:
+        masked = {}
+        for prefix, row in LettersChain({}).shares.items():
+            texts = [LettersChain.words.text([*prefix, token]) for token in range(len(row))]
+            is_allowed = torch.tensor([bool(re.fullmatch(ORDERED, text)) for text in texts])
+            is_allowed[END] = True
+            masked[prefix] = (row * is_allowed) / (row * is_allowed).sum()
+        return masked
+
+
+@pytest.mark.parametrize("method", ["thin", "reject"])
+@pytest.mark.parametrize("bans", ["weights"])
+def test_texts_of_a_grammar_are_those_of_rejection_sampling(
+    bans: str, method: str, vllm_python: str, letters: Path, tmp_path: Path
+) -> None:
+    """The same texts without bans would have p < 1e-10."""
+    request = {"prompt": [START], "max_tokens": LENGTH, "n": TIMES, "extra_args": listed(bans)}
+    requests = [request | {"regex": ORDERED}]
+    banning = {"max_rewinds": 10_000, "method": method}
+    (texts,) = write_texts(vllm_python, tmp_path, letters, requests, banning=banning)
+    chain: Any = OrderedLetters({})
+    drawn = Counter(tuple(text["tokens"]) for text in texts)
+    assert p_value(drawn, rejection_distribution(chain, chain.words, LISTS[bans])) > 1e-3
+    assert p_value(drawn, rejection_distribution(chain, chain.words, [])) < 1e-10
+
+
+@pytest.mark.parametrize("method", ["thin", "reject"])
+def test_a_ban_on_what_a_grammar_forces_is_soon_conceded(method: str, vllm_python: str, tmp_path: Path) -> None:
+    """The phrase can be spelled by many rows of tokens, each of which is withdrawn first."""
+    _, tokenizer = antislop.tiny_model()
+    requests = [
+        {"prompt": tokenizer("The old house")["input_ids"], "max_tokens": 20, "regex": "had a dream", "extra_args": own}
+        for own in [{"antislop": {"bans": ["a dream"]}}] * 20
+    ]
+    outputs = write_texts(vllm_python, tmp_path, TINY, requests, banning={"method": method})
+    assert {text["text"] for (text,) in outputs} == {"had a dream"}
+    assert {text["counts"]["conceded"] for (text,) in outputs} == {1}
+    assert max(text["counts"]["rewinds"] for (text,) in outputs) <= 60
+
+
+FORMS = [
+    {"regex": "[a-z ]{10,30}[.]"},
+    {"choice": ["it is late", "you are here", "an old house"]},
+    {"json": {"type": "object", "properties": {"k": {"type": "string", "maxLength": 8}}, "required": ["k"]}},
+    {},
+]
+
+
+def test_texts_with_and_without_grammars_are_valid_and_keep_their_lists(vllm_python: str, tmp_path: Path) -> None:
+    """64 at a time, some with the log-probabilities of their prompts."""
+    _, tokenizer = antislop.tiny_model()
+    chance = Random(0)
+    requests: list[dict[str, Any]] = [
+        {
+            "prompt": tokenizer(chance.choice(PROMPTS))["input_ids"],
+            "max_tokens": 40,
+            "extra_args": {"antislop": {"bans": chance.sample(WORDS, number % 4)}},
+            "prompt_logprobs": 1 if number % 5 == 0 else None,
+            "seed": number if number % 3 else None,
+            **FORMS[number % len(FORMS)],
+        }
+        for number in range(int(300 * DEPTH))
+    ]
+    options = {"max_num_seqs": 64, "structured_outputs_config": {"disable_any_whitespace": True, "backend": "xgrammar"}}
+    outputs = write_texts(vllm_python, tmp_path, TINY, requests, banning={}, **options)
+    for request, (text,) in zip(requests, outputs, strict=True):
+        found = BanList(request["extra_args"]["antislop"]["bans"]).find(" " + text["text"])
+        assert not found or text["counts"]["conceded"], text
+        if text["reason"] == "stop" and "regex" in request:
+            assert re.fullmatch(request["regex"], text["text"])
+        if "choice" in request:
+            assert text["text"] in request["choice"]
+        if text["reason"] == "stop" and "json" in request:
+            assert json.loads(text["text"]).keys() == {"k"}
+    assert sum(text["counts"]["rewinds"] for (text,) in outputs if text["counts"]) > 100 * DEPTH
 
 
 HEAVY_SETTINGS: dict[str, dict[str, float]] = {**SETTINGS, "min-p": {"min_p": 0.05}}
@@ -416,7 +501,6 @@ def test_a_server_keeps_its_list_and_those_of_requests(server: str) -> None:
         ),
         ({"vllm_xargs": {"antislop": "["}}, "is not JSON"),
         ({"vllm_xargs": {"antislop": '{"bans": ["(", {"kind": "regex", "text": "("}]}'}}, "does not compile"),
-        ({"response_format": {"type": "json_object"}}, "structured outputs can't be combined"),
         ({"use_beam_search": True, "n": 2}, "bans and beam search can't be combined"),
         ({"use_beam_search": True, "temperature": 0, "banned_strings": ["a"]}, "bans and beam search can't be"),
         ({"banned_strings": "a cat"}, "banned_strings is 'a cat': pass a list"),

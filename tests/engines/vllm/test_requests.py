@@ -70,7 +70,11 @@ def test_equal_requests_share_what_they_ask_for() -> None:
         ({"bans": {1, 2}}, {}, "which is not JSON"),
         ({"use_global_bans": 1}, {}, "pass true or false"),
         ({"repeats": "yes"}, {}, "repeats is 'yes': pass true or false"),
-        ({"bans": ["a"]}, {"structured_outputs": "json"}, "structured outputs can't be combined"),
+        (
+            {"bans": ["a"]},
+            {"structured_outputs": SimpleNamespace(_backend="outlines")},
+            "structured outputs of outlines",
+        ),
         (None, {**BEAM, "has_own_list": True}, "bans and beam search can't be combined"),
         ({"exempt": "a"}, {}, "exempt is 'a': pass a list"),
         ({"banned_strings": "a cat"}, {}, "banned_strings is 'a cat': pass a list"),

@@ -1,0 +1,109 @@
+"""Which tokens a request may draw, in the form in which vLLM asks grammars: by bans, and by the grammar of its user."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from vllm.v1.structured_output.backend_types import StructuredOutputGrammar
+
+from antislop.engines.vllm.engine_text import EngineText
+
+WORD = 32
+"""Tokens in one number of a mask."""
+
+
+class TextGrammar(StructuredOutputGrammar):  # type: ignore[misc]  # mypy does not see vLLM
+    """Allows what a text's bans and its user's grammar allow.
+
+    vLLM reads drafts here, too, and takes them back. None is cut before the ban that it would complete: whether a draft
+    of a model is verified must not depend on what it says, or the text would not be as likely as without drafts.
+
+    own: the grammar that the user asked for.
+    forced: the only tokens that the user's grammar allows, by the length of the text before them.
+    draws_next: whether the step that vLLM asks for draws the next token of the text as it is now.
+    """
+
+    def __init__(self, text: EngineText, own: StructuredOutputGrammar | None = None) -> None:
+        self._text = text
+        self.own = own
+        self.draws_next = False
+        self.forced: dict[int, int] = {}
+        self._accepted = 0  # by the user's grammar
+        self._begin = 0  # the length of the text before the first of them
+        self._read = 0  # tokens of the text
+        self._ahead = 0  # drafts behind the text
+
+    def follow(self, request: Any, manager: Any) -> bool:
+        """Read what was drawn, or take back what was withdrawn; return whether the user's grammar allows it.
+
+        manager: vLLM's, which knows where a thought ends that no grammar rules.
+        """
+        tokens, wanted = self._text.tokens, request.structured_output_request
+        read, self._read = self._read, len(tokens)
+        if self.own is None or read == len(tokens):
+            return True
+        if read > len(tokens):
+            count = self._accepted - max(0, len(tokens) - self._begin)
+            if count > 0:
+                self.rollback(count)
+            if wanted.reasoner is not None and wanted.reasoning_ended:
+                wanted.reasoning_ended = wanted.reasoner.is_reasoning_end(request.all_token_ids)
+            is_allowed = True
+        else:
+            is_allowed = manager.accept_tokens(request, tokens[read:])
+        self._ahead = 0
+        return is_allowed
+
+    def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
+        if self._accepted == 0:
+            self._begin = len(self._text.tokens) - len(tokens)
+        for token in tokens:
+            if self.own is not None and not self.own.is_terminated():
+                if not self.own.accept_tokens(request_id, [token]):
+                    return False
+                self._accepted += 1
+            self._ahead += 1
+        return True
+
+    def validate_tokens(self, tokens: list[int]) -> list[int]:
+        return tokens if self.own is None else self.own.validate_tokens(tokens)
+
+    def rollback(self, num_tokens: int) -> None:
+        if self.own is not None:
+            self.own.rollback(num_tokens)
+            self._accepted -= num_tokens
+        self._ahead -= num_tokens
+
+    def fill_bitmask(self, bitmask: Any, batch_index: int) -> None:
+        row = bitmask[batch_index].numpy()
+        row.fill(-1)
+        if self.own is not None:
+            self.own.fill_bitmask(bitmask, batch_index)
+            if (token := _find_only(row)) is not None:
+                self.forced[len(self._text.tokens) + self._ahead] = token
+        if self._ahead or not self.draws_next:
+            return
+        if choice := self._text.choose():
+            is_allowed = np.full(row.size * WORD, choice.is_excluded)
+            is_allowed[list(choice.tokens)] = not choice.is_excluded
+            both = row & np.packbits(is_allowed, bitorder="little").view(np.int32)
+            if both.any():
+                row[:] = both
+            else:  # rounding: all that the grammar allows is known
+                self._text.forgo_choice()
+
+    def is_terminated(self) -> bool:
+        return self.own is not None and bool(self.own.is_terminated())
+
+    def reset(self) -> None:
+        if self.own is not None:
+            self.own.reset()
+        self._accepted = self._read = self._ahead = 0
+
+
+def _find_only(row: Any) -> int | None:
+    """Return the only token that a row of a mask allows; None if it allows several."""
+    words = np.flatnonzero(row)
+    bits = int(row[words[0]]) & 0xFFFFFFFF if len(words) == 1 else 0
+    return int(words[0]) * WORD + bits.bit_length() - 1 if bits.bit_count() == 1 else None
