@@ -42,10 +42,10 @@ def write_sources(folder: Path) -> Path:
         ("v1/request.py", "block_hashes", "hashes", "it has no Request.block_hashes"),
         ("v1/request.py", "class RequestStatus", "class Status", "it has no RequestStatus in vllm.v1.request"),
         (
-            "v1/core/sched/output.py",
-            "    num_acceptable_drafts: int",
+            "v1/outputs.py",
+            "    cu_num_generated_tokens: int",
             "",
-            "GrammarOutput is made of (structured_output_request_ids,grammar_bitmask)",
+            "LogprobsLists is made of (logprob_token_ids,logprobs,sampled_token_ranks)",
         ),
         (
             "v1/core/sched/scheduler.py",
