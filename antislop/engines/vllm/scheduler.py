@@ -113,7 +113,7 @@ def _explain(difference: str) -> InputError:
     )
 
 
-class Text(EngineText):
+class _Text(EngineText):
     """A text, and what passes between it and vLLM.
 
     params: as the caller asked.
@@ -259,8 +259,8 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
         self._holds = self._settings.resume == "hold" and is_attention
         if self._holds:
             self._keep_unsettled_blocks()
-        self._texts: dict[str, Text] = {}  # by the id of their request
-        self._ended: dict[str, Text] = {}  # whose last tokens are handed out
+        self._texts: dict[str, _Text] = {}  # by the id of their request
+        self._ended: dict[str, _Text] = {}  # whose last tokens are handed out
         self._rewound: dict[str, Request] = {}  # that are to be read again
         self._judged: list[Request] = []  # in the step that is handed out
         self._attached: dict[str, Request] = {}  # that have a text's grammar
@@ -443,7 +443,7 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
             generator=coins,
         )
         strings, surface = params.stop, bans.vocabulary.surface
-        self._texts[request.request_id] = text = Text(
+        self._texts[request.request_id] = text = _Text(
             spec,
             bans.bans,
             params,
