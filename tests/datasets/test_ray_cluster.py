@@ -260,7 +260,7 @@ def test_bans_are_sent_to_workers(model: str) -> None:
 
 def test_a_worker_that_has_no_model_says_so(tmp_path: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow")
-    worker = Worker(model=str(tmp_path / "none"), bans=BANS, arm="banned", options=OPTIONS)
+    worker = Worker(model=ModelSpec(str(tmp_path / "none")), bans=BANS, arm="banned", options=OPTIONS)
     row = worker(pyarrow.table({"number": [3], "specs": [pickle.dumps([])]}))
     assert row["number"] == [3]
     assert "can't be loaded" in json.loads(row["done"][0])

@@ -112,7 +112,7 @@ def test_the_limits_are_those_of_the_code() -> None:
 def test_the_fields_and_the_metrics_exist() -> None:
     text = GUIDE.read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)` \|", text, flags=re.MULTILINE)
-    assert len(rows) == 11
+    assert len(rows) == 12
     assert set(rows) <= GenerationBody.model_fields.keys()
     written = ServerMetrics().write().decode()
     named = set(re.findall(r"antislop_\w+", text))
@@ -185,7 +185,7 @@ def test_the_servers_of_the_compose_file_start_with_options_that_exist() -> None
 
 def test_the_vllm_of_the_other_compose_file_starts_as_its_guide_says() -> None:
     (service,) = read_services(COMPOSE_INSIDE).values()
-    (command,) = [block.text for block in read_blocks(INSIDE, "sh") if "vllm serve" in block.text]
+    command, _ = [block.text for block in read_blocks(INSIDE, "sh") if "vllm serve" in block.text]
     guided = shlex.split(command.replace("\\\n", " ").replace("list.txt", "/lists/bans.txt"))
     pairs = {f"{name}={value}" for name, value in pairwise(guided) if name.startswith("--")}
     assert find_options(service["command"]) == pairs | {"--port=8000"}
