@@ -247,18 +247,18 @@ class State:
         # An incomplete occurrence was already incomplete at its start: a rewind from here reaches at least as far back
         # as one from there.
         before = parent  # all that is not decided may lie in the latest token
-        if reach_tokens > 1 or reach_back > self._transition.size or self._transition.begun:
+        if self._units:
+            # Any later occurrence may lead back to the beginning of its unit, also if nothing is incomplete now.
+            widest, start = [*self._units][-1], self.length - reach_tokens
+            start = min(start, self._find_unit(widest, min(self._read - reach_back, self.back_to(start)._read)))
+            if start == self.length:
+                return
+            before = self.back_to(start)
+        elif reach_tokens > 1 or reach_back > self._transition.size or self._transition.begun:
             place = self._read - reach_back
             owner = self._find_owner(place)
             start = max(0, min(owner._find_start(place), self.length - reach_tokens))
             before = (owner if owner.length > start else self).back_to(start)
-        if self._units:
-            start = self.length - reach_tokens
-            place = min(self._read - reach_back, self.back_to(start)._read)
-            start = min(start, self._find_unit([*self._units][-1], place))  # of the widest unit
-            if start == self.length:
-                return
-            before = self.back_to(start)
         self.earliest_start = before.earliest_start
         self.settled_length = min(parent.earliest_start, before.settled_length)
 
@@ -320,6 +320,7 @@ class State:
         return tuple(sorted(violations, key=lambda violation: violation.start))
 
     def _find_target(self, ban: Ban, place: int) -> int | None:
+        """Return the token in which the unit begins to which a ban leads back from a place; None if it has no unit."""
         return None if ban.rewind == "" or ban.rewind == "span" else self._find_unit(ban.rewind, place)
 
 
