@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -26,10 +27,13 @@ def test_a_model_is_served_until_a_signal_comes(tmp_path: Path) -> None:
     noir = tmp_path / "noir.txt"
     noir.write_text("a dog\n")
     options = ["--ban", "the", "--list", f"noir={noir}", "--list", "plain=", "--reload-bans"]
-    with subprocess.Popen([*COMMAND, *options], stderr=subprocess.PIPE, text=True, env=environment) as process:
+    with ExitStack() as stack:
+        command = [*COMMAND, *options]
+        process = stack.enter_context(subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment))
+        stack.callback(process.kill)  # so that nobody waits for it if an assertion fails
         assert process.stderr is not None
         lines = [process.stderr.readline() for _ in range(6)]
-        assert "serving tiny at http://127.0.0.1:" in lines[0], lines + process.stderr.readlines()
+        assert "serving tiny at http://127.0.0.1:" in lines[0], lines
         url = re.findall(r"http://[\d.:]+", lines[0])[0]
         assert f"{url}/v1\n" in lines[1] and "TabbyAPI or KoboldCpp" in lines[2]
         assert lines[4] == "  models with other lists      tiny@noir, tiny@plain\n"
