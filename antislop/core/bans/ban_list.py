@@ -405,8 +405,8 @@ def read_bans(
 ) -> BanList:
     """Return bans as a list, with strings that match anywhere, regexes, and exempt phrases, scopes and a unit for all.
 
-    A ban that says itself what it applies inside or after gets no more scopes, nor do token ids, which have no text. A
-    ban that says itself what is drawn again keeps that.
+    A ban with a scope "inside" or "after" gets none of the scopes, nor do token ids, which have no text. A ban with a
+    `rewind` of its own keeps it.
     """
     given = {"banned_strings": strings, "banned_regex": patterns, "exempt": exempt, "scopes": scopes}
     for name, value in given.items():

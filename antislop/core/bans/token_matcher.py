@@ -272,7 +272,7 @@ class State:
         return far
 
     def _find_unit(self, unit: Unit, place: int) -> int:
-        """Return the token in which the unit of a place begins, or is to begin; 0 if that is within the prompt."""
+        """Return the token in which the unit of a place begins: the next one for a new unit, 0 within the prompt."""
         if place >= self._read:
             latest = self._units[unit]
             if latest.is_over:
