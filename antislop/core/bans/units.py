@@ -1,7 +1,8 @@
 """Where words, sentences and paragraphs begin: the units of a text to whose beginning a ban may lead back.
 
 The text so far says whether a unit is over, without the next character. So a text that was rewound to the beginning of
-a unit begins one again, whatever is drawn there. Hence "3.5" is two sentences here, and a sign that is no letter or digit is a word.
+a unit begins one again, whatever is drawn there. Hence "3.5" is two sentences here, and a sign that is no letter or
+digit is a word.
 Units are nested: where a paragraph begins, a sentence begins, and where a sentence begins, a word begins.
 """
 
