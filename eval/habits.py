@@ -58,8 +58,8 @@ ENTRIES = ("entry", "occurrences", "per million words", "people, per million", "
 LISTS = ("list", "entries", "hits per 1,000 words", "hits per 1,000 words of novels", "entries in the model's own list")
 NOTES = (
     "The texts continue openings that combine beginnings with places, and assignments with topics; chat models answer "
-    "requests for stories and for other texts. What an opening or a request contains is left out of the list, as is "
-    "what comes from few of them.",
+    "requests for stories and for other texts. What the opening or request of a text contains is not counted in that "
+    "text, and what comes from few of them is left out of the list.",
     "Times as often: the lower end of the 95 % interval. People's rate is an upper bound if the novels don't contain "
     "an entry.",
     "min-p 0.02 at temperature 1; chat models top-p 0.95 at temperature 0.7. llama.cpp writes the texts "
@@ -85,7 +85,7 @@ def answer(work: Work) -> Answer:
         folder = ROOT / "build" / "habits" / f"{subject.name}-{work.setting}"
         openings = list_requests() if subject.is_chat else list_openings()
         texts = write_texts(subject, openings[:: max(1, len(openings) // size.openings)], size, folder, work.seed)
-        bans, entries = make_list(subject.name, openings, folder, size, work.out / f"bans-{subject.name}.txt")
+        bans, entries = make_list(subject.name, folder, size, work.out / f"bans-{subject.name}.txt")
         tables += [
             Table(f"{subject.name}: what it overuses", ENTRIES, [describe(entry) for entry in entries[:SHOWN]]),
             Table(f"{subject.name}: lists", LISTS, list(compare_lists(bans, texts))),
@@ -125,17 +125,16 @@ def choose_engine(subject: Subject) -> Iterator[Sequence[object]]:
         yield ("--engine", "openai", "--base-url", f"{process.url}/v1", "--model", subject.name, "--tokenizer", folder)
 
 
-def make_list(name: str, openings: Sequence[str], folder: Path, size: Size, path: Path) -> tuple[BanList, list[Entry]]:
+def make_list(name: str, folder: Path, size: Size, path: Path) -> tuple[BanList, list[Entry]]:
     """Make a list of what a model overuses; return the list, which may be empty, and its entries in the profile."""
     run("profile", folder / "run.jsonl", "-o", folder / "profile.json")
     profile = Profile.load(folder / "profile.json")
     source = f"{name}: {profile.texts:,} texts, {profile.words:,} words, against novels; python -m eval.habits"
     choice = Choice(min_ratio=size.ratio, min_prompts=size.prompts)
     try:
-        chosen = choose_bans(profile, choice, source=source).bans
+        bans = choose_bans(profile, choice, source=source).bans
     except BanError:  # no entry is left
-        chosen = BanList([])
-    bans = chosen.filter(lambda ban: not any(map(BanList([ban]).find, openings)))
+        bans = BanList([])
     path.parent.mkdir(parents=True, exist_ok=True)
     bans.save(path)
     known = {entry.text: entry for entry in profile.entries if entry.kind in ("word", "phrase")}

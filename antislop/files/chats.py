@@ -112,6 +112,13 @@ def list_replies(turns: Sequence[Any]) -> list[str]:
     return replies
 
 
+def list_requests(turns: Sequence[Any]) -> list[str]:
+    """Return the texts of the messages that are not the assistant's; what is no message, or no text, is left out."""
+    messages = [turn for turn in turns if isinstance(turn, Mapping)]
+    others = [turn for turn in messages if find_role(str(turn.get("role", turn.get("from")))) != "assistant"]
+    return [text for turn in others for part in _list_parts(_content_of(turn)) if (text := _text_of(part))]
+
+
 def find_role(name: str) -> str | None:
     """Return OpenAI's name of a role; None if it isn't known.
 

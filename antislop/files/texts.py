@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from antislop.errors import InputError
-from antislop.files.chats import find_role, list_replies, list_turns
+from antislop.files.chats import find_role, list_replies, list_requests, list_turns
 from antislop.files.disk import read_text_pieces
 from antislop.files.sources import SourceRecord, read_records
 from antislop.files.thoughts import drop_thoughts, drop_thoughts_of_pieces
@@ -48,6 +48,20 @@ class Text:
     place: str
     fields: Mapping[str, Any]
 
+    @property
+    def asked(self) -> str:
+        """The text of its prompt: that of the messages that are not the assistant's, if the record has a chat.
+
+        Raises `InputError` for a chat that can't be read.
+        """
+        name = next((name for name in ("prompt", *_CHATS) if self.fields.get(name)), None)
+        value = self.prompt if name is None else self.fields[name]
+        try:
+            turns = None if name == "prompt" and isinstance(value, str) else list_turns(value)
+        except InputError as reason:
+            raise InputError(f"{self.place}: {reason}") from reason
+        return "\n".join(list_requests(turns)) if turns is not None else str(value or "")
+
 
 @dataclass(frozen=True, slots=True)
 class LongText:
@@ -56,6 +70,7 @@ class LongText:
     read: Callable[[], Iterable[str]]
     place: str
     prompt: None = None
+    asked: Literal[""] = ""
     fields: Mapping[str, Any] = field(default_factory=dict)
 
     @property

@@ -118,6 +118,24 @@ def test_the_text_is_the_reply_under_whichever_name(tmp_path: Path, row: dict[st
     assert read_row(tmp_path, row) == [text]
 
 
+@pytest.mark.parametrize(
+    ("row", "asked"),
+    [
+        ({"prompt": "p", "key": "k", "response": "r"}, "p"),
+        ({"messages": [{"role": "user", "content": "u"}, {"role": "assistant", "content": "a"}]}, "u"),
+        ({"prompt": [{"role": "system", "content": "s"}, {"from": "human", "value": "h"}], "response": "r"}, "s\nh"),
+        ({"conversations": [{"role": "user", "content": [{"type": "image"}]}, "?"], "response": "r"}, ""),
+        ({"prompt": "[{'role': ", "response": "r"}, "[{'role': "),
+        ({"response": "r"}, ""),
+    ],
+)
+def test_what_a_prompt_asked_is_its_text_or_that_of_a_chat_without_the_replies(
+    tmp_path: Path, row: dict[str, Any], asked: str
+) -> None:
+    (text,) = read(write(tmp_path / "one.jsonl", [row]))
+    assert text.asked == asked
+
+
 def test_a_named_column_comes_before_all_others(tmp_path: Path) -> None:
     assert read_row(tmp_path, {"response": "r", "human": "h"}, column="human") == ["h"]
 

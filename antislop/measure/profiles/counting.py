@@ -130,6 +130,7 @@ def count(
     limit: candidates that are counted exactly, about 400 bytes each; `min_count` is raised until they fit. By default
         `MAX_CANDIDATES`, and as many again for each further `COUNTER_MEGABYTES`.
 
+    An n-gram that the prompt of a text contains is not counted in that text, since the prompt asked for it.
     A phrase is 2 to 5 words separated by white space; a content n-gram is 2 or 3 content words of one sentence,
     separated by stop words and punctuation. Counts are exact unless two n-grams have the same 64-bit hash.
     """
@@ -144,7 +145,8 @@ def count(
     second_reading = Reading(texts, codes, progress, number=2, total=first_reading.characters)
     table = _CountTable(sketch, min_count=sketch_min_count, limit=limit, patterns=patterns or {})
     for chunk in second_reading:
-        table.add(chunk)
+        prompts = Chunk([part._replace(content=part.asked) for part in chunk.parts], codes, before=0)
+        table.add(chunk, prompts)
     return table.collect(second_reading, min_prompts=min_prompts, min_count=min_count)
 
 
@@ -273,8 +275,12 @@ class _CountTable:
         self._sorted: Hashes = np.zeros(0, np.uint64)
         self._rows: Longs = np.zeros(0, np.int64)
 
-    def add(self, chunk: Chunk) -> None:
-        for grams in chunk.grams(lambda hashes: self._sketch.bound(hashes) >= self.min_count):
+    def add(self, chunk: Chunk, prompts: Chunk) -> None:
+        """Count a chunk. prompts: of its parts; an n-gram that is in the prompt of its part is not counted."""
+        chosen = chunk.grams(lambda hashes: self._sketch.bound(hashes) >= self.min_count)
+        for grams, asked in zip(chosen, prompts.grams(), strict=True):
+            is_own = ~np.isin(chunk.hash_with_parts(grams), prompts.hash_with_parts(asked))
+            grams = grams._replace(hashes=grams.hashes[is_own], starts=grams.starts[is_own])
             if len(grams.hashes):
                 self._add_grams(chunk, grams)
             while len(self._columns.names) - self._fixed > self._limit:
@@ -286,7 +292,7 @@ class _CountTable:
         unique, first_indices, inverse = np.unique(grams.hashes, return_index=True, return_inverse=True)
         rows = self._find_rows(unique, lambda indices: self._name(chunk, grams, first_indices[indices]))
         words = chunk.content[grams.starts] if grams.kind == "content" else grams.starts
-        pairs = inverse * len(chunk.parts) + chunk.part[words]
+        pairs = inverse * len(chunk.parts) + chunk.find_parts(grams)
         unique_pairs, places, counts = np.unique(pairs, return_index=True, return_counts=True)
         parts = unique_pairs % len(chunk.parts)
         tokens = chunk.find_places(words[places], parts)

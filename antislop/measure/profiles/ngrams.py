@@ -29,6 +29,7 @@ MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # 2**64 over the golden ratio
 
 _HARD = re.compile(rf"[\d{ENDS}]")
 _STOP, _SOFT, _HARD_BREAK = 1, 2, 3  # kinds of tokens; 0 are content words
+_PART = np.uint64(0xD6E8FEB86659FD93)  # keeps n-grams of different parts apart
 _CONTENT = np.uint64(0xC2B2AE3D27D4EB4F)  # keeps content n-grams apart from phrases
 
 
@@ -63,11 +64,12 @@ class Grams(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A text or a part of one. text, prompt: their numbers."""
+    """A text or a part of one. text, prompt: their numbers. asked: the text of the prompt."""
 
     text: int
     prompt: int
     content: str
+    asked: str
     is_first: bool
     is_last: bool
 
@@ -121,6 +123,15 @@ class Chunk:
         words = _find_grams("content", contents, self.sentence[self.content], CONTENT_WORDS, keep)
         yield from (grams for grams in words if grams.length > 1)
 
+    def find_parts(self, grams: Grams) -> Longs:
+        """Return the index of the part that each n-gram is in."""
+        return self.part[self.content[grams.starts] if grams.kind == "content" else grams.starts]
+
+    def hash_with_parts(self, grams: Grams) -> Hashes:
+        parts = self.find_parts(grams).astype(np.uint64) + np.uint64(1)
+        hashes: Hashes = grams.hashes ^ parts * _PART
+        return hashes
+
     def spell(self, kind: Kind, length: int, start: int) -> str:
         words = range(start, start + length)
         if kind == "content":
@@ -172,7 +183,7 @@ class Reading:
         for text in self._source():
             prompt = self.prompts.setdefault(hash_prompt(text), len(self.prompts))
             for content, is_first, is_last in mark_ends(cut_blocks(cut(text))):
-                yield Part(self.texts, prompt, content, is_first, is_last)
+                yield Part(self.texts, prompt, content, text.asked, is_first, is_last)
             self.texts += 1
 
     def _take(self, gathered: list[Part], size: int, before: int) -> Chunk:

@@ -41,23 +41,30 @@ def shorten_blocks(patch: pytest.MonkeyPatch, size: int) -> None:
 
 
 def count_all(texts: list[Text]) -> dict[tuple[Kind, str], list[int]]:
-    """Count everything, with the numbers of the texts: what `count` must agree with."""
+    """Count all but what prompts contain, with the numbers of the texts: what `count` must agree with."""
     found: dict[tuple[Kind, str], list[int]] = defaultdict(list)
     for number, text in enumerate(texts):
-        parts = regex.findall(r"[^\W\d_]+(?:'[^\W\d_]+)?|[^\w\s]+|[\d_]+", text.text.replace("’", "'"))
-        units = [part.lower() for part in parts]
-        for kind, sizes, runs in (
-            ("phrase", range(1, 6), cut(units, is_end=lambda unit: not unit[0].isalpha())),
-            ("content", range(2, 4), cut(units, is_end=ends_sentence)),
-        ):
-            for run in runs:
-                words = [unit for unit in run if unit[0].isalpha()]
-                words = drop_stop_words(words) if kind == "content" else words
-                for size in sizes:
-                    for start in range(len(words) - size + 1):
-                        name: Kind = "word" if size == 1 else kind  # type: ignore[assignment]
-                        found[name, " ".join(words[start : start + size])].append(number)
+        asked = set(list_grams(text.asked))
+        for name in list_grams(text.text):
+            if name not in asked:
+                found[name].append(number)
     return found
+
+
+def list_grams(text: str) -> Iterator[tuple[Kind, str]]:
+    parts = regex.findall(r"[^\W\d_]+(?:'[^\W\d_]+)?|[^\w\s]+|[\d_]+", text.replace("’", "'"))
+    units = [part.lower() for part in parts]
+    for kind, sizes, runs in (
+        ("phrase", range(1, 6), cut(units, is_end=lambda unit: not unit[0].isalpha())),
+        ("content", range(2, 4), cut(units, is_end=ends_sentence)),
+    ):
+        for run in runs:
+            words = [unit for unit in run if unit[0].isalpha()]
+            words = drop_stop_words(words) if kind == "content" else words
+            for size in sizes:
+                for start in range(len(words) - size + 1):
+                    name: Kind = "word" if size == 1 else kind  # type: ignore[assignment]
+                    yield name, " ".join(words[start : start + size])
 
 
 def ends_sentence(unit: str) -> bool:
@@ -94,6 +101,21 @@ def test_counts_are_those_of_a_counter_over_everything(texts: list[str], min_cou
         if len(where) >= min_count and len({number % 3 for number in where}) >= min_prompts
     }
     assert {(each.kind, each.text): (each.count, each.texts, each.prompts) for each in census} == expected
+    assert census.words == sum(len(extract_words(text)) for text in texts)
+
+
+@given(texts=texts_of_words, prompts=texts_of_words, size=st.sampled_from([20, 1000]))
+@example(texts=["cat the dog. the cat"], prompts=["A cat, the dog."], size=1000)
+def test_what_the_prompt_of_a_text_contains_is_not_counted_in_that_text(
+    texts: list[str], prompts: list[str], size: int
+) -> None:
+    read = make(*texts, prompts=prompts)
+    with pytest.MonkeyPatch.context() as patch:
+        shorten_blocks(patch, size)
+        census = take(read)
+    assert dict(zip(census.names, census.counts, strict=True)) == {
+        name: len(where) for name, where in count_all(read).items()
+    }
     assert census.words == sum(len(extract_words(text)) for text in texts)
 
 
