@@ -96,7 +96,8 @@ def _check_processor(processors: Sequence[str | type] | None) -> None:
 
 def _list_warpers(params: Any) -> LogitsProcessorList:
     """Return what makes the distribution from which vLLM draws of the model's own, in vLLM's order."""
-    warpers = LogitsProcessorList([TemperatureLogitsWarper(params.temperature)] if params.temperature else [])
+    temperature = float(params.temperature)  # vLLM takes integers too, which the warper refuses
+    warpers = LogitsProcessorList([TemperatureLogitsWarper(temperature)] if temperature else [])
     if params.min_p > 0:
         warpers.append(MinPLogitsWarper(params.min_p))
     if params.top_k > 0:
