@@ -21,7 +21,7 @@ from eval.writers import FIRST_SEED
 
 PLAIN = "plain"
 UNITS = get_args(Rewind)
-ROWS = 8  # texts that are written at once
+ROWS = 16  # texts that are written at once
 READ = 32  # texts whose likelihood is read, the first ones
 STOP_WORDS = ("the", "a", "of", "and", "in", "to", "with")
 CONTRAST = 'Write a paragraph about {0}. Write sentences like "It was not just a hobby; it was a way of life."'
@@ -45,7 +45,7 @@ class Kind(NamedTuple):
 KINDS = {
     "the bundled list": Kind(antislop.default_bans, 16, 40),
     "the constructions": Kind(antislop.constructions, 24, 40, many=48, form=CONTRAST),
-    'the letter "e"': Kind(lambda: BanList([Ban("e", edges="anywhere")]), 4, 24, many=200),
+    'the letter "e"': Kind(lambda: BanList([Ban("e", edges="anywhere")]), 2, 24, many=200),
     "7 stop words": Kind(lambda: BanList(STOP_WORDS), 4, 12, many=16),
 }
 
