@@ -73,7 +73,7 @@ def write_texts(
 ) -> list[Text]:
     """Return the texts of a kind under a unit, `most` at most; those that an earlier run wrote are read.
 
-    If more than half of the first texts reach the sampler's limits of rewinds and so contain bans, no more are written.
+    If half of the first texts or more reach the sampler's limits of rewinds and so contain bans, no more are written.
     """
     kind = KINDS[name]
     has_many = kind.many and unit in ((PLAIN,) if kind.form else (PLAIN, "span", "word"))
@@ -105,8 +105,8 @@ def list_openings(subject: Subject, kind: Kind) -> list[str]:
 
 
 def are_limited(texts: Sequence[Text]) -> bool:
-    """Return whether the unit is too dear: bans were let through in more than half of the texts."""
-    return 2 * sum(text.conceded > 0 for text in texts) > len(texts)
+    """Return whether the unit is too dear: bans were let through in half of the texts or more."""
+    return bool(texts) and 2 * sum(text.conceded > 0 for text in texts) >= len(texts)
 
 
 def write_batch(

@@ -50,15 +50,15 @@ NOTES = (
     "Constructions are rare in most answers. So the requests ask for one, and only those texts are written under the "
     "bans whose plain text contains one: the others would be the same.",
     "Limits: the sampler lets a ban through after 100 rewinds to one place, or after 16 withdrawn tokens for each that "
-    "is asked for. Where that happens in more than half of the first texts, no more are written, and the row has no "
+    "is asked for. Where that happens in half of the first texts or more, no more are written, and the row has no "
     "excess: the passes are a lower bound.",
     "Half words are letters in a row that wordfreq's list of English words does not contain. Names and foreign words "
     "are among them, in plain texts, too. Intervals of the difference by bootstrap over the texts.",
     "Beside AprAD: the divergence is KL(method to ideal) in nats; the ideal is the model conditioned on texts without "
-    "a ban. That of the units and of constrained decoding is computed, that of AprAD and ASAp drawn. The next column "
-    "is the mean of as many draws of the ideal. Both are written from the formulas of arXiv 2410.01103, whose "
-    "figures stand beside. In the paper's cases a ban is the whole text, so all units are the same. AprAD's curve goes "
-    "from constrained decoding over AprAD to ASAp, less the noise of the draws.",
+    "a ban; means over 5 random models. That of the units and of constrained decoding is computed, that of AprAD and "
+    "ASAp drawn, less the mean divergence of as many draws of the ideal. Both are written from the formulas of arXiv "
+    "2410.01103, whose figures stand beside. In the paper's cases a ban is the whole text, so all units are the same. "
+    "AprAD's curve goes from constrained decoding over AprAD to ASAp.",
 )
 LIMITS = (
     "This is one small model, with few texts where they are dear. To avoid what a model would write costs likelihood, "
@@ -119,8 +119,8 @@ class Point(NamedTuple):
 def measure(texts: Sequence[Text], plain: Sequence[Text], *, seed: int) -> Point:
     kept = max(1, sum(len(text.tokens) for text in texts))
     passes, withdrawn = (sum(getattr(text, name) for text in texts) / kept for name in ("passes", "withdrawn"))
-    before = {text.number: text.nll for text in plain}
-    pairs = [(text.nll, before[text.number]) for text in texts if text.nll is not None]
+    before = {text.number: text.nll for text in plain if text.nll is not None}
+    pairs = [(text.nll, before[text.number]) for text in texts if text.nll is not None and text.number in before]
     if are_limited(texts) or len(pairs) < 2:
         return Point(passes, withdrawn, None)
     ours, theirs = np.array(pairs, dtype=float).T

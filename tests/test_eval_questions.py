@@ -198,7 +198,7 @@ def test_the_published_figures_of_constrained_decoding_are_reproduced() -> None:
 
 
 def test_our_aprad_is_as_far_from_the_ideal_and_as_dear_as_the_published_one() -> None:
-    exactness, aprad, draws = load("exactness"), load("aprad"), 150
+    exactness, aprad, draws = load("exactness"), load("aprad"), 100
     case, figures = exactness.APRAD[2]
     ideal = conditioned_distribution(case.model(1), case.words, case.bans)
     for method, reuses in {"AprAD": True, "ASAp": False}.items():
