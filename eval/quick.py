@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 
-from eval import comparison, cost, exactness, fidelity, habits, loops, people, suppression, weights
+from eval import comparison, cost, exactness, fidelity, habits, loops, people, suppression, units, weights
 
 QUESTIONS = tuple(
-    each.main for each in (exactness, fidelity, cost, suppression, comparison, habits, loops, people, weights)
+    each.main for each in (exactness, fidelity, cost, suppression, comparison, habits, loops, people, weights, units)
 )
 
 

@@ -22,7 +22,18 @@ from tests.support.commands import invoke
 from tests.support.families import build
 from tests.support.oracles import conditioned_distribution, first_token_text, rejection_distribution
 
-QUESTIONS = ("exactness", "fidelity", "cost", "suppression", "comparison", "tuning", "loops", "people", "weights")
+QUESTIONS = (
+    "exactness",
+    "fidelity",
+    "cost",
+    "suppression",
+    "comparison",
+    "tuning",
+    "loops",
+    "people",
+    "weights",
+    "units",
+)
 
 
 def load(name: str) -> Any:
@@ -41,7 +52,8 @@ def test_each_question_is_answered_by_one_command(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(load("tuning"), "run", run_here)
-    monkeypatch.setattr(load("loops"), "ROOT", tmp_path)  # where it keeps texts, which then are written anew
+    for keeping in ("loops", "units"):  # where they keep texts, which then are written anew
+        monkeypatch.setattr(load(keeping), "ROOT", tmp_path)
     monkeypatch.setattr("antislop.tuning.tuning.PROBE_TOKENS", 24)  # or counting takes most of the time
     assert load(name).main(["--smallest", "--model", "tiny", "--out", str(tmp_path)]) == 0
     page = (tmp_path / f"{name}.md").read_text(encoding="utf-8")
@@ -183,6 +195,54 @@ def test_the_published_figures_of_constrained_decoding_are_reproduced() -> None:
         assert exactness.divergence(ideal, ideal) == 0
         assert exactness.divergence(masked, ideal) == pytest.approx(figures["constrained"][0], abs=0.005)
         assert exactness.divergence(exactness.solve(case.model(1)), ideal) == math.inf
+
+
+def test_our_aprad_is_as_far_from_the_ideal_and_as_dear_as_the_published_one() -> None:
+    exactness, aprad, draws = load("exactness"), load("aprad"), 100
+    case, figures = exactness.APRAD[2]
+    ideal = conditioned_distribution(case.model(1), case.words, case.bans)
+    for method, reuses in {"AprAD": True, "ASAp": False}.items():
+        sampler = aprad.Sampler(case, 1, reuses=reuses)
+        drawn = Counter(sampler.write() for _ in range(draws))
+        off = exactness.divergence({text: count / draws for text, count in drawn.items()}, ideal)
+        assert off == pytest.approx(figures[method][0], abs=0.03)
+        calls = sampler.calls / (draws * case.length)
+        assert calls == pytest.approx(figures["AprAD"][1], rel=0.12) if reuses else 2.3 < calls < 2.7
+
+
+def test_units_are_written_once_with_the_same_random_numbers_and_dear_ones_stop_early(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writers, units = load("unit_writers"), load("units")
+    monkeypatch.setattr(writers, "ROWS", 2)
+    bans = {"rare": ["zebra"], "all": [antislop.Ban.regex("(?s).")]}
+    for name, own in bans.items():
+        kind = writers.Kind(lambda own=own: antislop.BanList(own), texts=3, tokens=4, many=2)
+        monkeypatch.setitem(writers.KINDS, name, kind)
+    subject = load("speed.measuring").load("tiny", 4)
+
+    def write(name: str, unit: str, most: int) -> Any:
+        return writers.write_texts(subject, name, unit, tmp_path, seed=1, most=most, tokens=4)
+
+    plain = write("rare", "plain", 2)
+    assert write("rare", "plain", 1) == plain[:1] and len(plain) == 2
+    same = write("rare", "sentence", 2)
+    assert [text.tokens for text in same] == [text.tokens for text in plain]
+    assert units.measure(same, plain, seed=1).excess == (0, 0, 0)
+    dear = write("all", "text", 3)
+    assert len(dear) == 2 and writers.are_limited(dear)
+    assert units.measure(dear, write("all", "plain", 2), seed=1).excess is None
+
+
+def test_half_words_are_those_that_no_list_of_english_words_contains(monkeypatch: pytest.MonkeyPatch) -> None:
+    units, text = load("units"), load("unit_writers").Text
+    monkeypatch.setattr(units, "load_frequencies", lambda: {"a": 0.1, "calm": 0.1, "tired": 0.1, "day": 0.1})
+    texts = {
+        unit: [text(number, own, [1], 1, 0, 0, 0) for number in range(3)]
+        for unit, own in {"plain": "a calm day", "span": "a fatigu day", "word": "a tired day"}.items()
+    }
+    rows, verdict = units.count_half_words(texts, seed=1)
+    assert [row[3] for row in rows] == [0, 3, 0] and verdict.endswith("(met: 0 is in the interval)")
 
 
 def test_a_position_is_asked_once_per_text() -> None:
