@@ -17,7 +17,7 @@ LINES = {
     "steer": 1010,
     "engines": 4870,
     "measure": 3890,
-    "datasets": 2150,
+    "datasets": 2235,
     "tuning": 980,
     "evaluation": 1350,
     "serve": 3630,
