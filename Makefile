@@ -111,6 +111,11 @@ docs: $(DOCS)   ## build the site of docs/ into site/; warnings are errors
 package: $(READY) ## build the wheel and the sdist, and try both in clean environments
 	bash .ci/distributions
 
+hub: $(READY)   ## make build/hub for the Hub: the bundled model and list, with the card of hub/antislop
+	rm -rf build/hub
+	$(BIN)/antislop export --copy -o build/hub
+	cp hub/antislop/README.md build/hub/
+
 bench: $(READY) ## speed against plain generate; see eval/speed/README.md
 	$(BIN)/python -m eval.speed
 

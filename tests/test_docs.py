@@ -134,7 +134,7 @@ def test_the_example_of_a_trace_is_one(tmp_path: Path) -> None:
 
 
 OF_OTHER_PROGRAMS = {"--logprobs-mode", "--enable-deterministic-inference", "--distributed-executor-backend"}
-OF_OTHER_PROGRAMS |= {"--temp", "--max-tokens"}
+OF_OTHER_PROGRAMS |= {"--temp", "--max-tokens", "--continuous-batching"}
 
 
 @cache

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 import antislop
 from antislop import AntiSlop, BanList
 from antislop.core.hf import chat_scope
-from antislop.datasets import ModelRecordMaker, PairFile, ban_reward, open_journal, write_records
+from antislop.datasets import ModelRecordMaker, PairFile, ban_reward, open_journal, rollout, write_records
 from antislop.errors import InputError
 from antislop.files.prompts import read_prompts
 from tests.support.depth import first_quick
@@ -64,15 +66,16 @@ class Completions:
 
 def train(model: Any, folder: Path, *, trainer: Any = GRPOTrainer, config: Any = GRPOConfig, **options: Any) -> Any:
     """Return a trainer for two steps, with the completions that it draws in `completions`."""
-    prompts = options.pop("prompts", PROMPTS)
+    prompts, more = options.pop("prompts", PROMPTS), options.pop("more", {})
     completions = Completions()
     settings = {"num_generations": 4, "max_completion_length": 30, "gradient_checkpointing": False, "seed": 3}
     prepared = trainer(
         model=model,
         reward_funcs=[ban_reward(BANS), completions],
-        args=config(output_dir=str(folder), **COMMON, **{**settings, **options}),
+        args=config(output_dir=str(folder), **{**COMMON, **settings, **options}),
         train_dataset=Dataset.from_dict({"prompt": prompts}),
         processing_class=tokenizer,
+        **more,
     )
     prepared.completions = completions
     return prepared
@@ -115,6 +118,44 @@ def test_an_empty_list_changes_no_completion(model: Any, tmp_path: Path) -> None
         under.train()
     assert under.completions.texts == plain.completions.texts
     assert logged(under, "loss") == logged(plain, "loss")
+
+
+def test_a_rollout_writes_completions_under_bans_with_the_probabilities_that_they_were_drawn_with(
+    model: Any, tmp_path: Path
+) -> None:
+    written: list[dict[str, Any]] = []
+
+    def note(prompts: list[Any], trainer: Any) -> dict[str, Any]:
+        written.append(rollout(AntiSlop(tokenizer, [] if len(written) else COMMON_WORDS))(prompts, trainer))
+        assert vars(trainer.model).get("generate") is None and trainer.model.training
+        return written[-1]
+
+    prepared = train(model, tmp_path, more={"rollout_func": note}, temperature=0.8, learning_rate=0.0)
+    prepared.train()
+    under, free = written
+    assert [COMMON_WORDS.find(text) for text in prepared.completions.texts[:4]] == [[]] * 4
+    assert sum(under["rewinds"]) > 0 and free["rewinds"] == [0] * 4
+    for out, has_bans in ((under, True), (free, False)):
+        excess = 0.0
+        for prompt, tokens, told in zip(out["prompt_ids"], out["completion_ids"], out["logprobs"], strict=True):
+            logits = model(torch.tensor([[*prompt, *tokens]])).logits[0, len(prompt) - 1 : -1].detach() / 0.8
+            own = logits.log_softmax(-1)[range(len(tokens)), tokens]
+            assert len(told) == len(tokens) <= 30
+            excess += float((torch.tensor(told) - own).sum())
+            assert bool((torch.tensor(told) > own - 1e-3).all()), "bans only take away from other tokens"
+        assert excess > 0.05 if has_bans else excess == pytest.approx(0, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [({"use_vllm": True}, "use_vllm=True"), ({"tools": [print]}, "tools"), ({"is_fsdp_enabled": True}, "FSDP")],
+)
+def test_a_rollout_refuses_what_it_does_not_write(change: dict[str, Any], sentence: str) -> None:
+    trainer = SimpleNamespace(**{"use_vllm": False, "tools": None, "is_fsdp_enabled": False, **change})
+    with pytest.raises(InputError, match=f"does not write with {sentence}"):
+        rollout(AntiSlop(tokenizer, ["x"]))([""], trainer)
+    with pytest.raises(InputError, match="sampler is a list"):
+        rollout(["x"])  # type: ignore[arg-type]
 
 
 def test_replies_to_chats_are_rewarded_and_hold_no_ban(

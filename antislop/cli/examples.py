@@ -31,6 +31,7 @@ EXAMPLES = {
         "antislop tune pairs.jsonl -o tuned --bans list.txt",
         "antislop tune --auto --prompts prompts.txt -o tuned",
     ),
+    "export": ("antislop export -o model --bans list.txt", "antislop export NAME -o model --copy"),
     "serve": (
         "antislop serve --port 5000",
         "antislop serve --model NAME --bans list.txt --reload-bans",

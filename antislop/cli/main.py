@@ -66,6 +66,7 @@ COMMANDS = {
         "tune",
         "Train a model on the places at which it began banned phrases, until it prefers something else there.",
     ),
+    "export": Command("export", "export", "Make a model's folder that brings its bans, which transformers then obeys."),
     "serve": Command(
         "serve",
         "serve",

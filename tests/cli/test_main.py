@@ -149,6 +149,10 @@ EXAMPLES = {
         "-o y --auto --prompts z --no-bans",
         "x -o y --no-bans",
     ),
+    "export": (
+        "-o y --no-bans --bans x",
+        "-o y --no-bans",
+    ),
     "serve": (
         "--tokenizer x",
         "--upstream x",

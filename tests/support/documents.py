@@ -14,7 +14,6 @@ import importlib.util
 import json
 import re
 import shlex
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -72,7 +71,7 @@ def read_prose(path: Path) -> str:
 
 
 def prepare_folder(folder: Path) -> None:
-    """Write the files that documents name: lists, prompts, texts, each as short as can be, and the Hub folder."""
+    """Write the files that documents name: lists, prompts, texts, each as short as can be."""
     (folder / "list.txt").write_text("a testament to\nbarely above a whisper\nthe old house\n", encoding="utf-8")
     (folder / "list.json").write_text(json.dumps([["a testament to", 0.5], ["delve", 0.0]]), encoding="utf-8")
     settings = "prompts: prompts.txt\nout: set.jsonl\nmax-new-tokens: 24\n"
@@ -81,7 +80,6 @@ def prepare_folder(folder: Path) -> None:
     (folder / "prompts.txt").write_text("The old house\nOne day\n", encoding="utf-8")
     prompts = [{"id": str(number), "prompt": prompt} for number, prompt in enumerate(["The old house", "One day"])]
     (folder / "prompts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in prompts), encoding="utf-8")
-    shutil.copytree(ROOT / "hub", folder / "hub")
     pair = {"prompt": "One day", "chosen": " she left.", "rejected": " she would delve into it."}
     (folder / "dpo.jsonl").write_text(f"{json.dumps(pair)}\n" * 2, encoding="utf-8")
     (folder / "folder").mkdir()

@@ -15,13 +15,13 @@ LINES = {
     "data": 10,
     "explain": 1970,
     "steer": 1010,
-    "engines": 4680,
+    "engines": 4870,
     "measure": 3890,
-    "datasets": 2150,
+    "datasets": 2235,
     "tuning": 980,
     "evaluation": 1350,
     "serve": 3630,
-    "cli": 5240,
+    "cli": 5370,
     "__main__": 30,
 }
 """The lines of Python in each room of docs/house.svg."""

@@ -1,0 +1,118 @@
+"""The command `export`: a model's folder that brings its bans."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from antislop.cli.options import (
+    TWO_LISTS,
+    BanOptions,
+    RevisionOption,
+    TrustRemoteCodeOption,
+    bans_nothing,
+    collect_bans,
+)
+from antislop.cli.parsing import Conflicts, When
+from antislop.cli.terminal import as_input_error, check_folder, console, say, writing
+from antislop.core.bans import BanList
+from antislop.core.hf import ModelSpec
+from antislop.display import describe_count
+from antislop.errors import InputError, first_line
+
+CONFLICTS: Conflicts = {
+    **TWO_LISTS,
+    "nothing is banned: leave out --no-bans, or pass --ban PHRASE": When("no_bans", bans_nothing),
+}
+KINDS = ("*.json", "*.safetensors", "*.model", "*.jinja", "*.txt", "*.py", "*.md")
+"""The files of a model on the Hub that transformers reads."""
+
+
+def export(
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="The folder to make.")],
+    bans: BanOptions,
+    model: Annotated[
+        str | None,
+        typer.Argument(metavar="MODEL", show_default="bundled", help="A Hugging Face id, or a folder of a model."),
+    ] = None,
+    revision: RevisionOption = None,
+    trust_remote_code: TrustRemoteCodeOption = False,
+    copy: Annotated[bool, typer.Option("--copy", help="Copy the model's files, instead of links to them.")] = False,
+) -> int:
+    """Make a model's folder that brings its bans, which transformers then obeys wherever it generates.
+
+    The folder has links to the model's files, bans.txt, and custom_generate/generate.py, which needs antislop where the
+    folder is used. Load it with trust_remote_code=True, or transformers serve --trust-remote-code: without that it is
+    the plain model.
+    """
+    check_folder(out, "a model")
+    if out.exists():
+        raise InputError(f"{out}: exists already: pass another path, or remove it first")
+    ban_list = collect_bans(bans)
+    spec = ModelSpec(model, revision=revision, trust_remote_code=trust_remote_code)
+    with console(stderr=True).status("reading the model"):
+        tokenizer = spec.load_tokenizer()
+        from antislop.core.sampler import AntiSlop
+        from antislop.engines.custom_generate import folder
+
+        with as_input_error():
+            AntiSlop(tokenizer, ban_list)  # what this tokenizer can't ban is refused here, not where the folder is used
+        source = _find_files(spec)
+    if (source / "adapter_config.json").exists():
+        raise InputError(f"{spec.title} is an adapter, and transformers takes its base's generate: merge it first")
+    if found := [name for name in ("custom_generate", folder.LIST) if (source / name).exists()]:
+        raise InputError(f"{spec.title} has a {found[0]} of its own: export the model that it was made from")
+    _make_folder(out, source, ban_list, copy=copy)
+    say(
+        f"{out}: {spec.title} with {describe_count(len(ban_list), 'ban')}; transformers obeys them with "
+        "trust_remote_code=True, or serve --trust-remote-code, where antislop is installed; without that, and in other "
+        "engines such as vLLM, the folder is the plain model"
+    )
+    return 0
+
+
+def _find_files(spec: ModelSpec) -> Path:
+    """Return the folder of a model, after downloading it if it is on the Hub."""
+    source = Path(spec.find_source())
+    if source.is_dir():
+        return source
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(str(source), revision=spec.revision, allow_patterns=[*KINDS]))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{spec.title} can't be downloaded ({first_line(error)}): check the connection") from error
+
+
+def _make_folder(out: Path, source: Path, bans: BanList, *, copy: bool) -> None:
+    """Make the folder as a whole or not at all: an interrupted copy is no model."""
+    from antislop.engines.custom_generate import folder
+
+    part = out.with_name(f".{out.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    try:
+        with writing(out, advice="choose another path"):
+            (part / "custom_generate").mkdir(parents=True)
+            shutil.copyfile(Path(folder.__file__).with_name("generate.py"), part / "custom_generate" / "generate.py")
+            bans.save(part / folder.LIST)
+            for path in sorted(source.glob("[!.]*")):  # nothing of git, or of a download
+                _put(path.resolve(), part / path.name, copy=copy)
+            part.rename(out)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def _put(path: Path, target: Path, *, copy: bool) -> None:
+    """Put a model's file or subfolder into another folder, as a link to it or as a copy."""
+    if not copy:
+        try:
+            target.symlink_to(path, target_is_directory=path.is_dir())
+        except (OSError, NotImplementedError) as error:
+            raise InputError(f"{target.parent}: takes no links ({first_line(error)}): pass --copy") from error
+    elif path.is_dir():
+        shutil.copytree(path, target)
+    else:
+        shutil.copyfile(path, target)
