@@ -146,7 +146,8 @@ class BatchJudge:
 def _add_draw(processor: Any, state: Any, text: RequestText, draws: Draws, number: int) -> int | None:
     """Add a drawn token to a text; return the one that its request gets instead, None if it was rewound or failed."""
     assert text.source is not None, "a token was drawn"
-    row, settled = text.source.row, text.source.row.settled
+    row = text.source.row
+    settled, length = row.settled, len(row.tokens)
     try:
         text.source.add_draw(draws, number)
         for event in row.release():
@@ -160,7 +161,7 @@ def _add_draw(processor: Any, state: Any, text: RequestText, draws: Draws, numbe
         return private.finish(state, row.tokens)
     if text.is_streamed and row.settled > settled:
         private.tell(processor, state, row.tokens[: row.settled])
-    if row.unchanged < len(row.tokens) - 1:
+    if row.unchanged < length or len(row.tokens) > length + 1:
         private.rewind(processor, state, row.tokens, kept=row.unchanged)
         return None
     return row.tokens[-1]
