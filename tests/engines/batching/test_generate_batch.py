@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import gc
+import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,12 +18,12 @@ from transformers import ContinuousBatchingConfig, GenerationConfig, PreTrainedM
 from antislop import AntiSlop, Ban, applied_to
 from antislop.engines.batching import private
 from antislop.engines.batching.texts import BatchJudge
-from antislop.engines.vllm.names import read_names
+from antislop.engines.vllm.names import find_differences, read_names
 from antislop.errors import ConcededWarning, InputError
 from tests.support import letters
 from tests.support.batches import COMMON, PROMPTS
 from tests.support.depth import DEPTH, first_quick
-from tests.support.models import WINDOW, build_model, build_tokenizer
+from tests.support.models import build_model, build_tokenizer
 from tests.support.statistics import p_value
 
 TOKENIZER = build_tokenizer()
@@ -152,3 +155,124 @@ def test_texts_are_those_of_rejection_sampling(bans: str, setting: str) -> None:
         **{"top_k": 0, **letters.SETTINGS[setting]},
     )
     assert p_value(Counter(map(tuple, texts)), letters.expected_texts(bans, setting)) > 1e-3
+
+
+def test_another_request_never_reads_what_was_withdrawn(differences: list[float]) -> None:
+    """Its prompt is the withdrawn text. The manager is kept, and is that of `transformers` again after the block."""
+    model, prompt = build_model(), [*PROMPTS[0]]
+    (plain,) = write(model, None, [prompt], **GREEDY)
+    withdrawn = plain[:11]
+    sampler = AntiSlop(TOKENIZER, [Ban.tokens(withdrawn)])
+    config = GenerationConfig(max_new_tokens=14, eos_token_id=END, **GREEDY)
+    batching = ContinuousBatchingConfig(**CONFIG)
+
+    def continue_from(ids: list[int]) -> list[int]:
+        outputs = model.generate_batch(
+            [ids], generation_config=config, continuous_batching_config=batching, persistent_manager=True
+        )
+        return next(iter(outputs.values())).generated_tokens
+
+    try:
+        with applied_to(model, sampler):
+            kept = continue_from(prompt)
+            continue_from([*prompt, *withdrawn, 5])
+        assert kept[:11] != withdrawn
+        assert max(differences) < 2e-4
+        assert continue_from(prompt) == plain[:14]
+        with applied_to(model, sampler):
+            assert continue_from(prompt) == kept
+    finally:
+        model.destroy_cached_continuous_batching_manager()
+
+
+def test_each_sequence_of_a_prompt_is_a_text_of_its_own() -> None:
+    texts = write(build_model(), MANY, PROMPTS[:2], num_return_sequences=4, do_sample=True, top_k=0)
+    assert not [found for text in texts for found in MANY.bans.find(TOKENIZER.decode(text))]
+    assert len({*map(tuple, texts)}) == len(texts) == 8
+
+
+def test_a_text_that_can_not_go_on_ends_alone() -> None:
+    """By `on_exhausted`: stop, an error of its own, or a concession with a warning."""
+    model, prompts = build_model(), PROMPTS[:2]
+    (first, second) = write(model, None, prompts, **GREEDY)
+    anything = [Ban.regex("(?s)."), Ban.tokens(first[:1])]
+    stopped = write(model, AntiSlop(TOKENIZER, anything, on_exhausted="stop"), prompts, **GREEDY)
+    assert stopped == [[], []]
+    with pytest.warns(ConcededWarning, match="was let through at token 0"):
+        write(model, AntiSlop(TOKENIZER, anything), prompts[:1], **GREEDY)
+    config = GenerationConfig(max_new_tokens=24, eos_token_id=END, **GREEDY)
+    raising = AntiSlop(TOKENIZER, [Ban.tokens(first[:4])], on_exhausted="raise", max_rewinds=0)
+    with applied_to(model, raising):
+        outputs = model.generate_batch(
+            [*map(list, prompts)],
+            generation_config=config,
+            continuous_batching_config=ContinuousBatchingConfig(**CONFIG),
+        )
+    failed, other = outputs.values()
+    assert "every alternative to the banned" in failed.error
+    assert other.generated_tokens == second
+
+
+def test_a_stream_takes_nothing_back() -> None:
+    model, prompt = build_model(), [*PROMPTS[0]]
+    config = GenerationConfig(max_new_tokens=24, eos_token_id=END, **GREEDY)
+    seen: list[list[int]] = []
+    (expected,) = write(model, MANY, [prompt], **GREEDY)
+    with (
+        applied_to(model, MANY),
+        model.continuous_batching_context_manager(
+            config, continuous_batching_config=ContinuousBatchingConfig(**CONFIG)
+        ) as manager,
+    ):
+        canceled = manager.add_request([*PROMPTS[2]], max_new_tokens=None)
+        number = manager.add_request(prompt, streaming=True)
+        for output in manager:
+            assert output.request_id == number
+            seen.append(output.generated_tokens)
+            if output.is_finished():
+                manager.cancel_request(canceled)
+                break
+    assert seen[-1] == expected and len(seen) > 3
+    assert all(later[: len(earlier)] == earlier for earlier, later in itertools.pairwise(seen))
+
+
+@pytest.mark.parametrize(
+    ("batching", "settings", "sentence"),
+    [
+        ({"use_async_batching": True}, {}, r"pass ContinuousBatchingConfig\(use_async_batching=False\)"),
+        ({"default_compile_level": 1}, {}, r"pass ContinuousBatchingConfig\(default_compile_level=0\), and no"),
+        ({"return_logprobs": True}, {}, r"pass ContinuousBatchingConfig\(return_logprobs=False\)"),
+        ({}, {"num_beams": 2}, "num_beams=2 is not supported"),
+    ],
+)
+def test_what_can_not_be_judged_is_refused(batching: dict[str, Any], settings: dict[str, Any], sentence: str) -> None:
+    model = build_model()
+    model.set_attn_implementation("eager")
+    plain = model.generate(torch.tensor([PROMPTS[0]]), max_new_tokens=3, **GREEDY)
+    with pytest.raises(InputError, match=sentence):
+        write(model, MANY, batching=batching, **settings)
+    assert torch.equal(model.generate(torch.tensor([PROMPTS[0]]), max_new_tokens=3, **GREEDY), plain)
+
+
+def test_a_release_that_was_not_tested_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transformers, "__version__", "5.99.1")
+    private.check_release.cache_clear()
+    with pytest.raises(InputError, match=r"need transformers 5.23 or 5.24, and this is 5.99.1 \(it was not tested\)"):
+        write(build_model(), MANY)
+
+
+def test_each_name_of_transformers_is_in_the_table() -> None:
+    table = Path(private.__file__).with_name("names.yaml")
+    assert [*find_differences(Path(transformers.__file__).parent, table)] == []
+    listed = {
+        name.partition("(")[0]
+        for kinds in read_names(table).values()
+        for names in kinds.values()
+        for name in names.split()
+    }
+    used = {
+        node.attr
+        for node in ast.walk(ast.parse(Path(private.__file__).read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__")
+    }
+    assert used <= listed
