@@ -147,7 +147,10 @@ def share_settled_blocks(processor: Any, settled: Callable[[Any], int | None]) -
     def mark_settled(state: Any, complete_blocks: dict[str, int]) -> None:
         length = settled(state) if complete_blocks else None
         if length is not None:
-            tokens, state = (state.initial_tokens + state.generated_tokens)[: min(length, state.position_offset)], copy(state)
+            tokens, state = (
+                (state.initial_tokens + state.generated_tokens)[: min(length, state.position_offset)],
+                copy(state),
+            )
             state.initial_tokens, state.generated_tokens = tokens, []  # a block that these do not fill is never marked
             complete_blocks = {name: len(tokens) // each.tokens_per_page for name, each in allocators.items()}
         mark(state, complete_blocks)
