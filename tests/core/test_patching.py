@@ -243,8 +243,6 @@ def test_a_sampler_that_is_passed_comes_first_and_any_other_loop_is_refused() ->
         for loop in (print, "folder"):
             with pytest.raises(InputError, match=r"custom_generate is .*, and antislop.applied_to takes that place"):
                 generate(**GREEDY, custom_generate=loop)
-        with pytest.raises(InputError, match="generate_batch asks no sampler"):
-            MODEL.generate_batch([[1, 2]])
 
 
 @pytest.mark.parametrize(
@@ -454,4 +452,6 @@ def test_a_peft_model() -> None:
         assert not torch.equal(ids, expected)
         assert torch.equal(ids, banned.generate(adapted, **INPUTS, **GREEDY))
         assert torch.equal(adapted.generate(**INPUTS, **GREEDY), expected)
-    assert not [name for name in ("generate", "generate_batch") if name in vars(plain) or name in vars(adapted)]
+    assert not [
+        name for name in ("generate", "init_continuous_batching") if name in vars(plain) or name in vars(adapted)
+    ]

@@ -276,7 +276,7 @@ ALLOWED = {
     "antislop/core/hf/pretrained.py: unfinished.rename(folder)": "the folder is there as a whole or not at all",
     "antislop/datasets/vllm_maker.py: tempfile.TemporaryDirectory": "vLLM takes a list by its path",
     "antislop/engines/vllm/names.py: path.read_text(encoding='utf-8')": "vLLM's own sources, perhaps within a wheel",
-    "antislop/engines/vllm/names.py: Path(__file__).with_suffix('.yaml').read_text(encoding='utf-8')": "its own table",
+    "antislop/engines/vllm/names.py: table.read_text(encoding='utf-8')": "its own table",
     "antislop/display.py: (folder / name).read_text('utf-8')": "the package's own files; `files` stands above",
     "antislop/display.py: (folder / script).read_text('utf-8')": "the package's own files; `files` stands above",
     "antislop/tuning/tuning.py: shutil": "deletes the checkpoints of a run, a folder of its own",

@@ -5,17 +5,17 @@ from __future__ import annotations
 LINES = {
     "core.bans": 6750,
     "core.trace": 1250,
-    "core.loop": 3800,
+    "core.loop": 3810,
     "core.hf": 5800,
     "core.sampler": 490,
-    "core.patching": 190,
+    "core.patching": 205,
     "files": 2050,
     "errors": 70,
     "display": 200,
     "data": 10,
     "explain": 1970,
     "steer": 1010,
-    "engines": 4870,
+    "engines": 5300,
     "measure": 3890,
     "datasets": 2235,
     "tuning": 980,
@@ -26,7 +26,7 @@ LINES = {
 }
 """The lines of Python in each room of docs/house.svg."""
 
-NAMES_AT_THE_COUNTER = 105
+NAMES_AT_THE_COUNTER = 109
 """The different names that the doors import from the core."""
 
 FUNCTIONS_PER_1000_LINES = 69

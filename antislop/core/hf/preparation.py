@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from transformers import LogitsProcessorList, PreTrainedModel
+from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel
 
 from antislop.core.hf.assisted import AssistantDrafter, make_assistant_drafter
 from antislop.core.hf.caches.cache import TransformersCache
@@ -101,10 +101,17 @@ def prepare_text(
     return call, replace(spec, generator=torch.Generator().manual_seed(seed))
 
 
-def _check_call(call: Call, bans: CompiledBans) -> PromptLengths:
-    refuse_tokenizer(call.model, bans.tokenizer)
+def refuse_model(
+    model: PreTrainedModel, config: GenerationConfig, processors: LogitsProcessorList, bans: CompiledBans
+) -> None:
+    """Refuse a model whose texts can't be written under these bans, whatever the prompt."""
+    refuse_tokenizer(model, bans.tokenizer)
     bans.vocabulary.refuse_changes(bans.tokenizer)
-    refuse_settings(call.model, call.config, call.logits_processor)
+    refuse_settings(model, config, processors)
+
+
+def _check_call(call: Call, bans: CompiledBans) -> PromptLengths:
+    refuse_model(call.model, call.config, call.logits_processor, bans)
     if call.rows > 1 and call.model.config.is_encoder_decoder:
         raise InputError(
             f"{type(call.model).__name__} has an encoder, and such a model writes one text at a time, not {call.rows}: "

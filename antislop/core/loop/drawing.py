@@ -76,6 +76,14 @@ def draw_together(
     return Draws(LogitsBatch(logits, scores, dtype=dtype), events, _feed(rows, events))
 
 
+def take_drawn(
+    rows: Sequence[Row], tokens: Sequence[int], logits: Tensor, scores: Tensor, *, dtype: torch.dtype
+) -> Draws:
+    """Return the draws of tokens that an engine has drawn for rows, from scores [n, vocab] made of these logits."""
+    events = list(map(Drawn.plain, tokens))
+    return Draws(LogitsBatch(logits, scores, dtype=dtype), events, _feed(rows, events))
+
+
 def _describe(drawn: Tensor, probs: Tensor, counts: Sequence[int | None]) -> list[Drawn]:
     """Read drawn tokens [n], and the choices of those rows that record them, in one transfer to the host."""
     described = describe_draws(probs, probs, drawn.clamp(min=0), max(count or 0 for count in counts))

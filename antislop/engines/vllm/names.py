@@ -1,6 +1,7 @@
-"""See in vLLM's sources whether a release has everything that bans use.
+"""See in the sources of another package whether a release has everything that bans use.
 
 Nothing is imported: the sources are those of an engine's own vLLM at its start, and in CI the wheel of each release.
+What is used of transformers' continuous batching is looked up in the same way.
 """
 
 from __future__ import annotations
@@ -12,22 +13,25 @@ from zipfile import Path as ZipPath
 
 import yaml
 
+OF_VLLM = Path(__file__).with_suffix(".yaml")
+"""The names of vLLM that are used."""
 
-def read_names() -> dict[str, dict[str, str]]:
+
+def read_names(table: Path = OF_VLLM) -> dict[str, dict[str, str]]:
     """Return the names that are used, by module and class."""
-    names: dict[str, dict[str, str]] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+    names: dict[str, dict[str, str]] = yaml.safe_load(table.read_text(encoding="utf-8"))
     return names
 
 
-def find_differences(folder: Path | ZipPath) -> Iterator[str]:
+def find_differences(folder: Path | ZipPath, table: Path = OF_VLLM) -> Iterator[str]:
     """Yield what a release lacks, or has otherwise. folder: that of its package, or in its wheel."""
-    for module, kinds in read_names().items():
+    for module, kinds in read_names(table).items():
         paths = [folder.joinpath(module.replace(".", "/") + end) for end in (".py", "/__init__.py")]
         body = [node for path in paths if path.is_file() for node in ast.parse(path.read_text(encoding="utf-8")).body]
         classes = {node.name: node for node in body if isinstance(node, ast.ClassDef)}
         for kind, names in kinds.items():
             if kind not in classes:
-                yield f"it has no {kind} in vllm.{module}"
+                yield f"it has no {kind} in {folder.name}.{module}"
                 continue
             found = dict(_list_names(classes[kind]))
             for name in names.split():

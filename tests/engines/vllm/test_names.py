@@ -58,24 +58,24 @@ def write_sources(folder: Path) -> Path:
 def test_a_name_that_vllm_lacks_is_found_in_its_sources(
     module: str, old: str, new: str, sentence: str | None, tmp_path: Path
 ) -> None:
-    path = write_sources(tmp_path) / module
+    path = write_sources(tmp_path / "vllm") / module
     text = path.read_text(encoding="utf-8")
     assert old in text
     path.write_text(text.replace(old, new), encoding="utf-8")
-    assert [*find_differences(tmp_path)] == ([] if sentence is None else [sentence])
+    assert [*find_differences(tmp_path / "vllm")] == ([] if sentence is None else [sentence])
 
 
 def test_a_module_may_become_a_package_and_a_missing_one_is_named(tmp_path: Path) -> None:
-    path = write_sources(tmp_path) / "v1" / "request.py"
+    path = write_sources(tmp_path / "vllm") / "v1" / "request.py"
     text = path.read_text(encoding="utf-8")
     path.unlink()
-    assert [*find_differences(tmp_path)] == [
+    assert [*find_differences(tmp_path / "vllm")] == [
         "it has no Request in vllm.v1.request",
         "it has no RequestStatus in vllm.v1.request",
     ]
     path.with_suffix("").mkdir()
     (path.with_suffix("") / "__init__.py").write_text(text, encoding="utf-8")
-    assert not [*find_differences(tmp_path)]
+    assert not [*find_differences(tmp_path / "vllm")]
 
 
 def test_a_release_is_refused_only_if_it_is_older_than_those_that_were_tested() -> None:

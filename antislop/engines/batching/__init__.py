@@ -1,0 +1,1 @@
+"""Internal: bans inside transformers' own continuous batching, which `applied_to` reaches."""

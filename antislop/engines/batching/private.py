@@ -1,0 +1,229 @@
+"""The private parts of transformers' continuous batching that are used: a function for each, which says why.
+
+`names.yaml` lists their names. They are looked up in the installed transformers before its first manager is changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from copy import copy
+from functools import cache
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor
+from transformers import LogitsProcessorList
+from transformers.generation.continuous_batching import RequestStatus
+from transformers.generation.continuous_batching.requests import FutureRequestState, RequestState
+
+from antislop.engines.vllm.names import find_differences
+from antislop.errors import InputError
+
+TESTED = ("5.23", "5.24")
+"""Releases of transformers."""
+NO_LIMIT = 2**31 - 1
+"""What continuous batching takes for "no maximum of new tokens"."""
+
+
+@cache
+def check_release() -> None:
+    """Raise `InputError` unless bans were tested with the installed transformers, and it has all names."""
+    installed = transformers.__version__
+    names = Path(__file__).with_name("names.yaml")
+    reasons = [] if installed.startswith(TESTED) else ["it was not tested"]
+    for reason in (*reasons, *find_differences(Path(transformers.__file__).parent, names)):
+        raise InputError(
+            f"bans inside continuous batching need transformers {' or '.join(TESTED)}, and this is {installed} "
+            f"({reason}): install one of these, or call generate or sampler.generate_many"
+        )
+
+
+def refuse_modes(manager: Any) -> None:
+    """Raise `InputError` for ways to run a batch in which its tokens can't be judged before the next one begins.
+
+    Reason: they are decided when the manager is made, from its configuration, the model and the device.
+    """
+    config = manager.continuous_batching_config
+    is_compiled = config.varlen_compile_config is not None or config.decode_compile_config is not None
+    refused = {
+        "use_async_batching=False": config.use_async_batching,  # the next batch reads tokens that nobody has judged
+        "use_cuda_graph=False": any(config.cuda_graph_booleans),  # a replay calls no processor, which keeps the scores
+        "default_compile_level=0": is_compiled,
+        "return_logprobs=False": config.return_logprobs,
+    }
+    if arguments := [argument for argument, is_asked in refused.items() if is_asked]:
+        raise InputError(
+            "bans inside continuous batching read each batch's scores and tokens before the next: pass "
+            f"ContinuousBatchingConfig({', '.join(arguments)}), and no compile_config"
+        )
+    if manager.distributed_helper.tp_size > 1:
+        raise InputError(
+            "bans inside continuous batching judge texts in one process, and this model is spread over "
+            f"{manager.distributed_helper.tp_size}: load it without tp_plan, or call sampler.generate_many"
+        )
+
+
+def add_processors(manager: Any, *, first: Callable[..., Tensor], last: Callable[..., Tensor]) -> Any:
+    """Call two more logits processors before and after the manager's own; return its own ones.
+
+    Reason: nothing else shows the logits and the scores of a batch.
+    """
+    processors = manager.logit_processor
+    own = copy(processors)
+    processors.logits_processor = LogitsProcessorList([first, *own.logits_processor, last])
+    processors.do_processing = True
+    return own
+
+
+def allow_argument(manager: Any, name: str, kind: type) -> None:
+    """Let `add_request` take one more argument, which then travels with the request.
+
+    Reason: arguments that no processor knows are refused.
+    """
+    manager.logit_processor.supported_keys[name] = kind
+
+
+def process(processors: Any, arguments: dict[str, Any], tokens: Sequence[int], logits: Tensor) -> Tensor:
+    """Return the scores [1, vocab] that a manager's own processors make of logits.
+
+    arguments: of the processors, as the request brought them. tokens: of the text.
+    """
+    request = FutureRequestState(RequestState("", [], logit_processor_kwargs=arguments), True, {}, 1)
+    storage = torch.empty((processors.tensors_required, 1), dtype=torch.int32, device=logits.device)
+    last = torch.tensor(tokens[-1:], device=logits.device)
+    scores: Tensor = processors(last, logits, processors.prepare_tensor_args([request], storage))
+    return scores
+
+
+def follow_batches(manager: Any, prepare: Callable[[Any], None]) -> None:
+    """Call `prepare` with the batch processor that a manager has or will make, before it runs.
+
+    Reason: the manager's thread makes it, and a warmup does so earlier.
+    """
+    create = manager._create_batch_processor
+
+    def create_and_prepare() -> Any:
+        processor = create()
+        prepare(processor)
+        return processor
+
+    manager._create_batch_processor = create_and_prepare
+    if manager.batch_processor is not None:
+        prepare(manager.batch_processor)
+
+
+def judge_batches(processor: Any, judge: Callable[[list[Any], list[int]], tuple[list[Any], list[int]]]) -> bool:
+    """Have `judge` change which requests of each batch get which tokens; return False if it was asked to before.
+
+    It gets the requests of the batch, and a token for each that has drawn one, and returns those that the processor is
+    to update. Reason: the tokens of a batch go from here to its requests, and nobody else sees them.
+    """
+    ios = processor.inputs_and_outputs
+    if "prepare_batch_update" in vars(ios):  # a manager that was kept from an earlier call
+        return False
+    prepare = ios.prepare_batch_update
+
+    def prepare_and_judge() -> tuple[list[Any], list[int], None]:
+        requests, tokens, _ = prepare()
+        return *judge(requests, tokens), None
+
+    ios.prepare_batch_update = prepare_and_judge
+    return True
+
+
+def share_settled_blocks(processor: Any, settled: Callable[[Any], int | None]) -> None:
+    """Let other requests read the blocks of a request as far as no rewind reaches.
+
+    settled: returns how many tokens of a request that are, with its prompt, and None for one that is not judged.
+
+    Reason: a block is offered to others once it is full. A rewind writes other tokens into it, and they would read
+    these.
+    """
+    mark, allocators = processor.cache.mark_complete_blocks, processor.cache.cache_allocators
+
+    def mark_settled(state: Any, complete_blocks: dict[str, int]) -> None:
+        length = settled(state) if complete_blocks else None
+        if length is not None:
+            tokens, state = (
+                (state.initial_tokens + state.generated_tokens)[: min(length, state.position_offset)],
+                copy(state),
+            )
+            state.initial_tokens, state.generated_tokens = tokens, []  # a block that these do not fill is never marked
+            complete_blocks = {name: len(tokens) // each.tokens_per_page for name, each in allocators.items()}
+        mark(state, complete_blocks)
+
+    processor.cache.mark_complete_blocks = mark_settled
+
+
+def argument_of(state: Any, name: str) -> Any:
+    """Return an argument that a request has brought, or None."""
+    return state.logit_processor_kwargs.get(name)
+
+
+def end_tokens_of(state: Any) -> frozenset[int]:
+    """Return the tokens that end a request. Reason: -1 and None stand for none."""
+    return frozenset(state._eos_token_ids)
+
+
+def join_restart(state: Any) -> None:
+    """Give a request that was freed and begun anew its tokens back, which are part of its prompt then.
+
+    Reason: under memory pressure, a request becomes another one that reads its own text as a prompt.
+    """
+    if length := state._true_initial_tokens:
+        before = state.initial_tokens[length:]
+        state.initial_tokens = state.initial_tokens[:length]
+        state.generated_tokens = before + state.generated_tokens
+        state._true_initial_tokens = 0
+        if state.max_new_tokens is not None:
+            state.max_new_tokens += len(before)
+            state._new_tokens_limit = state.max_new_tokens
+
+
+def rewind(processor: Any, state: Any, tokens: Sequence[int], *, kept: int) -> None:
+    """Replace the generated tokens of a request, the first `kept` of which are unchanged; it reads the others next.
+
+    Reason: a request has no method for it. Its cache is found by the position of the next token to read.
+    """
+    read, allocators = state.position_offset, processor.cache.cache_allocators.values()
+    window = min((each.sliding_window for each in allocators if hasattr(each, "sliding_window")), default=read)
+    state.generated_tokens = list(tokens)
+    state._timestamps = state._timestamps[:kept] + [perf_counter()] * (len(tokens) - kept)
+    state.position_offset = len(state.initial_tokens) + kept
+    unread = list(tokens[kept:])
+    if read > window and state.position_offset < read - 1:
+        # What was withdrawn has overwritten tokens that left the window, and are in it again: read all of the text.
+        processor.cache.free_blocks(state.request_id)
+        state.position_offset, unread = 0, state.initial_tokens + state.generated_tokens
+    if len(unread) == 1:
+        state.tokens_to_process = unread
+    else:
+        state.remaining_prefill_tokens, state.status = unread, RequestStatus.PREFILLING
+
+
+def finish(state: Any, tokens: Sequence[int]) -> int:
+    """Have a request end with these generated tokens; return the last one, which the processor is to add.
+
+    Reason: it ends a request by its end tokens and the maximum of new tokens only.
+    """
+    state.generated_tokens, state._new_tokens_limit = list(tokens[:-1]), len(tokens)
+    return tokens[-1] if tokens else 0
+
+
+def fail(processor: Any, state: Any, error: Exception) -> None:
+    """End one request with an error, as the processor ends one that it can't add.
+
+    Reason: an error in its loop ends all requests.
+    """
+    processor._handle_request_error(error, state)
+    processor.scheduler.finish_request(state.request_id)
+
+
+def tell(processor: Any, state: Any, tokens: Sequence[int]) -> None:
+    """Deliver the first tokens of a request that is streamed. Reason: the processor delivers all that it has."""
+    output = state.to_generation_output()
+    output.generated_tokens = list(tokens)
+    processor.output_router.deliver(output)

@@ -1,0 +1,196 @@
+"""Judge the texts of requests to transformers' continuous batching, which draws their tokens.
+
+Its scheduler, cache and forward passes stay as they are. Between a batch and the next one, each request with bans has
+its token judged as in `generate`: most stay. A text that is rewound draws again from the stored probabilities, without
+a forward pass, and its request reads on from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from antislop.core.hf import refuse_model
+from antislop.core.loop import Draws, LogitsSource, Row, take_drawn
+from antislop.core.sampler import AntiSlop
+from antislop.core.trace import Conceded
+from antislop.engines.batching import private
+
+KEY = "antislop"
+"""The argument of `add_request` by which a text travels with its request."""
+
+
+class RequestText:
+    """The text of a request under the bans of a sampler. source: None before the first token."""
+
+    def __init__(self, sampler: AntiSlop) -> None:
+        self.sampler = sampler
+        self.source: LogitsSource | None = None
+        self.is_streamed = False
+
+    def __deepcopy__(self, memo: Mapping[int, Any]) -> RequestText:
+        # Sequences of one prompt are copied before the first token, and then go on by themselves. A request that is
+        # begun anew is copied, too, and goes on with the text.
+        return RequestText(self.sampler) if self.source is None else self
+
+    def begin(self, state: Any, processors: Any, *, do_sample: bool) -> LogitsSource:
+        """Begin the text when the first token is drawn, or return what was begun."""
+        private.join_restart(state)
+        if self.source is None:
+            spec = self.sampler.compiled.make_row(
+                state.initial_tokens,
+                policy=self.sampler.make_policy(do_sample=do_sample),
+                settings=RequestRules(state, processors),
+                max_new_tokens=private.NO_LIMIT if state.max_new_tokens is None else state.max_new_tokens,
+            )
+            self.source = LogitsSource(Row(spec))
+            self.is_streamed, state.streaming = state.streaming, False
+        return self.source
+
+
+class RequestRules:
+    """When the text of a request ends, and what the engine's processors make of its logits."""
+
+    def __init__(self, state: Any, processors: Any) -> None:
+        self.eos_token_ids = private.end_tokens_of(state)
+        self._prompt = state.initial_tokens
+        self._processors = processors
+        self._arguments = {name: value for name, value in state.logit_processor_kwargs.items() if name != KEY}
+
+    def follow(self, rows: Sequence[Row]) -> None:
+        pass
+
+    def process(self, rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Tensor:
+        tokens = self._prompt + rows[0].tokens[: lengths[0]]
+        return private.process(self._processors, self._arguments, tokens, logits)
+
+    def is_done(self, row: Row) -> bool:
+        return row.tokens[-1] in self.eos_token_ids or len(row.tokens) >= row.max_new_tokens
+
+
+class BatchJudge:
+    """Judges the batches of one manager.
+
+    choose: returns the sampler under which a request that is added now is written, or None.
+    """
+
+    def __init__(self, manager: Any) -> None:
+        self.choose: Callable[[], AntiSlop | None] = lambda: None
+        self._manager = manager
+        self._add = manager.add_request
+        self._processors = private.add_processors(manager, first=self._keep_logits, last=self._keep_scores)
+        self._logits = self._scores = torch.empty(0)  # of the latest batch, [requests, vocab]
+        self._draws: list[Draws] = []  # with rows that a rewind may still need
+        self._latest: list[Row] = []
+        private.allow_argument(manager, KEY, RequestText)
+        private.follow_batches(manager, self._prepare)
+        manager.add_request = self.add_request
+
+    def add_request(self, *args: Any, **kwargs: Any) -> Any:
+        """Add a request as the manager does; its text is written under the sampler of this call's thread."""
+        sampler = self.choose()
+        if sampler is None:
+            return self._add(*args, **kwargs)
+        self.check(sampler)
+        return self._add(*args, **kwargs, **{KEY: RequestText(sampler)})
+
+    def check(self, sampler: AntiSlop) -> None:
+        """Raise `InputError` if the manager's texts can't be written under a sampler."""
+        processors = self._processors.logits_processor
+        refuse_model(self._manager.model, self._manager.generation_config, processors, sampler.compiled)
+
+    def _keep_logits(self, _: Tensor, logits: Tensor) -> Tensor:
+        self._logits = logits
+        return logits
+
+    def _keep_scores(self, _: Tensor, scores: Tensor) -> Tensor:
+        self._scores = scores
+        return scores
+
+    def _prepare(self, processor: Any) -> None:
+        if private.judge_batches(processor, partial(self._judge, processor)):
+            private.share_settled_blocks(processor, _count_settled)
+
+    @torch.no_grad()
+    def _judge(self, processor: Any, requests: list[Any], tokens: list[int]) -> tuple[list[Any], list[int]]:
+        """Judge the tokens of a batch; return the requests that the processor is to update, and their tokens."""
+        drawn = [request for request in requests if request.has_new_token]
+        texts = {place: text for place, request in enumerate(drawn) if (text := find_text(request.state))}
+        if not texts:
+            return requests, tokens
+        rows = [
+            text.begin(drawn[place].state, self._processors, do_sample=processor.do_sample).row
+            for place, text in texts.items()
+        ]
+        for row in {*self._latest}.difference(rows):
+            row.node  # noqa: B018 - it takes its probabilities from the batch while their places there are known
+        for row in rows:
+            row.unchanged = len(row.tokens)
+        places = slice(len(drawn)) if len(texts) == len(drawn) else torch.tensor([*texts], device=self._logits.device)
+        logits = self._logits[places]
+        scores = logits if self._scores is self._logits else self._scores[places]
+        draws = take_drawn(rows, [tokens[place] for place in texts], logits, scores, dtype=processor.model_dtype)
+        judged: list[int | None] = list(tokens[: len(drawn)])
+        for number, (place, text) in enumerate(texts.items()):
+            judged[place] = _add_draw(processor, drawn[place].state, text, draws, number)
+        self._draws = [each for each in self._draws if each.batch.trim()] + [draws]
+        self._latest = [row for row in rows if not row.is_finished]
+        handled = {id(request) for request, token in zip(drawn, judged, strict=True) if token is None}
+        return [each for each in requests if id(each) not in handled], [each for each in judged if each is not None]
+
+
+def _add_draw(processor: Any, state: Any, text: RequestText, draws: Draws, number: int) -> int | None:
+    """Add a drawn token to a text; return the one that its request gets instead, None if it was rewound or failed."""
+    assert text.source is not None, "a token was drawn"
+    row = text.source.row
+    settled, length = row.settled, len(row.tokens)
+    try:
+        text.source.add_draw(draws, number)
+        for event in row.release():
+            if isinstance(event, Conceded):
+                text.sampler.warn(event)
+    except Exception as error:  # noqa: BLE001 - one text ends with its error, the others continue
+        row.is_finished = True
+        private.fail(processor, state, error)
+        return None
+    if row.is_finished:
+        return private.finish(state, row.tokens)
+    if text.is_streamed and row.settled > settled:
+        private.tell(processor, state, row.tokens[: row.settled])
+    if row.unchanged < length or len(row.tokens) > length + 1:
+        private.rewind(processor, state, row.tokens, kept=row.unchanged)
+        return None
+    return row.tokens[-1]
+
+
+def find_text(state: Any) -> RequestText | None:
+    text: RequestText | None = private.argument_of(state, KEY)
+    return text
+
+
+def _count_settled(state: Any) -> int | None:
+    """Return how many tokens of a request stay in its cache, with its prompt; None without bans."""
+    text = find_text(state)
+    if text is None or text.source is None:
+        return None  # it is reading its prompt
+    row = text.source.row
+    return row.prompt_length + min(row.settled, row.unchanged)
+
+
+def judge_manager(manager: Any, choose: Callable[[], AntiSlop | None]) -> None:
+    """Write the requests that are added to a manager from now on under the sampler that `choose` returns.
+
+    Raises `InputError` for what can't be judged, and for a release of transformers that was not tested.
+    """
+    private.check_release()
+    private.refuse_modes(manager)
+    judge = getattr(vars(manager).get("add_request"), "__self__", None)  # of a manager that an earlier call has kept
+    if not isinstance(judge, BatchJudge):
+        judge = BatchJudge(manager)
+    judge.choose = choose
+    if (sampler := choose()) is not None:
+        judge.check(sampler)
