@@ -443,9 +443,8 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
 
     def _open_text(self, request: Request, options: RequestOptions, bans: CompiledBans | None) -> None:
         params, settings = request.sampling_params, self._settings
-        tells = settings.method == "thin" and not params.logprob_token_ids
         has_own_list = self._lists.has_own and settings.on_greedy == "refuse"
-        check_settings(params, options, has_own_list=has_own_list, tells=tells)
+        check_settings(params, options, has_own_list=has_own_list, tells=settings.tells(params))
         is_greedy = params.temperature == 0
         if bans is None or (is_greedy and settings.on_greedy == "pass" and not len(options.bans)):
             return

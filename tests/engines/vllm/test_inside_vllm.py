@@ -554,6 +554,7 @@ def test_a_server_keeps_its_list_and_those_of_requests(server: str) -> None:
         ({"use_beam_search": True, "n": 2}, "bans and beam search can't be combined"),
         ({"use_beam_search": True, "temperature": 0, "banned_strings": ["a"]}, "bans and beam search can't be"),
         ({"banned_strings": "a cat"}, "banned_strings is 'a cat': pass a list"),
+        ({"ban_list": "nouns"}, "the engine has no list 'nouns', but 'words': leave ban_list out"),
         (
             {"banned_strings": ["a"], "vllm_xargs": {"antislop": "{}"}},
             "bans came as banned_strings and in vllm_xargs['antislop']: send them in one place",
