@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+from vllm.exceptions import VLLMValidationError
 from vllm.sampling_params import SamplingParams
 from vllm.v1.engine.input_processor import InputProcessor
 from vllm.v1.sample.logits_processor import LogitsProcessor
@@ -86,7 +87,10 @@ def check_requests() -> None:
         if isinstance(config, dict) and KEY in config and isinstance(params, SamplingParams):
             processors = map(str, front.model_config.logits_processors or ())
             has_own_list = any(name.endswith(f":{CheckBans.__name__}") for name in processors)
-            check_request(params, has_own_list=has_own_list, settings=EngineSettings.read(config[KEY]))
+            try:
+                check_request(params, has_own_list=has_own_list, settings=EngineSettings.read(config[KEY]))
+            except InputError as error:
+                raise VLLMValidationError(str(error)) from error  # other errors are 500 here
         return validated
 
     InputProcessor._validate_params = check
