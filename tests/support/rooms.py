@@ -15,7 +15,7 @@ LINES = {
     "data": 10,
     "explain": 1970,
     "steer": 1010,
-    "engines": 4680,
+    "engines": 4730,
     "measure": 3890,
     "datasets": 2150,
     "tuning": 980,
