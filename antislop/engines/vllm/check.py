@@ -14,12 +14,15 @@ from typing import Any
 import torch
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+from vllm.exceptions import VLLMValidationError
+from vllm.sampling_params import SamplingParams
+from vllm.v1.engine.input_processor import InputProcessor
 from vllm.v1.sample.logits_processor import LogitsProcessor
 from vllm.v1.sample.sampler import Sampler
 from vllm.v1.worker.gpu.sample.logits_processor.interface import LogitsProcessor as LogitsProcessorV2
 
 from antislop.engines.vllm.metrics import show_counts
-from antislop.engines.vllm.requests import FIELDS, KEY, NO_BEAMS, PARAMETERS, check_request
+from antislop.engines.vllm.requests import FIELDS, KEY, NO_BEAMS, PARAMETERS, EngineSettings, check_request
 from antislop.errors import InputError
 
 FIRST_RUNNER_ARGUMENTS = 3
@@ -74,8 +77,28 @@ def read_plain_bans(request_type: Any) -> None:
     request_type.to_sampling_params, request_type.to_beam_search_params = add_bans, check
 
 
+def check_requests() -> None:
+    """Have vLLM's front end refuse what the settings of its engine rule out; a logits processor is not told them."""
+    validate = InputProcessor._validate_params
+
+    def check(front: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
+        validated = validate(front, params, *args, **kwargs)
+        config = front.vllm_config.additional_config
+        if isinstance(config, dict) and KEY in config and isinstance(params, SamplingParams):
+            processors = map(str, front.model_config.logits_processors or ())
+            has_own_list = any(name.endswith(f":{CheckBans.__name__}") for name in processors)
+            try:
+                check_request(params, has_own_list=has_own_list, settings=EngineSettings.read(config[KEY]))
+            except InputError as error:
+                raise VLLMValidationError(str(error)) from error  # other errors are 500 here
+        return validated
+
+    InputProcessor._validate_params = check
+
+
 for _request_type in (CompletionRequest, ChatCompletionRequest):
     read_plain_bans(_request_type)
+check_requests()
 show_counts()
 
 

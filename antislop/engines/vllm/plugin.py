@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from functools import cache, wraps
+from importlib import import_module
 from typing import Any
 
 from antislop.engines.vllm.requests import KEY, LOGPROBS_MODE, list_arguments
@@ -29,6 +30,7 @@ def register() -> None:
         config = arguments.additional_config
         if isinstance(config, dict) and KEY in config:
             add_arguments(arguments, list_arguments(config[KEY]))
+            import_module("antislop.engines.vllm.check")  # now, so that it sees the first request, too
         return create(arguments, *args, **kwargs)
 
     EngineArgs.create_engine_config = create_with_bans

@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, get_args
 
 from antislop.core.bans import (
     SENT_LIMITS,
@@ -32,6 +32,7 @@ from antislop.errors import InputError
 if TYPE_CHECKING:
     from antislop.core.hf import CompiledBans  # imports transformers, which the front end does not need
 
+T = TypeVar("T")
 KEY = "antislop"
 TESTED = ("0.32", "0.33")
 """Releases of vLLM."""
@@ -102,6 +103,10 @@ class EngineSettings:
     def policy(self) -> Policy:
         policy = Policy(True, "exact", self.on_exhausted, self.max_rewinds)
         return policy if self.method == "thin" else policy.for_rejection()
+
+    def tells(self, params: Any) -> bool:
+        """Return whether the engine tells the likeliest tokens of a text; vLLM would tell others in their place."""
+        return self.method == "thin" and not params.logprob_token_ids
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -203,23 +208,35 @@ def _check_size(config: str, entries: Sequence[object], exempt: Sequence[object]
             raise InputError(f"{size:,} {what} are too many for a request: at most {limit:,}, or a list of the engine")
 
 
-def check_request(params: Any, *, has_own_list: bool = False) -> RequestOptions:
+def check_request(params: Any, *, has_own_list: bool = False, settings: EngineSettings | None = None) -> RequestOptions:
     """Return what a request asks for.
 
     params: its `SamplingParams`.
     has_own_list: whether the engine's own list holds for greedy requests, where it can, and for beams, too.
+    settings: the engine's, if they are known.
 
     Raises `InputError` for a bad list, and for bans with settings that rule them out.
     """
-    options = RequestOptions.read(params.extra_args)
-    check_settings(params, options, has_own_list=has_own_list)
+    options, tells = RequestOptions.read(params.extra_args), True
+    if settings is not None:
+        find_list(dict.fromkeys(["", *settings.lists]), options.ban_list)
+        tells = settings.tells(params)
+    check_settings(params, options, has_own_list=has_own_list, tells=tells)
     return options
+
+
+def find_list(lists: Mapping[str, T], name: str) -> T:
+    """Return one of an engine's lists by its name. Raises `InputError` if there is none."""
+    if name not in lists:
+        names = ", ".join(repr(each) for each in lists if each) or "none"
+        raise InputError(f"the engine has no list {name!r:.60}, but {names}: leave ban_list out, or add it to lists")
+    return lists[name]
 
 
 def check_settings(params: Any, options: RequestOptions, *, has_own_list: bool, tells: bool = True) -> None:
     """Raise `InputError` for bans with settings that rule them out. The other arguments are those of `check_request`.
 
-    tells: whether the engine tells the likeliest tokens; the front end does not know.
+    tells: whether the engine tells the likeliest tokens.
     """
     if len(options.bans) or ((has_own_list or options.ban_list) and options.use_global_bans):
         if params.max_tokens == 1 and params.logprobs and not params.detokenize:
@@ -294,12 +311,8 @@ class ListCache:
         return options, own.with_bans(bans) if len(bans) else None
 
     def _compile_own(self, name: str, scopes: tuple[Scope, ...]) -> CompiledBans:
-        if name not in self._lists:
-            names = ", ".join(repr(each) for each in self._lists if each) or "none"
-            raise InputError(
-                f"the engine has no list {name!r:.60}, but {names}: leave ban_list out, or add it to lists"
-            )
-        return self._own.with_bans(read_bans(self._lists[name], scopes=scopes)) if name or scopes else self._own
+        bans = find_list(self._lists, name)
+        return self._own.with_bans(read_bans(bans, scopes=scopes)) if name or scopes else self._own
 
 
 def banning(bans: Bans = (), *, on_greedy: OnGreedy = "refuse", **options: Any) -> dict[str, Any]:

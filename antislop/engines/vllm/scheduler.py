@@ -94,6 +94,21 @@ def _check_processor(processors: Sequence[str | type] | None) -> None:
         )
 
 
+def _check_drafts(*, is_attention: bool, use_v2_model_runner: bool) -> None:
+    """Raise `InputError` for an engine whose drafts were not shown to leave texts as likely as they are without."""
+    if not use_v2_model_runner:
+        raise InputError(
+            "bans and drafts need vLLM's second model runner; the first one takes no logits processors beside drafts, "
+            "and on CPUs verifies drafts at a temperature that it never sets: leave out speculative_config, or set "
+            "VLLM_USE_V2_MODEL_RUNNER=1 on a GPU"
+        )
+    if not is_attention:
+        raise InputError(
+            "bans and drafts can't be combined on a model with recurrent layers, which was not tested: leave out "
+            "speculative_config"
+        )
+
+
 def _list_warpers(params: Any) -> LogitsProcessorList:
     """Return what makes the distribution from which vLLM draws of the model's own, in vLLM's order."""
     temperature = float(params.temperature)  # vLLM takes integers too, which the warper refuses
@@ -236,11 +251,6 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
             )
         if self._settings.method == "thin" and not self.use_v2_model_runner:
             _check_processor(model.logits_processors)
-        if vllm_config.speculative_config is not None:
-            raise InputError(
-                "bans and drafts can't be combined inside vLLM, which would verify drafts of withdrawn text: leave out "
-                "speculative_config, or put antislop in front of the server (EndpointSampler)"
-            )
         self._vocabulary_size = model.get_vocab_size()
         tokenizer = AutoTokenizer.from_pretrained(
             model.tokenizer, revision=model.tokenizer_revision, trust_remote_code=model.trust_remote_code
@@ -257,6 +267,8 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
         # Of other kinds, such as the states of recurrent layers, vLLM keeps none of an earlier token.
         rewindable = (FullAttentionSpec, MLAAttentionSpec, SlidingWindowSpec)
         is_attention = all(type(group.kv_cache_spec) in rewindable for group in groups)
+        if vllm_config.speculative_config is not None:
+            _check_drafts(is_attention=is_attention, use_v2_model_runner=self.use_v2_model_runner)
         self._holds = self._settings.resume == "hold" and is_attention
         if self._holds:
             self._keep_unsettled_blocks()
@@ -305,6 +317,8 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
                 else:
                     self._preempt_request(request, time.monotonic(), drop_stale_output=True)
             self._attach(request)
+        for request in (*self._rewound.values(), *self._attached.values()):
+            request.spec_token_ids = []  # drafts of withdrawn text, or at a place whose draw is chosen
         self._rewound.clear()
         scheduled = super().schedule(*args, **kwargs)
         # The second model runner is sent the parameters of each resumed request; the first one looks here.
@@ -334,15 +348,19 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
         rows = self._find_logprobs(request, len(new_token_ids))
         before = request.status, request.stop_reason
         new_token_ids, stopped = super()._update_request_with_output(request, new_token_ids, is_stale)
-        stays = all(map(text.read_draw, new_token_ids, rows))
+        stays = True
+        for token, row in zip(new_token_ids, rows, strict=False):  # vLLM drops tokens behind the end of a text
+            stays = text.read_draw(token, row)
+            if not stays or text.is_finished:
+                break  # what follows was drawn behind withdrawn text, or behind the end
         is_asked = text.grammar.own is not None or request.request_id in self._attached
         if stays and not stopped and text.is_at_rest and not is_asked:
             return text.take_settled(), False
         if stays and stopped:
             stays = text.end()
-        if text.is_finished and not stopped:
+        if text.is_finished and not (stopped and len(text.tokens) == request.num_output_tokens):
             # By a stop string, which the front end finds, or by bans. "length" keeps the last token in the text.
-            request.status, stopped = RequestStatus.FINISHED_LENGTH_CAPPED, True
+            request.status, request.stop_reason, stopped = RequestStatus.FINISHED_LENGTH_CAPPED, before[1], True
         elif stopped and not text.is_finished:
             (request.status, request.stop_reason), stopped = before, False
         if stopped and text.report.reason == "repetition":
@@ -426,9 +444,8 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
 
     def _open_text(self, request: Request, options: RequestOptions, bans: CompiledBans | None) -> None:
         params, settings = request.sampling_params, self._settings
-        tells = settings.method == "thin" and not params.logprob_token_ids
         has_own_list = self._lists.has_own and settings.on_greedy == "refuse"
-        check_settings(params, options, has_own_list=has_own_list, tells=tells)
+        check_settings(params, options, has_own_list=has_own_list, tells=settings.tells(params))
         is_greedy = params.temperature == 0
         if bans is None or (is_greedy and settings.on_greedy == "pass" and not len(options.bans)):
             return

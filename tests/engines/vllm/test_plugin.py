@@ -35,6 +35,7 @@ def engine_args(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Registered with vLLM, twice, as it may happen."""
     made = EngineArgs.create_engine_config
     monkeypatch.setitem(sys.modules, "vllm.engine.arg_utils", SimpleNamespace(EngineArgs=EngineArgs))
+    monkeypatch.setitem(sys.modules, "antislop.engines.vllm.check", SimpleNamespace())  # imports vLLM
     register.cache_clear()
     register()
     register()

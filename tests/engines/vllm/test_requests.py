@@ -24,7 +24,6 @@ from antislop.engines.vllm.requests import (
     ListCache,
     RequestOptions,
     check_request,
-    check_settings,
     read_own_lists,
 )
 from antislop.errors import InputError
@@ -33,13 +32,21 @@ from antislop.serve.bodies.fields import CompletionBody
 from tests.support.models import build_tokenizer
 
 
-def ask(config: Any = None, *, temperature: float = 1.0, has_own_list: bool = False, **more: Any) -> RequestOptions:
+def ask(
+    config: Any = None,
+    *,
+    temperature: float = 1.0,
+    has_own_list: bool = False,
+    settings: EngineSettings | None = None,
+    **more: Any,
+) -> RequestOptions:
     extra_args = None if config is None else {KEY: config}
     params = {"extra_args": extra_args, "temperature": temperature, "structured_outputs": None}
     params |= {"max_tokens": 16, "logprobs": None, "detokenize": True}  # of vLLM, if they are left out
-    return check_request(SimpleNamespace(**params | more), has_own_list=has_own_list)
+    return check_request(SimpleNamespace(**params | more), has_own_list=has_own_list, settings=settings)
 
 
+METHODS = ("thin", "reject")
 BEAM = {"max_tokens": 1, "logprobs": 8, "detokenize": False}
 """How vLLM asks for the likeliest tokens of a beam, without the extra arguments of the request for beams."""
 
@@ -123,6 +130,8 @@ def test_a_request_chooses_one_of_the_lists_of_its_engine_by_name() -> None:
         assert all(ban.exempt == ("abc",) for ban in compiled.bans if ban.text == "was")
     with pytest.raises(InputError, match="the engine has no list 'nouns', but 'verbs': leave ban_list out"):
         find(cache, {"ban_list": "nouns"})
+    with pytest.raises(InputError, match="the engine has no list 'nouns', but 'verbs': leave ban_list out"):
+        ask({"ban_list": "nouns"}, settings=EngineSettings(lists={"verbs": ["was"]}))
 
 
 def test_beams_without_bans_are_written() -> None:
@@ -142,12 +151,13 @@ def test_beams_without_bans_are_written() -> None:
 def test_greedy_requests_under_bans_are_refused_where_the_engine_tells_no_likely_tokens(
     config: Any, has_own_list: bool
 ) -> None:
-    ask(config, temperature=0, has_own_list=has_own_list)  # the front end does not know
-    params = SimpleNamespace(temperature=0, structured_outputs=None, max_tokens=16, logprobs=None, detokenize=True)
-    options = RequestOptions.read({KEY: config})
-    with pytest.raises(InputError, match="bans need sampling here, and temperature is 0"):
-        check_settings(params, options, has_own_list=has_own_list, tells=False)
-    check_settings(params, RequestOptions.read({KEY: {"use_global_bans": False}}), has_own_list=True, tells=False)
+    thin, reject = (EngineSettings.read({"method": method, "lists": {"verbs": ["was"]}}) for method in METHODS)
+    ask(config, temperature=0, has_own_list=has_own_list, settings=thin, logprob_token_ids=None)
+    for settings, told in ((reject, None), (thin, [5])):
+        given = {"temperature": 0, "settings": settings, "logprob_token_ids": told}
+        with pytest.raises(InputError, match="bans need sampling here, and temperature is 0"):
+            ask(config, has_own_list=has_own_list, **given)
+        ask({"use_global_bans": False}, has_own_list=True, **given)
 
 
 def test_an_engine_that_refuses_beams_checks_them_in_the_front_end() -> None:
