@@ -162,8 +162,8 @@ def test_a_greedy_text_has_the_tokens_that_a_sampler_in_this_process_takes(
     """They may differ where more than 256 tokens in a row lead into a ban, since vLLM tells of no more."""
     model, tokenizer = antislop.tiny_model()
     sampler = antislop.AntiSlop(tokenizer, bans)
-    prompts = ["The old house", "Once upon a time", "She opened the door", "It was raining", "The king", "In the forest"]
-    prompts += ["A dog and a cat", "My mother said"]
+    prompts = ["The old house", "Once upon a time", "She opened the door", "It was raining", "The king"]
+    prompts += ["A dog and a cat", "In the forest", "My mother said"]
     requests = [{"prompt": tokenizer(text)["input_ids"], "max_tokens": 100, "temperature": 0} for text in prompts]
     expected = []
     for request in requests:
