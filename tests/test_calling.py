@@ -38,7 +38,9 @@ def write(*args: Any, **settings: Any) -> Any:
     return PIPE(*args, **{**SETTINGS, **settings})
 
 
-FOLDER = ROOT / "hub" / "antislop"
+FOLDER = (
+    Path(antislop.__file__).parent / "engines"
+)  # with custom_generate/generate.py, as in a folder that was exported
 IDS = dict(TOKENIZER(PROMPTS[0], return_tensors="pt"))
 GREEDY = {"max_new_tokens": 40, "do_sample": False}
 

@@ -26,7 +26,7 @@ LINES = {
 }
 """The lines of Python in each room of docs/house.svg."""
 
-NAMES_AT_THE_COUNTER = 109
+NAMES_AT_THE_COUNTER = 110
 """The different names that the doors import from the core."""
 
 FUNCTIONS_PER_1000_LINES = 69

@@ -29,6 +29,7 @@ from .pretrained import (
 from .private import (
     PREFILL_INPUTS as PREFILL_INPUTS,
     attention_of as attention_of,
+    revision_of as revision_of,
     uncompiled as uncompiled,
     variables_of as variables_of,
 )

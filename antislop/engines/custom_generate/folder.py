@@ -20,7 +20,7 @@ from transformers import AutoTokenizer, GenerationMixin
 from transformers.utils import cached_file
 
 from antislop.core.bans import SENT_LIMITS, BanList
-from antislop.core.hf import choose_scopes, find_response_template
+from antislop.core.hf import choose_scopes, find_response_template, revision_of
 from antislop.core.sampler import AntiSlop
 from antislop.errors import InputError
 
@@ -66,7 +66,7 @@ def generate(
             given = options.get(name) or []
             options[name] = [*entries, *([given] if isinstance(given, str) else given)]
     if brings_bans(model):
-        source, commit = model.name_or_path, getattr(model.config, "_commit_hash", None)
+        source, commit = model.name_or_path, revision_of(model.config)
         if commit is None and not Path(source).is_dir():  # else the Hub would be asked for a repository of this name
             raise InputError(f"{source}, which the model was loaded from, is no folder here: load it by its full path")
         if options.get("bans") is None:
