@@ -88,7 +88,7 @@ def _find_files(spec: ModelSpec) -> Path:
 
 
 def _make_folder(out: Path, source: Path, bans: BanList, *, copy: bool) -> None:
-    """Make the folder as a whole or not at all: an interrupted copy is no model."""
+    """Make the folder as a whole or not at all: half a copy could not be loaded."""
     from antislop.engines.custom_generate import folder
 
     part = out.with_name(f".{out.name}.part")

@@ -137,7 +137,7 @@ def judge_batches(processor: Any, judge: Callable[[list[Any], list[int]], tuple[
 def share_settled_blocks(processor: Any, settled: Callable[[Any], int | None]) -> None:
     """Let other requests read the blocks of a request as far as no rewind reaches.
 
-    settled: returns how many tokens of a request that are, with its prompt, and None for one that is not judged.
+    settled: returns how many tokens of a request are settled, its prompt included; None for a request without bans.
 
     Reason: a block is offered to others once it is full. A rewind writes other tokens into it, and they would read
     these.
@@ -164,12 +164,12 @@ def argument_of(state: Any, name: str) -> Any:
 
 
 def end_tokens_of(state: Any) -> frozenset[int]:
-    """Return the tokens that end a request. Reason: -1 and None stand for none."""
+    """Return the tokens that end a request. Reason: transformers writes -1 or None for a request without any."""
     return frozenset(state._eos_token_ids)
 
 
 def join_restart(state: Any) -> None:
-    """Give a request that was freed and begun anew its tokens back, which are part of its prompt then.
+    """Give a request its generated tokens back: transformers moves them into the prompt of one that is begun anew.
 
     Reason: under memory pressure, a request becomes another one that reads its own text as a prompt.
     """
