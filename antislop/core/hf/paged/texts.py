@@ -9,25 +9,40 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from antislop.core.hf import refuse_model
-from antislop.core.loop import Draws, LogitsSource, Row, take_drawn
-from antislop.core.sampler import AntiSlop
-from antislop.core.trace import Conceded
-from antislop.engines.batching import private
+from antislop.core.hf.compiled_bans import CompiledBans
+from antislop.core.hf.paged import private
+from antislop.core.hf.preparation import refuse_model
+from antislop.core.loop.drawing import Draws, take_drawn
+from antislop.core.loop.row import Row
+from antislop.core.loop.sampling import Policy
+from antislop.core.loop.sources import LogitsSource
+from antislop.core.trace.events import Conceded
 
 KEY = "antislop"
 """The argument of `add_request` by which a text travels with its request."""
 
 
+class BanRules(Protocol):
+    """What a text is written under: a sampler, which stands above this module."""
+
+    @property
+    def compiled(self) -> CompiledBans: ...
+
+    @property
+    def warn(self) -> Callable[[Conceded], None]: ...
+
+    def make_policy(self, *, do_sample: bool) -> Policy: ...
+
+
 class RequestText:
     """The text of a request under the bans of a sampler. source: None before the first token."""
 
-    def __init__(self, sampler: AntiSlop) -> None:
+    def __init__(self, sampler: BanRules) -> None:
         self.sampler = sampler
         self.source: LogitsSource | None = None
         self.is_streamed = False
@@ -79,7 +94,7 @@ class BatchJudge:
     """
 
     def __init__(self, manager: Any) -> None:
-        self.choose: Callable[[], AntiSlop | None] = lambda: None
+        self.choose: Callable[[], BanRules | None] = lambda: None
         self._manager = manager
         self._add = manager.add_request
         self._processors = private.add_processors(manager, first=self._keep_logits, last=self._keep_scores)
@@ -98,7 +113,7 @@ class BatchJudge:
         self.check(sampler)
         return self._add(*args, **kwargs, **{KEY: RequestText(sampler)})
 
-    def check(self, sampler: AntiSlop) -> None:
+    def check(self, sampler: BanRules) -> None:
         """Raise `InputError` if the manager's texts can't be written under a sampler."""
         processors = self._processors.logits_processor
         refuse_model(self._manager.model, self._manager.generation_config, processors, sampler.compiled)
@@ -181,7 +196,7 @@ def _count_settled(state: Any) -> int | None:
     return row.prompt_length + min(row.settled, row.unchanged)
 
 
-def judge_manager(manager: Any, choose: Callable[[], AntiSlop | None]) -> None:
+def judge_manager(manager: Any, choose: Callable[[], BanRules | None]) -> None:
     """Write the requests that are added to a manager from now on under the sampler that `choose` returns.
 
     Raises `InputError` for what can't be judged, and for a release of transformers that was not tested.

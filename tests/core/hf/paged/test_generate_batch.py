@@ -16,10 +16,10 @@ import transformers
 from transformers import ContinuousBatchingConfig, GenerationConfig, PreTrainedModel
 
 from antislop import AntiSlop, Ban, applied_to
-from antislop.engines.batching import private
-from antislop.engines.batching.texts import BatchJudge
-from antislop.engines.vllm.names import find_differences, read_names
+from antislop.core.hf.paged import private
+from antislop.core.hf.paged.texts import BatchJudge
 from antislop.errors import ConcededWarning, InputError
+from antislop.files.packages import find_differences, read_names
 from tests.support import letters
 from tests.support.batches import COMMON, PROMPTS
 from tests.support.depth import DEPTH, first_quick

@@ -19,8 +19,8 @@ from transformers import LogitsProcessorList
 from transformers.generation.continuous_batching import RequestStatus
 from transformers.generation.continuous_batching.requests import FutureRequestState, RequestState
 
-from antislop.engines.vllm.names import find_differences
 from antislop.errors import InputError
+from antislop.files.packages import find_differences
 
 TESTED = ("5.23", "5.24")
 """Releases of transformers."""
