@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import chain, count, islice, repeat
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from transformers import PreTrainedModel
@@ -64,16 +64,32 @@ def read_requests(
     return (TextRequest(prompt, text_seed, *lists.compile(text_bans)) for (prompt, text_seed), text_bans in texts)
 
 
+class WriteTexts(Protocol):
+    """Writes the texts of calls like the first one, and yields them as they end, by their numbers among the texts."""
+
+    def __call__(
+        self,
+        call: Call,
+        specs: Iterable[RowSpec],
+        *,
+        max_rows: int,
+        vocabulary: Vocabulary,
+        warn: Callable[[Conceded], None],
+    ) -> Iterator[Completion]: ...
+
+
 def complete_in_flight(
     texts: Iterable[tuple[Call, RowSpec] | PromptError],
     *,
     max_rows: int,
     vocabulary: Vocabulary,
     warn: Callable[[Conceded], None],
+    write: WriteTexts | None = None,
 ) -> Iterator[Completion]:
     """Write texts in a batch of up to `max_rows` rows, and yield each when it is finished.
 
     texts: from calls with the same model and settings; the error of a prompt becomes its completion's.
+    write: what writes them, the loop of this package by default.
     """
     refused: list[Completion] = []
     numbers: dict[int, int] = {}  # of row number: its prompt's number
@@ -90,7 +106,8 @@ def complete_in_flight(
     others = read()
     if first := list(islice(others, max_rows)):
         specs = share_settings(spec for _, spec in chain(first, others))
-        for completion in _complete_all(first[0][0], specs, max_rows=len(first), vocabulary=vocabulary, warn=warn):
+        write = write or _complete_all
+        for completion in write(first[0][0], specs, max_rows=len(first), vocabulary=vocabulary, warn=warn):
             yield from refused
             refused.clear()
             yield replace(completion, number=numbers.pop(completion.number))
@@ -110,7 +127,7 @@ def _complete_all(
                 elif isinstance(event, Finished):
                     report = reports.pop(row.number)
                     report.add(Forwarded(0, engine.excess(row)))
-                    yield _make_completion(call.model, row, report, vocabulary)
+                    yield make_completion(call.model, row, report, vocabulary)
 
 
 class InFlight(Scheduler):
@@ -164,7 +181,7 @@ def open_engine(call: Call, *, max_rows: int, grows: bool = False) -> Iterator[B
         mode.leave()
 
 
-def _make_completion(model: PreTrainedModel, row: Row, report: Report, vocabulary: Vocabulary) -> Completion:
+def make_completion(model: PreTrainedModel, row: Row, report: Report, vocabulary: Vocabulary) -> Completion:
     warn_if_too_long(model, len(row.tokens) + row.prompt_length)
     text = vocabulary.decode(row.tokens, after=row.ids_up_to(0)[0].tolist())
     error = describe_failure(row) if report.reason == "failed" else None

@@ -9,14 +9,14 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from functools import cache
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any
 
 import torch
 import transformers
 from torch import Tensor
-from transformers import LogitsProcessorList
-from transformers.generation.continuous_batching import RequestStatus
+from transformers import ContinuousBatchingConfig, GenerationConfig, LogitsProcessorList, PreTrainedModel
+from transformers.generation.continuous_batching import ContinuousBatchingManager, RequestStatus
 from transformers.generation.continuous_batching.requests import FutureRequestState, RequestState
 
 from antislop.errors import InputError
@@ -39,6 +39,39 @@ def check_release() -> None:
             f"bans inside continuous batching need transformers {' or '.join(TESTED)}, and this is {installed} "
             f"({reason}): install one of these, or call generate or sampler.generate_many"
         )
+
+
+def has_own_attention(model: PreTrainedModel) -> bool:
+    """Return whether a model's layers pass over the paged cache. Reason: they would read other texts, unseen."""
+    return not model._supports_attention_backend
+
+
+def make_manager(model: PreTrainedModel, config: ContinuousBatchingConfig) -> Any:
+    """Return a manager whose requests end when their texts do.
+
+    Reason: `init_continuous_batching` may return one that was kept, and inside `applied_to` asks its sampler.
+    """
+    return ContinuousBatchingManager(model, GenerationConfig(do_sample=False, eos_token_id=-1), config)
+
+
+def start(manager: Any) -> int:
+    """Start a manager; return how many tokens its cache holds.
+
+    Reason: its thread would make the cache, and seed torch's random numbers.
+    """
+    with torch.random.fork_rng([manager.model.device] if manager.model.device.type == "cuda" else []):
+        manager.warmup()
+    manager.start()
+    tokens: int = manager.continuous_batching_config.num_blocks * manager.continuous_batching_config.page_size
+    return tokens
+
+
+def error_of(manager: Any) -> BaseException:
+    """Return the error by which a manager ends. Reason: it tells its requests first, and them the message only."""
+    while manager.is_running():
+        sleep(0.01)
+    error: BaseException | None = manager.background_thread_status.fatal_error
+    return error or RuntimeError("continuous batching has ended before its requests")
 
 
 def refuse_modes(manager: Any) -> None:
@@ -183,8 +216,10 @@ def join_restart(state: Any) -> None:
             state._new_tokens_limit = state.max_new_tokens
 
 
-def rewind(processor: Any, state: Any, tokens: Sequence[int], *, kept: int) -> None:
+def rewind(processor: Any, state: Any, tokens: Sequence[int], *, kept: int) -> int:
     """Replace the generated tokens of a request, the first `kept` of which are unchanged; it reads the others next.
+
+    Returns how many tokens were removed from its cache.
 
     Reason: a request has no method for it. Its cache is found by the position of the next token to read.
     """
@@ -202,6 +237,7 @@ def rewind(processor: Any, state: Any, tokens: Sequence[int], *, kept: int) -> N
         state.tokens_to_process = unread
     else:
         state.remaining_prefill_tokens, state.status = unread, RequestStatus.PREFILLING
+    return read - state.position_offset
 
 
 def finish(state: Any, tokens: Sequence[int]) -> int:

@@ -1,8 +1,9 @@
-"""Judge the texts of requests to transformers' continuous batching, which draws their tokens.
+"""Judge the texts of requests to transformers' continuous batching.
 
 Its scheduler, cache and forward passes stay as they are. Between a batch and the next one, each request with bans has
 its token judged as in `generate`: most stay. A text that is rewound draws again from the stored probabilities, without
-a forward pass, and its request reads on from there.
+a forward pass, and its request reads on from there. Continuous batching draws the tokens, but for those of
+`generate_many`: its texts draw themselves, by their own processors and random numbers.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from torch import Tensor
 from antislop.core.hf.compiled_bans import CompiledBans
 from antislop.core.hf.paged import private
 from antislop.core.hf.preparation import refuse_model
-from antislop.core.loop.drawing import Draws, take_drawn
+from antislop.core.loop.drawing import Draws, draw_together, take_drawn
+from antislop.core.loop.loop import advance_together
 from antislop.core.loop.row import Row
 from antislop.core.loop.sampling import Policy
 from antislop.core.loop.sources import LogitsSource
-from antislop.core.trace.events import Conceded
+from antislop.core.trace.events import Conceded, Event, Forwarded
 
 KEY = "antislop"
 """The argument of `add_request` by which a text travels with its request."""
@@ -40,20 +42,46 @@ class BanRules(Protocol):
 
 
 class RequestText:
-    """The text of a request under the bans of a sampler. source: None before the first token."""
+    """The text of a request.
 
-    def __init__(self, sampler: BanRules) -> None:
-        self.sampler = sampler
-        self.source: LogitsSource | None = None
+    source: None before the first token of a text that its request decides about.
+    error: why it ended, if that was an error.
+    """
+
+    def __init__(self, warn: Callable[[Conceded], None], source: LogitsSource | None = None) -> None:
+        self.source = source
         self.is_streamed = False
+        self.error: Exception | None = None
+        self._warn = warn
 
     def __deepcopy__(self, memo: Mapping[int, Any]) -> RequestText:
-        # Sequences of one prompt are copied before the first token, and then go on by themselves. A request that is
-        # begun anew is copied, too, and goes on with the text.
-        return RequestText(self.sampler) if self.source is None else self
+        return self  # a request that is begun anew is copied, and goes on with the text
+
+    def begin(self, state: Any, processors: Any, *, do_sample: bool) -> LogitsSource:  # noqa: ARG002
+        """Begin the text when the first token is drawn, or return what was begun."""
+        assert self.source is not None, "it was made with the text"
+        private.join_restart(state)
+        return self.source
+
+    def take(self, events: Sequence[Event]) -> None:
+        """Take what happened to the text."""
+        for event in events:
+            if isinstance(event, Conceded):
+                self._warn(event)
+
+
+class AppliedText(RequestText):
+    """The text of a request that was added inside `applied_to`, under the bans of its sampler."""
+
+    def __init__(self, sampler: BanRules) -> None:
+        super().__init__(sampler.warn)
+        self.sampler = sampler
+
+    def __deepcopy__(self, memo: Mapping[int, Any]) -> RequestText:
+        # Sequences of one prompt are copied before the first token, and then go on by themselves.
+        return AppliedText(self.sampler) if self.source is None else self
 
     def begin(self, state: Any, processors: Any, *, do_sample: bool) -> LogitsSource:
-        """Begin the text when the first token is drawn, or return what was begun."""
         private.join_restart(state)
         if self.source is None:
             spec = self.sampler.compiled.make_row(
@@ -111,7 +139,12 @@ class BatchJudge:
         if sampler is None:
             return self._add(*args, **kwargs)
         self.check(sampler)
-        return self._add(*args, **kwargs, **{KEY: RequestText(sampler)})
+        return self._add(*args, **kwargs, **{KEY: AppliedText(sampler)})
+
+    def add_text(self, text: RequestText, prompt: Sequence[int]) -> str:
+        """Add a text that decides by itself when it ends; return the number of its request."""
+        number: str = self._add(list(prompt), **{KEY: text})
+        return number
 
     def check(self, sampler: BanRules) -> None:
         """Raise `InputError` if the manager's texts can't be written under a sampler."""
@@ -133,6 +166,9 @@ class BatchJudge:
     @torch.no_grad()
     def _judge(self, processor: Any, requests: list[Any], tokens: list[int]) -> tuple[list[Any], list[int]]:
         """Judge the tokens of a batch; return the requests that the processor is to update, and their tokens."""
+        for request in requests:
+            if (text := find_text(request.state)) is not None and text.source is not None:
+                text.source.row.events.append(Forwarded(request.query_length, 0))
         drawn = [request for request in requests if request.has_new_token]
         texts = {place: text for place, request in enumerate(drawn) if (text := find_text(request.state))}
         if not texts:
@@ -148,7 +184,12 @@ class BatchJudge:
         places = slice(len(drawn)) if len(texts) == len(drawn) else torch.tensor([*texts], device=self._logits.device)
         logits = self._logits[places]
         scores = logits if self._scores is self._logits else self._scores[places]
-        draws = take_drawn(rows, [tokens[place] for place in texts], logits, scores, dtype=processor.model_dtype)
+        if rows[0].has_own_generator:  # all of a manager have, or none
+            draws = draw_together(
+                rows, logits, places=range(len(rows)), batch=len(rows), dtype=processor.model_dtype
+            )
+        else:
+            draws = take_drawn(rows, [tokens[place] for place in texts], logits, scores, dtype=processor.model_dtype)
         judged: list[int | None] = list(tokens[: len(drawn)])
         for number, (place, text) in enumerate(texts.items()):
             judged[place] = _add_draw(processor, drawn[place].state, text, draws, number)
@@ -165,11 +206,13 @@ def _add_draw(processor: Any, state: Any, text: RequestText, draws: Draws, numbe
     settled, length = row.settled, len(row.tokens)
     try:
         text.source.add_draw(draws, number)
-        for event in row.release():
-            if isinstance(event, Conceded):
-                text.sampler.warn(event)
+        if row.history is not None and row.history.is_lockstep:
+            advance_together([text.source], row.history)
+        if row.is_finished:
+            row.events.append(Forwarded(0, length - max(0, min(row.unchanged, len(row.tokens) - 1))))
+        text.take(row.release())
     except Exception as error:  # noqa: BLE001 - one text ends with its error, the others continue
-        row.is_finished = True
+        row.is_finished, text.error = True, error
         private.fail(processor, state, error)
         return None
     if row.is_finished:
@@ -177,7 +220,8 @@ def _add_draw(processor: Any, state: Any, text: RequestText, draws: Draws, numbe
     if text.is_streamed and row.settled > settled:
         private.tell(processor, state, row.tokens[: row.settled])
     if row.unchanged < length or len(row.tokens) > length + 1:
-        private.rewind(processor, state, row.tokens, kept=row.unchanged)
+        cut = private.rewind(processor, state, row.tokens, kept=row.unchanged)
+        row.events.append(Forwarded(0, cut))
         return None
     return row.tokens[-1]
 
