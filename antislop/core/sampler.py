@@ -15,7 +15,7 @@ from transformers.generation.streamers import BaseStreamer
 from antislop.core.bans.ban_list import BanList, Bans
 from antislop.core.bans.scopes import Scope
 from antislop.core.bans.units import Rewind
-from antislop.core.hf.batching import TextRequest, WriteTexts, complete_in_flight, read_requests
+from antislop.core.hf.batching import TextRequest, WriteTexts, complete_in_flight, read_requests, write_in_flight
 from antislop.core.hf.callbacks.criteria import StopStrings
 from antislop.core.hf.calls import (
     STATES,
@@ -389,9 +389,8 @@ class AntiSlop:
         seed: decides the random numbers together with a prompt's number, so a text does not depend on its batch, but
             for the last bits of its logits. None: drawn from torch's global generator.
         seeds: one for each prompt, which then decides alone.
-        engine: "own", or "paged", the continuous batching of transformers, which has memory of a fixed size and shares
-            beginnings of prompts; it takes a `continuous_batching_config`. The texts are the same, but for the last bits
-            of their logits.
+        engine: "own", or "paged", the continuous batching of transformers, whose memory has a fixed size; it takes a
+            `continuous_batching_config`. The texts are the same, but for the last bits of their logits.
         kwargs: the settings that `generate` takes, and `chat_template_kwargs`; instead of asking for several sequences,
             repeat a prompt.
             `logits_processor` and `stopping_criteria` are lists for all texts, or functions that make a list for each,
@@ -408,7 +407,7 @@ class AntiSlop:
             seeds=seeds,
             is_drafted=self.draft_bans,
         )
-        write: WriteTexts | None = None
+        write: WriteTexts = write_in_flight
         if engine == "paged":
             from antislop.core.hf.paged.writing import write_paged  # a plain call imports no continuous batching
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import chain, count, islice, repeat
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, TypeAlias
 
 import torch
 from transformers import PreTrainedModel
@@ -31,6 +31,9 @@ from antislop.core.trace.completions import Completion, check_many, pair
 from antislop.core.trace.events import Conceded, Event, Finished, Forwarded
 from antislop.core.trace.report import Report
 from antislop.errors import InputError
+
+WriteTexts: TypeAlias = Callable[..., Iterator[Completion]]
+"""`write_in_flight`, or what else writes the texts of calls like a first one, by their numbers among the texts."""
 
 
 class TextRequest(NamedTuple):
@@ -64,32 +67,17 @@ def read_requests(
     return (TextRequest(prompt, text_seed, *lists.compile(text_bans)) for (prompt, text_seed), text_bans in texts)
 
 
-class WriteTexts(Protocol):
-    """Writes the texts of calls like the first one, and yields them as they end, by their numbers among the texts."""
-
-    def __call__(
-        self,
-        call: Call,
-        specs: Iterable[RowSpec],
-        *,
-        max_rows: int,
-        vocabulary: Vocabulary,
-        warn: Callable[[Conceded], None],
-    ) -> Iterator[Completion]: ...
-
-
 def complete_in_flight(
     texts: Iterable[tuple[Call, RowSpec] | PromptError],
     *,
     max_rows: int,
     vocabulary: Vocabulary,
     warn: Callable[[Conceded], None],
-    write: WriteTexts | None = None,
+    write: WriteTexts,
 ) -> Iterator[Completion]:
     """Write texts in a batch of up to `max_rows` rows, and yield each when it is finished.
 
     texts: from calls with the same model and settings; the error of a prompt becomes its completion's.
-    write: what writes them, the loop of this package by default.
     """
     refused: list[Completion] = []
     numbers: dict[int, int] = {}  # of row number: its prompt's number
@@ -106,7 +94,6 @@ def complete_in_flight(
     others = read()
     if first := list(islice(others, max_rows)):
         specs = share_settings(spec for _, spec in chain(first, others))
-        write = write or _complete_all
         for completion in write(first[0][0], specs, max_rows=len(first), vocabulary=vocabulary, warn=warn):
             yield from refused
             refused.clear()
@@ -114,9 +101,10 @@ def complete_in_flight(
     yield from refused
 
 
-def _complete_all(
+def write_in_flight(
     call: Call, specs: Iterable[RowSpec], *, max_rows: int, vocabulary: Vocabulary, warn: Callable[[Conceded], None]
 ) -> Iterator[Completion]:
+    """Write texts in batches of this package."""
     reports: dict[int, Report] = defaultdict(partial(Report, surfaces=vocabulary))
     with open_engine(call, max_rows=max_rows) as engine:
         for row, events in chain.from_iterable(decode_in_steps(Scheduler(specs, max_rows=max_rows), engine)):

@@ -10,7 +10,7 @@ from copy import copy
 from functools import cache
 from pathlib import Path
 from time import perf_counter, sleep
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import transformers
@@ -19,9 +19,11 @@ from transformers import ContinuousBatchingConfig, GenerationConfig, LogitsProce
 from transformers.generation.continuous_batching import ContinuousBatchingManager, RequestStatus
 from transformers.generation.continuous_batching.requests import FutureRequestState, RequestState
 
+from antislop.core.hf.private import attention_of
 from antislop.errors import InputError
 from antislop.files.packages import find_differences
 
+Judge = TypeVar("Judge")
 TESTED = ("5.23", "5.24")
 """Releases of transformers."""
 NO_LIMIT = 2**31 - 1
@@ -41,29 +43,32 @@ def check_release() -> None:
         )
 
 
-def has_own_attention(model: PreTrainedModel) -> bool:
-    """Return whether a model's layers pass over the paged cache. Reason: they would read other texts, unseen."""
-    return not model._supports_attention_backend
+def start_manager(
+    model: PreTrainedModel, config: ContinuousBatchingConfig, judge: Callable[[Any], Judge]
+) -> tuple[Any, Judge]:
+    """Start a manager whose requests end when their texts do; return it, and what `judge` has made of it before.
 
-
-def make_manager(model: PreTrainedModel, config: ContinuousBatchingConfig) -> Any:
-    """Return a manager whose requests end when their texts do.
-
-    Reason: `init_continuous_batching` may return one that was kept, and inside `applied_to` asks its sampler.
+    Raises `InputError` if it can have no cache. Reason: `init_continuous_batching` may return a manager that was kept,
+    and inside `applied_to` asks its sampler. The manager's thread would tell nobody why there is no cache, and would
+    seed torch's random numbers.
     """
-    return ContinuousBatchingManager(model, GenerationConfig(do_sample=False, eos_token_id=-1), config)
-
-
-def start(manager: Any) -> int:
-    """Start a manager; return how many tokens its cache holds.
-
-    Reason: its thread would make the cache, and seed torch's random numbers.
-    """
-    with torch.random.fork_rng([manager.model.device] if manager.model.device.type == "cuda" else []):
-        manager.warmup()
+    attention = attention_of(model.config)
+    try:
+        manager = ContinuousBatchingManager(model, GenerationConfig(do_sample=False, eos_token_id=-1), config)
+        refuse_modes(manager)
+        judging = judge(manager)
+        with torch.random.fork_rng([model.device] if model.device.type == "cuda" else []):
+            manager.warmup()
+    except Exception as error:
+        model.set_attn_implementation(attention)  # which the manager may have changed
+        if isinstance(error, InputError) or not isinstance(error, (AttributeError, MemoryError, ValueError)):
+            raise
+        raise InputError(
+            f"transformers can't make a paged cache for {type(model).__name__} ({error}): leave engine out, or choose "
+            "the memory by continuous_batching_config=ContinuousBatchingConfig(num_blocks=…)"
+        ) from error
     manager.start()
-    tokens: int = manager.continuous_batching_config.num_blocks * manager.continuous_batching_config.page_size
-    return tokens
+    return manager, judging
 
 
 def error_of(manager: Any) -> BaseException:
@@ -75,11 +80,19 @@ def error_of(manager: Any) -> BaseException:
 
 
 def refuse_modes(manager: Any) -> None:
-    """Raise `InputError` for ways to run a batch in which its tokens can't be judged before the next one begins.
+    """Raise `InputError` for a model that can't be run, and ways to run it in which a batch begins before the last is
+    judged.
 
     Reason: they are decided when the manager is made, from its configuration, the model and the device.
     """
-    config = manager.continuous_batching_config
+    config, name = manager.continuous_batching_config, type(manager.model).__name__
+    if (
+        not manager.model._supports_attention_backend
+    ):  # as in BLOOM, MPT and GPT-Neo, whose texts differ without bans, too
+        raise InputError(
+            f"{name} has attention of its own, which reads no paged cache, so its texts would be others: call generate or "
+            "sampler.generate_many without an engine"
+        )
     is_compiled = config.varlen_compile_config is not None or config.decode_compile_config is not None
     refused = {
         "use_async_batching=False": config.use_async_batching,  # the next batch reads tokens that nobody has judged
@@ -237,7 +250,8 @@ def rewind(processor: Any, state: Any, tokens: Sequence[int], *, kept: int) -> i
         state.tokens_to_process = unread
     else:
         state.remaining_prefill_tokens, state.status = unread, RequestStatus.PREFILLING
-    return read - state.position_offset
+    cut: int = read - state.position_offset
+    return cut
 
 
 def finish(state: Any, tokens: Sequence[int]) -> int:

@@ -20,6 +20,7 @@ from antislop.core.hf.paged import private
 from antislop.core.hf.preparation import refuse_model
 from antislop.core.loop.drawing import Draws, draw_together, take_drawn
 from antislop.core.loop.loop import advance_together
+from antislop.core.loop.protocols import count_shared
 from antislop.core.loop.row import Row
 from antislop.core.loop.sampling import Policy
 from antislop.core.loop.sources import LogitsSource
@@ -48,11 +49,10 @@ class RequestText:
     error: why it ended, if that was an error.
     """
 
-    def __init__(self, warn: Callable[[Conceded], None], source: LogitsSource | None = None) -> None:
+    def __init__(self, source: LogitsSource | None = None) -> None:
         self.source = source
         self.is_streamed = False
         self.error: Exception | None = None
-        self._warn = warn
 
     def __deepcopy__(self, memo: Mapping[int, Any]) -> RequestText:
         return self  # a request that is begun anew is copied, and goes on with the text
@@ -65,16 +65,13 @@ class RequestText:
 
     def take(self, events: Sequence[Event]) -> None:
         """Take what happened to the text."""
-        for event in events:
-            if isinstance(event, Conceded):
-                self._warn(event)
 
 
 class AppliedText(RequestText):
     """The text of a request that was added inside `applied_to`, under the bans of its sampler."""
 
     def __init__(self, sampler: BanRules) -> None:
-        super().__init__(sampler.warn)
+        super().__init__()
         self.sampler = sampler
 
     def __deepcopy__(self, memo: Mapping[int, Any]) -> RequestText:
@@ -93,6 +90,11 @@ class AppliedText(RequestText):
             self.source = LogitsSource(Row(spec))
             self.is_streamed, state.streaming = state.streaming, False
         return self.source
+
+    def take(self, events: Sequence[Event]) -> None:
+        for event in events:
+            if isinstance(event, Conceded):
+                self.sampler.warn(event)
 
 
 class RequestRules:
@@ -185,9 +187,7 @@ class BatchJudge:
         logits = self._logits[places]
         scores = logits if self._scores is self._logits else self._scores[places]
         if rows[0].has_own_generator:  # all of a manager have, or none
-            draws = draw_together(
-                rows, logits, places=range(len(rows)), batch=len(rows), dtype=processor.model_dtype
-            )
+            draws = draw_together(rows, logits, places=range(len(rows)), batch=len(rows), dtype=processor.model_dtype)
         else:
             draws = take_drawn(rows, [tokens[place] for place in texts], logits, scores, dtype=processor.model_dtype)
         judged: list[int | None] = list(tokens[: len(drawn)])
@@ -208,8 +208,12 @@ def _add_draw(processor: Any, state: Any, text: RequestText, draws: Draws, numbe
         text.source.add_draw(draws, number)
         if row.history is not None and row.history.is_lockstep:
             advance_together([text.source], row.history)
+        is_rewound = row.is_finished or row.unchanged < length or len(row.tokens) > length + 1
+        kept = length
+        if is_rewound:  # it may have drawn again what is in the cache
+            kept = count_shared(state.generated_tokens, row.tokens[:-1], start=settled)
         if row.is_finished:
-            row.events.append(Forwarded(0, length - max(0, min(row.unchanged, len(row.tokens) - 1))))
+            row.events.append(Forwarded(0, length - kept))
         text.take(row.release())
     except Exception as error:  # noqa: BLE001 - one text ends with its error, the others continue
         row.is_finished, text.error = True, error
@@ -219,8 +223,8 @@ def _add_draw(processor: Any, state: Any, text: RequestText, draws: Draws, numbe
         return private.finish(state, row.tokens)
     if text.is_streamed and row.settled > settled:
         private.tell(processor, state, row.tokens[: row.settled])
-    if row.unchanged < length or len(row.tokens) > length + 1:
-        cut = private.rewind(processor, state, row.tokens, kept=row.unchanged)
+    if kept < length or len(row.tokens) > length + 1:
+        cut = private.rewind(processor, state, row.tokens, kept=kept)
         row.events.append(Forwarded(0, cut))
         return None
     return row.tokens[-1]

@@ -31,21 +31,13 @@ from antislop.errors import InputError
 class ManyText(RequestText):
     """A text of `generate_many`, which keeps a report. completion: once it has ended without an error."""
 
-    def __init__(
-        self,
-        row: Row,
-        report: Report,
-        *,
-        warn: Callable[[Conceded], None],
-        complete: Callable[[Row, Report], Completion],
-    ) -> None:
-        super().__init__(warn, LogitsSource(row))
+    def __init__(self, row: Row, report: Report, complete: Callable[[Row, Report], Completion]) -> None:
+        super().__init__(LogitsSource(row))
         row.history = row.spec.settings.follow([row])
         self._row, self._report, self._complete = row, report, complete
         self.completion: Completion | None = None
 
     def take(self, events: Sequence[Event]) -> None:
-        super().take(events)
         self._report.extend(events)
         if self._row.is_finished:
             self.completion = self._complete(self._row, self._report)
@@ -68,35 +60,37 @@ def write_paged(
     ahead = list(islice(specs, 2 * max_rows))
     _refuse_call(call, ahead[0])
     private.check_release()
-    manager = private.make_manager(call.model, _fill(config or ContinuousBatchingConfig(), call, ahead, max_rows))
-    private.refuse_modes(manager)
-    judge = BatchJudge(manager)
+    config = _fill(config or ContinuousBatchingConfig(), call, ahead, max_rows)
+    manager, judge = private.start_manager(call.model, config, BatchJudge)
+    room = manager.continuous_batching_config.num_blocks * config.page_size
     complete = partial(make_completion, call.model, vocabulary=vocabulary)
     writing: dict[str, ManyText] = {}
     try:
-        room = private.start(manager)
         for number, spec in enumerate(chain(ahead, specs)):
             if (length := _measure(spec)) > room:
                 yield Completion(number, "", [], Report(), error=_explain_length(length, room))
                 continue
-            text = ManyText(Row(spec, number=number), Report(surfaces=vocabulary), warn=warn, complete=complete)
+            text = ManyText(Row(spec, number=number), Report(surfaces=vocabulary), complete)
             writing[judge.add_text(text, spec.prompt[0].tolist())] = text
             if len(writing) == 2 * max_rows:
-                yield _await(manager, writing)
+                yield _await(manager, writing, warn)
         while writing:
-            yield _await(manager, writing)
+            yield _await(manager, writing, warn)
     finally:
         manager.stop(hard_stop=True)
 
 
-def _await(manager: Any, writing: dict[str, ManyText]) -> Completion:
+def _await(manager: Any, writing: dict[str, ManyText], warn: Callable[[Conceded], None]) -> Completion:
     """Return the next text that has ended. Raises its error, or that of the manager."""
     while (output := manager.get_result(timeout=1)) is None and manager.is_running():
         pass
     text = None if output is None else writing.pop(output.request_id)
-    if text is not None and text.completion is not None:
-        return text.completion
-    raise (text and text.error) or private.error_of(manager)
+    if text is None or text.completion is None:
+        raise (text and text.error) or private.error_of(manager)
+    for event in text.completion.report.events:
+        if isinstance(event, Conceded):
+            warn(event)  # here, in the thread of the caller, whose line the warning is about
+    return text.completion
 
 
 def _measure(spec: RowSpec) -> int:
@@ -134,9 +128,6 @@ def _refuse_call(call: Call, spec: RowSpec) -> None:
     given = {name for name, value in call.model_kwargs.items() if isinstance(value, Tensor) or value}
     refused = {
         f"{name} has an encoder, which it never reads: call generate for each prompt": model.config.is_encoder_decoder,
-        f"{name} has attention of its own, which does not read its cache: leave engine out": (
-            private.has_own_attention(model)
-        ),
         f"it ends the training mode of {name}: call model.eval() first": model.training,
         "it reads no drafts: leave out draft_bans, assistants and prompt lookup": spec.drafter is not None,
         "it has a cache of its own: leave cache_implementation out": config.cache_implementation is not None,
