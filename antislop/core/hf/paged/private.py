@@ -86,12 +86,10 @@ def refuse_modes(manager: Any) -> None:
     Reason: they are decided when the manager is made, from its configuration, the model and the device.
     """
     config, name = manager.continuous_batching_config, type(manager.model).__name__
-    if (
-        not manager.model._supports_attention_backend
-    ):  # as in BLOOM, MPT and GPT-Neo, whose texts differ without bans, too
+    if not manager.model._supports_attention_backend:  # such as BLOOM: its texts would be others without bans, too
         raise InputError(
-            f"{name} has attention of its own, which reads no paged cache, so its texts would be others: call generate or "
-            "sampler.generate_many without an engine"
+            f"{name} has attention of its own, which reads no paged cache, so its texts would be others: call generate, "
+            "or sampler.generate_many without an engine"
         )
     is_compiled = config.varlen_compile_config is not None or config.decode_compile_config is not None
     refused = {
@@ -238,8 +236,7 @@ def rewind(processor: Any, state: Any, tokens: Sequence[int], *, kept: int) -> i
     """
     read, allocators = state.position_offset, processor.cache.cache_allocators.values()
     window = min((each.sliding_window for each in allocators if hasattr(each, "sliding_window")), default=read)
-    state.generated_tokens = list(tokens)
-    state._timestamps = state._timestamps[:kept] + [perf_counter()] * (len(tokens) - kept)
+    _replace_tokens(state, tokens, kept=kept)
     state.position_offset = len(state.initial_tokens) + kept
     unread = list(tokens[kept:])
     if read > window and state.position_offset < read - 1:
@@ -254,12 +251,19 @@ def rewind(processor: Any, state: Any, tokens: Sequence[int], *, kept: int) -> i
     return cut
 
 
-def finish(state: Any, tokens: Sequence[int]) -> int:
+def _replace_tokens(state: Any, tokens: Sequence[int], *, kept: int) -> None:
+    """Replace the generated tokens of a request, and the times when they were drawn, but those of the first `kept`."""
+    state.generated_tokens = list(tokens)
+    state._timestamps = state._timestamps[:kept] + [perf_counter()] * (len(tokens) - kept)
+
+
+def finish(state: Any, tokens: Sequence[int], *, kept: int) -> int:
     """Have a request end with these generated tokens; return the last one, which the processor is to add.
 
     Reason: it ends a request by its end tokens and the maximum of new tokens only.
     """
-    state.generated_tokens, state._new_tokens_limit = list(tokens[:-1]), len(tokens)
+    _replace_tokens(state, tokens[:-1], kept=kept)
+    state._new_tokens_limit = len(tokens)
     return tokens[-1] if tokens else 0
 
 

@@ -220,7 +220,7 @@ def _add_draw(processor: Any, state: Any, text: RequestText, draws: Draws, numbe
         private.fail(processor, state, error)
         return None
     if row.is_finished:
-        return private.finish(state, row.tokens)
+        return private.finish(state, row.tokens, kept=kept)
     if text.is_streamed and row.settled > settled:
         private.tell(processor, state, row.tokens[: row.settled])
     if kept < length or len(row.tokens) > length + 1:

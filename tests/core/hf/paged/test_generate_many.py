@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 from transformers import ContinuousBatchingConfig, PreTrainedModel
+from transformers.generation.continuous_batching.offloading_manager import OffloadingManager
 
 from antislop import AntiSlop, Ban, applied_to
 from antislop.core.trace import Completion
@@ -100,6 +103,38 @@ def test_each_way_to_rewind_writes_the_same(bans: list[Ban], options: dict[str, 
     own, paged = (write(sampler, engine=engine, **SAMPLED) for engine in ("own", "paged"))
     assert sum(text.report.violations for text in paged) > 0
     assert differ(own, paged) == []
+
+
+def test_a_text_that_skips_batches_draws_again_from_its_own_probabilities() -> None:
+    """Prompts go first here, in parts, and texts wait for them while something that may become a ban is open."""
+    rng = random.Random(0)
+    phrases = ["".join(rng.choice("abcdefgh") for _ in range(rng.choice((2, 3, 4)))) for _ in range(40)]
+    sampler = AntiSlop(TOKENIZER, [Ban(phrase, edges="anywhere") for phrase in phrases])
+    prompts = [[rng.randrange(2, 48) for _ in range(14)] for _ in range(24)]
+    asked: dict[str, Any] = {"batch_size": 8, "seed": 0, "max_new_tokens": 12, "do_sample": True, "top_k": 0}
+    parts = ContinuousBatchingConfig(page_size=4, num_blocks=96, max_batch_tokens=7, scheduler_type="prefill_first")
+    paged = write(sampler, prompts, engine="paged", continuous_batching_config=parts, **asked)
+    assert [text.tokens for text in paged] == [text.tokens for text in write(sampler, prompts, **asked)]
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3"])
+def test_a_cache_that_waits_in_the_memory_of_the_host_is_right(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which transformers can do with an accelerator only, whose host memory is pinned."""
+    moved: list[str] = []
+    empty, move = torch.empty, OffloadingManager._offload_to_cpu
+
+    def count(self: OffloadingManager, *args: Any) -> set[str]:
+        moved.extend(move(self, *args))
+        return {*moved[-1:]}
+
+    monkeypatch.setattr(torch, "empty", lambda *size, pin_memory=False, **kind: empty(*size, **kind))
+    monkeypatch.setattr(OffloadingManager, "_offload_to_cpu", count)
+    model, prompts = build_model(family), [[*prompt] * 2 for prompt in PROMPTS] * 3
+    config = replace(SMALL, num_blocks=26, max_batch_tokens=64, cpu_offload_space=0.01)
+    asked: dict[str, Any] = {"batch_size": 8, "max_new_tokens": 24, "do_sample": True, "top_k": 0}
+    paged = write(MANY, prompts, model=model, engine="paged", continuous_batching_config=config, **asked)
+    assert [text.tokens for text in paged] == [text.tokens for text in write(MANY, prompts, model=model, **asked)]
+    assert len(moved) > 1
 
 
 def test_a_text_without_probabilities_fails_with_those_beside_it_only() -> None:
