@@ -88,8 +88,8 @@ def refuse_modes(manager: Any) -> None:
     config, name = manager.continuous_batching_config, type(manager.model).__name__
     if not manager.model._supports_attention_backend:  # such as BLOOM: its texts would be others without bans, too
         raise InputError(
-            f"{name} has attention of its own, which reads no paged cache, so its texts would be others: call generate, "
-            "or sampler.generate_many without an engine"
+            f"{name} has attention of its own, which reads no paged cache, so its texts would be others: call "
+            "generate, or sampler.generate_many without an engine"
         )
     is_compiled = config.varlen_compile_config is not None or config.decode_compile_config is not None
     refused = {

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import ContinuousBatchingConfig, PreTrainedModel
+from transformers import ContinuousBatchingConfig, PreTrainedModel, StoppingCriteria
 from transformers.generation.continuous_batching.offloading_manager import OffloadingManager
 
 from antislop import AntiSlop, Ban, applied_to
@@ -20,7 +20,6 @@ from antislop.errors import ConcededWarning, Exhausted, InputError
 from tests.support.batches import COMMON, PROMPTS
 from tests.support.families import build
 from tests.support.models import build_model, build_tokenizer, failing, poisoned
-from tests.support.processors import Never
 
 TOKENIZER = build_tokenizer()
 MANY = AntiSlop(TOKENIZER, COMMON)
@@ -59,12 +58,19 @@ class Halving:
         return scores.scatter_add(1, ids, torch.full(ids.shape, -0.7))
 
 
+class Seventh(StoppingCriteria):  # type: ignore[misc]
+    """Ends a text at each seventh token, its prompt included."""
+
+    def __call__(self, input_ids: Tensor, scores: object, **_: object) -> Tensor:
+        return torch.full((len(input_ids),), input_ids.shape[1] % 7 == 0)
+
+
 FORCED = Ban("a", edges="anywhere", then="force", force="hh", tries=1)
 CASES: dict[str, dict[str, Any]] = {
     "greedy": GREEDY,
     "sampled": SAMPLED,
     "in little memory": {**SAMPLED, "continuous_batching_config": SMALL},
-    "callbacks": {"logits_processor": lambda: [Halving()], "stopping_criteria": lambda: [Never()], "do_sample": True},
+    "callbacks": {"logits_processor": lambda: [Halving()], "stopping_criteria": lambda: [Seventh()], "do_sample": True},
     "stop strings and penalties": {**SAMPLED, "stop_strings": ["ab", "c"], "repetition_penalty": 1.3},
     "a list for each": {**GREEDY, "bans": [["a"], None, [], COMMON[:2]]},
     "a seed for each": {**SAMPLED, "seeds": [1, 1, 2, 3], "batch_size": 1},
