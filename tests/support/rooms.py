@@ -6,7 +6,7 @@ LINES = {
     "core.bans": 6750,
     "core.trace": 1250,
     "core.loop": 3810,
-    "core.hf": 6480,
+    "core.hf": 6500,
     "core.sampler": 502,
     "core.patching": 205,
     "files": 2125,

@@ -63,6 +63,9 @@ class RequestText:
         private.join_restart(state)
         return self.source
 
+    def count(self, fed: int) -> None:
+        """Take that the model has read tokens of the text."""
+
     def take(self, events: Sequence[Event]) -> None:
         """Take what happened to the text."""
 
@@ -168,11 +171,16 @@ class BatchJudge:
     @torch.no_grad()
     def _judge(self, processor: Any, requests: list[Any], tokens: list[int]) -> tuple[list[Any], list[int]]:
         """Judge the tokens of a batch; return the requests that the processor is to update, and their tokens."""
+        drawn: list[Any] = []
+        texts: dict[int, RequestText] = {}  # by place among those that have drawn
         for request in requests:
-            if (text := find_text(request.state)) is not None and text.source is not None:
-                text.source.row.events.append(Forwarded(request.query_length, 0))
-        drawn = [request for request in requests if request.has_new_token]
-        texts = {place: text for place, request in enumerate(drawn) if (text := find_text(request.state))}
+            text: RequestText | None = private.argument_of(request.state, KEY)
+            if text is not None:
+                text.count(request.query_length)
+            if request.has_new_token:
+                if text is not None:
+                    texts[len(drawn)] = text
+                drawn.append(request)
         if not texts:
             return requests, tokens
         rows = [
@@ -195,6 +203,8 @@ class BatchJudge:
             judged[place] = _add_draw(processor, drawn[place].state, text, draws, number)
         self._draws = [each for each in self._draws if each.batch.trim()] + [draws]
         self._latest = [row for row in rows if not row.is_finished]
+        if None not in judged:
+            return requests, judged  # type: ignore[return-value]
         handled = {id(request) for request, token in zip(drawn, judged, strict=True) if token is None}
         return [each for each in requests if id(each) not in handled], [each for each in judged if each is not None]
 
@@ -230,14 +240,9 @@ def _add_draw(processor: Any, state: Any, text: RequestText, draws: Draws, numbe
     return row.tokens[-1]
 
 
-def find_text(state: Any) -> RequestText | None:
-    text: RequestText | None = private.argument_of(state, KEY)
-    return text
-
-
 def _count_settled(state: Any) -> int | None:
     """Return how many tokens of a request stay in its cache, with its prompt; None without bans."""
-    text = find_text(state)
+    text: RequestText | None = private.argument_of(state, KEY)
     if text is None or text.source is None:
         return None  # it is reading its prompt
     row = text.source.row

@@ -23,9 +23,11 @@ from antislop.core.loop.prompts import PART
 from antislop.core.loop.row import Row, RowSpec
 from antislop.core.loop.sources import LogitsSource
 from antislop.core.trace.completions import Completion
-from antislop.core.trace.events import Conceded, Event
+from antislop.core.trace.events import Conceded, Event, Forwarded
 from antislop.core.trace.report import Report
 from antislop.errors import InputError
+
+ONE_TOKEN = Forwarded(1, 0)  # the usual event, which texts can share because it is a value
 
 
 class ManyText(RequestText):
@@ -36,6 +38,9 @@ class ManyText(RequestText):
         row.history = row.spec.settings.follow([row])
         self._row, self._report, self._complete = row, report, complete
         self.completion: Completion | None = None
+
+    def count(self, fed: int) -> None:
+        self._row.events.append(ONE_TOKEN if fed == 1 else Forwarded(fed, 0))
 
     def take(self, events: Sequence[Event]) -> None:
         self._report.extend(events)
