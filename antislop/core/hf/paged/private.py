@@ -39,7 +39,7 @@ def check_release() -> None:
     for reason in (*reasons, *find_differences(Path(transformers.__file__).parent, names)):
         raise InputError(
             f"bans inside continuous batching need transformers {' or '.join(TESTED)}, and this is {installed} "
-            f"({reason}): install one of these, or call generate or sampler.generate_many"
+            f"({reason}): install one of these, or call generate, or generate_many without an engine"
         )
 
 
@@ -89,7 +89,7 @@ def refuse_modes(manager: Any) -> None:
     if not manager.model._supports_attention_backend:  # such as BLOOM: its texts would be others without bans, too
         raise InputError(
             f"{name} has attention of its own, which reads no paged cache, so its texts would be others: call "
-            "generate, or sampler.generate_many without an engine"
+            "generate, or generate_many without an engine"
         )
     is_compiled = config.varlen_compile_config is not None or config.decode_compile_config is not None
     refused = {
@@ -106,7 +106,7 @@ def refuse_modes(manager: Any) -> None:
     if manager.distributed_helper.tp_size > 1:
         raise InputError(
             "bans inside continuous batching judge texts in one process, and this model is spread over "
-            f"{manager.distributed_helper.tp_size}: load it without tp_plan, or call sampler.generate_many"
+            f"{manager.distributed_helper.tp_size}: load it without tp_plan, or call generate_many without an engine"
         )
 
 

@@ -18,6 +18,7 @@ from antislop import AntiSlop, Ban, applied_to
 from antislop.core.trace import Completion
 from antislop.errors import ConcededWarning, Exhausted, InputError
 from tests.support.batches import COMMON, PROMPTS
+from tests.support.depth import first_quick
 from tests.support.families import build
 from tests.support.models import build_model, build_tokenizer, failing, poisoned
 
@@ -86,7 +87,7 @@ def test_texts_reports_and_errors_are_the_same(asked: dict[str, Any]) -> None:
     assert differ(write(**own), write(**asked, engine="paged")) == []
 
 
-@pytest.mark.parametrize("family", ["gemma3", "mistral"])
+@pytest.mark.parametrize("family", first_quick(["gemma3", "mistral"]))
 def test_windows_are_read_again_where_a_rewind_needs_it(family: str) -> None:
     model, long = build_model(family), [list(PROMPTS[2] * 2)] * 3
     own, paged = (write(model=model, prompts=long, engine=engine, **SAMPLED) for engine in ("own", "paged"))
@@ -99,9 +100,9 @@ def test_windows_are_read_again_where_a_rewind_needs_it(family: str) -> None:
     [
         ([FORCED], {}),
         ([Ban("a", weight=0.3, edges="anywhere"), *COMMON[1:]], {"rewind": "word"}),
-        (COMMON, {"method": "text"}),
         (COMMON, {"method": "token"}),
         ([Ban.regex("(?s).")], {"on_exhausted": "stop"}),
+        pytest.param(COMMON, {"method": "text"}, marks=pytest.mark.slow),
     ],
 )
 def test_each_way_to_rewind_writes_the_same(bans: list[Ban], options: dict[str, Any]) -> None:
@@ -123,7 +124,7 @@ def test_a_text_that_skips_batches_draws_again_from_its_own_probabilities() -> N
     assert [text.tokens for text in paged] == [text.tokens for text in write(sampler, prompts, **asked)]
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma3"])
+@pytest.mark.parametrize("family", first_quick(["llama", "gemma3"]))
 def test_a_cache_that_waits_in_the_memory_of_the_host_is_right(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which transformers can do with an accelerator only, whose host memory is pinned."""
     moved: list[str] = []
