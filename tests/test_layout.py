@@ -87,7 +87,6 @@ UP = {
     ("core.trace", "explain"),
     ("core.hf", "steer"),
     ("core.sampler", "explain"),
-    ("core.patching", "engines"),
 }
 """The imports that point up, in functions that nobody calls who asked for nothing of that door. It only shrinks."""
 

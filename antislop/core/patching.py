@@ -105,7 +105,7 @@ class _AppliedBatching(_Replacement):
         self.choose = choose
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        from antislop.engines.batching.texts import judge_manager  # a call of generate opens no door
+        from antislop.core.hf.paged.texts import judge_manager  # a call of generate imports no batching
 
         attention = attention_of(self.model.config)
         manager = self.original(*args, **kwargs)

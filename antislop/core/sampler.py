@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args, overload
 
 import torch
@@ -14,7 +15,7 @@ from transformers.generation.streamers import BaseStreamer
 from antislop.core.bans.ban_list import BanList, Bans
 from antislop.core.bans.scopes import Scope
 from antislop.core.bans.units import Rewind
-from antislop.core.hf.batching import TextRequest, complete_in_flight, read_requests
+from antislop.core.hf.batching import TextRequest, WriteTexts, complete_in_flight, read_requests, write_in_flight
 from antislop.core.hf.callbacks.criteria import StopStrings
 from antislop.core.hf.calls import (
     STATES,
@@ -374,6 +375,7 @@ class AntiSlop:
         batch_size: int = BATCH_SIZE,
         seed: int | None = None,
         seeds: Iterable[int] | None = None,
+        engine: Literal["own", "paged"] = "own",
         **kwargs: Any,
     ) -> Iterator[Completion]:
         """Generate from many prompts, `batch_size` at a time, and yield each text when it is finished.
@@ -387,6 +389,8 @@ class AntiSlop:
         seed: decides the random numbers together with a prompt's number, so a text does not depend on its batch, but
             for the last bits of its logits. None: drawn from torch's global generator.
         seeds: one for each prompt, which then decides alone.
+        engine: "own", or "paged", the continuous batching of transformers, whose memory has a fixed size; it takes a
+            `continuous_batching_config`. The texts are the same, but for the last bits of their logits.
         kwargs: the settings that `generate` takes, and `chat_template_kwargs`; instead of asking for several sequences,
             repeat a prompt.
             `logits_processor` and `stopping_criteria` are lists for all texts, or functions that make a list for each,
@@ -403,8 +407,16 @@ class AntiSlop:
             seeds=seeds,
             is_drafted=self.draft_bans,
         )
+        write: WriteTexts = write_in_flight
+        if engine == "paged":
+            from antislop.core.hf.paged.writing import write_paged  # a plain call imports no continuous batching
+
+            write = partial(write_paged, config=kwargs.pop("continuous_batching_config", None))
+        elif engine != "own":
+            raise InputError(f"engine is {engine!r}; it is 'own' or 'paged'")
         texts = self._prepare_many(model, requests, **kwargs)
-        return complete_in_flight(texts, max_rows=batch_size, vocabulary=self.compiled.vocabulary, warn=self.warn)
+        vocabulary = self.compiled.vocabulary
+        return complete_in_flight(texts, max_rows=batch_size, vocabulary=vocabulary, warn=self.warn, write=write)
 
     def _prepare_many(
         self, model: PreTrainedModel, requests: Iterable[TextRequest], **kwargs: Any

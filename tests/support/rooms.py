@@ -6,16 +6,16 @@ LINES = {
     "core.bans": 6750,
     "core.trace": 1250,
     "core.loop": 3810,
-    "core.hf": 5800,
-    "core.sampler": 490,
+    "core.hf": 6500,
+    "core.sampler": 502,
     "core.patching": 205,
-    "files": 2070,
+    "files": 2125,
     "errors": 70,
     "display": 200,
     "data": 10,
     "explain": 1970,
     "steer": 1010,
-    "engines": 5360,
+    "engines": 4880,
     "measure": 3910,
     "datasets": 2240,
     "tuning": 980,
@@ -26,7 +26,7 @@ LINES = {
 }
 """The lines of Python in each room of docs/house.svg."""
 
-NAMES_AT_THE_COUNTER = 110
+NAMES_AT_THE_COUNTER = 106
 """The different names that the doors import from the core."""
 
 FUNCTIONS_PER_1000_LINES = 69

@@ -21,7 +21,7 @@ from .model import (
     count_positions as count_positions,
     device_of as device_of,
 )
-from .preparation import prepare_text as prepare_text, refuse_model as refuse_model
+from .preparation import prepare_text as prepare_text
 from .pretrained import (
     Dtype as Dtype,
     ModelSpec as ModelSpec,

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import chain, count, islice, repeat
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import torch
 from transformers import PreTrainedModel
@@ -31,6 +31,9 @@ from antislop.core.trace.completions import Completion, check_many, pair
 from antislop.core.trace.events import Conceded, Event, Finished, Forwarded
 from antislop.core.trace.report import Report
 from antislop.errors import InputError
+
+WriteTexts: TypeAlias = Callable[..., Iterator[Completion]]
+"""`write_in_flight`, or what else writes the texts of calls like a first one, by their numbers among the texts."""
 
 
 class TextRequest(NamedTuple):
@@ -70,6 +73,7 @@ def complete_in_flight(
     max_rows: int,
     vocabulary: Vocabulary,
     warn: Callable[[Conceded], None],
+    write: WriteTexts,
 ) -> Iterator[Completion]:
     """Write texts in a batch of up to `max_rows` rows, and yield each when it is finished.
 
@@ -90,16 +94,17 @@ def complete_in_flight(
     others = read()
     if first := list(islice(others, max_rows)):
         specs = share_settings(spec for _, spec in chain(first, others))
-        for completion in _complete_all(first[0][0], specs, max_rows=len(first), vocabulary=vocabulary, warn=warn):
+        for completion in write(first[0][0], specs, max_rows=len(first), vocabulary=vocabulary, warn=warn):
             yield from refused
             refused.clear()
             yield replace(completion, number=numbers.pop(completion.number))
     yield from refused
 
 
-def _complete_all(
+def write_in_flight(
     call: Call, specs: Iterable[RowSpec], *, max_rows: int, vocabulary: Vocabulary, warn: Callable[[Conceded], None]
 ) -> Iterator[Completion]:
+    """Write texts in batches of this package."""
     reports: dict[int, Report] = defaultdict(partial(Report, surfaces=vocabulary))
     with open_engine(call, max_rows=max_rows) as engine:
         for row, events in chain.from_iterable(decode_in_steps(Scheduler(specs, max_rows=max_rows), engine)):
@@ -110,7 +115,7 @@ def _complete_all(
                 elif isinstance(event, Finished):
                     report = reports.pop(row.number)
                     report.add(Forwarded(0, engine.excess(row)))
-                    yield _make_completion(call.model, row, report, vocabulary)
+                    yield make_completion(call.model, row, report, vocabulary)
 
 
 class InFlight(Scheduler):
@@ -164,7 +169,7 @@ def open_engine(call: Call, *, max_rows: int, grows: bool = False) -> Iterator[B
         mode.leave()
 
 
-def _make_completion(model: PreTrainedModel, row: Row, report: Report, vocabulary: Vocabulary) -> Completion:
+def make_completion(model: PreTrainedModel, row: Row, report: Report, vocabulary: Vocabulary) -> Completion:
     warn_if_too_long(model, len(row.tokens) + row.prompt_length)
     text = vocabulary.decode(row.tokens, after=row.ids_up_to(0)[0].tolist())
     error = describe_failure(row) if report.reason == "failed" else None

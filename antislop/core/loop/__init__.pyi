@@ -7,7 +7,6 @@ from .branches import (
     TokenSet as TokenSet,
 )
 from .drafts import ModelDrafter as ModelDrafter
-from .drawing import Draws as Draws, take_drawn as take_drawn
 from .judge import ALSO_TRIED as ALSO_TRIED
 from .ledger import Node as Node
 from .loop import advance_together as advance_together, write_rows as write_rows
@@ -30,5 +29,5 @@ from .sampling import (
     Sampling as Sampling,
     seed_of as seed_of,
 )
-from .sources import LogitsSource as LogitsSource, Source as Source
+from .sources import Source as Source
 from .tables import DenseTable as DenseTable

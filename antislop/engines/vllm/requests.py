@@ -13,6 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, get_args
 
 from antislop.core.bans import (
@@ -36,6 +37,8 @@ T = TypeVar("T")
 KEY = "antislop"
 TESTED = ("0.32", "0.33")
 """Releases of vLLM."""
+NAMES = Path(__file__).with_name("names.yaml")
+"""The table of what is used of vLLM."""
 PLACE = f"extra_args[{KEY!r}]"
 PARAMETERS = "antislop_parameters"
 """What the scheduler calls the new sampling parameters of resumed requests, in the output that it sends to runners."""

@@ -43,11 +43,11 @@ from antislop.core.loop import RowSpec, seed_of
 from antislop.engines.vllm.engine_text import EngineRules, EngineText, Told
 from antislop.engines.vllm.grammar import WORD, TextGrammar
 from antislop.engines.vllm.metrics import COUNTERS, write_counts
-from antislop.engines.vllm.names import find_differences
 from antislop.engines.vllm.outcomes import describe
 from antislop.engines.vllm.requests import (
     KEY,
     LOGPROBS_MODE,
+    NAMES,
     PARAMETERS,
     TELLS_DRAWN,
     TESTED,
@@ -59,6 +59,7 @@ from antislop.engines.vllm.requests import (
     read_own_lists,
 )
 from antislop.errors import InputError
+from antislop.files.packages import find_differences
 
 Request: TypeAlias = Any
 
@@ -75,7 +76,7 @@ PROMPT_LOGPROBS = {
 
 def check_vllm() -> None:
     """Raise `InputError` if vLLM differs in a name from the one that was tested; warn if only its version does."""
-    for difference in find_differences(Path(vllm.__file__).parent):
+    for difference in find_differences(Path(vllm.__file__).parent, NAMES):
         raise _explain(difference)
     if not vllm.__version__.startswith(TESTED):
         logger.warning(

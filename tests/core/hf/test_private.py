@@ -58,7 +58,7 @@ ALLOWED = {PACKAGE / "core" / "hf" / name for name in ("private.py", "releases.p
 # All names are looked up in vLLM at the start of an engine, by names.yaml; `make test-vllm` runs it.
 OF_VLLM = {PACKAGE / "engines" / "vllm" / name for name in ("scheduler.py", "requests.py")}
 # So are those of continuous batching in transformers, by a table of their own, at the first use.
-OF_BATCHING = {PACKAGE / "engines" / "batching" / "private.py"}
+OF_BATCHING = {PACKAGE / "core" / "hf" / "paged" / "private.py"}
 OF_PYTHON = {"_asdict", "_field_defaults", "_fields", "_make", "_replace", "_getframe"}
 """Names with an underscore that Python documents."""
 PROMPT = torch.tensor([[4, 8, 3, 30, 22]])

@@ -8,8 +8,8 @@ from zipfile import Path as ZipPath
 
 import pytest
 
-from antislop.engines.vllm.names import find_differences, read_names
-from antislop.engines.vllm.requests import TESTED
+from antislop.engines.vllm.requests import NAMES, TESTED
+from antislop.files.packages import find_differences, read_names
 
 WHEEL = "ANTISLOP_VLLM_WHEEL"
 """The environment variable that names the wheel of a release of vLLM. `.ci/versions` reads one after the other."""
@@ -17,7 +17,7 @@ WHEEL = "ANTISLOP_VLLM_WHEEL"
 
 def write_sources(folder: Path) -> Path:
     """Write a package with the names that are looked up, and nothing else; return its folder."""
-    for module, kinds in read_names().items():
+    for module, kinds in read_names(NAMES).items():
         lines = []
         for kind, names in kinds.items():
             lines += [f"class {kind}:", "    def __init__(self):", "        self.its_own = 1"]
@@ -62,20 +62,20 @@ def test_a_name_that_vllm_lacks_is_found_in_its_sources(
     text = path.read_text(encoding="utf-8")
     assert old in text
     path.write_text(text.replace(old, new), encoding="utf-8")
-    assert [*find_differences(tmp_path / "vllm")] == ([] if sentence is None else [sentence])
+    assert [*find_differences(tmp_path / "vllm", NAMES)] == ([] if sentence is None else [sentence])
 
 
 def test_a_module_may_become_a_package_and_a_missing_one_is_named(tmp_path: Path) -> None:
     path = write_sources(tmp_path / "vllm") / "v1" / "request.py"
     text = path.read_text(encoding="utf-8")
     path.unlink()
-    assert [*find_differences(tmp_path / "vllm")] == [
+    assert [*find_differences(tmp_path / "vllm", NAMES)] == [
         "it has no Request in vllm.v1.request",
         "it has no RequestStatus in vllm.v1.request",
     ]
     path.with_suffix("").mkdir()
     (path.with_suffix("") / "__init__.py").write_text(text, encoding="utf-8")
-    assert not [*find_differences(tmp_path / "vllm")]
+    assert not [*find_differences(tmp_path / "vllm", NAMES)]
 
 
 def test_a_release_is_refused_only_if_it_is_older_than_those_that_were_tested() -> None:
@@ -84,5 +84,5 @@ def test_a_release_is_refused_only_if_it_is_older_than_those_that_were_tested() 
         pytest.skip(f"{WHEEL} names no wheel of vLLM: run bash .ci/versions")
     wheel = Path(os.environ[WHEEL])
     release, oldest = ([int(part) for part in text.split(".")[:2]] for text in (wheel.name.split("-")[1], TESTED[0]))
-    differences = [*find_differences(ZipPath(wheel, "vllm/"))]
+    differences = [*find_differences(ZipPath(wheel, "vllm/"), NAMES)]
     assert bool(differences) == (release < oldest), differences

@@ -1,44 +1,87 @@
-"""Judge the texts of requests to transformers' continuous batching, which draws their tokens.
+"""Judge the texts of requests to transformers' continuous batching.
 
 Its scheduler, cache and forward passes stay as they are. Between a batch and the next one, each request with bans has
 its token judged as in `generate`: most stay. A text that is rewound draws again from the stored probabilities, without
-a forward pass, and its request reads on from there.
+a forward pass, and its request reads on from there. Continuous batching draws the tokens, but for those of
+`generate_many`: its texts draw themselves, by their own processors and random numbers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from antislop.core.hf import refuse_model
-from antislop.core.loop import Draws, LogitsSource, Row, take_drawn
-from antislop.core.sampler import AntiSlop
-from antislop.core.trace import Conceded
-from antislop.engines.batching import private
+from antislop.core.hf.compiled_bans import CompiledBans
+from antislop.core.hf.paged import private
+from antislop.core.hf.preparation import refuse_model
+from antislop.core.loop.drawing import Draws, draw_together, take_drawn
+from antislop.core.loop.loop import advance_together
+from antislop.core.loop.protocols import count_shared
+from antislop.core.loop.row import Row
+from antislop.core.loop.sampling import Policy
+from antislop.core.loop.sources import LogitsSource
+from antislop.core.trace.events import Conceded, Event, Forwarded
 
 KEY = "antislop"
 """The argument of `add_request` by which a text travels with its request."""
 
 
-class RequestText:
-    """The text of a request under the bans of a sampler. source: None before the first token."""
+class BanRules(Protocol):
+    """What a text is written under: a sampler, which stands above this module."""
 
-    def __init__(self, sampler: AntiSlop) -> None:
-        self.sampler = sampler
-        self.source: LogitsSource | None = None
+    @property
+    def compiled(self) -> CompiledBans: ...
+
+    @property
+    def warn(self) -> Callable[[Conceded], None]: ...
+
+    def make_policy(self, *, do_sample: bool) -> Policy: ...
+
+
+class RequestText:
+    """The text of a request.
+
+    source: None before the first token of a text that its request decides about.
+    error: why it ended, if that was an error.
+    """
+
+    def __init__(self, source: LogitsSource | None = None) -> None:
+        self.source = source
         self.is_streamed = False
+        self.error: Exception | None = None
 
     def __deepcopy__(self, memo: Mapping[int, Any]) -> RequestText:
-        # Sequences of one prompt are copied before the first token, and then go on by themselves. A request that is
-        # begun anew is copied, too, and goes on with the text.
-        return RequestText(self.sampler) if self.source is None else self
+        return self  # a request that is begun anew is copied, and goes on with the text
+
+    def begin(self, state: Any, processors: Any, *, do_sample: bool) -> LogitsSource:  # noqa: ARG002
+        """Begin the text when the first token is drawn, or return what was begun."""
+        assert self.source is not None, "it was made with the text"
+        private.join_restart(state)
+        return self.source
+
+    def count(self, fed: int) -> None:
+        """Take that the model has read tokens of the text."""
+
+    def take(self, events: Sequence[Event]) -> None:
+        """Take what happened to the text."""
+
+
+class AppliedText(RequestText):
+    """The text of a request that was added inside `applied_to`, under the bans of its sampler."""
+
+    def __init__(self, sampler: BanRules) -> None:
+        super().__init__()
+        self.sampler = sampler
+
+    def __deepcopy__(self, memo: Mapping[int, Any]) -> RequestText:
+        # Sequences of one prompt are copied before the first token, and then go on by themselves.
+        return AppliedText(self.sampler) if self.source is None else self
 
     def begin(self, state: Any, processors: Any, *, do_sample: bool) -> LogitsSource:
-        """Begin the text when the first token is drawn, or return what was begun."""
         private.join_restart(state)
         if self.source is None:
             spec = self.sampler.compiled.make_row(
@@ -50,6 +93,11 @@ class RequestText:
             self.source = LogitsSource(Row(spec))
             self.is_streamed, state.streaming = state.streaming, False
         return self.source
+
+    def take(self, events: Sequence[Event]) -> None:
+        for event in events:
+            if isinstance(event, Conceded):
+                self.sampler.warn(event)
 
 
 class RequestRules:
@@ -79,7 +127,7 @@ class BatchJudge:
     """
 
     def __init__(self, manager: Any) -> None:
-        self.choose: Callable[[], AntiSlop | None] = lambda: None
+        self.choose: Callable[[], BanRules | None] = lambda: None
         self._manager = manager
         self._add = manager.add_request
         self._processors = private.add_processors(manager, first=self._keep_logits, last=self._keep_scores)
@@ -96,9 +144,14 @@ class BatchJudge:
         if sampler is None:
             return self._add(*args, **kwargs)
         self.check(sampler)
-        return self._add(*args, **kwargs, **{KEY: RequestText(sampler)})
+        return self._add(*args, **kwargs, **{KEY: AppliedText(sampler)})
 
-    def check(self, sampler: AntiSlop) -> None:
+    def add_text(self, text: RequestText, prompt: Sequence[int]) -> str:
+        """Add a text that decides by itself when it ends; return the number of its request."""
+        number: str = self._add(list(prompt), **{KEY: text})
+        return number
+
+    def check(self, sampler: BanRules) -> None:
         """Raise `InputError` if the manager's texts can't be written under a sampler."""
         processors = self._processors.logits_processor
         refuse_model(self._manager.model, self._manager.generation_config, processors, sampler.compiled)
@@ -118,8 +171,16 @@ class BatchJudge:
     @torch.no_grad()
     def _judge(self, processor: Any, requests: list[Any], tokens: list[int]) -> tuple[list[Any], list[int]]:
         """Judge the tokens of a batch; return the requests that the processor is to update, and their tokens."""
-        drawn = [request for request in requests if request.has_new_token]
-        texts = {place: text for place, request in enumerate(drawn) if (text := find_text(request.state))}
+        drawn: list[Any] = []
+        texts: dict[int, RequestText] = {}  # by place among those that have drawn
+        for request in requests:
+            text: RequestText | None = private.argument_of(request.state, KEY)
+            if text is not None:
+                text.count(request.query_length)
+            if request.has_new_token:
+                if text is not None:
+                    texts[len(drawn)] = text
+                drawn.append(request)
         if not texts:
             return requests, tokens
         rows = [
@@ -133,12 +194,17 @@ class BatchJudge:
         places = slice(len(drawn)) if len(texts) == len(drawn) else torch.tensor([*texts], device=self._logits.device)
         logits = self._logits[places]
         scores = logits if self._scores is self._logits else self._scores[places]
-        draws = take_drawn(rows, [tokens[place] for place in texts], logits, scores, dtype=processor.model_dtype)
+        if rows[0].has_own_generator:  # all of a manager have, or none
+            draws = draw_together(rows, logits, places=range(len(rows)), batch=len(rows), dtype=processor.model_dtype)
+        else:
+            draws = take_drawn(rows, [tokens[place] for place in texts], logits, scores, dtype=processor.model_dtype)
         judged: list[int | None] = list(tokens[: len(drawn)])
         for number, (place, text) in enumerate(texts.items()):
             judged[place] = _add_draw(processor, drawn[place].state, text, draws, number)
         self._draws = [each for each in self._draws if each.batch.trim()] + [draws]
         self._latest = [row for row in rows if not row.is_finished]
+        if None not in judged:
+            return requests, judged  # type: ignore[return-value]
         handled = {id(request) for request, token in zip(drawn, judged, strict=True) if token is None}
         return [each for each in requests if id(each) not in handled], [each for each in judged if each is not None]
 
@@ -150,38 +216,40 @@ def _add_draw(processor: Any, state: Any, text: RequestText, draws: Draws, numbe
     settled, length = row.settled, len(row.tokens)
     try:
         text.source.add_draw(draws, number)
-        for event in row.release():
-            if isinstance(event, Conceded):
-                text.sampler.warn(event)
+        if row.history is not None and row.history.is_lockstep:
+            advance_together([text.source], row.history)
+        is_rewound = row.is_finished or row.unchanged < length or len(row.tokens) > length + 1
+        kept = length
+        if is_rewound:  # it may have drawn again what is in the cache
+            kept = count_shared(state.generated_tokens, row.tokens[:-1], start=settled)
+        if row.is_finished:
+            row.events.append(Forwarded(0, length - kept))
+        text.take(row.release())
     except Exception as error:  # noqa: BLE001 - one text ends with its error, the others continue
-        row.is_finished = True
+        row.is_finished, text.error = True, error
         private.fail(processor, state, error)
         return None
     if row.is_finished:
-        return private.finish(state, row.tokens)
+        return private.finish(state, row.tokens, kept=kept)
     if text.is_streamed and row.settled > settled:
         private.tell(processor, state, row.tokens[: row.settled])
-    if row.unchanged < length or len(row.tokens) > length + 1:
-        private.rewind(processor, state, row.tokens, kept=row.unchanged)
+    if kept < length or len(row.tokens) > length + 1:
+        cut = private.rewind(processor, state, row.tokens, kept=kept)
+        row.events.append(Forwarded(0, cut))
         return None
     return row.tokens[-1]
 
 
-def find_text(state: Any) -> RequestText | None:
-    text: RequestText | None = private.argument_of(state, KEY)
-    return text
-
-
 def _count_settled(state: Any) -> int | None:
     """Return how many tokens of a request stay in its cache, with its prompt; None without bans."""
-    text = find_text(state)
+    text: RequestText | None = private.argument_of(state, KEY)
     if text is None or text.source is None:
         return None  # it is reading its prompt
     row = text.source.row
     return row.prompt_length + min(row.settled, row.unchanged)
 
 
-def judge_manager(manager: Any, choose: Callable[[], AntiSlop | None]) -> None:
+def judge_manager(manager: Any, choose: Callable[[], BanRules | None]) -> None:
     """Write the requests that are added to a manager from now on under the sampler that `choose` returns.
 
     Raises `InputError` for what can't be judged, and for a release of transformers that was not tested.

@@ -1,7 +1,7 @@
 """See in the sources of another package whether a release has everything that bans use.
 
-Nothing is imported: the sources are those of an engine's own vLLM at its start, and in CI the wheel of each release.
-What is used of transformers' continuous batching is looked up in the same way.
+Nothing is imported: the sources are those of the installed package, and in CI the wheel of each release. A table lists
+what is used, by module and class.
 """
 
 from __future__ import annotations
@@ -13,17 +13,14 @@ from zipfile import Path as ZipPath
 
 import yaml
 
-OF_VLLM = Path(__file__).with_suffix(".yaml")
-"""The names of vLLM that are used."""
 
-
-def read_names(table: Path = OF_VLLM) -> dict[str, dict[str, str]]:
+def read_names(table: Path) -> dict[str, dict[str, str]]:
     """Return the names that are used, by module and class."""
     names: dict[str, dict[str, str]] = yaml.safe_load(table.read_text(encoding="utf-8"))
     return names
 
 
-def find_differences(folder: Path | ZipPath, table: Path = OF_VLLM) -> Iterator[str]:
+def find_differences(folder: Path | ZipPath, table: Path) -> Iterator[str]:
     """Yield what a release lacks, or has otherwise. folder: that of its package, or in its wheel."""
     for module, kinds in read_names(table).items():
         paths = [folder.joinpath(module.replace(".", "/") + end) for end in (".py", "/__init__.py")]

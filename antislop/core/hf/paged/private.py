@@ -9,19 +9,21 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from functools import cache
 from pathlib import Path
-from time import perf_counter
-from typing import Any
+from time import perf_counter, sleep
+from typing import Any, TypeVar
 
 import torch
 import transformers
 from torch import Tensor
-from transformers import LogitsProcessorList
-from transformers.generation.continuous_batching import RequestStatus
+from transformers import ContinuousBatchingConfig, GenerationConfig, LogitsProcessorList, PreTrainedModel
+from transformers.generation.continuous_batching import ContinuousBatchingManager, RequestStatus
 from transformers.generation.continuous_batching.requests import FutureRequestState, RequestState
 
-from antislop.engines.vllm.names import find_differences
+from antislop.core.hf.private import attention_of
 from antislop.errors import InputError
+from antislop.files.packages import find_differences
 
+Judge = TypeVar("Judge")
 TESTED = ("5.23", "5.24")
 """Releases of transformers."""
 NO_LIMIT = 2**31 - 1
@@ -37,16 +39,58 @@ def check_release() -> None:
     for reason in (*reasons, *find_differences(Path(transformers.__file__).parent, names)):
         raise InputError(
             f"bans inside continuous batching need transformers {' or '.join(TESTED)}, and this is {installed} "
-            f"({reason}): install one of these, or call generate or sampler.generate_many"
+            f"({reason}): install one of these, or call generate, or generate_many without an engine"
         )
 
 
+def start_manager(
+    model: PreTrainedModel, config: ContinuousBatchingConfig, judge: Callable[[Any], Judge]
+) -> tuple[Any, Judge]:
+    """Start a manager whose requests end when their texts do; return it, and what `judge` has made of it before.
+
+    Raises `InputError` if it can have no cache. Reason: `init_continuous_batching` may return a manager that was kept,
+    and inside `applied_to` asks its sampler. The manager's thread would tell nobody why there is no cache, and would
+    seed torch's random numbers.
+    """
+    attention = attention_of(model.config)
+    try:
+        manager = ContinuousBatchingManager(model, GenerationConfig(do_sample=False, eos_token_id=-1), config)
+        refuse_modes(manager)
+        judging = judge(manager)
+        with torch.random.fork_rng([model.device] if model.device.type == "cuda" else []):
+            manager.warmup()
+    except Exception as error:
+        model.set_attn_implementation(attention)  # which the manager may have changed
+        if isinstance(error, InputError) or not isinstance(error, (AttributeError, MemoryError, ValueError)):
+            raise
+        raise InputError(
+            f"transformers can't make a paged cache for {type(model).__name__} ({error}): leave engine out, or choose "
+            "the memory by continuous_batching_config=ContinuousBatchingConfig(num_blocks=…)"
+        ) from error
+    manager.start()
+    return manager, judging
+
+
+def error_of(manager: Any) -> BaseException:
+    """Return the error by which a manager ends. Reason: it tells its requests first, and them the message only."""
+    while manager.is_running():
+        sleep(0.01)
+    error: BaseException | None = manager.background_thread_status.fatal_error
+    return error or RuntimeError("continuous batching has ended before its requests")
+
+
 def refuse_modes(manager: Any) -> None:
-    """Raise `InputError` for ways to run a batch in which its tokens can't be judged before the next one begins.
+    """Raise `InputError` for a model that can't be run, and ways to run it in which a batch begins before the last is
+    judged.
 
     Reason: they are decided when the manager is made, from its configuration, the model and the device.
     """
-    config = manager.continuous_batching_config
+    config, name = manager.continuous_batching_config, type(manager.model).__name__
+    if not manager.model._supports_attention_backend:  # such as BLOOM: its texts would be others without bans, too
+        raise InputError(
+            f"{name} has attention of its own, which reads no paged cache, so its texts would be others: call "
+            "generate, or generate_many without an engine"
+        )
     is_compiled = config.varlen_compile_config is not None or config.decode_compile_config is not None
     refused = {
         "use_async_batching=False": config.use_async_batching,  # the next batch reads tokens that nobody has judged
@@ -62,7 +106,7 @@ def refuse_modes(manager: Any) -> None:
     if manager.distributed_helper.tp_size > 1:
         raise InputError(
             "bans inside continuous batching judge texts in one process, and this model is spread over "
-            f"{manager.distributed_helper.tp_size}: load it without tp_plan, or call sampler.generate_many"
+            f"{manager.distributed_helper.tp_size}: load it without tp_plan, or call generate_many without an engine"
         )
 
 
@@ -183,15 +227,16 @@ def join_restart(state: Any) -> None:
             state._new_tokens_limit = state.max_new_tokens
 
 
-def rewind(processor: Any, state: Any, tokens: Sequence[int], *, kept: int) -> None:
+def rewind(processor: Any, state: Any, tokens: Sequence[int], *, kept: int) -> int:
     """Replace the generated tokens of a request, the first `kept` of which are unchanged; it reads the others next.
+
+    Returns how many tokens were removed from its cache.
 
     Reason: a request has no method for it. Its cache is found by the position of the next token to read.
     """
     read, allocators = state.position_offset, processor.cache.cache_allocators.values()
     window = min((each.sliding_window for each in allocators if hasattr(each, "sliding_window")), default=read)
-    state.generated_tokens = list(tokens)
-    state._timestamps = state._timestamps[:kept] + [perf_counter()] * (len(tokens) - kept)
+    _replace_tokens(state, tokens, kept=kept)
     state.position_offset = len(state.initial_tokens) + kept
     unread = list(tokens[kept:])
     if read > window and state.position_offset < read - 1:
@@ -202,14 +247,23 @@ def rewind(processor: Any, state: Any, tokens: Sequence[int], *, kept: int) -> N
         state.tokens_to_process = unread
     else:
         state.remaining_prefill_tokens, state.status = unread, RequestStatus.PREFILLING
+    cut: int = read - state.position_offset
+    return cut
 
 
-def finish(state: Any, tokens: Sequence[int]) -> int:
+def _replace_tokens(state: Any, tokens: Sequence[int], *, kept: int) -> None:
+    """Replace the generated tokens of a request, and the times when they were drawn, but those of the first `kept`."""
+    state.generated_tokens = list(tokens)
+    state._timestamps = state._timestamps[:kept] + [perf_counter()] * (len(tokens) - kept)
+
+
+def finish(state: Any, tokens: Sequence[int], *, kept: int) -> int:
     """Have a request end with these generated tokens; return the last one, which the processor is to add.
 
     Reason: it ends a request by its end tokens and the maximum of new tokens only.
     """
-    state.generated_tokens, state._new_tokens_limit = list(tokens[:-1]), len(tokens)
+    _replace_tokens(state, tokens[:-1], kept=kept)
+    state._new_tokens_limit = len(tokens)
     return tokens[-1] if tokens else 0
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ast
-import gc
 import itertools
+import weakref
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,10 @@ import transformers
 from transformers import ContinuousBatchingConfig, GenerationConfig, PreTrainedModel
 
 from antislop import AntiSlop, Ban, applied_to
-from antislop.engines.batching import private
-from antislop.engines.batching.texts import BatchJudge
-from antislop.engines.vllm.names import find_differences, read_names
+from antislop.core.hf.paged import private
+from antislop.core.hf.paged.texts import KEY, BatchJudge
 from antislop.errors import ConcededWarning, InputError
+from antislop.files.packages import find_differences, read_names
 from tests.support import letters
 from tests.support.batches import COMMON, PROMPTS
 from tests.support.depth import DEPTH, first_quick
@@ -33,15 +33,6 @@ GREEDY = {"do_sample": False, "suppress_tokens": [0, END]}
 SAMPLED = {"do_sample": True, "temperature": 0.9, "top_k": 20}
 CONFIG = {"page_size": 4, "num_blocks": 128, "max_batch_tokens": 64}
 """Blocks of four tokens: texts begin several, and share them."""
-
-
-@pytest.fixture(autouse=True, scope="module")
-def few_objects() -> Iterator[None]:
-    """A manager that ends collects garbage twice; what was imported by then need not be searched."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 def write(
@@ -218,6 +209,56 @@ def test_a_text_that_can_not_go_on_ends_alone() -> None:
     assert other.generated_tokens == second
 
 
+def test_forced_text_is_read_and_stays() -> None:
+    bans = [Ban(letter, edges="anywhere", then="force", force="hh", tries=1) for letter in "abc"]
+    sampler, model = AntiSlop(TOKENIZER, bans), build_model()
+    for prompt, text in zip(PROMPTS, write(model, sampler, **GREEDY), strict=True):
+        ids = torch.tensor([prompt])
+        alone = sampler.generate(model, ids, attention_mask=torch.ones_like(ids), max_new_tokens=24, **GREEDY)
+        assert text == alone[0, len(prompt) :].tolist()
+        assert "hh" in TOKENIZER.decode(text)
+
+
+@pytest.mark.parametrize("sampler", [NEVER, MANY, AntiSlop(TOKENIZER, COMMON, on_exhausted="stop", max_rewinds=0)])
+def test_each_token_has_the_time_when_it_was_drawn(sampler: AntiSlop) -> None:
+    model, config = build_model(), GenerationConfig(max_new_tokens=24, eos_token_id=END, do_sample=True)
+    torch.manual_seed(3)
+    with applied_to(model, sampler):
+        outputs = model.generate_batch(
+            [*map(list, PROMPTS)] * 3,
+            generation_config=config,
+            continuous_batching_config=ContinuousBatchingConfig(**CONFIG),
+            record_timestamps=True,
+        )
+    for output in outputs.values():
+        assert output.timestamps == sorted(output.timestamps)
+        assert len(output.timestamps) == max(1, len(output.generated_tokens))  # an empty text has its end's
+
+
+def test_a_canceled_request_ends_without_a_word_and_frees_its_text() -> None:
+    model, config = build_model(), GenerationConfig(max_new_tokens=24, eos_token_id=END, **GREEDY)
+    (expected,) = write(model, MANY, PROMPTS[:1], **GREEDY)
+    with (
+        applied_to(model, MANY),
+        model.continuous_batching_context_manager(
+            config, continuous_batching_config=ContinuousBatchingConfig(**CONFIG)
+        ) as manager,
+    ):
+        canceled = manager.add_request([*PROMPTS[2]], max_new_tokens=None, streaming=True)
+        while len((output := next(iter(manager))).generated_tokens) < 5:
+            pass
+        assert output.request_id == canceled
+        text = manager.batch_processor.scheduler.active_requests[canceled].logit_processor_kwargs[KEY]
+        row = weakref.ref(text.source.row)
+        del text
+        manager.cancel_request(canceled)
+        number = manager.add_request([*PROMPTS[0]])
+        ended = next(output for output in manager if output.is_finished())
+        assert (ended.request_id, ended.generated_tokens) == (number, expected)
+        assert not manager.batch_processor.has_pending_requests()
+        assert row() is None
+
+
 def test_a_stream_takes_nothing_back() -> None:
     model, prompt = build_model(), [*PROMPTS[0]]
     config = GenerationConfig(max_new_tokens=24, eos_token_id=END, **GREEDY)
@@ -229,13 +270,11 @@ def test_a_stream_takes_nothing_back() -> None:
             config, continuous_batching_config=ContinuousBatchingConfig(**CONFIG)
         ) as manager,
     ):
-        canceled = manager.add_request([*PROMPTS[2]], max_new_tokens=None)
         number = manager.add_request(prompt, streaming=True)
         for output in manager:
             assert output.request_id == number
             seen.append(output.generated_tokens)
             if output.is_finished():
-                manager.cancel_request(canceled)
                 break
     assert seen[-1] == expected and len(seen) > 3
     assert all(later[: len(earlier)] == earlier for earlier, later in itertools.pairwise(seen))
@@ -257,6 +296,24 @@ def test_what_can_not_be_judged_is_refused(batching: dict[str, Any], settings: d
     with pytest.raises(InputError, match=sentence):
         write(model, MANY, batching=batching, **settings)
     assert torch.equal(model.generate(torch.tensor([PROMPTS[0]]), max_new_tokens=3, **GREEDY), plain)
+
+
+@pytest.mark.parametrize(
+    ("graphs", "processes", "sentence"),
+    [
+        ((True, False), 1, r"pass ContinuousBatchingConfig\(use_cuda_graph=False\)"),
+        ((False, False), 2, "spread over 2: load it without tp_plan, or call generate_many without"),
+    ],
+)
+def test_what_a_machine_with_accelerators_has_is_refused(
+    graphs: tuple[bool, bool], processes: int, sentence: str
+) -> None:
+    manager = build_model().init_continuous_batching(continuous_batching_config=ContinuousBatchingConfig(**CONFIG))
+    private.refuse_modes(manager)
+    manager.continuous_batching_config.use_cuda_graph = graphs
+    manager.distributed_helper.tp_size = processes
+    with pytest.raises(InputError, match=sentence):
+        private.refuse_modes(manager)
 
 
 def test_a_release_that_was_not_tested_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,1 +1,0 @@
-"""Internal: bans inside transformers' own continuous batching, which `applied_to` reaches."""
