@@ -144,6 +144,8 @@ class Service:
             raise RequestError(
                 400, "ban_method 'token' draws one token again: leave out ban_rewind", param="ban_rewind"
             )
+        if body.ban_method != "exact" and not body.ban_rewind:
+            body = body.model_copy(update={"ban_rewind": "span"})  # the other methods have no units
         bans = await self._compile(body, chosen)
         seed = self._random.getrandbits(62) if body.seed is None else body.seed
         given = zip(prompts, lengths, echoes or [None] * len(prompts), strict=True)

@@ -171,7 +171,7 @@ UNIT_BEGINS = {
 def find_target(tokens: Sequence[int], start: int, words: Words, ban: Ban) -> int:
     """The token in which the unit begins of an occurrence that starts at a character; 0 in the toys' prompt."""
     prompt = words.text(PROMPT)
-    begins = regex.finditer(UNIT_BEGINS[ban.rewind or "span"], prompt + words.text(tokens))
+    begins = regex.finditer(UNIT_BEGINS[ban.unit], prompt + words.text(tokens))
     begin = max(match.start() for match in begins if match.start() <= len(prompt) + start)
     owners = [i for i, token in enumerate(tokens) for _ in words.surface(token)]
     return owners[max(0, begin - len(prompt))]

@@ -321,7 +321,7 @@ class State:
 
     def _find_target(self, ban: Ban, place: int) -> int | None:
         """Return the token in which the unit begins to which a ban leads back from a place; None if it has no unit."""
-        return None if ban.rewind == "" or ban.rewind == "span" else self._find_unit(ban.rewind, place)
+        return None if (unit := ban.unit) == "span" else self._find_unit(unit, place)
 
 
 class Matcher:
@@ -334,7 +334,8 @@ class Matcher:
         self._bans = [ban for ban in distinct(bans) if ban.weight < 1]
         self.ranks = {ban: rank for rank, ban in enumerate(self._bans)}
         self._texts = TextMatcher(self._bans)
-        self._units = [unit for unit in get_args(Unit)[1:] if any(ban.rewind == unit for ban in self._bans)]
+        units = {ban.unit for ban in self._bans}
+        self._units = [unit for unit in get_args(Unit)[1:] if unit in units]
         self._is_plain = self._texts.is_plain and not self._units
         self._spelled = [ban for ban in self._bans if ban.pattern.token_ids]
         self._spelling = Automaton(["".join(map(chr, ban.pattern.token_ids)) for ban in self._spelled])
