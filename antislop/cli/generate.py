@@ -57,7 +57,7 @@ from antislop.cli.terminal import (
     warn,
     writing,
 )
-from antislop.core.bans import BanList, Rewind
+from antislop.core.bans import BanList, Unit
 from antislop.core.hf import ModelSpec
 from antislop.core.loop import Method, OnExhausted, Sampling
 from antislop.core.trace import Event, Report, TextPiece, TextPieces, mark_conceded
@@ -101,7 +101,7 @@ class PolicyOptions:
         ),
     ] = "exact"
     rewind: Annotated[
-        Rewind | None,
+        Unit | None,
         ban_option(
             help="What is drawn again where a ban was written: the ban itself, or what the ban began in.",
             show_default="word for bans that begin within words, else span",

@@ -13,7 +13,7 @@ from transformers.generation.streamers import BaseStreamer
 
 from antislop.core.bans.ban_list import BanList, Bans
 from antislop.core.bans.scopes import Scope
-from antislop.core.bans.units import Rewind, Unit
+from antislop.core.bans.units import Unit
 from antislop.core.hf.batching import TextRequest, complete_in_flight, read_requests
 from antislop.core.hf.callbacks.criteria import StopStrings
 from antislop.core.hf.calls import (
@@ -117,7 +117,7 @@ class AntiSlop:
         scopes: Sequence[Scope] = (),
         exempt_prompt: bool = False,
         method: Method = "exact",
-        rewind: Rewind | None = None,
+        rewind: Unit | None = None,
         on_exhausted: OnExhausted = "concede",
         prompt_lookback: bool = True,
         max_rewinds: int = MAX_REWINDS,
@@ -125,8 +125,8 @@ class AntiSlop:
         mass_floor: float = MASS_FLOOR,
         probability_floor: float = PROBABILITY_FLOOR,
     ) -> None:
-        if rewind not in (None, *get_args(Rewind)):
-            raise InputError(f"rewind is {rewind!r}; it is one of {', '.join(map(repr, get_args(Rewind)))}")
+        if rewind not in (None, *get_args(Unit)):
+            raise InputError(f"rewind is {rewind!r}; it is one of {', '.join(map(repr, get_args(Unit)))}")
         self.method: Method = "text" if rewind == "text" and method == "exact" else method
         self.rewind = rewind
         self.on_exhausted: OnExhausted = on_exhausted
@@ -140,9 +140,8 @@ class AntiSlop:
                 raise InputError(f"{name} is {flag!r}; it is True or False")
         if bans is None and not (banned_strings or banned_regex):
             raise BanError("nothing is banned: give a list, banned_strings or banned_regex, or [] to ban nothing")
-        unit: Unit | None = None if rewind == "text" else rewind
-        if unit is None and self.method != "exact":
-            unit = "span"  # which the other methods don't have
+        if (self.method, rewind) in (("token", None), ("text", None), ("text", "text")):
+            rewind = "span"  # these methods have no units
         self.exempt_prompt = exempt_prompt
         self.prompt_lookback = prompt_lookback
         self.draft_bans = draft_bans
@@ -155,9 +154,9 @@ class AntiSlop:
             scopes=scopes,
             prompt_lookback=prompt_lookback,
             exempt_prompt=exempt_prompt,
-            rewind=unit,
+            rewind=rewind,
         )
-        if self.method == "token" and (units := {rewind, *(ban.unit for ban in self.bans)} - {None, "span"}):
+        if self.method == "token" and (units := {rewind or "span", *(ban.unit for ban in self.bans)} - {"span"}):
             raise InputError(f"method='token' draws one token again, and rewind is {min(units)!r}: leave out one")
         self.warn = ConcessionWarner()
 

@@ -81,9 +81,11 @@ def test_a_phrase_inside_words_has_the_unit_word_unless_the_request_or_its_metho
         {"ban_rewind": "sentence", "banned_strings": ["a cow"]},
         {"ban_method": "token"},
         {"ban_method": "text", "banned_strings": ["a cow"]},
+        {"ban_rewind": "text"},
     ]
     ask(backend, *(BODY | fields for fields in asked))
-    units = [["word"], ["word", "span"], ["span"], ["sentence", "sentence"], ["span"], ["span", "span"]]
+    units = [["word"], ["word", "span"], ["span"], ["sentence", "sentence"], ["span"], ["span", "span"], ["span"]]
+    assert [request.method for request in backend.written[-3:]] == ["token", "text", "text"]
     assert [[ban.unit for ban in request.bans.bans] for request in backend.written] == units
 
 

@@ -41,8 +41,9 @@ UNIT_CASES: dict[str, tuple[Words, list[Ban]]] = {
             Ban("c", rewind="sentence"),
         ],
     ),
+    "texts drawn again": (EDGED, [Ban("cat", 0.3, rewind="text"), anywhere("the", 0.5), Ban("s", edges="anywhere")]),
 }
-"""Lists whose bans lead back to the beginnings of words, sentences and paragraphs."""
+"""Lists whose bans lead back to the beginnings of words, sentences, paragraphs and texts."""
 CASES: dict[str, tuple[Words, list[Ban]]] = {
     "one phrase": (LETTERS, [anywhere("ab")]),
     "one token": (LETTERS, [anywhere("a")]),

@@ -164,6 +164,7 @@ UNIT_BEGINS = {
     "word": r"(?<![A-Za-z0-9])|(?![A-Za-z0-9])",
     "sentence": r"(?<=(?:\A|[.!?\n])[^A-Za-z0-9]*)",
     "paragraph": r"(?<=(?:\A|\n[^\S\n]*\n)\s*)",
+    "text": r"\A",
 }
 """Where units begin in an ASCII text."""
 

@@ -15,7 +15,7 @@ _Situation: the bytes of an incomplete character, and nodes of the automatons of
 _Transition: the characters that the token completes, and the matches of phrases.
 State: where these are in the text. If there are regexes, loops, repeats or rules of bans, a state also has their
     `OtherState`: patterns are read anew at each token, rules only if something has changed. If bans lead back to the
-    beginning of a word, a sentence or a paragraph, it has the `UnitState` of each such unit, too.
+    beginning of a word, a sentence, a paragraph or the text, it has the `UnitState` of each such unit, too.
 """
 
 from __future__ import annotations
@@ -273,6 +273,8 @@ class State:
 
     def _find_unit(self, unit: Unit, place: int) -> int:
         """Return the token in which the unit of a place begins: the next one for a new unit, 0 within the prompt."""
+        if unit == "text":
+            return 0
         if place >= self._read:
             latest = self._units[unit]
             if latest.is_over:

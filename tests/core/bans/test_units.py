@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from hypothesis import given, strategies as st
@@ -17,7 +18,7 @@ from tests.support.oracles import completed
 from tests.support.toys import PROMPT, Words
 
 WORDS = Words("a", "b", " b", " a.", ".", "\n", "\n\n", " b. a", "-", "é", "東")
-UNITS = ("", "span", "word", "sentence", "paragraph")
+UNITS = ("", *get_args(Unit))
 PHRASES = ("a", "b", "ab", "ba", "b.", ".a", "東", "-b", "aab")
 
 ban_lists = st.lists(
@@ -68,6 +69,7 @@ SPACED = Words("The", " old", " house", " sl", "ept", ".", " It", "\n\n", "3", "
         ("sentence", (0, 5, 10, 11, 1, 7, 6), [0, 2, 3, 3, 3, 6, 6]),
         ("sentence", (8, 5, 9, 5), [0, 2, 2, 4]),
         ("paragraph", (0, 5, 6, 5, 7, 0, 5, 7, 7), [0, 0, 0, 0, 5, 5, 5, 8, 9]),
+        ("text", (0, 5, 7, 7, 0), [0, 0, 0, 0, 0]),
     ],
 )
 def test_a_text_is_held_back_to_where_its_unit_begins(unit: str, tokens: tuple[int, ...], horizons: list[int]) -> None:
@@ -103,7 +105,7 @@ def test_a_unit_changes_neither_what_is_found_nor_which_bans_are_equal() -> None
     assert BanList([Ban("a b", rewind="paragraph")]).find("x\n\na b") == [(Ban("a b", rewind="paragraph"), 3, 6)]
     assert Ban("a b", rewind="word").key == Ban("a b").key
     with pytest.raises(
-        BanError, match="rewind of 'a b' is 'line'; it is one of 'span', 'word', 'sentence', 'paragraph'"
+        BanError, match="rewind of 'a b' is 'line'; it is one of 'span', 'word', 'sentence', 'paragraph', 'text'"
     ):
         Ban("a b", rewind="line")
 

@@ -202,6 +202,7 @@ def test_checkpointing_that_drops_the_cache_in_training_is_refused() -> None:
         ({"scopes": Scope("outside", "quotes")}, r"scopes is Scope\(.*; a list is expected: write \[scopes\]"),
         ({"rewind": "line"}, "rewind is 'line'; it is one of 'span', 'word', 'sentence', 'paragraph', 'text'"),
         ({"method": "token", "rewind": "word"}, "method='token' draws one token again, and rewind is 'word': leave"),
+        ({"method": "token", "rewind": "text"}, "method='token' draws one token again, and rewind is 'text': leave"),
         ({"method": "token", "bans": [Ban("a", rewind="sentence")]}, "and rewind is 'sentence': leave out one"),
         ({"bans": [Ban.tokens([10**6])]}, r"Ban.tokens\(\[1000000\]\) is beyond the tokenizer, whose ids end at"),
     ],
