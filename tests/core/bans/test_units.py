@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import example, given, strategies as st
 
 from antislop import Ban, BanList
 from antislop.core.bans.ban_list import read_bans
@@ -33,6 +33,7 @@ ban_lists = st.lists(
 )
 
 
+@example(bans=[Ban("b", edges="anywhere", rewind="text")], tokens=[0, 4, 1])
 @given(bans=ban_lists, tokens=st.lists(st.integers(0, 8), min_size=1, max_size=9))
 def test_a_ban_leads_back_to_the_unit_that_a_naive_search_finds(bans: list[Ban], tokens: list[int]) -> None:
     matcher = Matcher(bans, WORDS)
