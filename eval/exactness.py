@@ -69,7 +69,7 @@ class Case(NamedTuple):
 
 def anywhere(phrase: str, weight: float = 0.0) -> Ban:
     """Return a ban that ignores word edges, since the vocabularies have no spaces."""
-    return Ban(phrase, weight=weight, edges="anywhere")
+    return Ban(phrase, weight=weight, edges="anywhere", rewind="span")
 
 
 LETTERS = toys.Words("a", "b", "c", "d")

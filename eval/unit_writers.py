@@ -12,7 +12,7 @@ from typing import NamedTuple, get_args
 
 import antislop
 from antislop import AntiSlop, Ban, BanList
-from antislop.core.bans.units import Rewind
+from antislop.core.bans.units import Unit
 from eval.loop_writers import choose_openings
 from eval.prompts import HEROES, INTERESTS, TOPICS, fill, render
 from eval.qualities import read_surprise
@@ -20,7 +20,7 @@ from eval.speed.measuring import Subject
 from eval.writers import FIRST_SEED
 
 PLAIN = "plain"
-UNITS = get_args(Rewind)
+UNITS = get_args(Unit)
 ROWS = 16  # texts that are written at once
 READ = 32  # texts whose likelihood is read, the first ones
 STOP_WORDS = ("the", "a", "of", "and", "in", "to", "with")

@@ -57,7 +57,7 @@ from antislop.cli.terminal import (
     warn,
     writing,
 )
-from antislop.core.bans import BanList, Rewind
+from antislop.core.bans import BanList, Unit
 from antislop.core.hf import ModelSpec
 from antislop.core.loop import Method, OnExhausted, Sampling
 from antislop.core.trace import Event, Report, TextPiece, TextPieces, mark_conceded
@@ -101,9 +101,12 @@ class PolicyOptions:
         ),
     ] = "exact"
     rewind: Annotated[
-        Rewind,
-        ban_option(help="What is drawn again where a ban was written: the ban itself, or what the ban began in."),
-    ] = "span"
+        Unit | None,
+        ban_option(
+            help="What is drawn again where a ban was written: the ban itself, or what the ban began in.",
+            show_default="word for bans that begin within words, else span",
+        ),
+    ] = None
     on_exhausted: Annotated[OnExhausted, ban_option(help="What to do if every continuation is banned.")] = "concede"
     scope: ScopeOption = None
 
@@ -284,7 +287,7 @@ def _describe_run(writer: TextWriter, run: _GenerationRun) -> dict[str, Any]:
         "device": str(writer.model.device),
         "bans": len(writer.bans),
         "method": writer.task.policy.method,
-        "rewind": writer.task.policy.rewind,
+        **({"rewind": rewind} if (rewind := writer.task.policy.rewind) else {}),
         "seed": writer.seed,
         **writer.task.settings,
         "prompt": writer.prompt,

@@ -14,7 +14,7 @@ from transformers.generation.streamers import BaseStreamer
 
 from antislop.core.bans.ban_list import BanList, Bans
 from antislop.core.bans.scopes import Scope
-from antislop.core.bans.units import Rewind
+from antislop.core.bans.units import Unit
 from antislop.core.hf.batching import TextRequest, WriteTexts, complete_in_flight, read_requests, write_in_flight
 from antislop.core.hf.callbacks.criteria import StopStrings
 from antislop.core.hf.calls import (
@@ -78,7 +78,8 @@ class AntiSlop:
     rewind: what is drawn again where a ban was written, for the bans that don't say it themselves: the "span" of the
         ban, or all from the beginning of the "word", "sentence" or "paragraph" in which the ban begins. Each of these
         is then distributed as the model's own, conditioned on beginning no ban, and is streamed once it has ended.
-        "text" is method="text".
+        "text" is method="text". Without `rewind`, phrases with edges="anywhere" that begin with a letter or digit have
+        the unit "word", and all other bans "span"; so do banned_strings, as in other programs.
     on_exhausted: what to do if every alternative to a ban is used up. "concede": let it through, count it in the report
         and warn once per sampler (`ConcededWarning`). "stop": end the text before it. "raise": raise `Exhausted`.
     prompt_lookback: whether a ban may begin in the prompt, which is never changed.
@@ -117,7 +118,7 @@ class AntiSlop:
         scopes: Sequence[Scope] = (),
         exempt_prompt: bool = False,
         method: Method = "exact",
-        rewind: Rewind = "span",
+        rewind: Unit | None = None,
         on_exhausted: OnExhausted = "concede",
         prompt_lookback: bool = True,
         max_rewinds: int = MAX_REWINDS,
@@ -125,8 +126,8 @@ class AntiSlop:
         mass_floor: float = MASS_FLOOR,
         probability_floor: float = PROBABILITY_FLOOR,
     ) -> None:
-        if rewind not in get_args(Rewind):
-            raise InputError(f"rewind is {rewind!r}; it is one of {', '.join(map(repr, get_args(Rewind)))}")
+        if rewind not in (None, *get_args(Unit)):
+            raise InputError(f"rewind is {rewind!r}; it is one of {', '.join(map(repr, get_args(Unit)))}")
         self.method: Method = "text" if rewind == "text" and method == "exact" else method
         self.rewind = rewind
         self.on_exhausted: OnExhausted = on_exhausted
@@ -140,6 +141,8 @@ class AntiSlop:
                 raise InputError(f"{name} is {flag!r}; it is True or False")
         if bans is None and not (banned_strings or banned_regex):
             raise BanError("nothing is banned: give a list, banned_strings or banned_regex, or [] to ban nothing")
+        if (self.method, rewind) in (("token", None), ("text", None), ("text", "text")):
+            rewind = "span"  # these methods have no units
         self.exempt_prompt = exempt_prompt
         self.prompt_lookback = prompt_lookback
         self.draft_bans = draft_bans
@@ -152,13 +155,10 @@ class AntiSlop:
             scopes=scopes,
             prompt_lookback=prompt_lookback,
             exempt_prompt=exempt_prompt,
-            rewind="span" if rewind == "text" else rewind,
+            rewind=rewind,
         )
-        units = {ban.rewind or "span" for ban in self.bans} | {rewind}
-        if self.method == "token" and units != {"span"}:
-            raise InputError(
-                f"method='token' draws one token again, and rewind is {min(units - {'span'})!r}: leave out one"
-            )
+        if self.method == "token" and (units := {rewind or "span", *(ban.unit for ban in self.bans)} - {"span"}):
+            raise InputError(f"method='token' draws one token again, and rewind is {min(units)!r}: leave out one")
         self.warn = ConcessionWarner()
 
     @property

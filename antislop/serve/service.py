@@ -144,6 +144,9 @@ class Service:
             raise RequestError(
                 400, "ban_method 'token' draws one token again: leave out ban_rewind", param="ban_rewind"
             )
+        method = "text" if body.ban_rewind == "text" else body.ban_method
+        if method != "exact" and body.ban_rewind in (None, "text"):
+            body = body.model_copy(update={"ban_rewind": "span"})  # the other methods have no units
         bans = await self._compile(body, chosen)
         seed = self._random.getrandbits(62) if body.seed is None else body.seed
         given = zip(prompts, lengths, echoes or [None] * len(prompts), strict=True)
@@ -156,7 +159,7 @@ class Service:
                 sampling=body.sampling,
                 stop=tuple(body.stop),
                 seed=seed_of(seed, number) % 2**63,
-                method=body.ban_method,
+                method=method,
                 on_exhausted=body.on_exhausted,
                 max_rewinds=body.max_rewinds,
                 schema=body.response_format.schema_text,

@@ -33,13 +33,14 @@ from antislop.errors import InputError
 from antislop.serve import request_preparer
 from antislop.serve.backend import BackendError, Busy, GenerationRequest
 from antislop.serve.local import LocalBackend
+from tests.support.ban_cases import anywhere
 from tests.support.depth import DEPTH
 from tests.support.models import build_model, build_tokenizer, poisoned
 
 T = TypeVar("T")
 
 TOKENIZER = build_tokenizer()
-BANS = [Ban("ab", edges="anywhere"), Ban("e", edges="anywhere", weight=0.3)]
+BANS = [anywhere("ab"), anywhere("e", 0.3)]
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,8 @@ from transformers import PreTrainedTokenizerBase
 
 import antislop
 import antislop.serve
-from antislop import BanList
+from antislop import Ban, BanList
+from antislop.core.bans import Bans
 from antislop.errors import InputError
 from antislop.serve.application import BanReloader, make_app
 from antislop.serve.service import Service
@@ -29,8 +30,8 @@ def tokenizer() -> PreTrainedTokenizerBase:
     return antislop.tiny_model()[1]
 
 
-def make_backend(tokenizer: PreTrainedTokenizerBase) -> SlowBackend:
-    return SlowBackend(tokenizer, lambda request: play_tokens([60] * request.max_new_tokens), bans=["a cat"])
+def make_backend(tokenizer: PreTrainedTokenizerBase, *, bans: Bans = ("a cat",)) -> SlowBackend:
+    return SlowBackend(tokenizer, lambda request: play_tokens([60] * request.max_new_tokens), bans=bans)
 
 
 def ask(backend: SlowBackend, *bodies: Any, lists: Any = LISTS, path: str = "/v1/completions") -> list[httpx.Response]:
@@ -67,6 +68,25 @@ def test_a_named_list_takes_the_place_of_the_own_one_and_is_added_to(tokenizer: 
     assert [answer.status_code for answer in answers] == [200] * len(CHOICES)
     assert [[ban.text for ban in request.bans.bans] for request in backend.written] == [bans for _, bans in CHOICES]
     assert [ban.weight for ban in backend.written[-1].bans.bans] == [0.5]
+
+
+def test_a_phrase_inside_words_has_the_unit_word_unless_the_request_or_its_method_says_another(
+    tokenizer: PreTrainedTokenizerBase,
+) -> None:
+    backend = make_backend(tokenizer, bans=[Ban("at", edges="anywhere")])
+    asked: list[dict[str, Any]] = [
+        {},
+        {"banned_strings": ["a cow"]},
+        {"ban_rewind": "span"},
+        {"ban_rewind": "sentence", "banned_strings": ["a cow"]},
+        {"ban_method": "token"},
+        {"ban_method": "text", "banned_strings": ["a cow"]},
+        {"ban_rewind": "text"},
+    ]
+    ask(backend, *(BODY | fields for fields in asked))
+    units = [["word"], ["word", "span"], ["span"], ["sentence", "sentence"], ["span"], ["span", "span"], ["span"]]
+    assert [request.method for request in backend.written[-3:]] == ["token", "text", "text"]
+    assert [[ban.unit for ban in request.bans.bans] for request in backend.written] == units
 
 
 def test_the_chats_of_sillytavern_get_the_list_of_the_model_that_was_chosen(

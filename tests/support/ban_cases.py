@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 from antislop.core.bans.bans import Ban
@@ -19,15 +20,15 @@ LINES = Words("a", " b", ".", "\n", " c. d")
 
 
 def anywhere(phrase: str, weight: float = 0.0) -> Ban:
-    """Return a ban that needs no word edges."""
-    return Ban(phrase, weight=weight, edges="anywhere")
+    """Return a ban that needs no word edges and leads back to its own first token."""
+    return Ban(phrase, weight=weight, edges="anywhere", rewind="span")
 
 
 UNIT_CASES: dict[str, tuple[Words, list[Ban]]] = {
-    "words drawn again": (EDGED, [Ban("at", edges="anywhere", rewind="word")]),
+    "words drawn again": (EDGED, [Ban("at", edges="anywhere")]),
     "words, and spans with weights": (
         EDGED,
-        [Ban("at", edges="anywhere", rewind="word"), Ban("s", 0.3, edges="anywhere")],
+        [Ban("at", edges="anywhere", rewind="word"), anywhere("s", 0.3)],
     ),
     "sentences drawn again": (STOPS, [Ban("b", rewind="sentence"), anywhere("ca")]),
     "sentences with weights": (STOPS, [Ban("b", 0.1, rewind="sentence"), Ban("c a", 0.2, rewind="sentence")]),
@@ -40,8 +41,9 @@ UNIT_CASES: dict[str, tuple[Words, list[Ban]]] = {
             Ban("c", rewind="sentence"),
         ],
     ),
+    "texts drawn again": (EDGED, [Ban("cat", 0.3, rewind="text"), anywhere("the", 0.5), Ban("s", edges="anywhere")]),
 }
-"""Lists whose bans lead back to the beginnings of words, sentences and paragraphs."""
+"""Lists whose bans lead back to the beginnings of words, sentences, paragraphs and texts."""
 CASES: dict[str, tuple[Words, list[Ban]]] = {
     "one phrase": (LETTERS, [anywhere("ab")]),
     "one token": (LETTERS, [anywhere("a")]),
@@ -60,9 +62,9 @@ CASES: dict[str, tuple[Words, list[Ban]]] = {
     "a regex with word edges": (EDGED, [Ban.regex(r"\bcat\b"), Ban.regex("the$", weight=0.3)]),
     "words with a gap": (SPACED, [Ban.words(["a", "b"], gap=1), Ban.words(["c", "d", "c"], weight=0.3)]),
     "words whose end is not known at once": (EDGED, [Ban.words(["the", "cat"], gap=1), Ban.wildcard("cat*")]),
-    "an exempt phrase": (LETTERS, [Ban("ab", edges="anywhere", exempt=["abc", "dab"]), anywhere("cd", 0.5)]),
-    "one free occurrence": (LETTERS, [Ban("a", edges="anywhere", at_most=1), Ban.regex("bc", at_most=1, weight=0.3)]),
-    "inside of brackets only": (BRACKETS, [Ban("a", edges="anywhere", scopes=[Scope("inside", ("<", ">"))])]),
+    "an exempt phrase": (LETTERS, [replace(anywhere("ab"), exempt=("abc", "dab")), anywhere("cd", 0.5)]),
+    "one free occurrence": (LETTERS, [replace(anywhere("a"), at_most=1), Ban.regex("bc", at_most=1, weight=0.3)]),
+    "inside of brackets only": (BRACKETS, [replace(anywhere("a"), scopes=(Scope("inside", ("<", ">")),))]),
     "a loop": (SPACED, [Ban.loop(2, 2, 4)]),
     "loops of sentences": (SENTENCES, [Ban.loop(2, 3, 9, weight=0.3), anywhere("b. b")]),
     "a repeat": (SPACED, [Ban.repeat(2)]),

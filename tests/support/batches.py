@@ -11,6 +11,7 @@ from transformers import PreTrainedModel, set_seed
 
 from antislop import AntiSlop, Ban
 from antislop.core.loop.protocols import fill_left
+from tests.support.ban_cases import anywhere
 from tests.support.models import build_tokenizer
 
 TOKENIZER = build_tokenizer()
@@ -18,7 +19,7 @@ PROMPTS = ((5, 9, 2, 12, 7, 3), (11,), (4, 8, 3, 30, 22, 9, 11, 2, 6, 13, 40, 7,
 PAD_ID = 0
 EOS = 1
 NEVER = ["zz"]
-COMMON = [Ban(phrase, edges="anywhere") for phrase in ("a", "b", "dd", "fe", "ea")]
+COMMON = [anywhere(phrase) for phrase in ("a", "b", "dd", "fe", "ea")]
 LIKELY_TO_END: dict[str, Any] = {"sequence_bias": [[[EOS], 2.5]], "pad_token_id": PAD_ID}
 NO_END: dict[str, Any] = {"suppress_tokens": [PAD_ID, EOS], "pad_token_id": PAD_ID}
 

@@ -164,6 +164,7 @@ UNIT_BEGINS = {
     "word": r"(?<![A-Za-z0-9])|(?![A-Za-z0-9])",
     "sentence": r"(?<=(?:\A|[.!?\n])[^A-Za-z0-9]*)",
     "paragraph": r"(?<=(?:\A|\n[^\S\n]*\n)\s*)",
+    "text": r"\A",
 }
 """Where units begin in an ASCII text."""
 
@@ -171,7 +172,7 @@ UNIT_BEGINS = {
 def find_target(tokens: Sequence[int], start: int, words: Words, ban: Ban) -> int:
     """The token in which the unit begins of an occurrence that starts at a character; 0 in the toys' prompt."""
     prompt = words.text(PROMPT)
-    begins = regex.finditer(UNIT_BEGINS[ban.rewind or "span"], prompt + words.text(tokens))
+    begins = regex.finditer(UNIT_BEGINS[ban.unit], prompt + words.text(tokens))
     begin = max(match.start() for match in begins if match.start() <= len(prompt) + start)
     owners = [i for i, token in enumerate(tokens) for _ in words.surface(token)]
     return owners[max(0, begin - len(prompt))]

@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, StoppingCriteria, set_seed
 
-from antislop import AntiSlop, Ban
+from antislop import AntiSlop
+from tests.support.ban_cases import anywhere
 from tests.support.models import build_tokenizer
 
 TOKENIZER = build_tokenizer()
 PROMPTS = torch.tensor([[0, 5, 9, 2], [0, 7, 3, 4], [0, 2, 2, 6]])
-BANS = [Ban(piece, edges="anywhere") for piece in ("b", "da", "ec", "ii", "f.", ". ", "gc", "h,", "acc", "eea", "jea")]
+BANS = [anywhere(piece) for piece in ("b", "da", "ec", "ii", "f.", ". ", "gc", "h,", "acc", "eea", "jea")]
 END = 1
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 LINES = {
-    "core.bans": 6750,
+    "core.bans": 6765,
     "core.trace": 1250,
     "core.loop": 3810,
     "core.hf": 6500,
@@ -20,13 +20,13 @@ LINES = {
     "datasets": 2240,
     "tuning": 980,
     "evaluation": 1350,
-    "serve": 3630,
+    "serve": 3635,
     "cli": 5370,
     "__main__": 30,
 }
 """The lines of Python in each room of docs/house.svg."""
 
-NAMES_AT_THE_COUNTER = 106
+NAMES_AT_THE_COUNTER = 105
 """The different names that the doors import from the core."""
 
 FUNCTIONS_PER_1000_LINES = 69

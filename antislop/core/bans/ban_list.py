@@ -401,12 +401,12 @@ def read_bans(
     patterns: Sequence[str] = (),
     exempt: Sequence[str] = (),
     scopes: Sequence[Scope] = (),
-    rewind: Unit = "span",
+    rewind: Unit | None = None,
 ) -> BanList:
     """Return bans as a list, with strings that match anywhere, regexes, and exempt phrases, scopes and a unit for all.
 
     A ban with a scope "inside" or "after" gets none of the scopes, nor do token ids, which have no text. A ban with a
-    `rewind` of its own keeps it.
+    `rewind` of its own keeps it. Without `rewind`, strings lead back to their own first token.
     """
     given = {"banned_strings": strings, "banned_regex": patterns, "exempt": exempt, "scopes": scopes}
     for name, value in given.items():
@@ -426,14 +426,16 @@ def read_bans(
         )
     elif not isinstance(bans, BanList):
         bans = BanList(bans)
-    if not (strings or patterns or exempt or scopes) and rewind == "span":
+    if not (strings or patterns or exempt or scopes) and rewind is None:
         return bans
-    more = [*(Ban(Phrase(string, edges="anywhere")) for string in strings), *map(Ban.regex, patterns)]
+    # Other programs lead back to where such a string begins; nearly all begin with a word.
+    found_anywhere = (Ban(Phrase(string, edges="anywhere"), rewind=rewind or "span") for string in strings)
+    more = [*found_anywhere, *map(Ban.regex, patterns)]
     return BanList((_limit(ban, exempt, scopes, rewind) for ban in (*bans, *more)), source=bans.source)
 
 
-def _limit(ban: Ban, exempt: Sequence[str], scopes: Sequence[Scope], rewind: Unit) -> Ban:
-    unit = ban.rewind or ("" if rewind == "span" else rewind)
+def _limit(ban: Ban, exempt: Sequence[str], scopes: Sequence[Scope], rewind: Unit | None) -> Ban:
+    unit = ban.rewind or ("" if rewind is None or rewind == ban.unit else rewind)
     if not ban.pattern.occurs_in_text:
         return replace(ban, rewind=unit)
     more = scopes if all(scope.where == "outside" for scope in ban.scopes) else ()

@@ -15,7 +15,7 @@ _Situation: the bytes of an incomplete character, and nodes of the automatons of
 _Transition: the characters that the token completes, and the matches of phrases.
 State: where these are in the text. If there are regexes, loops, repeats or rules of bans, a state also has their
     `OtherState`: patterns are read anew at each token, rules only if something has changed. If bans lead back to the
-    beginning of a word, a sentence or a paragraph, it has the `UnitState` of each such unit, too.
+    beginning of a word, a sentence, a paragraph or the text, it has the `UnitState` of each such unit, too.
 """
 
 from __future__ import annotations
@@ -273,6 +273,8 @@ class State:
 
     def _find_unit(self, unit: Unit, place: int) -> int:
         """Return the token in which the unit of a place begins: the next one for a new unit, 0 within the prompt."""
+        if unit == "text":
+            return 0
         if place >= self._read:
             latest = self._units[unit]
             if latest.is_over:
@@ -321,7 +323,7 @@ class State:
 
     def _find_target(self, ban: Ban, place: int) -> int | None:
         """Return the token in which the unit begins to which a ban leads back from a place; None if it has no unit."""
-        return None if ban.rewind == "" or ban.rewind == "span" else self._find_unit(ban.rewind, place)
+        return None if (unit := ban.unit) == "span" else self._find_unit(unit, place)
 
 
 class Matcher:
@@ -334,7 +336,8 @@ class Matcher:
         self._bans = [ban for ban in distinct(bans) if ban.weight < 1]
         self.ranks = {ban: rank for rank, ban in enumerate(self._bans)}
         self._texts = TextMatcher(self._bans)
-        self._units = [unit for unit in get_args(Unit)[1:] if any(ban.rewind == unit for ban in self._bans)]
+        units = {ban.unit for ban in self._bans}
+        self._units = [unit for unit in get_args(Unit)[1:] if unit in units]
         self._is_plain = self._texts.is_plain and not self._units
         self._spelled = [ban for ban in self._bans if ban.pattern.token_ids]
         self._spelling = Automaton(["".join(map(chr, ban.pattern.token_ids)) for ban in self._spelled])

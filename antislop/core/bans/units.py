@@ -3,7 +3,8 @@
 The text so far says whether a unit is over, without the next character. So a text that was rewound to the beginning of
 a unit begins one again, whatever is drawn there. Hence "3.5" is two sentences here, and a sign that is no letter or
 digit is a word.
-Units are nested: where a paragraph begins, a sentence begins, and where a sentence begins, a word begins.
+Units are nested: where a paragraph begins, a sentence begins, and where a sentence begins, a word begins. The text of
+all generated tokens is a unit, too.
 """
 
 from __future__ import annotations
@@ -13,11 +14,8 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from antislop.core.bans.folding import SENTENCE_ENDS, find_words
 
-Unit: TypeAlias = Literal["span", "word", "sentence", "paragraph"]
+Unit: TypeAlias = Literal["span", "word", "sentence", "paragraph", "text"]
 """What is drawn again where a ban was written: from its own first token, or from the beginning of what it began in."""
-
-Rewind: TypeAlias = Literal["span", "word", "sentence", "paragraph", "text"]
-"""The same for all bans of a sampler, which may also draw the whole text again."""
 
 _OVER = 2  # the state after a unit, and after two line breaks in a row
 _PIECES_KEPT = 1 << 14
@@ -42,6 +40,8 @@ class UnitState(NamedTuple):
 
     def read(self, unit: Unit, piece: str, *, end: int) -> UnitState:
         """Return the state after a piece, which ends at the place `end`."""
+        if unit == "text":  # the only one of its kind
+            return self
         indices, state = _read(unit, piece, self.state)
         begun = tuple([end - len(piece) + index for index in indices])
         return UnitState(state, begun[-1] if begun else self.latest, begun)

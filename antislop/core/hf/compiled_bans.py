@@ -99,7 +99,7 @@ class CompiledBans:
     scopes: tuple[Scope, ...] = ()
     prompt_lookback: bool = True
     exempt_prompt: bool = False
-    rewind: Unit = "span"
+    rewind: Unit | None = None
     forced: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -120,7 +120,7 @@ class CompiledBans:
         scopes: Sequence[Scope] = (),
         prompt_lookback: bool = True,
         exempt_prompt: bool = False,
-        rewind: Unit = "span",
+        rewind: Unit | None = None,
     ) -> CompiledBans:
         """Compile bans. strings, patterns: more bans, as in `read_bans`."""
         named = name_forced(read_bans(bans), tokenizer)

@@ -51,7 +51,10 @@ LISTS_KEPT = 64
 COMPILER_THREADS = 2
 EXAMPLE = '{"bans": ["a testament to"]}'
 SWITCHES = {"use_global_bans": True, "events": False, "loops": False, "repeats": False}
-PLAIN_LISTS = {"banned_strings": {"kind": "phrase", "edges": "anywhere"}, "banned_regex": {"kind": "regex"}}
+PLAIN_LISTS = {
+    "banned_strings": {"kind": "phrase", "edges": "anywhere", "rewind": "span"},
+    "banned_regex": {"kind": "regex"},
+}
 """Fields of other servers' bodies, and what their entries are."""
 FIELDS = frozenset({"bans", "exempt", "ban_list", "ban_scope", "custom_token_bans", *PLAIN_LISTS, *SWITCHES})
 """What a request may say of bans."""

@@ -160,7 +160,7 @@ def collect_bans(body: GenerationBody, own: BanList, *, scopes: Sequence[Scope] 
             patterns=body.banned_regex,
             exempt=body.exempt,
             scopes=scopes,
-            rewind=body.ban_rewind or "span",
+            rewind=body.ban_rewind,
         )
     except InputError as error:
         raise RequestError(400, first_line(error), param="bans") from error

@@ -212,7 +212,9 @@ def test_dashes_and_quotes_of_other_kinds_are_other_bans_unless_a_word_is_with_t
     bans = [Ban("—"), Ban("–"), Ban("-"), Ban(" -"), Ban("“"), Ban('"'), Ban("…"), Ban("...")]
     assert distinct(bans) == bans
     assert len(distinct([Ban("a — b"), Ban("a - b")])) == 1
-    assert read_bans(BanList([]), strings=["—"]).find("a well-known—") == [(Ban("—", edges="anywhere"), 12, 13)]
+    assert read_bans(BanList([]), strings=["—"]).find("a well-known—") == [
+        (Ban("—", edges="anywhere", rewind="span"), 12, 13)
+    ]
     assert BanList(["—"]).diff(BanList(["-"])) == ((Ban("-"),), (Ban("—"),), ())
     assert list(BanList(["—"]) | BanList([Ban("—", weight=0.5), "-"])) == [Ban("—"), Ban("-")]
 

@@ -28,7 +28,7 @@ BYTES = Bytes()
 
 
 def anywhere(phrase: str) -> Ban:
-    return Ban(phrase, edges="anywhere")
+    return Ban(phrase, edges="anywhere", rewind="span")
 
 
 def listed(*entries: str | Ban) -> BanList:
@@ -366,7 +366,8 @@ ALPHABETS = {
     "with a special token": Words("a", "b", "-", None),
 }
 phrases = st.sampled_from(["a", "b", "ab", "ba", "aa", "aab", "a-b", "b-a", "-a", "b-", "bab", "-"])
-ban_lists = st.lists(st.builds(Ban, phrases, edges=st.sampled_from(["word", "anywhere"])), max_size=4).map(distinct)
+spans_anywhere = st.builds(Ban, phrases, edges=st.sampled_from(["word", "anywhere"]), rewind=st.just("span"))
+ban_lists = st.lists(spans_anywhere, max_size=4).map(distinct)
 
 
 class Naive:

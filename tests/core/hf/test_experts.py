@@ -10,12 +10,13 @@ import pytest
 import torch
 from transformers import PreTrainedModel, set_seed
 
-from antislop import AntiSlop, Ban
+from antislop import AntiSlop
+from tests.support.ban_cases import anywhere
 from tests.support.families import build
 from tests.support.models import build_tokenizer
 
 TOKENIZER = build_tokenizer()
-SAMPLER = AntiSlop(TOKENIZER, [Ban(a + b, edges="anywhere") for a in "acegi" for b in "bdfhj"])
+SAMPLER = AntiSlop(TOKENIZER, [anywhere(a + b) for a in "acegi" for b in "bdfhj"])
 PROMPTS = torch.tensor([[4, 8, 3, 30, 22], [9, 11, 2, 6, 13]])
 SETTINGS: dict[str, Any] = {"max_new_tokens": 12, "do_sample": True, "suppress_tokens": [0, 1]}
 Passes = list[tuple[int, bool]]

@@ -28,6 +28,7 @@ from antislop import AntiSlop, Ban
 from antislop.core.hf.private import cache_name
 from antislop.core.trace.events import Drawn, Rewound
 from antislop.core.trace.report import Report
+from tests.support.ban_cases import anywhere
 from tests.support.depth import DEPTH, first_quick, in_turn, quick_if
 from tests.support.families import (
     ENCODER_DECODER,
@@ -133,7 +134,7 @@ def frequent_pieces(family: str) -> list[Ban]:
     texts = build(family).generate(**prepare(family, *PROMPTS), **SAMPLED, num_return_sequences=3).sequences
     written = [TOKENIZER.decode(text) for text in texts[:, -NEW:].tolist()]
     pieces = {text[i : i + SIZE] for text in written for i in range(0, len(text) - SIZE, 3)}
-    return [Ban(piece, edges="anywhere") for piece in sorted(pieces) if piece.strip()]
+    return [anywhere(piece) for piece in sorted(pieces) if piece.strip()]
 
 
 @cache
@@ -141,7 +142,7 @@ def greedy_pieces(family: str, row: int) -> tuple[Ban, ...]:
     """Return pieces of its greedy text, of the text that it writes without those, and so on up to ten rewinds."""
     model, inputs, pieces, rewinds = build(family), prepare(family, PROMPTS[row]), set[str](), 0
     while rewinds < 10:
-        bans = [Ban(piece, edges="anywhere") for piece in sorted(pieces)]
+        bans = [anywhere(piece) for piece in sorted(pieces)]
         out = AntiSlop(TOKENIZER, bans, method="token", prompt_lookback=False).generate(model, **inputs, **GREEDY)
         text, rewinds = TOKENIZER.decode(out.sequences[0, -NEW:]), out.report.rewinds
         group = (text[i : i + SIZE] for i in range(0, len(text) - SIZE, 5))

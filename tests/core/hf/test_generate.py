@@ -26,6 +26,7 @@ from antislop.core.hf.caches.cache import TransformersCache
 from antislop.core.hf.private import CACHE
 from antislop.core.trace.events import Drawn, Forwarded, Rewound
 from antislop.core.trace.report import Report
+from tests.support.ban_cases import anywhere
 from tests.support.depth import DEPTH, first_quick, in_turn, sample_size
 from tests.support.memory import count_left
 from tests.support.models import EACH_FAMILY, VOCABULARY, WINDOW, build_model, build_tokenizer
@@ -59,7 +60,7 @@ ABSENT = {
     "5,000 phrases that don't occur": BanList(f"qu{i} zephyr xylophone" for i in range(5000)),
 }
 NARROW: dict[str, Any] = {"temperature": 0.7, "suppress_tokens": [0, 1]}
-COMMON = ["a", Ban("b", edges="anywhere"), Ban("dd", edges="anywhere"), "fed a", Ban("ea", edges="anywhere")]
+COMMON = ["a", anywhere("b"), anywhere("dd"), "fed a", anywhere("ea")]
 
 
 def generate(model: PreTrainedModel, *, seed: int = 0, **kwargs: Any) -> Any:
@@ -178,7 +179,7 @@ def frequent_pieces(model: PreTrainedModel) -> list[Ban]:
     """Return bans that the model completes over several tokens: four-character pieces of its frequent texts."""
     texts = [TOKENIZER.decode(generate(model, seed=seed, do_sample=True, **NARROW)[0, 6:]) for seed in range(6)]
     pieces = {text[i : i + 4] for text in texts for i in range(len(text) - 4)}
-    return [Ban(piece, edges="anywhere") for piece in sorted(pieces) if piece.strip()]
+    return [anywhere(piece) for piece in sorted(pieces) if piece.strip()]
 
 
 def test_with_full_attention_logits_after_a_rewind_are_bit_identical(llama: PreTrainedModel) -> None:

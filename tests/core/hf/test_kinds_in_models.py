@@ -10,6 +10,7 @@ from transformers import PreTrainedModel, set_seed
 
 from antislop import AntiSlop, Ban, BanError, BanList, Scope
 from antislop.core.bans.patterns.phrase import Phrase
+from antislop.core.loop.sampling import Method
 from tests.support.depth import first_quick
 from tests.support.models import build_model, build_tokenizer
 
@@ -22,9 +23,9 @@ KINDS = [
     Ban.regex(r"c+(?!d)"),
     Ban.words(["e", "a"], gap=2),
     Ban.wildcard("b* d"),
-    Ban("e", edges="anywhere", exempt=["ea"]),
-    Ban("f", edges="anywhere", at_most=1, per_words=5),
-    Ban("d", edges="anywhere", scopes=[Scope("inside", (".", ","))]),
+    Ban("e", edges="anywhere", rewind="span", exempt=["ea"]),
+    Ban("f", edges="anywhere", rewind="span", at_most=1, per_words=5),
+    Ban("d", edges="anywhere", rewind="span", scopes=[Scope("inside", (".", ","))]),
     Ban.tokens([10, 11]),
 ]
 
@@ -77,12 +78,19 @@ def test_a_text_in_flight_does_not_depend_on_its_batch_under_all_kinds() -> None
 def test_bans_can_be_passed_under_the_names_of_other_samplers() -> None:
     sampler = AntiSlop(TOKENIZER, banned_strings=["Ab"], banned_regex=["c.d"], exempt=["dab"])
     assert list(sampler.bans) == [
-        Ban("Ab", edges="anywhere", exempt=["dab"]),
+        Ban("Ab", edges="anywhere", rewind="span", exempt=["dab"]),
         Ban.regex("c.d", exempt=["dab"]),
     ]
     assert len(AntiSlop(TOKENIZER, ["x"], banned_strings=["y"]).bans) == 2
     sampler = AntiSlop(TOKENIZER, ["a *b"], banned_strings=["a *b"])
-    assert list(sampler.bans) == [Ban.wildcard("a *b"), Ban(Phrase("a *b", edges="anywhere"))]
+    assert list(sampler.bans) == [Ban.wildcard("a *b"), Ban(Phrase("a *b", edges="anywhere"), rewind="span")]
+
+
+@pytest.mark.parametrize("method", ["exact", "token", "text"])
+def test_only_the_exact_method_has_units_by_default(method: Method) -> None:
+    sampler = AntiSlop(TOKENIZER, [Ban("ab", edges="anywhere"), "c"], banned_strings=["d"], method=method)
+    assert sampler.compiled.with_bans([Ban("ab", edges="anywhere")]).bans[0] == sampler.bans[0]
+    assert [ban.unit for ban in sampler.bans] == ["word" if method == "exact" else "span", "span", "span"]
 
 
 @pytest.mark.parametrize("name", ["banned_strings", "banned_regex", "exempt"])

@@ -200,6 +200,10 @@ def test_checkpointing_that_drops_the_cache_in_training_is_refused() -> None:
         ({"banned_strings": 3}, "banned_strings is 3; a list is expected"),
         ({"exempt": 3}, "exempt is 3; a list is expected"),
         ({"scopes": Scope("outside", "quotes")}, r"scopes is Scope\(.*; a list is expected: write \[scopes\]"),
+        ({"rewind": "line"}, "rewind is 'line'; it is one of 'span', 'word', 'sentence', 'paragraph', 'text'"),
+        ({"method": "token", "rewind": "word"}, "method='token' draws one token again, and rewind is 'word': leave"),
+        ({"method": "token", "rewind": "text"}, "method='token' draws one token again, and rewind is 'text': leave"),
+        ({"method": "token", "bans": [Ban("a", rewind="sentence")]}, "and rewind is 'sentence': leave out one"),
         ({"bans": [Ban.tokens([10**6])]}, r"Ban.tokens\(\[1000000\]\) is beyond the tokenizer, whose ids end at"),
     ],
 )

@@ -18,6 +18,7 @@ from antislop.core.loop.row import Row
 from antislop.core.loop.sampling import Policy
 from antislop.core.loop.scheduler import Scheduler
 from antislop.core.trace.events import Conceded
+from tests.support.ban_cases import anywhere
 from tests.support.controllers import (
     CuttingController,
     Interpreter,
@@ -38,7 +39,7 @@ POLICY = Policy(
 def make_bans(seed: int) -> list[Ban]:
     choice = random.Random(seed)
     texts = {"".join(choice.choices("abcd", k=choice.randrange(1, 4))) for _ in range(choice.randrange(4))}
-    return [Ban(text, edges="anywhere") for text in sorted(texts)]
+    return [anywhere(text) for text in sorted(texts)]
 
 
 @pytest.mark.parametrize("seeds", first_quick([range(20), range(20, 200 * DEPTH)]))
@@ -58,7 +59,7 @@ def test_random_controllers_and_bans_write_what_a_naive_interpreter_writes(seeds
 def test_a_sampled_text_is_that_of_rejection_sampling_under_the_controller(seed: int) -> None:
     """For a controller that answers the same for the same tokens."""
     choice = random.Random(seed)
-    bans = [Ban("".join(choice.choices("abcd", k=n)), edges="anywhere", weight=w) for n, w in ((2, 0.0), (3, 0.4))]
+    bans = [anywhere("".join(choice.choices("abcd", k=n)), w) for n, w in ((2, 0.0), (3, 0.4))]
     bans[seed % 2] = replace(bans[seed % 2], rewind="word")
     model, controller = Markov(len(WORDS), seed=seed, length=4), TextController(seed, len(WORDS))
     try:
@@ -80,9 +81,7 @@ def test_a_ban_that_begins_where_a_cut_led_is_drawn_again_by_the_mask_of_the_cut
     At depth 10, there are ten times as many texts.
     """
     choice = random.Random(seed)
-    bans = [
-        Ban("".join(choice.choices("abcd", k=n)), edges="anywhere", weight=w) for n, w in ((2, 0), (2, 0), (3, 0.4))
-    ]
+    bans = [anywhere("".join(choice.choices("abcd", k=n)), w) for n, w in ((2, 0), (2, 0), (3, 0.4))]
     model, controller = Markov(len(LETTERS) - 1, seed=seed, length=4), CuttingController(seed, len(LETTERS) - 1)
     torch.manual_seed(seed)
     drawn = draw_texts(sample_size(count), model, Matcher(bans, LETTERS), controller)
@@ -139,7 +138,7 @@ def test_a_ban_in_forced_tokens_rewinds_to_its_start_or_to_the_choice_before_if_
     kind: str, phrase: str, weight: float
 ) -> None:
     """The forced tokens are written again without asking; what is streamed by then waits for that choice."""
-    bans, controller = [Ban(phrase, edges="anywhere", weight=weight)], Runs(kind)
+    bans, controller = [anywhere(phrase, weight)], Runs(kind)
     model = Markov(len(LETTERS), length=5)
     matcher = Matcher(bans, LETTERS)
     expected = controlled_distribution(model, LETTERS, bans, controller)

@@ -123,7 +123,7 @@ def test_all_tokenizations_of_a_phrase_are_withdrawn() -> None:
     model.table[..., 4, 5] += 8
     for seed in range(sample_size(50)):
         torch.manual_seed(seed)
-        tokens, report = run(model, words, [Ban("elara", edges="anywhere")])
+        tokens, report = run(model, words, [anywhere("elara")])
         assert "elara" not in words.text(tokens).lower()
         assert report.conceded == 0
         assert report.rewinds < 60

@@ -13,13 +13,14 @@ from transformers import PreTrainedModel, TextIteratorStreamer, TextStreamer, se
 from antislop import AntiSlop, Ban
 from antislop.core.trace.events import Drawn, Event, Finished, Rewound, Settled
 from antislop.core.trace.text_pieces import stream_text
+from tests.support.ban_cases import anywhere
 from tests.support.depth import first_quick, sample_size
 from tests.support.models import build_model, build_tokenizer
 from tests.support.toys import Bytes, Markov, Words, run
 
 TOKENIZER = build_tokenizer()
 PROMPT = torch.tensor([[0, 5, 9, 2, 12, 7]])
-COMMON = ["a", Ban("b", edges="anywhere"), Ban("dd", edges="anywhere"), "fed a", Ban("ea", edges="anywhere")]
+COMMON = ["a", anywhere("b"), anywhere("dd"), "fed a", anywhere("ea")]
 
 
 @pytest.fixture(scope="module")

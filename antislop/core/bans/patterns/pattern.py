@@ -90,6 +90,11 @@ class Pattern:
         return "cased" if self.case_sensitive else "caseless"
 
     @property
+    def begins_in_words(self) -> bool:
+        """Whether letters of the same word may stand before an occurrence."""
+        return False
+
+    @property
     def token_ids(self) -> tuple[int, ...]:
         """The token ids that are forbidden whatever their text."""
         return ()

@@ -328,6 +328,11 @@ class Phrase(Pattern):
         return repr(write_stars(self.text))
 
     @property
+    def begins_in_words(self) -> bool:
+        # A sign, a space and a character of a script without spaces begin words of their own.
+        return self.edges == "anywhere" and find_words(self.text[:1], is_in_word=False)[1]
+
+    @property
     def folding(self) -> Folding:
         # A dash, a quote or an emoji is meant as it is: "—" is not the hyphen of "well-known".
         return "written" if not has_word(self.text) else "cased" if self.case_sensitive else "caseless"

@@ -34,7 +34,7 @@ SETTINGS: dict[str, Any] = {
     "return_dict_in_generate": True,
     "output_logits": True,
 }
-OFTEN = AntiSlop(TOKENIZER, [Ban(a + b, edges="anywhere") for a in "acegi" for b in "bdfhj"])
+OFTEN = AntiSlop(TOKENIZER, [Ban(a + b, edges="anywhere", rewind="span") for a in "acegi" for b in "bdfhj"])
 FAMILIES = ("llama", "mistral", "gemma3", "bloom", "gpt2", "llama4", "deepseek-v3", "lfm2", "falcon-h1")
 
 
