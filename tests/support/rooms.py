@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 LINES = {
-    "core.bans": 6750,
+    "core.bans": 6755,
     "core.trace": 1250,
-    "core.loop": 3810,
-    "core.hf": 5800,
+    "core.loop": 3925,
+    "core.hf": 5815,
     "core.sampler": 490,
     "core.patching": 205,
     "files": 2070,
@@ -14,8 +14,8 @@ LINES = {
     "display": 200,
     "data": 10,
     "explain": 1970,
-    "steer": 1010,
-    "engines": 5360,
+    "steer": 1025,
+    "engines": 5375,
     "measure": 3910,
     "datasets": 2240,
     "tuning": 980,
