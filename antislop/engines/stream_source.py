@@ -5,8 +5,9 @@ The server sends the probabilities of some tokens only. A violation is subtracte
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from math import log
+from typing import Any
 
 import torch
 
@@ -132,12 +133,24 @@ class StreamSource(Source):
 
     visible: maximum number of alternatives that the server returns per position.
     looks_further: whether it can be asked for the tokens that truncation hides.
+    look_ahead: returns the server's grammar after some tokens, as far as it is known.
     """
 
-    def __init__(self, row: Row, *, visible: int = 0, looks_further: bool = False) -> None:
+    def __init__(
+        self,
+        row: Row,
+        *,
+        visible: int = 0,
+        looks_further: bool = False,
+        look_ahead: Callable[[int], Any] = lambda _: None,
+    ) -> None:
         super().__init__(row)
         self._visible = visible
         self._looks_further = looks_further
+        self._look_ahead = look_ahead
+
+    def look_ahead(self, node: Node) -> Any:
+        return self._look_ahead(node.depth)
 
     @property
     def table(self) -> SparseTable:

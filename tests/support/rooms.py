@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 LINES = {
-    "core.bans": 6765,
+    "core.bans": 6775,
     "core.trace": 1250,
-    "core.loop": 3810,
-    "core.hf": 6500,
+    "core.loop": 3925,
+    "core.hf": 6515,
     "core.sampler": 502,
     "core.patching": 205,
     "files": 2125,
@@ -14,8 +14,8 @@ LINES = {
     "display": 200,
     "data": 10,
     "explain": 1970,
-    "steer": 1010,
-    "engines": 4880,
+    "steer": 1025,
+    "engines": 4900,
     "measure": 3910,
     "datasets": 2240,
     "tuning": 980,

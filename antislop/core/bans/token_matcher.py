@@ -20,7 +20,7 @@ State: where these are in the text. If there are regexes, loops, repeats or rule
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, get_args
 
 from antislop.core.bans import characters
@@ -36,7 +36,7 @@ TRANSITIONS_KEPT = 30_000
 OTHER_STATES_KEPT = 1_000
 """Different states of the rules that are remembered; most tokens leave the one that they find."""
 
-_END = -1  # the end of the text, as a token
+_END = -1  # the end of the text, as a token; lower numbers are characters without a token
 _NOTHING_FOUND = PieceResult()
 _NO_UNITS: Mapping[Unit, UnitState] = {}
 
@@ -408,6 +408,12 @@ class Matcher:
         """Return the bans that the end of the text completes."""
         return self.feed(state, _END)._list_violations(state.length - 1)
 
+    def read_characters(self, state: State, text: str) -> Iterator[State]:
+        """Yield the states after the characters of a text whose tokens are not known: each counts as a token."""
+        for character in text:
+            state = self.feed(state, _END - 1 - ord(character))
+            yield state
+
     def find_part(self, state: State) -> str | None:
         """See `Rules.find_part`."""
         return None if state._others is None else self._texts.find_part(state._others)
@@ -499,7 +505,7 @@ class Matcher:
         if ends:
             phrases = self._texts.phrases.start
         spelled = self._spelling.root
-        if self._spelled and token != _END:
+        if self._spelled and token >= 0:
             spelled = situation.spelled[chr(token)]
         key = pending, phrases, spelled, len(text)
         transition = None if begun or found else self._arrivals.get(key)
@@ -519,6 +525,9 @@ class Matcher:
             return completed
         if token in self._ends:
             return characters.finish(self._surfaces, pending)
+        if token < _END:
+            before = characters.finish(self._surfaces, pending)
+            return before._replace(text=before.text + chr(_END - 1 - token))
         completed = characters.complete(self._surfaces, token, pending)
         if not pending.data:
             self._completed[token] = completed

@@ -13,6 +13,7 @@ import torch
 
 from antislop.core.bans.bans import Ban
 from antislop.core.bans.token_matcher import Violation
+from antislop.core.loop.forced import LookAhead, is_forced
 from antislop.core.loop.ledger import Node
 from antislop.core.loop.row import Row
 from antislop.core.loop.tables import CertainTable, draw_uniform
@@ -47,6 +48,9 @@ class Drawer(Protocol):
 
     def find_constraint(self, node: Node) -> str | None:
         """Return the name of what left no choice at a node, other than bans."""
+
+    def look_ahead(self, node: Node) -> LookAhead | None:
+        """Return the grammar of the text at a node; None if there is none that reads characters."""
 
 
 class Judge:
@@ -220,18 +224,30 @@ class Judge:
         is_spent = policy.method != "text" and row.withdrawn_count >= policy.max_withdrawn_ratio * row.max_new_tokens
         if is_spent or node.rewinds >= policy.max_rewinds:
             return None
-        if not node.is_scarce(policy.mass_floor):
+        is_forced = self._is_forced(violation.ban, node)
+        if not (is_forced or node.is_scarce(policy.mass_floor)):
             return node
-        word_end = self._find_word_end(violation)
-        target = self._step_back(node, avoided=word_end)
+        word_end = None if is_forced else self._find_word_end(violation)
+        target = self._step_back(node, violation.ban, avoided=word_end)
         if target is None and word_end is not None and self._source.has_choice(node):
             return node  # a longer word is bad text, but it is not banned
         return target
 
-    def _step_back(self, node: Node, *, avoided: Node | None) -> Node | None:
-        """Return the latest unsettled node, from this one back, that has an alternative."""
+    def _is_forced(self, ban: Ban, node: Node) -> bool:
+        """Report whether all that a grammar lets follow a node leads back there by a ban.
+
+        Rejection would then go on for ever, and the ledger would subtract one spelling after the other.
+        """
+        row, ahead = self._row, self._source.look_ahead(node)
+        if ahead is None or (ban.weight and self._policy.method != "exact"):  # then one of the next trials is kept
+            return False
+        state, room = row.state.back_to(node.depth), row.max_new_tokens - node.depth
+        return is_forced(ban, ahead, self._matcher, state, room=room)
+
+    def _step_back(self, node: Node, ban: Ban, *, avoided: Node | None) -> Node | None:
+        """Return the latest unsettled node, from this one back, that has an alternative to a ban."""
         row = self._row
-        while not self._source.has_choice(node, avoided=avoided):
+        while self._is_forced(ban, node) or not self._source.has_choice(node, avoided=avoided):
             before = node.depth - 1  # a splice or a cut may lead from a greater depth: then resume before it
             if node.parent is None or before < row.floor or row.state.back_to(before).earliest_start < row.settled:
                 return None

@@ -15,6 +15,7 @@ from torch import Tensor
 from antislop.core.bans.bans import Ban
 from antislop.core.bans.token_matcher import Matcher, State
 from antislop.core.loop.branches import Controller
+from antislop.core.loop.forced import LookAhead
 from antislop.core.loop.ledger import Node, Table
 from antislop.core.loop.protocols import send
 from antislop.core.loop.sampling import Policy
@@ -63,6 +64,9 @@ class CallbackMemory(Protocol):
 
     def find_constraint(self, row: Row, length: int, logits: Tensor) -> str | None:
         """Return the name of a processor that rules out nearly all tokens after `length` tokens."""
+
+    def look_ahead(self, row: Row, length: int) -> LookAhead | None:
+        """Return a processor's grammar after `length` tokens; None if there is none that reads characters."""
 
 
 class Draft(NamedTuple):

@@ -18,6 +18,7 @@ from torch import Tensor
 from antislop.core.bans.bans import Ban
 from antislop.core.bans.token_matcher import State
 from antislop.core.loop.drawing import NONE_DRAWN, Draws, draw
+from antislop.core.loop.forced import LookAhead
 from antislop.core.loop.judge import Judge, Verdict
 from antislop.core.loop.ledger import Node
 from antislop.core.loop.row import NO_DRAFT, Row
@@ -64,6 +65,9 @@ class Source:
         return (
             None if row.history is None or table is None else row.history.find_constraint(row, node.depth, table.logits)
         )
+
+    def look_ahead(self, node: Node) -> LookAhead | None:
+        return None if self.row.history is None else self.row.history.look_ahead(self.row, node.depth)
 
     # -- what the loop asks
 

@@ -6,7 +6,7 @@ Where bans are withdrawn again and again, the engine is asked for the likeliest 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -94,6 +94,7 @@ class EngineText:
     min_tokens: number of tokens in which no stop string ends the text.
     truncates: whether the engine leaves out unlikely tokens, by top-k, top-p or min-p.
     askable: how many of the likeliest tokens the engine can be asked for: all, or none.
+    look_ahead: returns the grammar of its user after some tokens.
 
     report: what its bans did.
     outcomes: the events of its bans.
@@ -108,10 +109,11 @@ class EngineText:
         min_tokens: int = 0,
         truncates: bool = False,
         askable: int = 0,
+        look_ahead: Callable[[int], Any] = lambda _: None,
     ) -> None:
         self._row = Row(spec)
         self._feed = spec.matcher.feed
-        self._source = StreamSource(self._row, visible=askable, looks_further=askable > 0)
+        self._source = StreamSource(self._row, visible=askable, looks_further=askable > 0, look_ahead=look_ahead)
         self._stop_strings = stop_strings
         self._min_tokens = min_tokens
         self._truncates = truncates

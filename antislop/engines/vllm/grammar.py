@@ -55,6 +55,15 @@ class TextGrammar(StructuredOutputGrammar):  # type: ignore[misc]  # mypy does n
         self._ahead = 0
         return is_allowed
 
+    def look_ahead(self, length: int) -> Any:
+        """Return what reads characters after the first tokens of the text, by the user's grammar; None if it is new."""
+        back = self._accepted - (length - self._begin)
+        if self.own is None or not back <= self._accepted > 0:
+            return None
+        ahead = self.own.matcher.fork()  # of xgrammar: other grammars are refused
+        ahead.rollback(back)
+        return ahead
+
     def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
         if self._accepted == 0:
             self._begin = len(self._text.tokens) - len(tokens)

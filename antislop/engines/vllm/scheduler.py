@@ -152,9 +152,9 @@ class _Text(EngineText):
         # In the place of the likeliest tokens vLLM would tell these.
         askable = 0 if params.logprob_token_ids else askable
         truncates = params.top_p < 1 or params.top_k > 0 or params.min_p > 0
-        super().__init__(spec, truncates=truncates, askable=askable, **options)
-        self.prompt_logprobs: dict[str, Any] = {}
         self.grammar = TextGrammar(self)
+        super().__init__(spec, truncates=truncates, askable=askable, look_ahead=self.grammar.look_ahead, **options)
+        self.prompt_logprobs: dict[str, Any] = {}
         self.wanted = wanted
         self._bans = bans
         self._params = params

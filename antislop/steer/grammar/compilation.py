@@ -47,6 +47,9 @@ class GrammarMatcher(Protocol):
     def find_forced(self) -> list[int]:
         """Return tokens for the characters that are certain to follow; none if that isn't known."""
 
+    def look_ahead(self, tokens: Sequence[int], *, back: int) -> Any:
+        """Return a copy without the latest `back` tokens and with others, which reads characters; None if none does."""
+
 
 @dataclass(frozen=True)
 class CompiledGrammar:
@@ -98,6 +101,13 @@ class XGrammarMatcher:
     def find_forced(self) -> list[int]:
         return []  # xgrammar knows the characters, but not how the tokenizer spells them before others
 
+    def look_ahead(self, tokens: Sequence[int], *, back: int) -> Any:
+        ahead = self._matcher.fork()
+        ahead.rollback(back)
+        for token in tokens:
+            ahead.accept_token(token)
+        return ahead
+
 
 class LLGuidanceMatcher:
     def __init__(self, matcher: Any) -> None:
@@ -130,6 +140,9 @@ class LLGuidanceMatcher:
         forced: list[int] = self._matcher.compute_ff_tokens()
         self._check()
         return forced
+
+    def look_ahead(self, tokens: Sequence[int], *, back: int) -> None:
+        pass  # of what is certain it allows the tokenizer's own spelling alone, so that little can be withdrawn
 
     def _check(self) -> None:
         if self._matcher.is_error():  # a limit was hit, and it would allow anything from then on

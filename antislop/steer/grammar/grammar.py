@@ -148,6 +148,10 @@ class Grammar:
         self._rows[row].rewind(length)
         self._shown = min(self._shown, length)
 
+    def look_ahead(self, row: int, tokens: Sequence[int]) -> Any:
+        """Return what reads characters after the first tokens of a row; None if the engine has nothing that does."""
+        return self._rows[row].look_ahead(tokens)
+
     @property
     def needs(self) -> Capabilities:
         return Capabilities(backtrack=0)  # a grammar removes no tokens
@@ -234,6 +238,9 @@ class _Row:
                 f"the text continues with token {token} after token {self._filler}, which the grammar does not allow "
                 "there: another logits processor brought it back, or the row was not rewound"
             )
+
+    def look_ahead(self, tokens: Sequence[int]) -> Any:
+        return self.matcher.look_ahead(tokens[self._accepted :], back=max(0, self._accepted - len(tokens)))
 
     def rewind(self, length: int) -> None:
         if length < self._accepted:

@@ -16,8 +16,9 @@ from torch import Tensor
 from transformers import LogitsProcessorList
 
 from antislop.core.hf.callbacks.memory import Replayed, describe, name_of
-from antislop.core.hf.callbacks.rewindable import Followable, Rewindable
+from antislop.core.hf.callbacks.rewindable import Followable, Recognizer, Rewindable
 from antislop.core.hf.callbacks.samplers import XtcLogitsProcessor
+from antislop.core.loop.forced import LookAhead
 from antislop.core.loop.protocols import send
 from antislop.core.loop.row import Row, ids_of
 from antislop.core.loop.tables import find_dense
@@ -147,6 +148,11 @@ class Processors:
             if processor in self._user_processors and left < NO_CHOICE_SHARE * before:
                 forcing.append(name_of(processor))
         return forcing[0] if forcing else None
+
+    def look_ahead(self, row: Row, length: int) -> LookAhead | None:
+        """Return the grammar after `length` tokens of a row; None if there is none that reads characters."""
+        grammars = [each for each in self.rewindable if isinstance(each, Recognizer)]
+        return grammars[0].look_ahead(row.index if self._rows > 1 else 0, row.tokens[:length]) if grammars else None
 
     def _process(self, rows: Sequence[Row], length: int, logits: Tensor) -> Tensor:
         self._catch_up(length, like=logits)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
+from antislop.core.loop.forced import LookAhead
+
 
 @runtime_checkable
 class Rewindable(Protocol):
@@ -25,6 +27,9 @@ class Recognizer(Rewindable, Protocol):
 
     def accepts(self, tokens: Sequence[int]) -> bool:
         """Return whether generated tokens are such a text."""
+
+    def look_ahead(self, row: int, tokens: Sequence[int]) -> LookAhead | None:
+        """Return what reads characters after the first tokens of a row; None if nothing does."""
 
 
 @runtime_checkable

@@ -10,6 +10,7 @@ from transformers import LogitsProcessorList, StoppingCriteriaList
 from antislop.core.hf.callbacks.criteria import Criteria
 from antislop.core.hf.callbacks.memory import name_of
 from antislop.core.hf.callbacks.processors import Processors
+from antislop.core.loop.forced import LookAhead
 from antislop.core.loop.row import CallbackMemory, Row
 from antislop.errors import InputError
 
@@ -75,6 +76,9 @@ class Settings:
 
     def find_constraint(self, row: Row, length: int, logits: Tensor) -> str | None:
         return self._processors.find_constraint(row, length, logits)
+
+    def look_ahead(self, row: Row, length: int) -> LookAhead | None:
+        return self._processors.look_ahead(row, length)
 
     def is_done(self, row: Row) -> bool:
         """Return whether an end token, the length limit or a criterion that looks at one row ends a text."""
