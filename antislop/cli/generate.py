@@ -104,7 +104,7 @@ class PolicyOptions:
         Unit | None,
         ban_option(
             help="What is drawn again where a ban was written: the ban itself, or what the ban began in.",
-            show_default="word for bans that begin within words, else span",
+            show_default="word for parts of words, else span",
         ),
     ] = None
     on_exhausted: Annotated[OnExhausted, ban_option(help="What to do if every continuation is banned.")] = "concede"

@@ -78,8 +78,8 @@ class AntiSlop:
     rewind: what is drawn again where a ban was written, for the bans that don't say it themselves: the "span" of the
         ban, or all from the beginning of the "word", "sentence" or "paragraph" in which the ban begins. Each of these
         is then distributed as the model's own, conditioned on beginning no ban, and is streamed once it has ended.
-        "text" is method="text". Without `rewind`, phrases with edges="anywhere" that begin with a letter or digit have
-        the unit "word", and all other bans "span"; so do banned_strings, as in other programs.
+        "text" is method="text". Without `rewind`, a single word with edges="anywhere", or a part of one, has the unit
+        "word", and all other bans "span"; so do banned_strings, as in other programs.
     on_exhausted: what to do if every alternative to a ban is used up. "concede": let it through, count it in the report
         and warn once per sampler (`ConcededWarning`). "stop": end the text before it. "raise": raise `Exhausted`.
     prompt_lookback: whether a ban may begin in the prompt, which is never changed.

@@ -111,8 +111,7 @@ class Ban:
         response template; outside of thoughts the text then stops.
     rewind: what is drawn again where the ban was written: the "span" of the ban itself; the "word", "sentence" or
         "paragraph" in which it begins, from its beginning; or all the "text". Without `rewind`, the sampler's applies;
-        without that, "word" for a phrase with edges="anywhere" that begins with a letter or digit, and "span" for all
-        else.
+        without that, "word" for a single word, or a part of one, with edges="anywhere", and "span" for all else.
     count: how often the phrase was counted somewhere: a rank for `BanList.top`.
     options: of the pattern. For a phrase, case_sensitive=True compares letters as they are, and edges="anywhere" lets
         letters and digits touch it ("cat" in "category"). Without it, only particles may touch it that Korean, Arabic
@@ -303,7 +302,7 @@ class Ban:
     @property
     def unit(self) -> Unit:
         """What is drawn again where the ban was written, if neither it nor the sampler says that."""
-        return self.rewind or ("word" if self.pattern.begins_in_words else "span")
+        return self.rewind or ("word" if self.pattern.is_part_of_words else "span")
 
     @property
     def is_unconditional(self) -> bool:

@@ -115,10 +115,13 @@ def test_a_unit_changes_neither_what_is_found_nor_which_bans_are_equal() -> None
     ("ban", "unit"),
     [
         (Ban("e", edges="anywhere"), "word"),
-        (Ban("É t", edges="anywhere", weight=0.5), "word"),
+        (Ban("Ét", edges="anywhere", weight=0.5), "word"),
+        (Ban("don't", edges="anywhere"), "word"),
         (Ban("7", edges="anywhere"), "word"),
         (Ban("한숨", edges="anywhere"), "word"),
         (Ban("e"), "span"),
+        # Most phrases of several words begin with a word.
+        (Ban("e t", edges="anywhere"), "span"),
         # Each of these begins with a word of its own, so nothing of a word would be left before it.
         (Ban("—", edges="anywhere"), "span"),
         (Ban(" e", edges="anywhere"), "span"),
@@ -133,7 +136,7 @@ def test_a_unit_changes_neither_what_is_found_nor_which_bans_are_equal() -> None
     ],
     ids=repr,
 )
-def test_a_phrase_that_may_begin_inside_a_word_leads_back_to_the_word_by_default(ban: Ban, unit: str) -> None:
+def test_a_part_of_a_word_leads_back_to_the_word_by_default(ban: Ban, unit: str) -> None:
     assert ban.unit == unit
 
 

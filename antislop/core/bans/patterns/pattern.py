@@ -90,8 +90,8 @@ class Pattern:
         return "cased" if self.case_sensitive else "caseless"
 
     @property
-    def begins_in_words(self) -> bool:
-        """Whether letters of the same word may stand before an occurrence."""
+    def is_part_of_words(self) -> bool:
+        """Whether it is a word, or a part of one, which other letters of the same word may touch."""
         return False
 
     @property

@@ -328,9 +328,10 @@ class Phrase(Pattern):
         return repr(write_stars(self.text))
 
     @property
-    def begins_in_words(self) -> bool:
-        # A sign, a space and a character of a script without spaces begin words of their own.
-        return self.edges == "anywhere" and find_words(self.text[:1], is_in_word=False)[1]
+    def is_part_of_words(self) -> bool:
+        # A sign and a character of a script without spaces are words of their own.
+        is_one_word = len(self.text.split()) == 1 and find_words(self.text[:1], is_in_word=False)[1]
+        return self.edges == "anywhere" and is_one_word
 
     @property
     def folding(self) -> Folding:
