@@ -323,7 +323,8 @@ class State:
 
     def _find_target(self, ban: Ban, place: int) -> int | None:
         """Return the token in which the unit begins to which a ban leads back from a place; None if it has no unit."""
-        return None if (unit := ban.unit) == "span" else self._find_unit(unit, place)
+        unit = ban.unit if self._units else "span"
+        return None if unit == "span" else self._find_unit(unit, place)
 
 
 class Matcher:
