@@ -113,7 +113,7 @@ class Runner:
         drafted = {name: len(step.scheduled_spec_decode_tokens.get(name, ())) for name in names}
         masks, row = dict[str, Any](), 0
         for name in [] if grammar is None else grammar.structured_output_request_ids:
-            masks[name] = grammar.grammar_bitmask[row]  # of the first draw: no draft is verified after another mask
+            masks[name] = grammar.grammar_bitmask[row]  # of the first draw
             row += 1 + drafted[name]
         drawn = [
             self._read(self.states[name], step.num_scheduled_tokens[name], drafted[name], masks.get(name))
@@ -144,6 +144,7 @@ class Runner:
         is_placeholder = start + known - 1 < state.read_before
         drafts = [] if is_placeholder else state.drafts[:drafted]
         assert len(drafts) == drafted or is_placeholder
+        assert not drafts or mask is None, "a choice is made for one draw, and drafts would be verified beside it"
         read = [*state.tokens[start : start + known], *(token for token, _ in drafts)]
         for i, token in enumerate(read, start):
             self._cells[state.blocks[i // BLOCK]][i % BLOCK] = token

@@ -318,8 +318,8 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
                 else:
                     self._preempt_request(request, time.monotonic(), drop_stale_output=True)
             self._attach(request)
-        for request in (*self._rewound.values(), *self._attached.values()):
-            request.spec_token_ids = []  # drafts of withdrawn text, or at a place whose draw is chosen
+        for request in self._attached.values():
+            request.spec_token_ids = []  # at a place whose draw is chosen; a resumed request has no drafts
         self._rewound.clear()
         scheduled = super().schedule(*args, **kwargs)
         # The second model runner is sent the parameters of each resumed request; the first one looks here.
