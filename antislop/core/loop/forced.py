@@ -39,13 +39,11 @@ class LookAhead(Protocol):
 def is_forced(
     ban: Ban, ahead: LookAhead, matcher: Matcher, start: State, *, room: int, begun: str = "", branches: int = 1
 ) -> bool:
-    """Report whether each text that may follow a state completes a ban that leads back to there.
+    """Report whether each text that may follow a state completes a ban that leads back to there, or not as far.
 
     ahead: the grammar after the state and the characters that have `begun`.
     room: number of tokens that may follow. Shorter texts may end before the ban is complete.
     branches: how often the text may go on in several ways; more of them count as a choice.
-
-    False also where a ban that began before is completed later, or may be: then it decides how far the text goes back.
     """
     try:
         forced = begun + ahead.find_jump_forward_string()
@@ -53,20 +51,16 @@ def is_forced(
         return False
     text = forced.encode()[:room].decode(errors="ignore")  # a token has one byte at least
     states = [start, *matcher.read_characters(start, text)]
-    ends_at = next((i for i, state in enumerate(states) if i and _has_one(state.violations, ban, start)), None)
-    # What the text has already completed was judged before this ban, and stayed.
-    later = states[1 if begun else 1 + (len(states) if ends_at is None else ends_at) :]
-    if any(each.target < start.length for state in later for each in state.violations):
+    if any(_has_one(state.violations, ban, start) for state in states[1:]):
+        return True
+    if len(forced.encode()) >= room:
         return False
-    is_closed = states[-1].earliest_start >= start.length
-    if ends_at is not None or len(forced.encode()) >= room:
-        return ends_at is not None and is_closed
     ahead.accept_string(forced.removeprefix(begun))
     following = _list_next(ahead)
     ends = [_has_one(matcher.finish(states[-1]), ban, start)] if "" in following else []
     if following == [""]:
         return ends[0]
-    if len(following) > FEW or REPLACEMENT in following or not (branches and is_closed):
+    if len(following) > FEW or REPLACEMENT in following or not branches:
         return False
     for character in filter(None, following):
         branch = ahead.fork()

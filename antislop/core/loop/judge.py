@@ -83,8 +83,11 @@ class Judge:
             if violation not in held:
                 row.events.append(Admitted(violation))
                 continue
-            self._subtract(token, violation, held, latest_start)
-            if self._may_try(violation, latest_start) and (target := self._find_target(violation, latest_start)):
+            target = None
+            if not self._is_lost(violation, latest_start):
+                self._subtract(token, violation, held, latest_start)
+                target = self._find_target(violation, latest_start) if self._may_try(violation, latest_start) else None
+            if target is not None:
                 target.rewinds += 1
                 part, withdrawn = self._find_part(violation), row.rewind(target.depth)
                 alternatives = target.list_alternatives(LISTED_ALTERNATIVES)
@@ -224,14 +227,24 @@ class Judge:
         is_spent = policy.method != "text" and row.withdrawn_count >= policy.max_withdrawn_ratio * row.max_new_tokens
         if is_spent or node.rewinds >= policy.max_rewinds:
             return None
-        is_forced = self._is_forced(violation.ban, node)
-        if not (is_forced or node.is_scarce(policy.mass_floor)):
+        if self._is_forced(violation.ban, node):
+            return self._step_back(node, violation.ban, avoided=None)
+        if not node.is_scarce(policy.mass_floor):
             return node
-        word_end = None if is_forced else self._find_word_end(violation)
+        word_end = self._find_word_end(violation)
         target = self._step_back(node, violation.ban, avoided=word_end)
         if target is None and word_end is not None and self._source.has_choice(node):
             return node  # a longer word is bad text, but it is not banned
         return target
+
+    def _is_lost(self, violation: Violation, latest_start: int) -> bool:
+        """Report whether a grammar forces a ban on all that can be drawn again, from whichever place on."""
+        node = self._row.node.back_to(min(violation.target, latest_start))
+        while self._is_forced(violation.ban, node):
+            if (before := self._find_before(node)) is None or node.parent is None:
+                return True
+            node = node.parent.back_to(before)
+        return False
 
     def _is_forced(self, ban: Ban, node: Node) -> bool:
         """Report whether all that a grammar lets follow a node leads back there by a ban.
@@ -246,15 +259,19 @@ class Judge:
 
     def _step_back(self, node: Node, ban: Ban, *, avoided: Node | None) -> Node | None:
         """Return the latest unsettled node, from this one back, that has an alternative to a ban."""
-        row = self._row
         while self._is_forced(ban, node) or not self._source.has_choice(node, avoided=avoided):
-            before = node.depth - 1  # a splice or a cut may lead from a greater depth: then resume before it
-            if node.parent is None or before < row.floor or row.state.back_to(before).earliest_start < row.settled:
+            if (before := self._find_before(node)) is None or node.parent is None:
                 return None
             node.parent.exclude(node.token, start=before)
             node.parent.propagate()
             node = node.parent.back_to(before)
         return node
+
+    def _find_before(self, node: Node) -> int | None:
+        """Return the place before a node, if the text may be drawn again from there."""
+        before = node.depth - 1  # a splice or a cut may lead from a greater depth: then resume before it
+        is_settled = before < self._row.floor or self._row.state.back_to(before).earliest_start < self._row.settled
+        return None if node.parent is None or is_settled else before
 
     def _find_word_end(self, violation: Violation) -> Node | None:
         """Return the row's node if the token drawn there only ended the ban's last word.

@@ -150,7 +150,7 @@ def fork_once(length: int, *branches: Branch) -> Any:
 @pytest.mark.parametrize("family", first_quick(["gemma3", "llama", "mamba", "qwen3-next"]))
 def test_a_fork_is_two_texts_written_alone(family: str) -> None:
     """Greedy, with bans, and forks of forks in finished rows' places."""
-    bans = [Ban("ab", edges="anywhere"), Ban("d", edges="anywhere")]
+    bans = [Ban("ab", edges="anywhere", rewind="span"), Ban("d", edges="anywhere", rewind="span")]
     branches = [ANY, Branch(2, ff_tokens=(9, 10, 11)), Branch(sample_mask=~TokenSet(range(20)))]
     model = build(family)
     out = generate(model, Rule(fork_once(6, *branches)), bans=bans, max_forks=3)
