@@ -161,8 +161,14 @@ def test_nothing_is_kept_of_stop_strings_and_they_take_little_memory(model: PreT
             peak = tracemalloc.get_traced_memory()[1]
             tracemalloc.stop()
             assert peak < 1_000_000
-            gc.collect()
-            assert not [each for each in gc.get_objects() if type(each) is StopStrings]
+            for _ in range(100):  # the writing thread lets go of a text some time after its end was read
+                gc.collect()
+                if not (kept := [each for each in gc.get_objects() if type(each) is StopStrings]):
+                    break
+                del kept[:]
+                await asyncio.sleep(0.02)
+            else:
+                pytest.fail("stop strings of a text that has ended are kept")
 
     run(write())
 
