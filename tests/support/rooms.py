@@ -5,7 +5,7 @@ from __future__ import annotations
 LINES = {
     "core.bans": 6775,
     "core.trace": 1250,
-    "core.loop": 3925,
+    "core.loop": 3935,
     "core.hf": 6515,
     "core.sampler": 502,
     "core.patching": 205,

@@ -238,7 +238,7 @@ class Judge:
         return target
 
     def _is_lost(self, violation: Violation, latest_start: int) -> bool:
-        """Report whether a grammar forces a ban on all that can be drawn again, from whichever place on."""
+        """Report whether a grammar forces the ban from each place to which the text could go back."""
         node = self._row.node.back_to(min(violation.target, latest_start))
         while self._is_forced(violation.ban, node):
             if (before := self._find_before(node)) is None or node.parent is None:

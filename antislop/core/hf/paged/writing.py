@@ -61,6 +61,8 @@ def write_paged(
 
     As many wait for their turn, so twice as many prompts are read ahead. A text that its cache can't hold has an error.
     """
+    if not isinstance(config, ContinuousBatchingConfig | None):
+        raise InputError(f"continuous_batching_config is {config!r:.60}; a ContinuousBatchingConfig is expected")
     specs = iter(specs)
     ahead = list(islice(specs, 2 * max_rows))
     _refuse_call(call, ahead[0])

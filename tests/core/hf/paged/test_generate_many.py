@@ -217,6 +217,7 @@ REFUSED: dict[str, tuple[str, AntiSlop, dict[str, Any]]] = {
     "llama static": ("it has a cache of its own: leave cache_impl", MANY, {"cache_implementation": "static"}),
     "llama parts": ("its max_batch_tokens divide prompts: leave pref", MANY, {"prefill_chunk_size": 4}),
     "mixtral": ("no arguments to the model: leave output_router_logits out", MANY, {"output_router_logits": True}),
+    "llama settings": ("continuous_batching_config is 3; a Cont", MANY, {"continuous_batching_config": 3}),
     "llama asynchronous": (
         r"pass ContinuousBatchingConfig\(use_async_batching=False\)",
         MANY,
