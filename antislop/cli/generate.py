@@ -103,7 +103,7 @@ class PolicyOptions:
     rewind: Annotated[
         Unit | None,
         ban_option(
-            help="What is drawn again where a ban was written: the ban itself, or what the ban began in.",
+            help="What is drawn again after a ban: the ban alone, or all from the beginning of the unit it is in.",
             show_default="word for parts of words, else span",
         ),
     ] = None

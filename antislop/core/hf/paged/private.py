@@ -48,9 +48,9 @@ def start_manager(
 ) -> tuple[Any, Judge]:
     """Start a manager whose requests end when their texts do; return it, and what `judge` has made of it before.
 
-    Raises `InputError` if it can have no cache. Reason: `init_continuous_batching` may return a manager that was kept,
-    and inside `applied_to` asks its sampler. The manager's thread would tell nobody why there is no cache, and would
-    seed torch's random numbers.
+    Raises `InputError` if the model can have no paged cache. Reason: `init_continuous_batching` may return the manager
+    of an earlier call, and inside `applied_to` it would use that context's sampler. The cache is made here because the
+    manager's thread would not report why that failed, and would seed torch's random numbers.
     """
     attention = attention_of(model.config)
     try:

@@ -46,7 +46,7 @@ class RequestText:
     """The text of a request.
 
     source: None before the first token of a text that its request decides about.
-    error: why it ended, if that was an error.
+    error: the exception by which the text ended, if one did.
     """
 
     def __init__(self, source: LogitsSource | None = None) -> None:
@@ -55,7 +55,7 @@ class RequestText:
         self.error: Exception | None = None
 
     def __deepcopy__(self, memo: Mapping[int, Any]) -> RequestText:
-        return self  # a request that is begun anew is copied, and goes on with the text
+        return self  # transformers copies a request that it begins anew; the copy continues this text
 
     def begin(self, state: Any, processors: Any, *, do_sample: bool) -> LogitsSource:  # noqa: ARG002
         """Begin the text when the first token is drawn, or return what was begun."""
@@ -78,7 +78,7 @@ class AppliedText(RequestText):
         self.sampler = sampler
 
     def __deepcopy__(self, memo: Mapping[int, Any]) -> RequestText:
-        # Sequences of one prompt are copied before the first token, and then go on by themselves.
+        # transformers copies the request for each sequence of a prompt, before its first token: a text for each.
         return AppliedText(self.sampler) if self.source is None else self
 
     def begin(self, state: Any, processors: Any, *, do_sample: bool) -> LogitsSource:
@@ -220,7 +220,7 @@ def _add_draw(processor: Any, state: Any, text: RequestText, draws: Draws, numbe
             advance_together([text.source], row.history)
         is_rewound = row.is_finished or row.unchanged < length or len(row.tokens) > length + 1
         kept = length
-        if is_rewound:  # it may have drawn again what is in the cache
+        if is_rewound:  # the tokens drawn instead may be those that the cache already has
             kept = count_shared(state.generated_tokens, row.tokens[:-1], start=settled)
         if row.is_finished:
             row.events.append(Forwarded(0, length - kept))

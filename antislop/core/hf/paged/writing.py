@@ -123,7 +123,7 @@ def _fill(
         "use_async_batching": False,
         "use_cuda_graph": False,
     }
-    if call.model.device.type == "cpu":  # of which transformers would fill 60 % at the start
+    if call.model.device.type == "cpu":  # else transformers would take 60 % of the memory for its cache
         open_settings["num_blocks"] = max_rows * ceil(longest / config.page_size) + 1
     return replace(config, **{name: value for name, value in open_settings.items() if getattr(config, name) is None})
 
