@@ -401,6 +401,7 @@ def test_each_room_keeps_to_its_lines() -> None:
     assert rooms.LINES.keys() == lines.keys()
     assert {room: lines[room] for room, most in rooms.LINES.items() if lines[room] > most} == {}
     assert {room: lines[room] for room, most in rooms.LINES.items() if most - lines[room] > 100} == {}
+    assert rooms.POT - 100 < sum(lines.values()) <= rooms.POT
 
 
 def test_few_names_lie_at_the_counter() -> None:
