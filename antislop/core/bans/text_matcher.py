@@ -14,7 +14,8 @@ From a list of bans down to what reads a character:
      +-- RegexSearch         all regexes
      +-- WordSearch          all wildcards and words in order
      +-- LoopSearch          all loops
-     +-- RepeatSearch        one repeat each: it `is_single`
+     +-- RepeatSearch        one repeat each
+     +-- OpeningSearch       all of the above once more, for bans that hold in the opening of a text; then nothing
      |
     Rules              of all these matches those that count: not exempt, in their scopes, not free
 
@@ -25,7 +26,7 @@ it. Places are counted back, as in all searches.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
@@ -35,6 +36,7 @@ from antislop.core.bans.folding import find_words
 from antislop.core.bans.patterns.pattern import PatternMatch, PieceResult, TextSearch
 from antislop.core.bans.patterns.phrase import Phrase, PhraseSearch, PhraseStates
 from antislop.core.bans.scopes import Regions, ScopeState
+from antislop.core.bans.units import BEFORE, OVER, PROMPT, follow_first
 
 if TYPE_CHECKING:
     from antislop.core.bans.prefilter import Prefilter
@@ -208,21 +210,24 @@ class TextMatcher:
 
     def __init__(self, bans: Sequence[Ban], *, prefilter: type[Prefilter] | None = None) -> None:
         takes = prefilter.takes if prefilter else lambda _: False
-        groups = _group(bans, lambda ban: not takes(ban.pattern))
-        filtered = _group(bans, lambda ban: takes(ban.pattern))
-        self._phrases = groups.pop(PhraseSearch, [])
+        groups = _group(bans, lambda ban: not (ban.opening or takes(ban.pattern)))
+        filtered = _group(bans, lambda ban: not ban.opening and takes(ban.pattern))
+        self._phrases = groups.pop((PhraseSearch, None), [])
         self.phrases = PhraseSearch([bans[number].pattern for number in self._phrases])  # type: ignore[misc]
-        self._searches = [
-            (part, search([bans[number].pattern for number in part]))
-            for search, numbers in groups.items()
-            for part in ([[number] for number in numbers] if search.is_single else [numbers])
+        self._searches: list[tuple[list[int], TextSearch[Any]]] = [
+            (numbers, search([bans[number].pattern for number in numbers])) for (search, _), numbers in groups.items()
         ]
+        openings: dict[Hashable, list[int]] = {}
+        for number, ban in enumerate(bans):
+            if ban.opening and ban.pattern.search:
+                openings.setdefault((ban.opening, ban.scopes), []).append(number)
+        self._searches += [(part, OpeningSearch([bans[number] for number in part])) for part in openings.values()]
         search_exempt: Callable[[Sequence[Phrase]], TextSearch[Any]] = PhraseSearch
         if prefilter:
             search_exempt = partial(prefilter, search=PhraseSearch)
             self._searches += [
                 (numbers, prefilter([bans[number].pattern for number in numbers], search))
-                for search, numbers in filtered.items()
+                for (search, _), numbers in filtered.items()
             ]
         has_rules = any(ban.exempt or ban.scopes or ban.at_most for ban in bans)
         self._rules = Rules(bans, search_exempt) if has_rules else None
@@ -271,10 +276,10 @@ class TextMatcher:
         rules = self._rules.forget(others.rules) if self._rules else others.rules
         return self.phrases.forget(phrases), OtherState(searches, rules)
 
-    def leave_prompt(self, others: OtherState) -> OtherState:
+    def leave_prompt(self, others: OtherState, *, drops_space: bool) -> OtherState:
         """Return the state at the end of a prompt, in which no free occurrence is used up."""
         pairs = zip(self._searches, others.searches, strict=True)
-        searches = tuple(search.leave_prompt(state) for (_, search), state in pairs)
+        searches = tuple(search.leave_prompt(state, drops_space=drops_space) for (_, search), state in pairs)
         return OtherState(searches, others.rules._replace(counted=()))
 
     def find_part(self, others: OtherState) -> str | None:
@@ -282,9 +287,9 @@ class TextMatcher:
         return self._rules.find_part(others.rules) if self._rules else None
 
     def restart(self, others: OtherState, content: str = "") -> OtherState:
-        """Return the state after a special token, which no ban extends across. content: only scopes read it."""
+        """Return the state after a special token, which no ban extends across. content: read by scopes alone."""
         pairs = zip(self._searches, others.searches, strict=True)
-        searches = tuple(search.restart(state) for (_, search), state in pairs)
+        searches = tuple(search.restart(state, content) for (_, search), state in pairs)
         rules = self._rules.restart(others.rules, content) if self._rules else others.rules
         return OtherState(searches, rules)
 
@@ -293,12 +298,127 @@ class TextMatcher:
         return [numbers[number] for numbers, search in self._searches for number in search.timed_out]
 
 
-def _group(bans: Sequence[Ban], condition: Callable[[Ban], bool]) -> dict[type[TextSearch[Any]], list[int]]:
-    groups: dict[type[TextSearch[Any]], list[int]] = {kind.search: [] for kind in KINDS.values() if kind.search}
+# -- openings ---------------------------------------------------------------------------------------------------------
+
+
+class OpeningState(NamedTuple):
+    """The state of a search.
+
+    phrases, others: of the matcher.
+    scopes: of each scope.
+    units: the state of the text's first unit, now, and before each of the latest characters in which a delimiter of a
+        scope may have begun, which is no text. The last one is now.
+    holds: whether a place is in the opening.
+    """
+
+    phrases: PhraseStates
+    others: OtherState
+    scopes: tuple[ScopeState, ...]
+    units: tuple[int, ...]
+    holds: Timeline[bool]
+
+
+class OpeningSearch(TextSearch["OpeningState | None"]):
+    """Bans with the same opening and scopes. When the opening is over, the state is None, and nothing is searched for."""
+
+    def __init__(self, bans: Sequence[Ban]) -> None:
+        self._opening, self._scopes = bans[0].opening, bans[0].scopes
+        self._matcher = TextMatcher([Ban(ban.pattern) for ban in bans])
+        scopes = tuple(ScopeState() for _ in self._scopes)
+        phrases = self._matcher.phrases.start
+        self.start = OpeningState(phrases, self._matcher.start, scopes, (BEFORE,), Timeline(True))
+        self._prompt_start = OpeningState(phrases, self._matcher.prompt_start, scopes, (PROMPT,), Timeline(False))
+
+    @property
+    def prompt_start(self) -> OpeningState:
+        return self._prompt_start
+
+    def read(
+        self, state: OpeningState | None, piece: str, *, final: bool = False
+    ) -> tuple[OpeningState | None, PieceResult]:
+        if state is None:
+            return None, PieceResult()
+        phrases, others, (found, incomplete) = self._matcher.read(state.phrases, state.others, piece, final=final)
+        value, changes = state.holds.latest, []
+        for index, char in enumerate(piece):
+            before = after = state.units[-1]
+            if self._are_in_scope(state):
+                after = follow_first(self._opening, char, before)
+            # A word ends before this character, and all else behind it.
+            is_in = before < OVER and not (self._opening == "word" and before > BEFORE and after == OVER)
+            if is_in != value:
+                value = is_in
+                changes.append((index, value))
+            state = self._follow_scopes(state, char, (after,))
+        oldest = max((*incomplete, *(match.start_back for match in found), 1))
+        holds = state.holds.extend(len(piece), changes, oldest=oldest)
+        # Of several incomplete phrases only the place of the first is known, and a later one may be in the opening.
+        begins = (place if holds.at(place) else _find_next(holds, place) for place in incomplete)
+        open_ = tuple(filter(None, begins))
+        state = state._replace(phrases=phrases, others=others, holds=holds)
+        matches = tuple(match for match in found if holds.at(match.start_back))
+        return (None if self._is_over(state) and not open_ else state), PieceResult(matches, open_)
+
+    def forget(self, state: OpeningState | None) -> OpeningState | None:
+        if state is None:
+            return None
+        phrases, others = self._matcher.forget(state.phrases, state.others)
+        return state._replace(phrases=phrases, others=others)
+
+    def leave_prompt(self, state: OpeningState | None, *, drops_space: bool) -> OpeningState | None:
+        assert state is not None  # no opening is over in a prompt
+        others = self._matcher.leave_prompt(state.others, drops_space=drops_space)
+        return state._replace(others=others, units=(BEFORE,), holds=Timeline(False, ((0, True),)))
+
+    def restart(self, state: OpeningState | None, content: str) -> OpeningState | None:
+        if state is None:
+            return None
+        state = self._follow_scopes(state, content, state.units[-1:] * len(content))
+        others = self._matcher.restart(state.others, content)
+        return None if self._is_over(state) else state._replace(phrases=self._matcher.phrases.start, others=others)
+
+    def begin(self) -> None:
+        self._matcher.begin()
+
+    def restore(self) -> None:
+        self._matcher.restore()
+
+    @property
+    def timed_out(self) -> Sequence[int]:
+        return self._matcher.timed_out
+
+    def _are_in_scope(self, state: OpeningState) -> bool:
+        return all(scope.applies(each) for scope, each in zip(self._scopes, state.scopes, strict=True))
+
+    def _follow_scopes(self, state: OpeningState, content: str, units: tuple[int, ...]) -> OpeningState:
+        """Return the state after more of the text, or a special token. units: after each character."""
+        pairs = list(zip(self._scopes, state.scopes, strict=True))
+        after = tuple([scope.read(before, content)[0] for scope, before in pairs])
+        ended = [len(old.tail) for old, new in zip(state.scopes, after, strict=True) if old.opened != new.opened]
+        if ended:  # a delimiter, with which the opening neither begins nor ends
+            return state._replace(scopes=after, units=state.units[-1 - max(ended) :][:1])
+        kept = max((len(each.tail) for each in after), default=0)
+        return state._replace(scopes=after, units=(*state.units, *units)[-1 - kept :])
+
+    def _is_over(self, state: OpeningState) -> bool:
+        return state.units[-1] == OVER and not any(each.tail for each in state.scopes)
+
+
+def _find_next(holds: Timeline[bool], place: int) -> int:
+    """Return the first place behind another at which the opening begins; 0 if there is none."""
+    return next((back for back, value in holds.changes if value and back < place), 0)
+
+
+def _group(
+    bans: Sequence[Ban], condition: Callable[[Ban], bool]
+) -> dict[tuple[type[TextSearch[Any]], Hashable], list[int]]:
+    """Return the bans that are searched for together, in the order of the kinds."""
+    order = [kind.search for kind in KINDS.values()]
+    groups: dict[tuple[type[TextSearch[Any]], Hashable], list[int]] = {}
     for number, ban in enumerate(bans):
         if ban.pattern.search and condition(ban):
-            groups[ban.pattern.search].append(number)
-    return {search: numbers for search, numbers in groups.items() if numbers}
+            groups.setdefault((ban.pattern.search, ban.pattern.group), []).append(number)
+    return dict(sorted(groups.items(), key=lambda item: order.index(item[0][0])))
 
 
 def _rename(matches: Sequence[PatternMatch], numbers: Sequence[int]) -> list[PatternMatch]:

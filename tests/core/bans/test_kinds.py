@@ -171,7 +171,8 @@ def test_edges_and_look_behinds_refer_to_the_whole_text() -> None:
     assert len(violations([Ban.regex("^x")], Bytes(), long.encode())) == 1
     assert len(violations([Ban.regex(r"(?<=^x{999})x")], Bytes(), long.encode())) == 1
     assert not violations([Ban.regex(r"\bx\b")], Bytes(), long.encode())
-    assert [v.start for v in violations([Ban.regex(r"^b")], Bytes(), b"b", prompt=b"a")] == []
+    assert [v.start for v in violations([Ban.regex(r"\bb")], Bytes(), b"b", prompt=b"a")] == []
+    assert [v.start for v in violations([Ban.regex(r"^b")], Bytes(), b"b", prompt=b"a")] == [0]
 
 
 def test_special_tokens_end_the_text_for_a_regex_and_a_sequence() -> None:
