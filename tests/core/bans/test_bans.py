@@ -114,7 +114,8 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: Ban("delve", wieght=0.5), r"^the phrase 'delve' has no option wieght: did you mean weight\?$"),  # type: ignore[call-arg]
     (lambda: Ban(Ban.words(["a", "b"]).pattern, skip_stopwords=True), r"did you mean skip_stop_words\?$"),  # type: ignore[call-arg]
     (lambda: Ban("7*7", edges="anywhere"), r"has no option edges: .*; write \\\* for the character$"),
-    (lambda: Ban(Tokens("1 2"), at_most=1), "^the tokens 1 2 have no text, which exempt, scopes, opening and at_most need: "),
+    (lambda: Ban(Tokens("1 2"), opening="word"), "^the tokens 1 2 have no text, which exempt, scopes, opening and at_"),
+    (lambda: Ban("a", opening="text"), "^opening of 'a' is 'text'; it is one of 'word', 'sentence', 'paragraph'$"),  # type: ignore[arg-type]
     *[
         (partial(BanList, entries), r"^a list of bans was expected, but .* is one string.*: write \[phrase\]")
         for entries in ("delve", b"delve", "")
