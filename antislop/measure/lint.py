@@ -142,16 +142,16 @@ def _are_as_frequent(ban: Ban, other: Ban) -> bool:
 def find_mistakes(bans: Sequence[Ban]) -> Findings:
     for index, ban in enumerate(bans):
         for kind, clause, fix in find_faults(ban):
-            if ban.weight < LIGHT_WEIGHT or kind not in ("short", "common"):
+            if (ban.weight < LIGHT_WEIGHT and not ban.opening) or kind not in ("short", "common"):
                 yield Finding(ban, index, kind, f"{describe(ban)} {clause}", fix)
 
 
 def find_common(bans: Sequence[Ban], frequencies: Mapping[str, float]) -> Findings:
-    """Yield the entries that forbid common words, or occur inside them."""
+    """Yield the entries that forbid common words, or occur inside them, beyond the opening of a text."""
     common = [word for word, share in frequencies.items() if share >= 10 ** (COMMON_ZIPF - 9)]
     ranked = sorted(common, key=lambda word: -frequencies[word])
     hit: dict[int, list[str]] = defaultdict(list)
-    heavy = [ban for ban in bans if ban.weight < LIGHT_WEIGHT]
+    heavy = [ban for ban in bans if ban.weight < LIGHT_WEIGHT and not ban.opening]
     first = {ban: index for index, ban in reversed(list(enumerate(bans)))}
     compiled = BanList(ban for ban in heavy if not ban.pattern.is_opaque)
     for word in ranked:

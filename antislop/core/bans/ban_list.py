@@ -37,7 +37,7 @@ from antislop.core.bans.reading import (
 )
 from antislop.core.bans.scopes import Scope
 from antislop.core.bans.text_matcher import TextMatcher
-from antislop.core.bans.units import Unit
+from antislop.core.bans.units import Opening, Unit
 from antislop.display import make_visible, shorten, write_html_table
 from antislop.errors import BanError
 
@@ -402,8 +402,11 @@ def read_bans(
     exempt: Sequence[str] = (),
     scopes: Sequence[Scope] = (),
     rewind: Unit | None = None,
+    opening: Opening = "",
 ) -> BanList:
     """Return bans as a list, with strings that match anywhere, regexes, and exempt phrases, scopes and a unit for all.
+
+    opening: of the strings and regexes.
 
     A ban with a scope "inside" or "after" gets none of the scopes, nor do token ids, which have no text. A ban with a
     `rewind` of its own keeps it. Without `rewind`, strings lead back to their own first token.
@@ -428,9 +431,11 @@ def read_bans(
         bans = BanList(bans)
     if not (strings or patterns or exempt or scopes) and rewind is None:
         return bans
-    # Other programs lead back to where such a string begins; nearly all begin with a word.
-    found_anywhere = (Ban(Phrase(string, edges="anywhere"), rewind=rewind or "span") for string in strings)
-    more = [*found_anywhere, *map(Ban.regex, patterns)]
+    # Other programs lead back to where such a string begins, and compare its line feeds as they are; nearly all of these
+    # strings begin with a word.
+    phrases = (Phrase(string, edges="anywhere", line_feeds=True) for string in strings)
+    found_anywhere = (Ban(phrase, opening=opening, rewind=rewind or "span") for phrase in phrases)
+    more = [*found_anywhere, *(Ban.regex(pattern, opening=opening) for pattern in patterns)]
     return BanList((_limit(ban, exempt, scopes, rewind) for ban in (*bans, *more)), source=bans.source)
 
 

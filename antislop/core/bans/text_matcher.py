@@ -319,7 +319,7 @@ class OpeningState(NamedTuple):
 
 
 class OpeningSearch(TextSearch["OpeningState | None"]):
-    """Bans with the same opening and scopes. When the opening is over, the state is None, and nothing is searched for."""
+    """Bans with the same opening and scopes. When the opening is over, the state is None, and nothing is searched."""
 
     def __init__(self, bans: Sequence[Ban]) -> None:
         self._opening, self._scopes = bans[0].opening, bans[0].scopes

@@ -27,6 +27,7 @@ from antislop.core.bans.reading import (
     attempt,
     find_phrase_key,
     leave_plain,
+    make_ban,
     make_phrase,
     names_kind,
     parse_object,
@@ -256,6 +257,8 @@ def _statistics_entry(line: int, value: Any, group: str, edges: Edges) -> Line:
     options = {"count": count} if isinstance(count, int) and not isinstance(count, bool) and count >= 0 else {}
     if "regex" in group.casefold():  # as a request has them: banned_regex, banned_regex_case_insensitive
         return attempt(line, Ban.regex, f"(?i){phrase}" if "insensitive" in group else phrase, **options)
+    if group in ("banned_strings", "banned_tokens") and isinstance(phrase, str) and "\n" in phrase:
+        return attempt(line, make_ban, phrase, kind="phrase", options={**options, "line_feeds": True}, edges=edges)
     if "gram" in name or "gram" in group:
         return attempt(line, to_words, phrase, **options)
     return attempt(line, make_phrase, phrase, edges=edges, **options)

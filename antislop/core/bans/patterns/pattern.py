@@ -312,10 +312,10 @@ def make_tracks(patterns: Sequence[Any], make: Callable[..., T]) -> list[T]:
 # -- checks and the notation of phrases -------------------------------------------------------------------------------
 
 
-def check_text(text: object) -> None:
+def check_text(text: object, *, line_feeds: bool = False) -> None:
     if not isinstance(text, str):
         raise BanError(f"a ban is a phrase (str), not {text!r}: write Ban('…') or leave it out")
-    if not is_visible(text):
+    if not (is_visible(text) or (line_feeds and "\n" in text)):
         raise BanError(f"the ban {text!r} contains no visible character and would match everywhere: leave it out")
 
 
