@@ -431,8 +431,8 @@ def read_bans(
         bans = BanList(bans)
     if not (strings or patterns or exempt or scopes) and rewind is None:
         return bans
-    # Other programs lead back to where such a string begins, and compare its line feeds as they are; nearly all of these
-    # strings begin with a word.
+    # Other programs lead back to where such a string begins, and compare its line feeds as they are; nearly all of
+    # these strings begin with a word.
     phrases = (Phrase(string, edges="anywhere", line_feeds=True) for string in strings)
     found_anywhere = (Ban(phrase, opening=opening, rewind=rewind or "span") for phrase in phrases)
     more = [*found_anywhere, *(Ban.regex(pattern, opening=opening) for pattern in patterns)]

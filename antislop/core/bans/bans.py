@@ -103,8 +103,8 @@ class Ban:
         coin decides once for each place of a text whether the ban holds there.
     exempt: phrases within which the ban does not apply, compared as whole words of any case.
     scopes: all of these must hold where the ban applies; everywhere by default.
-    opening: "word", "sentence" or "paragraph": the ban holds only where it begins in the first of these that a reply, or
-        what the scopes leave of a reply, contains. What comes before the first letter or digit belongs to it.
+    opening: "word", "sentence" or "paragraph": the ban holds only where it begins in the first of these in a reply, or
+        in what the scopes leave of a reply. What comes before the first letter or digit belongs to it.
     from_token: index of the first generated token, from 0, in which the ban may begin.
     at_most: number of free occurrences in any `per_words` words, or in the whole text if that is 0.
     then: what the sampler does at a place to which the ban has led back `tries` times, if the ban is written from there
@@ -121,9 +121,10 @@ class Ban:
         letters and digits touch it ("cat" in "category"). Without it, only particles may touch it that Korean, Arabic
         and Hebrew write onto words.
 
-    White space of any kind and length compares as one space, but with line_feeds=True, a line feed is one; quotes, dashes and canonically equivalent characters
-    compare as equal. A phrase without a letter or digit, such as "—", compares as it is written. Raises `BanError` for
-    a phrase without a visible character and for values out of range.
+    White space of any kind and length compares as one space, but with line_feeds=True, a line feed is a line feed.
+    Quotes, dashes and canonically equivalent characters compare as equal. A phrase without a letter or digit, such as
+    "—", compares as it is written. Raises `BanError` for a phrase without a visible character and for values out of
+    range.
 
     >>> Ban("tapestry", weight=0.25)
     Ban('tapestry', weight=0.25)

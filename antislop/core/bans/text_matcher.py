@@ -15,7 +15,7 @@ From a list of bans down to what reads a character:
      +-- WordSearch          all wildcards and words in order
      +-- LoopSearch          all loops
      +-- RepeatSearch        one repeat each
-     +-- OpeningSearch       all of the above once more, for bans that hold in the opening of a text; then nothing
+     |                       each of these once more for the bans of an opening, until that is over
      |
     Rules              of all these matches those that count: not exempt, in their scopes, not free
 
@@ -26,17 +26,17 @@ it. Places are counted back, as in all searches.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from antislop.core.bans.bans import KINDS, Ban
 from antislop.core.bans.folding import find_words
 from antislop.core.bans.patterns.pattern import PatternMatch, PieceResult, TextSearch
 from antislop.core.bans.patterns.phrase import Phrase, PhraseSearch, PhraseStates
-from antislop.core.bans.scopes import Regions, ScopeState
-from antislop.core.bans.units import BEFORE, OVER, PROMPT, follow_first
+from antislop.core.bans.scopes import OpeningScope, Regions, Scope
 
 if TYPE_CHECKING:
     from antislop.core.bans.prefilter import Prefilter
@@ -85,7 +85,7 @@ class RuleState(NamedTuple):
     exempt: Any
     spans: tuple[PatternMatch, ...]
     waiting: tuple[PatternMatch, ...]
-    scopes: tuple[tuple[ScopeState, Timeline[bool]], ...]
+    scopes: tuple[tuple[Any, Timeline[bool]], ...]
     is_in_word: bool
     words: Timeline[int]
     counted: tuple[tuple[int, tuple[int, ...]], ...]
@@ -102,11 +102,14 @@ class Rules:
         index = {phrase: number for number, phrase in enumerate(exempt)}
         self._exempt = search([Phrase(phrase) for phrase in exempt])
         self._exempting = [frozenset(map(index.__getitem__, ban.exempt)) for ban in bans]
-        self._scopes = list(dict.fromkeys(scope for ban in bans for scope in ban.scopes))
-        self._scopes_of = [tuple(map(self._scopes.index, ban.scopes)) for ban in bans]
+        scopes_of = [(*ban.scopes, *filter(None, [find_opening(ban)])) for ban in bans]
+        self._scopes: list[Scope | OpeningScope] = list(dict.fromkeys(chain.from_iterable(scopes_of)))
+        self._scopes_of = [tuple(map(self._scopes.index, scopes)) for scopes in scopes_of]
         self._counts_words = any(ban.per_words for ban in bans)
-        scopes = tuple((ScopeState(), Timeline(scope.applies(ScopeState()))) for scope in self._scopes)
+        scopes = tuple((scope.start, Timeline(scope.applies(scope.start))) for scope in self._scopes)
         self.start = RuleState(self._exempt.start, (), (), scopes, False, Timeline(0), ())
+        in_prompt = tuple((scope.prompt_start, Timeline(scope.applies(scope.prompt_start))) for scope in self._scopes)
+        self.prompt_start = self.start._replace(scopes=in_prompt)
 
     def read(
         self, state: RuleState, piece: str, result: PieceResult, *, final: bool = False
@@ -152,8 +155,21 @@ class Rules:
 
     def find_part(self, state: RuleState) -> str | None:
         """Return which part of a chat message is being written; None if no scope knows its parts."""
-        spans = zip((scope.span for scope in self._scopes), state.scopes, strict=True)
+        spans = zip((getattr(scope, "span", None) for scope in self._scopes), state.scopes, strict=True)
         return next((span.name_part(scope.opened) for span, (scope, _) in spans if isinstance(span, Regions)), None)
+
+    def is_over(self, state: RuleState, opening: OpeningScope) -> bool:
+        """Return whether no occurrence that is not complete by now begins in an opening."""
+        scope, timeline = state.scopes[self._scopes.index(opening)]
+        return opening.is_over(scope) and timeline == Timeline(False)
+
+    def leave_prompt(self, state: RuleState) -> RuleState:
+        """Return the state at the end of a prompt, in which no free occurrence is used up, and openings begin."""
+        scopes = tuple(
+            (scope.begin(each[0]), Timeline(False, ((0, True),))) if isinstance(scope, OpeningScope) else each
+            for scope, each in zip(self._scopes, state.scopes, strict=True)
+        )
+        return state._replace(counted=(), scopes=scopes)
 
     def forget(self, state: RuleState) -> RuleState:
         return state._replace(exempt=self._exempt.forget(state.exempt), spans=(), waiting=(), counted=())
@@ -165,11 +181,11 @@ class Rules:
 
     def _follow_scopes(
         self, state: RuleState, piece: str, *, size: int, oldest: int
-    ) -> tuple[tuple[ScopeState, Timeline[bool]], ...]:
+    ) -> tuple[tuple[Any, Timeline[bool]], ...]:
         """Return the scopes after a piece, or after a special token, whose content is not text (`size` 0)."""
         scopes = []
         for scope, (before, timeline) in zip(self._scopes, state.scopes, strict=True):
-            after, changes = scope.read(before, piece)
+            after, changes = scope.read(before, piece, is_text=size > 0)
             within = [(min(index, size), value) for index, value in changes]
             scopes.append((after, timeline.extend(size, within, oldest=oldest)))
         return tuple(scopes)
@@ -210,32 +226,29 @@ class TextMatcher:
 
     def __init__(self, bans: Sequence[Ban], *, prefilter: type[Prefilter] | None = None) -> None:
         takes = prefilter.takes if prefilter else lambda _: False
-        groups = _group(bans, lambda ban: not (ban.opening or takes(ban.pattern)))
-        filtered = _group(bans, lambda ban: not ban.opening and takes(ban.pattern))
-        self._phrases = groups.pop((PhraseSearch, None), [])
+        groups = _group(bans, lambda ban: not takes(ban.pattern))
+        filtered = _group(bans, lambda ban: takes(ban.pattern))
+        self._phrases = groups.pop((PhraseSearch, None, None), [])
         self.phrases = PhraseSearch([bans[number].pattern for number in self._phrases])  # type: ignore[misc]
         self._searches: list[tuple[list[int], TextSearch[Any]]] = [
-            (numbers, search([bans[number].pattern for number in numbers])) for (search, _), numbers in groups.items()
+            (numbers, search([bans[number].pattern for number in numbers])) for (search, *_), numbers in groups.items()
         ]
-        openings: dict[Hashable, list[int]] = {}
-        for number, ban in enumerate(bans):
-            if ban.opening and ban.pattern.search:
-                openings.setdefault((ban.opening, ban.scopes), []).append(number)
-        self._searches += [(part, OpeningSearch([bans[number] for number in part])) for part in openings.values()]
         search_exempt: Callable[[Sequence[Phrase]], TextSearch[Any]] = PhraseSearch
         if prefilter:
             search_exempt = partial(prefilter, search=PhraseSearch)
             self._searches += [
                 (numbers, prefilter([bans[number].pattern for number in numbers], search))
-                for (search, _), numbers in filtered.items()
+                for (search, *_), numbers in filtered.items()
             ]
-        has_rules = any(ban.exempt or ban.scopes or ban.at_most for ban in bans)
+        openings = [find_opening(bans[numbers[0]]) for numbers, _ in self._searches]
+        self._openings = [(index, opening) for index, opening in enumerate(openings) if opening]
+        has_rules = any(ban.exempt or ban.scopes or ban.opening or ban.at_most for ban in bans)
         self._rules = Rules(bans, search_exempt) if has_rules else None
         self.is_plain = not (self._searches or self._rules)
         self.has_comparable_states = not self._searches  # an `OtherState` depends on little: only the rules have one
-        rules = (self._rules or Rules(())).start
-        self.start = OtherState(tuple(search.start for _, search in self._searches), rules)
-        self.prompt_start = OtherState(tuple(search.prompt_start for _, search in self._searches), rules)
+        rules = self._rules or Rules(())
+        self.start = OtherState(tuple(search.start for _, search in self._searches), rules.start)
+        self.prompt_start = OtherState(tuple(search.prompt_start for _, search in self._searches), rules.prompt_start)
 
     def read(
         self, phrases: PhraseStates, others: OtherState, piece: str, *, final: bool = False
@@ -255,11 +268,16 @@ class TextMatcher:
         """Add the matches of the other patterns to those of the phrases, and apply the rules."""
         states, rules = list(others.searches), others.rules
         for index, (numbers, search) in enumerate(self._searches):
+            if states[index] is None:  # its opening is over
+                continue
             states[index], (matches, open_) = search.read(states[index], piece, final=final)
             if matches or open_:
                 result = PieceResult((*result.matches, *_rename(matches, numbers)), result.open + open_)
         if self._rules:
             rules, result = self._rules.read(rules, piece, result, final=final)
+            for index, opening in self._openings:
+                if states[index] is not None and self._rules.is_over(rules, opening):
+                    states[index] = None
         return OtherState(tuple(states), rules), result
 
     def begin(self) -> None:
@@ -271,153 +289,45 @@ class TextMatcher:
             search.restore()
 
     def forget(self, phrases: PhraseStates, others: OtherState) -> tuple[PhraseStates, OtherState]:
-        pairs = zip(self._searches, others.searches, strict=True)
-        searches = tuple(search.forget(state) for (_, search), state in pairs)
+        searches = self._change(others, lambda search, state: search.forget(state))
         rules = self._rules.forget(others.rules) if self._rules else others.rules
         return self.phrases.forget(phrases), OtherState(searches, rules)
 
     def leave_prompt(self, others: OtherState, *, drops_space: bool) -> OtherState:
-        """Return the state at the end of a prompt, in which no free occurrence is used up."""
-        pairs = zip(self._searches, others.searches, strict=True)
-        searches = tuple(search.leave_prompt(state, drops_space=drops_space) for (_, search), state in pairs)
-        return OtherState(searches, others.rules._replace(counted=()))
+        """Return the state at the end of a prompt. drops_space: as of `TextSearch.leave_prompt`."""
+        searches = self._change(others, lambda search, state: search.leave_prompt(state, drops_space=drops_space))
+        return OtherState(searches, self._rules.leave_prompt(others.rules) if self._rules else others.rules)
 
     def find_part(self, others: OtherState) -> str | None:
         """See `Rules.find_part`."""
         return self._rules.find_part(others.rules) if self._rules else None
 
     def restart(self, others: OtherState, content: str = "") -> OtherState:
-        """Return the state after a special token, which no ban extends across. content: read by scopes alone."""
-        pairs = zip(self._searches, others.searches, strict=True)
-        searches = tuple(search.restart(state, content) for (_, search), state in pairs)
+        """Return the state after a special token, which no ban extends across. content: only scopes read it."""
+        searches = self._change(others, lambda search, state: search.restart(state))
         rules = self._rules.restart(others.rules, content) if self._rules else others.rules
         return OtherState(searches, rules)
+
+    def _change(self, others: OtherState, change: Callable[[TextSearch[Any], Any], Any]) -> tuple[Any, ...]:
+        pairs = zip(self._searches, others.searches, strict=True)
+        return tuple(None if state is None else change(search, state) for (_, search), state in pairs)
 
     @property
     def timed_out(self) -> list[int]:
         return [numbers[number] for numbers, search in self._searches for number in search.timed_out]
 
 
-# -- openings ---------------------------------------------------------------------------------------------------------
+def find_opening(ban: Ban) -> OpeningScope | None:
+    return OpeningScope(ban.opening, ban.scopes) if ban.opening else None
 
 
-class OpeningState(NamedTuple):
-    """The state of a search.
-
-    phrases, others: of the matcher.
-    scopes: of each scope.
-    units: the state of the text's first unit, now, and before each of the latest characters in which a delimiter of a
-        scope may have begun, which is no text. The last one is now.
-    holds: whether a place is in the opening.
-    """
-
-    phrases: PhraseStates
-    others: OtherState
-    scopes: tuple[ScopeState, ...]
-    units: tuple[int, ...]
-    holds: Timeline[bool]
-
-
-class OpeningSearch(TextSearch["OpeningState | None"]):
-    """Bans with the same opening and scopes. When the opening is over, the state is None, and nothing is searched."""
-
-    def __init__(self, bans: Sequence[Ban]) -> None:
-        self._opening, self._scopes = bans[0].opening, bans[0].scopes
-        self._matcher = TextMatcher([Ban(ban.pattern) for ban in bans])
-        scopes = tuple(ScopeState() for _ in self._scopes)
-        phrases = self._matcher.phrases.start
-        self.start = OpeningState(phrases, self._matcher.start, scopes, (BEFORE,), Timeline(True))
-        self._prompt_start = OpeningState(phrases, self._matcher.prompt_start, scopes, (PROMPT,), Timeline(False))
-
-    @property
-    def prompt_start(self) -> OpeningState:
-        return self._prompt_start
-
-    def read(
-        self, state: OpeningState | None, piece: str, *, final: bool = False
-    ) -> tuple[OpeningState | None, PieceResult]:
-        if state is None:
-            return None, PieceResult()
-        phrases, others, (found, incomplete) = self._matcher.read(state.phrases, state.others, piece, final=final)
-        value, changes = state.holds.latest, []
-        for index, char in enumerate(piece):
-            before = after = state.units[-1]
-            if self._are_in_scope(state):
-                after = follow_first(self._opening, char, before)
-            # A word ends before this character, and all else behind it.
-            is_in = before < OVER and not (self._opening == "word" and before > BEFORE and after == OVER)
-            if is_in != value:
-                value = is_in
-                changes.append((index, value))
-            state = self._follow_scopes(state, char, (after,))
-        oldest = max((*incomplete, *(match.start_back for match in found), 1))
-        holds = state.holds.extend(len(piece), changes, oldest=oldest)
-        # Of several incomplete phrases only the place of the first is known, and a later one may be in the opening.
-        begins = (place if holds.at(place) else _find_next(holds, place) for place in incomplete)
-        open_ = tuple(filter(None, begins))
-        state = state._replace(phrases=phrases, others=others, holds=holds)
-        matches = tuple(match for match in found if holds.at(match.start_back))
-        return (None if self._is_over(state) and not open_ else state), PieceResult(matches, open_)
-
-    def forget(self, state: OpeningState | None) -> OpeningState | None:
-        if state is None:
-            return None
-        phrases, others = self._matcher.forget(state.phrases, state.others)
-        return state._replace(phrases=phrases, others=others)
-
-    def leave_prompt(self, state: OpeningState | None, *, drops_space: bool) -> OpeningState | None:
-        assert state is not None  # no opening is over in a prompt
-        others = self._matcher.leave_prompt(state.others, drops_space=drops_space)
-        return state._replace(others=others, units=(BEFORE,), holds=Timeline(False, ((0, True),)))
-
-    def restart(self, state: OpeningState | None, content: str) -> OpeningState | None:
-        if state is None:
-            return None
-        state = self._follow_scopes(state, content, state.units[-1:] * len(content))
-        others = self._matcher.restart(state.others, content)
-        return None if self._is_over(state) else state._replace(phrases=self._matcher.phrases.start, others=others)
-
-    def begin(self) -> None:
-        self._matcher.begin()
-
-    def restore(self) -> None:
-        self._matcher.restore()
-
-    @property
-    def timed_out(self) -> Sequence[int]:
-        return self._matcher.timed_out
-
-    def _are_in_scope(self, state: OpeningState) -> bool:
-        return all(scope.applies(each) for scope, each in zip(self._scopes, state.scopes, strict=True))
-
-    def _follow_scopes(self, state: OpeningState, content: str, units: tuple[int, ...]) -> OpeningState:
-        """Return the state after more of the text, or a special token. units: after each character."""
-        pairs = list(zip(self._scopes, state.scopes, strict=True))
-        after = tuple([scope.read(before, content)[0] for scope, before in pairs])
-        ended = [len(old.tail) for old, new in zip(state.scopes, after, strict=True) if old.opened != new.opened]
-        if ended:  # a delimiter, with which the opening neither begins nor ends
-            return state._replace(scopes=after, units=state.units[-1 - max(ended) :][:1])
-        kept = max((len(each.tail) for each in after), default=0)
-        return state._replace(scopes=after, units=(*state.units, *units)[-1 - kept :])
-
-    def _is_over(self, state: OpeningState) -> bool:
-        return state.units[-1] == OVER and not any(each.tail for each in state.scopes)
-
-
-def _find_next(holds: Timeline[bool], place: int) -> int:
-    """Return the first place behind another at which the opening begins; 0 if there is none."""
-    return next((back for back, value in holds.changes if value and back < place), 0)
-
-
-def _group(
-    bans: Sequence[Ban], condition: Callable[[Ban], bool]
-) -> dict[tuple[type[TextSearch[Any]], Hashable], list[int]]:
-    """Return the bans that are searched for together, in the order of the kinds."""
+def _group(bans: Sequence[Ban], condition: Callable[[Ban], bool]) -> dict[tuple[Any, ...], list[int]]:
+    """Return the numbers of the bans that are searched for together, in the order of the kinds."""
     order = [kind.search for kind in KINDS.values()]
-    groups: dict[tuple[type[TextSearch[Any]], Hashable], list[int]] = {}
+    groups: dict[tuple[Any, ...], list[int]] = {}
     for number, ban in enumerate(bans):
         if ban.pattern.search and condition(ban):
-            groups.setdefault((ban.pattern.search, ban.pattern.group), []).append(number)
+            groups.setdefault((ban.pattern.search, ban.pattern.group, find_opening(ban)), []).append(number)
     return dict(sorted(groups.items(), key=lambda item: order.index(item[0][0])))
 
 

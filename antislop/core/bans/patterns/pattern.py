@@ -283,7 +283,7 @@ class TextSearch(ABC, Generic[S]):
         """Return the state at the end of a prompt, after which the text begins, without a first space or with it."""
         return state
 
-    def restart(self, state: S, content: str) -> S:  # noqa: ARG002
+    def restart(self, state: S) -> S:  # noqa: ARG002
         """Return the state after a special token, which no occurrence extends across."""
         return self.start
 

@@ -143,7 +143,7 @@ class RegexSearch(TextSearch[RegexState]):
     def leave_prompt(self, state: RegexState, *, drops_space: bool) -> RegexState:
         return RegexState(drops_space=drops_space) if self._is_anchored else state
 
-    def restart(self, state: RegexState, content: str) -> RegexState:  # noqa: ARG002
+    def restart(self, state: RegexState) -> RegexState:
         return self.forget(state) if self._is_anchored else self.start
 
     def _search(self, number: int, text: str, start: int, *, final: bool) -> tuple[list[Span], int]:
@@ -209,8 +209,8 @@ class _RegexGroup:
 class Regex(Pattern):
     r"""A regular expression of the package `regex`.
 
-    If it has a `^` or `\A`, it reads a text as if there were no prompt before it. A text begins once: with the answer to
-    a prompt, and not after a special token. All other regexes see what is before their match, in the prompt, too.
+    If it has a `^` or `\A`, it reads a reply as if there were no prompt before it, and the reply begins once, not after
+    each special token. Any other regex sees what stands before its match, in the prompt, too.
 
     case_sensitive: without effect, so that it can be set for a whole list; letters compare as the expression says.
     max_span: characters that a match, and what it looks ahead to, may cover.

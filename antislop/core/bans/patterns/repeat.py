@@ -180,7 +180,7 @@ class RepeatSearch(TextSearch[RepeatState]):
     def forget(self, state: RepeatState) -> RepeatState:
         return state._replace(track=state.track._replace(since=0 if state.word is None else -1, length=0))
 
-    def restart(self, state: RepeatState, content: str) -> RepeatState:  # noqa: ARG002
+    def restart(self, state: RepeatState) -> RepeatState:
         path, end, adds, *_ = state.track
         return RepeatState(RepeatTrack(path, end, adds), size=state.size)
 
