@@ -123,17 +123,13 @@ def find_overlapping(bans: Sequence[Ban]) -> Findings:
         for end in (words[start:] for start in range(1, len(words) - OVERLAP_WORDS + 1)):
             for index in begun.get(end[:OVERLAP_WORDS], ()):
                 goes_on = phrases[index][: len(end)] == end and len(phrases[index]) > len(end)
-                if goes_on and index != other and _are_as_frequent(bans[index], bans[other]):
+                counts = [count for ban in (bans[index], bans[other]) if (count := ban.count) is not None]
+                are_as_frequent = len(counts) < 2 or min(counts) >= OVERLAP_SHARE * max(counts)
+                if goes_on and index != other and are_as_frequent:
                     fault = (
                         f"{describe(bans[index])} goes on from {describe(bans[other])}, as a piece of the same sentence"
                     )
                     yield Finding(bans[index], index, "overlapping", fault, "keep one of them", other)
-
-
-def _are_as_frequent(ban: Ban, other: Ban) -> bool:
-    if ban.count is None or other.count is None:
-        return True
-    return min(ban.count, other.count) >= OVERLAP_SHARE * max(ban.count, other.count)
 
 
 # -- common words and missing commas -----------------------------------------------------------------------------------

@@ -188,7 +188,10 @@ class BanList(Sequence[Ban]):
             raise BanError(f"bad_words_ids is {bad_words_ids!r}; it is a list of lists of token ids")
         biases = sequence_bias.items() if isinstance(sequence_bias, Mapping) else sequence_bias or []
         forbidden = [*(bad_words_ids or []), *(_forbidden(bias) for bias in biases)]
-        return cls(map(_to_tokens, forbidden), source="transformers")
+        for ids in forbidden:
+            if not isinstance(ids, (list, tuple)):
+                raise BanError(f"token ids were expected, not {ids!r}: write [[5, 17], …]")
+        return cls(map(Ban.tokens, forbidden), source="transformers")
 
     def save(self, path: str | os.PathLike[str], *, license: str | None = None) -> None:
         r"""Write the list as text, which `load` reads back as it is; the file is replaced as a whole or not at all.
@@ -499,9 +502,3 @@ def _forbidden(bias: Any) -> Sequence[int]:
             f"{FORBIDDING_BIAS:.0f} forbid: use Ban(…, weight=…)"
         )
     return token_ids
-
-
-def _to_tokens(token_ids: Any) -> Ban:
-    if not isinstance(token_ids, (list, tuple)):
-        raise BanError(f"token ids were expected, not {token_ids!r}: write [[5, 17], …]")
-    return Ban.tokens(token_ids)

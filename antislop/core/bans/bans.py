@@ -90,6 +90,7 @@ class PatternOptions(TypedDict, total=False):
 class PhraseOptions(PatternOptions, total=False):
     """What `Ban` takes beside the arguments that it names."""
 
+    opening: Opening
     rewind: Unit | Literal[""]
     count: int | None
 
@@ -151,7 +152,6 @@ class Ban:
         *,
         exempt: Sequence[str] = (),
         scopes: Sequence[Scope] = (),
-        opening: Opening = "",
         from_token: int = 0,
         at_most: int = 0,
         per_words: int = 0,
@@ -160,7 +160,7 @@ class Ban:
         force: str = "",
         **options: Unpack[PhraseOptions],
     ) -> None:
-        count, rewind = options.pop("count", None), options.pop("rewind", "")
+        count, rewind, opening = options.pop("count", None), options.pop("rewind", ""), options.pop("opening", "")
         if not isinstance(pattern, Pattern):
             kind, text = read_phrase(pattern)
             check_options(kind, text, options)
@@ -169,8 +169,9 @@ class Ban:
             check_options(type(pattern), pattern.text, options)
             pattern = replace(pattern, **options)  # type: ignore[type-var]  # its subclasses are dataclasses
         exempt = _check_exempt(pattern.text, exempt) if exempt != () else ()
-        scopes = _check_scopes(pattern.text, scopes) if scopes != () else ()
-        rules = (exempt, scopes, opening, from_token, at_most, per_words)
+        if not isinstance(scopes, Iterable) or not all(isinstance(scope, Scope) for scope in scopes):
+            raise BanError(f"scopes of {pattern.text!r} is {scopes!r}; write scopes=[Scope('outside', 'quotes')]")
+        rules = (exempt, tuple(scopes), opening, from_token, at_most, per_words)
         values = (pattern, weight, *rules, then, tries, force, rewind, count)
         for name, value in zip(_FIELDS, values, strict=True):
             object.__setattr__(self, name, value)  # the class is frozen, and dataclasses write no __init__ with options
@@ -394,12 +395,6 @@ def _check_exempt(phrase: str, exempt: Sequence[str]) -> tuple[str, ...]:
         if not is_visible(other):
             raise BanError(f"exempt of {phrase!r} contains {other!r}, without a visible character: leave it out")
     return tuple(exempt)
-
-
-def _check_scopes(phrase: str, scopes: Sequence[Scope]) -> tuple[Scope, ...]:
-    if not isinstance(scopes, Iterable) or not all(isinstance(scope, Scope) for scope in scopes):
-        raise BanError(f"scopes of {phrase!r} is {scopes!r}; write scopes=[Scope('outside', 'quotes')]")
-    return tuple(scopes)
 
 
 class Match(NamedTuple):

@@ -122,7 +122,7 @@ class Scope:
                 f"not {self.span!r}"
             )
 
-    start = prompt_start = ScopeState()
+    start = ScopeState()
 
     def applies(self, state: ScopeState) -> bool:
         is_inside = self._is_inside(state)
@@ -143,7 +143,9 @@ class Scope:
         start, text, tail = 0, state.tail + piece, len(state.tail)
         while match := self._delimiters[state.opened].search(text, start, partial=True):
             if match.partial:
-                return state._replace(tail=_shorten(text[match.start() :])), changes
+                rest = text[match.start() :]
+                spaces = len(rest) - len(rest.lstrip())
+                return state._replace(tail=rest[max(0, spaces - SPACES_KEPT) :]), changes
             before, start = self.applies(state), match.end()
             opened = ""  # within a span, this delimiter closes it
             if not state.opened:
@@ -186,15 +188,8 @@ class OpeningScope:
 
     @property
     def start(self) -> OpeningState:
-        return OpeningState(tuple(scope.start for scope in self.scopes))
-
-    @property
-    def prompt_start(self) -> OpeningState:
-        return self.start._replace(units=(PROMPT,), is_in=False)
-
-    def begin(self, state: OpeningState) -> OpeningState:
-        """Return the state at the end of a prompt."""
-        return OpeningState(state.scopes)
+        """The state before a prompt."""
+        return OpeningState(tuple(scope.start for scope in self.scopes), (PROMPT,), is_in=False)
 
     def applies(self, state: OpeningState) -> bool:
         return state.is_in
@@ -228,9 +223,3 @@ class OpeningScope:
                 kept = max((len(each.tail) for each in read), default=0)
                 state = OpeningState(read, (*state.units, after)[-1 - kept :], is_in)
         return state, changes
-
-
-def _shorten(tail: str) -> str:
-    """Return the end of a text that a delimiter may begin in, without the first of very many spaces."""
-    spaces = len(tail) - len(tail.lstrip())
-    return tail[max(0, spaces - SPACES_KEPT) :]

@@ -36,7 +36,7 @@ from antislop.core.bans.bans import KINDS, Ban
 from antislop.core.bans.folding import find_words
 from antislop.core.bans.patterns.pattern import PatternMatch, PieceResult, TextSearch
 from antislop.core.bans.patterns.phrase import Phrase, PhraseSearch, PhraseStates
-from antislop.core.bans.scopes import OpeningScope, Regions, Scope
+from antislop.core.bans.scopes import OpeningScope, OpeningState, Regions, Scope
 
 if TYPE_CHECKING:
     from antislop.core.bans.prefilter import Prefilter
@@ -108,8 +108,6 @@ class Rules:
         self._counts_words = any(ban.per_words for ban in bans)
         scopes = tuple((scope.start, Timeline(scope.applies(scope.start))) for scope in self._scopes)
         self.start = RuleState(self._exempt.start, (), (), scopes, False, Timeline(0), ())
-        in_prompt = tuple((scope.prompt_start, Timeline(scope.applies(scope.prompt_start))) for scope in self._scopes)
-        self.prompt_start = self.start._replace(scopes=in_prompt)
 
     def read(
         self, state: RuleState, piece: str, result: PieceResult, *, final: bool = False
@@ -166,7 +164,7 @@ class Rules:
     def leave_prompt(self, state: RuleState) -> RuleState:
         """Return the state at the end of a prompt, in which no free occurrence is used up, and openings begin."""
         scopes = tuple(
-            (scope.begin(each[0]), Timeline(False, ((0, True),))) if isinstance(scope, OpeningScope) else each
+            (OpeningState(each[0].scopes), Timeline(False, ((0, True),))) if isinstance(scope, OpeningScope) else each
             for scope, each in zip(self._scopes, state.scopes, strict=True)
         )
         return state._replace(counted=(), scopes=scopes)
@@ -247,8 +245,8 @@ class TextMatcher:
         self.is_plain = not (self._searches or self._rules)
         self.has_comparable_states = not self._searches  # an `OtherState` depends on little: only the rules have one
         rules = self._rules or Rules(())
-        self.start = OtherState(tuple(search.start for _, search in self._searches), rules.start)
-        self.prompt_start = OtherState(tuple(search.prompt_start for _, search in self._searches), rules.prompt_start)
+        self.start = OtherState(tuple(search.start for _, search in self._searches), rules.leave_prompt(rules.start))
+        self.prompt_start = OtherState(tuple(search.prompt_start for _, search in self._searches), rules.start)
 
     def read(
         self, phrases: PhraseStates, others: OtherState, piece: str, *, final: bool = False

@@ -67,17 +67,7 @@ def follow_first(opening: Opening, char: str, state: int) -> int:
         return 0 if is_in_word else OVER if begins or state == 0 else BEFORE
     if state == BEFORE:
         return 0 if char.isalnum() else BEFORE
-    return _step(opening, char, state, is_over=False)
-
-
-def _step(unit: Unit | Opening, char: str, state: int, *, is_over: bool) -> int:
-    """Return the state of a sentence or a paragraph after one more character. is_over: the state before it."""
-    if unit == "sentence":
-        is_end = char in SENTENCE_ENDS or char in "…\n"
-        return OVER if is_end or (is_over and not char.isalnum()) else 0
-    if char == "\n":
-        return min(state + 1, OVER)
-    return state if char.isspace() else 0
+    return _read("sentence" if opening == "sentence" else "paragraph", char, state)[1]
 
 
 @lru_cache(_PIECES_KEPT)
@@ -94,8 +84,13 @@ def _read(unit: Unit, piece: str, state: int) -> tuple[list[int], int]:
             found, is_in_word = find_words(char, is_in_word=not is_over)
             is_over = is_over or bool(found) or not is_in_word
             state = 0 if is_in_word else OVER
-        else:
-            state = _step(unit, char, state, is_over=is_over)
+        elif unit == "sentence":
+            is_end = char in SENTENCE_ENDS or char in "…\n"
+            state = OVER if is_end or (is_over and not char.isalnum()) else 0
+        elif char == "\n":
+            state = min(state + 1, OVER)
+        elif not char.isspace():
+            state = 0
         if is_over:
             begins.append(index)
     return begins, state

@@ -83,8 +83,8 @@ def _parse_statistics(text: ListText, edges: Edges) -> Iterator[Line]:
         return _parse_json_lines(text.text, text.place, edges)
     if isinstance(text.value, list):
         return _parse_objects(text.text, f"{text.place}:1", edges)
-    if isinstance(text.value, dict):
-        return _require_one(_parse_objects(text.text, f"{text.place}:1", edges), text.place)
+    if isinstance(text.value, dict) and (lines := [*_parse_objects(text.text, f"{text.place}:1", edges)]):
+        return iter(lines)
     return parse_entries(text, edges, _count_entry)  # raises
 
 
@@ -262,15 +262,6 @@ def _statistics_entry(line: int, value: Any, group: str, edges: Edges) -> Line:
     if "gram" in name or "gram" in group:
         return attempt(line, to_words, phrase, **options)
     return attempt(line, make_phrase, phrase, edges=edges, **options)
-
-
-def _require_one(lines: Iterator[Line], place: str) -> Iterator[Line]:
-    is_empty = True
-    for line in lines:
-        is_empty = False
-        yield line
-    if is_empty:
-        raise BanError(f'{place}:1: a JSON list of phrases was expected, not dict: write ["…", …]')
 
 
 def _recognize(name: str) -> Callable[[ListText], bool]:
