@@ -405,7 +405,7 @@ def read_bans(
     exempt: Sequence[str] = (),
     scopes: Sequence[Scope] = (),
     rewind: Unit | None = None,
-    opening: Opening = "",
+    opening: Opening | None = None,
 ) -> BanList:
     """Return bans as a list, with strings that match anywhere, regexes, and exempt phrases, scopes and a unit for all.
 
@@ -437,8 +437,8 @@ def read_bans(
     # Other programs lead back to where such a string begins, and compare its line feeds as they are; nearly all of
     # these strings begin with a word.
     phrases = (Phrase(string, edges="anywhere", line_feeds=True) for string in strings)
-    found_anywhere = (Ban(phrase, opening=opening, rewind=rewind or "span") for phrase in phrases)
-    more = [*found_anywhere, *(Ban.regex(pattern, opening=opening) for pattern in patterns)]
+    found_anywhere = (Ban(phrase, opening=opening or "", rewind=rewind or "span") for phrase in phrases)
+    more = [*found_anywhere, *(Ban.regex(pattern, opening=opening or "") for pattern in patterns)]
     return BanList((_limit(ban, exempt, scopes, rewind) for ban in (*bans, *more)), source=bans.source)
 
 

@@ -44,7 +44,7 @@ class CommonOptions(TypedDict, total=False):
     weight: float
     exempt: Sequence[str]
     scopes: Sequence[Scope]
-    opening: Opening
+    opening: Opening | Literal[""]
     from_token: int
     at_most: int
     per_words: int
@@ -90,7 +90,7 @@ class PatternOptions(TypedDict, total=False):
 class PhraseOptions(PatternOptions, total=False):
     """What `Ban` takes beside the arguments that it names."""
 
-    opening: Opening
+    opening: Opening | Literal[""]
     rewind: Unit | Literal[""]
     count: int | None
 
@@ -135,7 +135,7 @@ class Ban:
     weight: float = 0.0
     exempt: tuple[str, ...] = ()
     scopes: tuple[Scope, ...] = ()
-    opening: Opening = ""
+    opening: Opening | Literal[""] = ""
     from_token: int = 0
     at_most: int = 0
     per_words: int = 0
@@ -176,7 +176,7 @@ class Ban:
         for name, value in zip(_FIELDS, values, strict=True):
             object.__setattr__(self, name, value)  # the class is frozen, and dataclasses write no __init__ with options
         self._check_numbers()
-        for name, value, choices in (("rewind", rewind, get_args(Unit)), ("opening", opening, get_args(Opening)[1:])):
+        for name, value, choices in (("rewind", rewind, get_args(Unit)), ("opening", opening, get_args(Opening))):
             if value not in ("", *choices):
                 raise BanError(f"{name} of {pattern.text!r} is {value!r}; it is one of {', '.join(map(repr, choices))}")
         if (then, tries, force) != ("", TRIES, ""):

@@ -36,7 +36,7 @@ from antislop.core.bans.bans import KINDS, Ban
 from antislop.core.bans.folding import find_words
 from antislop.core.bans.patterns.pattern import PatternMatch, PieceResult, TextSearch
 from antislop.core.bans.patterns.phrase import Phrase, PhraseSearch, PhraseStates
-from antislop.core.bans.scopes import OpeningScope, OpeningState, Regions, Scope
+from antislop.core.bans.scopes import OpeningScope, OpeningState, Regions
 
 if TYPE_CHECKING:
     from antislop.core.bans.prefilter import Prefilter
@@ -102,8 +102,8 @@ class Rules:
         index = {phrase: number for number, phrase in enumerate(exempt)}
         self._exempt = search([Phrase(phrase) for phrase in exempt])
         self._exempting = [frozenset(map(index.__getitem__, ban.exempt)) for ban in bans]
-        scopes_of = [(*ban.scopes, *filter(None, [find_opening(ban)])) for ban in bans]
-        self._scopes: list[Scope | OpeningScope] = list(dict.fromkeys(chain.from_iterable(scopes_of)))
+        scopes_of: list[tuple[Any, ...]] = [(*ban.scopes, *filter(None, [find_opening(ban)])) for ban in bans]
+        self._scopes: list[Any] = list(dict.fromkeys(chain.from_iterable(scopes_of)))
         self._scopes_of = [tuple(map(self._scopes.index, scopes)) for scopes in scopes_of]
         self._counts_words = any(ban.per_words for ban in bans)
         scopes = tuple((scope.start, Timeline(scope.applies(scope.start))) for scope in self._scopes)

@@ -16,8 +16,8 @@ from antislop.core.bans.folding import SENTENCE_ENDS, find_words
 
 Unit: TypeAlias = Literal["span", "word", "sentence", "paragraph", "text"]
 """What is drawn again where a ban was written: from its own first token, or from the beginning of what it began in."""
-Opening: TypeAlias = Literal["", "word", "sentence", "paragraph"]
-"""The first unit of a text, where a ban may hold alone; "" for everywhere."""
+Opening: TypeAlias = Literal["word", "sentence", "paragraph"]
+"""The first unit of a text, where a ban may hold alone."""
 
 BEFORE, OVER, PROMPT = -1, 2, 3
 """States before the first letter or digit of a text, after a unit or two line breaks in a row, and before a text."""
@@ -67,7 +67,7 @@ def follow_first(opening: Opening, char: str, state: int) -> int:
         return 0 if is_in_word else OVER if begins or state == 0 else BEFORE
     if state == BEFORE:
         return 0 if char.isalnum() else BEFORE
-    return _read("sentence" if opening == "sentence" else "paragraph", char, state)[1]
+    return _read(opening, char, state)[1]
 
 
 @lru_cache(_PIECES_KEPT)

@@ -193,7 +193,7 @@ class GenerationBody(_StrictModel):
     repeats: bool = False
     ban_weights: dict[str, Share] = {}
     ban_method: Method = "exact"
-    ban_opening: Opening = ""
+    ban_opening: Opening | None = None
     ban_rewind: Unit | None = None
     ban_scope: BanScope | None = None
     on_exhausted: Literal["concede", "stop"] = "concede"
