@@ -380,8 +380,9 @@ class TextWriter:
             return self.stream
         from antislop.core.bans import Matcher
 
-        matcher = Matcher(self.bans, self.vocabulary)
-        return mark_conceded(self.stream, matcher, matcher.start(self.inputs["input_ids"][0].tolist()))
+        matcher, prompt = Matcher(self.bans, self.vocabulary), self.inputs["input_ids"][0].tolist()
+        begun = matcher.start(prompt, drops_space=self.vocabulary.drops_space_after(prompt))
+        return mark_conceded(self.stream, matcher, begun)
 
     def save_trace(self) -> None:
         """Save the trace of the latest run, which may have been interrupted, if the task asks for it."""

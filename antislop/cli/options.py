@@ -18,6 +18,7 @@ from antislop.core.bans import (
     BanList,
     BanScope,
     Edges,
+    Opening,
     bundled_bans,
     looks_like_regex,
     read_bans,
@@ -96,6 +97,10 @@ class BanOptions:
     ban: Annotated[
         list[str] | None, ban_option(metavar="PHRASE", help="Also ban this phrase; * stands for words. Repeatable.")
     ] = None
+    opening: Annotated[
+        Opening | None,
+        ban_option(metavar="UNIT", help="Phrases of --ban hold in a reply's first word, sentence or paragraph only."),
+    ] = None
     no_bans: Annotated[bool, ban_option("--no-bans", help="Don't use the bundled list.")] = False
     constructions: Annotated[bool, ban_option("--constructions", help="Also ban forms like: it's not X; it's Y.")] = (
         False
@@ -159,8 +164,10 @@ def collect_bans(options: BanOptions) -> BanList:
                 f"--ban {phrase[:80]} looks like a regex, and as a phrase it would not occur: write it into a list as "
                 "a regex, and pass --bans LIST"
             )
+    if options.opening and not phrases:
+        raise InputError("--opening is of the phrases of --ban: pass --ban PHRASE, or write opening=… into the list")
     if phrases:
-        lists = [*lists, BanList(phrases)]
+        lists = [*lists, BanList(phrases).with_options(opening=options.opening or "")]
         names = [*names, f"{describe_count(len(phrases), 'phrase')} of the command line"]
     return BanList([ban for bans in lists for ban in bans], source=", ".join(names) or None)
 

@@ -123,17 +123,13 @@ def find_overlapping(bans: Sequence[Ban]) -> Findings:
         for end in (words[start:] for start in range(1, len(words) - OVERLAP_WORDS + 1)):
             for index in begun.get(end[:OVERLAP_WORDS], ()):
                 goes_on = phrases[index][: len(end)] == end and len(phrases[index]) > len(end)
-                if goes_on and index != other and _are_as_frequent(bans[index], bans[other]):
+                counts = [count for ban in (bans[index], bans[other]) if (count := ban.count) is not None]
+                are_as_frequent = len(counts) < 2 or min(counts) >= OVERLAP_SHARE * max(counts)
+                if goes_on and index != other and are_as_frequent:
                     fault = (
                         f"{describe(bans[index])} goes on from {describe(bans[other])}, as a piece of the same sentence"
                     )
                     yield Finding(bans[index], index, "overlapping", fault, "keep one of them", other)
-
-
-def _are_as_frequent(ban: Ban, other: Ban) -> bool:
-    if ban.count is None or other.count is None:
-        return True
-    return min(ban.count, other.count) >= OVERLAP_SHARE * max(ban.count, other.count)
 
 
 # -- common words and missing commas -----------------------------------------------------------------------------------
@@ -142,16 +138,16 @@ def _are_as_frequent(ban: Ban, other: Ban) -> bool:
 def find_mistakes(bans: Sequence[Ban]) -> Findings:
     for index, ban in enumerate(bans):
         for kind, clause, fix in find_faults(ban):
-            if ban.weight < LIGHT_WEIGHT or kind not in ("short", "common"):
+            if (ban.weight < LIGHT_WEIGHT and not ban.opening) or kind not in ("short", "common"):
                 yield Finding(ban, index, kind, f"{describe(ban)} {clause}", fix)
 
 
 def find_common(bans: Sequence[Ban], frequencies: Mapping[str, float]) -> Findings:
-    """Yield the entries that forbid common words, or occur inside them."""
+    """Yield the entries that forbid common words, or occur inside them, beyond the opening of a text."""
     common = [word for word, share in frequencies.items() if share >= 10 ** (COMMON_ZIPF - 9)]
     ranked = sorted(common, key=lambda word: -frequencies[word])
     hit: dict[int, list[str]] = defaultdict(list)
-    heavy = [ban for ban in bans if ban.weight < LIGHT_WEIGHT]
+    heavy = [ban for ban in bans if ban.weight < LIGHT_WEIGHT and not ban.opening]
     first = {ban: index for index, ban in reversed(list(enumerate(bans)))}
     compiled = BanList(ban for ban in heavy if not ban.pattern.is_opaque)
     for word in ranked:

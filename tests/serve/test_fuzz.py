@@ -61,6 +61,7 @@ VALUES: dict[str, list[Any]] = {
     "custom_token_bans": [[60], "60,61"],
     "exempt": [["the cat"], '["so"]'],
     "ban_method": ["exact", "token", "text"],
+    "ban_opening": ["word", "paragraph"],
     "ban_rewind": ["word", "sentence", "paragraph", "text"],
     "ban_scope": ["answer", "thinking", "all"],
     "model": ["tiny", "tiny@noir"],

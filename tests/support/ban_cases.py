@@ -65,6 +65,8 @@ CASES: dict[str, tuple[Words, list[Ban]]] = {
     "an exempt phrase": (LETTERS, [replace(anywhere("ab"), exempt=("abc", "dab")), anywhere("cd", 0.5)]),
     "one free occurrence": (LETTERS, [replace(anywhere("a"), at_most=1), Ban.regex("bc", at_most=1, weight=0.3)]),
     "inside of brackets only": (BRACKETS, [replace(anywhere("a"), scopes=(Scope("inside", ("<", ">")),))]),
+    "the first word only": (EDGED, [replace(anywhere("cat"), opening="word"), Ban("the", 0.3, opening="sentence")]),
+    "regexes at the beginning only": (EDGED, [Ban.regex(r"\A\s*cat"), Ban.regex("^the?", weight=0.3)]),
     "a loop": (SPACED, [Ban.loop(2, 2, 4)]),
     "loops of sentences": (SENTENCES, [Ban.loop(2, 3, 9, weight=0.3), anywhere("b. b")]),
     "a repeat": (SPACED, [Ban.repeat(2)]),
@@ -98,5 +100,12 @@ RULES: tuple[dict[str, object], ...] = (
     {"at_most": 1, "per_words": 3},
     {"at_most": 2, "per_words": 4},
     {"at_most": 1, "per_words": 4, "exempt": ["a b"], "scopes": [Scope("outside", SPAN)]},
+    {"opening": "word"},
+    {"opening": "sentence", "exempt": ["a b"]},
+    {"opening": "paragraph", "at_most": 1},
+    {"opening": "word", "scopes": [Scope("outside", SPAN)]},
+    {"opening": "sentence", "scopes": [Scope("outside", "quotes")]},
+    {"opening": "paragraph", "scopes": [Scope("after", SPAN)]},
+    {"opening": "word", "scopes": [Scope("outside", "code"), Scope("inside", SPAN)]},
 )
 """Rules of a ban, of each kind and together."""

@@ -102,14 +102,45 @@ def all_occurrences(text: str, ban: Ban) -> Iterator[tuple[int, int]]:
     return (phrase_occurrences if isinstance(ban.pattern, Phrase) else sequence_occurrences)(text, ban)
 
 
+OPENINGS = {
+    "word": r"[^a-z0-9]*[a-z0-9]*",
+    "sentence": r"[^a-z0-9]*([a-z0-9][^.!?\n]*)?",
+    "paragraph": r"(?s)[^a-z0-9]*([a-z0-9](.(?!\n[^\S\n]*\n))*(.\n[^\S\n]*)?)?",
+}
+"""What may stand in an ASCII text before a character of its first unit."""
+
+
+def is_in_opening(text: str, place: int, ban: Ban) -> bool:
+    """Return whether a character is in the opening, by what the scopes leave of the text before it."""
+    counts = [scope_at(text[:place], scope) for scope in ban.scopes]
+    marks = [delimiters_in(text[:place], scope) for scope in ban.scopes]
+    places = (i for i in range(place) if all(each[i] for each in counts) and not any(i in each for each in marks))
+    before = "".join(text[i] for i in places)
+    ends_word = ban.opening == "word" and re.search("[a-z0-9]", before) and not re.match("[a-z0-9]", text[place])
+    return not ends_word and re.fullmatch(OPENINGS[ban.opening], before) is not None
+
+
+def delimiters_in(text: str, scope: Scope) -> set[int]:
+    """Return the characters of a text that belong to delimiters."""
+    found = set[int]()
+    _read_spans(text, scope, found)
+    return found
+
+
 def scope_at(text: str, scope: Scope) -> list[bool]:
-    """Return for each character whether the ban applies to it: the text is read from one delimiter to the next."""
+    """Return for each character whether the ban applies to it."""
+    return _read_spans(text, scope, set())
+
+
+def _read_spans(text: str, scope: Scope, delimiters: set[int]) -> list[bool]:
+    """Read a text from one delimiter to the next."""
     span = SPANS[scope.span] if isinstance(scope.span, str) else {scope.span[0]: (scope.span[1],)}
     opened, ended, at, counts = "", False, 0, []
     while at < len(text):
         wanted = span[opened] if opened else tuple(span)
         mark = next((mark for mark in wanted if text.startswith(mark, at)), "")
         counts += [{"inside": bool(opened), "outside": not opened, "after": ended}[scope.where]] * max(1, len(mark))
+        delimiters |= {*range(at, at + len(mark))}
         ended = ended or bool(opened and mark)
         opened = opened if not mark else "" if opened else mark
         at += max(1, len(mark))
@@ -128,6 +159,8 @@ def counting(text: str, ban: Ban) -> Iterator[tuple[int, int]]:
     before: list[int] = []
     for start, end in sorted(all_occurrences(text, ban), key=lambda span: (span[1], span[0])):
         if any(first <= start and end <= last for first, last in exempt) or not all(each[start] for each in counts):
+            continue
+        if ban.opening and not is_in_opening(text, start, ban):
             continue
         word = word_at(text, start)
         recent = [other for other in before if not ban.per_words or word - other < ban.per_words]

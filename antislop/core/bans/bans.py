@@ -23,7 +23,7 @@ from antislop.core.bans.patterns.regex import Regex, write_flags
 from antislop.core.bans.patterns.repeat import Repeat, RepeatOf
 from antislop.core.bans.patterns.words import Wildcard, Words
 from antislop.core.bans.scopes import Scope
-from antislop.core.bans.units import Unit
+from antislop.core.bans.units import Opening, Unit
 from antislop.errors import BanError, suggest
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ class CommonOptions(TypedDict, total=False):
     weight: float
     exempt: Sequence[str]
     scopes: Sequence[Scope]
+    opening: Opening | Literal[""]
     from_token: int
     at_most: int
     per_words: int
@@ -74,6 +75,7 @@ class PatternOptions(TypedDict, total=False):
 
     case_sensitive: bool
     edges: Edges
+    line_feeds: bool
     gap: int
     skip_stop_words: bool
     max_span: int
@@ -88,6 +90,7 @@ class PatternOptions(TypedDict, total=False):
 class PhraseOptions(PatternOptions, total=False):
     """What `Ban` takes beside the arguments that it names."""
 
+    opening: Opening | Literal[""]
     rewind: Unit | Literal[""]
     count: int | None
 
@@ -101,6 +104,8 @@ class Ban:
         coin decides once for each place of a text whether the ban holds there.
     exempt: phrases within which the ban does not apply, compared as whole words of any case.
     scopes: all of these must hold where the ban applies; everywhere by default.
+    opening: "word", "sentence" or "paragraph": the ban holds only where it begins in the first of these in a reply, or
+        in what the scopes leave of a reply. What comes before the first letter or digit belongs to it.
     from_token: index of the first generated token, from 0, in which the ban may begin.
     at_most: number of free occurrences in any `per_words` words, or in the whole text if that is 0.
     then: what the sampler does at a place to which the ban has led back `tries` times, if the ban is written from there
@@ -117,9 +122,10 @@ class Ban:
         letters and digits touch it ("cat" in "category"). Without it, only particles may touch it that Korean, Arabic
         and Hebrew write onto words.
 
-    White space of any kind and length compares as one space; quotes, dashes and canonically equivalent characters
-    compare as equal. A phrase without a letter or digit, such as "—", compares as it is written. Raises `BanError` for
-    a phrase without a visible character and for values out of range.
+    White space of any kind and length compares as one space, but with line_feeds=True, a line feed is a line feed.
+    Quotes, dashes and canonically equivalent characters compare as equal. A phrase without a letter or digit, such as
+    "—", compares as it is written. Raises `BanError` for a phrase without a visible character and for values out of
+    range.
 
     >>> Ban("tapestry", weight=0.25)
     Ban('tapestry', weight=0.25)
@@ -129,6 +135,7 @@ class Ban:
     weight: float = 0.0
     exempt: tuple[str, ...] = ()
     scopes: tuple[Scope, ...] = ()
+    opening: Opening | Literal[""] = ""
     from_token: int = 0
     at_most: int = 0
     per_words: int = 0
@@ -153,7 +160,7 @@ class Ban:
         force: str = "",
         **options: Unpack[PhraseOptions],
     ) -> None:
-        count, rewind = options.pop("count", None), options.pop("rewind", "")
+        count, rewind, opening = options.pop("count", None), options.pop("rewind", ""), options.pop("opening", "")
         if not isinstance(pattern, Pattern):
             kind, text = read_phrase(pattern)
             check_options(kind, text, options)
@@ -162,18 +169,21 @@ class Ban:
             check_options(type(pattern), pattern.text, options)
             pattern = replace(pattern, **options)  # type: ignore[type-var]  # its subclasses are dataclasses
         exempt = _check_exempt(pattern.text, exempt) if exempt != () else ()
-        scopes = _check_scopes(pattern.text, scopes) if scopes != () else ()
-        values = (pattern, weight, exempt, scopes, from_token, at_most, per_words, then, tries, force, rewind, count)
+        if not isinstance(scopes, Iterable) or not all(isinstance(scope, Scope) for scope in scopes):
+            raise BanError(f"scopes of {pattern.text!r} is {scopes!r}; write scopes=[Scope('outside', 'quotes')]")
+        rules = (exempt, tuple(scopes), opening, from_token, at_most, per_words)
+        values = (pattern, weight, *rules, then, tries, force, rewind, count)
         for name, value in zip(_FIELDS, values, strict=True):
             object.__setattr__(self, name, value)  # the class is frozen, and dataclasses write no __init__ with options
         self._check_numbers()
-        if rewind not in ("", *get_args(Unit)):
-            units = ", ".join(map(repr, get_args(Unit)))
-            raise BanError(f"rewind of {pattern.text!r} is {rewind!r}; it is one of {units}")
+        for name, value, choices in (("rewind", rewind, get_args(Unit)), ("opening", opening, get_args(Opening))):
+            if value not in ("", *choices):
+                raise BanError(f"{name} of {pattern.text!r} is {value!r}; it is one of {', '.join(map(repr, choices))}")
         if (then, tries, force) != ("", TRIES, ""):
             self._check_ending()
-        if not pattern.occurs_in_text and (exempt or scopes or at_most):
-            raise BanError(f"{pattern.describe()} have no text, which exempt, scopes and at_most need: leave these out")
+        if not pattern.occurs_in_text and (exempt or scopes or at_most or opening):
+            names = "exempt, scopes, opening and at_most"
+            raise BanError(f"{pattern.describe()} have no text, which {names} need: leave these out")
 
     @classmethod
     def wildcard(cls, phrase: str, *, gap: int = WILDCARD_GAP, **options: Unpack[LetterOptions]) -> Ban:
@@ -279,7 +289,7 @@ class Ban:
     def tokens(cls, token_ids: Sequence[int], **options: Unpack[CommonOptions]) -> Ban:
         """Forbid a sequence of token ids, whatever its text: other tokens with the same text stay allowed.
 
-        options: the other arguments of `Ban`, except those that need a text: exempt, scopes and at_most.
+        options: the other arguments of `Ban`, except those that need a text: exempt, scopes, opening and at_most.
 
         >>> Ban.tokens([5, 17])
         Ban.tokens([5, 17])
@@ -307,14 +317,14 @@ class Ban:
     @property
     def is_unconditional(self) -> bool:
         """Whether it applies everywhere."""
-        return not (self.exempt or self.scopes or self.from_token or self.at_most)
+        return not (self.exempt or self.scopes or self.opening or self.from_token or self.at_most)
 
     @property
     def key(self) -> Hashable:
         """A value that two bans share if they forbid the same, whatever their weights."""
         if self.is_unconditional:
             return self.pattern.key
-        return self.pattern.key, self.exempt, self.scopes, self.from_token, self.at_most, self.per_words
+        return self.pattern.key, self.exempt, self.scopes, self.opening, self.from_token, self.at_most, self.per_words
 
     def __repr__(self) -> str:
         name = self.pattern.constructor
@@ -385,12 +395,6 @@ def _check_exempt(phrase: str, exempt: Sequence[str]) -> tuple[str, ...]:
         if not is_visible(other):
             raise BanError(f"exempt of {phrase!r} contains {other!r}, without a visible character: leave it out")
     return tuple(exempt)
-
-
-def _check_scopes(phrase: str, scopes: Sequence[Scope]) -> tuple[Scope, ...]:
-    if not isinstance(scopes, Iterable) or not all(isinstance(scope, Scope) for scope in scopes):
-        raise BanError(f"scopes of {phrase!r} is {scopes!r}; write scopes=[Scope('outside', 'quotes')]")
-    return tuple(scopes)
 
 
 class Match(NamedTuple):

@@ -18,8 +18,9 @@ from typing import Literal, NamedTuple, get_args
 import regex
 
 Edges = Literal["word", "anywhere"]
-Folding = Literal["caseless", "cased", "written"]
-"""Without the case of letters, with it, or as it is written: with every kind of dash, quote and white space, too."""
+Folding = Literal["caseless", "lined", "cased", "written"]
+"""Without the case of letters, and the same with line feeds as they are; with the case; or as it is written: with every
+kind of dash, quote and white space, too."""
 
 BOUNDARY = "\0"  # at both ends of a word, which is a run of letters and digits
 BORDER = "\2"  # around an emoji, after a Hangul syllable, and where a word may begin after what is written onto it
@@ -128,7 +129,7 @@ class _FoldingTable(dict[str, tuple[_Piece, ...]]):
         return pieces
 
     def _pieces(self, char: str) -> Iterator[_Piece]:
-        symbols = unicodedata.normalize("NFD", char.casefold()) if self.folding == "caseless" else char
+        symbols = unicodedata.normalize("NFD", char.casefold()) if self.folding in ("caseless", "lined") else char
         if order := unicodedata.combining(char):
             yield _Piece(symbols, _MARK, order)
         elif EXTENDING.match(char):
@@ -136,7 +137,7 @@ class _FoldingTable(dict[str, tuple[_Piece, ...]]):
         elif self.folding == "written":
             yield _Piece("\ufffd" if char in EDGES else char, self._find_kind(char), 0)
         elif char.isspace():
-            yield _Piece(" ", _SPACE, 0)
+            yield _Piece("\n", _OTHER, 0) if char == "\n" and self.folding == "lined" else _Piece(" ", _SPACE, 0)
         else:
             for symbol in symbols.translate(_ALIKE):  # U+02BC is a letter, the apostrophe it folds to is not
                 yield _Piece(symbol, self._find_kind(symbol), 0)
@@ -220,7 +221,7 @@ def fold_word(text: str, *, last: int, folding: Folding = "caseless") -> str | N
     word = text.removeprefix(" ")
     if folding == "written" or not (word.isascii() and word.isalnum()):
         return None
-    if folding == "caseless":
+    if folding != "cased":
         word = word.lower()
     if len(word) < len(text):
         return None if last == _SPACE else f"{_STEPS[last, _SPACE][0]} {BOUNDARY}{word}"
@@ -251,7 +252,7 @@ def is_in_run(symbol: str) -> bool:
 
 def fold_phrase(phrase: str, *, folding: Folding = "caseless", edges: Edges = "word", borders: bool = False) -> str:
     """Return a phrase's symbols as they occur in a folded text; with `borders`, in one that has those for its edges."""
-    if phrase.isascii() and folding != "written":
+    if phrase.isascii() and folding in ("caseless", "cased"):
         cased = (phrase.lower() if folding == "caseless" else phrase).translate(_ALIKE)
         symbols = _ASCII_EDGE.sub(BOUNDARY, _WHITE.sub(" ", cased))
     else:

@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple, get_args
 
 import regex
 
+from antislop.core.bans.units import BEFORE, OVER, PROMPT, Opening, follow_first
 from antislop.errors import BanError
 from antislop.files.delimiters import THOUGHT_DELIMITERS
 
@@ -121,6 +122,8 @@ class Scope:
                 f"not {self.span!r}"
             )
 
+    start = ScopeState()
+
     def applies(self, state: ScopeState) -> bool:
         is_inside = self._is_inside(state)
         return {"inside": is_inside, "outside": not is_inside, "after": state.has_ended}[self.where]
@@ -128,13 +131,21 @@ class Scope:
     def _is_inside(self, state: ScopeState) -> bool:
         return state.opened in self.span.chosen if isinstance(self.span, Regions) else state.opened != ""
 
-    def read(self, state: ScopeState, piece: str) -> tuple[ScopeState, list[tuple[int, bool]]]:
+    def read(
+        self,
+        state: ScopeState,
+        piece: str,
+        *,
+        is_text: bool = True,  # noqa: ARG002
+    ) -> tuple[ScopeState, list[tuple[int, bool]]]:
         """Read one more piece; return the state after it, and (index, whether bans apply) of each change within it."""
         changes: list[tuple[int, bool]] = []
         start, text, tail = 0, state.tail + piece, len(state.tail)
         while match := self._delimiters[state.opened].search(text, start, partial=True):
             if match.partial:
-                return state._replace(tail=_shorten(text[match.start() :])), changes
+                rest = text[match.start() :]
+                spaces = len(rest) - len(rest.lstrip())
+                return state._replace(tail=rest[max(0, spaces - SPACES_KEPT) :]), changes
             before, start = self.applies(state), match.end()
             opened = ""  # within a span, this delimiter closes it
             if not state.opened:
@@ -154,7 +165,61 @@ class Scope:
         return {opened: regex.compile("|".join(map(regex.escape, marks))) for opened, marks in delimiters.items()}
 
 
-def _shorten(tail: str) -> str:
-    """Return the end of a text that a delimiter may begin in, without the first of very many spaces."""
-    spaces = len(tail) - len(tail.lstrip())
-    return tail[max(0, spaces - SPACES_KEPT) :]
+class OpeningState(NamedTuple):
+    """The state of an opening.
+
+    scopes: of each scope.
+    units: of the text's first unit, now, and before each of the latest characters in which a delimiter of a scope may
+        have begun. The last one is now.
+    is_in: whether the latest character was in the opening.
+    """
+
+    scopes: tuple[ScopeState, ...]
+    units: tuple[int, ...] = (BEFORE,)
+    is_in: bool = True
+
+
+@dataclass(frozen=True)
+class OpeningScope:
+    """The first unit of what scopes leave of a text, without their delimiters. It is read like a `Scope`."""
+
+    unit: Opening
+    scopes: tuple[Scope, ...]
+
+    @property
+    def start(self) -> OpeningState:
+        """The state before a prompt."""
+        return OpeningState(tuple(scope.start for scope in self.scopes), (PROMPT,), is_in=False)
+
+    def applies(self, state: OpeningState) -> bool:
+        return state.is_in
+
+    def is_over(self, state: OpeningState) -> bool:
+        return state.units[-1] == OVER and not any(each.tail for each in state.scopes)
+
+    def read(
+        self, state: OpeningState, piece: str, *, is_text: bool = True
+    ) -> tuple[OpeningState, list[tuple[int, bool]]]:
+        if self.is_over(state) and not state.is_in:
+            return state, []
+        if state.units == (PROMPT,):
+            read = tuple(scope.read(each, piece)[0] for scope, each in zip(self.scopes, state.scopes, strict=True))
+            return state._replace(scopes=read), []
+        changes = []
+        for index, char in enumerate(piece):  # of the few that an opening has
+            before = after = state.units[-1]
+            if is_text and all(scope.applies(each) for scope, each in zip(self.scopes, state.scopes, strict=True)):
+                after = follow_first(self.unit, char, before)
+            # A word ends before this character, and all else behind it.
+            is_in = before < OVER and not (self.unit == "word" and before > BEFORE and after == OVER)
+            if is_in != state.is_in:
+                changes.append((index, is_in))
+            read = tuple(scope.read(each, char)[0] for scope, each in zip(self.scopes, state.scopes, strict=True))
+            pairs = list(zip(state.scopes, read, strict=True))
+            ended = max((len(old.tail) for old, new in pairs if old.opened != new.opened), default=-1)
+            if ended >= 0:  # the character completes a delimiter, with which the opening neither begins nor ends
+                state = OpeningState(read, state.units[-1 - ended :][:1], is_in)
+            else:
+                kept = max((len(each.tail) for each in read), default=0)
+                state = OpeningState(read, (*state.units, after)[-1 - kept :], is_in)
+        return state, changes

@@ -14,7 +14,8 @@ From a list of bans down to what reads a character:
      +-- RegexSearch         all regexes
      +-- WordSearch          all wildcards and words in order
      +-- LoopSearch          all loops
-     +-- RepeatSearch        one repeat each: it `is_single`
+     +-- RepeatSearch        one repeat each
+     |                       each of these once more for the bans of an opening, until that is over
      |
     Rules              of all these matches those that count: not exempt, in their scopes, not free
 
@@ -28,13 +29,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from antislop.core.bans.bans import KINDS, Ban
 from antislop.core.bans.folding import find_words
 from antislop.core.bans.patterns.pattern import PatternMatch, PieceResult, TextSearch
 from antislop.core.bans.patterns.phrase import Phrase, PhraseSearch, PhraseStates
-from antislop.core.bans.scopes import Regions, ScopeState
+from antislop.core.bans.scopes import OpeningScope, OpeningState, Regions
 
 if TYPE_CHECKING:
     from antislop.core.bans.prefilter import Prefilter
@@ -83,7 +85,7 @@ class RuleState(NamedTuple):
     exempt: Any
     spans: tuple[PatternMatch, ...]
     waiting: tuple[PatternMatch, ...]
-    scopes: tuple[tuple[ScopeState, Timeline[bool]], ...]
+    scopes: tuple[tuple[Any, Timeline[bool]], ...]
     is_in_word: bool
     words: Timeline[int]
     counted: tuple[tuple[int, tuple[int, ...]], ...]
@@ -100,10 +102,11 @@ class Rules:
         index = {phrase: number for number, phrase in enumerate(exempt)}
         self._exempt = search([Phrase(phrase) for phrase in exempt])
         self._exempting = [frozenset(map(index.__getitem__, ban.exempt)) for ban in bans]
-        self._scopes = list(dict.fromkeys(scope for ban in bans for scope in ban.scopes))
-        self._scopes_of = [tuple(map(self._scopes.index, ban.scopes)) for ban in bans]
+        scopes_of: list[tuple[Any, ...]] = [(*ban.scopes, *filter(None, [find_opening(ban)])) for ban in bans]
+        self._scopes: list[Any] = list(dict.fromkeys(chain.from_iterable(scopes_of)))
+        self._scopes_of = [tuple(map(self._scopes.index, scopes)) for scopes in scopes_of]
         self._counts_words = any(ban.per_words for ban in bans)
-        scopes = tuple((ScopeState(), Timeline(scope.applies(ScopeState()))) for scope in self._scopes)
+        scopes = tuple((scope.start, Timeline(scope.applies(scope.start))) for scope in self._scopes)
         self.start = RuleState(self._exempt.start, (), (), scopes, False, Timeline(0), ())
 
     def read(
@@ -150,8 +153,21 @@ class Rules:
 
     def find_part(self, state: RuleState) -> str | None:
         """Return which part of a chat message is being written; None if no scope knows its parts."""
-        spans = zip((scope.span for scope in self._scopes), state.scopes, strict=True)
+        spans = zip((getattr(scope, "span", None) for scope in self._scopes), state.scopes, strict=True)
         return next((span.name_part(scope.opened) for span, (scope, _) in spans if isinstance(span, Regions)), None)
+
+    def is_over(self, state: RuleState, opening: OpeningScope) -> bool:
+        """Return whether no occurrence that is not complete by now begins in an opening."""
+        scope, timeline = state.scopes[self._scopes.index(opening)]
+        return opening.is_over(scope) and timeline == Timeline(False)
+
+    def leave_prompt(self, state: RuleState) -> RuleState:
+        """Return the state at the end of a prompt, in which no free occurrence is used up, and openings begin."""
+        scopes = tuple(
+            (OpeningState(each[0].scopes), Timeline(False, ((0, True),))) if isinstance(scope, OpeningScope) else each
+            for scope, each in zip(self._scopes, state.scopes, strict=True)
+        )
+        return state._replace(counted=(), scopes=scopes)
 
     def forget(self, state: RuleState) -> RuleState:
         return state._replace(exempt=self._exempt.forget(state.exempt), spans=(), waiting=(), counted=())
@@ -163,11 +179,11 @@ class Rules:
 
     def _follow_scopes(
         self, state: RuleState, piece: str, *, size: int, oldest: int
-    ) -> tuple[tuple[ScopeState, Timeline[bool]], ...]:
+    ) -> tuple[tuple[Any, Timeline[bool]], ...]:
         """Return the scopes after a piece, or after a special token, whose content is not text (`size` 0)."""
         scopes = []
         for scope, (before, timeline) in zip(self._scopes, state.scopes, strict=True):
-            after, changes = scope.read(before, piece)
+            after, changes = scope.read(before, piece, is_text=size > 0)
             within = [(min(index, size), value) for index, value in changes]
             scopes.append((after, timeline.extend(size, within, oldest=oldest)))
         return tuple(scopes)
@@ -210,27 +226,27 @@ class TextMatcher:
         takes = prefilter.takes if prefilter else lambda _: False
         groups = _group(bans, lambda ban: not takes(ban.pattern))
         filtered = _group(bans, lambda ban: takes(ban.pattern))
-        self._phrases = groups.pop(PhraseSearch, [])
+        self._phrases = groups.pop((PhraseSearch, None, None), [])
         self.phrases = PhraseSearch([bans[number].pattern for number in self._phrases])  # type: ignore[misc]
-        self._searches = [
-            (part, search([bans[number].pattern for number in part]))
-            for search, numbers in groups.items()
-            for part in ([[number] for number in numbers] if search.is_single else [numbers])
+        self._searches: list[tuple[list[int], TextSearch[Any]]] = [
+            (numbers, search([bans[number].pattern for number in numbers])) for (search, *_), numbers in groups.items()
         ]
         search_exempt: Callable[[Sequence[Phrase]], TextSearch[Any]] = PhraseSearch
         if prefilter:
             search_exempt = partial(prefilter, search=PhraseSearch)
             self._searches += [
                 (numbers, prefilter([bans[number].pattern for number in numbers], search))
-                for search, numbers in filtered.items()
+                for (search, *_), numbers in filtered.items()
             ]
-        has_rules = any(ban.exempt or ban.scopes or ban.at_most for ban in bans)
+        openings = [find_opening(bans[numbers[0]]) for numbers, _ in self._searches]
+        self._openings = [(index, opening) for index, opening in enumerate(openings) if opening]
+        has_rules = any(ban.exempt or ban.scopes or ban.opening or ban.at_most for ban in bans)
         self._rules = Rules(bans, search_exempt) if has_rules else None
         self.is_plain = not (self._searches or self._rules)
         self.has_comparable_states = not self._searches  # an `OtherState` depends on little: only the rules have one
-        rules = (self._rules or Rules(())).start
-        self.start = OtherState(tuple(search.start for _, search in self._searches), rules)
-        self.prompt_start = OtherState(tuple(search.prompt_start for _, search in self._searches), rules)
+        rules = self._rules or Rules(())
+        self.start = OtherState(tuple(search.start for _, search in self._searches), rules.leave_prompt(rules.start))
+        self.prompt_start = OtherState(tuple(search.prompt_start for _, search in self._searches), rules.start)
 
     def read(
         self, phrases: PhraseStates, others: OtherState, piece: str, *, final: bool = False
@@ -250,11 +266,16 @@ class TextMatcher:
         """Add the matches of the other patterns to those of the phrases, and apply the rules."""
         states, rules = list(others.searches), others.rules
         for index, (numbers, search) in enumerate(self._searches):
+            if states[index] is None:  # its opening is over
+                continue
             states[index], (matches, open_) = search.read(states[index], piece, final=final)
             if matches or open_:
                 result = PieceResult((*result.matches, *_rename(matches, numbers)), result.open + open_)
         if self._rules:
             rules, result = self._rules.read(rules, piece, result, final=final)
+            for index, opening in self._openings:
+                if states[index] is not None and self._rules.is_over(rules, opening):
+                    states[index] = None
         return OtherState(tuple(states), rules), result
 
     def begin(self) -> None:
@@ -266,16 +287,14 @@ class TextMatcher:
             search.restore()
 
     def forget(self, phrases: PhraseStates, others: OtherState) -> tuple[PhraseStates, OtherState]:
-        pairs = zip(self._searches, others.searches, strict=True)
-        searches = tuple(search.forget(state) for (_, search), state in pairs)
+        searches = self._change(others, lambda search, state: search.forget(state))
         rules = self._rules.forget(others.rules) if self._rules else others.rules
         return self.phrases.forget(phrases), OtherState(searches, rules)
 
-    def leave_prompt(self, others: OtherState) -> OtherState:
-        """Return the state at the end of a prompt, in which no free occurrence is used up."""
-        pairs = zip(self._searches, others.searches, strict=True)
-        searches = tuple(search.leave_prompt(state) for (_, search), state in pairs)
-        return OtherState(searches, others.rules._replace(counted=()))
+    def leave_prompt(self, others: OtherState, *, drops_space: bool) -> OtherState:
+        """Return the state at the end of a prompt. drops_space: as of `TextSearch.leave_prompt`."""
+        searches = self._change(others, lambda search, state: search.leave_prompt(state, drops_space=drops_space))
+        return OtherState(searches, self._rules.leave_prompt(others.rules) if self._rules else others.rules)
 
     def find_part(self, others: OtherState) -> str | None:
         """See `Rules.find_part`."""
@@ -283,22 +302,31 @@ class TextMatcher:
 
     def restart(self, others: OtherState, content: str = "") -> OtherState:
         """Return the state after a special token, which no ban extends across. content: only scopes read it."""
-        pairs = zip(self._searches, others.searches, strict=True)
-        searches = tuple(search.restart(state) for (_, search), state in pairs)
+        searches = self._change(others, lambda search, state: search.restart(state))
         rules = self._rules.restart(others.rules, content) if self._rules else others.rules
         return OtherState(searches, rules)
+
+    def _change(self, others: OtherState, change: Callable[[TextSearch[Any], Any], Any]) -> tuple[Any, ...]:
+        pairs = zip(self._searches, others.searches, strict=True)
+        return tuple(None if state is None else change(search, state) for (_, search), state in pairs)
 
     @property
     def timed_out(self) -> list[int]:
         return [numbers[number] for numbers, search in self._searches for number in search.timed_out]
 
 
-def _group(bans: Sequence[Ban], condition: Callable[[Ban], bool]) -> dict[type[TextSearch[Any]], list[int]]:
-    groups: dict[type[TextSearch[Any]], list[int]] = {kind.search: [] for kind in KINDS.values() if kind.search}
+def find_opening(ban: Ban) -> OpeningScope | None:
+    return OpeningScope(ban.opening, ban.scopes) if ban.opening else None
+
+
+def _group(bans: Sequence[Ban], condition: Callable[[Ban], bool]) -> dict[tuple[Any, ...], list[int]]:
+    """Return the numbers of the bans that are searched for together, in the order of the kinds."""
+    order = [kind.search for kind in KINDS.values()]
+    groups: dict[tuple[Any, ...], list[int]] = {}
     for number, ban in enumerate(bans):
         if ban.pattern.search and condition(ban):
-            groups[ban.pattern.search].append(number)
-    return {search: numbers for search, numbers in groups.items() if numbers}
+            groups.setdefault((ban.pattern.search, ban.pattern.group, find_opening(ban)), []).append(number)
+    return dict(sorted(groups.items(), key=lambda item: order.index(item[0][0])))
 
 
 def _rename(matches: Sequence[PatternMatch], numbers: Sequence[int]) -> list[PatternMatch]:

@@ -370,11 +370,19 @@ class Matcher:
         """The number of remembered transitions, which take memory."""
         return self._kept
 
-    def start(self, prompt: Sequence[int] = (), *, lookback: bool = True, exempt_prompt: bool = False) -> State:
+    def start(
+        self,
+        prompt: Sequence[int] = (),
+        *,
+        lookback: bool = True,
+        exempt_prompt: bool = False,
+        drops_space: bool = False,
+    ) -> State:
         """Return the state after a prompt.
 
         lookback: let bans begin in the prompt; its last character decides word edges either way.
         exempt_prompt: allow the bans that occur in the prompt.
+        drops_space: whether the text is shown without a space at its start.
         """
         units = dict.fromkeys(self._units, UnitState())
         state = self._begin(
@@ -389,7 +397,7 @@ class Matcher:
             in_prompt.update(match.ban for match in self.feed(state, _END)._matches)
         situation, others = state._transition.situation, state._others or self._texts.start
         if not self._is_plain:
-            state._others = others = self._texts.leave_prompt(others)
+            state._others = others = self._texts.leave_prompt(others, drops_space=drops_space)
         if not lookback:
             phrases, others = self._texts.forget(situation.phrases, others)
             units = {unit: UnitState(before.state) for unit, before in state._units.items()}

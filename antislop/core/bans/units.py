@@ -16,8 +16,11 @@ from antislop.core.bans.folding import SENTENCE_ENDS, find_words
 
 Unit: TypeAlias = Literal["span", "word", "sentence", "paragraph", "text"]
 """What is drawn again where a ban was written: from its own first token, or from the beginning of what it began in."""
+Opening: TypeAlias = Literal["word", "sentence", "paragraph"]
+"""The first unit of a text, where a ban may hold alone."""
 
-_OVER = 2  # the state after a unit, and after two line breaks in a row
+BEFORE, OVER, PROMPT = -1, 2, 3
+"""States before the first letter or digit of a text, after a unit or two line breaks in a row, and before a text."""
 _PIECES_KEPT = 1 << 14
 
 
@@ -29,14 +32,14 @@ class UnitState(NamedTuple):
     begun: the places of those that begin in the latest piece.
     """
 
-    state: int = _OVER
+    state: int = OVER
     latest: int = -1
     begun: tuple[int, ...] = ()
 
     @property
     def is_over(self) -> bool:
         """Whether the next character begins a unit, whichever it is."""
-        return self.state == _OVER
+        return self.state == OVER
 
     def read(self, unit: Unit, piece: str, *, end: int) -> UnitState:
         """Return the state after a piece, which ends at the place `end`."""
@@ -48,11 +51,23 @@ class UnitState(NamedTuple):
 
     def end(self) -> UnitState:
         """Return the state after a special token, which ends all units."""
-        return UnitState(_OVER, self.latest)
+        return UnitState(OVER, self.latest)
 
     def find(self, place: int, *, before: UnitState) -> int:
         """Return where the unit of a place in the latest piece begins. before: the state before the piece."""
         return max((begin for begin in self.begun if begin <= place), default=before.latest)
+
+
+def follow_first(opening: Opening, char: str, state: int) -> int:
+    """Return the state of a text's first unit after one more character. It begins with a letter or digit."""
+    if state >= OVER:
+        return state
+    if opening == "word":
+        begins, is_in_word = find_words(char, is_in_word=state == 0)
+        return 0 if is_in_word else OVER if begins or state == 0 else BEFORE
+    if state == BEFORE:
+        return 0 if char.isalnum() else BEFORE
+    return _read(opening, char, state)[1]
 
 
 @lru_cache(_PIECES_KEPT)
@@ -64,16 +79,16 @@ def _read(unit: Unit, piece: str, state: int) -> tuple[list[int], int]:
     """
     begins = []
     for index, char in enumerate(piece):
-        is_over = state == _OVER
+        is_over = state == OVER
         if unit == "word":
             found, is_in_word = find_words(char, is_in_word=not is_over)
             is_over = is_over or bool(found) or not is_in_word
-            state = 0 if is_in_word else _OVER
+            state = 0 if is_in_word else OVER
         elif unit == "sentence":
             is_end = char in SENTENCE_ENDS or char in "…\n"
-            state = _OVER if is_end or (is_over and not char.isalnum()) else 0
+            state = OVER if is_end or (is_over and not char.isalnum()) else 0
         elif char == "\n":
-            state = min(state + 1, _OVER)
+            state = min(state + 1, OVER)
         elif not char.isspace():
             state = 0
         if is_over:

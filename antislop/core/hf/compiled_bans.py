@@ -151,7 +151,12 @@ class CompiledBans:
         return SamplerMaker.of(self.tokenizer, self.vocabulary)
 
     def read_prompt(self, ids: Sequence[int]) -> State:
-        return self.matcher.start(ids, lookback=self.prompt_lookback, exempt_prompt=self.exempt_prompt)
+        return self.matcher.start(
+            ids,
+            lookback=self.prompt_lookback,
+            exempt_prompt=self.exempt_prompt,
+            drops_space=self.vocabulary.drops_space_after(ids),
+        )
 
     def make_row(
         self,

@@ -51,8 +51,8 @@ LISTS_KEPT = 64
 COMPILER_THREADS = 2
 EXAMPLE = '{"bans": ["a testament to"]}'
 SWITCHES = {"use_global_bans": True, "events": False, "loops": False, "repeats": False}
-PLAIN_LISTS = {
-    "banned_strings": {"kind": "phrase", "edges": "anywhere", "rewind": "span"},
+PLAIN_LISTS: dict[str, dict[str, Any]] = {
+    "banned_strings": {"kind": "phrase", "edges": "anywhere", "line_feeds": True, "rewind": "span"},
     "banned_regex": {"kind": "regex"},
 }
 """Fields of other servers' bodies, and what their entries are."""

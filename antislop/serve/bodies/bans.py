@@ -42,6 +42,7 @@ FIELDS = {
     "ban_weights",
     "exempt",
     "use_global_bans",
+    "ban_opening",
     "ban_rewind",
 }
 """The fields of a body that `collect_bans` reads."""
@@ -154,6 +155,8 @@ def collect_bans(body: GenerationBody, own: BanList, *, scopes: Sequence[Scope] 
         tokens = (Ban.tokens([token]) for token in ids)
         base = BanList([*(own if body.use_global_bans else ()), *bundled, *tokens])
         strings = [*body.banned_strings, *phrases]
+        if body.ban_opening and not (strings or body.banned_regex):
+            raise InputError("ban_opening is of banned_strings and banned_regex, which are empty: list what it is for")
         bans = read_bans(
             base,
             strings=strings,
@@ -161,6 +164,7 @@ def collect_bans(body: GenerationBody, own: BanList, *, scopes: Sequence[Scope] 
             exempt=body.exempt,
             scopes=scopes,
             rewind=body.ban_rewind,
+            opening=body.ban_opening,
         )
     except InputError as error:
         raise RequestError(400, first_line(error), param="bans") from error

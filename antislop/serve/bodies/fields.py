@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import ErrorDetails, from_json
 from starlette.requests import ClientDisconnect, Request
 
-from antislop.core.bans import SENT_LIMITS, BanScope, Unit
+from antislop.core.bans import SENT_LIMITS, BanScope, Opening, Unit
 from antislop.core.loop import Method, Policy, Sampling
 from antislop.serve.bodies.foreign_fields import ORDERS, keeps_order, translate_fields
 from antislop.serve.request_errors import RequestError, shorten
@@ -193,6 +193,7 @@ class GenerationBody(_StrictModel):
     repeats: bool = False
     ban_weights: dict[str, Share] = {}
     ban_method: Method = "exact"
+    ban_opening: Opening | None = None
     ban_rewind: Unit | None = None
     ban_scope: BanScope | None = None
     on_exhausted: Literal["concede", "stop"] = "concede"

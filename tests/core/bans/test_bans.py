@@ -35,7 +35,7 @@ from antislop.errors import BanError
 from antislop.evaluation.outputs import Output
 from antislop.evaluation.rows import tally_outputs
 from antislop.measure.metrics import Tally, measure
-from tests.support.oracles import occurrences
+from tests.support.oracles import cut_at, find_in_pieces, occurrences
 
 # One ban
 
@@ -109,12 +109,13 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     *refuse("scopes", r"^scopes of 'delve' is {}; write scopes=\[Scope", None, Scope("inside", "code"), ["code"]),
     (lambda: Ban("a", exempt=[" "]), "^exempt of 'a' contains ' ', without a visible character: leave it out$"),
     (lambda: Ban("a", per_words=10), "^per_words of 'a' needs at_most: "),
-    (lambda: Ban("a", gap=1), "^the phrase 'a' has no option gap: it has case_sensitive, edges$"),
+    (lambda: Ban("a", gap=1), "^the phrase 'a' has no option gap: it has case_sensitive, edges, line_feeds$"),
     (lambda: Ban("a", kind="glob"), "^the phrase 'a' has no option kind: "),  # type: ignore[call-arg]
     (lambda: Ban("delve", wieght=0.5), r"^the phrase 'delve' has no option wieght: did you mean weight\?$"),  # type: ignore[call-arg]
     (lambda: Ban(Ban.words(["a", "b"]).pattern, skip_stopwords=True), r"did you mean skip_stop_words\?$"),  # type: ignore[call-arg]
     (lambda: Ban("7*7", edges="anywhere"), r"has no option edges: .*; write \\\* for the character$"),
-    (lambda: Ban(Tokens("1 2"), at_most=1), "^the tokens 1 2 have no text, which exempt, scopes and at_most need: "),
+    (lambda: Ban(Tokens("1 2"), opening="word"), "^the tokens 1 2 have no text, which exempt, scopes, opening and at_"),
+    (lambda: Ban("a", opening="text"), "^opening of 'a' is 'text'; it is one of 'word', 'sentence', 'paragraph'$"),  # type: ignore[arg-type]
     *[
         (partial(BanList, entries), r"^a list of bans was expected, but .* is one string.*: write \[phrase\]")
         for entries in ("delve", b"delve", "")
@@ -336,6 +337,24 @@ SIGNS = "-–—'’\"“*….  \n\u00a0"
 def test_a_phrase_without_letters_and_digits_occurs_where_its_characters_do(bans: list[Ban], text: str) -> None:
     expected = {Match(ban, *span) for ban in distinct(bans) for span in occurrences(text, ban)}
     assert set(BanList(bans).find(text)) == expected
+
+
+lined = st.text(st.sampled_from("abAB:\n\n "), min_size=1, max_size=5).filter(lambda text: "  " not in text)
+
+
+@given(
+    text=st.text("abA:\n ", max_size=24),
+    strings=st.lists(lined, max_size=4),
+    cuts=st.lists(st.integers(0, 24), max_size=4),
+)
+@example(text="told you: and\nYou:", strings=["\nYou:"], cuts=[14])
+@example(text="a\n\n\nb \n", strings=["\n\n", "\n"], cuts=[])
+def test_a_line_feed_of_banned_strings_is_a_line_feed(text: str, strings: list[str], cuts: list[int]) -> None:
+    text = re.sub(" +", " ", text)
+    bans = read_bans([], strings=[string for string in strings if "\n" in string])
+    expected = [(i, *span) for i, ban in enumerate(bans) for span in occurrences(text, ban)]
+    assert find_in_pieces(bans, cut_at(text, cuts)) == sorted(expected)
+    assert {tuple(match[1:]) for match in bans.find(text)} == {span[1:] for span in expected}
 
 
 @given(text=st.text(), phrase=st.text(min_size=1))

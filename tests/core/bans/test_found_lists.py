@@ -134,8 +134,8 @@ SHAPES: dict[str, tuple[str, str, list[str] | list[Ban] | str]] = {
     ),
     "a body of a request": (
         ".json",
-        '{"temperature": 1, "banned_strings": ["delve"], "banned_regex": ["\\\\bso\\\\b"]}',
-        [Ban("delve"), Ban.regex("\\bso\\b")],
+        '{"temperature": 1, "banned_strings": ["delve", "\\nYou:"], "banned_regex": ["\\\\bso\\\\b"]}',
+        [Ban("delve"), Ban("\nYou:", line_feeds=True), Ban.regex("\\bso\\b")],
     ),
     "regexes without case": (".json", '{"banned_regex_case_insensitive": ["so"]}', [Ban.regex("(?i)so")]),
     "settings": (".json", '{"banned_strings": ["delve"],\n"samplers": ["dry"]}', "2: holds no bans"),

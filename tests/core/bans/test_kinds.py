@@ -9,7 +9,7 @@ from itertools import accumulate, chain, pairwise
 
 import pytest
 import regex
-from hypothesis import example, given, strategies as st
+from hypothesis import assume, example, given, strategies as st
 
 from antislop.core.bans.ban_list import BanList
 from antislop.core.bans.bans import Ban
@@ -171,7 +171,61 @@ def test_edges_and_look_behinds_refer_to_the_whole_text() -> None:
     assert len(violations([Ban.regex("^x")], Bytes(), long.encode())) == 1
     assert len(violations([Ban.regex(r"(?<=^x{999})x")], Bytes(), long.encode())) == 1
     assert not violations([Ban.regex(r"\bx\b")], Bytes(), long.encode())
-    assert [v.start for v in violations([Ban.regex(r"^b")], Bytes(), b"b", prompt=b"a")] == []
+    assert [v.start for v in violations([Ban.regex(r"\bb")], Bytes(), b"b", prompt=b"a")] == []
+    assert [v.start for v in violations([Ban.regex(r"^b")], Bytes(), b"b", prompt=b"a")] == [0]
+
+
+# A reply begins behind its prompt, whatever that ends with
+
+CHARS = Words(*(chr(i) for i in range(128)), None)
+PROMPTS = {
+    "a chat that ends with a line": "\x80user\na{}\x80assistant\n",
+    "a chat that ends with an empty line": "\x80user\x80\n\na{}\x80assistant\x80\n\n",
+    "a chat that ends with a special token": "\x80a{}\x80",
+    "a chat that ends with a bracket": "[INST] a{} [/INST]",
+    "instructions": "### Instruction:\na{}\n\n### Response:\n",
+    "a text": "a{}",
+}
+atoms = st.sampled_from(
+    ["a", "b", ".", r"\s", r"\s*", r"\b", "$", r"\Z", "(?<=a)", "(?<!b)", "(?<!.)", "[^a]", "\n", " ?"]
+)
+parts = st.lists(atoms, max_size=3).map("".join)
+anchors = st.sampled_from([r"\A", "^", "(?m:^)", "(?:^|b)", r"(?<=^.)", r"(?<!\A)"])
+anchored = st.builds("{}{}{}{}{}".format, st.sampled_from(["", "(?m)", "a|", r"b\b|"]), parts, anchors, parts, atoms)
+
+
+@pytest.mark.parametrize("prompt", PROMPTS)
+@given(
+    end=st.sampled_from([" ", "\n", "b", ""]),
+    pattern=anchored,
+    reply=st.text(st.sampled_from("ab.\n "), max_size=9),
+    drops_space=st.booleans(),
+)
+@example(end="b", pattern=r"\Aa", reply=" a", drops_space=True)
+@example(end="b", pattern=r"\Aa", reply=" a", drops_space=False)
+@example(end=" ", pattern=r"(?m)^\s*b", reply="a\n  b", drops_space=False)
+def test_an_anchored_regex_finds_in_a_reply_what_it_finds_in_its_text_alone(
+    prompt: str, end: str, pattern: str, reply: str, drops_space: bool
+) -> None:
+    try:
+        ban = Ban.regex(pattern)
+    except BanError:
+        assume(False)
+    shown = reply.removeprefix(" ") if drops_space else reply
+    matcher = Matcher([ban], CHARS)
+    before = [min(128, ord(char)) for char in PROMPTS[prompt].format(end)]
+    states = list(accumulate(map(ord, reply), matcher.feed, initial=matcher.start(before, drops_space=drops_space)))
+    found = [*chain.from_iterable(state.violations for state in states[1:]), *matcher.finish(states[-1])]
+    expected = [start + len(reply) - len(shown) for start, _ in matches(pattern, shown)]
+    assert sorted(violation.start for violation in found) == expected
+    assert [match.start for match in BanList([ban]).find(shown)] == [start for start, _ in matches(pattern, shown)]
+
+
+def test_a_reply_begins_once_and_not_behind_a_special_token() -> None:
+    words = Words("a", None, "\n", "b")
+    bans = [Ban.regex(r"\Aa"), Ban.regex("(?m)^b")]
+    assert [v.start for v in violations(bans, words, [1, 0, 1, 0, 3, 1, 3], prompt=[3, 1])] == [1]
+    assert [v.start for v in violations(bans, words, [3, 2, 1, 3, 0], prompt=[0])] == [0, 3]
 
 
 def test_special_tokens_end_the_text_for_a_regex_and_a_sequence() -> None:

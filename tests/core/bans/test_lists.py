@@ -48,6 +48,11 @@ WRITTEN: dict[str, tuple[Ban, str]] = {
         Ban("Elara", case_sensitive=True, edges="anywhere", from_token=3, at_most=2, per_words=100, count=7),
         "Elara\tcase_sensitive edges=anywhere from_token=3 at_most=2 per_words=100 count=7",
     ),
+    "an opening": (
+        Ban("cat", opening="word", scopes=[Scope("after", "think")]),
+        'cat\tscopes=[["after", "think"]] opening=word',
+    ),
+    "line feeds": (Ban(Phrase("\nYou:", edges="anywhere", line_feeds=True)), '"\\nYou:"\tedges=anywhere line_feeds'),
     "exempt phrases": (Ban("cat", exempt=("cat's eye", "]")), 'cat\texempt=["cat\'s eye", "]"]'),
     "scopes": (
         Ban("cat", scopes=(Scope("outside", "quotes"), Scope("after", ("<a b>", "</a>")))),
@@ -98,6 +103,7 @@ _rules = st.fixed_dictionaries(
             ),
             max_size=2,
         ),
+        "opening": st.sampled_from(["", "word", "sentence", "paragraph"]),
         "from_token": st.integers(0, 10**6),
         "at_most": st.integers(1, 5),
         "count": st.none() | st.integers(0, 10**12),

@@ -8,15 +8,30 @@ from itertools import accumulate, chain
 
 import pytest
 import regex
-from hypothesis import example, given, strategies as st
+from hypothesis import assume, example, given, strategies as st
 
 from antislop.core.bans.ban_list import BanList
 from antislop.core.bans.bans import Ban
 from antislop.core.bans.scopes import SPANS, Scope, Where
 from antislop.core.bans.token_matcher import Matcher, Violation
-from tests.support.ban_cases import RULES
+from tests.support.ban_cases import RULES, SPAN
 from tests.support.oracles import counting, cut_at, find_in_pieces, occurrences, scope_at
 from tests.support.toys import Markov, Words, run
+
+THINK = {2: "<think>", 3: "</think>"}
+WORDS = Words("a", " ", None, None, "b", "<thi", "nk>", "</think>", None, '"', ".", "\n", contents=THINK)
+A, SPACE, BEGIN, END, B = range(5)
+DOT, LINE = 10, 11
+
+
+def violations(
+    bans: Sequence[Ban], tokens: Sequence[int], *, prompt: Sequence[int] = (), **options: bool
+) -> list[Violation]:
+    """Return the violations of a text that ends after the tokens."""
+    matcher = Matcher(bans, WORDS)
+    states = list(accumulate(tokens, matcher.feed, initial=matcher.start(prompt, **options)))
+    return [*chain.from_iterable(state.violations for state in states[1:]), *matcher.finish(states[-1])]
+
 
 # All rules
 
@@ -76,24 +91,89 @@ def test_quotation_marks_of_any_kind_open_and_close_a_quotation(text: str) -> No
         assert [match.start for match in BanList([ban]).find(text)] == [place]
 
 
+# An opening
+
+
+TWO_WORDS: dict[str, object] = {"opening": "word", "scopes": [Scope("outside", ("<b .b>", "</b>"))]}
+OPENINGS = [TWO_WORDS, *(rules for rules in RULES if "opening" in rules)]
+opened = st.lists(
+    st.sampled_from(["<t>b</t>", "<b .b> b", "</b>", '"', "a", "b", " ", "*", ". ", "\n", "\n\n", "<"]), max_size=9
+)
+
+
+@given(
+    pieces=opened,
+    cuts=places,
+    rules=st.sampled_from(OPENINGS),
+    form=st.sampled_from([Ban("a", edges="anywhere"), Ban.regex("[ *.]?b?a")]),
+)
+@example(
+    pieces=["<t>", "b", "</t>", " a"],
+    cuts=[2],
+    rules={"opening": "word", "scopes": [Scope("outside", SPAN)]},
+    form=Ban("a"),
+)
+@example(pieces=["<b .b>", "b", "</b>", " a"], cuts=[4, 5], rules=TWO_WORDS, form=Ban("a"))
+@example(pieces=["b", " ", "a"], cuts=[], rules={"opening": "word"}, form=Ban.regex(" a"))
+@example(pieces=["b", ". ", "a"], cuts=[], rules={"opening": "sentence"}, form=Ban.regex(r"\. a"))
+@example(pieces=["b", ".", "a"], cuts=[2], rules={"opening": "sentence"}, form=Ban("a"))
+@example(pieces=["b <", "a"], cuts=[2, 3], rules={"opening": "word", "scopes": [Scope("outside", SPAN)]}, form=Ban("a"))
+def test_a_ban_of_the_opening_holds_where_the_first_unit_is(
+    pieces: list[str], cuts: list[int], rules: dict[str, object], form: Ban
+) -> None:
+    text, ruled = join(pieces), with_rules(form, rules)
+    assert find_in_pieces([ruled], cut_at(text, cuts)) == [(0, *span) for span in sorted(counting(text, ruled))]
+
+
+@pytest.mark.parametrize("prompt", [[], [A, SPACE], [A, B, SPACE, A], [A, BEGIN, SPACE]])
+@given(tokens=st.lists(st.sampled_from([A, SPACE, B, DOT, LINE]), max_size=10), rules=st.sampled_from(OPENINGS))
+def test_the_opening_is_that_of_the_reply_to_a_prompt(
+    prompt: list[int], tokens: list[int], rules: dict[str, object]
+) -> None:
+    text = WORDS.text(tokens)
+    assume(join([text]) == text)
+    forms = ("a b a", "b a", "a", "b")
+    bans = [with_rules(Ban(form, edges="anywhere"), {"opening": rules["opening"]}) for form in forms]
+    found = {(violation.ban.text, violation.start) for violation in violations(bans, tokens, prompt=prompt)}
+    assert found == {(ban.text, start) for ban in bans for start, _ in counting(text, ban)}
+
+
+def test_a_phrase_of_the_opening_is_found_behind_one_that_began_in_the_prompt() -> None:
+    bans = [Ban(phrase, opening="word") for phrase in ("a b b", "b a")]
+    assert [(v.ban.text, v.start) for v in violations(bans, [B, SPACE, A], prompt=[A, SPACE])] == [("b a", 0)]
+
+
+def test_nothing_is_held_back_when_the_opening_is_over() -> None:
+    matcher = Matcher([Ban("a b", opening="sentence"), Ban.regex("a{9}", opening="word")], WORDS)
+    states = list(accumulate([A, SPACE, A, DOT, A, SPACE, A], matcher.feed, initial=matcher.start([A])))
+    assert [state.earliest_start for state in states] == [0, 0, 2, 2, 4, 4, 6, 7]
+
+
+OPENED = {
+    "Certainly! Certainly.": [0, 0, 0],
+    '\n**"Certainly': [4, 4, 4],
+    "Sure, certainly. Certainly": [None, 6, 6],
+    "Sure. Certainly\nCertainly\n \nCertainly": [None, None, 6],
+    "Sure.\n\nCertainly": [None, None, None],
+    "---\n\nCertainly": [5, 5, 5],
+    "是Certainly": [None, 1, 1],
+}
+
+
+@pytest.mark.parametrize(("text", "starts"), OPENED.items())
+def test_the_opening_is_the_first_word_sentence_or_paragraph(text: str, starts: list[int | None]) -> None:
+    for opening, start in zip(("word", "sentence", "paragraph"), starts, strict=True):
+        bans = BanList([Ban("Certainly", edges="anywhere", opening=opening)])  # type: ignore[arg-type]
+        found = [match.start for match in bans.find(text)]
+        assert found[:1] == ([] if start is None else [start]), opening
+
+
 # Scopes begin and end at special tokens as at text, and a rewind restores the scope of the kept text
 
 
-THINK = {2: "<think>", 3: "</think>"}
-WORDS = Words("a", " ", None, None, "b", "<thi", "nk>", "</think>", None, '"', contents=THINK)
-A, SPACE, BEGIN, END, B = range(5)
 SCOPES = [
     Scope(where, span) for where in ("inside", "outside", "after") for span in ("think", "quotes", ("<think>b", "a"))
 ]  # type: ignore[arg-type]
-
-
-def violations(
-    bans: Sequence[Ban], tokens: Sequence[int], *, prompt: Sequence[int] = (), **options: bool
-) -> list[Violation]:
-    """Return the violations of a text that ends after the tokens."""
-    matcher = Matcher(bans, WORDS)
-    states = list(accumulate(tokens, matcher.feed, initial=matcher.start(prompt, **options)))
-    return [*chain.from_iterable(state.violations for state in states[1:]), *matcher.finish(states[-1])]
 
 
 def naive(ban: Ban, tokens: Sequence[int]) -> list[int]:

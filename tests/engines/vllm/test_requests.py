@@ -109,7 +109,11 @@ def test_what_can_not_be_written_is_refused(config: Any, more: dict[str, Any], s
 
 
 def test_fields_of_bodies_mean_what_they_mean_in_front_of_an_engine() -> None:
-    body: dict[str, Any] = {"banned_strings": ["a*b", "a cat"], "banned_regex": ["d.g"], "custom_token_bans": "5, 17"}
+    body: dict[str, Any] = {
+        "banned_strings": ["a*b", "a cat", "\nYou:", "\n\n"],
+        "banned_regex": ["d.g"],
+        "custom_token_bans": "5, 17",
+    }
     body |= {"exempt": ["a cat's"], "loops": True}
     assert set(ask(body).bans) == set(collect_bans(CompletionBody(**body), BanList([])))
 

@@ -27,6 +27,7 @@ from antislop.core.bans.reading import (
     attempt,
     find_phrase_key,
     leave_plain,
+    make_ban,
     make_phrase,
     names_kind,
     parse_object,
@@ -82,8 +83,8 @@ def _parse_statistics(text: ListText, edges: Edges) -> Iterator[Line]:
         return _parse_json_lines(text.text, text.place, edges)
     if isinstance(text.value, list):
         return _parse_objects(text.text, f"{text.place}:1", edges)
-    if isinstance(text.value, dict):
-        return _require_one(_parse_objects(text.text, f"{text.place}:1", edges), text.place)
+    if isinstance(text.value, dict) and (lines := [*_parse_objects(text.text, f"{text.place}:1", edges)]):
+        return iter(lines)
     return parse_entries(text, edges, _count_entry)  # raises
 
 
@@ -256,18 +257,11 @@ def _statistics_entry(line: int, value: Any, group: str, edges: Edges) -> Line:
     options = {"count": count} if isinstance(count, int) and not isinstance(count, bool) and count >= 0 else {}
     if "regex" in group.casefold():  # as a request has them: banned_regex, banned_regex_case_insensitive
         return attempt(line, Ban.regex, f"(?i){phrase}" if "insensitive" in group else phrase, **options)
+    if group in ("banned_strings", "banned_tokens") and isinstance(phrase, str) and "\n" in phrase:
+        return attempt(line, make_ban, phrase, kind="phrase", options={**options, "line_feeds": True}, edges=edges)
     if "gram" in name or "gram" in group:
         return attempt(line, to_words, phrase, **options)
     return attempt(line, make_phrase, phrase, edges=edges, **options)
-
-
-def _require_one(lines: Iterator[Line], place: str) -> Iterator[Line]:
-    is_empty = True
-    for line in lines:
-        is_empty = False
-        yield line
-    if is_empty:
-        raise BanError(f'{place}:1: a JSON list of phrases was expected, not dict: write ["…", …]')
 
 
 def _recognize(name: str) -> Callable[[ListText], bool]:

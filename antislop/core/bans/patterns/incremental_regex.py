@@ -53,6 +53,8 @@ _REPEATED_GROUP = regex.compile(rf"\){_SPACE}\+")
 _COUNTED = regex.compile(rf"\{{({_SPACE}(?:[0-9]{_SPACE})*)")
 _VERBOSE_COMMENT = regex.compile(r"#[^\n]*\n")
 _ATOM = regex.compile(rf"\\.|{COMMENT}|{SET}|.", regex.S)
+_VERBOSE_ATOM = regex.compile(rf"\\.|{COMMENT}|{SET}|#[^\n]*|.", regex.S)
+_ANCHORS = {"^", r"\A"}
 _EDGES = {r"\b", r"\B", r"\m", r"\M", r"\Z", r"\z"}
 _BEHIND = regex.compile(r"\(\?<[=!]")
 _REFERENCES = regex.compile(r"\\[1-9]|\\g<|\(\?(?:P[=>]|&|\(|[+-]?\d)")
@@ -211,6 +213,16 @@ def join(regexes: Sequence[IncrementalRegex]) -> list[tuple[list[IncrementalRege
     groups = [members[i : i + GROUP_SIZE] for members in by_flags.values() for i in range(0, len(members), GROUP_SIZE)]
     joined = [(group, _compile("|".join(f"(?:{member.source})" for member in group))) for group in groups]
     return [*joined, *(([single], single.decided) for single in singles)]
+
+
+def is_anchored(pattern: str) -> bool:
+    r"""Return whether a regex says where the text begins.
+
+    >>> is_anchored(r"\s*\ASure"), is_anchored(r"\^[^a]")
+    (True, False)
+    """
+    atoms = (_VERBOSE_ATOM if _VERBOSE.search(pattern) else _ATOM).findall(pattern)
+    return not _ANCHORS.isdisjoint(atoms)
 
 
 def _search_at_once(pattern: regex.Pattern[str], text: str, start: int, end: int) -> regex.Match[str] | None:

@@ -55,8 +55,8 @@ class Pattern:
 
     kind: name in lists and reports.
     constructor: shorthand that a `repr` shows, if `Ban` has one.
-    search: finds it in texts; None if text alone does not show it. Patterns with the same search are searched for
-        together, unless it `is_single`.
+    search: finds it in texts; None if text alone does not show it. Patterns with the same search and the same `group`
+        are searched for together.
     is_literal: whether the symbols of `find_symbols` are all there is to an occurrence.
     is_repetition: whether an occurrence repeats earlier text. Greedy decoding then replaces its first token, not the
         last one, and the reason of a text that the ban ends is "repetition".
@@ -78,6 +78,11 @@ class Pattern:
     def occurs_in_text(self) -> bool:
         """Whether text alone shows an occurrence."""
         return self.search is not None
+
+    @property
+    def group(self) -> Hashable:
+        """A value that patterns share if one search is for all of them."""
+        return None
 
     @property
     def case_sensitive(self) -> bool:
@@ -254,12 +259,8 @@ class PieceResult(NamedTuple):
 
 
 class TextSearch(ABC, Generic[S]):
-    """A search for patterns of one kind, piece by piece. States are values: to rewind, use an earlier one.
+    """A search for patterns of one kind, piece by piece. States are values: to rewind, use an earlier one."""
 
-    is_single: whether it is for one pattern only.
-    """
-
-    is_single: ClassVar[bool] = False
     start: S
 
     @abstractmethod
@@ -278,8 +279,8 @@ class TextSearch(ABC, Generic[S]):
         """The state before a prompt."""
         return self.start
 
-    def leave_prompt(self, state: S) -> S:
-        """Return the state at the end of a prompt, after which the text begins."""
+    def leave_prompt(self, state: S, *, drops_space: bool) -> S:  # noqa: ARG002
+        """Return the state at the end of a prompt, after which the text begins, without a first space or with it."""
         return state
 
     def restart(self, state: S) -> S:  # noqa: ARG002
@@ -311,10 +312,10 @@ def make_tracks(patterns: Sequence[Any], make: Callable[..., T]) -> list[T]:
 # -- checks and the notation of phrases -------------------------------------------------------------------------------
 
 
-def check_text(text: object) -> None:
+def check_text(text: object, *, line_feeds: bool = False) -> None:
     if not isinstance(text, str):
         raise BanError(f"a ban is a phrase (str), not {text!r}: write Ban('…') or leave it out")
-    if not is_visible(text):
+    if not (is_visible(text) or (line_feeds and "\n" in text)):
         raise BanError(f"the ban {text!r} contains no visible character and would match everywhere: leave it out")
 
 

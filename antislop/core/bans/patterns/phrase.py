@@ -304,6 +304,7 @@ class Phrase(Pattern):
     case_sensitive: compare letters as they are.
     edges: "word" if the phrase must not touch other letters or digits, except for those that a language writes onto a
         word: Korean particles, Arabic and Hebrew articles, prepositions and conjunctions.
+    line_feeds: compare line feeds as they are, not as any white space; this ignores the case of letters.
 
     An emoji, a flag or a Hangul syllable occurs only as a whole.
     """
@@ -316,10 +317,15 @@ class Phrase(Pattern):
     text: str
     case_sensitive: bool = False
     edges: Edges = "word"
+    line_feeds: bool = False
 
     def __post_init__(self) -> None:
-        check_text(self.text)
+        check_text(self.text, line_feeds=self.line_feeds is True)
         check_switch("case_sensitive", self.text, self.case_sensitive)
+        check_switch("line_feeds", self.text, self.line_feeds)
+        if self.line_feeds and self.case_sensitive:
+            raise BanError(f"{self.text!r} can't have both line_feeds and case_sensitive: write a regex")
+        object.__setattr__(self, "line_feeds", self.line_feeds and "\n" in self.text)  # without effect on others
         if self.edges not in get_args(Edges):
             raise BanError(f"the edges of {self.text!r} are {self.edges!r}; they are 'word' or 'anywhere'")
 
@@ -336,7 +342,9 @@ class Phrase(Pattern):
     @property
     def folding(self) -> Folding:
         # A dash, a quote or an emoji is meant as it is: "—" is not the hyphen of "well-known".
-        return "written" if not has_word(self.text) else "cased" if self.case_sensitive else "caseless"
+        if not has_word(self.text):
+            return "written"
+        return "lined" if self.line_feeds else "cased" if self.case_sensitive else "caseless"
 
     @property
     def key(self) -> Hashable:
@@ -351,7 +359,7 @@ class Phrase(Pattern):
     def list_spellings(self) -> list[str]:
         if self.edges != "word":
             return []
-        if self.folding == "written":
+        if self.folding in ("written", "lined"):
             return [self.text]
         text = self.text
         curly = text.replace("'", "’").replace('"', "”")

@@ -19,6 +19,7 @@ from antislop.core.bans.patterns.incremental_regex import (
     RegexTimeout,
     SharedTime,
     Span,
+    is_anchored,
     join,
     measure,
 )
@@ -54,19 +55,26 @@ _ANY_PASSAGE = regex.compile(rf"{_ANYTHING}(?:[*+]|\{{\d*,?\d*\}}).*(?:\\[1-9]|\
 class RegexState(NamedTuple):
     """The state of a search.
 
-    text: the end of the text, as much as later matches can depend on.
+    text: the end of the text, as much as later matches can depend on; "" where the text begins.
     starts: (regex, place) of the open matches.
+    drops_space: whether a space with which the text begins is left out.
     """
 
     text: str = ""
     starts: tuple[tuple[int, int], ...] = ()
+    drops_space: bool = False
 
 
 class RegexSearch(TextSearch[RegexState]):
-    """Regexes, compiled. Overlapping matches of one regex count once."""
+    """Regexes, compiled. Overlapping matches of one regex count once.
+
+    For regexes that are anchored, a text begins after its prompt, of which they see nothing, and only there: a special
+    token does not begin another one.
+    """
 
     def __init__(self, patterns: Sequence[Regex]) -> None:
         self.start = RegexState()
+        self._is_anchored = any(pattern.group for pattern in patterns)
         self._regexes = [pattern.prepare() for pattern in patterns]
         self._timed_out: list[int] = []
         self._looks_behind = any(member.looks_behind for member in self._regexes)
@@ -89,6 +97,10 @@ class RegexSearch(TextSearch[RegexState]):
         self._candidates.clear()
 
     def read(self, state: RegexState, piece: str, *, final: bool = False) -> tuple[RegexState, PieceResult]:
+        if state.drops_space:
+            if not piece:
+                return state, PieceResult()
+            piece = piece.removeprefix(" ")
         text = state.text + piece
         begun, end = len(state.text), len(text)
         candidates = self._find_candidates(text, begun, final=final)
@@ -127,6 +139,12 @@ class RegexSearch(TextSearch[RegexState]):
 
     def forget(self, state: RegexState) -> RegexState:
         return state._replace(starts=())
+
+    def leave_prompt(self, state: RegexState, *, drops_space: bool) -> RegexState:
+        return RegexState(drops_space=drops_space) if self._is_anchored else state
+
+    def restart(self, state: RegexState) -> RegexState:
+        return self.forget(state) if self._is_anchored else self.start
 
     def _search(self, number: int, text: str, start: int, *, final: bool) -> tuple[list[Span], int]:
         compiled, allowance = self._regexes[number], self._allowances[number]
@@ -189,7 +207,10 @@ class _RegexGroup:
 
 @dataclass(frozen=True, slots=True)
 class Regex(Pattern):
-    """A regular expression of the package `regex`.
+    r"""A regular expression of the package `regex`.
+
+    If it has a `^` or `\A`, it reads a reply as if there were no prompt before it, and the reply begins once, not after
+    each special token. Any other regex sees what stands before its match, in the prompt, too.
 
     case_sensitive: without effect, so that it can be set for a whole list; letters compare as the expression says.
     max_span: characters that a match, and what it looks ahead to, may cover.
@@ -212,6 +233,10 @@ class Regex(Pattern):
         except TimeoutError:
             message = f"the regex {self.text[:MAX_SHOWN]!r} takes too long on a few characters: simplify it"
             raise RegexTimeout(message) from None
+
+    @property
+    def group(self) -> Hashable:
+        return is_anchored(self.text)
 
     @property
     def diff_key(self) -> Hashable:

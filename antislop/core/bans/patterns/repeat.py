@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import inf
@@ -143,8 +143,6 @@ class RepeatState(NamedTuple):
 
 
 class RepeatSearch(TextSearch[RepeatState]):
-    is_single = True
-
     def __init__(self, patterns: Sequence[Repeat]) -> None:
         (pattern,) = patterns
         self._words, self._of = pattern.words, pattern.of
@@ -186,7 +184,7 @@ class RepeatSearch(TextSearch[RepeatState]):
         path, end, adds, *_ = state.track
         return RepeatState(RepeatTrack(path, end, adds), size=state.size)
 
-    def leave_prompt(self, state: RepeatState) -> RepeatState:
+    def leave_prompt(self, state: RepeatState, *, drops_space: bool) -> RepeatState:  # noqa: ARG002
         in_word = state.word is not None  # which began in the prompt, and belongs to it
         if self._of == "text":
             return state._replace(track=RepeatTrack(adds=inf, recorded=-1 if in_word else 0))
@@ -269,6 +267,10 @@ class Repeat(Repetition):
     text: str = ""
     words: int = WORDS
     of: RepeatOf = "text"
+
+    @property
+    def group(self) -> Hashable:
+        return self
 
     def __post_init__(self) -> None:
         if self.of not in get_args(RepeatOf):
