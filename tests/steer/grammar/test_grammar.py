@@ -88,6 +88,7 @@ def make_llmatcher() -> Any:
     llguidance = pytest.importorskip("llguidance", reason="llguidance is not installed")
     hf = pytest.importorskip("llguidance.hf")
     options = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+    options |= {"json_allowed_escapes": 'nrbtf\\"'}
     grammar = llguidance.LLMatcher.grammar_from_json_schema(SCHEMA, defaults=options)
     return llguidance.LLMatcher(hf.from_tokenizer(TOKENIZER), grammar)
 
