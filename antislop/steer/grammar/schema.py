@@ -175,8 +175,8 @@ def _fit_to_xgrammar(schema: Schema, root: Any, number: int) -> str | None:
     if "type" not in schema and constraints:
         types = [next(name for name in _OF_TYPE if set(constraints) & set(_OF_TYPE[name]))]
         schema["type"] = types[0]  # xgrammar takes only some constraints for a type, and else allows any value
-    if "array" in types:
-        _fit_array(schema)
+    if "array" in types and ("unevaluatedItems" in schema or not schema.get("prefixItems")):
+        schema.setdefault("items", schema.pop("unevaluatedItems", True))  # without, xgrammar writes no other items
     problem = _fit_object(schema) if "object" in types else None
     problem = problem or (_fit_string(schema) if "string" in types else None)
     return problem or (_find_bound(schema, types) if {"number", "integer"} & set(types) else None)
@@ -216,12 +216,6 @@ def _fit_object(schema: Schema) -> str | None:
             return "'propertyNames' with more than a length or a pattern"
         of_key["type"] = "string"
     return None
-
-
-def _fit_array(schema: Schema) -> None:
-    rest = schema.pop("unevaluatedItems", True)
-    if rest is not True or not schema.get("prefixItems"):
-        schema.setdefault("items", rest)
 
 
 def _fit_string(schema: Schema) -> str | None:

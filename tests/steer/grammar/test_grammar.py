@@ -81,7 +81,9 @@ def make_raw(engine: str) -> Any:
         hf = pytest.importorskip("xgrammar.contrib.hf")
         info = xgrammar.TokenizerInfo.from_huggingface(TOKENIZER, vocab_size=MODEL.config.vocab_size)
         compiler = xgrammar.GrammarCompiler(info)
-        return hf.LogitsProcessor(compiler.compile_json_schema(read_for_xgrammar(json.dumps(SCHEMA)), any_whitespace=False))
+        return hf.LogitsProcessor(
+            compiler.compile_json_schema(read_for_xgrammar(json.dumps(SCHEMA)), any_whitespace=False)
+        )
     return OfLLGuidance(make_llmatcher())
 
 
