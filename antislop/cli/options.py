@@ -215,6 +215,7 @@ class GrammarOptions:
         if path is None:
             return None
         from antislop.steer.grammar import compilation
+        from antislop.steer.grammar.schema import GrammarError
 
         readers = {".lark": compilation.read_lark, ".gbnf": compilation.read_gbnf, ".ebnf": compilation.read_gbnf}
         read = compilation.read_json_schema if self.json_schema else readers.get(path.suffix)
@@ -223,7 +224,7 @@ class GrammarOptions:
         text = read_input(str(path))
         try:
             return read(text)
-        except compilation.GrammarError as error:
+        except GrammarError as error:
             raise InputError(f"{path}{f':{error.line}' if error.line else ''}: {error}") from error
 
 

@@ -14,7 +14,7 @@ LINES = {
     "display": 200,
     "data": 10,
     "explain": 1970,
-    "steer": 1025,
+    "steer": 1335,
     "engines": 4900,
     "measure": 3910,
     "datasets": 2240,

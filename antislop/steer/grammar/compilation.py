@@ -6,15 +6,16 @@ A grammar is compiled from a JSON schema or a text, or found in the processor of
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from importlib import import_module
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Protocol
 
 from antislop.errors import DISTRIBUTION, InputError, first_line
+from antislop.steer.grammar.schema import GrammarError, fit_schema
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -152,29 +153,10 @@ class LLGuidanceMatcher:
 # -- compiling ---------------------------------------------------------------------------------------------------------
 
 
-class GrammarError(InputError):
-    """Raised for a schema or grammar that an engine can't compile.
-
-    line: the line of the error, if the engine names it.
-    """
-
-    def __init__(self, message: str, *, line: int | None = None) -> None:
-        super().__init__(message)
-        self.line = line
-
-
 def check_engine(engine: str) -> str:
     if engine not in ("llguidance", "xgrammar"):
         raise InputError(f"engine is {engine!r}; it is 'llguidance' or 'xgrammar'")
     return engine
-
-
-def check_json(schema: str) -> str:
-    try:
-        json.loads(schema)
-    except json.JSONDecodeError as error:
-        raise GrammarError(f"a JSON schema was expected, and this is not JSON: {error}", line=error.lineno) from error
-    return schema
 
 
 def read_json_schema(schema: str, *, any_whitespace: bool = False) -> str:
@@ -182,7 +164,21 @@ def read_json_schema(schema: str, *, any_whitespace: bool = False) -> str:
     matcher = _import("llguidance").LLMatcher
     space = "" if any_whitespace else " "  # flexible whitespace stands beside separators, not in their place
     options = {"whitespace_flexible": any_whitespace, "item_separator": f",{space}", "key_separator": f":{space}"}
-    return _validate(matcher.grammar_from_json_schema(check_json(schema), defaults=options))
+    if _read_release("llguidance") >= (1, 7):
+        options["json_allowed_escapes"] = 'nrbtf\\"'  # with \u, a key that is named may be written as another one
+    fitted = fit_schema(schema, "llguidance")
+    try:
+        return _validate(matcher.grammar_from_json_schema(fitted, defaults=options))
+    except ValueError as error:
+        raise error if isinstance(error, GrammarError) else _describe_error(str(error), "llguidance") from error
+
+
+def read_for_xgrammar(schema: str) -> str:
+    """Return a JSON schema that xgrammar follows."""
+    _import("xgrammar")
+    if _read_release("xgrammar") < (0, 2, 8):  # 0.2.0 writes 2 for a minimum of 3
+        raise InputError("this release of xgrammar does not keep to JSON schemas: pip install 'xgrammar>=0.2.8'")
+    return fit_schema(schema, "xgrammar")
 
 
 def read_lark(grammar: str) -> str:
@@ -265,7 +261,13 @@ def _describe_error(error: str, engine: str) -> GrammarError:
     if location and location.start() == 0:
         said = said[location.end() :]
     reason = re.sub(r" at line \d+, .*", "", first_line(said))
+    if "oneOf" in reason:  # it names an option that the caller has not
+        reason = "a value may fit two schemas of a 'oneOf': write 'anyOf' if none does, or if that is no harm"
     return GrammarError(f"{engine} can't compile it: {reason}", line=int(location[1]) if location else None)
+
+
+def _read_release(package: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", version(package))[:3])
 
 
 def _import(name: str) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,16 +17,16 @@ from antislop.steer.grammar.compilation import (
     GrammarMatcher,
     can_adapt,
     check_engine,
-    check_json,
     compile_llguidance,
     compile_xgrammar,
     find_grammar,
+    read_for_xgrammar,
     read_gbnf,
     read_json_schema,
     read_lark,
 )
+from antislop.steer.grammar.schema import GrammarEngine
 
-GrammarEngine = Literal["llguidance", "xgrammar"]
 AnyGrammar = TypeVar("AnyGrammar", bound="Grammar")
 
 
@@ -76,10 +76,10 @@ class Grammar:
         if check_engine(engine) == "llguidance":
             grammar = read_json_schema(text, any_whitespace=any_whitespace)
             return cls(compile_llguidance(grammar, tokenizer, end_tokens=end_tokens))
-        check_json(text)
+        fitted = read_for_xgrammar(text)
         return cls(
             compile_xgrammar(
-                lambda compiler: compiler.compile_json_schema(text, any_whitespace=any_whitespace),
+                lambda compiler: compiler.compile_json_schema(fitted, any_whitespace=any_whitespace),
                 tokenizer,
                 end_tokens=end_tokens,
             )

@@ -18,6 +18,7 @@ from antislop.core.hf.preparation import GRAMMARS
 from antislop.core.trace.events import Conceded, Finished
 from antislop.errors import InputError
 from antislop.steer import Grammar
+from antislop.steer.grammar.compilation import read_for_xgrammar
 from tests.support.depth import DEPTH
 
 MODEL, TOKENIZER = antislop.tiny_model()
@@ -74,13 +75,15 @@ class ReadAnew(LogitsProcessor):
 
 
 def make_raw(engine: str) -> Any:
-    """A processor as the library's documentation makes it, compiled from the schema."""
+    """A processor as the library's documentation makes it, compiled from the schema as the library follows it."""
     if engine == "xgrammar":
         xgrammar = pytest.importorskip("xgrammar", reason="xgrammar is not installed")
         hf = pytest.importorskip("xgrammar.contrib.hf")
         info = xgrammar.TokenizerInfo.from_huggingface(TOKENIZER, vocab_size=MODEL.config.vocab_size)
         compiler = xgrammar.GrammarCompiler(info)
-        return hf.LogitsProcessor(compiler.compile_json_schema(json.dumps(SCHEMA), any_whitespace=False))
+        return hf.LogitsProcessor(
+            compiler.compile_json_schema(read_for_xgrammar(json.dumps(SCHEMA)), any_whitespace=False)
+        )
     return OfLLGuidance(make_llmatcher())
 
 
@@ -88,6 +91,7 @@ def make_llmatcher() -> Any:
     llguidance = pytest.importorskip("llguidance", reason="llguidance is not installed")
     hf = pytest.importorskip("llguidance.hf")
     options = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+    options |= {"json_allowed_escapes": 'nrbtf\\"'}
     grammar = llguidance.LLMatcher.grammar_from_json_schema(SCHEMA, defaults=options)
     return llguidance.LLMatcher(hf.from_tokenizer(TOKENIZER), grammar)
 

@@ -1,0 +1,311 @@
+"""JSON schemas as an engine follows them: rewritten so that it follows each keyword, or refused by the keyword's name.
+
+xgrammar leaves out what it can't follow, mostly without a word, so only what was measured to hold (with its releases
+0.2.8 and 0.2.9) gets through. llguidance refuses by itself, but for the few things here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+from antislop.errors import InputError
+
+GrammarEngine = Literal["llguidance", "xgrammar"]
+Schema = dict[str, Any]
+
+DEPTH = 60
+"""The most schemas within each other: xgrammar gets slow, and llguidance reads 128 levels of JSON."""
+
+_FORMATS = {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"}
+"""Those that both engines follow. Others are annotations, as the standard has it for all."""
+
+_NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
+_OF_TYPE: dict[str, tuple[str, ...]] = {
+    "object": (
+        *("properties", "required", "patternProperties", "additionalProperties", "unevaluatedProperties"),
+        *("propertyNames", "minProperties", "maxProperties"),
+    ),
+    "array": ("items", "prefixItems", "unevaluatedItems", "minItems", "maxItems"),
+    "string": ("minLength", "maxLength", "pattern", "format"),
+    "number": _NUMBERS,
+    "integer": _NUMBERS,
+    "boolean": (),
+    "null": (),
+}
+"""The keywords that xgrammar follows in a schema of a type, at least alone."""
+
+_READ_ALONE = ("$ref", "const", "enum", "anyOf", "oneOf", "allOf")
+"""xgrammar reads the first of these that is there, and nothing beside it."""
+
+_UNREAD = (
+    *("not", "if", "then", "else", "$dynamicRef", "$recursiveRef", "uniqueItems", "contains", "minContains"),
+    *("maxContains", "additionalItems", "dependentRequired", "dependentSchemas", "dependencies"),
+)
+_CONSTRAINTS = {"type", *_READ_ALONE, *_UNREAD}.union(*_OF_TYPE.values())
+"""What constrains a value in the drafts 4 to 2020-12; all other keywords are annotations."""
+
+_IN_PLACE = ("allOf", "anyOf", "oneOf")  # the schemas there are about the same value
+_WITHIN: dict[str, type] = {
+    **dict.fromkeys(("properties", "patternProperties", "dependentSchemas", "$defs", "definitions"), dict),
+    **dict.fromkeys((*_IN_PLACE, "prefixItems"), list),
+    **dict.fromkeys(("items", "unevaluatedItems", "additionalItems", "contains", "not", "if", "then", "else"), object),
+    **dict.fromkeys(("additionalProperties", "unevaluatedProperties", "propertyNames"), object),
+}
+"""Where schemas stand in a schema: by key, in a list, or alone."""
+
+_VALUES: dict[str, tuple[type, ...]] = {
+    **{keyword: (kind,) for keyword, kind in _WITHIN.items() if kind is not object},
+    **dict.fromkeys(("$ref", "pattern", "format"), (str,)),
+    **dict.fromkeys(("enum", "required"), (list,)),
+    **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"), (int,)),
+    **dict.fromkeys(_NUMBERS, (int, float)),
+}
+_PYTHON = {"object": dict, "array": list, "string": str, "boolean": bool, "null": type(None)}
+
+
+class GrammarError(InputError):
+    """Raised for a schema or grammar that an engine can't compile.
+
+    line: the line of the error, if the engine names it.
+    """
+
+    def __init__(self, message: str, *, line: int | None = None) -> None:
+        super().__init__(message)
+        self.line = line
+
+
+def fit_schema(text: str, engine: GrammarEngine) -> str:
+    """Return a JSON schema that an engine follows to the letter; raise `GrammarError` for what it would leave out."""
+
+    def read_integer(digits: str) -> int:
+        if len(digits) > 20 or abs(int(digits)) >= 2 ** (53 if engine == "llguidance" else 63):
+            raise GrammarError(f"{engine} rounds the number {digits[:40]} of the schema: leave it out")
+        return int(digits)
+
+    try:
+        root = json.loads(text, parse_int=read_integer)
+    except json.JSONDecodeError as error:
+        raise GrammarError(f"a JSON schema was expected, and this is not JSON: {error}", line=error.lineno) from error
+    except RecursionError as error:
+        raise GrammarError(f"the schema nests deeper than {DEPTH} levels") from error
+    pending: list[tuple[Any, str, int, tuple[int, ...]]] = [(root, "#", 0, ())]
+    seen: set[int] = set()
+    while pending:
+        schema, place, depth, holders = pending.pop()
+        if id(schema) in holders:
+            raise GrammarError(f"{place} of the schema leads back to itself, which {engine} does not follow")
+        if id(schema) in seen or not isinstance(schema, dict):
+            continue
+        seen.add(id(schema))
+        if depth > DEPTH:
+            raise GrammarError(f"the schema nests deeper than {DEPTH} levels")
+        if isinstance(schema.get("format"), str) and schema["format"] not in _FORMATS:
+            del schema["format"]
+        if problem := _find_doubt(schema) if engine == "llguidance" else _fit_to_xgrammar(schema, root, len(seen)):
+            other = "" if engine == "llguidance" else "use engine='llguidance', or "
+            raise GrammarError(f"{engine} does not follow {problem}, at {place} of the schema: {other}leave it out")
+        inner = (*holders, id(schema))
+        pending.append((_resolve(schema.get("$ref"), root), str(schema.get("$ref")), 0, inner))
+        for keyword, key, part in _find_parts(schema):
+            if engine == "llguidance" or keyword not in ("$defs", "definitions"):  # these once something refers to them
+                pending.append((part, f"{place}/{keyword}{key}", depth + 1, inner if keyword in _IN_PLACE else ()))
+    return json.dumps(root)
+
+
+def _find_parts(schema: Schema) -> Iterator[tuple[str, str, Any]]:
+    """Yield the schemas that stand in a schema, each with its keyword and its place there."""
+    for keyword, value in schema.items():
+        kind = _WITHIN.get(keyword)
+        if kind is dict and isinstance(value, dict):
+            yield from ((keyword, f"/{key}", part) for key, part in value.items())
+        elif kind is not None and isinstance(value, list):
+            yield from ((keyword, f"/{number}", part) for number, part in enumerate(value))
+        elif kind is object:
+            yield keyword, "", value
+
+
+def _resolve(reference: Any, root: Any) -> Any:
+    """Return what a plain reference names in the schema; None for others, which xgrammar takes for any value."""
+    if not isinstance(reference, str) or not re.fullmatch(r"#(/[^/~%]+)*", reference):
+        return None
+    part = root
+    for name in reference.split("/")[1:]:
+        part = part.get(name) if isinstance(part, dict) else None
+    return part
+
+
+def _find_doubt(schema: Schema) -> str | None:
+    if "x-guidance" in schema:
+        return "schemas with 'x-guidance', which may switch its checks off"
+    if schema.get("minProperties", 0) not in (0, 1) and schema.get("additionalProperties") is not False:
+        return "'minProperties' where a key may be written twice"
+    return None
+
+
+def _fit_to_xgrammar(schema: Schema, root: Any, number: int) -> str | None:
+    """Rewrite a schema, apart from those within it; return what xgrammar does not follow, None if it follows all."""
+    for keyword, kinds in _VALUES.items():
+        if keyword in schema and type(schema[keyword]) not in kinds:
+            return f"{keyword!r} of {schema[keyword]!r}"
+    if "$id" in schema and schema is not root:
+        return "'$id' within a schema"
+    constraints = [keyword for keyword in schema if keyword in _CONSTRAINTS]
+    if schema.keys() & {"properties", "const", "enum"}:
+        # xgrammar takes two schemas for one that differ only below a key that is named "title", "default", ….
+        schema["x-number"] = number
+    given = schema.get("type", [])
+    types = [name for name in _OF_TYPE if name in ([given] if isinstance(given, str) else given)]
+    if first := next((keyword for keyword in _READ_ALONE if keyword in schema), None):
+        beside = [keyword for keyword in constraints if keyword != first]
+        values = [schema["const"]] if first == "const" else schema.get("enum", [])
+        if beside == ["type"] and first in ("const", "enum") and all(_has_type(value, types) for value in values):
+            return None
+        if beside:
+            return f"{beside[0]!r} beside {first!r}"
+        if first == "$ref":
+            return None if _resolve(schema["$ref"], root) is not None else f"'$ref' to {schema['$ref']!r}"
+        if first == "oneOf":
+            return "'oneOf' (write 'anyOf' if no value fits two of its schemas)"
+        return "'allOf' of several schemas" if first == "allOf" and len(schema["allOf"]) != 1 else None
+    if unread := next((keyword for keyword in constraints if keyword in _UNREAD), None):
+        return repr(unread)
+    if "type" not in schema and constraints:
+        types = [next(name for name in _OF_TYPE if set(constraints) & set(_OF_TYPE[name]))]
+        schema["type"] = types[0]  # xgrammar takes only some constraints for a type, and else allows any value
+    if "array" in types and ("unevaluatedItems" in schema or not schema.get("prefixItems")):
+        schema.setdefault("items", schema.pop("unevaluatedItems", True))  # without, xgrammar writes no other items
+    problem = _fit_object(schema) if "object" in types else None
+    problem = problem or (_fit_string(schema) if "string" in types else None)
+    return problem or (_find_bound(schema, types) if {"number", "integer"} & set(types) else None)
+
+
+def _has_type(value: Any, types: Sequence[str]) -> bool:
+    if type(value) in (int, float):
+        return "number" in types or ("integer" in types and float(value).is_integer())
+    return any(type(value) is _PYTHON.get(name) for name in types)
+
+
+def _fit_object(schema: Schema) -> str | None:
+    named = [keyword for keyword in ("properties", "patternProperties", "propertyNames") if schema.get(keyword)]
+    if len(named) > 1:
+        return f"{named[1]!r} beside {named[0]!r}"
+    names = schema.get("properties", {})
+    if unnamed := [name for name in schema.get("required", []) if not (isinstance(name, str) and name in names)]:
+        return f"'required' for {unnamed[0]!r}, which 'properties' lacks"
+    others = [schema.pop(keyword) for keyword in ("additionalProperties", "unevaluatedProperties") if keyword in schema]
+    schema["additionalProperties"] = others[0] if others else True  # the second one is about what the first one left
+    if named and named[0] != "propertyNames":
+        if isinstance(others and others[0], dict) and others[0]:
+            return f"keys other than those of {named[0]!r}"
+        schema["additionalProperties"] = False  # another key could be one of these, with an escape for a letter
+    if not names and schema.get("minProperties", 0) > 1:
+        return "'minProperties' where a key may be written twice"
+    if "patternProperties" in schema:
+        patterns = {_anchor(pattern): part for pattern, part in schema["patternProperties"].items()}
+        schema["patternProperties"] = patterns
+        if len(patterns) > 1 or None in patterns:
+            return "these 'patternProperties'"
+    if schema["additionalProperties"] is False:
+        schema.pop("propertyNames", None)  # there are no keys, which xgrammar forgets beside a rule for keys
+    if "propertyNames" in schema:
+        of_key = schema["propertyNames"]
+        if not isinstance(of_key, dict) or of_key.get("type", "string") != "string" or {*_READ_ALONE} & of_key.keys():
+            return "'propertyNames' with more than a length or a pattern"
+        of_key["type"] = "string"
+    return None
+
+
+def _fit_string(schema: Schema) -> str | None:
+    if "format" in schema and schema.get("minLength", 2) < 2:
+        del schema["minLength"]  # each of these formats has a character
+    given = [keyword for keyword in _OF_TYPE["string"] if keyword in schema]
+    if len(given) > 1 and given != ["minLength", "maxLength"]:
+        return f"{given[-1]!r} beside {given[0]!r}"
+    if "pattern" in schema:
+        pattern = _anchor(schema["pattern"])
+        if pattern is None:
+            return f"the pattern {schema['pattern']!r}"
+        schema["pattern"] = pattern
+    elif given and given != ["format"]:  # a length makes xgrammar write control characters as no JSON has them
+        schema["pattern"] = f"^{_ANY}{{{schema.pop('minLength', 0)},{schema.pop('maxLength', '')}}}$"
+    return None
+
+
+def _find_bound(schema: Schema, types: Sequence[str]) -> str | None:
+    bounds = [schema[keyword] for keyword in _NUMBERS[:-1] if keyword in schema]
+    if "number" in types and any(abs(bound) >= 1e15 or round(bound, 6) != bound for bound in bounds):
+        return "a bound of more than 15 digits, or more than 6 after the point"
+    step = schema.get("multipleOf")
+    if step is not None and ("number" in types or bounds or type(step) is not int or step > 1024):
+        return "'multipleOf', but alone, for integers, and up to 1,024"
+    return None
+
+
+# -- patterns ----------------------------------------------------------------------------------------------------------
+
+# What no string holds without an escape, or at all: surrogates, which xgrammar writes as bytes that are no UTF-8. The
+# last character stands as it is: xgrammar then builds no automaton, which takes seconds for {0,2000}.
+_NEVER = '"\\\\\\x00-\\x1f\\ud800-\\udfff\x7f'
+_ANY = f"[^{_NEVER}]"
+_SETS = {"d": [(0x30, 0x39)], "w": [(0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A)], "s": [(0x20, 0x20)]}
+_BEYOND = {  # what some dialects count among these, and others don't
+    "d": [(0x80, 0x10FFFF)],
+    "w": [(0x80, 0x10FFFF)],
+    "s": [(0x80, 0xA0), (0x1680, 0x1680), (0x2000, 0x205F), (0x3000, 0x3000), (0xFEFF, 0xFEFF)],
+}
+_CONTROLS = {"\\n": "\n", "\\r": "\r", "\\t": "\t", "\\f": "\f", "\\v": "\v"}
+_MEMBER = re.compile(r"\\(?P<set>[dws])|(?P<low>\\[nrtfv]|\\[^\w\s]|[^\\])(?:-(?P<high>\\[^\w\s]|[^\\]))?")
+_TOKEN = re.compile(
+    r"(?P<first>\A\^)|(?P<last>\$\Z)|(?P<any>\.)|\\(?P<set>[dwsDWS])|\\(?P<escaped>[^\w\s\"\\])"
+    r"|\[(?P<negation>\^?)(?P<members>(?:\\[dwsnrtfv]|\\[^\w\s]|[^\\\[\]])+)\]"
+    r"|(?P<kept>\((?!\?)|\(\?:|[)|]|(?:[*+?]|\{\d+(?:,\d*)?\})\??(?![*+?{])|[^\\\"^$.|?*+()\[\]{}\x00-\x1f])"
+)
+
+
+def _anchor(pattern: str) -> str | None:
+    """Return a pattern of whole strings that this one, a pattern of parts, fits; None if xgrammar may misread it."""
+    pieces, end, tokens = [], 0, list(_TOKEN.finditer(pattern))
+    for token in tokens:
+        if token.start() != end:
+            return None
+        end = token.end()
+        if members := token["members"] or (token["set"] and f"\\{token['set'].lower()}"):
+            is_negated = bool(token["negation"]) or (token["set"] or "").isupper()
+            pieces.append(_write_set(_read_set(members, is_negated=is_negated), is_negated=is_negated))
+        elif token["escaped"]:
+            pieces.append(f"[\\x{ord(token['escaped']):02x}]")
+        else:
+            pieces.append(_ANY if token["any"] else token["kept"] or "")
+    try:
+        re.compile(pattern)
+    except (re.error, OverflowError, RecursionError):
+        return None
+    if end < len(pattern) or "[]" in pieces:
+        return None
+    before = "" if tokens and tokens[0]["first"] else f"{_ANY}*"
+    after = "" if tokens and tokens[-1]["last"] else f"{_ANY}*"
+    whole = "".join(pieces)
+    return f"^{before}{whole and f'(?:{whole})'}{after}$"
+
+
+def _read_set(members: str, *, is_negated: bool) -> list[tuple[int, int]]:
+    """Return the ranges of a set of characters: no more than each dialect reads; no fewer, if it is negated."""
+    ranges = []
+    for member in _MEMBER.finditer(members):
+        if name := member["set"]:
+            ranges += [*_SETS[name], *(_BEYOND[name] if is_negated else [])]
+        else:
+            low, high = (_CONTROLS.get(end, end[-1]) for end in (member["low"], member["high"] or member["low"]))
+            ranges.append((ord(low), ord(high)))
+    return ranges
+
+
+def _write_set(ranges: list[tuple[int, int]], *, is_negated: bool) -> str:
+    if not is_negated:
+        free = [(0x20, 0x21), (0x23, 0x5B), (0x5D, 0xD7FF), (0xE000, 0x10FFFF)]
+        ranges = [(max(a, low), min(b, high)) for a, b in ranges for low, high in free if max(a, low) <= min(b, high)]
+    ends = ((f"\\x{code:02x}" if code < 0x80 else chr(code) for code in pair) for pair in ranges)
+    return f"[{f'^{_NEVER}' if is_negated else ''}{''.join('-'.join(pair) for pair in ends)}]"
