@@ -19,7 +19,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from transformers import GenerationMixin
 
 from antislop.core.hf.calls import CallInterceptor
-from antislop.core.hf.private import attention_of, uncompiled
+from antislop.core.hf.private import uncompiled
 from antislop.core.sampler import AntiSlop
 from antislop.errors import InputError
 
@@ -105,16 +105,9 @@ class _AppliedBatching(_Replacement):
         self.choose = choose
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        from antislop.core.hf.paged.texts import judge_manager  # a call of generate imports no batching
+        from antislop.core.hf.paged.texts import init_judged  # a call of generate imports no batching
 
-        attention = attention_of(self.model.config)
-        manager = self.original(*args, **kwargs)
-        try:
-            judge_manager(manager, self.choose)
-        except InputError:
-            self.model.set_attn_implementation(attention)  # which the manager may have changed
-            raise
-        return manager
+        return init_judged(self.model, self.choose, args, kwargs)
 
 
 class _AppliedGenerate(_Replacement):

@@ -5,17 +5,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from copy import copy
-from functools import cache
+from dataclasses import replace
+from functools import cache, partial
+from io import BytesIO
 from pathlib import Path
 from time import perf_counter, sleep
+from types import MethodType
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
 import transformers
 from torch import Tensor
-from transformers import ContinuousBatchingConfig, GenerationConfig, LogitsProcessorList, PreTrainedModel
+from torch.nn import Module
+from transformers import (
+    ContinuousBatchingConfig,
+    GenerationConfig,
+    LogitsProcessorList,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 from transformers.generation.continuous_batching import ContinuousBatchingManager, RequestStatus
 from transformers.generation.continuous_batching.requests import FutureRequestState, RequestState
 
@@ -28,6 +41,11 @@ TESTED = ("5.23", "5.24")
 """Releases of transformers."""
 NO_LIMIT = 2**31 - 1
 """What continuous batching takes for "no maximum of new tokens"."""
+_SEEN: WeakKeyDictionary[PreTrainedModel, set[str]] = WeakKeyDictionary()
+"""Models whose logits were compared, with each implementation of attention."""
+_PLACES = (0, 3, 1, 7, 2, 5, 11, 4, 9), (6, 8, 1, 10, 0, 12)
+_READ = 4
+"""What the texts are that are compared, and how many of their tokens are read at once."""
 
 
 @cache
@@ -48,27 +66,174 @@ def start_manager(
 ) -> tuple[Any, Judge]:
     """Start a manager whose requests end when their texts do; return it, and what `judge` has made of it before.
 
-    Raises `InputError` if the model can have no paged cache. Reason: `init_continuous_batching` may return the manager
-    of an earlier call, and inside `applied_to` it would use that context's sampler. The cache is made here because the
-    manager's thread would not report why that failed, and would seed torch's random numbers.
+    Raises `InputError` if there is no memory for its cache, and as `make_manager` does. Reason:
+    `init_continuous_batching` may return the manager of an earlier call, and inside `applied_to` it would use that
+    context's sampler. The cache is made here because the manager's thread would not report why that failed, and would
+    seed torch's random numbers.
     """
-    attention = attention_of(model.config)
+    manager = make_manager(model, lambda twin: ContinuousBatchingManager(twin, _until_told(), config))
+    judging = judge(manager)
     try:
-        manager = ContinuousBatchingManager(model, GenerationConfig(do_sample=False, eos_token_id=-1), config)
-        refuse_modes(manager)
-        judging = judge(manager)
         with torch.random.fork_rng([model.device] if model.device.type == "cuda" else []):
             manager.warmup()
-    except Exception as error:
-        model.set_attn_implementation(attention)  # which the manager may have changed
-        if isinstance(error, InputError) or not isinstance(error, (AttributeError, MemoryError, ValueError)):
-            raise
+    except (AttributeError, MemoryError, ValueError) as error:
         raise InputError(
             f"transformers can't make a paged cache for {type(model).__name__} ({error}): leave engine out, or choose "
             "the memory by continuous_batching_config=ContinuousBatchingConfig(num_blocks=…)"
         ) from error
     manager.start()
     return manager, judging
+
+
+def make_manager(model: PreTrainedModel, make: Callable[[PreTrainedModel], Any]) -> Any:
+    """Return the manager that `make` makes for a twin of the model.
+
+    Raises `InputError` if it would write other texts than the model does, or none.
+    """
+    name, attention = type(model).__name__, str(attention_of(model.config))
+    if model.config.is_encoder_decoder:
+        raise InputError(f"continuous batching never reads the encoder of {name}: call generate for each prompt")
+    twin = twin_of(model).eval()
+    texts = _choose_texts(model.config.get_text_config().vocab_size)
+    is_known = attention in _SEEN.get(model, ())
+    plain = [] if is_known else [_read(twin, text) for text in (*texts, texts[0][:-1])]
+    try:
+        manager = make(twin)
+        refuse_modes(manager)
+        difference = 0.0 if is_known else _compare(manager, texts, plain)
+    except InputError:
+        raise
+    except Exception as error:  # what its passes raise differs by family
+        raise InputError(
+            f"transformers' continuous batching can't run {name} ({type(error).__name__}: {str(error):.200}): call "
+            "generate, or generate_many without an engine"
+        ) from error
+    if difference > 1:
+        raise InputError(
+            f"transformers' continuous batching computes other probabilities than {name} does, so its texts would be "
+            "others: call generate, or generate_many without an engine"
+        )
+    _SEEN.setdefault(model, set()).add(attention)
+    return manager
+
+
+def twin_of(model: PreTrainedModel) -> PreTrainedModel:
+    """Return a model with the weights, buffers and hooks of another, whose modules and configurations are its own.
+
+    Reason: a manager changes its model's attention and ends its training mode, and each forward pass sets
+    `config.is_causal` and sets it back, so two passes at a time read each other's, and may leave it changed.
+    """
+    hooks = {id(value) for module in model.modules() for name, value in vars(module).items() if "_hooks" in name}
+    shared: list[Any] = []
+    structure = (Module, PreTrainedConfig, GenerationConfig, MethodType, partial, dict, list, tuple, set)
+
+    class Copier(pickle.Pickler):
+        def persistent_id(self, value: Any) -> int | None:
+            if isinstance(value, structure) and id(value) not in hooks:
+                return None
+            shared.append(value)
+            return len(shared) - 1
+
+        def reducer_override(self, value: Any) -> Any:  # a method may have been put under another name
+            is_method = isinstance(value, MethodType)
+            return (MethodType, (value.__func__, value.__self__)) if is_method else NotImplemented
+
+    class Restorer(pickle.Unpickler):
+        def persistent_load(self, number: Any) -> Any:
+            return shared[number]
+
+    data = BytesIO()
+    Copier(data).dump(model)
+    twin: PreTrainedModel = Restorer(BytesIO(data.getvalue())).load()
+    return twin
+
+
+def keep_twin(manager: Any, model: PreTrainedModel) -> None:
+    """Have the model, not its twin, keep a manager for later calls, each of which gives the manager another twin.
+
+    Reason: between two calls, and in a pause, modules of the model may be replaced, or its adapters chosen anew.
+    """
+    stop, switch, pause = manager.stop, manager.switch_to_cb_friendly_attn, manager.pause
+
+    def stop_and_keep(*args: Any, **kwargs: Any) -> None:
+        before = {*vars(manager.model)}
+        stop(*args, **kwargs)
+        vars(model).update({name: value for name, value in vars(manager.model).items() if name not in before})
+
+    def switch_twin(_: Any, auto_switch_to_flash: bool = True) -> None:  # noqa: FBT001, FBT002 - as it is called
+        manager.model = twin_of(model).eval()
+        switch(manager.model, auto_switch_to_flash)
+
+    @contextmanager
+    def pause_and_switch() -> Iterator[None]:
+        with pause():
+            yield
+            switch_twin(model, manager.continuous_batching_config.auto_switch_to_flash)
+
+    manager.stop, manager.switch_to_cb_friendly_attn, manager.pause = stop_and_keep, switch_twin, pause_and_switch
+
+
+def _until_told() -> GenerationConfig:
+    return GenerationConfig(do_sample=False, eos_token_id=-1)
+
+
+def _choose_texts(vocabulary: int) -> tuple[list[int], list[int]]:
+    """Return two short texts of tokens from the middle of a vocabulary, where no special tokens are."""
+    first, second = ([(vocabulary // 2 + place) % vocabulary for place in places] for places in _PLACES)
+    return first, second
+
+
+def _read(model: PreTrainedModel, text: list[int]) -> Tensor:
+    """Return the logits of a plain pass over a text, [tokens, vocab]."""
+    with torch.no_grad():
+        logits: Tensor = model(input_ids=torch.tensor([text], device=model.device)).logits[0].float()
+    return logits
+
+
+def _compare(manager: Any, texts: Sequence[list[int]], plain: Sequence[Tensor]) -> float:
+    """Return how far the logits of continuous batching are from those of plain passes; over 1 is no rounding error.
+
+    The texts are read together and in parts, and their last tokens one by one. plain: the logits of each text, and of
+    the first one without its last token, whose difference is rounding.
+    """
+    config = manager.continuous_batching_config
+    blocks = sum(-(-len(text) // config.page_size) for text in texts)
+    small = {"num_blocks": 2 * blocks, "max_batch_tokens": 6, "safety_margin": 0.0, "cpu_offload_space": 0.0}
+    trial = ContinuousBatchingManager(manager.model, _until_told(), replace(config, **small))
+    latest: list[Tensor] = []
+    pairs: list[tuple[Tensor, Tensor]] = []
+
+    def keep(_: Tensor, logits: Tensor) -> Tensor:
+        latest[:] = [logits]
+        return logits
+
+    def give(requests: list[Any], _: list[int]) -> tuple[list[Any], list[int]]:
+        states = [request.state for request in requests if request.has_new_token]
+        lengths = [len(state.initial_tokens) + len(state.generated_tokens) for state in states]
+        for state, length, logits in zip(states, lengths, latest[0], strict=False):
+            pairs.append((plain[int(state.request_id)][length - 1], logits))
+        return requests, [texts[int(state.request_id)][length] for state, length in zip(states, lengths, strict=True)]
+
+    add_processors(trial, first=keep, last=lambda _, scores: scores)
+    for number, text in enumerate(texts):
+        trial.add_request(text[:_READ], request_id=str(number), max_new_tokens=len(text) - 1 - _READ)
+    with torch.random.fork_rng([manager.model.device] if manager.model.device.type == "cuda" else []), torch.no_grad():
+        trial.warmup()
+        processor = trial.batch_processor
+        judge_batches(processor, give)
+        while processor.prepare_next_batch():
+            processor._generation_step(trial.model)
+            processor.update_batch()
+    if len(pairs) < sum(len(text) - 1 - _READ for text in texts):
+        return float("inf")
+    rounding = max(20 * _differ(plain[0][:-1], plain[-1]), 20 * torch.finfo(manager.model.dtype).eps, 1e-3)
+    return max(_differ(*pair) for pair in pairs) / min(rounding, 0.3)
+
+
+def _differ(plain: Tensor, other: Tensor) -> float:
+    """Return how far logits are from each other, in units of their spread."""
+    finite = plain.isfinite()
+    return float((other - plain)[finite].square().mean().sqrt() / plain[finite].std())
 
 
 def error_of(manager: Any) -> BaseException:
@@ -80,17 +245,11 @@ def error_of(manager: Any) -> BaseException:
 
 
 def refuse_modes(manager: Any) -> None:
-    """Raise `InputError` for a model that can't be run, and ways to run it in which a batch begins before the last is
-    judged.
+    """Raise `InputError` for ways to run a model in which a batch begins before the last is judged.
 
     Reason: they are decided when the manager is made, from its configuration, the model and the device.
     """
-    config, name = manager.continuous_batching_config, type(manager.model).__name__
-    if not manager.model._supports_attention_backend:  # such as BLOOM: its texts would be others without bans, too
-        raise InputError(
-            f"{name} has attention of its own, which reads no paged cache, so its texts would be others: call "
-            "generate, or generate_many without an engine"
-        )
+    config = manager.continuous_batching_config
     is_compiled = config.varlen_compile_config is not None or config.decode_compile_config is not None
     refused = {
         "use_async_batching=False": config.use_async_batching,  # the next batch reads tokens that nobody has judged

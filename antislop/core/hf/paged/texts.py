@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from antislop.core.hf.compiled_bans import CompiledBans
 from antislop.core.hf.paged import private
@@ -249,16 +250,20 @@ def _count_settled(state: Any) -> int | None:
     return row.prompt_length + min(row.settled, row.unchanged)
 
 
-def judge_manager(manager: Any, choose: Callable[[], BanRules | None]) -> None:
-    """Write the requests that are added to a manager from now on under the sampler that `choose` returns.
+def init_judged(
+    model: PreTrainedModel, choose: Callable[[], BanRules | None], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
+    """Call `init_continuous_batching` for a model; requests are written under the sampler that `choose` returns then.
 
     Raises `InputError` for what can't be judged, and for a release of transformers that was not tested.
     """
     private.check_release()
-    private.refuse_modes(manager)
+    manager = private.make_manager(model, lambda twin: type(twin).init_continuous_batching(twin, *args, **kwargs))
     judge = getattr(vars(manager).get("add_request"), "__self__", None)  # of a manager that an earlier call has kept
     if not isinstance(judge, BatchJudge):
         judge = BatchJudge(manager)
+        private.keep_twin(manager, model)
     judge.choose = choose
     if (sampler := choose()) is not None:
         judge.check(sampler)
+    return manager

@@ -134,8 +134,7 @@ def _refuse_call(call: Call, spec: RowSpec) -> None:
     known = {"attention_mask", "position_ids", "use_cache", "logits_to_keep", cache_name(model)}
     given = {name for name, value in call.model_kwargs.items() if isinstance(value, Tensor) or value}
     refused = {
-        f"{name} has an encoder, which it never reads: call generate for each prompt": model.config.is_encoder_decoder,
-        f"it ends the training mode of {name}: call model.eval() first": model.training,
+        f"it writes in evaluation mode, which {name} is not in: call model.eval() first": model.training,
         "it reads no drafts: leave out draft_bans, assistants and prompt lookup": spec.drafter is not None,
         "it has a cache of its own: leave cache_implementation out": config.cache_implementation is not None,
         "its max_batch_tokens divide prompts: leave prefill_chunk_size out": config.prefill_chunk_size is not None,
