@@ -5,13 +5,11 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from copy import copy
+from copy import copy, deepcopy
 from dataclasses import replace
 from functools import cache, partial
-from io import BytesIO
 from pathlib import Path
 from time import perf_counter, sleep
 from types import MethodType
@@ -41,11 +39,11 @@ TESTED = ("5.23", "5.24")
 """Releases of transformers."""
 NO_LIMIT = 2**31 - 1
 """What continuous batching takes for "no maximum of new tokens"."""
-_SEEN: WeakKeyDictionary[PreTrainedModel, set[str]] = WeakKeyDictionary()
-"""Models whose logits were compared, with each implementation of attention."""
-_PLACES = (0, 3, 1, 7, 2, 5, 11, 4, 9), (6, 8, 1, 10, 0, 12)
-_READ = 4
-"""What the texts are that are compared, and how many of their tokens are read at once."""
+ENDLESS = GenerationConfig(do_sample=False, eos_token_id=-1)
+TEXTS = (0, 3, 1, 7, 2, 5, 11, 4, 9), (6, 8, 1, 10, 0, 12, 3, 2, 13)
+"""Texts that are tried: of tokens in the middle of a vocabulary, where no special ones are."""
+_TRIED: WeakKeyDictionary[PreTrainedModel, set[str]] = WeakKeyDictionary()
+"""Models that were tried, with the attention that they had."""
 
 
 @cache
@@ -64,18 +62,17 @@ def check_release() -> None:
 def start_manager(
     model: PreTrainedModel, config: ContinuousBatchingConfig, judge: Callable[[Any], Judge]
 ) -> tuple[Any, Judge]:
-    """Start a manager whose requests end when their texts do; return it, and what `judge` has made of it before.
+    """Start a manager, and return it with `judge(manager)`, which is called before. Its requests end with their texts.
 
     Raises `InputError` if there is no memory for its cache, and as `make_manager` does. Reason:
     `init_continuous_batching` may return the manager of an earlier call, and inside `applied_to` it would use that
     context's sampler. The cache is made here because the manager's thread would not report why that failed, and would
     seed torch's random numbers.
     """
-    manager = make_manager(model, lambda twin: ContinuousBatchingManager(twin, _until_told(), config))
+    manager = make_manager(model, lambda twin: ContinuousBatchingManager(twin, ENDLESS, config))
     judging = judge(manager)
     try:
-        with torch.random.fork_rng([model.device] if model.device.type == "cuda" else []):
-            manager.warmup()
+        _make_cache(manager)
     except (AttributeError, MemoryError, ValueError) as error:
         raise InputError(
             f"transformers can't make a paged cache for {type(model).__name__} ({error}): leave engine out, or choose "
@@ -88,64 +85,48 @@ def start_manager(
 def make_manager(model: PreTrainedModel, make: Callable[[PreTrainedModel], Any]) -> Any:
     """Return the manager that `make` makes for a twin of the model.
 
-    Raises `InputError` if it would write other texts than the model does, or none.
+    Raises `InputError` if its passes fail, or compute other logits than the model, which is tried once for each model.
     """
     name, attention = type(model).__name__, str(attention_of(model.config))
     if model.config.is_encoder_decoder:
         raise InputError(f"continuous batching never reads the encoder of {name}: call generate for each prompt")
-    twin = twin_of(model).eval()
-    texts = _choose_texts(model.config.get_text_config().vocab_size)
-    is_known = attention in _SEEN.get(model, ())
-    plain = [] if is_known else [_read(twin, text) for text in (*texts, texts[0][:-1])]
+    twin, plain = twin_of(model).eval(), []
+    if attention not in _TRIED.get(model, ()):
+        vocabulary = model.config.get_text_config().vocab_size
+        ids = torch.tensor(TEXTS, device=model.device).add(vocabulary // 2).remainder(vocabulary)
+        with torch.no_grad():  # the last one differs from the first by rounding only
+            plain = [(text, twin(input_ids=text[None]).logits[0].float()) for text in (*ids, ids[0, :-1])]
     try:
         manager = make(twin)
         refuse_modes(manager)
-        difference = 0.0 if is_known else _compare(manager, texts, plain)
+        error = _find_error(manager, plain) if plain else 0.0
     except InputError:
         raise
-    except Exception as error:  # what its passes raise differs by family
+    except Exception as failure:  # of any type, by family
         raise InputError(
-            f"transformers' continuous batching can't run {name} ({type(error).__name__}: {str(error):.200}): call "
+            f"transformers' continuous batching can't run {name} ({type(failure).__name__}: {failure!s:.200}): call "
             "generate, or generate_many without an engine"
-        ) from error
-    if difference > 1:
+        ) from failure
+    if not error < 1:
         raise InputError(
             f"transformers' continuous batching computes other probabilities than {name} does, so its texts would be "
             "others: call generate, or generate_many without an engine"
         )
-    _SEEN.setdefault(model, set()).add(attention)
+    _TRIED.setdefault(model, set()).add(attention)
     return manager
 
 
 def twin_of(model: PreTrainedModel) -> PreTrainedModel:
-    """Return a model with the weights, buffers and hooks of another, whose modules and configurations are its own.
+    """Return a model with the tensors and hooks of another, whose modules and configurations are its own.
 
-    Reason: a manager changes its model's attention and ends its training mode, and each forward pass sets
-    `config.is_causal` and sets it back, so two passes at a time read each other's, and may leave it changed.
+    Reason: a manager changes its model's attention and ends its training mode. Each pass sets `config.is_causal` and
+    sets it back, so two passes at a time read each other's value, and may leave it in the configuration.
     """
-    hooks = {id(value) for module in model.modules() for name, value in vars(module).items() if "_hooks" in name}
-    shared: list[Any] = []
     structure = (Module, PreTrainedConfig, GenerationConfig, MethodType, partial, dict, list, tuple, set)
-
-    class Copier(pickle.Pickler):
-        def persistent_id(self, value: Any) -> int | None:
-            if isinstance(value, structure) and id(value) not in hooks:
-                return None
-            shared.append(value)
-            return len(shared) - 1
-
-        def reducer_override(self, value: Any) -> Any:  # a method may have been put under another name
-            is_method = isinstance(value, MethodType)
-            return (MethodType, (value.__func__, value.__self__)) if is_method else NotImplemented
-
-    class Restorer(pickle.Unpickler):
-        def persistent_load(self, number: Any) -> Any:
-            return shared[number]
-
-    data = BytesIO()
-    Copier(data).dump(model)
-    twin: PreTrainedModel = Restorer(BytesIO(data.getvalue())).load()
-    return twin
+    shared: list[Any] = [*model.parameters(), *model.buffers()]
+    for module in model.modules():
+        shared += [each for name, each in vars(module).items() if "_hooks" in name or not isinstance(each, structure)]
+    return deepcopy(model, {id(each): each for each in shared})
 
 
 def keep_twin(manager: Any, model: PreTrainedModel) -> None:
@@ -160,7 +141,7 @@ def keep_twin(manager: Any, model: PreTrainedModel) -> None:
         stop(*args, **kwargs)
         vars(model).update({name: value for name, value in vars(manager.model).items() if name not in before})
 
-    def switch_twin(_: Any, auto_switch_to_flash: bool = True) -> None:  # noqa: FBT001, FBT002 - as it is called
+    def switch_twin(_: Any, auto_switch_to_flash: bool = True) -> None:
         manager.model = twin_of(model).eval()
         switch(manager.model, auto_switch_to_flash)
 
@@ -173,61 +154,51 @@ def keep_twin(manager: Any, model: PreTrainedModel) -> None:
     manager.stop, manager.switch_to_cb_friendly_attn, manager.pause = stop_and_keep, switch_twin, pause_and_switch
 
 
-def _until_told() -> GenerationConfig:
-    return GenerationConfig(do_sample=False, eos_token_id=-1)
+def _make_cache(manager: Any) -> None:
+    with torch.random.fork_rng([manager.model.device] if manager.model.device.type == "cuda" else []):
+        manager.warmup()
 
 
-def _choose_texts(vocabulary: int) -> tuple[list[int], list[int]]:
-    """Return two short texts of tokens from the middle of a vocabulary, where no special tokens are."""
-    first, second = ([(vocabulary // 2 + place) % vocabulary for place in places] for places in _PLACES)
-    return first, second
+def _find_error(manager: Any, plain: Sequence[tuple[Tensor, Tensor]]) -> float:
+    """Return how far the logits of continuous batching are from those of plain passes; 1 is more than rounding.
 
+    It reads two texts together, in parts, and their last tokens one by one.
 
-def _read(model: PreTrainedModel, text: list[int]) -> Tensor:
-    """Return the logits of a plain pass over a text, [tokens, vocab]."""
-    with torch.no_grad():
-        logits: Tensor = model(input_ids=torch.tensor([text], device=model.device)).logits[0].float()
-    return logits
-
-
-def _compare(manager: Any, texts: Sequence[list[int]], plain: Sequence[Tensor]) -> float:
-    """Return how far the logits of continuous batching are from those of plain passes; over 1 is no rounding error.
-
-    The texts are read together and in parts, and their last tokens one by one. plain: the logits of each text, and of
-    the first one without its last token, whose difference is rounding.
+    plain: texts [tokens] and their logits [tokens, vocab]; the last text is the first one without its last token.
     """
-    config = manager.continuous_batching_config
-    blocks = sum(-(-len(text) // config.page_size) for text in texts)
-    small = {"num_blocks": 2 * blocks, "max_batch_tokens": 6, "safety_margin": 0.0, "cpu_offload_space": 0.0}
-    trial = ContinuousBatchingManager(manager.model, _until_told(), replace(config, **small))
+    config, texts = manager.continuous_batching_config, [text.tolist() for text, _ in plain[:-1]]
+    blocks = 2 * len(texts) * -(-len(texts[0]) // config.page_size)
+    small = {"num_blocks": blocks, "max_batch_tokens": 6, "safety_margin": 0.0, "cpu_offload_space": 0.0}
+    trial = ContinuousBatchingManager(manager.model, ENDLESS, replace(config, **small))
     latest: list[Tensor] = []
-    pairs: list[tuple[Tensor, Tensor]] = []
+    errors: list[float] = []
 
     def keep(_: Tensor, logits: Tensor) -> Tensor:
         latest[:] = [logits]
         return logits
 
-    def give(requests: list[Any], _: list[int]) -> tuple[list[Any], list[int]]:
+    def draw_next(requests: list[Any], _: list[int]) -> tuple[list[Any], list[int]]:
         states = [request.state for request in requests if request.has_new_token]
-        lengths = [len(state.initial_tokens) + len(state.generated_tokens) for state in states]
-        for state, length, logits in zip(states, lengths, latest[0], strict=False):
-            pairs.append((plain[int(state.request_id)][length - 1], logits))
-        return requests, [texts[int(state.request_id)][length] for state, length in zip(states, lengths, strict=True)]
+        places = [(int(state.request_id), len(state.initial_tokens + state.generated_tokens)) for state in states]
+        for (number, length), logits in zip(places, latest[0], strict=False):
+            errors.append(_differ(plain[number][1][length - 1], logits))
+        return requests, [texts[number][length] for number, length in places]
 
     add_processors(trial, first=keep, last=lambda _, scores: scores)
     for number, text in enumerate(texts):
-        trial.add_request(text[:_READ], request_id=str(number), max_new_tokens=len(text) - 1 - _READ)
-    with torch.random.fork_rng([manager.model.device] if manager.model.device.type == "cuda" else []), torch.no_grad():
-        trial.warmup()
-        processor = trial.batch_processor
-        judge_batches(processor, give)
-        while processor.prepare_next_batch():
-            processor._generation_step(trial.model)
-            processor.update_batch()
-    if len(pairs) < sum(len(text) - 1 - _READ for text in texts):
+        trial.add_request(text[:-5], request_id=str(number), max_new_tokens=4)
+    _make_cache(trial)
+    judge_batches(trial.batch_processor, draw_next)
+    with torch.no_grad():
+        while trial.batch_processor.prepare_next_batch():
+            trial.batch_processor._generation_step(trial.model)
+            trial.batch_processor.update_batch()
+    if len(errors) < 4 * len(texts):
         return float("inf")
-    rounding = max(20 * _differ(plain[0][:-1], plain[-1]), 20 * torch.finfo(manager.model.dtype).eps, 1e-3)
-    return max(_differ(*pair) for pair in pairs) / min(rounding, 0.3)
+    # An accelerator may round float32, too; what is quantized shows what it rounds by texts of other lengths.
+    eps = torch.finfo(manager.model.dtype).eps if manager.model.device.type == "cpu" else 2**-7
+    rounding = max(20 * _differ(plain[0][1][:-1], plain[-1][1]), 20 * eps, 1e-4)
+    return max(errors) / min(rounding, 0.3)
 
 
 def _differ(plain: Tensor, other: Tensor) -> float:
