@@ -13,7 +13,7 @@ from functools import cache, partial
 from pathlib import Path
 from time import perf_counter, sleep
 from types import MethodType
-from typing import Any, TypeVar
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -21,7 +21,6 @@ import transformers
 from torch import Tensor
 from torch.nn import Module
 from transformers import (
-    ContinuousBatchingConfig,
     GenerationConfig,
     LogitsProcessorList,
     PreTrainedConfig,
@@ -34,13 +33,13 @@ from antislop.core.hf.private import attention_of
 from antislop.errors import InputError
 from antislop.files.packages import find_differences
 
-Judge = TypeVar("Judge")
 TESTED = ("5.23", "5.24")
 """Releases of transformers."""
 NO_LIMIT = 2**31 - 1
 """What continuous batching takes for "no maximum of new tokens"."""
 ENDLESS = GenerationConfig(do_sample=False, eos_token_id=-1)
-TEXTS = (0, 3, 1, 7, 2, 5, 11, 4, 9), (6, 8, 1, 10, 0, 12, 3, 2, 13)
+"""The settings of a manager whose requests end when their texts do."""
+TEXTS = (0, 3, 1, 7, 2, 5, 11, 4), (6, 8, 1, 10, 0, 12, 3, 2)
 """Texts that are tried: of tokens in the middle of a vocabulary, where no special ones are."""
 _TRIED: WeakKeyDictionary[PreTrainedModel, set[str]] = WeakKeyDictionary()
 """Models that were tried, with the attention that they had."""
@@ -59,29 +58,6 @@ def check_release() -> None:
         )
 
 
-def start_manager(
-    model: PreTrainedModel, config: ContinuousBatchingConfig, judge: Callable[[Any], Judge]
-) -> tuple[Any, Judge]:
-    """Start a manager, and return it with `judge(manager)`, which is called before. Its requests end with their texts.
-
-    Raises `InputError` if there is no memory for its cache, and as `make_manager` does. Reason:
-    `init_continuous_batching` may return the manager of an earlier call, and inside `applied_to` it would use that
-    context's sampler. The cache is made here because the manager's thread would not report why that failed, and would
-    seed torch's random numbers.
-    """
-    manager = make_manager(model, lambda twin: ContinuousBatchingManager(twin, ENDLESS, config))
-    judging = judge(manager)
-    try:
-        _make_cache(manager)
-    except (AttributeError, MemoryError, ValueError) as error:
-        raise InputError(
-            f"transformers can't make a paged cache for {type(model).__name__} ({error}): leave engine out, or choose "
-            "the memory by continuous_batching_config=ContinuousBatchingConfig(num_blocks=…)"
-        ) from error
-    manager.start()
-    return manager, judging
-
-
 def make_manager(model: PreTrainedModel, make: Callable[[PreTrainedModel], Any]) -> Any:
     """Return the manager that `make` makes for a twin of the model.
 
@@ -90,21 +66,26 @@ def make_manager(model: PreTrainedModel, make: Callable[[PreTrainedModel], Any])
     name, attention = type(model).__name__, str(attention_of(model.config))
     if model.config.is_encoder_decoder:
         raise InputError(f"continuous batching never reads the encoder of {name}: call generate for each prompt")
-    twin, plain = twin_of(model).eval(), []
+    twin, error, texts = twin_of(model).eval(), 0.0, None
     if attention not in _TRIED.get(model, ()):
-        vocabulary = model.config.get_text_config().vocab_size
-        ids = torch.tensor(TEXTS, device=model.device).add(vocabulary // 2).remainder(vocabulary)
-        with torch.no_grad():  # the last one differs from the first by rounding only
-            plain = [(text, twin(input_ids=text[None]).logits[0].float()) for text in (*ids, ids[0, :-1])]
+        size = model.config.get_text_config().vocab_size
+        texts = torch.tensor(TEXTS, device=model.device).add(size // 2).remainder(size)
+        with torch.no_grad():
+            plain, alone = (twin(input_ids=rows).logits[:, -1].float() for rows in (texts, texts[:1]))
     try:
         manager = make(twin)
         refuse_modes(manager)
-        error = _find_error(manager, plain) if plain else 0.0
+        if texts is not None:
+            # An accelerator may round float32 to ten bits. What is quantized may round a text beside others otherwise.
+            eps = max(torch.finfo(twin.dtype).eps, 0 if twin.device.type == "cpu" else 2**-10)
+            rounding = max(20 * _differ(plain[0], alone[0]), 32 * eps, 5e-5)
+            error = max(map(_differ, plain, _read(manager, texts))) / min(rounding, 0.3)
     except InputError:
         raise
     except Exception as failure:  # of any type, by family
+        reason, *_ = str(failure).splitlines() or [""]
         raise InputError(
-            f"transformers' continuous batching can't run {name} ({type(failure).__name__}: {failure!s:.200}): call "
+            f"transformers' continuous batching can't run {name} ({type(failure).__name__}: {reason}): call "
             "generate, or generate_many without an engine"
         ) from failure
     if not error < 1:
@@ -114,6 +95,59 @@ def make_manager(model: PreTrainedModel, make: Callable[[PreTrainedModel], Any])
         )
     _TRIED.setdefault(model, set()).add(attention)
     return manager
+
+
+def start_manager(manager: Any) -> None:
+    """Start a manager. Raises `InputError` if there is no memory for its cache.
+
+    Reason: its thread would not report that, and would seed torch's random numbers.
+    """
+    try:
+        _make_cache(manager)
+    except (AttributeError, MemoryError, ValueError) as error:
+        raise InputError(
+            f"transformers can't make a paged cache for {type(manager.model).__name__} ({error}): leave engine out, or "
+            "choose the memory by continuous_batching_config=ContinuousBatchingConfig(num_blocks=…)"
+        ) from error
+    manager.start()
+
+
+def _make_cache(manager: Any) -> None:
+    with torch.random.fork_rng([manager.model.device] if manager.model.device.type == "cuda" else []):
+        manager.warmup()
+
+
+def _read(manager: Any, texts: Tensor) -> Tensor:
+    """Return the logits after two texts [2, tokens], read together and in parts, of which the last is one token."""
+    config = manager.continuous_batching_config
+    blocks = 4 * -(-texts.shape[1] // config.page_size)
+    small = {"num_blocks": blocks, "max_batch_tokens": 5, "safety_margin": 0.0, "cpu_offload_space": 0.0}
+    trial = ContinuousBatchingManager(manager.model, ENDLESS, replace(config, **small))
+    latest: list[Tensor] = []
+    rows: list[Tensor] = []
+
+    def keep(_: Tensor, logits: Tensor) -> Tensor:
+        latest[:] = logits
+        return logits
+
+    add_processors(trial, first=keep, last=lambda _, scores: scores)
+    for text in texts.tolist():
+        trial.add_request(text, max_new_tokens=1)
+    _make_cache(trial)
+    processor = trial.batch_processor
+    with torch.no_grad():
+        while processor.prepare_next_batch():
+            processor._generation_step(trial.model)
+            requests, *_ = processor.inputs_and_outputs.prepare_batch_update()
+            rows += latest[: sum(request.has_new_token for request in requests)]
+            processor.update_batch()
+    return torch.stack(rows)
+
+
+def _differ(plain: Tensor, other: Tensor) -> float:
+    """Return how far logits are from each other, in units of their spread."""
+    finite = plain.isfinite()
+    return float((other - plain)[finite].square().mean().sqrt() / plain[finite].std())
 
 
 def twin_of(model: PreTrainedModel) -> PreTrainedModel:
@@ -152,59 +186,6 @@ def keep_twin(manager: Any, model: PreTrainedModel) -> None:
             switch_twin(model, manager.continuous_batching_config.auto_switch_to_flash)
 
     manager.stop, manager.switch_to_cb_friendly_attn, manager.pause = stop_and_keep, switch_twin, pause_and_switch
-
-
-def _make_cache(manager: Any) -> None:
-    with torch.random.fork_rng([manager.model.device] if manager.model.device.type == "cuda" else []):
-        manager.warmup()
-
-
-def _find_error(manager: Any, plain: Sequence[tuple[Tensor, Tensor]]) -> float:
-    """Return how far the logits of continuous batching are from those of plain passes; 1 is more than rounding.
-
-    It reads two texts together, in parts, and their last tokens one by one.
-
-    plain: texts [tokens] and their logits [tokens, vocab]; the last text is the first one without its last token.
-    """
-    config, texts = manager.continuous_batching_config, [text.tolist() for text, _ in plain[:-1]]
-    blocks = 2 * len(texts) * -(-len(texts[0]) // config.page_size)
-    small = {"num_blocks": blocks, "max_batch_tokens": 6, "safety_margin": 0.0, "cpu_offload_space": 0.0}
-    trial = ContinuousBatchingManager(manager.model, ENDLESS, replace(config, **small))
-    latest: list[Tensor] = []
-    errors: list[float] = []
-
-    def keep(_: Tensor, logits: Tensor) -> Tensor:
-        latest[:] = [logits]
-        return logits
-
-    def draw_next(requests: list[Any], _: list[int]) -> tuple[list[Any], list[int]]:
-        states = [request.state for request in requests if request.has_new_token]
-        places = [(int(state.request_id), len(state.initial_tokens + state.generated_tokens)) for state in states]
-        for (number, length), logits in zip(places, latest[0], strict=False):
-            errors.append(_differ(plain[number][1][length - 1], logits))
-        return requests, [texts[number][length] for number, length in places]
-
-    add_processors(trial, first=keep, last=lambda _, scores: scores)
-    for number, text in enumerate(texts):
-        trial.add_request(text[:-5], request_id=str(number), max_new_tokens=4)
-    _make_cache(trial)
-    judge_batches(trial.batch_processor, draw_next)
-    with torch.no_grad():
-        while trial.batch_processor.prepare_next_batch():
-            trial.batch_processor._generation_step(trial.model)
-            trial.batch_processor.update_batch()
-    if len(errors) < 4 * len(texts):
-        return float("inf")
-    # An accelerator may round float32, too; what is quantized shows what it rounds by texts of other lengths.
-    eps = torch.finfo(manager.model.dtype).eps if manager.model.device.type == "cpu" else 2**-7
-    rounding = max(20 * _differ(plain[0][1][:-1], plain[-1][1]), 20 * eps, 1e-4)
-    return max(errors) / min(rounding, 0.3)
-
-
-def _differ(plain: Tensor, other: Tensor) -> float:
-    """Return how far logits are from each other, in units of their spread."""
-    finite = plain.isfinite()
-    return float((other - plain)[finite].square().mean().sqrt() / plain[finite].std())
 
 
 def error_of(manager: Any) -> BaseException:

@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor
 from transformers import ContinuousBatchingConfig
+from transformers.generation.continuous_batching import ContinuousBatchingManager
 
 from antislop.core.hf.batching import make_completion
 from antislop.core.hf.calls import Call
@@ -68,7 +69,10 @@ def write_paged(
     _refuse_call(call, ahead[0])
     private.check_release()
     config = _fill(config or ContinuousBatchingConfig(), call, ahead, max_rows)
-    manager, judge = private.start_manager(call.model, config, BatchJudge)
+    # Not `init_continuous_batching`: it may return the manager of an earlier call, or that of `applied_to`.
+    manager = private.make_manager(call.model, lambda twin: ContinuousBatchingManager(twin, private.ENDLESS, config))
+    judge = BatchJudge(manager)
+    private.start_manager(manager)
     room = manager.continuous_batching_config.num_blocks * config.page_size
     complete = partial(make_completion, call.model, vocabulary=vocabulary)
     writing: dict[str, ManyText] = {}
@@ -131,7 +135,7 @@ def _fill(
 def _refuse_call(call: Call, spec: RowSpec) -> None:
     """Refuse what `generate_many` does, and continuous batching can't do or would not do as it was asked."""
     model, config, name = call.model, call.config, type(call.model).__name__
-    known = {"attention_mask", "position_ids", "use_cache", "logits_to_keep", cache_name(model)}
+    known = {"attention_mask", "position_ids", "use_cache", "logits_to_keep", cache_name(model), "encoder_outputs"}
     given = {name for name, value in call.model_kwargs.items() if isinstance(value, Tensor) or value}
     refused = {
         f"it writes in evaluation mode, which {name} is not in: call model.eval() first": model.training,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import suppress
 from functools import partial, update_wrapper
 from threading import Thread
 from types import MethodType
@@ -37,10 +37,12 @@ CONFIG = ContinuousBatchingConfig(page_size=4, num_blocks=64, max_batch_tokens=6
 
 
 def list_fields(model: PreTrainedModel) -> dict[str, Any]:
-    """Return all that a model and its modules hold, by name: configurations by their fields, other objects by identity."""
+    """Return all that a model and its modules hold: configurations by their fields, other objects by identity."""
     fields: dict[str, Any] = {}
     for path, module in model.named_modules():
         for name, value in vars(module).items():
+            if name == "rope_deltas":  # which `generate` sets by itself
+                continue
             plain = vars(value) if isinstance(value, (PreTrainedConfig, GenerationConfig)) else value
             if isinstance(plain, dict):
                 fields |= {f"{path}.{name}.{key}": each for key, each in plain.items()}
@@ -179,9 +181,8 @@ def test_a_kept_manager_takes_each_session_and_pause_from_the_model_as_it_is_the
     assert list_fields(model) == fields
 
 
-@contextmanager
-def patched(model: PreTrainedModel) -> Iterator[None]:
-    """Methods of single modules that other packages have replaced, under other names and as partial functions."""
+def patch(model: PreTrainedModel) -> None:
+    """Replace methods of modules as other packages do: under another name, and by a partial function."""
 
     def forward_twice(self: nn.Module, states: torch.Tensor) -> torch.Tensor:
         return 2 * type(self).forward(self, states)
@@ -192,17 +193,17 @@ def patched(model: PreTrainedModel) -> Iterator[None]:
     first, second = model.model.layers[0].mlp, model.model.layers[1].mlp
     first.forward = MethodType(forward_twice, first)
     second.forward = update_wrapper(partial(call, second), second.forward)
-    yield
 
 
 @pytest.mark.parametrize("family", first_quick([*FAMILIES], 4))
 def test_a_twin_computes_the_same_with_the_same_tensors_and_shares_no_module(family: str) -> None:
     model, ids = build(family), torch.tensor([[25, 31, 28, 27]])
     inputs = {"decoder_input_ids": ids} if model.config.is_encoder_decoder else {}
-    with patched(model) if family == "llama" else suppress():
-        twin = private.twin_of(model)
-        with torch.no_grad():
-            assert torch.equal(twin(ids, **inputs).logits, model(ids, **inputs).logits)
+    if family == "llama":
+        patch(model)
+    twin = private.twin_of(model)
+    with torch.no_grad():
+        assert torch.equal(twin(ids, **inputs).logits, model(ids, **inputs).logits)
     tensors, others = ([*each.named_parameters(), *each.named_buffers()] for each in (model, twin))
     assert [name for name, _ in tensors] == [name for name, _ in others]
     assert all(one is other for (_, one), (_, other) in zip(tensors, others, strict=True))
@@ -276,7 +277,7 @@ def test_each_family_writes_its_own_texts_or_is_refused(
     try:
         texts = write(model)
     except InputError as error:
-        assert str(error).count(":") < 5, "one sentence"  # noqa: PT017
+        assert "\n" not in str(error)  # noqa: PT017 - a family is refused or not
     else:
         own = SAMPLER.generate_many(model, [*PROMPTS], batch_size=2, **ASKED)
         expected = [text.tokens for text in sorted(own, key=lambda text: text.number)]
