@@ -21,6 +21,7 @@ import transformers
 from torch import Tensor
 from torch.nn import Module
 from transformers import (
+    ContinuousBatchingConfig,
     GenerationConfig,
     LogitsProcessorList,
     PreTrainedConfig,
@@ -41,6 +42,7 @@ ENDLESS = GenerationConfig(do_sample=False, eos_token_id=-1)
 """The settings of a manager whose requests end when their texts do."""
 TEXTS = (0, 3, 1, 7, 2, 5, 11, 4), (6, 8, 1, 10, 0, 12, 3, 2)
 """Texts that are tried: of tokens in the middle of a vocabulary, where no special ones are."""
+WINDOW = 4
 _TRIED: WeakKeyDictionary[PreTrainedModel, set[str]] = WeakKeyDictionary()
 """Models that were tried, with the attention that they had."""
 
@@ -66,20 +68,26 @@ def make_manager(model: PreTrainedModel, make: Callable[[PreTrainedModel], Any])
     name, attention = type(model).__name__, str(attention_of(model.config))
     if model.config.is_encoder_decoder:
         raise InputError(f"continuous batching never reads the encoder of {name}: call generate for each prompt")
-    twin, error, texts = twin_of(model).eval(), 0.0, None
+    texts, error = None, 0.0
     if attention not in _TRIED.get(model, ()):
         size = model.config.get_text_config().vocab_size
         texts = torch.tensor(TEXTS, device=model.device).add(size // 2).remainder(size)
+        trial = twin_of(model).eval()
+        for module in trial.modules():  # the texts are longer than any window then
+            for each in (module, getattr(module, "config", None)):
+                if getattr(each, "sliding_window", None):
+                    each.sliding_window = WINDOW
         with torch.no_grad():
-            plain, alone = (twin(input_ids=rows).logits[:, -1].float() for rows in (texts, texts[:1]))
+            plain, alone = (trial(input_ids=rows).logits[:, -1].float() for rows in (texts, texts[:1]))
     try:
-        manager = make(twin)
+        manager = make(twin_of(model).eval())
         refuse_modes(manager)
         if texts is not None:
             # An accelerator may round float32 to ten bits. What is quantized may round a text beside others otherwise.
-            eps = max(torch.finfo(twin.dtype).eps, 0 if twin.device.type == "cpu" else 2**-10)
+            eps = max(torch.finfo(trial.dtype).eps, 0 if trial.device.type == "cpu" else 2**-10)
             rounding = max(20 * _differ(plain[0], alone[0]), 32 * eps, 5e-5)
-            error = max(map(_differ, plain, _read(manager, texts))) / min(rounding, 0.3)
+            read = _read(trial, manager.continuous_batching_config, texts)
+            error = max(map(_differ, plain, read)) / min(rounding, 0.3)
     except InputError:
         raise
     except Exception as failure:  # of any type, by family
@@ -117,12 +125,11 @@ def _make_cache(manager: Any) -> None:
         manager.warmup()
 
 
-def _read(manager: Any, texts: Tensor) -> Tensor:
+def _read(model: PreTrainedModel, config: ContinuousBatchingConfig, texts: Tensor) -> Tensor:
     """Return the logits after two texts [2, tokens], read together and in parts, of which the last is one token."""
-    config = manager.continuous_batching_config
     blocks = 4 * -(-texts.shape[1] // config.page_size)
     small = {"num_blocks": blocks, "max_batch_tokens": 5, "safety_margin": 0.0, "cpu_offload_space": 0.0}
-    trial = ContinuousBatchingManager(manager.model, ENDLESS, replace(config, **small))
+    trial = ContinuousBatchingManager(model, ENDLESS, replace(config, **small))
     latest: list[Tensor] = []
     rows: list[Tensor] = []
 
@@ -163,12 +170,13 @@ def twin_of(model: PreTrainedModel) -> PreTrainedModel:
     return deepcopy(model, {id(each): each for each in shared})
 
 
-def keep_twin(manager: Any, model: PreTrainedModel) -> None:
+def keep_twin(manager: Any, model: PreTrainedModel, twin: PreTrainedModel) -> None:
     """Have the model, not its twin, keep a manager for later calls, each of which gives the manager another twin.
 
     Reason: between two calls, and in a pause, modules of the model may be replaced, or its adapters chosen anew.
     """
     stop, switch, pause = manager.stop, manager.switch_to_cb_friendly_attn, manager.pause
+    manager.model = twin  # also in a manager that the model has kept from a call without bans
 
     def stop_and_keep(*args: Any, **kwargs: Any) -> None:
         before = {*vars(manager.model)}

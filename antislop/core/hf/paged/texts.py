@@ -258,11 +258,17 @@ def init_judged(
     Raises `InputError` for what can't be judged, and for a release of transformers that was not tested.
     """
     private.check_release()
-    manager = private.make_manager(model, lambda twin: type(twin).init_continuous_batching(twin, *args, **kwargs))
-    judge = getattr(vars(manager).get("add_request"), "__self__", None)  # of a manager that an earlier call has kept
+
+    def make(twin: PreTrainedModel) -> Any:
+        manager = type(twin).init_continuous_batching(twin, *args, **kwargs)
+        if "stop" not in vars(manager):  # else an earlier call has kept it
+            private.keep_twin(manager, model, twin)
+        return manager
+
+    manager = private.make_manager(model, make)
+    judge = getattr(vars(manager).get("add_request"), "__self__", None)
     if not isinstance(judge, BatchJudge):
         judge = BatchJudge(manager)
-        private.keep_twin(manager, model)
     judge.choose = choose
     if (sampler := choose()) is not None:
         judge.check(sampler)
