@@ -31,7 +31,7 @@ models = {
     "hrm_text": {**long, "num_key_value_heads": 4, "head_dim": 8},
     "moshi": {**long, "num_key_value_heads": 4, "head_dim": 8, "ffn_dim": 48, "sliding_window": 8},
 }
-prompts = [[5, 9, 7, 11, 13, 30, 31, 8], [40, 3, 22]]
+prompts = [[5, 9, 7, 11, 13, 30, 31, 8, 20, 33, 41, 6, 17, 19, 23, 29], [40, 3, 22]]
 config = GenerationConfig(max_new_tokens=12, do_sample=False, eos_token_id=-1)
 seen = {}
 for name, settings in models.items():

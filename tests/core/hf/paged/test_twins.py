@@ -166,8 +166,10 @@ def test_a_kept_manager_takes_each_session_and_pause_from_the_model_as_it_is_the
             manager.add_request([*PROMPTS[0]])
             return next(iter(manager)).generated_tokens[0]
 
+    first = draw_first()  # which keeps a manager of the model itself
     with applied_to(model, AntiSlop(build_tokenizer(), ["zz zz"])):
         kept = draw_first()
+        assert kept == first
         with model.continuous_batching_context_manager(config, **asked) as manager:
             with manager.pause():
                 model.lm_head = other
@@ -248,20 +250,23 @@ def crash(twin: PreTrainedModel) -> None:
 
 
 @pytest.mark.parametrize("change", [shift, scale, look_ahead, crash])
-def test_other_probabilities_and_failing_passes_are_refused_before_a_text(change: Callable[[Any], None]) -> None:
+def test_other_probabilities_and_failing_passes_are_refused_before_a_text(
+    change: Callable[[Any], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Seen are logits that are off by a thousandth, and positions by a hundredth."""
-    model = build_model()
+    model, read = build_model(), private._read
 
-    def make(twin: PreTrainedModel) -> Any:
+    def read_changed(twin: Any, *args: Any) -> Any:
         change(twin)
-        return run_twin(twin)
+        return read(twin, *args)
 
+    monkeypatch.setattr(private, "_read", read_changed)
     sentence = r"can't run LlamaForCausalLM \(TypeError: .* call generate, or generate_many without an engine"
     if change is not crash:
         sentence = "computes other probabilities than LlamaForCausalLM does, so its texts would be others: call gen"
     for _ in range(2):  # a refused model is tried again
         with pytest.raises(InputError, match=sentence):
-            private.make_manager(model, make)
+            private.make_manager(model, run_twin)
 
 
 EVERY = [*FAMILIES, *NAMED, *REFUSED, *UNKNOWN_LAYERS]
