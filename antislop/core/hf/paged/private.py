@@ -68,8 +68,8 @@ def make_manager(model: PreTrainedModel, make: Callable[[PreTrainedModel], Any])
     name, attention = type(model).__name__, str(attention_of(model.config))
     if model.config.is_encoder_decoder:
         raise InputError(f"continuous batching never reads the encoder of {name}: call generate for each prompt")
-    texts, error = None, 0.0
-    if attention not in _TRIED.get(model, ()):
+    is_tried = attention in _TRIED.get(model, ())
+    if not is_tried:
         size = model.config.get_text_config().vocab_size
         texts = torch.tensor(TEXTS, device=model.device).add(size // 2).remainder(size)
         trial = twin_of(model).eval()
@@ -79,28 +79,24 @@ def make_manager(model: PreTrainedModel, make: Callable[[PreTrainedModel], Any])
                     each.sliding_window = WINDOW
         with torch.no_grad():
             plain, alone = (trial(input_ids=rows).logits[:, -1].float() for rows in (texts, texts[:1]))
+        # An accelerator may round float32 to ten bits. What is quantized may round a text beside others otherwise.
+        eps = max(torch.finfo(trial.dtype).eps, 0 if trial.device.type == "cpu" else 2**-10)
+        rounding = min(max(20 * _differ(plain[0], alone[0]), 32 * eps, 5e-5), 0.3)
     try:
         manager = make(twin_of(model).eval())
         refuse_modes(manager)
-        if texts is not None:
-            # An accelerator may round float32 to ten bits. What is quantized may round a text beside others otherwise.
-            eps = max(torch.finfo(trial.dtype).eps, 0 if trial.device.type == "cpu" else 2**-10)
-            rounding = max(20 * _differ(plain[0], alone[0]), 32 * eps, 5e-5)
+        if not is_tried:
             read = _read(trial, manager.continuous_batching_config, texts)
-            error = max(map(_differ, plain, read)) / min(rounding, 0.3)
+            if not all(_differ(*rows) < rounding for rows in zip(plain, read, strict=True)):
+                raise ArithmeticError("its probabilities would be others")
     except InputError:
         raise
-    except Exception as failure:  # of any type, by family
-        reason, *_ = str(failure).splitlines() or [""]
+    except Exception as error:  # of any type, by family
+        reason, *_ = str(error).splitlines() or [""]
         raise InputError(
-            f"transformers' continuous batching can't run {name} ({type(failure).__name__}: {reason}): call "
-            "generate, or generate_many without an engine"
-        ) from failure
-    if not error < 1:
-        raise InputError(
-            f"transformers' continuous batching computes other probabilities than {name} does, so its texts would be "
-            "others: call generate, or generate_many without an engine"
-        )
+            f"transformers' continuous batching can't run {name} ({type(error).__name__}: {reason}): call generate, or "
+            "generate_many without an engine"
+        ) from error
     _TRIED.setdefault(model, set()).add(attention)
     return manager
 
@@ -125,7 +121,7 @@ def _make_cache(manager: Any) -> None:
         manager.warmup()
 
 
-def _read(model: PreTrainedModel, config: ContinuousBatchingConfig, texts: Tensor) -> Tensor:
+def _read(model: PreTrainedModel, config: ContinuousBatchingConfig, texts: Tensor) -> list[Tensor]:
     """Return the logits after two texts [2, tokens], read together and in parts, of which the last is one token."""
     blocks = 4 * -(-texts.shape[1] // config.page_size)
     small = {"num_blocks": blocks, "max_batch_tokens": 5, "safety_margin": 0.0, "cpu_offload_space": 0.0}
@@ -148,7 +144,7 @@ def _read(model: PreTrainedModel, config: ContinuousBatchingConfig, texts: Tenso
             requests, *_ = processor.inputs_and_outputs.prepare_batch_update()
             rows += latest[: sum(request.has_new_token for request in requests)]
             processor.update_batch()
-    return torch.stack(rows)
+    return rows
 
 
 def _differ(plain: Tensor, other: Tensor) -> float:

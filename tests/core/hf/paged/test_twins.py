@@ -261,9 +261,8 @@ def test_other_probabilities_and_failing_passes_are_refused_before_a_text(
         return read(twin, *args)
 
     monkeypatch.setattr(private, "_read", read_changed)
-    sentence = r"can't run LlamaForCausalLM \(TypeError: .* call generate, or generate_many without an engine"
-    if change is not crash:
-        sentence = "computes other probabilities than LlamaForCausalLM does, so its texts would be others: call gen"
+    reason = "TypeError: .*" if change is crash else "ArithmeticError: its probabilities would be others"
+    sentence = rf"can't run LlamaForCausalLM \({reason}\): call generate, or generate_many without an engine"
     for _ in range(2):  # a refused model is tried again
         with pytest.raises(InputError, match=sentence):
             private.make_manager(model, run_twin)
