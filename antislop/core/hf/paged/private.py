@@ -60,8 +60,8 @@ def check_release() -> None:
         )
 
 
-def make_manager(model: PreTrainedModel, make: Callable[[PreTrainedModel], Any]) -> Any:
-    """Return the manager that `make` makes for a twin of the model.
+def make_manager(model: PreTrainedModel, make: Callable[[PreTrainedModel], Any], *, has_cache: bool = False) -> Any:
+    """Return the manager that `make` makes for a twin of the model. has_cache: make its cache now.
 
     Raises `InputError` if its passes fail, or compute other logits than the model, which is tried once for each model.
     """
@@ -85,6 +85,8 @@ def make_manager(model: PreTrainedModel, make: Callable[[PreTrainedModel], Any])
     try:
         manager = make(twin_of(model).eval())
         refuse_modes(manager)
+        if has_cache:
+            _make_cache(manager)
         if not is_tried:
             read = _read(trial, manager.continuous_batching_config, texts)
             if not all(_differ(*rows) < rounding for rows in zip(plain, read, strict=True)):
@@ -95,28 +97,14 @@ def make_manager(model: PreTrainedModel, make: Callable[[PreTrainedModel], Any])
         reason, *_ = str(error).splitlines() or [""]
         raise InputError(
             f"transformers' continuous batching can't run {name} ({type(error).__name__}: {reason}): call generate, or "
-            "generate_many without an engine"
+            "generate_many without an engine, or change ContinuousBatchingConfig, such as its num_blocks"
         ) from error
     _TRIED.setdefault(model, set()).add(attention)
     return manager
 
 
-def start_manager(manager: Any) -> None:
-    """Start a manager. Raises `InputError` if there is no memory for its cache.
-
-    Reason: its thread would not report that, and would seed torch's random numbers.
-    """
-    try:
-        _make_cache(manager)
-    except (AttributeError, MemoryError, ValueError) as error:
-        raise InputError(
-            f"transformers can't make a paged cache for {type(manager.model).__name__} ({error}): leave engine out, or "
-            "choose the memory by continuous_batching_config=ContinuousBatchingConfig(num_blocks=…)"
-        ) from error
-    manager.start()
-
-
 def _make_cache(manager: Any) -> None:
+    # Reason: its thread would not report that there is no memory, and would seed torch's random numbers.
     with torch.random.fork_rng([manager.model.device] if manager.model.device.type == "cuda" else []):
         manager.warmup()
 

@@ -145,7 +145,8 @@ class BatchJudge:
         self.choose: Callable[[], BanRules | None] = lambda: None
         self._manager = manager
         self._add = manager.add_request
-        self._processors = private.add_processors(manager, first=self._keep_logits, last=self._keep_scores)
+        first, last = (partial(self._keep, name) for name in ("_logits", "_scores"))
+        self._processors = private.add_processors(manager, first=first, last=last)
         self._logits = self._scores = torch.empty(0)  # of the latest batch, [requests, vocab]
         self._draws: list[Draws] = []  # with rows that a rewind may still need
         self._latest: list[Row] = []
@@ -171,13 +172,9 @@ class BatchJudge:
         processors = self._processors.logits_processor
         refuse_model(self._manager.model, self._manager.generation_config, processors, sampler.compiled)
 
-    def _keep_logits(self, _: Tensor, logits: Tensor) -> Tensor:
-        self._logits = logits
-        return logits
-
-    def _keep_scores(self, _: Tensor, scores: Tensor) -> Tensor:
-        self._scores = scores
-        return scores
+    def _keep(self, name: str, _: Tensor, values: Tensor) -> Tensor:
+        setattr(self, name, values)
+        return values
 
     def _prepare(self, processor: Any) -> None:
         if private.judge_batches(processor, partial(self._judge, processor)):
@@ -328,9 +325,11 @@ def write_paged(
     private.check_release()
     config = _fill(config or ContinuousBatchingConfig(), call, ahead, max_rows)
     # Not `init_continuous_batching`: it may return the manager of an earlier call, or that of `applied_to`.
-    manager = private.make_manager(call.model, lambda twin: ContinuousBatchingManager(twin, private.ENDLESS, config))
+    manager = private.make_manager(
+        call.model, lambda twin: ContinuousBatchingManager(twin, private.ENDLESS, config), has_cache=True
+    )
     judge = BatchJudge(manager)
-    private.start_manager(manager)
+    manager.start()
     room = manager.continuous_batching_config.num_blocks * config.page_size
     complete = partial(make_completion, call.model, vocabulary=vocabulary)
     writing: dict[str, ManyText] = {}

@@ -224,7 +224,7 @@ REFUSED: dict[str, tuple[str, AntiSlop, dict[str, Any]]] = {
         {"continuous_batching_config": ContinuousBatchingConfig(num_blocks=4, use_async_batching=True)},
     ),
     "llama memory": (
-        r"a paged cache for LlamaForCausalLM \(Memory footprint .*num_blocks=",
+        r"can't run LlamaForCausalLM \(MemoryError: Memory footprint .*num_blocks",
         MANY,
         {"continuous_batching_config": ContinuousBatchingConfig(num_blocks=10**9)},
     ),
