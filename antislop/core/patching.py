@@ -64,7 +64,11 @@ def applied_to(model: Any, sampler: AntiSlop) -> Iterator[None]:
         raise InputError(f"model is a {type(model).__name__} without a generate method: pass a transformers model")
     outer = tuple(application for application in _ENTERED.get() if application.is_active)
     application = _Application(sampler, outer)
-    generate = _install(target, application)
+    with _LOCK:
+        generate = vars(target).get("generate")
+        if not (isinstance(generate, _AppliedGenerate) and generate.model is target and generate.applications):
+            generate = _AppliedGenerate(target)
+        generate.applications.append(application)
     _ENTERED.set((*outer, application))
     try:
         yield
@@ -153,15 +157,6 @@ class _AppliedGenerate(_Replacement):
                 self.restore()
                 if self.batching is not None:
                     self.batching.restore()
-
-
-def _install(model: Any, application: _Application) -> _AppliedGenerate:
-    with _LOCK:
-        generate = vars(model).get("generate")
-        if not (isinstance(generate, _AppliedGenerate) and generate.model is model and generate.applications):
-            generate = _AppliedGenerate(model)
-        generate.applications.append(application)
-        return generate
 
 
 def _name_arguments(

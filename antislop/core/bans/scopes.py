@@ -134,7 +134,8 @@ class Scope:
         start, text, tail = 0, state.tail + piece, len(state.tail)
         while match := self._delimiters[state.opened].search(text, start, partial=True):
             if match.partial:
-                return state._replace(tail=_shorten(text[match.start() :])), changes
+                tail = text[match.start() :]  # without the first of very many spaces
+                return state._replace(tail=tail[max(0, len(tail) - len(tail.lstrip()) - SPACES_KEPT) :]), changes
             before, start = self.applies(state), match.end()
             opened = ""  # within a span, this delimiter closes it
             if not state.opened:
@@ -152,9 +153,3 @@ class Scope:
         span = SPANS[self.span] if isinstance(self.span, str) else {self.span[0]: (self.span[1],)}
         delimiters = {"": tuple(span), **span}
         return {opened: regex.compile("|".join(map(regex.escape, marks))) for opened, marks in delimiters.items()}
-
-
-def _shorten(tail: str) -> str:
-    """Return the end of a text that a delimiter may begin in, without the first of very many spaces."""
-    spaces = len(tail) - len(tail.lstrip())
-    return tail[max(0, spaces - SPACES_KEPT) :]
