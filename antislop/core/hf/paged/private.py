@@ -74,6 +74,7 @@ def make_manager(model: PreTrainedModel, make: Callable[[PreTrainedModel], Any],
         texts = torch.tensor(TEXTS, device=model.device).add(size // 2).remainder(size)
         trial = twin_of(model).eval()
         for module in trial.modules():  # the texts are longer than any window then
+            each: Any
             for each in (module, getattr(module, "config", None)):
                 if getattr(each, "sliding_window", None):
                     each.sliding_window = WINDOW
