@@ -12,8 +12,9 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import update_wrapper
+from operator import itemgetter
 from threading import Lock
-from typing import Any, TypeVar
+from typing import Any
 
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from transformers import GenerationMixin
@@ -22,8 +23,6 @@ from antislop.core.hf.calls import CallInterceptor
 from antislop.core.hf.private import uncompiled
 from antislop.core.sampler import AntiSlop
 from antislop.errors import InputError
-
-T = TypeVar("T")
 
 
 @dataclass(eq=False)
@@ -90,7 +89,7 @@ class _Replacement(ABC):
         vars(model)[name] = self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _return, (self.original,)
+        return itemgetter(0), ((self.original,),)
 
     @abstractmethod
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
@@ -185,7 +184,3 @@ def _unwrap(model: Any) -> Any:
             model = model.module
         else:
             return model
-
-
-def _return(value: T) -> T:
-    return value

@@ -199,16 +199,11 @@ class TransformersModel:
             kwargs = {"input_ids": ids, **kwargs}
         else:
             kwargs = self._model.prepare_inputs_for_generation(ids, next_sequence_length=queries, **kwargs)
-        logits: Tensor = self._callable_for(cache)(**kwargs, return_dict=True).logits
-        return logits
-
-    def _callable_for(self, cache: TransformersCache) -> Callable[..., Any]:
-        if not cache.is_static:
-            model: Callable[..., Any] = self._model
-            return model
-        if self._compiled is None:  # asking transformers takes as long as a small layer
+        if cache.is_static and self._compiled is None:  # asking transformers takes as long as a small layer
             self._compiled = compiled_if_possible(self._model, cache.cache, self._config)
-        return self._compiled
+        model = self._compiled if cache.is_static and self._compiled is not None else self._model
+        logits: Tensor = model(**kwargs, return_dict=True).logits
+        return logits
 
 
 def device_of(model: PreTrainedModel) -> torch.device:

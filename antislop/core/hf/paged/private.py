@@ -113,10 +113,9 @@ def _make_cache(manager: Any) -> None:
 def _read(model: PreTrainedModel, config: ContinuousBatchingConfig, texts: Tensor) -> list[Tensor]:
     """Return the logits after two texts [2, tokens], read together and in parts, of which the last is one token."""
     blocks = 4 * -(-texts.shape[1] // config.page_size)
-    small = {"num_blocks": blocks, "max_batch_tokens": 5, "safety_margin": 0.0, "cpu_offload_space": 0.0}
-    trial = ContinuousBatchingManager(model, ENDLESS, replace(config, **small))
-    latest: list[Tensor] = []
-    rows: list[Tensor] = []
+    config = replace(config, num_blocks=blocks, max_batch_tokens=5, safety_margin=0.0, cpu_offload_space=0.0)
+    trial = ContinuousBatchingManager(model, ENDLESS, config)
+    latest, rows = list[Tensor](), list[Tensor]()
 
     def keep(_: Tensor, logits: Tensor) -> Tensor:
         latest[:] = logits

@@ -145,8 +145,8 @@ class BatchJudge:
         self.choose: Callable[[], BanRules | None] = lambda: None
         self._manager = manager
         self._add = manager.add_request
-        first, last = (partial(self._keep, name) for name in ("_logits", "_scores"))
-        self._processors = private.add_processors(manager, first=first, last=last)
+        keeps = {"first": partial(self._keep, "_logits"), "last": partial(self._keep, "_scores")}
+        self._processors = private.add_processors(manager, **keeps)
         self._logits = self._scores = torch.empty(0)  # of the latest batch, [requests, vocab]
         self._draws: list[Draws] = []  # with rows that a rewind may still need
         self._latest: list[Row] = []
@@ -277,9 +277,7 @@ def init_judged(
         return manager
 
     manager = private.make_manager(model, make)
-    judge = getattr(vars(manager).get("add_request"), "__self__", None)
-    if not isinstance(judge, BatchJudge):
-        judge = BatchJudge(manager)
+    judge: BatchJudge = getattr(vars(manager).get("add_request"), "__self__", None) or BatchJudge(manager)
     judge.choose = choose
     if (sampler := choose()) is not None:
         judge.check(sampler)
