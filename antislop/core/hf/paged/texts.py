@@ -337,8 +337,9 @@ def write_paged(
                 sentence = (
                     f"a text of up to {length:,} tokens, its prompt included, does not fit into a cache of {room:,}"
                 )
-                advice = "pass continuous_batching_config=ContinuousBatchingConfig(num_blocks=…)"
-                error = PromptError(f"{sentence}: ask for fewer new tokens, or {advice}")
+                error = PromptError(
+                    f"{sentence}: ask for fewer new tokens, or set continuous_batching_config's num_blocks"
+                )
                 yield Completion(number, "", [], Report(), error=error)
                 continue
             text = ManyText(Row(spec, number=number), Report(surfaces=vocabulary), complete)
