@@ -337,9 +337,7 @@ def write_paged(
                 sentence = (
                     f"a text of up to {length:,} tokens, its prompt included, does not fit into a cache of {room:,}"
                 )
-                error = PromptError(
-                    f"{sentence}: ask for fewer new tokens, or set continuous_batching_config's num_blocks"
-                )
+                error = PromptError(f"{sentence}: ask for fewer new tokens, or set num_blocks in its configuration")
                 yield Completion(number, "", [], Report(), error=error)
                 continue
             text = ManyText(Row(spec, number=number), Report(surfaces=vocabulary), complete)
