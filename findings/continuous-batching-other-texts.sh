@@ -3,9 +3,9 @@
 #
 # One would expect that generate_batch writes what generate does, or raises an error for a model whose attention does not
 # read the paged cache.
-# What happens: BLOOM, MPT and GPT-Neo compute attention in code of their own and never see that cache; HRM-Text and the
-# text part of Moshi do see it. All five get tokens without an error, and other tokens than from generate. (The first
-# three log that their attention can't be chosen, if they are loaded with eager attention.)
+# What happens: five families get tokens without an error, and other tokens than from generate. BLOOM, MPT and GPT-Neo
+# compute attention in code of their own, which never reads that cache. HRM-Text reads it, and so does Moshi, whose
+# prompts are cut to the window that its configuration has and its own passes do not apply.
 # Why it matters: throughput is measured, and data are made, with texts that the model would not write.
 # Seen with transformers 5.23.0, torch 2.13.0.
 set -euo pipefail
