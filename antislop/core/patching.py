@@ -12,18 +12,17 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import update_wrapper
+from operator import itemgetter
 from threading import Lock
-from typing import Any, TypeVar
+from typing import Any
 
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from transformers import GenerationMixin
 
 from antislop.core.hf.calls import CallInterceptor
-from antislop.core.hf.private import attention_of, uncompiled
+from antislop.core.hf.private import uncompiled
 from antislop.core.sampler import AntiSlop
 from antislop.errors import InputError
-
-T = TypeVar("T")
 
 
 @dataclass(eq=False)
@@ -64,7 +63,11 @@ def applied_to(model: Any, sampler: AntiSlop) -> Iterator[None]:
         raise InputError(f"model is a {type(model).__name__} without a generate method: pass a transformers model")
     outer = tuple(application for application in _ENTERED.get() if application.is_active)
     application = _Application(sampler, outer)
-    generate = _install(target, application)
+    with _LOCK:
+        generate = vars(target).get("generate")
+        if not (isinstance(generate, _AppliedGenerate) and generate.model is target and generate.applications):
+            generate = _AppliedGenerate(target)
+        generate.applications.append(application)
     _ENTERED.set((*outer, application))
     try:
         yield
@@ -86,7 +89,7 @@ class _Replacement(ABC):
         vars(model)[name] = self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _return, (self.original,)
+        return itemgetter(0), ((self.original,),)
 
     @abstractmethod
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
@@ -105,16 +108,9 @@ class _AppliedBatching(_Replacement):
         self.choose = choose
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        from antislop.core.hf.paged.texts import judge_manager  # a call of generate imports no batching
+        from antislop.core.hf.paged.texts import init_judged  # a call of generate imports no batching
 
-        attention = attention_of(self.model.config)
-        manager = self.original(*args, **kwargs)
-        try:
-            judge_manager(manager, self.choose)
-        except InputError:
-            self.model.set_attn_implementation(attention)  # which the manager may have changed
-            raise
-        return manager
+        return init_judged(self.model, self.choose, args, kwargs)
 
 
 class _AppliedGenerate(_Replacement):
@@ -162,15 +158,6 @@ class _AppliedGenerate(_Replacement):
                     self.batching.restore()
 
 
-def _install(model: Any, application: _Application) -> _AppliedGenerate:
-    with _LOCK:
-        generate = vars(model).get("generate")
-        if not (isinstance(generate, _AppliedGenerate) and generate.model is model and generate.applications):
-            generate = _AppliedGenerate(model)
-        generate.applications.append(application)
-        return generate
-
-
 def _name_arguments(
     generate: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[Sequence[Any], dict[str, Any]]:
@@ -197,7 +184,3 @@ def _unwrap(model: Any) -> Any:
             model = model.module
         else:
             return model
-
-
-def _return(value: T) -> T:
-    return value

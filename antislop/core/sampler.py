@@ -409,7 +409,7 @@ class AntiSlop:
         )
         write: WriteTexts = write_in_flight
         if engine == "paged":
-            from antislop.core.hf.paged.writing import write_paged  # a plain call imports no continuous batching
+            from antislop.core.hf.paged.texts import write_paged  # a plain call imports no continuous batching
 
             write = partial(write_paged, config=kwargs.pop("continuous_batching_config", None))
         elif engine != "own":

@@ -99,7 +99,9 @@ def check_language_model(
     `KVCache` is checked if the caches have its methods and can be rewound to any length.
     """
     subject = Subject(model, after, tolerance)
-    for check in [*CHECKS, *(STATE_CHECKS if _has_states(subject) else ())]:
+    cache = subject.read(ONE)
+    has_states = hasattr(cache, "get_kv_states") and cache.rewind(0, 2) == 2
+    for check in [*CHECKS, *(STATE_CHECKS if has_states else ())]:
         try:
             check(subject)
         except ContractError as error:
@@ -342,11 +344,6 @@ STATE_CHECKS: tuple[Check, ...] = (
     check_states_that_do_not_agree_are_refused,
 )
 """What a `KVCache` promises besides."""
-
-
-def _has_states(subject: Subject) -> bool:
-    cache = subject.read(ONE)
-    return hasattr(cache, "get_kv_states") and cache.rewind(0, 2) == 2
 
 
 def _states(cache: RewindableCache) -> list[KVState]:

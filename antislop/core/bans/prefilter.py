@@ -114,14 +114,12 @@ _REDUCTION = _Reduction()
 def find_literal(pattern: Pattern) -> bytes:
     """Return the longest bytes that every reduced occurrence contains; empty if none are known."""
     symbols = pattern.find_symbols("caseless") or ""
-    parts = [symbols] if pattern.is_literal else symbols.split(FILLER)
-    return max((_reduce_symbols(part.translate(NO_EDGES)) for part in parts), key=len)
-
-
-def _reduce_symbols(symbols: str) -> bytes:
-    if symbols.isascii():  # almost always, and far faster
-        return symbols.translate(_ASCII_ENDS).encode().strip()
-    return _REDUCTION.reduce(symbols).data.tobytes().strip()
+    parts = [part.translate(NO_EDGES) for part in ([symbols] if pattern.is_literal else symbols.split(FILLER))]
+    reduced = (  # ASCII almost always, which is far faster
+        part.translate(_ASCII_ENDS).encode() if part.isascii() else _REDUCTION.reduce(part).data.tobytes()
+        for part in parts
+    )
+    return max((each.strip() for each in reduced), key=len)
 
 
 class PrefilterState(NamedTuple):

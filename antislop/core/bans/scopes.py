@@ -143,9 +143,8 @@ class Scope:
         start, text, tail = 0, state.tail + piece, len(state.tail)
         while match := self._delimiters[state.opened].search(text, start, partial=True):
             if match.partial:
-                rest = text[match.start() :]
-                spaces = len(rest) - len(rest.lstrip())
-                return state._replace(tail=rest[max(0, spaces - SPACES_KEPT) :]), changes
+                rest = text[match.start() :]  # without the first of very many spaces
+                return state._replace(tail=rest[max(0, len(rest) - len(rest.lstrip()) - SPACES_KEPT) :]), changes
             before, start = self.applies(state), match.end()
             opened = ""  # within a span, this delimiter closes it
             if not state.opened:

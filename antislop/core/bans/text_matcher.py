@@ -122,7 +122,11 @@ class Rules:
             spans=(*(span.shift(size) for span in state.spans), *surrounding.matches),
             scopes=self._follow_scopes(state, piece, size=size, oldest=oldest),
         )
-        after = self._count_words(after, piece, oldest=oldest)
+        if self._counts_words:
+            begins, is_in_word = find_words(piece, is_in_word=after.is_in_word)
+            changes = [(index, after.words.latest + number) for number, index in enumerate(begins, start=1)]
+            words = after.words.extend(len(piece), changes, oldest=oldest)
+            after = after._replace(is_in_word=is_in_word, words=words)
         after, matches = self._decide(after, queue, undecided=0 if final else max(surrounding.open, default=0))
         open_ = (*result.open, *(match.start_back for match in after.waiting))
         spans = tuple(span for span in after.spans if span.end_back < max(open_, default=0))
@@ -187,13 +191,6 @@ class Rules:
             within = [(min(index, size), value) for index, value in changes]
             scopes.append((after, timeline.extend(size, within, oldest=oldest)))
         return tuple(scopes)
-
-    def _count_words(self, state: RuleState, piece: str, *, oldest: int) -> RuleState:
-        if not self._counts_words:
-            return state
-        begins, is_in_word = find_words(piece, is_in_word=state.is_in_word)
-        changes = [(index, state.words.latest + number) for number, index in enumerate(begins, start=1)]
-        return state._replace(is_in_word=is_in_word, words=state.words.extend(len(piece), changes, oldest=oldest))
 
     def _is_free(self, number: int, word: int, counted: dict[int, tuple[int, ...]]) -> bool:
         """Count an occurrence, and return whether it is free."""

@@ -452,7 +452,11 @@ class Matcher:
 
     def _feed_others(self, state: State, transition: _Transition, token: int) -> State:
         """Feed a token also to the searches for what is no phrase, apply the rules, and follow the units."""
-        units = self._read_units(state, token) if self._units else _NO_UNITS
+        units: Mapping[Unit, UnitState] = _NO_UNITS
+        if self._units:
+            text, end = self._complete(state._transition.situation.pending, token).text, token in self._ends
+            fed = {unit: each.read(unit, text, end=state._read + len(text)) for unit, each in state._units.items()}
+            units = {unit: each.end() if end else each for unit, each in fed.items()}
         before, situation = state._others, state._transition.situation
         assert before is not None
         if not self._texts.has_comparable_states:
@@ -463,11 +467,6 @@ class Matcher:
             read = _OthersRead(before, reach_back, matches, self._find_other_state(before, after))
             situation.others[token] = read
         return State(state, transition, *read[1:], units=units)
-
-    def _read_units(self, state: State, token: int) -> Mapping[Unit, UnitState]:
-        text = self._complete(state._transition.situation.pending, token).text
-        units = {unit: before.read(unit, text, end=state._read + len(text)) for unit, before in state._units.items()}
-        return {unit: after.end() for unit, after in units.items()} if token in self._ends else units
 
     def _read_others(
         self, before: OtherState, situation: _Situation, transition: _Transition, token: int

@@ -117,7 +117,12 @@ class TransformersModel:
     def _prefill(self, ids: Tensor, cache: TransformersCache) -> Tensor:
         counts = [] if cache.prompt else count_queries(ids)
         is_padded = len(set(counts)) > 1
-        prompt = cache.prompt or self._describe_prompt(ids != PAD, is_padded=is_padded)
+        prompt = cache.prompt
+        if not prompt:
+            is_token = ids != PAD
+            prompt = {self._mask_name: is_token.long().to(self._device) if is_padded else None}
+            if self._takes_positions:
+                prompt[self._positions_name] = (is_token.cumsum(dim=-1) - 1).clamp(min=0).to(self._device)
         if is_padded:
             cache.mask_prompts(prompt[self._mask_name])
         ids = ids.clamp(min=0).to(self._device)
@@ -144,12 +149,6 @@ class TransformersModel:
             cache.drop_padding(counts)
         logits: Tensor = outputs.logits[:, -1:]
         return logits.repeat_interleave(self._copies, dim=0) if self._copies > 1 else logits
-
-    def _describe_prompt(self, is_token: Tensor, *, is_padded: bool) -> dict[str, Any]:
-        prompt: dict[str, Any] = {self._mask_name: is_token.long().to(self._device) if is_padded else None}
-        if self._takes_positions:
-            prompt[self._positions_name] = (is_token.cumsum(dim=-1) - 1).clamp(min=0).to(self._device)
-        return prompt
 
     def _feed_one_by_one(self, ids: Tensor, cache: TransformersCache, counts: list[int]) -> Tensor:
         """Read a recurrent model's queries one at a time: in one pass its states might differ."""
@@ -200,16 +199,11 @@ class TransformersModel:
             kwargs = {"input_ids": ids, **kwargs}
         else:
             kwargs = self._model.prepare_inputs_for_generation(ids, next_sequence_length=queries, **kwargs)
-        logits: Tensor = self._callable_for(cache)(**kwargs, return_dict=True).logits
-        return logits
-
-    def _callable_for(self, cache: TransformersCache) -> Callable[..., Any]:
-        if not cache.is_static:
-            model: Callable[..., Any] = self._model
-            return model
-        if self._compiled is None:  # asking transformers takes as long as a small layer
+        if cache.is_static and self._compiled is None:  # asking transformers takes as long as a small layer
             self._compiled = compiled_if_possible(self._model, cache.cache, self._config)
-        return self._compiled
+        model = self._compiled if cache.is_static and self._compiled is not None else self._model
+        logits: Tensor = model(**kwargs, return_dict=True).logits
+        return logits
 
 
 def device_of(model: PreTrainedModel) -> torch.device:

@@ -206,7 +206,10 @@ class ModelSpec:
 
     def load(self) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
         """Load (model, tokenizer). Raises `InputError` if they can't be loaded."""
-        with _loading(self, self.title, advice=_advise_on_model(self)):
+        advice = "pass a causal language model's Hugging Face id or folder, and options that it supports"
+        if self.name is None:
+            advice = "install antislop again" if self == ModelSpec() else "change the options of the model"
+        with _loading(self, self.title, advice=advice):
             from transformers import AutoModelForCausalLM
 
             device = None if self.device_map else choose_device(self.device)
@@ -301,12 +304,6 @@ def _find_base(spec: ModelSpec) -> str | None:
     config = Path(spec.name or TINY, "adapter_config.json")
     name = read_json(config).get("base_model_name_or_path") if config.is_file() else None
     return next((model.find_source() for model in CARRIED.values() if model.hub == name), None)
-
-
-def _advise_on_model(spec: ModelSpec) -> str:
-    if spec.name is not None:
-        return "pass a causal language model's Hugging Face id or folder, and options that it supports"
-    return "install antislop again" if spec == ModelSpec() else "change the options of the model"
 
 
 def _list_chosen(spec: ModelSpec, **others: str | None) -> dict[str, Any]:

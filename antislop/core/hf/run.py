@@ -179,20 +179,17 @@ class Run:
             if type(event) in _USUAL:
                 continue
             if isinstance(event, Forked):
-                self._add_fork(row, event)
+                self.rows.append(row)
+                parent, surfaces = self._reports[event.parent], self.bans.vocabulary
+                report = Report(surfaces=surfaces, events=[*parent.events], let_through=[*parent.let_through])
+                report.conceded, report.admitted = parent.conceded, parent.admitted
+                self._reports.append(report)
             elif isinstance(event, Conceded):
                 self.warn(event)
             elif isinstance(event, Finished):
                 self._excess[row.number] = self.engine.excess(row)  # another text may take its place
                 warn_if_too_long(self.call.model, self.prompts.tokens[row.root] + len(row.tokens))
         self._reports[row.number].extend(events, keep=self.recording.level != "none")
-
-    def _add_fork(self, row: Row, fork: Forked) -> None:
-        self.rows.append(row)
-        parent = self._reports[fork.parent]
-        report = Report(surfaces=self.bans.vocabulary, events=list(parent.events), let_through=list(parent.let_through))
-        report.conceded, report.admitted = parent.conceded, parent.admitted
-        self._reports.append(report)
 
     def _sequences(self) -> Tensor:
         longest = max(len(row.tokens) for row in self.rows)

@@ -124,7 +124,10 @@ class ControllerSource(Source):
             if self._chosen is not None:
                 self._begin(self._chosen)
             elif self._branch is None:
-                self._resume_or_ask()
+                if self._is_done or (rest := recall(self.row.node).rest) is None:
+                    self._ask()
+                else:
+                    self._branch = rest
             elif self._branch.sample_mask is None:
                 tokens, self._branch = self._branch.ff_tokens, None
                 self._force(tokens)
@@ -155,13 +158,6 @@ class ControllerSource(Source):
         source._vocabulary_size = self._vocabulary_size
         source.row.events.append(Forked(self.row.number, len(self.row.tokens), branch_idx))
         return source
-
-    def _resume_or_ask(self) -> None:
-        rest = recall(self.row.node).rest
-        if rest is not None and not self._is_done:
-            self._branch = rest
-        else:
-            self._ask()
 
     def _ask(self) -> None:
         row = self.row

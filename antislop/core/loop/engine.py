@@ -200,7 +200,9 @@ class BatchEngine:
         before = self._cache.lengths
         for place, row in enumerate(rows):
             self._cache.settle(place, row.prompt_length)
-        logits = self._model.forward(_stack(rows), self._cache)
+        are_even = len({row.prompt_length for row in rows}) == 1
+        ids = torch.cat([row.ids for row in rows]) if are_even else fill_left([row.ids[0].tolist() for row in rows])
+        logits = self._model.forward(ids, self._cache)
         self._held = [HeldRow(length) for length in self._cache.lengths]
         fed = [held.base - length for held, length in zip(self._held, before, strict=True)]
         return ForwardPass(copy_logits(logits[:, -1:], like=rows[0]), fed[: len(rows)], [0] * len(rows), logits.dtype)
@@ -233,9 +235,3 @@ class BatchEngine:
         cut = held.cut_back(self._cache, place, row.tokens, settled=row.settled, unchanged=row.unchanged)
         self._is_ragged = self._is_ragged or cut > 0
         return cut
-
-
-def _stack(rows: Sequence[Row]) -> Tensor:
-    if len({row.prompt_length for row in rows}) == 1:
-        return torch.cat([row.ids for row in rows])
-    return fill_left([row.ids[0].tolist() for row in rows])

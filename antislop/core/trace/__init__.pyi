@@ -1,4 +1,3 @@
-from .codec import WRONG as WRONG, read_event as read_event, write_event as write_event
 from .completions import BATCH_SIZE as BATCH_SIZE, Completion as Completion
 from .events import (
     Admitted as Admitted,
@@ -27,9 +26,12 @@ from .text_pieces import (
 )
 from .trace import Trace as Trace
 from .traced_row import (
+    WRONG as WRONG,
     Attempt as Attempt,
     KeptToken as KeptToken,
     RowHistory as RowHistory,
     TokenSurfaces as TokenSurfaces,
     TracedRow as TracedRow,
+    read_event as read_event,
+    write_event as write_event,
 )

@@ -94,7 +94,8 @@ class VllmStream(StreamDialect):
             if logprobs is not None and self._request.top_logprobs:
                 top = logprobs["top_logprobs"][i].items()  # their names are of the form "token_id:5"
                 pairs = ((int(name.removeprefix("token_id:")), logprob) for name, logprob in top)
-                received = received._replace(alternatives=_check_alternatives(pairs))
+                told = tuple((check_id(token), _check_logprob(logprob)) for token, logprob in pairs)
+                received = received._replace(alternatives=told)
             yield received
 
 
@@ -285,7 +286,3 @@ def _check_logprob(value: Any) -> float:
         f"the answer has {shorten(value)} as a log-probability: numbers up to 0 are needed; "
         "check the options that the server was started with"
     )
-
-
-def _check_alternatives(pairs: Iterable[tuple[Any, Any]]) -> tuple[tuple[int, float], ...]:
-    return tuple((check_id(token), _check_logprob(logprob)) for token, logprob in pairs)

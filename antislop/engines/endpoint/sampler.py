@@ -183,7 +183,7 @@ class EndpointSampler:
 
         bans, policy: instead of the sampler's.
         """
-        seed = _random_seed() if seed is None else seed
+        seed = int(torch.randint(2**31, ())) if seed is None else seed
         self._check(settings)
         request = _Request(self._encode(prompt), settings, bans or self._bans, seed, policy=policy)
         return self._stream(request)
@@ -297,7 +297,3 @@ class EndpointSampler:
             tokens = tokens[: row.settled]
         content = vocabulary.decode(tokens, after=request.prompt)
         return EndpointCompletion(request.number, content, tokens, report, traffic, self.method, error=error)
-
-
-def _random_seed() -> int:
-    return int(torch.randint(2**31, ()))

@@ -5,17 +5,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from copy import copy
-from functools import cache
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from copy import copy, deepcopy
+from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from time import perf_counter, sleep
-from typing import Any, TypeVar
+from types import MethodType
+from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import transformers
 from torch import Tensor
-from transformers import ContinuousBatchingConfig, GenerationConfig, LogitsProcessorList, PreTrainedModel
+from torch.nn import Module
+from transformers import (
+    ContinuousBatchingConfig,
+    GenerationConfig,
+    LogitsProcessorList,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 from transformers.generation.continuous_batching import ContinuousBatchingManager, RequestStatus
 from transformers.generation.continuous_batching.requests import FutureRequestState, RequestState
 
@@ -23,11 +34,17 @@ from antislop.core.hf.private import attention_of
 from antislop.errors import InputError
 from antislop.files.packages import find_differences
 
-Judge = TypeVar("Judge")
 TESTED = ("5.23", "5.24")
 """Releases of transformers."""
 NO_LIMIT = 2**31 - 1
 """What continuous batching takes for "no maximum of new tokens"."""
+ENDLESS = GenerationConfig(do_sample=False, eos_token_id=-1)
+"""The settings of a manager whose requests end when their texts do."""
+TEXTS = (0, 3, 1, 7, 2, 5, 11, 4), (6, 8, 1, 10, 0, 12, 3, 2)
+"""Texts that are tried: of tokens in the middle of a vocabulary, where no special ones are."""
+WINDOW = 4
+_TRIED: WeakKeyDictionary[PreTrainedModel, set[str]] = WeakKeyDictionary()
+"""Models that were tried, with the attention that they had."""
 
 
 @cache
@@ -43,32 +60,124 @@ def check_release() -> None:
         )
 
 
-def start_manager(
-    model: PreTrainedModel, config: ContinuousBatchingConfig, judge: Callable[[Any], Judge]
-) -> tuple[Any, Judge]:
-    """Start a manager whose requests end when their texts do; return it, and what `judge` has made of it before.
+def make_manager(model: PreTrainedModel, make: Callable[[PreTrainedModel], Any], *, has_cache: bool = False) -> Any:
+    """Return the manager that `make` makes for a twin of the model. has_cache: make its cache now.
 
-    Raises `InputError` if the model can have no paged cache. Reason: `init_continuous_batching` may return the manager
-    of an earlier call, and inside `applied_to` it would use that context's sampler. The cache is made here because the
-    manager's thread would not report why that failed, and would seed torch's random numbers.
+    Raises `InputError` if its passes fail, or compute other logits than the model, which is tried once for each model.
     """
-    attention = attention_of(model.config)
+    name, attention = type(model).__name__, str(attention_of(model.config))
+    if model.config.is_encoder_decoder:
+        raise InputError(f"continuous batching never reads the encoder of {name}: call generate for each prompt")
+    is_tried = attention in _TRIED.get(model, ())
+    if not is_tried:
+        size = model.config.get_text_config().vocab_size
+        texts = torch.tensor(TEXTS, device=model.device).add(size // 2).remainder(size)
+        trial = twin_of(model).eval()
+        for module in trial.modules():  # the texts are longer than any window then
+            each: Any
+            for each in (module, getattr(module, "config", None)):
+                if getattr(each, "sliding_window", None):
+                    each.sliding_window = WINDOW
+        with torch.no_grad():
+            plain, alone = (trial(input_ids=rows).logits[:, -1].float() for rows in (texts, texts[:1]))
+        # An accelerator may round float32 to ten bits. What is quantized may round a text beside others otherwise.
+        eps = max(torch.finfo(trial.dtype).eps, 0 if trial.device.type == "cpu" else 2**-10)
+        rounding = min(max(20 * _differ(plain[0], alone[0]), 32 * eps, 5e-5), 0.3)
     try:
-        manager = ContinuousBatchingManager(model, GenerationConfig(do_sample=False, eos_token_id=-1), config)
+        manager = make(twin_of(model).eval())
         refuse_modes(manager)
-        judging = judge(manager)
-        with torch.random.fork_rng([model.device] if model.device.type == "cuda" else []):
-            manager.warmup()
-    except Exception as error:
-        model.set_attn_implementation(attention)  # which the manager may have changed
-        if isinstance(error, InputError) or not isinstance(error, (AttributeError, MemoryError, ValueError)):
-            raise
+        if has_cache:
+            _make_cache(manager)
+        if not is_tried:
+            read = _read(trial, manager.continuous_batching_config, texts)
+            if not all(_differ(*rows) < rounding for rows in zip(plain, read, strict=True)):
+                raise ArithmeticError("its probabilities would be others")
+    except InputError:
+        raise
+    except Exception as error:  # of any type, by family
+        reason, *_ = str(error).splitlines() or [""]
         raise InputError(
-            f"transformers can't make a paged cache for {type(model).__name__} ({error}): leave engine out, or choose "
-            "the memory by continuous_batching_config=ContinuousBatchingConfig(num_blocks=…)"
+            f"transformers' continuous batching can't run {name} ({type(error).__name__}: {reason}): call generate, or "
+            "generate_many without an engine, or change ContinuousBatchingConfig, such as its num_blocks"
         ) from error
-    manager.start()
-    return manager, judging
+    _TRIED.setdefault(model, set()).add(attention)
+    return manager
+
+
+def _make_cache(manager: Any) -> None:
+    # Reason: its thread would not report that there is no memory, and would seed torch's random numbers.
+    with torch.random.fork_rng([manager.model.device] if manager.model.device.type == "cuda" else []):
+        manager.warmup()
+
+
+def _read(model: PreTrainedModel, config: ContinuousBatchingConfig, texts: Tensor) -> list[Tensor]:
+    """Return the logits after two texts [2, tokens], read together and in parts, of which the last is one token."""
+    blocks = 4 * -(-texts.shape[1] // config.page_size)
+    config = replace(config, num_blocks=blocks, max_batch_tokens=5, safety_margin=0.0, cpu_offload_space=0.0)
+    trial = ContinuousBatchingManager(model, ENDLESS, config)
+    latest, rows = list[Tensor](), list[Tensor]()
+
+    def keep(_: Tensor, logits: Tensor) -> Tensor:
+        latest[:] = logits
+        return logits
+
+    add_processors(trial, first=keep, last=lambda _, scores: scores)
+    for text in texts.tolist():
+        trial.add_request(text, max_new_tokens=1)
+    _make_cache(trial)
+    processor = trial.batch_processor
+    with torch.no_grad():
+        while processor.prepare_next_batch():
+            processor._generation_step(trial.model)
+            requests, *_ = processor.inputs_and_outputs.prepare_batch_update()
+            rows += latest[: sum(request.has_new_token for request in requests)]
+            processor.update_batch()
+    return rows
+
+
+def _differ(plain: Tensor, other: Tensor) -> float:
+    """Return how far logits are from each other, in units of their spread."""
+    finite = plain.isfinite()
+    return float((other - plain)[finite].square().mean().sqrt() / plain[finite].std())
+
+
+def twin_of(model: PreTrainedModel) -> PreTrainedModel:
+    """Return a model with the tensors and hooks of another, whose modules and configurations are its own.
+
+    Reason: a manager changes its model's attention and ends its training mode. Each pass sets `config.is_causal` and
+    sets it back, so two passes at a time read each other's value, and may leave it in the configuration.
+    """
+    structure = (Module, PreTrainedConfig, GenerationConfig, MethodType, partial, dict, list, tuple, set)
+    shared: list[Any] = [*model.parameters(), *model.buffers()]
+    for module in model.modules():
+        shared += [each for name, each in vars(module).items() if "_hooks" in name or not isinstance(each, structure)]
+    return deepcopy(model, {id(each): each for each in shared})
+
+
+def keep_twin(manager: Any, model: PreTrainedModel, twin: PreTrainedModel) -> None:
+    """Have the model, not its twin, keep a manager for later calls, each of which gives the manager another twin.
+
+    Reason: between two calls, and in a pause, modules of the model may be replaced, or its adapters chosen anew.
+    """
+    stop, switch, pause = manager.stop, manager.switch_to_cb_friendly_attn, manager.pause
+    manager.model = twin  # also in a manager that the model has kept from a call without bans
+
+    def stop_and_keep(*args: Any, **kwargs: Any) -> None:
+        before = {*vars(manager.model)}
+        stop(*args, **kwargs)
+        vars(model).update({name: value for name, value in vars(manager.model).items() if name not in before})
+
+    def switch_twin(_: Any, auto_switch_to_flash: bool = True) -> None:
+        manager.model = twin_of(model).eval()
+        switch(manager.model, auto_switch_to_flash)
+
+    @contextmanager
+    def pause_and_switch() -> Iterator[None]:
+        with pause():
+            yield
+            switch_twin(model, manager.continuous_batching_config.auto_switch_to_flash)
+
+    manager.stop, manager.switch_to_cb_friendly_attn, manager.pause = stop_and_keep, switch_twin, pause_and_switch
 
 
 def error_of(manager: Any) -> BaseException:
@@ -80,17 +189,11 @@ def error_of(manager: Any) -> BaseException:
 
 
 def refuse_modes(manager: Any) -> None:
-    """Raise `InputError` for a model that can't be run, and ways to run it in which a batch begins before the last is
-    judged.
+    """Raise `InputError` for ways to run a model in which a batch begins before the last is judged.
 
     Reason: they are decided when the manager is made, from its configuration, the model and the device.
     """
-    config, name = manager.continuous_batching_config, type(manager.model).__name__
-    if not manager.model._supports_attention_backend:  # such as BLOOM: its texts would be others without bans, too
-        raise InputError(
-            f"{name} has attention of its own, which reads no paged cache, so its texts would be others: call "
-            "generate, or generate_many without an engine"
-        )
+    config = manager.continuous_batching_config
     is_compiled = config.varlen_compile_config is not None or config.decode_compile_config is not None
     refused = {
         "use_async_batching=False": config.use_async_batching,  # the next batch reads tokens that nobody has judged

@@ -8,26 +8,41 @@ a forward pass, and its request reads on from there. Continuous batching draws t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+from itertools import chain, islice
+from math import ceil
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from transformers import ContinuousBatchingConfig, PreTrainedModel
+from transformers.generation.continuous_batching import ContinuousBatchingManager
 
+from antislop.core.hf.batching import make_completion
+from antislop.core.hf.calls import Call
 from antislop.core.hf.compiled_bans import CompiledBans
 from antislop.core.hf.paged import private
 from antislop.core.hf.preparation import refuse_model
+from antislop.core.hf.private import cache_name
+from antislop.core.hf.refusals import PromptError
+from antislop.core.hf.vocabulary import Vocabulary
 from antislop.core.loop.drawing import Draws, draw_together, take_drawn
 from antislop.core.loop.loop import advance_together
+from antislop.core.loop.prompts import PART
 from antislop.core.loop.protocols import count_shared
-from antislop.core.loop.row import Row
+from antislop.core.loop.row import Row, RowSpec
 from antislop.core.loop.sampling import Policy
 from antislop.core.loop.sources import LogitsSource
+from antislop.core.trace.completions import Completion
 from antislop.core.trace.events import Conceded, Event, Forwarded
+from antislop.core.trace.report import Report
+from antislop.errors import InputError
 
 KEY = "antislop"
 """The argument of `add_request` by which a text travels with its request."""
+ONE_TOKEN = Forwarded(1, 0)  # the usual event, which texts can share because it is a value
 
 
 class BanRules(Protocol):
@@ -130,7 +145,8 @@ class BatchJudge:
         self.choose: Callable[[], BanRules | None] = lambda: None
         self._manager = manager
         self._add = manager.add_request
-        self._processors = private.add_processors(manager, first=self._keep_logits, last=self._keep_scores)
+        keeps = {"first": partial(self._keep, "_logits"), "last": partial(self._keep, "_scores")}
+        self._processors = private.add_processors(manager, **keeps)
         self._logits = self._scores = torch.empty(0)  # of the latest batch, [requests, vocab]
         self._draws: list[Draws] = []  # with rows that a rewind may still need
         self._latest: list[Row] = []
@@ -156,13 +172,9 @@ class BatchJudge:
         processors = self._processors.logits_processor
         refuse_model(self._manager.model, self._manager.generation_config, processors, sampler.compiled)
 
-    def _keep_logits(self, _: Tensor, logits: Tensor) -> Tensor:
-        self._logits = logits
-        return logits
-
-    def _keep_scores(self, _: Tensor, scores: Tensor) -> Tensor:
-        self._scores = scores
-        return scores
+    def _keep(self, name: str, _: Tensor, values: Tensor) -> Tensor:
+        setattr(self, name, values)
+        return values
 
     def _prepare(self, processor: Any) -> None:
         if private.judge_batches(processor, partial(self._judge, processor)):
@@ -249,16 +261,141 @@ def _count_settled(state: Any) -> int | None:
     return row.prompt_length + min(row.settled, row.unchanged)
 
 
-def judge_manager(manager: Any, choose: Callable[[], BanRules | None]) -> None:
-    """Write the requests that are added to a manager from now on under the sampler that `choose` returns.
+def init_judged(
+    model: PreTrainedModel, choose: Callable[[], BanRules | None], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Any:
+    """Call `init_continuous_batching` for a model; requests are written under the sampler that `choose` returns then.
 
     Raises `InputError` for what can't be judged, and for a release of transformers that was not tested.
     """
     private.check_release()
-    private.refuse_modes(manager)
-    judge = getattr(vars(manager).get("add_request"), "__self__", None)  # of a manager that an earlier call has kept
-    if not isinstance(judge, BatchJudge):
-        judge = BatchJudge(manager)
+
+    def make(twin: PreTrainedModel) -> Any:
+        manager = type(twin).init_continuous_batching(twin, *args, **kwargs)
+        if "stop" not in vars(manager):  # else an earlier call has kept it
+            private.keep_twin(manager, model, twin)
+        return manager
+
+    manager = private.make_manager(model, make)
+    judge: BatchJudge = getattr(vars(manager).get("add_request"), "__self__", None) or BatchJudge(manager)
     judge.choose = choose
     if (sampler := choose()) is not None:
         judge.check(sampler)
+    return manager
+
+
+class ManyText(RequestText):
+    """A text of `generate_many`, which keeps a report. completion: once it has ended without an error."""
+
+    def __init__(self, row: Row, report: Report, complete: Callable[[Row, Report], Completion]) -> None:
+        super().__init__(LogitsSource(row))
+        row.history = row.spec.settings.follow([row])
+        self._row, self._report, self._complete = row, report, complete
+        self.completion: Completion | None = None
+
+    def count(self, fed: int) -> None:
+        self._row.events.append(ONE_TOKEN if fed == 1 else Forwarded(fed, 0))
+
+    def take(self, events: Sequence[Event]) -> None:
+        self._report.extend(events)
+        if self._row.is_finished:
+            self.completion = self._complete(self._row, self._report)
+
+
+def write_paged(
+    call: Call,
+    specs: Iterable[RowSpec],
+    *,
+    max_rows: int,
+    vocabulary: Vocabulary,
+    warn: Callable[[Conceded], None],
+    config: ContinuousBatchingConfig | None,
+) -> Iterator[Completion]:
+    """Write texts in the continuous batching of transformers, up to `max_rows` at a time by default.
+
+    As many wait for their turn, so twice as many prompts are read ahead. A text that its cache can't hold has an error.
+    """
+    if not isinstance(config, ContinuousBatchingConfig | None):
+        raise InputError(f"continuous_batching_config is {config!r:.60}; a ContinuousBatchingConfig is expected")
+    specs = iter(specs)
+    ahead = list(islice(specs, 2 * max_rows))
+    _refuse_call(call, ahead[0])
+    private.check_release()
+    config = _fill(config or ContinuousBatchingConfig(), call, ahead, max_rows)
+    # Not `init_continuous_batching`: it may return the manager of an earlier call, or that of `applied_to`.
+    manager = private.make_manager(
+        call.model, lambda twin: ContinuousBatchingManager(twin, private.ENDLESS, config), has_cache=True
+    )
+    judge = BatchJudge(manager)
+    manager.start()
+    room = manager.continuous_batching_config.num_blocks * config.page_size
+    complete = partial(make_completion, call.model, vocabulary=vocabulary)
+    writing: dict[str, ManyText] = {}
+    try:
+        for number, spec in enumerate(chain(ahead, specs)):
+            if (length := _measure(spec)) > room:
+                sentence = (
+                    f"a text of up to {length:,} tokens, its prompt included, does not fit into a cache of {room:,}"
+                )
+                error = PromptError(f"{sentence}: ask for fewer new tokens, or set num_blocks in its configuration")
+                yield Completion(number, "", [], Report(), error=error)
+                continue
+            text = ManyText(Row(spec, number=number), Report(surfaces=vocabulary), complete)
+            writing[judge.add_text(text, spec.prompt[0].tolist())] = text
+            if len(writing) == 2 * max_rows:
+                yield _await(manager, writing, warn)
+        while writing:
+            yield _await(manager, writing, warn)
+    finally:
+        manager.stop(hard_stop=True)
+
+
+def _await(manager: Any, writing: dict[str, ManyText], warn: Callable[[Conceded], None]) -> Completion:
+    """Return the next text that has ended. Raises its error, or that of the manager."""
+    while (output := manager.get_result(timeout=1)) is None and manager.is_running():
+        pass
+    text = None if output is None else writing.pop(output.request_id)
+    if text is None or text.completion is None:
+        raise (text and text.error) or private.error_of(manager)
+    for event in text.completion.report.events:
+        if isinstance(event, Conceded):
+            warn(event)  # here, in the thread of the caller, whose line the warning is about
+    return text.completion
+
+
+def _measure(spec: RowSpec) -> int:
+    """Return how many tokens of a text may be in a cache."""
+    return spec.prompt.shape[1] + spec.max_new_tokens - 1
+
+
+def _fill(
+    config: ContinuousBatchingConfig, call: Call, specs: Sequence[RowSpec], max_rows: int
+) -> ContinuousBatchingConfig:
+    """Fill in what a configuration leaves open, but what transformers knows better: how much memory a GPU has left."""
+    longest = max(map(_measure, specs))
+    open_settings = {
+        "max_requests_per_batch": max_rows,
+        "max_batch_tokens": max(PART, max_rows),
+        "use_async_batching": False,
+        "use_cuda_graph": False,
+    }
+    if call.model.device.type == "cpu":  # else transformers would take 60 % of the memory for its cache
+        open_settings["num_blocks"] = max_rows * ceil(longest / config.page_size) + 1
+    return replace(config, **{name: value for name, value in open_settings.items() if getattr(config, name) is None})
+
+
+def _refuse_call(call: Call, spec: RowSpec) -> None:
+    """Refuse what `generate_many` does, and continuous batching can't do or would not do as it was asked."""
+    model, config, name = call.model, call.config, type(call.model).__name__
+    known = {"attention_mask", "position_ids", "use_cache", "logits_to_keep", cache_name(model), "encoder_outputs"}
+    given = {name for name, value in call.model_kwargs.items() if isinstance(value, Tensor) or value}
+    refused = {
+        f"it writes in evaluation mode, which {name} is not in: call model.eval() first": model.training,
+        "it reads no drafts: leave out draft_bans, assistants and prompt lookup": spec.drafter is not None,
+        "it has a cache of its own: leave cache_implementation out": config.cache_implementation is not None,
+        "its max_batch_tokens divide prompts: leave prefill_chunk_size out": config.prefill_chunk_size is not None,
+        f"it passes no arguments to the model: leave {', '.join(sorted(given - known))} out": bool(given - known),
+    }
+    for sentence, is_asked in refused.items():
+        if is_asked:
+            raise InputError(f"engine='paged' is the continuous batching of transformers, and {sentence}")
