@@ -116,7 +116,8 @@ def _make_folder(out: Path, source: Path, bans: BanList, *, copy: bool) -> None:
                 _copy(source / path, part / path, source)
             else:
                 _link(source / path, part / path)
-        Path(beside, name.parts[0]).rename(place / name.parts[0])
+        whole = Path(beside, name.parts[0])
+        whole.rename(place / whole.name)
 
 
 def _link(path: Path, target: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -57,34 +56,34 @@ def test_a_file_system_without_links_is_named(tmp_path: Path, monkeypatch: pytes
 
 def list_paths(folder: Path) -> dict[str, str]:
     """Return each path below a folder with what it is: where a link leads, the size of a file, or a folder."""
-    return {
-        str(path.relative_to(folder)): os.readlink(path)
-        if path.is_symlink()
-        else "folder"
-        if path.is_dir()
-        else str(path.stat().st_size)
-        for path in sorted(folder.rglob("*"))
-    }
+    kinds = {}
+    for path in folder.rglob("*"):
+        size = "folder" if path.is_dir() else str(path.lstat().st_size)
+        kinds[path.relative_to(folder).as_posix()] = str(path.readlink()) if path.is_symlink() else size
+    return kinds
 
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """A model's folder with a folder in it, and links within it, to its own parent and to a file elsewhere."""
+    """A model's folder with a folder in it, and links within it and out of it: to a folder, to a file, to nothing.
+
+    A link to its own parent would be a copy without end, if a copy entered it: a folder beside it does as well.
+    """
     folder = tmp_path / "parent" / "source"
     shutil.copytree(pretrained.TINY, folder)
     (folder / "part").mkdir()
     (folder / "part" / "notes.txt").write_text("notes", encoding="utf-8")
     (folder / "part" / "empty").mkdir()
     (folder / ".git").mkdir()
-    (tmp_path / "elsewhere.txt").write_text("elsewhere", encoding="utf-8")
+    (tmp_path / "parent" / "beside").mkdir()
+    (tmp_path / "parent" / "beside" / "elsewhere.txt").write_text("elsewhere", encoding="utf-8")
     for name, aim in {
-        "up": "..",
-        "here": ".",
+        "beside": "../beside",
         "itself": "itself",
-        "part/up": "../..",
+        "part/beside": "../../beside",
         "part/config": "../config.json",
         "absolute": str(folder / "config.json"),
-        "out.txt": "../../elsewhere.txt",
+        "out.txt": "../beside/elsewhere.txt",
         "missing": "../missing",
     }.items():
         (folder / name).symlink_to(aim)
@@ -97,20 +96,17 @@ def test_a_copy_keeps_links_and_follows_none(option: tuple[str, ...], model: Pat
     result = invoke("export", str(model), *option, "-o", str(out), "--no-bans", "--ban", "the")
     assert result.exit_code == 0, result.stderr
     made = list_paths(out)
-    parent = str(model.parent)
+    beside = str(model.parent / "beside")
     if option:
-        expected = {
-            **{name: size for name, size in list_paths(model).items() if not name.startswith(".")},
-            **{"up": parent, "part/up": parent, "absolute": "config.json"},
-            **{"out.txt": str(tmp_path / "elsewhere.txt"), "missing": str(model.parent / "missing")},
-        }
-        assert made["here"] == "." and made["itself"] == "itself" and made["part/config"] == "../config.json"
+        expected = {name: kind for name, kind in list_paths(model).items() if not name.startswith(".")}
+        expected |= {"beside": beside, "part/beside": beside, "out.txt": f"{beside}/elsewhere.txt"}
+        expected |= {"missing": str(model.parent / "missing"), "absolute": "config.json"}
+        assert expected["itself"] == "itself" and expected["part/config"] == "../config.json"
     else:
-        names = [path.name for path in model.iterdir() if path.name != ".git"]
-        expected = {name: str(model / name) for name in names}
-    own = ("bans.txt", "custom_generate", str(Path("custom_generate", "generate.py")))
+        expected = {path.name: str(path) for path in model.iterdir() if path.name != ".git"}
+    own = ("bans.txt", "custom_generate", "custom_generate/generate.py")
     assert {name: aim for name, aim in made.items() if name not in own} == expected
-    assert {name: kind for name, kind in list_paths(tmp_path).items() if name.partition(os.sep)[0] != "new"} == before
+    assert {name: kind for name, kind in list_paths(tmp_path).items() if name.partition("/")[0] != "new"} == before
 
 
 def test_a_copy_of_the_hubs_cache_has_the_files_that_its_links_name(tmp_path: Path) -> None:
@@ -128,7 +124,7 @@ def test_a_copy_of_the_hubs_cache_has_the_files_that_its_links_name(tmp_path: Pa
 
 def test_a_copy_within_a_folder_of_the_model_is_no_copy_of_itself(model: Path) -> None:
     assert invoke("export", str(model), "--copy", "-o", str(model / "part" / "model"), "--ban", "the").exit_code == 0
-    assert list_paths(model / "part" / "model" / "part").keys() == {"notes.txt", "empty", "up", "config"}
+    assert list_paths(model / "part" / "model" / "part").keys() == {"notes.txt", "empty", "beside", "config"}
 
 
 def stop(*_: Any, **__: Any) -> None:

@@ -269,7 +269,7 @@ MODULES = {"gzip", "bz2", "lzma", "shutil", "tempfile"}
 ALLOWED = {
     "antislop/__main__.py: os.fdopen(os.open(os.devnull, flag), mode)": "in place of a standard stream that is closed",
     "antislop/__main__.py: os.open(os.devnull, flag)": "the same",
-    "antislop/cli/export.py: Path(beside, name.parts[0]).rename(place / name.parts[0])": "the folder is there as a whole or not at all",
+    "antislop/cli/export.py: whole.rename(place / whole.name)": "the folder is there as a whole or not at all",
     "antislop/cli/export.py: shutil": "copies a model's files",
     "antislop/cli/export.py: tempfile.TemporaryDirectory": "a folder of its own beside the one to make",
     "antislop/cli/main.py: os.open(os.devnull, os.O_WRONLY)": "standard output, whose reader has left",
