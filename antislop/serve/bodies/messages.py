@@ -22,6 +22,8 @@ MORE_FIELDS: Mapping[str, tuple[str, ...]] = {
     "tool": ("tool_call_id",),
 }
 """Fields beside role, name and content. parsed: the content again, as OpenAI's client read it; ignored."""
+OFF = ("prefix", False)
+"""What clients of servers that continue such a message send with any other one."""
 THINKING_SWITCHES = ("enable_thinking", "thinking")
 """Variables by which chat templates turn thoughts off."""
 
@@ -116,13 +118,14 @@ def read_messages(messages: Any) -> list[dict[str, Any]]:
 def _read_message(message: Any, place: str) -> dict[str, Any]:
     if not isinstance(message, dict):
         raise RequestError(400, f"{place} is {shorten(message)}; an object was expected", param=place)
-    filled = {name: value for name, value in message.items() if value is not None and value != []}
+    filled = {name: value for name, value in message.items() if value not in (None, []) and (name, value) != OFF}
     role = filled.get("role")
     if not isinstance(role, str) or role not in ROLES:
         raise RequestError(400, f"{place}.role is {shorten(role)}; one of {', '.join(ROLES)} was expected", param=place)
     more = MORE_FIELDS.get(role, ())
     for name in filled.keys() - {"role", "content", "name", *more}:
-        raise RequestError(400, f"{place} has {name[:60]!r}, which is not supported: leave it out", param=place)
+        advice = "pass continue_final_message beside messages" if name == "prefix" else "leave it out"
+        raise RequestError(400, f"{place} has {name[:60]!r}, which is not supported: {advice}", param=place)
     texts = {name: filled[name] for name in ("name", "tool_call_id", *REASONING) if name in filled}
     for name, value in texts.items():
         if not isinstance(value, str):
