@@ -98,8 +98,6 @@ class UpstreamBackend:
             await self._connection.ask(self._connection.address("/v1/models"))
         except Refused as refused:  # some servers lack the route
             return refused.status in NO_ROUTE_STATUSES
-        except EndpointError:
-            return False
         return True
 
     async def close(self, *, timeout: float | None = None) -> None:

@@ -36,7 +36,7 @@ _Reader: TypeAlias = "Callable[[ClientResponse], AsyncGenerator[Any, None]]"
 
 
 class Refused(EndpointError):
-    """Raised for an answer that another attempt would not change. status: its HTTP status; 0 if it can't be read."""
+    """Raised for an answer that another attempt would not change, or none did. status: HTTP's; 0 without an answer."""
 
     def __init__(self, problem: str, status: int) -> None:
         super().__init__(problem)
@@ -98,7 +98,7 @@ class StreamConnection:
         self, url: str, payload: bytes | None, read: _Reader, *, is_last: bool = False
     ) -> AsyncGenerator[Any, None]:
         """Yield the parts of an answer, with retries before the first."""
-        server_wait, problem = 0.0, ""
+        server_wait, problem, status = 0.0, "", 0
         for attempt in range(self._endpoint.retries + 1):
             if attempt:
                 own_wait = self._endpoint.backoff * 2 ** (attempt - 1) * random.uniform(0.5, 1.0)
@@ -116,12 +116,12 @@ class StreamConnection:
                             raise
                 return
             except _Failure as failure:
-                server_wait, problem = failure.wait, str(failure)
+                server_wait, problem, status = failure.wait, str(failure), failure.status
                 if failure.is_final:
-                    raise Refused(f"{url} {problem}", failure.status) from None
+                    raise Refused(f"{url} {problem}", status) from None
                 if has_begun:
                     raise StreamBroken(f"{url} {problem}") from None
-        raise EndpointError(f"{url} {problem} (tried {self._endpoint.retries + 1} times)")
+        raise Refused(f"{url} {problem} (tried {self._endpoint.retries + 1} times)", status)
 
     @asynccontextmanager
     async def _request(self, url: str, payload: bytes | None, *, is_last: bool) -> AsyncIterator[ClientResponse]:
