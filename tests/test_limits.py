@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from antislop import AntiSlop, InputError
+from antislop.core.hf import CountPenaltyLogitsProcessor
 from antislop.core.loop.sampling import Sampling
 from antislop.engines.endpoint.methods import plan_method
 from antislop.engines.endpoint.streams import EndpointMethod, Logprobs, ServerFeatures
@@ -79,7 +80,7 @@ TRIES: dict[str, list[dict[str, Callable[[], object]]]] = {
         {"": ask_server_for_json},
     ],
     "`frequency_penalty`": [
-        {"": lambda: call(do_sample=True, frequency_penalty=0.5)},
+        {"": lambda: call(logits_processor=[CountPenaltyLogitsProcessor(frequency=0.5)])},
         {"": lambda: ask_vllm(frequency_penalty=0.5)},
         {"": lambda: ask_server(frequency_penalty=0.5)},
     ],
