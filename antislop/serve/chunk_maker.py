@@ -16,7 +16,6 @@ from antislop.core.trace import (
     Rewound,
     TokenChoice,
     WrittenText,
-    WrittenToken,
     find_spans,
 )
 from antislop.serve.backend import PromptChoices
@@ -146,7 +145,11 @@ class ChunkMaker:
         for _, cut in self._written.cuts[cuts:]:
             self._withdraw(cut)
         for written in settled:
-            self._settle(written)
+            if not written.is_end:
+                self._tokens.append(SettledToken(written.token, self._length, written.choice))
+                self.kept += 1
+                self._last_token = written.token
+            self._text += written.text + self.spelled.get(written.token, "")
         if settled and settled[-1].is_end:
             return self._end()
         return self._release(hold=True) if settled else None
@@ -167,13 +170,6 @@ class ChunkMaker:
         if isinstance(event, Rewound):
             text = decode(self.vocabulary, event.withdrawn)
             self._withdrawn.append(WithdrawnText(text, event.violation.ban, start, len(event.withdrawn)))
-
-    def _settle(self, written: WrittenToken) -> None:
-        if not written.is_end:
-            self._tokens.append(SettledToken(written.token, self._length, written.choice))
-            self.kept += 1
-            self._last_token = written.token
-        self._text += written.text + self.spelled.get(written.token, "")
 
     def _release(self, *, hold: bool) -> AnswerChunk | None:
         """Return what is final, if anything. hold: keep back what may begin a stop string."""

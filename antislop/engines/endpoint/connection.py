@@ -169,7 +169,9 @@ def _make_session(endpoint: Endpoint) -> ClientSession:
 
 async def _refuse(response: ClientResponse) -> _Failure:
     status, content = response.status, await response.content.read(MAX_ERROR_BYTES)
-    problem = f"answered {status}: {_read_message(content)}" + _advise(status)
+    advice = " (base_url usually ends in /v1)" if status in (404, 405) else ""
+    advice = " (pass api_key)" if status in (401, 403) else advice
+    problem = f"answered {status}: {_read_message(content)}{advice}"
     header = response.headers.get("Retry-After", "")
     wait = float(header) if header.isdecimal() else 0.0  # inference servers send no dates
     return _Failure(problem, wait=wait, is_final=status not in RETRIED_STATUSES, status=status)
@@ -254,12 +256,6 @@ def _read_message(content: bytes) -> str:
     error = parsed.get("error", parsed) if isinstance(parsed, dict) else parsed
     message = error.get("message", error.get("detail", error)) if isinstance(error, dict) else error
     return make_visible(message[:500]) if isinstance(message, str) else _shorten(content)
-
-
-def _advise(status: int) -> str:
-    if status in (404, 405):
-        return " (base_url usually ends in /v1)"
-    return " (pass api_key)" if status in (401, 403) else ""
 
 
 def _shorten(content: bytes) -> str:

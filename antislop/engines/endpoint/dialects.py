@@ -93,8 +93,8 @@ class VllmStream(StreamDialect):
                 received = received._replace(logprob=_check_logprob(logprobs["token_logprobs"][i]))
             if logprobs is not None and self._request.top_logprobs:
                 top = logprobs["top_logprobs"][i].items()  # their names are of the form "token_id:5"
-                pairs = ((int(name.removeprefix("token_id:")), logprob) for name, logprob in top)
-                received = received._replace(alternatives=_check_alternatives(pairs))
+                pairs = ((check_id(int(name.removeprefix("token_id:"))), _check_logprob(value)) for name, value in top)
+                received = received._replace(alternatives=tuple(pairs))
             yield received
 
 
@@ -252,15 +252,12 @@ def _completions_body(request: StreamRequest) -> dict[str, Any]:
         "max_tokens": request.max_tokens,
         "seed": request.seed,
         "stream": True,
-        **_name_sampling(request.sampling),
+        **request.sampling.translate(COMMON_SETTINGS),
+        "top_k": request.sampling.top_k or -1,
+        "frequency_penalty": 0.0,
+        "presence_penalty": 0.0,
         **({"logit_bias": _name_bias(request.bias)} if request.bias else {}),
     }
-
-
-def _name_sampling(sampling: Sampling) -> dict[str, float]:
-    """Return the settings as vLLM and many others read them."""
-    settings = sampling.translate(COMMON_SETTINGS)
-    return {**settings, "top_k": sampling.top_k or -1, "frequency_penalty": 0.0, "presence_penalty": 0.0}
 
 
 def _name_bias(bias: Mapping[int, float]) -> dict[str, float]:
@@ -285,7 +282,3 @@ def _check_logprob(value: Any) -> float:
         f"the answer has {shorten(value)} as a log-probability: numbers up to 0 are needed; "
         "check the options that the server was started with"
     )
-
-
-def _check_alternatives(pairs: Iterable[tuple[Any, Any]]) -> tuple[tuple[int, float], ...]:
-    return tuple((check_id(token), _check_logprob(logprob)) for token, logprob in pairs)

@@ -103,7 +103,7 @@ class ServerProbe:
         lacks = [] if await ask(prompt=prompt) else ["takes no prompt of token ids"]
         logprobs = (await ask(logprobs=1) or {}).get("logprobs")
         names_tokens = isinstance(logprobs, dict) and logprobs.get("tokens")
-        return lacks if names_tokens else [*lacks, "gives no log-probabilities of its tokens"]
+        return lacks if names_tokens else [*lacks, "does not name its tokens for logprobs=1"]
 
     async def _find_model(self) -> Mapping[str, Any]:
         try:

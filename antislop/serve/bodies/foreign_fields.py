@@ -143,7 +143,9 @@ def translate_fields(body: dict[str, Any], names: Collection[str]) -> tuple[dict
         if name in names or name in ORDERS or (name, value) == OWN_MODE:
             continue
         if name in aliases:
-            _merge(kept, name, value)
+            if kept.setdefault(aliases[name], value) != value:
+                message = f"{aliases[name]} and {name} mean the same and differ: pass one of them"
+                raise RequestError(400, message, param=name)
         elif name in REFUSED:
             if value:
                 raise RequestError(400, f"{name} can't be followed: {REFUSED[name]}", param=name)
@@ -157,10 +159,3 @@ def translate_fields(body: dict[str, Any], names: Collection[str]) -> tuple[dict
             ignored.append(name)
     off = Sampling.list_off(kept)
     return {name: value for name, value in kept.items() if name not in off}, ignored
-
-
-def _merge(kept: dict[str, Any], alias: str, value: Any) -> None:
-    name = ALIASES[alias]
-    if name in kept and kept[name] != value:
-        raise RequestError(400, f"{name} and {alias} mean the same and differ: pass one of them", param=alias)
-    kept[name] = value

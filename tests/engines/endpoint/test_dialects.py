@@ -275,14 +275,14 @@ def refuse_as_mlx(body: Mapping[str, Any]) -> str | None:
         ),
         ({"takes_ids": False, "owner": "library"}, r"Ollama takes no prompt of token ids.*llama-server.*unmarshal"),
         ({"takes_ids": False, "owner": "organization_owner"}, "^LM Studio takes no prompt of token ids, which"),
-        ({"names_tokens": False}, "^the server gives no log-probabilities of its tokens, which"),
+        ({"names_tokens": False}, "^the server does not name its tokens for logprobs=1, which"),
         (
             {"takes_ids": False, "names_tokens": False, "refuse": refuse_as_transformers_serve},
-            r"^the server takes no prompt of token ids and gives no log-probabilities of its tokens, which.*Unexpected",
+            r"^the server takes no prompt of token ids and does not name its tokens for logprobs=1, which.*Unexpected",
         ),
         (
             {"takes_ids": False, "names_tokens": False, "refuse": refuse_as_mlx},
-            r"^the server takes no prompt of token ids and gives no log-probabilities .*top_k must be at least 0\)",
+            r"^the server takes no prompt of token ids and does not name its tokens .*top_k must be at least 0\)",
         ),
         ({"refuse": lambda body: "the model is not loaded"}, "^the model is not loaded"),
     ],
