@@ -143,7 +143,12 @@ class ChunkMaker:
         self.report.count(event)
         cuts, settled = len(self._written.cuts), [each for each in self._written.add(event) if not each.attempt]
         for _, cut in self._written.cuts[cuts:]:
-            self._withdraw(cut)
+            start = self._length + sum(len(written.text) for written in self._written.unsettled)
+            # Earlier texts may have been withdrawn after a character that is withdrawn now.
+            self._withdrawn = [text._replace(start=min(text.start, start)) for text in self._withdrawn]
+            if isinstance(cut, Rewound):
+                text = decode(self.vocabulary, cut.withdrawn)
+                self._withdrawn.append(WithdrawnText(text, cut.violation.ban, start, len(cut.withdrawn)))
         for written in settled:
             if not written.is_end:
                 self._tokens.append(SettledToken(written.token, self._length, written.choice))
@@ -162,14 +167,6 @@ class ChunkMaker:
             return replace(chunk, finish_reason="repetition")
         is_full = self.kept >= self.max_new_tokens and self._last_token not in self.end_tokens
         return replace(chunk, finish_reason="length" if is_full else "stop")
-
-    def _withdraw(self, event: Event) -> None:
-        start = self._length + sum(len(written.text) for written in self._written.unsettled)
-        # Earlier texts may have been withdrawn after a character that is withdrawn now.
-        self._withdrawn = [text._replace(start=min(text.start, start)) for text in self._withdrawn]
-        if isinstance(event, Rewound):
-            text = decode(self.vocabulary, event.withdrawn)
-            self._withdrawn.append(WithdrawnText(text, event.violation.ban, start, len(event.withdrawn)))
 
     def _release(self, *, hold: bool) -> AnswerChunk | None:
         """Return what is final, if anything. hold: keep back what may begin a stop string."""

@@ -91,8 +91,8 @@ class UpstreamBackend:
                 try:
                     await self._connection.ask(self._connection.address("/v1/models"))
                     self._is_alive = True
-                except Refused as refused:  # some servers lack the route
-                    self._is_alive = refused.status in NO_ROUTE_STATUSES
+                except EndpointError as error:  # some servers lack the route
+                    self._is_alive = isinstance(error, Refused) and error.status in NO_ROUTE_STATUSES
                 self._checked = loop.time()
         if not self._is_alive:
             raise BackendError(FAILED)

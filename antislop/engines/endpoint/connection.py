@@ -36,7 +36,7 @@ _Reader: TypeAlias = "Callable[[ClientResponse], AsyncGenerator[Any, None]]"
 
 
 class Refused(EndpointError):
-    """Raised for an answer that another attempt would not change, or none did. status: HTTP's; 0 without an answer."""
+    """Raised for an answer that another attempt would not change, or none did. status: of HTTP; 0 for no JSON."""
 
     def __init__(self, problem: str, status: int) -> None:
         super().__init__(problem)
@@ -121,7 +121,8 @@ class StreamConnection:
                     raise Refused(f"{url} {problem}", status) from None
                 if has_begun:
                     raise StreamBroken(f"{url} {problem}") from None
-        raise Refused(f"{url} {problem} (tried {self._endpoint.retries + 1} times)", status)
+        problem = f"{url} {problem} (tried {self._endpoint.retries + 1} times)"
+        raise Refused(problem, status) if status else EndpointError(problem)
 
     @asynccontextmanager
     async def _request(self, url: str, payload: bytes | None, *, is_last: bool) -> AsyncIterator[ClientResponse]:
@@ -193,14 +194,14 @@ async def _leave(response: ClientResponse) -> None:
     transport = None if response.connection is None else response.connection.transport
     if transport is None or not transport.can_write_eof():  # TLS can't be closed in one direction alone
         return
+
+    async def drain() -> None:
+        async for _ in response.content.iter_any():
+            pass
+
     with suppress(ClientError, OSError, asyncio.TimeoutError):
         transport.write_eof()
-        await asyncio.wait_for(_drain(response), MAX_LEAVE_SECONDS)
-
-
-async def _drain(response: ClientResponse) -> None:
-    async for _ in response.content.iter_any():
-        pass
+        await asyncio.wait_for(drain(), MAX_LEAVE_SECONDS)
 
 
 async def _read_events(response: ClientResponse, *, max_bytes: int) -> AsyncGenerator[Any, None]:

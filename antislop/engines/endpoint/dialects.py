@@ -183,14 +183,12 @@ class LlamaCppStream(StreamDialect):
         known = event.get("completion_probabilities", ()) if self._request.logprobs else ()
         if len(known) != len(ids):
             return [StreamToken(token) for token in ids]
-        return [
-            StreamToken(token, _read_logprob(entry), event["content"], self._read_alternatives(entry))
-            for token, entry in zip(ids, known, strict=True)
-        ]
-
-    def _read_alternatives(self, entry: Any) -> tuple[tuple[int, float], ...]:
-        top = entry.get("top_probs", entry.get("top_logprobs", ()))
-        return tuple((check_id(other["id"]), _read_logprob(other)) for other in top[: self._request.top_logprobs])
+        tokens = []
+        for token, entry in zip(ids, known, strict=True):
+            top = entry.get("top_probs", entry.get("top_logprobs", ()))[: self._request.top_logprobs]
+            alternatives = tuple((check_id(other["id"]), _read_logprob(other)) for other in top)
+            tokens.append(StreamToken(token, _read_logprob(entry), event["content"], alternatives))
+        return tokens
 
 
 DIALECTS: dict[Server, type[StreamDialect]] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from reprlib import repr as shorten
 from typing import Any
@@ -90,20 +91,17 @@ class ServerProbe:
         """
         url = self.connection.address(OpenaiStream.path)
 
-        async def ask(**more: Any) -> Mapping[str, Any] | None:
+        async def ask(**more: Any) -> Any:
             body = complete_body({"prompt": PROBE_TEXT, "max_tokens": 1, "stream": False, **more}, self.endpoint)
-            try:
-                choice: Mapping[str, Any] = (await self.connection.ask(url, body))["choices"][0]
-            except (EndpointError, LookupError, TypeError):
-                return None
-            return choice if isinstance(choice, dict) else None
+            with suppress(EndpointError, LookupError, TypeError):
+                choice = (await self.connection.ask(url, body))["choices"][0]
+                return choice["logprobs"]["tokens"] if "logprobs" in more else choice
+            return None
 
-        if await ask() is None:
+        if not await ask():
             return []
         lacks = [] if await ask(prompt=prompt) else ["takes no prompt of token ids"]
-        logprobs = (await ask(logprobs=1) or {}).get("logprobs")
-        names_tokens = isinstance(logprobs, dict) and logprobs.get("tokens")
-        return lacks if names_tokens else [*lacks, "does not name its tokens for logprobs=1"]
+        return lacks if await ask(logprobs=1) else [*lacks, "does not name its tokens for logprobs=1"]
 
     async def _find_model(self) -> Mapping[str, Any]:
         try:

@@ -15,10 +15,7 @@ from typing import Any, TypeVar, get_args
 from weakref import WeakKeyDictionary
 
 import torch
-from transformers import (
-    StoppingCriteria,
-    StoppingCriteriaList,
-)
+from transformers import StoppingCriteria, StoppingCriteriaList
 from transformers.generation import EosTokenCriteria
 
 from antislop.core.bans import Bans

@@ -40,14 +40,13 @@ ALIASES = {
 _RULES = "the text would not keep to it, so leave it out; response_format takes a JSON schema"
 _READ = "the model would not read it, so leave it out, or write it into the prompt"
 _BANS = "pass phrases as banned_strings, regexes as banned_regex, and ids of tokens as custom_token_bans"
-_CHAT = "send it to /v1/chat/completions"
 _BESIDE = "write its fields beside the others"
 _CONTINUE = "pass continue_final_message to /v1/chat/completions"
 REFUSED = {
     "allowed_tokens": _RULES,
     "format": _RULES,
     **dict.fromkeys(("suffix", "memory", "negative_prompt", "images", "chat_template", "prompt_template"), _READ),
-    **dict.fromkeys(("messages", "tools", "response_prefix"), _CHAT),
+    **dict.fromkeys(("messages", "tools", "response_prefix"), "send it to /v1/chat/completions"),
     "prefix": _CONTINUE,
     "prompt": "send it to /v1/completions",
     "functions": "send them as tools to /v1/chat/completions",
