@@ -319,10 +319,13 @@ class LoopThread:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def iterate(self, items: AsyncGenerator[T, None]) -> Iterator[T]:
+        async def follow() -> T:
+            return await items.__anext__()
+
         try:
             while True:
                 try:
-                    yield self.submit(_next(items)).result()
+                    yield self.submit(follow()).result()
                 except StopAsyncIteration:
                     return
         finally:
@@ -352,10 +355,6 @@ class CoalescingSelector(selectors.DefaultSelector):
             return events
         time.sleep(COALESCING_SECONDS)
         return super().select(0)
-
-
-async def _next(items: AsyncGenerator[T, None]) -> T:
-    return await items.__anext__()
 
 
 async def _cancel_all() -> None:

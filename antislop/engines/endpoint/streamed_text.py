@@ -15,7 +15,7 @@ from math import ceil, exp
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
-from antislop.core.loop import Row, RowSpec, Sampling, advance_together
+from antislop.core.loop import Node, Row, RowSpec, Sampling, advance_together
 from antislop.core.trace import Event
 from antislop.engines.endpoint.endpoint import EndpointError
 from antislop.engines.endpoint.methods import FURTHER_ALTERNATIVES, MethodPlan
@@ -229,7 +229,8 @@ class EndpointText:
 
     def _request(self, *, max_tokens: int | None = None, bias: Mapping[int, float] = NO_BIAS) -> StreamRequest:
         row, plan, alternatives = self.row, self._plan, 0
-        rewinds, node = 0, row.node  # the most to a place to which the text may still return
+        node: Node | None = row.node
+        rewinds = 0  # the most to a place to which the text may still return
         while node is not None:
             rewinds, node = max(rewinds, node.rewinds), node.parent
         logprobs = plan.logprobs if rewinds >= plan.rewinds_before_logprobs else None
