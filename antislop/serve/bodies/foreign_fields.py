@@ -56,8 +56,7 @@ REFUSED = {
 }
 """Fields without which the text looks as if they had been followed: rules for it, and what the model is to read. With
 the reason and what to do; a false or empty value is none. A field of the body's own route is not looked up here."""
-OWN_MODE = ("mode", "instruct")
-"""What text-generation-webui calls an answer by the chat template."""
+OWN_MODE = ("mode", "instruct")  # what text-generation-webui calls an answer by the chat template
 
 _THINGS = "phrase|string|word|token|sequence|list|text|term|regex|pattern|expression|character|id"
 _BANNING = (
