@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
@@ -40,7 +42,13 @@ def export(
     ] = None,
     revision: RevisionOption = None,
     trust_remote_code: TrustRemoteCodeOption = False,
-    copy: Annotated[bool, typer.Option("--copy", help="Copy the model's files, instead of links to them.")] = False,
+    copy: Annotated[
+        bool,
+        typer.Option(
+            "--copy",
+            help="Copy the model's files, instead of links to them. Links out of the model's folder stay links.",
+        ),
+    ] = False,
 ) -> int:
     """Make a model's folder that brings its bans, which transformers then obeys wherever it generates.
 
@@ -49,7 +57,7 @@ def export(
     the plain model.
     """
     check_folder(out, "a model")
-    if out.exists():
+    if os.path.lexists(out):
         raise InputError(f"{out}: exists already: pass another path, or remove it first")
     ban_list = collect_bans(bans)
     spec = ModelSpec(model, revision=revision, trust_remote_code=trust_remote_code)
@@ -91,28 +99,40 @@ def _make_folder(out: Path, source: Path, bans: BanList, *, copy: bool) -> None:
     """Make the folder as a whole or not at all: half a copy could not be loaded."""
     from antislop.engines.custom_generate import folder
 
-    part = out.with_name(f".{out.name}.part")
-    shutil.rmtree(part, ignore_errors=True)
+    source, out = source.resolve(), out.resolve()
+    # A list, since `out` may lie in the model's folder. `rglob` enters no link.
+    paths = sorted(path.relative_to(source) for path in (source.rglob("*") if copy else source.iterdir()))
+    place = next(place for place in out.parents if place.exists())
+    name = out.relative_to(place)
+    with writing(out, advice="choose another path"), TemporaryDirectory(prefix=".", dir=place) as beside:
+        part = Path(beside, name)  # `beside` itself is readable by its owner only
+        (part / "custom_generate").mkdir(parents=True)
+        shutil.copyfile(Path(folder.__file__).with_name("generate.py"), part / "custom_generate" / "generate.py")
+        bans.save(part / folder.LIST)
+        for path in paths:
+            if path.parts[0].startswith("."):  # of git, or of a download
+                continue
+            if copy:
+                _copy(source / path, part / path, source)
+            else:
+                _link(source / path, part / path)
+        whole = Path(beside, name.parts[0])
+        whole.rename(place / whole.name)
+
+
+def _link(path: Path, target: Path) -> None:
     try:
-        with writing(out, advice="choose another path"):
-            (part / "custom_generate").mkdir(parents=True)
-            shutil.copyfile(Path(folder.__file__).with_name("generate.py"), part / "custom_generate" / "generate.py")
-            bans.save(part / folder.LIST)
-            for path in sorted(source.glob("[!.]*")):  # nothing of git, or of a download
-                _put(path.resolve(), part / path.name, copy=copy)
-            part.rename(out)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
+        target.symlink_to(path, target_is_directory=path.is_dir())
+    except (OSError, NotImplementedError) as error:
+        raise InputError(f"{target.parent}: takes no links ({first_line(error)}): pass --copy") from error
 
 
-def _put(path: Path, target: Path, *, copy: bool) -> None:
-    """Put a model's file or subfolder into another folder, as a link to it or as a copy."""
-    if not copy:
-        try:
-            target.symlink_to(path, target_is_directory=path.is_dir())
-        except (OSError, NotImplementedError) as error:
-            raise InputError(f"{target.parent}: takes no links ({first_line(error)}): pass --copy") from error
+def _copy(path: Path, target: Path, source: Path) -> None:
+    """Copy a file, an empty folder, or a link as a link: what it leads to may be no file of the model's."""
+    aim = Path(os.path.realpath(path))
+    if path.is_symlink() and aim.parent != source.parent.parent / "blobs":  # where the Hub's cache has its files
+        _link(Path(os.path.relpath(aim, path.parent)) if aim.is_relative_to(source) else aim, target)
     elif path.is_dir():
-        shutil.copytree(path, target)
+        target.mkdir()
     else:
         shutil.copyfile(path, target)

@@ -16,7 +16,6 @@ from antislop.core.trace import (
     Rewound,
     TokenChoice,
     WrittenText,
-    WrittenToken,
     find_spans,
 )
 from antislop.serve.backend import PromptChoices
@@ -144,9 +143,18 @@ class ChunkMaker:
         self.report.count(event)
         cuts, settled = len(self._written.cuts), [each for each in self._written.add(event) if not each.attempt]
         for _, cut in self._written.cuts[cuts:]:
-            self._withdraw(cut)
+            start = self._length + sum(len(written.text) for written in self._written.unsettled)
+            # Earlier texts may have been withdrawn after a character that is withdrawn now.
+            self._withdrawn = [text._replace(start=min(text.start, start)) for text in self._withdrawn]
+            if isinstance(cut, Rewound):
+                text = decode(self.vocabulary, cut.withdrawn)
+                self._withdrawn.append(WithdrawnText(text, cut.violation.ban, start, len(cut.withdrawn)))
         for written in settled:
-            self._settle(written)
+            if not written.is_end:
+                self._tokens.append(SettledToken(written.token, self._length, written.choice))
+                self.kept += 1
+                self._last_token = written.token
+            self._text += written.text + self.spelled.get(written.token, "")
         if settled and settled[-1].is_end:
             return self._end()
         return self._release(hold=True) if settled else None
@@ -159,21 +167,6 @@ class ChunkMaker:
             return replace(chunk, finish_reason="repetition")
         is_full = self.kept >= self.max_new_tokens and self._last_token not in self.end_tokens
         return replace(chunk, finish_reason="length" if is_full else "stop")
-
-    def _withdraw(self, event: Event) -> None:
-        start = self._length + sum(len(written.text) for written in self._written.unsettled)
-        # Earlier texts may have been withdrawn after a character that is withdrawn now.
-        self._withdrawn = [text._replace(start=min(text.start, start)) for text in self._withdrawn]
-        if isinstance(event, Rewound):
-            text = decode(self.vocabulary, event.withdrawn)
-            self._withdrawn.append(WithdrawnText(text, event.violation.ban, start, len(event.withdrawn)))
-
-    def _settle(self, written: WrittenToken) -> None:
-        if not written.is_end:
-            self._tokens.append(SettledToken(written.token, self._length, written.choice))
-            self.kept += 1
-            self._last_token = written.token
-        self._text += written.text + self.spelled.get(written.token, "")
 
     def _release(self, *, hold: bool) -> AnswerChunk | None:
         """Return what is final, if anything. hold: keep back what may begin a stop string."""

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from antislop.engines.endpoint.endpoint import Endpoint
-    from antislop.serve.backend import Backend
 
 _PACKAGES = ("aiohttp", "fastapi", "prometheus_client", "sse_starlette", "uvicorn")
 
@@ -70,14 +69,10 @@ def app(
         raise InputError("pass either a model or upstream, the endpoint of a server elsewhere")
     if batch_size != BATCH_SIZE or max_model_len is not None or name is not None:
         raise InputError("batch_size, max_model_len and name are the upstream server's own: leave them out")
-    return make(_reach(upstream, tokenizer, bans, queue_length=queue_length))
-
-
-def _reach(upstream: Endpoint, tokenizer: PreTrainedTokenizerBase, bans: Bans, *, queue_length: int) -> Backend:
     from antislop.core.sampler import AntiSlop
     from antislop.serve.upstream import UpstreamBackend
 
-    return UpstreamBackend(AntiSlop(tokenizer, bans), upstream, queue_length=queue_length)
+    return make(UpstreamBackend(AntiSlop(tokenizer, bans), upstream, queue_length=queue_length))
 
 
 def check_packages() -> None:

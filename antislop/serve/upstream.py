@@ -88,19 +88,14 @@ class UpstreamBackend:
         loop = asyncio.get_running_loop()
         async with self._checking:
             if loop.time() - self._checked >= CHECK_SECONDS:
-                self._is_alive = await self._answers()
+                try:
+                    await self._connection.ask(self._connection.address("/v1/models"))
+                    self._is_alive = True
+                except EndpointError as error:  # some servers lack the route
+                    self._is_alive = isinstance(error, Refused) and error.status in NO_ROUTE_STATUSES
                 self._checked = loop.time()
         if not self._is_alive:
             raise BackendError(FAILED)
-
-    async def _answers(self) -> bool:
-        try:
-            await self._connection.ask(self._connection.address("/v1/models"))
-        except Refused as refused:  # some servers lack the route
-            return refused.status in NO_ROUTE_STATUSES
-        except EndpointError:
-            return False
-        return True
 
     async def close(self, *, timeout: float | None = None) -> None:
         self._is_closing = True

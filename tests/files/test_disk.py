@@ -269,8 +269,9 @@ MODULES = {"gzip", "bz2", "lzma", "shutil", "tempfile"}
 ALLOWED = {
     "antislop/__main__.py: os.fdopen(os.open(os.devnull, flag), mode)": "in place of a standard stream that is closed",
     "antislop/__main__.py: os.open(os.devnull, flag)": "the same",
-    "antislop/cli/export.py: part.rename(out)": "the folder is there as a whole or not at all",
-    "antislop/cli/export.py: shutil": "copies a model's files, or deletes that folder if it is unfinished",
+    "antislop/cli/export.py: whole.rename(place / whole.name)": "the folder is there as a whole or not at all",
+    "antislop/cli/export.py: shutil": "copies a model's files",
+    "antislop/cli/export.py: tempfile.TemporaryDirectory": "a folder of its own beside the one to make",
     "antislop/cli/main.py: os.open(os.devnull, os.O_WRONLY)": "standard output, whose reader has left",
     "antislop/cli/terminal.py: tempfile.TemporaryDirectory": "a folder alone",
     "antislop/core/hf/pretrained.py: (unfinished / 'README.md').write_text(card, encoding='utf-8')": "a folder alone",

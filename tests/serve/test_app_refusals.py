@@ -17,6 +17,7 @@ import antislop
 from antislop.serve.application import make_app
 from antislop.serve.bodies.fields import ChatBody, CompletionBody, GenerationBody, read_body
 from antislop.serve.bodies.foreign_fields import ALIASES, MAX_FIELDS, ORDERS, REFUSED
+from antislop.serve.request_errors import RequestError
 from tests.support.backends import SlowBackend, play_tokens
 
 JSON_HEADERS = {"Content-Type": "application/json"}
@@ -220,7 +221,7 @@ REFUSED_OF_ROUTES: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"tempreature": 1}, "the field 'tempreature' is unknown: did you mean temperature?"),
         ({"banned_string": ["a"]}, "the field 'banned_string' is unknown: did you mean banned_strings?"),
         ({"stop_sequences": ["a"]}, "the field 'stop_sequences' is unknown: did you mean stop?"),
-        ({"bans": ["a"]}, "bans can't be followed: pass phrases as banned_strings, and regexes as banned_regex"),
+        ({"bans": ["a"]}, "bans can't be followed: pass phrases as banned_strings, regexes as banned_regex, and ids"),
         ({"model": "gpt"}, "the model 'gpt' is not served here: pass 'tiny'"),
         ({"max_tokens": 5, "max_new_tokens": 6}, "mean the same and differ"),
         ({"messages": [{}]}, "messages can't be followed: send it to /v1/chat/completions"),
@@ -410,6 +411,53 @@ def test_a_star_that_would_be_a_wildcard_in_a_list_is_named_in_a_header(
 def test_no_field_is_of_two_kinds() -> None:
     kinds = [set(kind) for kind in (ALIASES, REFUSED, ORDERS, GenerationBody.model_fields)]
     assert len(set().union(*kinds)) == sum(map(len, kinds))
+
+
+RULES_OF_OTHERS = {
+    "banned_strings": (
+        "bad_words_ids suppress_tokens begin_suppress_tokens"  # transformers
+        " bad_words use_default_badwordsids"  # vLLM, KoboldCpp
+        " banned_phrases phrase_bans banned_words forbiddenWords exclude_strings avoid_phrases word_blacklist blocklist"
+        " disallowed_token_ids negative_tokens unwanted-words"
+    ),
+    "stop": "stop_token_ids stop_regex stop_words stopwords stopSequences stop_strings stopping_tokens",
+    "logit_bias": "ignore_eos ban_eos_token sequence_bias logit_bias_exp token_bias",  # vLLM, textgen, NovelAI
+    "response_format": (
+        "allowed_token_ids force_words_ids forced_eos_token_id constraints"  # vLLM, transformers
+        " regex ebnf structural_tag guided_json_object json_schema grammar format"  # SGLang, vLLM, llama.cpp, Ollama
+    ),
+    "continue_final_message": "continue_ prefix continue_assistant_turn",  # textgen, Mistral
+    "beside the others": "vllm_xargs generation_config options",  # vLLM, transformers serve, Ollama
+    "code": "logits_processors custom_logit_processor",  # vLLM, SGLang
+}
+"""What to send instead of fields of other servers. Where a server is named, its source has them."""
+
+HARMLESS_OF_OTHERS = (
+    "adaptive_target allow_fallbacks block_size cache_prompt character dynatemp_range early_stopping exclude_domains "
+    "generate_window grammar_retain_state guidance_scale guided_decoding_backend include_stop_str_in_output keep_alive "
+    "metadata min_tokens no_stop_trim num_ctx penalty_range preserved_tokens priority prompt_token_ids provider "
+    "reasoning_format repeat_last_n return_token_ids safety_identifier session_id skip_special_tokens smoothing_curve "
+    "spaces_between_special_tokens speculative_ngram stream_reasoning tfs token_healing trim_stop truncation_length"
+)
+"""Fields of vLLM, SGLang, llama.cpp, KoboldCpp, TabbyAPI, textgen, Ollama and OpenRouter without rules for the text."""
+
+
+def test_fields_of_other_servers_that_carry_bans_or_rules_are_refused_by_the_name_of_ours() -> None:
+    for ours, names in RULES_OF_OTHERS.items():
+        for name in names.split():
+            for kind in (CompletionBody, ChatBody):
+                assert read_body(kind, {name: False})[1] == []
+                with pytest.raises(RequestError) as caught:
+                    read_body(kind, {name: ["a"]})
+                assert caught.value.param == name and ours in str(caught.value), name
+    for kind in (CompletionBody, ChatBody):
+        assert read_body(kind, dict.fromkeys(HARMLESS_OF_OTHERS.split(), 5))[1] == HARMLESS_OF_OTHERS.split()
+
+
+def test_the_mode_of_textgen_that_is_ours_is_accepted_and_no_other() -> None:
+    assert read_body(ChatBody, {"mode": "instruct"})[1] == []
+    with pytest.raises(RequestError, match=r"send .instruct., or leave it out"):
+        read_body(ChatBody, {"mode": "chat-instruct"})
 
 
 def test_no_field_that_clients_send_is_taken_for_a_slip() -> None:

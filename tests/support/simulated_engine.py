@@ -65,6 +65,8 @@ class SimulatedEngine:
     owner: of the model of a server without a dialect of its own.
     takes_ids: whether a prompt may be ids; Ollama and LM Studio take texts alone.
     names_streamed: whether streams name their tokens; koboldcpp's only name those of whole answers.
+    names_tokens: whether any answer does.
+    refuse: returns why a body is refused, for servers that know few fields or values.
     asked: all bodies so far.
     """
 
@@ -79,6 +81,8 @@ class SimulatedEngine:
     owner: str = "sglang"
     takes_ids: bool = True
     names_streamed: bool = True
+    names_tokens: bool = True
+    refuse: Callable[[Mapping[str, Any]], str | None] = lambda body: None
     asked: list[tuple[str, Any]] = field(default_factory=list)
     written: int = 0
 

@@ -45,6 +45,8 @@ def stream(engine: SimulatedEngine, path: str, body: Mapping[str, Any], *, whole
     if path != served[engine.kind]:
         raise RequestRefused(404, "Not Found")
     engine.asked.append((path, body))
+    if reason := engine.refuse(body):
+        raise RequestRefused(422, reason)
     write = {"vllm": _Vllm, "openai": _Openai, "llama.cpp": _LlamaCpp}[engine.kind](engine, body)
     yield from write.events(whole=whole)
 
@@ -68,7 +70,9 @@ class _Writer:
         self.reason = "length"
 
     def draws(self, prompt: Any, params: Mapping[str, Any], count: int, seed: Any) -> Iterator[Draw]:
-        if not self.engine.takes_ids:
+        if isinstance(prompt, str):
+            prompt = self.engine.tokenizer(prompt)["input_ids"]
+        elif not self.engine.takes_ids:
             raise RequestRefused(400, "json: cannot unmarshal array into Go struct field .prompt of type string")
         if not isinstance(prompt, list) or not prompt or any(not 0 <= token < self.engine.size for token in prompt):
             raise RequestRefused(400, "prompt contains invalid tokens")
@@ -148,7 +152,8 @@ class _Openai(_Vllm):
     def _choice(self, draws: list[Draw], reason: str | None) -> dict[str, Any]:
         draws = [draw for draw in draws if draw.token not in self.engine.end_tokens]
         choice = super()._choice(draws, reason)
-        return choice if self.engine.names_streamed or not self.body["stream"] else {**choice, "logprobs": None}
+        is_named = self.engine.names_tokens and (self.engine.names_streamed or not self.body["stream"])
+        return choice if is_named else {**choice, "logprobs": None}
 
 
 class _LlamaCpp(_Writer):

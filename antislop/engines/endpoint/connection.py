@@ -36,7 +36,7 @@ _Reader: TypeAlias = "Callable[[ClientResponse], AsyncGenerator[Any, None]]"
 
 
 class Refused(EndpointError):
-    """Raised for an answer that another attempt would not change. status: its HTTP status; 0 if it can't be read."""
+    """Raised for an answer that another attempt would not change, or none did. status: of HTTP; 0 for no JSON."""
 
     def __init__(self, problem: str, status: int) -> None:
         super().__init__(problem)
@@ -98,7 +98,7 @@ class StreamConnection:
         self, url: str, payload: bytes | None, read: _Reader, *, is_last: bool = False
     ) -> AsyncGenerator[Any, None]:
         """Yield the parts of an answer, with retries before the first."""
-        server_wait, problem = 0.0, ""
+        server_wait, problem, status = 0.0, "", 0
         for attempt in range(self._endpoint.retries + 1):
             if attempt:
                 own_wait = self._endpoint.backoff * 2 ** (attempt - 1) * random.uniform(0.5, 1.0)
@@ -116,12 +116,13 @@ class StreamConnection:
                             raise
                 return
             except _Failure as failure:
-                server_wait, problem = failure.wait, str(failure)
+                server_wait, problem, status = failure.wait, str(failure), failure.status
                 if failure.is_final:
-                    raise Refused(f"{url} {problem}", failure.status) from None
+                    raise Refused(f"{url} {problem}", status) from None
                 if has_begun:
                     raise StreamBroken(f"{url} {problem}") from None
-        raise EndpointError(f"{url} {problem} (tried {self._endpoint.retries + 1} times)")
+        problem = f"{url} {problem} (tried {self._endpoint.retries + 1} times)"
+        raise Refused(problem, status) if status else EndpointError(problem)
 
     @asynccontextmanager
     async def _request(self, url: str, payload: bytes | None, *, is_last: bool) -> AsyncIterator[ClientResponse]:
@@ -169,7 +170,9 @@ def _make_session(endpoint: Endpoint) -> ClientSession:
 
 async def _refuse(response: ClientResponse) -> _Failure:
     status, content = response.status, await response.content.read(MAX_ERROR_BYTES)
-    problem = f"answered {status}: {_read_message(content)}" + _advise(status)
+    advice = " (base_url usually ends in /v1)" if status in (404, 405) else ""
+    advice = " (pass api_key)" if status in (401, 403) else advice
+    problem = f"answered {status}: {_read_message(content)}{advice}"
     header = response.headers.get("Retry-After", "")
     wait = float(header) if header.isdecimal() else 0.0  # inference servers send no dates
     return _Failure(problem, wait=wait, is_final=status not in RETRIED_STATUSES, status=status)
@@ -191,14 +194,14 @@ async def _leave(response: ClientResponse) -> None:
     transport = None if response.connection is None else response.connection.transport
     if transport is None or not transport.can_write_eof():  # TLS can't be closed in one direction alone
         return
+
+    async def drain() -> None:
+        async for _ in response.content.iter_any():
+            pass
+
     with suppress(ClientError, OSError, asyncio.TimeoutError):
         transport.write_eof()
-        await asyncio.wait_for(_drain(response), MAX_LEAVE_SECONDS)
-
-
-async def _drain(response: ClientResponse) -> None:
-    async for _ in response.content.iter_any():
-        pass
+        await asyncio.wait_for(drain(), MAX_LEAVE_SECONDS)
 
 
 async def _read_events(response: ClientResponse, *, max_bytes: int) -> AsyncGenerator[Any, None]:
@@ -254,12 +257,6 @@ def _read_message(content: bytes) -> str:
     error = parsed.get("error", parsed) if isinstance(parsed, dict) else parsed
     message = error.get("message", error.get("detail", error)) if isinstance(error, dict) else error
     return make_visible(message[:500]) if isinstance(message, str) else _shorten(content)
-
-
-def _advise(status: int) -> str:
-    if status in (404, 405):
-        return " (base_url usually ends in /v1)"
-    return " (pass api_key)" if status in (401, 403) else ""
 
 
 def _shorten(content: bytes) -> str:

@@ -93,9 +93,8 @@ class VllmStream(StreamDialect):
                 received = received._replace(logprob=_check_logprob(logprobs["token_logprobs"][i]))
             if logprobs is not None and self._request.top_logprobs:
                 top = logprobs["top_logprobs"][i].items()  # their names are of the form "token_id:5"
-                pairs = ((int(name.removeprefix("token_id:")), logprob) for name, logprob in top)
-                told = tuple((check_id(token), _check_logprob(logprob)) for token, logprob in pairs)
-                received = received._replace(alternatives=told)
+                pairs = ((check_id(int(name.removeprefix("token_id:"))), _check_logprob(value)) for name, value in top)
+                received = received._replace(alternatives=tuple(pairs))
             yield received
 
 
@@ -184,14 +183,12 @@ class LlamaCppStream(StreamDialect):
         known = event.get("completion_probabilities", ()) if self._request.logprobs else ()
         if len(known) != len(ids):
             return [StreamToken(token) for token in ids]
-        return [
-            StreamToken(token, _read_logprob(entry), event["content"], self._read_alternatives(entry))
-            for token, entry in zip(ids, known, strict=True)
-        ]
-
-    def _read_alternatives(self, entry: Any) -> tuple[tuple[int, float], ...]:
-        top = entry.get("top_probs", entry.get("top_logprobs", ()))
-        return tuple((check_id(other["id"]), _read_logprob(other)) for other in top[: self._request.top_logprobs])
+        tokens = []
+        for token, entry in zip(ids, known, strict=True):
+            top = entry.get("top_probs", entry.get("top_logprobs", ()))[: self._request.top_logprobs]
+            alternatives = tuple((check_id(other["id"]), _read_logprob(other)) for other in top)
+            tokens.append(StreamToken(token, _read_logprob(entry), event["content"], alternatives))
+        return tokens
 
 
 DIALECTS: dict[Server, type[StreamDialect]] = {
@@ -253,15 +250,12 @@ def _completions_body(request: StreamRequest) -> dict[str, Any]:
         "max_tokens": request.max_tokens,
         "seed": request.seed,
         "stream": True,
-        **_name_sampling(request.sampling),
+        **request.sampling.translate(COMMON_SETTINGS),
+        "top_k": request.sampling.top_k or -1,
+        "frequency_penalty": 0.0,
+        "presence_penalty": 0.0,
         **({"logit_bias": _name_bias(request.bias)} if request.bias else {}),
     }
-
-
-def _name_sampling(sampling: Sampling) -> dict[str, float]:
-    """Return the settings as vLLM and many others read them."""
-    settings = sampling.translate(COMMON_SETTINGS)
-    return {**settings, "top_k": sampling.top_k or -1, "frequency_penalty": 0.0, "presence_penalty": 0.0}
 
 
 def _name_bias(bias: Mapping[int, float]) -> dict[str, float]:

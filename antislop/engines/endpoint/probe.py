@@ -1,8 +1,9 @@
-"""Find out by three or four requests what a server can do."""
+"""Find out by three or four requests what a server can do, and by three more what it lacks."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from reprlib import repr as shorten
 from typing import Any
@@ -36,8 +37,8 @@ from antislop.engines.endpoint.streams import (
 PROBE_TEXT = "Once upon a time, in 1999, she said: “Let's go!”"
 SERVER_OWNERS: dict[str, Server] = {"vllm": "vllm", "llamacpp": "llama.cpp"}
 """Servers by the `owned_by` of their models."""
-OWNERS_WITHOUT_IDS = {"library": "Ollama", "organization_owner": "LM Studio"}
-"""The same of servers that take texts alone as prompts, which they would split into other tokens."""
+OTHER_OWNERS = {"library": "Ollama", "organization_owner": "LM Studio"}
+"""The same of other servers, for errors."""
 PROBE_BYTES = 1 << 20
 NO_ROUTE_STATUSES = (404, 405, 501)
 """Of servers that lack a route."""
@@ -73,19 +74,40 @@ class ServerProbe:
         tries = {"vllm": self._try_vllm, "llama.cpp": self._try_llama_cpp}
         try:
             return await tries.get(server, self._try_other)(known, prompt)
-        except Refused as refused:
-            if (name := OWNERS_WITHOUT_IDS.get(str(card.get("owned_by")))) is None:
+        except EndpointError as error:
+            if not (lacks := await self._find_lacks(prompt) if server == "openai" else []):
                 raise
+            name = OTHER_OWNERS.get(str(card.get("owned_by")), "the server")
             raise EndpointError(
-                f"{name} takes no prompt of token ids, which texts under bans need: serve the same model file with "
-                f"llama.cpp's llama-server ({refused})"
+                f"{name} {' and '.join(lacks)}, which texts under bans need: serve the model with vLLM or llama.cpp's "
+                f"llama-server, or in this process ({error})"
             ) from None
+
+    async def _find_lacks(self, prompt: list[int]) -> list[str]:
+        """Return what a server lacks that has refused a request; nothing if it completes no text either.
+
+        Each is asked for alone, and without any setting: a server may refuse fields that it does not know, as
+        `transformers serve` does, or values, as `mlx_lm.server` refuses a `top_k` of -1.
+        """
+        url = self.connection.address(OpenaiStream.path)
+
+        async def ask(**more: Any) -> Any:
+            body = complete_body({"prompt": PROBE_TEXT, "max_tokens": 1, "stream": False, **more}, self.endpoint)
+            with suppress(EndpointError, LookupError, TypeError):
+                choice = (await self.connection.ask(url, body))["choices"][0]
+                return choice["logprobs"]["tokens"] if "logprobs" in more else choice
+            return None
+
+        if not await ask():
+            return []
+        lacks = [] if await ask(prompt=prompt) else ["takes no prompt of token ids"]
+        return lacks if await ask(logprobs=1) else [*lacks, "does not name its tokens for logprobs=1"]
 
     async def _find_model(self) -> Mapping[str, Any]:
         try:
             answer = await self.connection.ask(self.connection.address("/v1/models"))
         except Refused as refused:
-            if refused.status in NO_ROUTE_STATUSES:
+            if refused.status in NO_ROUTE_STATUSES or refused.status >= 500:  # transformers serve without a cache
                 return {}
             raise
         cards = [card for card in answer.get("data", ()) if isinstance(card, dict)] if isinstance(answer, dict) else []

@@ -8,7 +8,7 @@ a bias.
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from math import ceil, exp
@@ -117,7 +117,11 @@ class EndpointText:
                         if self.row.is_finished or not stays:
                             break
                 if self._has_ended and not self.row.is_finished:
-                    self._end()
+                    self._has_ended = False
+                    if self.row.tokens:
+                        self._source.end_at(len(self.row.tokens))
+                    else:
+                        self._source.end("done")
                     self._ask_criteria()
                     for event in self._source.row.release():
                         yield event
@@ -137,24 +141,19 @@ class EndpointText:
             advance_together([self._source], history)
         return len(self.row.tokens) == length
 
-    def _end(self) -> None:
-        self._has_ended = False
-        if self.row.tokens:
-            self._source.end_at(len(self.row.tokens))
-        else:
-            self._source.end("done")
-
     def _draw(self) -> AsyncGenerator[DrawnToken, None]:
         """Return the tokens of one request, up to the first that needs another one, or a token that is drawn here."""
-        if self._source.must_look_further:
-            return self._look_further()
+        if self._source.must_look_further:  # the likeliest tokens before truncation
+            request = replace(self._request(max_tokens=1), sampling=Sampling(), logprobs=self._plan.further)
+            return self._ask_likeliest(request, self._source.look_further)
         if self._source.dense is not None:
             return self._choose() if self.row.node.mass_left() > 0 else self._stream(is_thinned=False)
         table = self._source.table
         is_noise = table.mass_left() < self.row.spec.policy.mass_floor  # the judge then concedes what comes
         method = self._plan.choose(table)
         if method == "here" and self._plan.wants_more(table) and self.row.node.memory is None:
-            return self._tell_more()
+            self.row.node.memory = "told more"  # once at a place
+            return self._ask_likeliest(self._request(max_tokens=1), self._source.tell)
         if method == "here" and table.mass_left() > 0:
             return self._choose()
         if method == "bias" and not is_noise:
@@ -164,7 +163,8 @@ class EndpointText:
     async def _stream(self, *, is_thinned: bool) -> AsyncGenerator[DrawnToken, None]:
         async with aclosing(self._read(self._request())) as drawn_tokens:
             async for drawn in drawn_tokens:
-                if is_thinned and not self._keeps(drawn):
+                if is_thinned and not self._source.keeps(drawn.token):
+                    self.traffic.thinned += 1
                     self._source.tell(drawn.alternatives)
                     return
                 yield drawn
@@ -210,25 +210,16 @@ class EndpointText:
             async for drawn in drawn_tokens:
                 yield drawn if drawn.probability is None else drawn._replace(probability=drawn.probability * share)
 
-    async def _tell_more(self) -> AsyncGenerator[DrawnToken, None]:
-        """Ask for more of the likeliest tokens, once at a place."""
-        self.row.node.memory = "told more"
-        self._source.tell(await self._list_likeliest(self._request(max_tokens=1)))
-        return
-        yield
-
-    async def _look_further(self) -> AsyncGenerator[DrawnToken, None]:
-        """Ask for the likeliest tokens before truncation."""
-        request = replace(self._request(max_tokens=1), sampling=Sampling(), logprobs=self._plan.further)
-        self._source.look_further(await self._list_likeliest(request))
-        return
-        yield
-
-    async def _list_likeliest(self, request: StreamRequest) -> Sequence[tuple[int, float]]:
+    async def _ask_likeliest(
+        self, request: StreamRequest, tell: Callable[[Sequence[tuple[int, float]]], object]
+    ) -> AsyncGenerator[DrawnToken, None]:
+        """Tell many of the likeliest tokens, and yield none."""
         request = replace(request, top_logprobs=min(FURTHER_ALTERNATIVES, self._plan.max_top_logprobs))
         (item,) = await self._ask(request, 1)
         drawn = self._receive(item)
-        return drawn.alternatives if drawn else ()
+        tell(drawn.alternatives if drawn else ())
+        return
+        yield
 
     async def _ask(self, request: StreamRequest, count: int) -> Sequence[StreamItem]:
         """Return draws of one token."""
@@ -236,15 +227,12 @@ class EndpointText:
         self.traffic.received_tokens += count
         return await self._client.draw(request, count)
 
-    def _keeps(self, drawn: DrawnToken) -> bool:
-        """Return whether a token drawn from the whole distribution is kept; count it otherwise."""
-        is_kept = self._source.keeps(drawn.token)
-        self.traffic.thinned += not is_kept
-        return is_kept
-
     def _request(self, *, max_tokens: int | None = None, bias: Mapping[int, float] = NO_BIAS) -> StreamRequest:
         row, plan, alternatives = self.row, self._plan, 0
-        rewinds = _count_rewinds(row.node)
+        node: Node | None = row.node
+        rewinds = 0  # the most to a place to which the text may still return
+        while node is not None:
+            rewinds, node = max(rewinds, node.rewinds), node.parent
         logprobs = plan.logprobs if rewinds >= plan.rewinds_before_logprobs else None
         length = max_tokens or row.max_new_tokens - len(row.tokens)
         if not row.spec.policy.do_sample:
@@ -300,11 +288,3 @@ class EndpointText:
             (other, exp(logprob)) for other, logprob in item.alternatives if other not in self._doubtful
         )
         return DrawnToken(token, None if item.logprob is None else exp(item.logprob), alternatives)
-
-
-def _count_rewinds(node: Node | None) -> int:
-    """Return the most rewinds to a place to which the text may still return."""
-    most = 0
-    while node is not None:
-        most, node = max(most, node.rewinds), node.parent
-    return most

@@ -299,19 +299,6 @@ Generation = TypeVar("Generation", bound=GenerationBody)
 async def read_object(request: Request) -> dict[str, Any]:
     """Return the object of a request's body, without the keys that are null. Raises `RequestError`."""
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    data = await _read_bytes(request)
-    if content_type != "application/json":  # which a page of another site can't send without asking first
-        raise RequestError(415, f"the content type is {content_type!r}; send JSON with Content-Type: application/json")
-    try:
-        value = from_json(data, allow_inf_nan=False)
-    except ValueError as error:
-        raise RequestError(400, f"the body is not JSON ({error})") from None
-    if not isinstance(value, dict):
-        raise RequestError(400, f"the body is a JSON {type(value).__name__}; an object was expected")
-    return {key: item for key, item in value.items() if item is not None}
-
-
-async def _read_bytes(request: Request) -> bytes:
     data = bytearray()
     try:
         async for piece in request.stream():
@@ -322,7 +309,15 @@ async def _read_bytes(request: Request) -> bytes:
                 )
     except ClientDisconnect:
         raise RequestError(499, "the client closed the connection") from None
-    return bytes(data)
+    if content_type != "application/json":  # which a page of another site can't send without asking first
+        raise RequestError(415, f"the content type is {content_type!r}; send JSON with Content-Type: application/json")
+    try:
+        value = from_json(data, allow_inf_nan=False)
+    except ValueError as error:
+        raise RequestError(400, f"the body is not JSON ({error})") from None
+    if not isinstance(value, dict):
+        raise RequestError(400, f"the body is a JSON {type(value).__name__}; an object was expected")
+    return {key: item for key, item in value.items() if item is not None}
 
 
 def read_body(kind: type[Generation], fields: dict[str, Any]) -> tuple[Generation, list[str]]:

@@ -5,6 +5,7 @@ SillyTavern sends some 80 fields to any server, most of them switched off.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from difflib import get_close_matches
 from typing import Any
@@ -38,20 +39,59 @@ ALIASES = {
 
 _RULES = "the text would not keep to it, so leave it out; response_format takes a JSON schema"
 _READ = "the model would not read it, so leave it out, or write it into the prompt"
-_BANS = "pass phrases as banned_strings, and regexes as banned_regex"
-_CHAT = "send it to /v1/chat/completions"
+_BANS = "pass phrases as banned_strings, regexes as banned_regex, and ids of tokens as custom_token_bans"
+_BESIDE = "write its fields beside the others"
+_CONTINUE = "pass continue_final_message to /v1/chat/completions"
 REFUSED = {
-    **dict.fromkeys(("grammar", "grammar_string", "json_schema", "regex_pattern", "structured_outputs"), _RULES),
-    **dict.fromkeys(("guided_json", "guided_regex", "guided_choice", "guided_grammar", "allowed_tokens"), _RULES),
+    "allowed_tokens": _RULES,
+    "format": _RULES,
     **dict.fromkeys(("suffix", "memory", "negative_prompt", "images", "chat_template", "prompt_template"), _READ),
-    **dict.fromkeys(("bans", "bad_words"), _BANS),
-    **dict.fromkeys(("messages", "tools", "response_prefix"), _CHAT),
+    **dict.fromkeys(("messages", "tools", "response_prefix"), "send it to /v1/chat/completions"),
+    "prefix": _CONTINUE,
     "prompt": "send it to /v1/completions",
     "functions": "send them as tools to /v1/chat/completions",
-    "extra_body": "write its fields beside the others",
+    **dict.fromkeys(("extra_body", "vllm_xargs", "generation_config", "options", "parameters"), _BESIDE),
+    "bans": _BANS,
+    "mode": 'send "instruct", or leave it out: there are no characters here, only the chat template',
 }
 """Fields without which the text looks as if they had been followed: rules for it, and what the model is to read. With
 the reason and what to do; a false or empty value is none. A field of the body's own route is not looked up here."""
+OWN_MODE = ("mode", "instruct")  # what text-generation-webui calls an answer by the chat template
+
+_THINGS = "phrase|string|word|token|sequence|list|text|term|regex|pattern|expression|character|id"
+_BANNING = (
+    "ban|banned|banning|bad|block|blocked|black|deny|denied|disallow|disallowed|forbid|forbidden|prohibit|prohibited|"
+    "exclude|excluded|avoid|suppress|suppressed|negative|unwanted|ignore|ignored"
+)
+_GRAMMARS = "grammar|ebnf|gbnf|lark|regex|guided|schema|structured|structural|constraint"
+_RULE_NAMES = (
+    ("stop|stopping", _THINGS, "stop takes the texts that end an answer"),
+    (_BANNING, "eos", "the model's end token ends a text; logit_bias can exclude it by its id, with -100"),
+    (_BANNING, _THINGS, _BANS),
+    ("allow|allowed|white|force|forced|required", _THINGS, _RULES),
+    ("bias", "bias", 'logit_bias takes biases, as {"id": bias}'),
+    ("logit", "processor", "a request can't bring code: leave it out"),
+    (_GRAMMARS, "backend|state|whitespace|lazy|trigger", None),  # about a grammar in another field
+    (_GRAMMARS, _GRAMMARS, _RULES),
+    ("continue", "continue", _CONTINUE),
+)
+"""Fields of the many dialects of servers that carry bans or rules, by the words of their names: one of the first and
+one of the second. With what to do instead."""
+
+
+def _find_rule(name: str) -> str | None:
+    """Return what to do instead of sending a field that carries bans or rules; None for any other field.
+
+    >>> _find_rule("badWordsIds") == _find_rule("phrase_bans")
+    True
+    """
+    parted = re.sub(r"(?<=[a-z])(?=[A-Z])|\W", "_", f"_{name}_").lower()
+    parted = re.sub("(phrase|string|word|token|sequence|list)s?", r"_\1_", parted)  # badwordsids, blocklist
+    for first, second, advice in _RULE_NAMES:
+        if all(re.search(f"_({words})s?_", parted) for words in (first, second)):
+            return advice
+    return None
+
 
 ORDERS = ("sampler_order", "sampler_priority", "samplers", "samplers_priorities", "temperature_last")
 """Fields that ask for an order of settings."""
@@ -98,24 +138,22 @@ def translate_fields(body: dict[str, Any], names: Collection[str]) -> tuple[dict
     aliases = {alias: name for alias, name in ALIASES.items() if name in names}
     ignored = []
     for name, value in body.items():
-        if name in names or name in ORDERS:
+        if name in names or name in ORDERS or (name, value) == OWN_MODE:
             continue
         if name in aliases:
-            _merge(kept, name, value)
+            if kept.setdefault(aliases[name], value) != value:
+                message = f"{aliases[name]} and {name} mean the same and differ: pass one of them"
+                raise RequestError(400, message, param=name)
         elif name in REFUSED:
             if value:
                 raise RequestError(400, f"{name} can't be followed: {REFUSED[name]}", param=name)
         elif near := get_close_matches(name[:60], (*names, *aliases), n=1, cutoff=SLIP):
             meant = aliases.get(near[0], near[0])
             raise RequestError(400, f"the field {name[:60]!r} is unknown: did you mean {meant}?", param=name[:60])
+        elif advice := _find_rule(name[:60]):
+            if value:
+                raise RequestError(400, f"{name[:60]} can't be followed: {advice}", param=name[:60])
         elif value or isinstance(value, dict):  # an empty object may ask for something: `web_search_options`
             ignored.append(name)
     off = Sampling.list_off(kept)
     return {name: value for name, value in kept.items() if name not in off}, ignored
-
-
-def _merge(kept: dict[str, Any], alias: str, value: Any) -> None:
-    name = ALIASES[alias]
-    if name in kept and kept[name] != value:
-        raise RequestError(400, f"{name} and {alias} mean the same and differ: pass one of them", param=alias)
-    kept[name] = value

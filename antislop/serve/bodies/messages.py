@@ -64,7 +64,21 @@ def read_chat(body: ChatBody) -> Chat:
     if (size := len(json.dumps(tools))) > MAX_SCHEMA:
         message = f"the tools have {size:,} characters of JSON; at most {MAX_SCHEMA:,} are allowed"
         raise RequestError(400, message, param="tools")
-    variables, continued = _read_variables(body.chat_template_kwargs), _choose_continued(body, messages[-1])
+    name, variables = "chat_template_kwargs", body.chat_template_kwargs
+    with translate_errors(param=name):
+        check_variables(variables, PreTrainedTokenizerBase)
+    if "tools" in variables:
+        raise RequestError(400, f"{name} has 'tools', which is a field of its own: send it beside messages", param=name)
+    if (size := len(json.dumps(variables))) > MAX_TEMPLATE_VARIABLES:
+        message = f"{name} has {size:,} characters of JSON; at most {MAX_TEMPLATE_VARIABLES:,} are allowed"
+        raise RequestError(400, message, param=name)
+    name, continues, last, continued = "continue_final_message", body.continue_final_message, messages[-1], None
+    if body.add_generation_prompt not in (not continues, None):
+        raise RequestError(400, f"{name} and add_generation_prompt exclude each other: pass one as true", param=name)
+    if continues:
+        if last["role"] != "assistant" or "tool_calls" in last:
+            raise RequestError(400, f"{name} needs a last message of text, whose role is assistant", param=name)
+        continued = "reasoning_content" if "reasoning_content" in last and not last["content"] else "content"
     return Chat(messages, tools, variables, body.reasoning_effort, body.response_prefix, continued)
 
 
@@ -82,29 +96,6 @@ def choose_required(body: ChatBody, tools: Sequence[dict[str, Any]]) -> list[dic
     return required
 
 
-def _read_variables(variables: dict[str, Any]) -> dict[str, Any]:
-    name = "chat_template_kwargs"
-    with translate_errors(param=name):
-        check_variables(variables, PreTrainedTokenizerBase)
-    if "tools" in variables:
-        raise RequestError(400, f"{name} has 'tools', which is a field of its own: send it beside messages", param=name)
-    if (size := len(json.dumps(variables))) > MAX_TEMPLATE_VARIABLES:
-        message = f"{name} has {size:,} characters of JSON; at most {MAX_TEMPLATE_VARIABLES:,} are allowed"
-        raise RequestError(400, message, param=name)
-    return variables
-
-
-def _choose_continued(body: ChatBody, last: Mapping[str, Any]) -> str | None:
-    name, continues = "continue_final_message", body.continue_final_message
-    if body.add_generation_prompt not in (not continues, None):
-        raise RequestError(400, f"{name} and add_generation_prompt exclude each other: pass one as true", param=name)
-    if not continues:
-        return None
-    if last["role"] != "assistant" or "tool_calls" in last:
-        raise RequestError(400, f"{name} needs a last message of text, whose role is assistant", param=name)
-    return "reasoning_content" if "reasoning_content" in last and not last["content"] else "content"
-
-
 def read_messages(messages: Any) -> list[dict[str, Any]]:
     """Return messages of texts and calls, as templates read them. Raises `RequestError`."""
     if not isinstance(messages, list) or not 1 <= len(messages) <= MAX_MESSAGES:
@@ -116,13 +107,15 @@ def read_messages(messages: Any) -> list[dict[str, Any]]:
 def _read_message(message: Any, place: str) -> dict[str, Any]:
     if not isinstance(message, dict):
         raise RequestError(400, f"{place} is {shorten(message)}; an object was expected", param=place)
-    filled = {name: value for name, value in message.items() if value is not None and value != []}
+    off = ("prefix", False)  # what clients of servers that continue such a message send with any other one
+    filled = {name: value for name, value in message.items() if value not in (None, []) and (name, value) != off}
     role = filled.get("role")
     if not isinstance(role, str) or role not in ROLES:
         raise RequestError(400, f"{place}.role is {shorten(role)}; one of {', '.join(ROLES)} was expected", param=place)
     more = MORE_FIELDS.get(role, ())
     for name in filled.keys() - {"role", "content", "name", *more}:
-        raise RequestError(400, f"{place} has {name[:60]!r}, which is not supported: leave it out", param=place)
+        advice = "pass continue_final_message beside messages" if name == "prefix" else "leave it out"
+        raise RequestError(400, f"{place} has {name[:60]!r}, which is not supported: {advice}", param=place)
     texts = {name: filled[name] for name in ("name", "tool_call_id", *REASONING) if name in filled}
     for name, value in texts.items():
         if not isinstance(value, str):

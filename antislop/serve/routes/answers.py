@@ -286,8 +286,13 @@ class EventResponse(EventSourceResponse):
 
 async def stay_connected(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
     """Return the result of some work; cancel it if the client closes the connection first."""
+
+    async def wait_until_gone() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
     task = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(_wait_until_gone(request))
+    gone = asyncio.ensure_future(wait_until_gone())
     try:
         await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
         if task.done():
@@ -297,11 +302,6 @@ async def stay_connected(request: Request, work: Coroutine[Any, Any, Result]) ->
         for running in (task, gone):
             running.cancel()
         await asyncio.gather(task, gone, return_exceptions=True)
-
-
-async def _wait_until_gone(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 def encode_event(data: dict[str, Any]) -> bytes:

@@ -251,13 +251,40 @@ def test_another_tokenizer_than_the_served_models_is_refused(kind: EngineKind) -
         asyncio.run(client.probe())
 
 
+def refuse_as_transformers_serve(body: Mapping[str, Any]) -> str | None:
+    """As transformers 5.23 does: it takes `logprobs` and gives none."""
+    known = {"prompt", "max_tokens", "model", "stream", "seed", "temperature", "top_p", "logit_bias", "logprobs"}
+    unknown = body.keys() - known - {"frequency_penalty", "presence_penalty"}
+    return f"Unexpected fields in the request: {unknown}" if unknown else None
+
+
+def refuse_as_mlx(body: Mapping[str, Any]) -> str | None:
+    """As mlx_lm.server 0.32 does."""
+    if body.get("top_k", 0) < 0:
+        return "top_k must be at least 0"
+    return None if isinstance(body.get("logprobs", False), bool) else "logprobs must be of type bool"
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
         ({"names_streamed": False}, "which tokens its text has: a server whose streams have logprobs is needed"),
-        ({"takes_ids": False}, "^json: cannot unmarshal array"),
+        (
+            {"takes_ids": False},
+            "^the server takes no prompt of token ids, which texts under bans need: serve .*unmarshal",
+        ),
         ({"takes_ids": False, "owner": "library"}, r"Ollama takes no prompt of token ids.*llama-server.*unmarshal"),
-        ({"takes_ids": False, "owner": "organization_owner"}, "LM Studio takes no prompt of token ids"),
+        ({"takes_ids": False, "owner": "organization_owner"}, "^LM Studio takes no prompt of token ids, which"),
+        ({"names_tokens": False}, "^the server does not name its tokens for logprobs=1, which"),
+        (
+            {"takes_ids": False, "names_tokens": False, "refuse": refuse_as_transformers_serve},
+            r"^the server takes no prompt of token ids and does not name its tokens for logprobs=1, which.*Unexpected",
+        ),
+        (
+            {"takes_ids": False, "names_tokens": False, "refuse": refuse_as_mlx},
+            r"^the server takes no prompt of token ids and does not name its tokens .*top_k must be at least 0\)",
+        ),
+        ({"refuse": lambda body: "the model is not loaded"}, "^the model is not loaded"),
     ],
 )
 def test_a_server_that_can_not_tell_its_tokens_is_refused_at_the_start(options: dict[str, Any], sentence: str) -> None:

@@ -11,8 +11,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from antislop.engines.endpoint import loop_thread
-from antislop.engines.endpoint.loop_thread import CoalescingSelector, LoopThread
+from antislop.engines.endpoint import sampler
+from antislop.engines.endpoint.sampler import CoalescingSelector, LoopThread
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_events_within_the_pause_are_returned_together(
 def test_neither_a_poll_nor_a_timeout_waits_for_the_pause(
     pairs: list[tuple[socket.socket, socket.socket]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop_thread, "COALESCING_SECONDS", 60)
+    monkeypatch.setattr(sampler, "COALESCING_SECONDS", 60)
     with CoalescingSelector() as selector:
         register(selector, pairs)
         assert ready(selector, 0.01) == []
