@@ -23,7 +23,8 @@ from antislop.core.loop import RowSpec, Sampling
 from antislop.core.trace import BATCH_SIZE, Event, Finished
 from antislop.errors import InputError
 from antislop.serve.backend import BackendError, Busy, GenerationRequest, PromptChoices
-from antislop.serve.request_preparer import RequestGrammar, RequestPreparer
+from antislop.serve.request_preparer import RequestPreparer
+from antislop.steer.grammar.grammar import Grammar
 
 GRAMMAR_SECONDS = 10.0
 """How long a request waits for its grammar."""
@@ -37,9 +38,9 @@ Arrival: TypeAlias = Event | PromptChoices | Exception
 
 
 class _PendingRequest:
-    def __init__(self, request_id: str, grammar: RequestGrammar | None) -> None:
+    def __init__(self, request_id: str, grammar: Grammar | None) -> None:
         self.request_id = request_id
-        self.grammar = None if grammar is None else grammar.copy()
+        self.grammar = grammar
         self.loop = asyncio.get_running_loop()
         self.arrived: asyncio.Queue[Sequence[Arrival]] = asyncio.Queue()
 
@@ -122,7 +123,7 @@ class LocalBackend:
 
     # -- called by the event loop's thread --
 
-    async def _compile(self, text: str, *, is_lark: bool) -> RequestGrammar:
+    async def _compile(self, text: str, *, is_lark: bool) -> Grammar:
         """Return a grammar; one is compiled after another, in a thread. Raises `InputError`."""
         if self._is_closing:
             raise Busy("the server is shutting down")
@@ -135,7 +136,7 @@ class LocalBackend:
                 f"the schema was not compiled within {GRAMMAR_SECONDS:g} seconds: simplify it, or try again later"
             ) from None
 
-    def _submit(self, request: GenerationRequest, grammar: RequestGrammar | None) -> tuple[int, _PendingRequest]:
+    def _submit(self, request: GenerationRequest, grammar: Grammar | None) -> tuple[int, _PendingRequest]:
         """Queue a request; return its number and where its events arrive."""
         pending = _PendingRequest(request.request_id, grammar)
         with self._lock:
@@ -215,9 +216,12 @@ class LocalBackend:
 
     def _explain(self, number: int, failure: ValueError) -> Exception:
         pending = self._pending.get(number)
-        if pending is not None and pending.grammar is not None and pending.grammar.failure is not None:
-            return InputError(f"the schema can't be followed: {pending.grammar.failure}")
-        return BackendError(str(failure))
+        if isinstance(failure, InputError):
+            has_grammar = pending is not None and pending.grammar is not None
+            return InputError(f"the schema can't be followed: {failure}") if has_grammar else failure
+        error = BackendError(str(failure))
+        error.__cause__ = failure.__cause__
+        return error
 
     def _fail(self, numbers: Sequence[int], reason: Exception) -> None:
         self._post({number: [reason] for number in numbers}, numbers)

@@ -37,27 +37,6 @@ RESTORE_AFTER = 60.0
 """Seconds after which a regex that timed out in one text is searched for again in the next ones."""
 
 
-class RequestGrammar(Grammar):
-    """A grammar of one request: if its engine fails, this request ends, and the others of the batch go on."""
-
-    failure: InputError | None = None
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        """Return scores with -inf for tokens that can't follow; NaN once the engine failed."""
-        if self.failure is None:
-            try:
-                return super().__call__(input_ids, scores)
-            except InputError as error:
-                self.failure = error
-        return torch.full_like(scores, torch.nan)  # from -inf everywhere, greedy decoding would take token 0
-
-    def rewind(self, row: int, length: int) -> None:
-        try:
-            super().rewind(row, length)
-        except InputError as error:
-            self.failure = error
-
-
 class RequestPreparer:
     """Prepares requests for one model.
 
@@ -95,7 +74,7 @@ class RequestPreparer:
                 "new ones needs more: shorten the prompt, or ask for fewer tokens"
             )
 
-    def prepare(self, request: GenerationRequest, *, grammar: RequestGrammar | None = None) -> tuple[Call, RowSpec]:
+    def prepare(self, request: GenerationRequest, *, grammar: Grammar | None = None) -> tuple[Call, RowSpec]:
         """Return the call of `generate` that a request is, and its row. Raises `ValueError` for what can't be done."""
         self._restore_timed_out(request.bans.matcher)
         seed = randbits(63) if request.seed is None else request.seed
@@ -123,11 +102,11 @@ class RequestPreparer:
             del self._timed_out_since[matcher]
             matcher.restore()
 
-    def _make_grammar(self, text: str, *, is_lark: bool = False) -> RequestGrammar:
+    def _make_grammar(self, text: str, *, is_lark: bool = False) -> Grammar:
         """Compile a JSON schema or a grammar, which takes up to seconds. Not thread-safe. Raises `InputError`."""
         try:
             grammar = read_lark(text) if is_lark else read_json_schema(text)
-            return RequestGrammar(compile_llguidance(grammar, self._tokenizer, end_tokens=self._ends))
+            return Grammar(compile_llguidance(grammar, self._tokenizer, end_tokens=self._ends))
         except ValueError as error:  # most are `GrammarError`s
             raise InputError(f"the schema can't be followed: {first_line(error)}") from error
 

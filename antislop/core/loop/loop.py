@@ -5,8 +5,9 @@ It knows neither what the tokens mean nor what computes the logits nor who draws
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import partial
+from typing import TypeAlias, TypeVar
 
 from antislop.core.loop.drawing import draw_together, fill_paths, select
 from antislop.core.loop.engine import BatchEngine, Engine, ForwardPass
@@ -17,6 +18,7 @@ from antislop.core.loop.sources import Source
 from antislop.core.loop.tables import LogitsBatch
 from antislop.core.trace.events import Event, Forwarded
 
+T = TypeVar("T")
 StepEvents: TypeAlias = list[tuple[Row, list[Event]]]
 """What happened to some rows after a forward pass."""
 
@@ -83,7 +85,10 @@ def _draft(sources: Sequence[Source]) -> None:
             drafting.setdefault(drafter, []).append(row)
     for drafter, rows in drafting.items():
         for row, draft in zip(rows, drafter.propose(rows), strict=True):
-            row.take_draft(draft)
+            try:
+                row.take_draft(draft)
+            except Exception as fault:  # noqa: BLE001 - its source raises it, or ends the text
+                row.blame(fault)
 
 
 def _advance(sources: Sequence[Source], forward_pass: ForwardPass) -> tuple[StepEvents, list[LogitsBatch]]:
@@ -96,7 +101,7 @@ def _advance(sources: Sequence[Source], forward_pass: ForwardPass) -> tuple[Step
     batches, places, rows = [LogitsBatch(last, last, dtype=forward_pass.dtype)], [], []
     for place, source in enumerate(sources):
         row = source.row
-        if not (row.is_finished or row.is_waiting) and source.read(batches[0], place):
+        if not (row.is_finished or row.is_waiting) and _call(source, partial(source.read, batches[0], place)):
             row.unchanged = len(row.tokens)
             places.append(place)
             rows.append(row)
@@ -106,17 +111,29 @@ def _advance(sources: Sequence[Source], forward_pass: ForwardPass) -> tuple[Step
     if any(row.draft.proposed for row in rows):
         batches.append(fill_paths(rows, logits, dtype=forward_pass.dtype))
         for place in places:
-            sources[place].walk()
+            _call(sources[place], sources[place].walk)
     elif rows:
         draws = draw_together(rows, logits[:, -1], places=places, batch=len(sources), dtype=forward_pass.dtype)
         batches.append(draws.batch)
         for number, place in enumerate(places):
-            sources[place].add_draw(draws, number)
+            _call(sources[place], partial(sources[place].add_draw, draws, number))
     histories = {id(source.row.history): source.row.history for source in sources}
     for history in histories.values():
         if history is not None and history.is_lockstep:
-            advance_together([source for source in sources if source.row.history is history], history)
+            followed = [source for source in sources if source.row.history is history]
+            _call(followed[0], partial(advance_together, followed, history))  # of one text, unless `generate` has more
     return _release(sources), batches
+
+
+def _call(source: Source, step: Callable[[], T]) -> T | None:
+    """Let a source go on; an error of what is called for its text alone ends this text, and no other one."""
+    try:
+        if source.row.fault is not None:  # of a call for several rows
+            raise source.row.fault
+        return step()
+    except Exception as fault:  # noqa: BLE001 - it is raised again if it is not the text's own
+        source.fail(fault)
+        return None
 
 
 def _release(sources: Sequence[Source]) -> StepEvents:
@@ -134,7 +151,7 @@ def _place_copies(scheduler: Scheduler, engine: Engine) -> Iterator[StepEvents]:
             copied = {copy.row.index for copy in copies}
             engine.select([source.row.index if i in copied else i for i in range(len(scheduler.rows))])
             for each in (source, *copies):
-                each.walk()
+                _call(each, each.walk)
             yield _release([source, *copies])
 
 
