@@ -443,10 +443,12 @@ def test_the_only_reader_may_leave_at_any_step_while_another_request_is_prepared
     run(write())
 
 
-def test_a_text_without_probabilities_fails_alone(model: PreTrainedModel) -> None:
+@pytest.mark.parametrize("cutoff", [0.0, 0.1])
+def test_a_text_without_probabilities_fails_alone(model: PreTrainedModel, cutoff: float) -> None:
     async def write() -> tuple[GenerationRequest, list[Any]]:
         async with serving(model) as backend:
-            requests = [request_of(backend, number, prompt=[0, 16 if number == 1 else 3]) for number in range(4)]
+            sampling = Sampling(eta_cutoff=cutoff)  # by which transformers raises an error for NaN
+            requests = [request_of(backend, n, prompt=[0, 16 if n == 1 else 3], sampling=sampling) for n in range(4)]
             banned = backend.bans.with_bans([Ban.tokens([16])])
             requests = [replace(request, bans=banned) for request in requests]
             with poisoned(model, 16):

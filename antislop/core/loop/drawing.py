@@ -200,7 +200,8 @@ def _process_alike(rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) 
         return rows[0].spec.settings.process(rows, lengths, logits)
     except Exception as fault:  # noqa: BLE001 - as in `_feed`
         if len(rows) == 1 or not rows[0].has_own_generator:
-            rows[0].blame(fault)
+            if not (rows[0].has_own_generator and logits.isnan().any()):  # of which no token is drawn, whoever fails
+                rows[0].blame(fault)
             return torch.full_like(logits, torch.nan)
         alone = zip(rows, lengths, logits, strict=True)  # to see whose error it is
         return torch.cat([_process_alike([row], [length], own[None]) for row, length, own in alone])

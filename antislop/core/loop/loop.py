@@ -101,7 +101,7 @@ def _advance(sources: Sequence[Source], forward_pass: ForwardPass) -> tuple[Step
     batches, places, rows = [LogitsBatch(last, last, dtype=forward_pass.dtype)], [], []
     for place, source in enumerate(sources):
         row = source.row
-        if not (row.is_finished or row.is_waiting) and _call(source, partial(source.read, batches[0], place)):
+        if not (row.is_finished or row.is_waiting) and go_on(source, partial(source.read, batches[0], place)):
             row.unchanged = len(row.tokens)
             places.append(place)
             rows.append(row)
@@ -111,21 +111,21 @@ def _advance(sources: Sequence[Source], forward_pass: ForwardPass) -> tuple[Step
     if any(row.draft.proposed for row in rows):
         batches.append(fill_paths(rows, logits, dtype=forward_pass.dtype))
         for place in places:
-            _call(sources[place], sources[place].walk)
+            go_on(sources[place], sources[place].walk)
     elif rows:
         draws = draw_together(rows, logits[:, -1], places=places, batch=len(sources), dtype=forward_pass.dtype)
         batches.append(draws.batch)
         for number, place in enumerate(places):
-            _call(sources[place], partial(sources[place].add_draw, draws, number))
+            go_on(sources[place], partial(sources[place].add_draw, draws, number))
     histories = {id(source.row.history): source.row.history for source in sources}
     for history in histories.values():
         if history is not None and history.is_lockstep:
             followed = [source for source in sources if source.row.history is history]
-            _call(followed[0], partial(advance_together, followed, history))  # of one text, unless `generate` has more
+            go_on(followed[0], partial(advance_together, followed, history))  # of one text, unless `generate` has more
     return _release(sources), batches
 
 
-def _call(source: Source, step: Callable[[], T]) -> T | None:
+def go_on(source: Source, step: Callable[[], T]) -> T | None:
     """Let a source go on; an error of what is called for its text alone ends this text, and no other one."""
     try:
         if source.row.fault is not None:  # of a call for several rows
@@ -151,7 +151,7 @@ def _place_copies(scheduler: Scheduler, engine: Engine) -> Iterator[StepEvents]:
             copied = {copy.row.index for copy in copies}
             engine.select([source.row.index if i in copied else i for i in range(len(scheduler.rows))])
             for each in (source, *copies):
-                _call(each, each.walk)
+                go_on(each, each.walk)
             yield _release([source, *copies])
 
 
