@@ -10,7 +10,7 @@ X and a loop over X. Nested ones multiply: 26 nested `+` around a letter would t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from math import comb, prod
 from time import perf_counter, thread_time
 from typing import NamedTuple
@@ -77,8 +77,8 @@ class Span(NamedTuple):
 class SharedTime:
     """Seconds that the searches of one list took, less what they earned."""
 
-    def __init__(self) -> None:
-        self.spent = 0.0
+    def __init__(self, spent: float = 0.0) -> None:
+        self.spent = spent
 
     @property
     def limit(self) -> float:
@@ -199,18 +199,22 @@ class IncrementalRegex:
         return matches
 
 
-def join(regexes: Sequence[IncrementalRegex]) -> list[tuple[list[IncrementalRegex], regex.Pattern[str]]]:
-    """Return groups of regexes, each with a pattern that matches wherever one of them does."""
-    by_flags: dict[int, list[IncrementalRegex]] = {}
-    singles = []
-    for member in regexes:
-        if _REFERENCES.search(member.pattern):
-            singles.append(member)
-        else:
-            by_flags.setdefault(member.flags, []).append(member)
-    groups = [members[i : i + GROUP_SIZE] for members in by_flags.values() for i in range(0, len(members), GROUP_SIZE)]
-    joined = [(group, _compile("|".join(f"(?:{member.source})" for member in group))) for group in groups]
-    return [*joined, *(([single], single.decided) for single in singles)]
+def join(regexes: Mapping[int, IncrementalRegex]) -> list[tuple[list[int], regex.Pattern[str]]]:
+    """Return groups of numbered regexes, each with a pattern that matches wherever one of them does."""
+    by_flags: dict[tuple[int, int], list[int]] = {}
+    for number, member in regexes.items():
+        alone = number if _REFERENCES.search(member.pattern) else -1
+        by_flags.setdefault((member.flags, alone), []).append(number)
+    groups = [numbers[i : i + GROUP_SIZE] for numbers in by_flags.values() for i in range(0, len(numbers), GROUP_SIZE)]
+    return [
+        (
+            group,
+            regexes[group[0]].decided
+            if len(group) == 1
+            else _compile("|".join(f"(?:{regexes[number].source})" for number in group)),
+        )
+        for group in groups
+    ]
 
 
 def _search_at_once(pattern: regex.Pattern[str], text: str, start: int, end: int) -> regex.Match[str] | None:
@@ -235,12 +239,15 @@ def _check(compiled: regex.Pattern[str], pattern: str) -> None:
     for construct, reason in _REFUSED.items():
         if regex.search(construct, pattern):
             raise BanError(f"the regex {pattern!r} {reason}")
+    allowance = Allowance()
     for probe in _PROBES:
-        matches = compiled.finditer(probe, timeout=TIME_LIMIT / len(_PROBES))
-        if any(match.start() == match.end() for match in matches):
-            raise BanError(
-                f"the regex {pattern!r} matches the empty text, and so everywhere: make it match at least one character"
-            )
+        start = 0
+        while match := allowance.search(compiled, probe, start, len(probe), partial=False):
+            if match.start() == (start := match.end()):
+                raise BanError(
+                    f"the regex {pattern!r} matches the empty text, and so everywhere: make it match at least one "
+                    "character"
+                )
 
 
 def _reach(atom: str) -> str:
