@@ -149,6 +149,7 @@ LARGE = {
     "long phrases": [f"a {n:x} {'def ghi ' * 30}" for n in range(200)],
     "exempt phrases": [Ban(f"a {n:x}", exempt=[f"a {n:x} {m}" for m in range(50)]) for n in range(50)],
     "regexes": [Ban.regex(f"not {n:x} \\w+, but") for n in range(50)],
+    "long regexes": [Ban.regex(f"(?:not {n:x}){{400}}") for n in range(20)],
     "nothing": [],
 }
 

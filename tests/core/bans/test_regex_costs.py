@@ -214,7 +214,7 @@ def test_a_report_compiles_nothing_and_waits_for_no_regex(clocks: Clocks, monkey
 
 def test_bans_of_one_regex_share_what_was_compiled_and_are_found_apart() -> None:
     ban = Ban.regex("so+")
-    shared = [ban, replace(ban, weight=0.5), replace(ban, exempt=("so",))]
+    shared = [ban, replace(ban, exempt=("so",))]
     assert [match.ban for match in BanList(shared).find("soo")] == shared
     for other in (pickle.loads(pickle.dumps(ban)), deepcopy(ban)):
         assert other == ban and BanList([other]).find("a soo")

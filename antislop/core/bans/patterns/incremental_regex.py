@@ -34,6 +34,8 @@ FEW_PATHS = 30_000
 """Paths along `LETTERS` characters that take less time to try than reading the clock."""
 MAX_SIZE = 20_000
 """Characters of a regex with its repetitions written out, as it is compiled."""
+LARGE_SIZE = 2_000
+"""Characters, as above, of a regex that is not compiled a third time to be tried with others; each takes 100 bytes."""
 GROUP_SIZE = 8
 """Regexes that are tried together: in most pieces none of them matches."""
 
@@ -142,12 +144,13 @@ class IncrementalRegex:
             )
         self.pattern = pattern
         self.max_span = max_span
-        self._original = _compile(pattern)
-        _check(self._original, pattern)
-        self.flags = self._original.flags
+        self.original = _compile(pattern)
+        _check(self.original, pattern)
+        self.flags = self.original.flags
         end = "\n" if self.flags & regex.VERBOSE else ""  # or a comment would swallow a bracket after it
         self.source = "".join(map(_reach, _ATOM.findall(pattern))) + end
-        self.decided = _compile(self.source)
+        self.decided = self.original if self.source == pattern else _compile(self.source)
+        self.is_large = size.characters > LARGE_SIZE
         self._open = _compile(f"(?:{self.source})(*FAIL)")  # tries every continuation, and matches only partially
         self.looks_behind = bool(_BEHIND.search(pattern))
         is_tame = size.paths <= FEW_PATHS and not self.looks_behind and not _REFERENCES.search(pattern)
@@ -189,7 +192,7 @@ class IncrementalRegex:
         while start < len(text):
             match, start = self.advance(text, start, len(text), allowance)
             if match is None:
-                final_match = allowance.search(self._original, text, start, len(text), partial=False)
+                final_match = allowance.search(self.original, text, start, len(text), partial=False)
                 if final_match is None:
                     break
                 match = Span(*final_match.span())
@@ -203,7 +206,7 @@ def join(regexes: Mapping[int, IncrementalRegex]) -> list[tuple[list[int], regex
     """Return groups of numbered regexes, each with a pattern that matches wherever one of them does."""
     by_flags: dict[tuple[int, int], list[int]] = {}
     for number, member in regexes.items():
-        alone = number if _REFERENCES.search(member.pattern) else -1
+        alone = number if member.is_large or _REFERENCES.search(member.pattern) else -1
         by_flags.setdefault((member.flags, alone), []).append(number)
     groups = [numbers[i : i + GROUP_SIZE] for numbers in by_flags.values() for i in range(0, len(numbers), GROUP_SIZE)]
     return [
@@ -223,7 +226,7 @@ def _search_at_once(pattern: regex.Pattern[str], text: str, start: int, end: int
 
 def _compile(pattern: str) -> regex.Pattern[str]:
     try:
-        return regex.compile(pattern)
+        return regex.compile(pattern, cache_pattern=False)  # regex keeps 500, each up to 2 MB here, for ever
     except (RecursionError, OverflowError) as error:
         kind = type(error).__name__
         raise BanError(f"the regex {pattern[:80]!r} is too complicated ({kind}): simplify it") from error

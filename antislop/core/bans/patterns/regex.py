@@ -235,7 +235,7 @@ class Regex(_Compiled):
         return compiled
 
     def find_in(self, texts: Sequence[str]) -> list[int]:
-        compiled, allowance = regex.compile(self.text), Allowance()
+        compiled, allowance = self.prepare().original, Allowance()
         try:
             return [i for i, text in enumerate(texts) if allowance.search(compiled, text, 0, len(text), partial=False)]
         except TimeoutError:
