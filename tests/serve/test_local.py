@@ -30,7 +30,7 @@ from antislop.core.loop.sources import LogitsSource, Source
 from antislop.core.trace.events import Drawn, Event, Settled, TimedOut
 from antislop.core.trace.report import Report
 from antislop.errors import InputError
-from antislop.serve import request_preparer
+from antislop.serve import local
 from antislop.serve.backend import BackendError, Busy, GenerationRequest
 from antislop.serve.local import LocalBackend
 from tests.support.ban_cases import anywhere
@@ -563,7 +563,7 @@ def test_a_regex_that_one_text_made_too_slow_is_searched_for_again_later(
             bans.matcher._texts._searches[0][1]._drop(0)
             dropped = []
             for after in (60.0, 60.0, 0.0):
-                monkeypatch.setattr(request_preparer, "RESTORE_AFTER", after)
+                monkeypatch.setattr(local, "RESTORE_AFTER", after)
                 events = await read(backend, request_of(backend, bans=bans))
                 dropped.append([event.ban.text for event in events if isinstance(event, TimedOut)])
             return dropped

@@ -52,7 +52,7 @@ def decode_in_steps(scheduler: Scheduler, engine: Engine) -> Iterator[StepEvents
 def _admit(scheduler: Scheduler, engine: Engine, batches: list[LogitsBatch]) -> Generator[StepEvents, None, bool]:
     """Read prompts of new texts, in one pass if written texts wait for it; return whether any text is being written."""
     while scheduler.admit():
-        in_parts = scheduler.reads_in_parts
+        in_parts = scheduler.is_open and scheduler.is_writing  # whose readers wait meanwhile
         yield from _read(scheduler, engine, batches, in_parts=in_parts)
         if in_parts:
             break
@@ -165,17 +165,22 @@ def advance_together(sources: Sequence[Source], history: CallbackMemory) -> None
     tokens and the criteria were called with these. After a rewind they are called again for the later steps; rows that
     the first answers ended then resume, or end elsewhere.
     """
-    while _is_due(sources, history.step_count + 1):
+    while True:
+        step, rows = history.step_count + 1, [source.row for source in sources]
+        is_open = any(row.end is None or row.end >= step for row in rows)
+        if not (is_open and all(row.end is not None or len(row.tokens) >= step for row in rows)):
+            break
         _ask_criteria(sources, history)
         for source in sources:
             source.walk()
-    _settle_together(sources, history)
-
-
-def _is_due(sources: Sequence[Source], step: int) -> bool:
-    rows = [source.row for source in sources]
-    is_open = any(row.end is None or row.end >= step for row in rows)
-    return is_open and all(row.end is not None or len(row.tokens) >= step for row in rows)
+    floor = _find_floor([source.row for source in sources if not source.row.is_finished])
+    for source in sources:
+        row = source.row
+        if row.end is None:
+            source.settle(floor)
+        elif not row.is_finished and row.end <= floor:
+            source.conclude()
+    history.settle(floor)
 
 
 def _ask_criteria(sources: Sequence[Source], history: CallbackMemory) -> None:
@@ -188,17 +193,6 @@ def _ask_criteria(sources: Sequence[Source], history: CallbackMemory) -> None:
                 break
     for source in sources:
         source.wait(history.step_count)
-
-
-def _settle_together(sources: Sequence[Source], history: CallbackMemory) -> None:
-    floor = _find_floor([source.row for source in sources if not source.row.is_finished])
-    for source in sources:
-        row = source.row
-        if row.end is None:
-            source.settle(floor)
-        elif not row.is_finished and row.end <= floor:
-            source.conclude()
-    history.settle(floor)
 
 
 def _find_floor(rows: Sequence[Row]) -> int:

@@ -208,16 +208,12 @@ def join(regexes: Mapping[int, IncrementalRegex]) -> list[tuple[list[int], regex
     for number, member in regexes.items():
         alone = number if member.is_large or _REFERENCES.search(member.pattern) else -1
         by_flags.setdefault((member.flags, alone), []).append(number)
-    groups = [numbers[i : i + GROUP_SIZE] for numbers in by_flags.values() for i in range(0, len(numbers), GROUP_SIZE)]
-    return [
-        (
-            group,
-            regexes[group[0]].decided
-            if len(group) == 1
-            else _compile("|".join(f"(?:{regexes[number].source})" for number in group)),
-        )
-        for group in groups
-    ]
+    joined = []
+    for numbers in by_flags.values():
+        for group in (numbers[i : i + GROUP_SIZE] for i in range(0, len(numbers), GROUP_SIZE)):
+            sources = "|".join(f"(?:{regexes[number].source})" for number in group)
+            joined.append((group, regexes[group[0]].decided if len(group) == 1 else _compile(sources)))
+    return joined
 
 
 def _search_at_once(pattern: regex.Pattern[str], text: str, start: int, end: int) -> regex.Match[str] | None:
