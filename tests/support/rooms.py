@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 LINES = {
-    "core.bans": 6775,
-    "core.trace": 1250,
-    "core.loop": 3935,
-    "core.hf": 6515,
+    "core.bans": 6815,
+    "core.trace": 1255,
+    "core.loop": 3965,
+    "core.hf": 6530,
     "core.sampler": 502,
     "core.patching": 205,
     "files": 2125,
@@ -15,12 +15,12 @@ LINES = {
     "data": 10,
     "explain": 1970,
     "steer": 1025,
-    "engines": 4900,
+    "engines": 4885,
     "measure": 3910,
     "datasets": 2240,
     "tuning": 980,
     "evaluation": 1350,
-    "serve": 3635,
+    "serve": 3560,
     "cli": 5370,
     "__main__": 30,
 }

@@ -191,6 +191,7 @@ class _RegexGroup:
 
 class _Compiled(Pattern):
     __slots__ = ("_compiled",)  # beside the fields, which are options
+    _compiled: IncrementalRegex
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,8 +232,7 @@ class Regex(_Compiled):
         """Return the compiled regex, which all searches share; a copy compiles its own."""
         if not hasattr(self, "_compiled"):
             object.__setattr__(self, "_compiled", IncrementalRegex(self.text, max_span=self.max_span))
-        compiled: IncrementalRegex = self._compiled
-        return compiled
+        return self._compiled
 
     def find_in(self, texts: Sequence[str]) -> list[int]:
         compiled, allowance = self.prepare().original, Allowance()
