@@ -7,8 +7,10 @@ this thread uses the model and reads tokens with a matcher. After each forward p
 from __future__ import annotations
 
 import asyncio
+import ctypes
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache, partial
 from logging import getLogger
@@ -242,6 +244,9 @@ class LocalBackend:
         }
         finished = [number for number, events in step.items() if any(isinstance(event, Finished) for event in events)]
         self._post(items, finished)
+        if finished and not self._pending:  # glibc keeps what texts of many threads freed: 18 MB after 900 requests
+            with suppress(AttributeError, OSError, TypeError):  # of other systems
+                ctypes.CDLL(None).malloc_trim(0)
 
     def _explain(self, number: int, failure: ValueError) -> Exception:
         pending = self._pending.get(number)
@@ -275,9 +280,6 @@ class LocalBackend:
 def _arrive(arrivals: Sequence[tuple[_PendingRequest, Sequence[Arrival]]]) -> None:
     for pending, items in arrivals:
         pending.arrived.put_nowait(items)
-
-
-# -- what the loop needs -----------------------------------------------------------------------------------------------
 
 
 class RequestPreparer:

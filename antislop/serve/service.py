@@ -283,9 +283,6 @@ class Service:
             )
 
 
-# -- answers ----------------------------------------------------------------------------------------------------------
-
-
 @dataclass
 class _RunningRequest:
     """A request with a task of its own. queue: gets its chunks with its number in the answer, or its error."""
