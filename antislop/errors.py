@@ -26,6 +26,10 @@ class CapabilityError(InputError):
     """Raised for more forks than are allowed, and if the model's cache can't do what a controller needs."""
 
 
+class SharingError(InputError):
+    """Raised for a processor or criterion that remembers a text, and is called with several."""
+
+
 class Exhausted(RuntimeError):
     """Raised if every alternative to a ban is used up, with on_exhausted="raise"."""
 

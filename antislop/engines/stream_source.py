@@ -238,7 +238,5 @@ class StreamSource(Source):
         if alternatives:
             self.tell(alternatives)
         outcome = self.add(token, Drawn.plain(token))
-        if self.row.fault is not None:
-            raise self.row.fault
         self.end_if(outcome)
         return outcome in ("stays", "done")

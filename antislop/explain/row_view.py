@@ -79,7 +79,7 @@ class RowView:
     @cached_property
     def written(self) -> list[WrittenToken]:
         drops = drops_space_after(self.row, surfaces=self.surfaces, about=self.about)
-        return WrittenText(self.surfaces, drops_space=drops).read(self.row.events)
+        return WrittenText(self.surfaces, drops_space=drops, has_kinds=True).read(self.row.events)
 
     @property
     def notes(self) -> list[str]:

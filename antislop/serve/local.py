@@ -7,28 +7,53 @@ this thread uses the model and reads tokens with a matcher. After each forward p
 from __future__ import annotations
 
 import asyncio
+import ctypes
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from contextlib import suppress
+from dataclasses import replace
+from functools import lru_cache, partial
 from logging import getLogger
 from pathlib import Path
+from secrets import randbits
 from threading import Lock, Thread
+from time import monotonic
 from typing import TypeAlias
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
+import torch
+from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from antislop.core.bans import Bans
-from antislop.core.hf import CompiledBans, InFlight, find_response_template, max_positions
-from antislop.core.loop import RowSpec, Sampling
-from antislop.core.trace import BATCH_SIZE, Event, Finished
-from antislop.errors import InputError
+from antislop.core.bans import Bans, Matcher
+from antislop.core.hf import (
+    Call,
+    CompiledBans,
+    InFlight,
+    Settings,
+    TransformersModel,
+    device_of,
+    find_response_template,
+    max_positions,
+    prepare_text,
+)
+from antislop.core.loop import LanguageModel, RowSpec, Sampling
+from antislop.core.trace import BATCH_SIZE, Event, Finished, TokenChoice
+from antislop.errors import InputError, first_line
 from antislop.serve.backend import BackendError, Busy, GenerationRequest, PromptChoices
-from antislop.serve.request_preparer import RequestGrammar, RequestPreparer
+from antislop.steer.grammar.compilation import compile_llguidance, read_json_schema, read_lark
+from antislop.steer.grammar.grammar import Grammar
 
 GRAMMAR_SECONDS = 10.0
 """How long a request waits for its grammar."""
 LAST_SECONDS = 10.0
 """How long `close` waits for the thread after it has cut off all requests: a forward pass may be running."""
+GRAMMARS_KEPT = 64
+"""Compiled grammars, by schema or text."""
+TOKENS_SCORED = 128
+"""Tokens of a prompt whose logits are in memory together."""
+RESTORE_AFTER = 60.0
+"""Seconds after which a regex that timed out in one text is searched for again in the next ones."""
 
 log = getLogger(__name__)
 
@@ -37,9 +62,9 @@ Arrival: TypeAlias = Event | PromptChoices | Exception
 
 
 class _PendingRequest:
-    def __init__(self, request_id: str, grammar: RequestGrammar | None) -> None:
+    def __init__(self, request_id: str, grammar: Grammar | None) -> None:
         self.request_id = request_id
-        self.grammar = None if grammar is None else grammar.copy()
+        self.grammar = grammar
         self.loop = asyncio.get_running_loop()
         self.arrived: asyncio.Queue[Sequence[Arrival]] = asyncio.Queue()
 
@@ -65,7 +90,12 @@ class LocalBackend:
     ) -> None:
         if batch_size < 1 or queue_length < 0:
             raise InputError(f"batch_size is {batch_size} and queue_length {queue_length}; at least 1 and 0 expected")
-        self.context_length = _choose_context_length(model, max_model_len)
+        positions, limit = max_positions(model), max_model_len
+        if limit is None and positions is None:
+            raise InputError(f"{type(model).__name__} names no limit of its length: pass max_model_len")
+        if limit is not None and (limit < 2 or (positions is not None and limit > positions)):
+            raise InputError(f"max_model_len is {limit}; 2 to {positions or 'any number of'} tokens were expected")
+        self.context_length = limit or positions or 0
         self.name = name or Path(model.name_or_path).name or type(model).__name__
         self.tokenizer = tokenizer
         self.response_template = find_response_template(tokenizer, model)
@@ -122,7 +152,7 @@ class LocalBackend:
 
     # -- called by the event loop's thread --
 
-    async def _compile(self, text: str, *, is_lark: bool) -> RequestGrammar:
+    async def _compile(self, text: str, *, is_lark: bool) -> Grammar:
         """Return a grammar; one is compiled after another, in a thread. Raises `InputError`."""
         if self._is_closing:
             raise Busy("the server is shutting down")
@@ -135,7 +165,7 @@ class LocalBackend:
                 f"the schema was not compiled within {GRAMMAR_SECONDS:g} seconds: simplify it, or try again later"
             ) from None
 
-    def _submit(self, request: GenerationRequest, grammar: RequestGrammar | None) -> tuple[int, _PendingRequest]:
+    def _submit(self, request: GenerationRequest, grammar: Grammar | None) -> tuple[int, _PendingRequest]:
         """Queue a request; return its number and where its events arrive."""
         pending = _PendingRequest(request.request_id, grammar)
         with self._lock:
@@ -158,8 +188,8 @@ class LocalBackend:
     def _leave(self, number: int) -> None:
         """Free the row of a request whose events nobody reads any more."""
         with self._lock:
-            is_running = self._pending.pop(number, None) is not None
-        if is_running:
+            pending = self._pending.pop(number, None)
+        if pending is not None:
             self._scheduler.cancel(number)
 
     # -- called by the worker's thread --
@@ -178,7 +208,9 @@ class LocalBackend:
                 log.exception("the model failed; requests that it ended: %s", ", ".join(sorted(ids)) or "none")
             self._fail(numbers, reason)
             if self._scheduler.admitted == admitted:  # no text has come since the last error: it would fail for ever
-                self._give_up(reason)
+                with self._lock:
+                    self._failure = str(reason)  # of the requests to come
+                self._fail(list(self._pending), reason)
                 return
             admitted = self._scheduler.admitted
 
@@ -212,23 +244,23 @@ class LocalBackend:
         }
         finished = [number for number, events in step.items() if any(isinstance(event, Finished) for event in events)]
         self._post(items, finished)
+        if finished and not self._pending:  # glibc keeps what texts of many threads freed: 18 MB after 900 requests
+            with suppress(AttributeError, OSError, TypeError):  # of other systems
+                ctypes.CDLL(None).malloc_trim(0)
 
     def _explain(self, number: int, failure: ValueError) -> Exception:
         pending = self._pending.get(number)
-        if pending is not None and pending.grammar is not None and pending.grammar.failure is not None:
-            return InputError(f"the schema can't be followed: {pending.grammar.failure}")
-        return BackendError(str(failure))
+        if isinstance(failure, InputError):
+            has_grammar = pending is not None and pending.grammar is not None
+            return InputError(f"the schema can't be followed: {failure}") if has_grammar else failure
+        error = BackendError(str(failure))
+        error.__cause__ = failure.__cause__
+        return error
 
     def _fail(self, numbers: Sequence[int], reason: Exception) -> None:
         self._post({number: [reason] for number in numbers}, numbers)
         for number in numbers:
             self._scheduler.cancel(number)
-
-    def _give_up(self, reason: BackendError) -> None:
-        """Fail all requests, and those to come."""
-        with self._lock:
-            self._failure = str(reason)
-        self._fail(list(self._pending), reason)
 
     def _post(self, items: Mapping[int, Sequence[Arrival]], finished: Sequence[int]) -> None:
         """Wake the event loop once for all requests, and forget the finished ones."""
@@ -250,10 +282,103 @@ def _arrive(arrivals: Sequence[tuple[_PendingRequest, Sequence[Arrival]]]) -> No
         pending.arrived.put_nowait(items)
 
 
-def _choose_context_length(model: PreTrainedModel, limit: int | None) -> int:
-    positions = max_positions(model)
-    if limit is None and positions is None:
-        raise InputError(f"{type(model).__name__} names no limit of its length: pass max_model_len")
-    if limit is not None and (limit < 2 or (positions is not None and limit > positions)):
-        raise InputError(f"max_model_len is {limit}; 2 to {positions or 'any number of'} tokens were expected")
-    return limit or positions or 0
+class RequestPreparer:
+    """Prepares requests for one model.
+
+    bans: the server's own, compiled.
+    context_length: maximum tokens of prompt and text together.
+    """
+
+    def __init__(self, model: PreTrainedModel, bans: CompiledBans, *, context_length: int) -> None:
+        self._model = model
+        self._tokenizer = bans.tokenizer
+        self._device = device_of(model)
+        self._vocabulary = int(model.get_input_embeddings().weight.shape[0])
+        self._context_length = context_length
+        # Rows with the same settings are processed together.
+        self._shared: WeakValueDictionary[Sampling, Settings] = WeakValueDictionary()
+        self._timed_out_since: WeakKeyDictionary[Matcher, float] = WeakKeyDictionary()
+        self.samplers = bans.samplers
+        self.find_grammar = lru_cache(GRAMMARS_KEPT)(self._make_grammar)
+        self._ends = sorted(TransformersModel(model).eos_token_id) or None
+
+    def check(self, request: GenerationRequest) -> None:
+        """Raise `InputError` for a request that can't be served. Thread-safe."""
+        prompt, limit = request.prompt, self._context_length
+        if not prompt:
+            raise InputError("an empty prompt was passed: pass at least one token, the bos token for instance")
+        if min(prompt) < 0 or max(prompt) >= self._vocabulary:
+            raise InputError(f"a token of the prompt is not in the vocabulary, 0 to {self._vocabulary - 1}")
+        if request.logit_bias and max(request.logit_bias) >= self._vocabulary:
+            raise InputError(f"a biased token is not in the vocabulary, 0 to {self._vocabulary - 1}")
+        if request.max_new_tokens < (0 if request.scores_prompt else 1):
+            raise InputError(f"{request.max_new_tokens} tokens are asked for; at least 1 was expected")
+        if len(prompt) + request.max_new_tokens > limit:
+            raise InputError(
+                f"the context has {limit:,} tokens, and a prompt of {len(prompt):,} with {request.max_new_tokens:,} "
+                "new ones needs more: shorten the prompt, or ask for fewer tokens"
+            )
+
+    def prepare(self, request: GenerationRequest, *, grammar: Grammar | None = None) -> tuple[Call, RowSpec]:
+        """Return the call of `generate` that a request is, and its row. Raises `ValueError` for what can't be done."""
+        self._restore_timed_out(request.bans.matcher)
+        seed = randbits(63) if request.seed is None else request.seed
+        ids = torch.tensor([request.prompt], device=self._device)
+        arguments = request.sampling.generate_arguments | {
+            "max_new_tokens": request.max_new_tokens,
+            "attention_mask": torch.ones_like(ids),
+            "stopping_criteria": request.stopping_criteria,
+        }
+        if request.logit_bias:  # becomes the first processor
+            arguments["sequence_bias"] = {(token,): float(bias) for token, bias in request.logit_bias.items()}
+        samplers = self.samplers.make(request.sampling)
+        arguments["logits_processor"] = [*([] if grammar is None else [grammar]), *samplers]
+        call, spec = prepare_text(self._model, ids, arguments, request.bans, seed=seed, policy=request.policy)
+        if isinstance(spec.settings, Settings) and spec.settings.fits_any_prompt:
+            spec = replace(spec, settings=self._shared.setdefault(request.sampling, spec.settings))
+        return call, replace(spec, alternatives=request.alternatives)
+
+    def score_prompt(self, request: GenerationRequest) -> list[TokenChoice | None]:
+        return score_prompt(TransformersModel(self._model), request.prompt, alternatives=request.alternatives or 0)
+
+    def _restore_timed_out(self, matcher: Matcher) -> None:
+        # The text of one client must not end a ban for all others.
+        if matcher.timed_out and monotonic() - self._timed_out_since.setdefault(matcher, monotonic()) >= RESTORE_AFTER:
+            del self._timed_out_since[matcher]
+            matcher.restore()
+
+    def _make_grammar(self, text: str, *, is_lark: bool = False) -> Grammar:
+        """Compile a JSON schema or a grammar, which takes up to seconds. Not thread-safe. Raises `InputError`."""
+        try:
+            grammar = read_lark(text) if is_lark else read_json_schema(text)
+            return Grammar(compile_llguidance(grammar, self._tokenizer, end_tokens=self._ends))
+        except ValueError as error:  # most are `GrammarError`s
+            raise InputError(f"the schema can't be followed: {first_line(error)}") from error
+
+
+@torch.no_grad()
+def score_prompt(
+    model: LanguageModel, prompt: Sequence[int], *, alternatives: int, size: int = TOKENS_SCORED
+) -> list[TokenChoice | None]:
+    """Return how likely a model finds each token of a prompt, None for the first one; reads `size` tokens at a time."""
+    ids, cache = torch.tensor([prompt]), model.new_cache(1)
+    cache.settle(0, len(prompt))
+    choices: list[TokenChoice | None] = [None]
+    while (read := len(choices) - 1) < len(prompt) - 1:
+        end = min(read + size if read else 1, len(prompt) - 1)  # a new cache's first pass returns its last logits only
+        logits = model.forward(ids[:, read:end], cache)[0]
+        choices += _describe_tokens(logits, ids[0, read + 1 : end + 1], alternatives)
+    return choices
+
+
+def _describe_tokens(logits: Tensor, tokens: Tensor, alternatives: int) -> list[TokenChoice]:
+    """Return how likely each of tokens [n] is by its row of logits [n, vocab]."""
+    token_logits = logits.gather(1, tokens.to(logits.device)[:, None])
+    ranks = 1 + (logits > token_logits).sum(dim=-1)
+    likeliest = logits.topk(min(alternatives, logits.shape[-1]))
+    logs = torch.cat([token_logits, likeliest.values], dim=-1).float() - logits.float().logsumexp(dim=-1, keepdim=True)
+    rows = zip(logs.cpu().double().exp().tolist(), ranks.tolist(), likeliest.indices.tolist(), strict=True)
+    return [
+        TokenChoice(share, share, rank, tuple(zip(others, shares, strict=True)))
+        for (share, *shares), rank, others in rows
+    ]

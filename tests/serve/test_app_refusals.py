@@ -170,9 +170,10 @@ UNREADABLE: list[tuple[Any, str]] = [
 """Messages, and the sentence that refuses them."""
 REFUSED_OF_ROUTES: dict[str, list[tuple[dict[str, Any], str]]] = {
     "/v1/completions": [
-        ({"banned_strings": too_many(10_001)}, "more than 10,000 phrases"),
-        ({"banned_strings": ["x" * 257]}, "banned_strings has an entry of 257 characters; at most 256"),
-        ({"banned_regex": ["x"] * 101}, "banned_regex has 101 patterns; at most 100"),
+        ({"banned_strings": too_many(10_001)}, "10,001 bans and exempt phrases are too many"),
+        ({"banned_strings": ["x" * 257]}, "257 characters in one phrase are too many for a request: at most 256"),
+        ({"banned_regex": ["x"] * 101}, "101 regexes are too many for a request: at most 100"),
+        ({"banned_regex": [f"(?:x{n}){{900}}" for n in range(70)]}, "with their repetitions written out, are too many"),
         ({"banned_regex": ["("]}, "does not compile"),
         ({"loops": "yes"}, "loops"),
         ({"repeats": 8}, "repeats"),

@@ -25,8 +25,7 @@ from antislop.errors import InputError
 from antislop.serve.application import make_app
 from antislop.serve.backend import BackendError, GenerationRequest, PromptChoices
 from antislop.serve.chunk_maker import Echo
-from antislop.serve.local import LocalBackend
-from antislop.serve.request_preparer import score_prompt
+from antislop.serve.local import LocalBackend, score_prompt
 from tests.support.backends import SlowBackend, play_tokens, run_server
 from tests.support.families import ENCODER_DECODER, FAMILIES, MULTIMODAL, build
 from tests.support.models import build_model, build_spaced_tokenizer, build_tokenizer

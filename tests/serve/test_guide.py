@@ -98,6 +98,7 @@ def test_the_limits_are_those_of_the_code() -> None:
     assert "a body of 1 MiB | 413" in text
     assert f"{reading.SENT_LIMITS.entries:,} phrases of {reading.SENT_LIMITS.characters} characters" in text
     assert f"{reading.SENT_LIMITS.regexes} regexes of {reading.SENT_LIMITS.regex_characters:,} characters | 400" in text
+    assert f"{reading.SENT_LIMITS.written_out:,} characters in all of these regexes" in text
     assert f"{reading.SENT_LIMITS.seconds:g} seconds to compile a list | 400" in text
     assert f"{REQUEST_SECONDS:g} seconds for a request to arrive" in text
     assert f"{MAX_CONNECTIONS} connections | more are closed" in text

@@ -30,7 +30,7 @@ from antislop.core.loop.sources import LogitsSource, Source
 from antislop.core.trace.events import Drawn, Event, Settled, TimedOut
 from antislop.core.trace.report import Report
 from antislop.errors import InputError
-from antislop.serve import request_preparer
+from antislop.serve import local
 from antislop.serve.backend import BackendError, Busy, GenerationRequest
 from antislop.serve.local import LocalBackend
 from tests.support.ban_cases import anywhere
@@ -443,10 +443,12 @@ def test_the_only_reader_may_leave_at_any_step_while_another_request_is_prepared
     run(write())
 
 
-def test_a_text_without_probabilities_fails_alone(model: PreTrainedModel) -> None:
+@pytest.mark.parametrize("cutoff", [0.0, 0.1])
+def test_a_text_without_probabilities_fails_alone(model: PreTrainedModel, cutoff: float) -> None:
     async def write() -> tuple[GenerationRequest, list[Any]]:
         async with serving(model) as backend:
-            requests = [request_of(backend, number, prompt=[0, 16 if number == 1 else 3]) for number in range(4)]
+            sampling = Sampling(eta_cutoff=cutoff)  # by which transformers raises an error for NaN
+            requests = [request_of(backend, n, prompt=[0, 16 if n == 1 else 3], sampling=sampling) for n in range(4)]
             banned = backend.bans.with_bans([Ban.tokens([16])])
             requests = [replace(request, bans=banned) for request in requests]
             with poisoned(model, 16):
@@ -561,7 +563,7 @@ def test_a_regex_that_one_text_made_too_slow_is_searched_for_again_later(
             bans.matcher._texts._searches[0][1]._drop(0)
             dropped = []
             for after in (60.0, 60.0, 0.0):
-                monkeypatch.setattr(request_preparer, "RESTORE_AFTER", after)
+                monkeypatch.setattr(local, "RESTORE_AFTER", after)
                 events = await read(backend, request_of(backend, bans=bans))
                 dropped.append([event.ban.text for event in events if isinstance(event, TimedOut)])
             return dropped

@@ -30,8 +30,7 @@ from antislop.files.chats import render_chat
 from antislop.serve.answer_messages import MessageDelta, MessageParser, write_grammar
 from antislop.serve.application import make_app
 from antislop.serve.backend import GenerationRequest
-from antislop.serve.local import LocalBackend
-from antislop.serve.request_preparer import RequestPreparer
+from antislop.serve.local import LocalBackend, RequestPreparer
 from tests.support.backends import SlowBackend, play_tokens, run_server
 from tests.support.depth import DEPTH
 from tests.support.simulated_engine import SimulatedEngine

@@ -213,7 +213,8 @@ def test_an_error_is_a_sentence(visitor: Visitor, serve: Serve, url: str) -> Non
     page = visitor.open(url)
     write(page, bans=["x" * 300])
     assert (
-        page.locator("#error").inner_text() == "banned_strings has an entry of 300 characters; at most 256 are allowed."
+        page.locator("#error").inner_text()
+        == "300 characters in one phrase are too many for a request: at most 256, or a list of the server."
     )
     assert page.locator("#state").inner_text() == "Nothing was written."
     write(page, length=4)

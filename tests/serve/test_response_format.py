@@ -163,7 +163,7 @@ def test_one_thread_compiles_a_schema_once_and_texts_go_on(tiny: Tiny, monkeypat
         assert may_end.wait(60)
         return compiling(*args, **options)
 
-    monkeypatch.setattr("antislop.serve.request_preparer.compile_llguidance", compile_slowly)
+    monkeypatch.setattr("antislop.serve.local.compile_llguidance", compile_slowly)
     body = {"prompt": PROMPT, "max_tokens": 200, "n": 4, "response_format": follow(Lamp.model_json_schema())}
 
     async def ask(address: str) -> None:
@@ -183,7 +183,7 @@ def test_one_thread_compiles_a_schema_once_and_texts_go_on(tiny: Tiny, monkeypat
 def test_a_schema_that_takes_too_long_is_refused(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     may_end = threading.Event()
     monkeypatch.setattr("antislop.serve.local.GRAMMAR_SECONDS", 0.01)
-    monkeypatch.setattr("antislop.serve.request_preparer.compile_llguidance", lambda *_, **__: may_end.wait(60))
+    monkeypatch.setattr("antislop.serve.local.compile_llguidance", lambda *_, **__: may_end.wait(60))
     with run_server(antislop.serve.app(*tiny)) as address:
         answer = post(address, response_format=follow({}))
         may_end.set()

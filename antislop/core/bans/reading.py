@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +20,7 @@ import regex
 from antislop.core.bans.bans import BAN_OPTIONS, KINDS, Ban, check_options
 from antislop.core.bans.folding import Edges
 from antislop.core.bans.marks import refuse_signs, take_off_marks
+from antislop.core.bans.patterns.incremental_regex import measure
 from antislop.core.bans.patterns.phrase import Phrase, read_phrase
 from antislop.core.bans.scopes import Regions, Scope
 from antislop.errors import BanError, InputError, first_line
@@ -64,6 +65,7 @@ class SentLimits:
     entries: exempt phrases and ids too.
     characters: of an entry, unless it is a regex.
     regexes, regex_characters: how many of the entries, and the characters of one.
+    written_out: characters of all regexes with their repetitions written out: 20 MB, compiled.
     size: bytes of all that the request brings.
     seconds: how long it waits for its list.
     """
@@ -72,8 +74,27 @@ class SentLimits:
     characters: int = 256
     regexes: int = 100
     regex_characters: int = 1000
+    written_out: int = 200_000
     size: int = 2**20
     seconds: float = 10.0
+
+    def check(self, entries: int, phrases: Iterable[str], regexes: Sequence[str]) -> None:
+        """Raise `BanError` for more than a request may bring. entries: how many it has of all kinds."""
+        for size, limit, what in (
+            (entries, self.entries, "bans and exempt phrases"),
+            (len(regexes), self.regexes, "regexes"),
+            (max(map(len, regexes), default=0), self.regex_characters, "characters in one regex"),
+            (max(map(len, phrases), default=0), self.characters, "characters in one phrase"),
+        ):
+            if size > limit:
+                raise BanError(
+                    f"{size:,} {what} are too many for a request: at most {limit:,}, or a list of the server"
+                )
+        if (size := sum(measure(text).characters for text in regexes)) > self.written_out:
+            raise BanError(
+                f"{size:,} characters of regexes, with their repetitions written out, are too many for a request: at "
+                f"most {self.written_out:,}, or a list of the server"
+            )
 
 
 SENT_LIMITS = SentLimits()

@@ -275,9 +275,10 @@ class TextMatcher:
                     states[index] = None
         return OtherState(tuple(states), rules), result
 
-    def begin(self) -> None:
+    def begin(self, *, is_brief: bool = False) -> None:
+        """See `TextSearch.begin`."""
         for _, search in self._searches:
-            search.begin()
+            search.begin(is_brief=is_brief)
 
     def restore(self) -> None:
         for _, search in self._searches:

@@ -177,8 +177,13 @@ def make_completion(model: PreTrainedModel, row: Row, report: Report, vocabulary
 
 
 def describe_failure(row: Row) -> ValueError:
+    if isinstance(row.fault, InputError):
+        return row.fault
     if row.fault is not None:
-        return ValueError(f"the search for bans failed after {len(row.tokens):,} tokens: {row.fault!r}")
+        whose = "a processor, a criterion or the search for bans"
+        error = ValueError(f"{whose} failed after {len(row.tokens):,} tokens: {row.fault!r}")
+        error.__cause__ = row.fault
+        return error
     table = find_dense(row.node)
     broken = 0 if table is None else int((~table.logits.isfinite()).sum())
     of_whom = (

@@ -99,8 +99,11 @@ def _feed(rows: Sequence[Row], events: Sequence[Drawn]) -> list[State]:
     began = time.perf_counter()
     try:
         states = [row.spec.matcher.feed(row.state, event.token) for row, event in zip(rows, events, strict=True)]
-    except Exception:  # noqa: BLE001 - each row by itself then raises it, or keeps it
-        return [row.feed(row.state, event.token) for row, event in zip(rows, events, strict=True)]
+    except Exception as fault:  # noqa: BLE001 - each row by itself then raises it, or keeps it
+        if len(rows) == 1:
+            rows[0].blame(fault)
+            return [rows[0].state]
+        return [_feed([row], [event])[0] for row, event in zip(rows, events, strict=True)]
     seconds = (time.perf_counter() - began) / len(rows)
     for row in rows:
         row.matcher_seconds += seconds
@@ -178,17 +181,27 @@ def fill_paths(rows: Sequence[Row], logits: Tensor, *, dtype: torch.dtype) -> Lo
 
 
 def _process(rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Tensor:
-    """Return the scores of each row; rows with the same settings share a call."""
-    first = rows[0].spec.settings
-    if all(row.spec.settings is first for row in rows):
-        return first.process(rows, lengths, logits)
+    """Return the scores of each row, NaN where its processors fail; rows with the same settings share a call."""
     groups: dict[int, list[int]] = defaultdict(list)
     for number, row in enumerate(rows):
         groups[id(row.spec.settings)].append(number)
+    if len(groups) == 1:
+        return _process_alike(rows, lengths, logits)
     scores = torch.empty_like(logits)
     for numbers in groups.values():
         index = numbers[0] if len(numbers) == 1 else _index(numbers, logits)
-        group = [rows[number] for number in numbers]
         group_logits = logits[index].view(len(numbers), -1)
-        scores[index] = group[0].spec.settings.process(group, [lengths[number] for number in numbers], group_logits)
+        scores[index] = _process_alike([rows[i] for i in numbers], [lengths[i] for i in numbers], group_logits)
     return scores
+
+
+def _process_alike(rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Tensor:
+    try:
+        return rows[0].spec.settings.process(rows, lengths, logits)
+    except Exception as fault:  # noqa: BLE001 - as in `_feed`
+        if len(rows) == 1 or not rows[0].has_own_generator:
+            if not (rows[0].has_own_generator and logits.isnan().any()):  # of which no token is drawn, whoever fails
+                rows[0].blame(fault)
+            return torch.full_like(logits, torch.nan)
+        alone = zip(rows, lengths, logits, strict=True)  # to see whose error it is
+        return torch.cat([_process_alike([row], [length], own[None]) for row, length, own in alone])

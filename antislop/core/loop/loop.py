@@ -5,8 +5,9 @@ It knows neither what the tokens mean nor what computes the logits nor who draws
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import partial
+from typing import TypeAlias, TypeVar
 
 from antislop.core.loop.drawing import draw_together, fill_paths, select
 from antislop.core.loop.engine import BatchEngine, Engine, ForwardPass
@@ -17,6 +18,7 @@ from antislop.core.loop.sources import Source
 from antislop.core.loop.tables import LogitsBatch
 from antislop.core.trace.events import Event, Forwarded
 
+T = TypeVar("T")
 StepEvents: TypeAlias = list[tuple[Row, list[Event]]]
 """What happened to some rows after a forward pass."""
 
@@ -50,7 +52,7 @@ def decode_in_steps(scheduler: Scheduler, engine: Engine) -> Iterator[StepEvents
 def _admit(scheduler: Scheduler, engine: Engine, batches: list[LogitsBatch]) -> Generator[StepEvents, None, bool]:
     """Read prompts of new texts, in one pass if written texts wait for it; return whether any text is being written."""
     while scheduler.admit():
-        in_parts = scheduler.reads_in_parts
+        in_parts = scheduler.is_open and scheduler.is_writing  # whose readers wait meanwhile
         yield from _read(scheduler, engine, batches, in_parts=in_parts)
         if in_parts:
             break
@@ -83,7 +85,10 @@ def _draft(sources: Sequence[Source]) -> None:
             drafting.setdefault(drafter, []).append(row)
     for drafter, rows in drafting.items():
         for row, draft in zip(rows, drafter.propose(rows), strict=True):
-            row.take_draft(draft)
+            try:
+                row.take_draft(draft)
+            except Exception as fault:  # noqa: BLE001 - its source raises it, or ends the text
+                row.blame(fault)
 
 
 def _advance(sources: Sequence[Source], forward_pass: ForwardPass) -> tuple[StepEvents, list[LogitsBatch]]:
@@ -96,7 +101,7 @@ def _advance(sources: Sequence[Source], forward_pass: ForwardPass) -> tuple[Step
     batches, places, rows = [LogitsBatch(last, last, dtype=forward_pass.dtype)], [], []
     for place, source in enumerate(sources):
         row = source.row
-        if not (row.is_finished or row.is_waiting) and source.read(batches[0], place):
+        if not (row.is_finished or row.is_waiting) and go_on(source, partial(source.read, batches[0], place)):
             row.unchanged = len(row.tokens)
             places.append(place)
             rows.append(row)
@@ -106,17 +111,29 @@ def _advance(sources: Sequence[Source], forward_pass: ForwardPass) -> tuple[Step
     if any(row.draft.proposed for row in rows):
         batches.append(fill_paths(rows, logits, dtype=forward_pass.dtype))
         for place in places:
-            sources[place].walk()
+            go_on(sources[place], sources[place].walk)
     elif rows:
         draws = draw_together(rows, logits[:, -1], places=places, batch=len(sources), dtype=forward_pass.dtype)
         batches.append(draws.batch)
         for number, place in enumerate(places):
-            sources[place].add_draw(draws, number)
+            go_on(sources[place], partial(sources[place].add_draw, draws, number))
     histories = {id(source.row.history): source.row.history for source in sources}
     for history in histories.values():
         if history is not None and history.is_lockstep:
-            advance_together([source for source in sources if source.row.history is history], history)
+            followed = [source for source in sources if source.row.history is history]
+            go_on(followed[0], partial(advance_together, followed, history))  # of one text, unless `generate` has more
     return _release(sources), batches
+
+
+def go_on(source: Source, step: Callable[[], T]) -> T | None:
+    """Let a source go on; an error of what is called for its text alone ends this text, and no other one."""
+    try:
+        if source.row.fault is not None:  # of a call for several rows
+            raise source.row.fault
+        return step()
+    except Exception as fault:  # noqa: BLE001 - it is raised again if it is not the text's own
+        source.fail(fault)
+        return None
 
 
 def _release(sources: Sequence[Source]) -> StepEvents:
@@ -134,7 +151,7 @@ def _place_copies(scheduler: Scheduler, engine: Engine) -> Iterator[StepEvents]:
             copied = {copy.row.index for copy in copies}
             engine.select([source.row.index if i in copied else i for i in range(len(scheduler.rows))])
             for each in (source, *copies):
-                each.walk()
+                go_on(each, each.walk)
             yield _release([source, *copies])
 
 
@@ -148,17 +165,22 @@ def advance_together(sources: Sequence[Source], history: CallbackMemory) -> None
     tokens and the criteria were called with these. After a rewind they are called again for the later steps; rows that
     the first answers ended then resume, or end elsewhere.
     """
-    while _is_due(sources, history.step_count + 1):
+    while True:
+        step, rows = history.step_count + 1, [source.row for source in sources]
+        is_open = any(row.end is None or row.end >= step for row in rows)
+        if not (is_open and all(row.end is not None or len(row.tokens) >= step for row in rows)):
+            break
         _ask_criteria(sources, history)
         for source in sources:
             source.walk()
-    _settle_together(sources, history)
-
-
-def _is_due(sources: Sequence[Source], step: int) -> bool:
-    rows = [source.row for source in sources]
-    is_open = any(row.end is None or row.end >= step for row in rows)
-    return is_open and all(row.end is not None or len(row.tokens) >= step for row in rows)
+    floor = _find_floor([source.row for source in sources if not source.row.is_finished])
+    for source in sources:
+        row = source.row
+        if row.end is None:
+            source.settle(floor)
+        elif not row.is_finished and row.end <= floor:
+            source.conclude()
+    history.settle(floor)
 
 
 def _ask_criteria(sources: Sequence[Source], history: CallbackMemory) -> None:
@@ -171,17 +193,6 @@ def _ask_criteria(sources: Sequence[Source], history: CallbackMemory) -> None:
                 break
     for source in sources:
         source.wait(history.step_count)
-
-
-def _settle_together(sources: Sequence[Source], history: CallbackMemory) -> None:
-    floor = _find_floor([source.row for source in sources if not source.row.is_finished])
-    for source in sources:
-        row = source.row
-        if row.end is None:
-            source.settle(floor)
-        elif not row.is_finished and row.end <= floor:
-            source.conclude()
-    history.settle(floor)
 
 
 def _find_floor(rows: Sequence[Row]) -> int:

@@ -21,6 +21,7 @@ from antislop.core.loop.protocols import send
 from antislop.core.loop.sampling import Policy
 from antislop.core.loop.tables import find_dense
 from antislop.core.trace.events import Event
+from antislop.errors import Exhausted, SharingError
 
 
 class RowSettings(Protocol):
@@ -151,7 +152,7 @@ class Row:
     history: shared by the rows of a batch.
     restrict: makes the logits [vocab] that the next token is drawn from, if a controller decides about it.
     is_waiting: for the other rows of its batch.
-    fault: the error of the matcher that ends this text, while the others of its batch continue.
+    fault: the error that ends this text, of its own matcher, processors, criteria or controller; others continue.
     end: provisional length; a rewind of another row may undo it.
     """
 
@@ -292,17 +293,22 @@ class Row:
         return events
 
     def feed(self, state: State, token: int) -> State:
-        """Return the matcher's state after a token; the same one if the matcher fails, which ends a text of its own."""
+        """Return the matcher's state after a token."""
         began = time.perf_counter()
         try:
             return self.spec.matcher.feed(state, token)
-        except Exception as fault:
-            if not self.has_own_generator:
-                raise
-            self.fault = fault
-            return state
         finally:
             self.matcher_seconds += time.perf_counter() - began
+
+    def blame(self, fault: Exception) -> None:
+        """Note an error of what is called for this text alone, by which its source ends it.
+
+        Raises it for the texts of `generate`, which share their random numbers and are asked for together, and if it is
+        about all texts of a batch, or asked for by on_exhausted="raise".
+        """
+        if not self.has_own_generator or isinstance(fault, SharingError | Exhausted):
+            raise fault
+        self.fault = fault
 
     def append(self, token: int, state: State) -> None:
         self.tokens.append(token)
@@ -359,6 +365,8 @@ class Row:
         return row
 
     def rewind(self, length: int) -> tuple[int, ...]:
+        if self.history is not None:  # first, since it may fail: then nothing has changed
+            self.history.rewind(self, length)
         self.node = self.node.back_to(length)
         withdrawn = tuple(self.tokens[length:])
         del self.tokens[length:]
@@ -371,8 +379,6 @@ class Row:
         self._written = min(self._written, length)
         self.withdrawn_count += len(withdrawn)
         self.draft = self.draft._replace(proposals=None)  # each proposal may be used for one draw only
-        if self.history is not None:
-            self.history.rewind(self, length)
         return withdrawn
 
 

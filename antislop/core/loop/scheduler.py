@@ -55,7 +55,7 @@ class Scheduler:
         self.admitted = len(rows)
         self._submitted: list[_SubmittedText] = []
         self._canceled: set[int] = set()
-        self._is_open = is_open
+        self.is_open = is_open
         self._changed = Condition()
 
     @property
@@ -71,11 +71,6 @@ class Scheduler:
     def idle(self) -> bool:
         return not (self.reading or self.is_writing)
 
-    @property
-    def reads_in_parts(self) -> bool:
-        """Whether readers wait for tokens of other texts while a prompt is read; a closed scheduler has no readers."""
-        return self._is_open and self.is_writing
-
     def submit(self, text: RowSpec | MakeText, *, request: Hashable = None) -> int:
         """Queue a text, and return its number. Any thread may call this.
 
@@ -84,7 +79,7 @@ class Scheduler:
         request: equal for texts that take turns as one; None for a text that was asked for alone.
         """
         with self._changed:
-            if not self._is_open:
+            if not self.is_open:
                 raise ValueError(
                     "the scheduler takes no more texts: construct it with is_open=True, and submit before close()"
                 )
@@ -112,7 +107,7 @@ class Scheduler:
     def close(self) -> None:
         """Take no more texts, from any thread; those submitted are still written."""
         with self._changed:
-            self._is_open = False
+            self.is_open = False
             self._changed.notify()
 
     def admit(self) -> bool:
@@ -128,7 +123,7 @@ class Scheduler:
             self.reading.append(_open_source(row))
             taken[row.request] += 1
             self.admitted += 1
-        if not self._is_open:  # all are read before the next step, and cheaper in this order: shorter ones fit beside
+        if not self.is_open:  # all are read before the next step, and cheaper in this order: shorter ones fit beside
             self.reading.sort(key=lambda source: -source.row.prompt_length)
         return bool(self.reading)
 
@@ -152,7 +147,7 @@ class Scheduler:
         if self.reading or not self._is_in_flight:
             return False
         left = sum(not source.row.is_finished for source in self.sources)
-        return 0 < left <= (self._width // 2 if self._is_open else self._width - 1)
+        return 0 < left <= (self._width // 2 if self.is_open else self._width - 1)
 
     def close_gaps(self) -> list[int]:
         """Move the last rows to the places of finished ones; return which place each row had."""
@@ -218,7 +213,7 @@ class Scheduler:
         """
         with self._changed:
             if self.idle:
-                self._changed.wait_for(lambda: self._submitted or not self._is_open)
+                self._changed.wait_for(lambda: self._submitted or not self.is_open)
             chosen = min(self._submitted, key=lambda text: taken[text.request], default=None)
             if chosen is None or (taken[chosen.request] and taken.total() == self._max_rows - 1):
                 return None

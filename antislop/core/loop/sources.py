@@ -25,8 +25,8 @@ from antislop.core.loop.row import NO_DRAFT, Row
 from antislop.core.loop.tables import CertainTable, DenseTable, LogitsBatch, find_dense
 from antislop.core.trace.events import Drafted, Drawn, Finished, Forced, Reason, Rewound, Settled, TimedOut, Truncated
 
-Outcome: TypeAlias = Verdict | Literal["done", "failed"]
-"""The judge's verdict on a token that was added, or: the text has reached its end, or the matcher failed."""
+Outcome: TypeAlias = Verdict | Literal["done"]
+"""The judge's verdict on a token that was added, or: the text has reached its end."""
 
 
 class Source:
@@ -148,9 +148,6 @@ class Source:
 
     def _judge_latest(self, choice: int, *, is_done: bool) -> Outcome:
         row, matcher = self.row, self.row.spec.matcher
-        if row.fault is not None:
-            row.events.append(Truncated(len(row.tokens) - 1, row.rewind(len(row.tokens) - 1)))  # nobody has judged it
-            return "failed"
         violations = row.state.violations
         if is_done:
             violations = (*violations, *matcher.finish(row.state))
@@ -172,7 +169,7 @@ class Source:
         match outcome:
             case "forced":
                 self._write_forced()
-            case "done" | "exhausted" | "repetition" | "failed":
+            case "done" | "exhausted" | "repetition":
                 self.end(outcome)
             case "stays" | "rewound":
                 pass
@@ -185,9 +182,6 @@ class Source:
         for place, token in enumerate(tokens):
             row.append(token, row.feed(row.state, token))
             row.events.append(Drawn.plain(token))
-            if row.fault is not None:
-                self.end("failed")
-                return
             row.node = row.node.child(token)
             is_done = row.spec.settings.is_done(row)
             is_last = is_done or place == len(tokens) - 1
@@ -212,6 +206,15 @@ class Source:
             row.end, row.is_waiting, self._ends_itself = len(row.tokens), True, True
         else:
             self.conclude()
+
+    def fail(self, fault: Exception) -> None:
+        """End the text where the step began, at an error that is its own; see `Row.blame`."""
+        row = self.row
+        row.blame(fault)
+        row.history, self.copies, self._reason = None, [], "failed"  # nothing of its own is called any more
+        if (length := max(row.settled, row.unchanged)) < len(row.tokens):  # the rest may not have been judged
+            row.events.append(Truncated(length, row.rewind(length)))
+        self.conclude()
 
     def describe(self, token: int) -> Drawn:
         count, table = self.row.spec.alternatives, find_dense(self.row.node)

@@ -79,7 +79,7 @@ class TextPieces:
     """
 
     def __init__(self, surfaces: Surfaces, *, drops_space: bool = False) -> None:
-        self._written = WrittenText(surfaces, drops_space=drops_space)
+        self._written = WrittenText(surfaces, drops_space=drops_space, has_kinds=True)
         self._ends_withdrawn = False
 
     @property
@@ -180,17 +180,19 @@ class WrittenText:
     """The text after each event: whatever shows or streams a text is made of its tokens.
 
     drops_space: leave out a space at the start of the text.
+    has_kinds: look for the characters of each ban.
     settled: number of the tokens that no rewind can withdraw.
     unsettled: the tokens after these.
     cuts: one for each attempt.
     """
 
-    def __init__(self, surfaces: Surfaces, *, drops_space: bool = False) -> None:
+    def __init__(self, surfaces: Surfaces, *, drops_space: bool = False, has_kinds: bool = False) -> None:
         self.settled = 0
         self.unsettled: list[WrittenToken] = []
         self.cuts: list[Cut] = []
         self._surfaces = surfaces
         self._drops_space = drops_space
+        self._has_kinds = has_kinds
         self._uncertain = deque[WrittenToken]()  # not returned yet, in order of time
         self._drawn = 0
         self._pending = NOTHING  # incomplete bytes after the settled tokens
@@ -267,7 +269,7 @@ class WrittenText:
         """Mark the characters of a ban, without those of a token that only showed that the last word had ended."""
         start, end = (max(0, index - self.settled) for index in (violation.start, violation.end + 1))
         tokens = self.unsettled[start:end]
-        if not (text := "".join(written.text for written in tokens)):
+        if not (self._has_kinds and (text := "".join(written.text for written in tokens))):
             return
         characters = [(written, i) for written in tokens for i in range(len(written.text))]
         for first, last in find_spans(violation.ban, text) or [(0, len(text))]:  # no match if it began in the prompt
@@ -296,7 +298,8 @@ def complete_events(events: Iterable[Event]) -> Iterator[Event]:
 
 
 def find_spans(ban: Ban, text: str) -> list[tuple[int, int]]:
-    """Return [start, end) of each occurrence of a ban."""
+    """Return [start, end) of each occurrence of a ban; none of a regex that takes milliseconds: a server waits."""
     detector = TextMatcher([ban])
+    detector.begin(is_brief=True)
     _, _, result = detector.read(detector.phrases.start, detector.start, text, final=True)
     return [(len(text) - match.start_back, len(text) - match.end_back + 1) for match in result.matches]

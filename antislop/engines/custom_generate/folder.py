@@ -93,13 +93,8 @@ def read_sent(config: Any) -> dict[str, list[str]]:
     for name, entries in sent.items():
         if not isinstance(entries, list) or not all(isinstance(entry, str) for entry in entries):
             raise InputError(f"generation_config.{name} is {entries!r:.60}: a list of strings was expected")
-        is_regex = name == "banned_regex"
-        most = SENT_LIMITS.regexes if is_regex else SENT_LIMITS.entries
-        longest = SENT_LIMITS.regex_characters if is_regex else SENT_LIMITS.characters
-        if len(entries) > most or max(map(len, entries), default=0) > longest:
-            raise InputError(
-                f"generation_config.{name} is too long: at most {most:,} entries of {longest:,} characters are allowed"
-            )
+    phrases, regexes = (sent.get(name, []) for name in SENT)
+    SENT_LIMITS.check(len(phrases) + len(regexes), phrases, regexes)
     return sent
 
 

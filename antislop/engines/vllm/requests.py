@@ -203,15 +203,9 @@ def _check_size(config: str, entries: Sequence[object], exempt: Sequence[object]
     lists = [own for entry in objects if isinstance(own := entry.get("exempt"), list)]
     exempt = [*exempt, *chain.from_iterable(lists)]
     phrases += [entry for entry in (*entries, *exempt) if isinstance(entry, str)]
-    for size, limit, what in (
-        (len(config), SENT_LIMITS.size, "characters of JSON"),
-        (len(entries) + len(exempt), SENT_LIMITS.entries, "bans and exempt phrases"),
-        (len(regexes), SENT_LIMITS.regexes, "regexes"),
-        (max(map(len, regexes), default=0), SENT_LIMITS.regex_characters, "characters in one regex"),
-        (max(map(len, phrases), default=0), SENT_LIMITS.characters, "characters in one phrase"),
-    ):
-        if size > limit:
-            raise InputError(f"{size:,} {what} are too many for a request: at most {limit:,}, or a list of the engine")
+    if len(config) > (limit := SENT_LIMITS.size):
+        raise InputError(f"{len(config):,} characters of JSON are too many for a request: at most {limit:,}")
+    SENT_LIMITS.check(len(entries) + len(exempt), phrases, regexes)
 
 
 def check_request(params: Any, *, has_own_list: bool = False, settings: EngineSettings | None = None) -> RequestOptions:

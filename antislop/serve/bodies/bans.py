@@ -25,8 +25,8 @@ from antislop.serve.backend import Busy
 from antislop.serve.bodies.fields import GenerationBody
 from antislop.serve.request_errors import RequestError
 
-MAX_CACHE_SIZE = 700_000
-"""Sizes of all kept lists together, in bans of up to 450 bytes: about 300 MB."""
+MAX_CACHE_SIZE = 100_000
+"""Sizes of all kept lists together, in bans of up to 500 bytes: about 50 MB."""
 COMPILER_THREADS = 2
 """A compilation that times out still occupies its thread until it ends."""
 MAX_COMPILATIONS = 64
@@ -129,8 +129,10 @@ class BanCache:
 
 def measure(compiled: CompiledBans) -> int:
     """Return the size of a new list, in bans of some 20 characters."""
+    # A regex takes 3,000 bytes, and 100 for each character with its repetitions written out.
     return 10 + sum(
-        1 + len(ban.exempt) + len(ban.text) // 50 + 10 * (ban.pattern.kind == "regex") for ban in compiled.bans
+        1 + len(ban.exempt) + len(ban.text) // 50 + (6 + size // 5 if (size := ban.pattern.compiled_size) else 0)
+        for ban in compiled.bans
     )
 
 
@@ -146,15 +148,15 @@ def collect_bans(body: GenerationBody, own: BanList, *, scopes: Sequence[Scope] 
 
     scopes: in which all of these bans hold.
     """
-    _check_limits(body)
-    phrases = [text for text in body.banned_tokens if isinstance(text, str)]
     ids = [token for token in body.banned_tokens if isinstance(token, int)] + body.custom_token_bans
+    strings = [*body.banned_strings, *(text for text in body.banned_tokens if isinstance(text, str))]
+    texts = [*strings, *body.exempt, *body.ban_weights]
     try:
+        SENT_LIMITS.check(len(ids) + len(texts) + len(body.banned_regex), texts, body.banned_regex)
         chosen = {"loops": body.loops, "repeats": body.repeats}
         bundled = [ban for name, is_chosen in chosen.items() if is_chosen for ban in bundled_bans(name)]
         tokens = (Ban.tokens([token]) for token in ids)
         base = BanList([*(own if body.use_global_bans else ()), *bundled, *tokens])
-        strings = [*body.banned_strings, *phrases]
         if body.ban_opening and not (strings or body.banned_regex):
             raise InputError("ban_opening is of banned_strings and banned_regex, which are empty: list what it is for")
         bans = read_bans(
@@ -179,34 +181,6 @@ def warn_of_stars(body: GenerationBody) -> str:
         return ""
     advice = "for a wildcard, send a regex in banned_regex, or write the phrase into a list of the server"
     return f"the * in {starred[:60]!a} is the character * and no wildcard: {advice}"
-
-
-def _check_limits(body: GenerationBody) -> None:
-    phrases = {
-        "banned_strings": body.banned_strings,
-        "banned_tokens": body.banned_tokens,
-        "custom_token_bans": body.custom_token_bans,
-        "exempt": body.exempt,
-        "ban_weights": list(body.ban_weights),
-    }
-    for name, values in phrases.items():
-        _check_longest(name, [value for value in values if isinstance(value, str)], SENT_LIMITS.characters)
-    if sum(map(len, phrases.values())) > SENT_LIMITS.entries:
-        raise RequestError(
-            400, f"the body has more than {SENT_LIMITS.entries:,} phrases: send fewer", param="banned_strings"
-        )
-    if (count := len(body.banned_regex)) > SENT_LIMITS.regexes:
-        message = f"banned_regex has {count:,} patterns; at most {SENT_LIMITS.regexes} are allowed"
-        raise RequestError(400, message, param="banned_regex")
-    _check_longest("banned_regex", body.banned_regex, SENT_LIMITS.regex_characters)
-
-
-def _check_longest(name: str, values: list[str], limit: int) -> None:
-    longest = max(map(len, values), default=0)
-    if longest > limit:
-        raise RequestError(
-            400, f"{name} has an entry of {longest:,} characters; at most {limit:,} are allowed", param=name
-        )
 
 
 def _weigh(bans: BanList, weights: dict[str, float]) -> BanList:

@@ -23,8 +23,7 @@ from antislop.serve.bodies.bans import warn_of_stars
 from antislop.serve.bodies.fields import Generation, read_body, read_object
 from antislop.serve.chunk_maker import AnswerChunk, FinishReason, SettledToken
 from antislop.serve.request_errors import RequestError, shorten, translate, translate_errors
-from antislop.serve.running_requests import RunningRequests
-from antislop.serve.service import Service
+from antislop.serve.service import RunningRequests, Service
 
 IGNORED_HEADER = "X-Antislop-Ignored-Fields"
 """Names the fields of the body that have no effect."""

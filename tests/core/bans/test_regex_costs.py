@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
 import time
-from dataclasses import dataclass
+from copy import deepcopy
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import accumulate
 from typing import NamedTuple
@@ -19,6 +21,7 @@ from antislop.core.bans.bans import Ban
 from antislop.core.bans.patterns.incremental_regex import FEW_PATHS, LETTERS, IncrementalRegex, measure
 from antislop.core.bans.patterns.regex import Regex, RegexSearch
 from antislop.core.bans.token_matcher import Matcher
+from antislop.core.trace.text_pieces import find_spans
 from antislop.errors import BanError
 from antislop.measure.lint import lint
 from tests.support.toys import Bytes
@@ -191,6 +194,30 @@ def test_the_time_limit_applies_to_each_text_anew(clocks: Clocks) -> None:
     bans = BanList([OPEN])
     for _ in range(10):
         assert bans.find("a text 7")
+
+
+def test_a_slow_computer_refuses_no_regex(clocks: Clocks) -> None:
+    clocks.wall, clocks.processor = 0.5, 1e-5
+    assert Ban.regex("so+").text == "so+"
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_report_compiles_nothing_and_waits_for_no_regex(clocks: Clocks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A former fault: a server compiled and tried the regex of each rewind anew, between the answers of all."""
+    slow, quick = Ban.regex(r"text.*\d"), Ban.regex(r"\ba+\b")
+    monkeypatch.setattr("regex.compile", lambda *_: pytest.fail("compiled"))
+    assert find_spans(quick, "text a aa") == [(5, 6), (7, 9)]
+    clocks.wall = clocks.processor = 0.002
+    assert find_spans(slow, "a text that is long enough for a clock") == []
+    assert clocks.time < 0.02
+
+
+def test_bans_of_one_regex_share_what_was_compiled_and_are_found_apart() -> None:
+    ban = Ban.regex("so+")
+    shared = [ban, replace(ban, exempt=("so",))]
+    assert [match.ban for match in BanList(shared).find("soo")] == shared
+    for other in (pickle.loads(pickle.dumps(ban)), deepcopy(ban)):
+        assert other == ban and BanList([other]).find("a soo")
 
 
 # Real patterns, with a small limit

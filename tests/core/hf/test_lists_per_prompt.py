@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel, RepetitionPenaltyLogitsProcessor, set_seed
 
-from antislop import AntiSlop, Ban, BanError, BanList
+from antislop import AntiSlop, Ban, BanError, BanList, InputError
 from antislop.core.bans.token_matcher import Matcher
 from antislop.core.hf.compiled_bans import CompiledBans
 from antislop.core.trace.completions import Completion
@@ -173,3 +175,30 @@ def test_compiled_bans_share_the_vocabulary() -> None:
     other = compiled.with_bans(["cd"])
     assert other.vocabulary is compiled.vocabulary
     assert [ban.exempt for ban in other.bans] == [("cab",)]
+
+
+def fail(ids: torch.Tensor, answer: Any) -> Any:
+    if ids.shape[1] >= len(PROMPTS[1]) + 3:
+        raise KeyError("a fault")
+    return answer
+
+
+KINDS: dict[str, Any] = {"logits_processor": fail, "stopping_criteria": lambda ids, _: fail(ids, False)}
+WORKING: dict[str, Any] = {"logits_processor": lambda _, scores: scores, "stopping_criteria": lambda *_: False}
+
+
+@pytest.mark.parametrize("engine", [{}, {"engine": "paged"}])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_processor_or_a_criterion_that_fails_ends_its_own_text_only(
+    llama: PreTrainedModel, kind: str, engine: dict[str, Any]
+) -> None:
+    sampler, asked = AntiSlop(TOKENIZER, DEFAULTS), {"do_sample": True, "seeds": range(6), "batch_size": 3, **engine}
+    expected, number = write(sampler, llama, PROMPTS, **asked, **{kind: lambda: [WORKING[kind]]}), count()
+    done = write(sampler, llama, PROMPTS, **asked, **{kind: lambda: [(KINDS if next(number) == 1 else WORKING)[kind]]})
+    for text, other in zip(done, expected, strict=True):
+        if text.number != 1:
+            assert (text.tokens, text.error) == (other.tokens, None)
+    assert done[1].report.reason == "failed" and len(done[1].tokens) in (2, 3)
+    assert re.search("fail(ed)? .*KeyError", str(done[1].error))
+    with pytest.raises((KeyError, InputError), match=r"fail raised KeyError|a fault"):
+        sampler.generate(llama, torch.tensor([PROMPTS[1]]), **SETTINGS, **{kind: [KINDS[kind]]})

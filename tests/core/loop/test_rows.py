@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from antislop.core.bans.token_matcher import Matcher, State
 from antislop.core.hf.batching import describe_failure
+from antislop.core.loop.branches import Branch, Capabilities, Step, TokenSet
 from antislop.core.loop.engine import BatchEngine
 from antislop.core.loop.ledger import Node
-from antislop.core.loop.row import Row
+from antislop.core.loop.row import Row, RowSpec
 from antislop.core.loop.scheduler import Scheduler
-from antislop.core.trace.events import Event, Rewound
+from antislop.core.trace.events import Event, Rewound, Settled
+from antislop.core.trace.report import Report
 from tests.support.ban_cases import CASES, LETTERS, anywhere
 from tests.support.depth import first_quick, sample_size
 from tests.support.memory import count_left
 from tests.support.oracles import rejection_distribution
 from tests.support.statistics import p_value
-from tests.support.toys import Markov, MarkovModel, decode, spec_of
+from tests.support.toys import EXACT, Markov, MarkovModel, decode, spec_of
 
 
 def write(markov: Markov, matcher: Matcher, language_model: MarkovModel, *, rows: int, places: int) -> list[Any]:
@@ -73,24 +77,98 @@ def test_nodes_of_finished_texts_are_freed_without_the_collector() -> None:
     assert sum(isinstance(event, Rewound) for event in events) > 20
 
 
-def test_a_fault_of_the_matcher_ends_its_own_text_only() -> None:
-    class Failing(Matcher):
-        def feed(self, state: State, token: int) -> State:
-            if state.length == 3:
-                raise RuntimeError("a fault")
-            return super().feed(state, token)
+class Failing(Markov):
+    """A text's own matcher, processors, criteria and controller, and what they remember: one of their calls fails."""
 
-    markov = Markov(4, seed=1, length=8)
-    specs = [
-        spec_of(markov, kind([anywhere("ab")], LETTERS), seed=seed) for seed, kind in enumerate((Matcher, Failing))
-    ]
-    rows = [Row(spec, number=number, index=number) for number, spec in enumerate(specs)]
-    for _ in decode(Scheduler(rows=rows), markov):
-        pass
-    assert [len(row.tokens) for row in rows] == [8, 3]
-    assert rows[0].fault is None and "a fault" in str(describe_failure(rows[1]))
+    step_count = 0
+    needs = Capabilities()
+
+    def __init__(self, call: str) -> None:
+        super().__init__(4, seed=1, length=8)
+        self.call = call
+        self.is_lockstep = call == "ask"
+
+    def fail(self, call: str, length: int) -> None:
+        if call == self.call and length >= 3:
+            raise RuntimeError("a fault")
+
+    def follow(self, rows: Sequence[Row]) -> Any:
+        self.rows = rows
+        return self
+
+    def process(self, rows: Sequence[Row], lengths: Sequence[int], logits: Tensor) -> Tensor:
+        self.fail("process", lengths[0])
+        return logits
+
+    def is_done(self, row: Row) -> bool:
+        self.fail("is_done", len(row.tokens))
+        return super().is_done(row)
+
+    def rewind(self, row: Row, length: int) -> None:
+        self.fail("rewind", len(row.tokens))
+        self.step_count = min(self.step_count, length)
+
+    def ask(self) -> list[bool]:
+        self.fail("ask", self.step_count)
+        self.step_count += 1
+        return [False] * len(self.rows)
+
+    def settle(self, length: int) -> None: ...
+
+    def find_constraint(self, row: Row, length: int, logits: Tensor) -> None:
+        self.fail("find_constraint", len(row.tokens))
+
+    def look_ahead(self, row: Row, length: int) -> None:
+        self.fail("look_ahead", len(row.tokens))
+
+    def mid_process(self, step: Step) -> list[Branch]:
+        self.fail("mid_process", len(step.tokens))
+        return [Branch(sample_mask=TokenSet.all())]
+
+    def spec(self, *, seed: int | None) -> RowSpec:
+        fail = self.fail
+
+        class Own(Matcher):
+            def feed(self, state: State, token: int) -> State:
+                fail("feed", state.length)
+                return super().feed(state, token)
+
+            def finish(self, state: State) -> Any:
+                fail("finish", state.length)
+                return super().finish(state)
+
+        is_controlled, has_rewinds = self.call == "mid_process", self.call != "find_constraint"
+        policy, controller = replace(EXACT, max_rewinds=100 * has_rewinds), self if is_controlled else None
+        return spec_of(self, Own(OFTEN, LETTERS), seed=seed, policy=policy, controller=controller)
+
+
+OFTEN = list(map(anywhere, ("ab", "ba", "c", "bb")))
+CALLS = ("process", "is_done", "rewind", "ask", "find_constraint", "look_ahead", "feed", "finish", "mid_process")
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_fault_of_what_is_called_for_one_text_ends_that_text_only(call: str) -> None:
+    def write(calls: Sequence[str], *, has_own: bool = True) -> list[tuple[Row, Report]]:
+        specs = [Failing(each).spec(seed=seed if has_own else None) for seed, each in enumerate(calls)]
+        happened: dict[int, list[Event]] = defaultdict(list)
+        rows: dict[int, Row] = {}
+        for row, event in decode(Scheduler(specs, max_rows=len(specs)), Markov(4, seed=1, length=8)):
+            rows[row.number] = row
+            happened[row.number].append(event)
+        return [(rows[number], Report.of(happened[number], surfaces=LETTERS)) for number in sorted(rows)]
+
+    calls = ["none", call, "none"]
+    expected, written = write(["none"] * 3), write(calls)
+    for number in (0, 2):
+        assert written[number][0].tokens == expected[number][0].tokens
+        assert written[number][0].fault is None
+    row, report = written[1]
+    error = describe_failure(row)
+    assert report.reason == "failed" and "a fault" in str(error) and isinstance(error.__cause__, RuntimeError)
+    assert [token for event in report.events if isinstance(event, Settled) for token in event.tokens] == row.tokens
+    assert call == "find_constraint" or not any(ban.text in LETTERS.text(row.tokens) for ban in OFTEN)
     with pytest.raises(RuntimeError, match="a fault"):
-        list(decode(Scheduler(rows=[Row(replace(specs[1], generator=None))]), markov))
+        write(calls, has_own=False)
 
 
 def test_the_coin_of_a_place_stays_the_same_while_the_text_settles_and_in_a_fork() -> None:

@@ -10,7 +10,7 @@ X and a loop over X. Nested ones multiply: 26 nested `+` around a letter would t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from math import comb, prod
 from time import perf_counter, thread_time
 from typing import NamedTuple
@@ -34,6 +34,8 @@ FEW_PATHS = 30_000
 """Paths along `LETTERS` characters that take less time to try than reading the clock."""
 MAX_SIZE = 20_000
 """Characters of a regex with its repetitions written out, as it is compiled."""
+LARGE_SIZE = 2_000
+"""Characters, as above, of a regex that is not compiled a third time to be tried with others; each takes 100 bytes."""
 GROUP_SIZE = 8
 """Regexes that are tried together: in most pieces none of them matches."""
 
@@ -79,8 +81,8 @@ class Span(NamedTuple):
 class SharedTime:
     """Seconds that the searches of one list took, less what they earned."""
 
-    def __init__(self) -> None:
-        self.spent = 0.0
+    def __init__(self, spent: float = 0.0) -> None:
+        self.spent = spent
 
     @property
     def limit(self) -> float:
@@ -144,12 +146,13 @@ class IncrementalRegex:
             )
         self.pattern = pattern
         self.max_span = max_span
-        self._original = _compile(pattern)
-        _check(self._original, pattern)
-        self.flags = self._original.flags
+        self.original = _compile(pattern)
+        _check(self.original, pattern)
+        self.flags = self.original.flags
         end = "\n" if self.flags & regex.VERBOSE else ""  # or a comment would swallow a bracket after it
         self.source = "".join(map(_reach, _ATOM.findall(pattern))) + end
-        self.decided = _compile(self.source)
+        self.decided = self.original if self.source == pattern else _compile(self.source)
+        self.is_large = size.characters > LARGE_SIZE
         self._open = _compile(f"(?:{self.source})(*FAIL)")  # tries every continuation, and matches only partially
         self.looks_behind = bool(_BEHIND.search(pattern))
         is_tame = size.paths <= FEW_PATHS and not self.looks_behind and not _REFERENCES.search(pattern)
@@ -191,7 +194,7 @@ class IncrementalRegex:
         while start < len(text):
             match, start = self.advance(text, start, len(text), allowance)
             if match is None:
-                final_match = allowance.search(self._original, text, start, len(text), partial=False)
+                final_match = allowance.search(self.original, text, start, len(text), partial=False)
                 if final_match is None:
                     break
                 match = Span(*final_match.span())
@@ -201,18 +204,18 @@ class IncrementalRegex:
         return matches
 
 
-def join(regexes: Sequence[IncrementalRegex]) -> list[tuple[list[IncrementalRegex], regex.Pattern[str]]]:
-    """Return groups of regexes, each with a pattern that matches wherever one of them does."""
-    by_flags: dict[int, list[IncrementalRegex]] = {}
-    singles = []
-    for member in regexes:
-        if _REFERENCES.search(member.pattern):
-            singles.append(member)
-        else:
-            by_flags.setdefault(member.flags, []).append(member)
-    groups = [members[i : i + GROUP_SIZE] for members in by_flags.values() for i in range(0, len(members), GROUP_SIZE)]
-    joined = [(group, _compile("|".join(f"(?:{member.source})" for member in group))) for group in groups]
-    return [*joined, *(([single], single.decided) for single in singles)]
+def join(regexes: Mapping[int, IncrementalRegex]) -> list[tuple[list[int], regex.Pattern[str]]]:
+    """Return groups of numbered regexes, each with a pattern that matches wherever one of them does."""
+    by_flags: dict[tuple[int, int], list[int]] = {}
+    for number, member in regexes.items():
+        alone = number if member.is_large or _REFERENCES.search(member.pattern) else -1
+        by_flags.setdefault((member.flags, alone), []).append(number)
+    joined = []
+    for numbers in by_flags.values():
+        for group in (numbers[i : i + GROUP_SIZE] for i in range(0, len(numbers), GROUP_SIZE)):
+            sources = "|".join(f"(?:{regexes[number].source})" for number in group)
+            joined.append((group, regexes[group[0]].decided if len(group) == 1 else _compile(sources)))
+    return joined
 
 
 def is_anchored(pattern: str) -> bool:
@@ -231,7 +234,7 @@ def _search_at_once(pattern: regex.Pattern[str], text: str, start: int, end: int
 
 def _compile(pattern: str) -> regex.Pattern[str]:
     try:
-        return regex.compile(pattern)
+        return regex.compile(pattern, cache_pattern=False)  # regex keeps 500, each up to 2 MB here, for ever
     except (RecursionError, OverflowError) as error:
         kind = type(error).__name__
         raise BanError(f"the regex {pattern[:80]!r} is too complicated ({kind}): simplify it") from error
@@ -247,12 +250,15 @@ def _check(compiled: regex.Pattern[str], pattern: str) -> None:
     for construct, reason in _REFUSED.items():
         if regex.search(construct, pattern):
             raise BanError(f"the regex {pattern!r} {reason}")
+    allowance = Allowance()
     for probe in _PROBES:
-        matches = compiled.finditer(probe, timeout=TIME_LIMIT / len(_PROBES))
-        if any(match.start() == match.end() for match in matches):
-            raise BanError(
-                f"the regex {pattern!r} matches the empty text, and so everywhere: make it match at least one character"
-            )
+        start = 0
+        while match := allowance.search(compiled, probe, start, len(probe), partial=False):
+            if match.start() == (start := match.end()):
+                raise BanError(
+                    f"the regex {pattern!r} matches the empty text, and so everywhere: make it match at least one "
+                    "character"
+                )
 
 
 def _reach(atom: str) -> str:

@@ -287,8 +287,8 @@ class TextSearch(ABC, Generic[S]):
         """Return the state after a special token, which no occurrence extends across."""
         return self.start
 
-    def begin(self) -> None:
-        """Begin a text that is unrelated to earlier ones."""
+    def begin(self, *, is_brief: bool = False) -> None:  # noqa: ARG002
+        """Begin a text that is unrelated to earlier ones; `is_brief` if nobody should wait for a slow search in it."""
         return
 
     @property

@@ -8,6 +8,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import ClassVar, NamedTuple
 
 import regex
@@ -82,15 +83,14 @@ class RegexSearch(TextSearch[RegexState]):
         self._candidates: dict[tuple[str, str], list[int]] = {}  # by the character before a piece, and the piece
         self.begin()
 
-    def begin(self) -> None:
-        shared = SharedTime()
+    def begin(self, *, is_brief: bool = False) -> None:
+        self._is_brief, shared = is_brief, SharedTime(inf if is_brief else 0.0)
         self._allowances = [Allowance(shared) for _ in self._regexes]
         self._group_allowance = Allowance(shared)
 
     def _group(self) -> list[_RegexGroup]:
-        numbers = {id(member): number for number, member in enumerate(self._regexes) if number not in self._timed_out}
-        groups = join([self._regexes[number] for number in numbers.values()])
-        return [_RegexGroup([numbers[id(member)] for member in members], members, joined) for members, joined in groups]
+        groups = join({i: member for i, member in enumerate(self._regexes) if i not in self._timed_out})
+        return [_RegexGroup(numbers, [self._regexes[i] for i in numbers], joined) for numbers, joined in groups]
 
     def _regroup(self) -> None:
         self._groups = self._group()
@@ -160,6 +160,8 @@ class RegexSearch(TextSearch[RegexState]):
     def _drop(self, number: int) -> None:
         self._timed_out.append(number)
         self._regroup()
+        if self._is_brief:
+            return
         warnings.warn(
             f"the regex {self._regexes[number].pattern!r} took longer than {TIME_LIMIT} seconds in all and is no "
             "longer searched for: simplify it, most likely by nesting fewer repetitions",
@@ -205,8 +207,13 @@ class _RegexGroup:
         return match is not None and match.start() < end
 
 
+class _Compiled(Pattern):
+    __slots__ = ("_compiled",)  # beside the fields, which are options
+    _compiled: IncrementalRegex
+
+
 @dataclass(frozen=True, slots=True)
-class Regex(Pattern):
+class Regex(_Compiled):
     r"""A regular expression of the package `regex`.
 
     If it has a `^` or `\A`, it reads a reply as if there were no prompt before it, and the reply begins once, not after
@@ -247,10 +254,13 @@ class Regex(Pattern):
         return measure(self.text).characters
 
     def prepare(self) -> IncrementalRegex:
-        return IncrementalRegex(self.text, max_span=self.max_span)
+        """Return the compiled regex, which all searches share; a copy compiles its own."""
+        if not hasattr(self, "_compiled"):
+            object.__setattr__(self, "_compiled", IncrementalRegex(self.text, max_span=self.max_span))
+        return self._compiled
 
     def find_in(self, texts: Sequence[str]) -> list[int]:
-        compiled, allowance = regex.compile(self.text), Allowance()
+        compiled, allowance = self.prepare().original, Allowance()
         try:
             return [i for i, text in enumerate(texts) if allowance.search(compiled, text, 0, len(text), partial=False)]
         except TimeoutError:

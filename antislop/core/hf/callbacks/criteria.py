@@ -19,7 +19,7 @@ from transformers.generation import ConfidenceCriteria, EosTokenCriteria, StopSt
 from antislop.core.hf.callbacks.memory import Replayed, name_of
 from antislop.core.hf.callbacks.rewindable import Rewindable
 from antislop.core.loop.row import Row, ids_of
-from antislop.errors import InputError
+from antislop.errors import InputError, SharingError
 
 
 class Criteria:
@@ -74,7 +74,7 @@ class Criteria:
         answers = [_to_rows(criterion, criterion(ids, scores), rows=len(rows)) for criterion in self.others]
         for criterion in self.others if self._is_shared else ():
             if isinstance(criterion, Replayed) and criterion.has_changed:
-                raise InputError(
+                raise SharingError(
                     f"{name_of(criterion)} remembers the text, and all texts of generate_many share it: pass a "
                     "function that makes criteria for each text, stopping_criteria=lambda: [...]"
                 )

@@ -12,7 +12,7 @@ import pickle
 import queue
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import cache, partial
 from types import FunctionType, MethodType, ModuleType
@@ -27,6 +27,8 @@ from antislop.errors import InputError, first_line
 
 STRETCH = 16
 """Calls between two copies: at most so many are made again at a rewind."""
+STRETCH_BYTES = 2**20
+"""Bytes of the calls between two copies, or those of a copy if that is larger: they are kept to be made again."""
 _SHARED = (
     *(PreTrainedTokenizerBase, Tokenizer, PreTrainedModel, torch.nn.Parameter, torch.Generator, io.IOBase),
     *(ModuleType, type, FunctionType, type(cache(len)), weakref.ref),
@@ -70,8 +72,10 @@ class Replayed:
             self._calls[1:] = [call]
             return answer
         self._calls.append(call)
-        calls = self._copies[0].calls + len(self._calls)
-        if calls - self._copies[-1].calls >= STRETCH:
+        calls, latest = self._copies[0].calls + len(self._calls), self._copies[-1]
+        stretch = self._calls[latest.calls - calls :]
+        kept = sum(_size([*arguments, answer]) for arguments, answer in stretch)
+        if len(stretch) >= STRETCH or kept >= max(STRETCH_BYTES, len(latest.pickled) + _size(latest.parts)):
             self._copies.append(self._copy(calls))
         return answer
 
@@ -153,6 +157,10 @@ class _Unpickler(pickle.Unpickler):
 def _clone(value: Any) -> Any:
     is_tensor = isinstance(value, Tensor) and not isinstance(value, _SHARED)
     return value.detach().clone() if is_tensor else value
+
+
+def _size(values: Iterable[Any]) -> int:
+    return sum(value.nbytes for value in values if isinstance(value, Tensor))
 
 
 def _is_same(one: Any, two: Any) -> bool:

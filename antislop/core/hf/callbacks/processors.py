@@ -22,7 +22,7 @@ from antislop.core.loop.forced import LookAhead
 from antislop.core.loop.protocols import send
 from antislop.core.loop.row import Row, ids_of
 from antislop.core.loop.tables import find_dense
-from antislop.errors import InputError
+from antislop.errors import InputError, SharingError
 
 # They look at the scores alone: rows of any length and prompt go through them together.
 _BLIND = {
@@ -259,7 +259,7 @@ class Processors:
             if calls_again:
                 processor.keep(0)
             if processor.has_changed:
-                raise InputError(
+                raise SharingError(
                     f"{name_of(processor)} changes with its calls: it remembers the text, and other texts are written "
                     "at the same time. Pass one prompt at a time, or give it a method rewind(row, length), see "
                     "antislop.Rewindable, or make its scores depend on the ids and scores alone"

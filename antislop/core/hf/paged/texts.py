@@ -29,7 +29,7 @@ from antislop.core.hf.private import cache_name
 from antislop.core.hf.refusals import PromptError
 from antislop.core.hf.vocabulary import Vocabulary
 from antislop.core.loop.drawing import Draws, draw_together, take_drawn
-from antislop.core.loop.loop import advance_together
+from antislop.core.loop.loop import advance_together, go_on
 from antislop.core.loop.prompts import PART
 from antislop.core.loop.protocols import count_shared
 from antislop.core.loop.row import Row, RowSpec
@@ -227,9 +227,9 @@ def _add_draw(processor: Any, state: Any, text: RequestText, draws: Draws, numbe
     row = text.source.row
     settled, length = row.settled, len(row.tokens)
     try:
-        text.source.add_draw(draws, number)
+        go_on(text.source, partial(text.source.add_draw, draws, number))
         if row.history is not None and row.history.is_lockstep:
-            advance_together([text.source], row.history)
+            go_on(text.source, partial(advance_together, [text.source], row.history))
         is_rewound = row.is_finished or row.unchanged < length or len(row.tokens) > length + 1
         kept = length
         if is_rewound:  # the tokens drawn instead may be those that the cache already has

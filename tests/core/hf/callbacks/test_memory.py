@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from hypothesis import given, strategies as st
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from antislop.core.hf.callbacks import memory
 from antislop.core.hf.callbacks.memory import STRETCH, Replayed
 from antislop.errors import InputError
 from tests.support.depth import DEPTH
@@ -212,11 +214,16 @@ def test_a_memory_is_rewound(llama: PreTrainedModel, where: str) -> None:
 MOVES = st.lists(st.tuples(st.booleans(), st.integers(0, 2 * STRETCH)), max_size=8)
 
 
-@given(where=st.sampled_from([*RIGHT]), moves=MOVES)
+@given(where=st.sampled_from([*RIGHT]), moves=MOVES, size=st.sampled_from([1, memory.STRETCH_BYTES]))
 def test_after_any_rewinds_it_answers_as_one_that_reads_the_kept_text(
-    where: str, moves: list[tuple[bool, int]]
+    where: str, moves: list[tuple[bool, int]], size: int
 ) -> None:
     """However many tokens are written, withdrawn and settled between two calls."""
+    with patch.object(memory, "STRETCH_BYTES", size):
+        check_moves(where, moves)
+
+
+def check_moves(where: str, moves: list[tuple[bool, int]]) -> None:
     replayed, kept, settled = Replayed(RIGHT[where](), is_alone=True), list[int](), 0
     blank, answer = torch.zeros(1, VOCABULARY), torch.zeros(0)
     for writes, count in [*moves, (True, 1)]:
@@ -232,6 +239,18 @@ def test_after_any_rewinds_it_answers_as_one_that_reads_the_kept_text(
     naive = RIGHT[where]()
     expected = [naive(torch.tensor([kept[: length + 1]]), blank) for length in range(len(kept))]
     assert torch.equal(answer, expected[-1])
+
+
+def test_calls_with_large_scores_are_not_kept_for_long() -> None:
+    """Of a text of which two tokens are open: 33 tensors of a step, once, for a processor without a memory."""
+    replayed, scores = Replayed(lambda _, scores: scores + 1, is_alone=True), torch.zeros(1, 2**18)
+    most = 0
+    for length in range(1, 60):
+        replayed(torch.zeros((1, length), dtype=torch.long), scores)
+        replayed.settle(length - 2)
+        kept = [each for arguments, answer in replayed._calls for each in (*arguments, answer)]
+        most = max(most, sum(each.shape == scores.shape for each in kept))
+    assert 4 <= most <= 8
 
 
 def refuse(llama: PreTrainedModel, make: Callable[[], Processor], message: str, *, rows: int) -> None:
