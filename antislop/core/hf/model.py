@@ -85,7 +85,7 @@ class TransformersModel:
         prepares = type(model).prepare_inputs_for_generation is GenerationMixin.prepare_inputs_for_generation
         self._is_plain = prepares and not model.config.is_encoder_decoder and not has_remote_code(model)
         self._takes_positions = "position_ids" in inspect.signature(model.forward).parameters
-        # transformers' own models follow the positions that they take, as tests/core/hf/caches/test_positions.py checks.
+        # transformers' own models follow the positions that they take: caches/test_positions.py checks each type.
         follows = self._takes_positions and type(model).__module__.startswith("transformers.")
         self._is_known = follows or model.config.is_encoder_decoder  # of which a batch has one row
         # If every layer attends to all tokens, transformers need not make a mask of a mask in each step.
@@ -281,6 +281,11 @@ class Trial(TransformersModel):
         ids = fill_left([self._ids[0, kept:5].tolist(), self._ids[1, 8:].tolist()])
         return self._agree(self.forward(self._ids[:1, 4:5], alone), self.forward(ids, moved))
 
+    def try_padding(self) -> bool:
+        """Compare a row with padding on its left with the same row alone."""
+        rows = fill_left([self._ids[0, :4].tolist(), self._ids[1].tolist()])
+        return self._agree(self.forward(self._ids[:1, :4], self.new_cache(1)), self.forward(rows, self.new_cache(2)))
+
     def try_piece(self) -> bool:
         """Compare several tokens, read in one pass after others, with the same tokens one by one."""
         steps, piece = self.new_cache(1), self.new_cache(1)
@@ -380,7 +385,8 @@ def split_arguments(
         copies=_copies(config, prompt, cache),
         decode_mode=decode_mode,
     )
-    if prompt.get(mask) is not None and not language_model.moves_rows and not bool(prompt[mask].all()):
+    is_padded = prompt.get(mask) is not None and not language_model.moves_rows and not bool(prompt[mask].all())
+    if is_padded and not is_true(Trial.try_padding, of=model):
         raise InputError(
             f"{type(model).__name__} takes no positions and counts padding as tokens, in generate() too: "
             "pass prompts of one length, one prompt at a time, or all of them to generate_many"
