@@ -34,7 +34,7 @@ TOLERANCE = 1e-3
 class Deaf(LlamaForCausalLM):
     """A model whose forward pass takes positions and leaves them out."""
 
-    def forward(self, input_ids: Tensor, position_ids: Tensor | None = None, **kwargs: Any) -> Any:  # noqa: ARG002
+    def forward(self, input_ids: Tensor, position_ids: Tensor | None = None, **kwargs: Any) -> Any:
         return super().forward(input_ids, **kwargs)
 
 
@@ -58,7 +58,9 @@ def logits_alone(model: PreTrainedModel, prompt: Sequence[int], text: Sequence[i
     return model(input_ids=torch.tensor([[*prompt, *text]]), use_cache=False).logits[0, len(prompt) - 1 :]
 
 
-NAMES = first_quick(list(dict.fromkeys(("roformer", "bart-decoder", "deaf", "bloom", *FROM_MASKS, "wrapped", *COUNTING))), 4)
+NAMES = first_quick(
+    list(dict.fromkeys(("roformer", "bart-decoder", "deaf", "bloom", *FROM_MASKS, "wrapped", *COUNTING))), 4
+)
 
 
 @pytest.mark.parametrize("kind", first_quick([None, "static"]))
