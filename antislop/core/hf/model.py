@@ -135,7 +135,12 @@ class TransformersModel:
         counts = [] if cache.prompt else count_queries(ids)
         is_padded = len(set(counts)) > 1
         if is_padded and cache.is_fixed:
-            return self._read_alone(ids, cache, counts)
+            logits = []
+            for row, count in enumerate(counts):
+                own = self.new_cache(1)
+                logits.append(self.forward(ids[row : row + 1, -count:], own)[:, -1:])
+                cache.copy(row, own, source=0, length=count)
+            return torch.cat(logits)
         prompt = cache.prompt or self._describe_prompt(ids != PAD, is_padded=is_padded)
         if is_padded:
             cache.mask_prompts(prompt[self._mask_name])
@@ -161,12 +166,12 @@ class TransformersModel:
             if cache.is_begun and not continues_states:
                 if embeds is not None:
                     raise InputError(f"{type(self._model).__name__} continues a cache by ids only: pass input_ids")
-                logits = self._feed_in_step(ids[:, length - unread :], cache)
+                last = self._feed_in_step(ids[:, length - unread :], cache)[:, -1:]
                 cache.store_states()
-                return logits[:, -1:]
-            if not (continues_states and cache.counts_tokens):
+                return last
+            if not (continues_states and any(hasattr(layer, "get_seq_length") for layer in cache.layers)):
                 config = copy(config)
-                config.prefill_chunk_size = None  # recurrent layers need no memory for each token
+                config.prefill_chunk_size = None  # recurrent layers alone can't tell where a part begins
         in_parts = cache.following(self._model) if config.prefill_chunk_size else nullcontext()
         with cache.feeding([unread] * cache.rows), in_parts:
             outputs = prefill(self._model, ids[:: self._copies], config, kwargs)
@@ -178,23 +183,14 @@ class TransformersModel:
         refuse_unread(cache, model=self._model)
         if is_padded and not cache.is_recurrent:
             cache.drop_padding(counts)
-        logits = outputs.logits[:, -1:]
-        return logits.repeat_interleave(self._copies, dim=0) if self._copies > 1 else logits
+        last = outputs.logits[:, -1:]
+        return last.repeat_interleave(self._copies, dim=0) if self._copies > 1 else last
 
     def _describe_prompt(self, is_token: Tensor, *, is_padded: bool) -> dict[str, Any]:
         prompt: dict[str, Any] = {self._mask_name: is_token.long().to(self._device) if is_padded else None}
         if self._takes_positions:
             prompt[self._positions_name] = (is_token.cumsum(dim=-1) - 1).clamp(min=0).to(self._device)
         return prompt
-
-    def _read_alone(self, ids: Tensor, cache: TransformersCache, counts: list[int]) -> Tensor:
-        """Read prompts of different lengths into rows that start in column 0."""
-        logits = []
-        for row, count in enumerate(counts):
-            own = self.new_cache(1)
-            logits.append(self.forward(ids[row : row + 1, -count:], own)[:, -1:])
-            cache.copy(row, own, source=0, length=count)
-        return torch.cat(logits)
 
     def _feed_one_by_one(self, ids: Tensor, cache: TransformersCache, counts: list[int]) -> Tensor:
         """Read queries one at a time: a recurrent model's states might differ in one pass.

@@ -154,14 +154,10 @@ def _find_spaces(parts: Iterable[dict[str, Any]]) -> Iterator[str | None]:
             yield part["pattern"].get("String") if part["content"] == " " else None
 
 
-def _byte_of_char() -> dict[str, int]:
-    """Return the alphabet of byte-level BPE: printable Latin-1 is itself, the rest is moved past 255."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    moved = (byte for byte in range(256) if byte not in printable)
-    return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(moved)}
-
-
-_BYTE_OF_CHAR = _byte_of_char()
+_PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+# The alphabet of byte-level BPE: printable Latin-1 is itself, the rest is moved past 255.
+_BYTE_OF_CHAR = {chr(byte): byte for byte in _PRINTABLE}
+_BYTE_OF_CHAR |= {chr(256 + i): byte for i, byte in enumerate(sorted({*range(256)}.difference(_PRINTABLE)))}
 
 
 def _read_byte_level(token: str) -> bytes:

@@ -79,11 +79,6 @@ class TransformersCache:
         return is_begun(decoder_part(self.cache))
 
     @property
-    def counts_tokens(self) -> bool:
-        """Whether it can tell how many tokens it holds, which recurrent layers alone can't."""
-        return any(hasattr(layer, "get_seq_length") for layer in self.layers)
-
-    @property
     def is_ragged(self) -> bool:
         """Whether rows are in other columns than in `generate`, or have been copied."""
         return self._is_forked or any(self._starts) or min(self._lengths) < max(self._lengths)
