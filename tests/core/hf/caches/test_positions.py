@@ -5,16 +5,27 @@ The oracle reads the text of each row alone, in one pass without a cache.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from transformers import LlamaForCausalLM, PreTrainedModel, set_seed
+from transformers import (
+    CONFIG_MAPPING,
+    AutoModelForCausalLM,
+    DynamicCache,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    set_seed,
+)
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from antislop import AntiSlop, Ban
+from antislop.core.hf.caches.choice import choose_cache
 from antislop.core.hf.model import TransformersModel
+from antislop.core.hf.private import cache_name
 from antislop.core.loop.protocols import fill_left
 from antislop.core.loop.sampling import seed_of
 from tests.support.depth import first_quick
@@ -56,6 +67,52 @@ def make(name: str) -> PreTrainedModel:
 @torch.no_grad()
 def logits_alone(model: PreTrainedModel, prompt: Sequence[int], text: Sequence[int]) -> Tensor:
     return model(input_ids=torch.tensor([[*prompt, *text]]), use_cache=False).logits[0, len(prompt) - 1 :]
+
+
+SMALL: dict[str, Any] = {
+    **dict.fromkeys(("hidden_size", "d_model", "n_embd", "embedding_size", "word_embed_proj_dim"), 32),
+    **dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers", "encoder_layers"), 2),
+    **dict.fromkeys(("num_attention_heads", "n_head", "n_heads", "num_heads", "decoder_attention_heads"), 4),
+    **dict.fromkeys(("intermediate_size", "ffn_dim", "decoder_ffn_dim", "encoder_ffn_dim", "d_ff", "n_inner"), 48),
+    **dict.fromkeys(("max_position_embeddings", "n_positions", "max_seq_len", "max_target_positions"), 128),
+    **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts", "encoder_attention_heads"), 4),
+    **dict.fromkeys(
+        ("head_dim", "state_size", "mamba_d_state", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim"), 8
+    ),
+    "vocab_size": VOCABULARY,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "pad_token_id": 1,
+    "decoder_start_token_id": 0,
+    "num_key_value_heads": 2,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+    "is_decoder": True,
+}
+"""Settings by the names that configurations have for them."""
+
+
+def build_type(model_type: str) -> PreTrainedModel | None:
+    """A small model of a type, with random weights; None if these settings don't fit together."""
+    kind = CONFIG_MAPPING[model_type]
+    names = {*inspect.signature(kind.__init__).parameters, *getattr(kind, "attribute_map", {})}
+    settings = {name: value for name, value in SMALL.items() if name in names}
+    for left_out in ((), ("num_key_value_heads",), ("head_dim",), ("n_embd",)):
+        try:
+            config = kind(**{name: value for name, value in settings.items() if name not in left_out})
+            with torch.device("meta"):
+                size = AutoModelForCausalLM.from_config(config).num_parameters()
+            if size > 5_000_000:
+                return None
+            torch.manual_seed(0)
+            model: PreTrainedModel = AutoModelForCausalLM.from_config(config).eval().requires_grad_(False)
+        except Exception:  # noqa: BLE001 - a configuration may refuse a setting in any way
+            continue
+        for weight in model.parameters():
+            if weight.ndim > 1:
+                weight *= 8
+        return model
+    return None
 
 
 NAMES = first_quick(
@@ -150,6 +207,33 @@ def test_dropout_answers_no_trial() -> None:
     model = make("mpt").train()
     assert not TransformersModel(model).moves_rows
     assert TransformersModel(model.eval()).moves_rows
+
+
+@pytest.mark.slow
+@torch.no_grad()
+def test_a_moved_row_is_as_if_alone_with_each_type_of_transformers_that_is_not_refused() -> None:
+    """Also if nothing is tried, since the type takes positions."""
+    tried, wrong = [], {}
+    for model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        if (model := build_type(model_type)) is None:
+            continue
+        language_model = TransformersModel(model)
+        try:
+            cache = DynamicCache(config=model.config.get_text_config(decoder=True))
+            choose_cache({cache_name(model): cache}, model=model)
+            steps = [language_model.new_cache(rows) for rows in (1, 2)]
+            language_model.forward(torch.tensor([PROMPTS[0][:4]]), steps[0])
+            expected = language_model.forward(torch.tensor([PROMPTS[0][4:5]]), steps[0])[0, -1]
+            language_model.forward(torch.tensor([PROMPTS[0][:8], PROMPTS[2][:8]]), steps[1])
+            kept = steps[1].rewind(0, 4)
+            moved = language_model.forward(fill_left([PROMPTS[0][kept:5], PROMPTS[2][8:9]]), steps[1])[0, -1]
+        except Exception:  # noqa: BLE001 - refused, or it fails in a cached pass of its own
+            continue
+        tried.append(model_type)
+        if not (error := float((moved - expected).abs().max())) < TOLERANCE * max(1, float(expected.abs().max())):
+            wrong[model_type] = error
+    assert wrong == {}
+    assert len(tried) > 80
 
 
 def test_the_oracle_sees_a_position_that_is_off_by_one() -> None:
