@@ -341,6 +341,45 @@ _NAMED = (
 )
 _FAMILIES |= _NAMED
 
+_DECODER = {
+    **_IDS,
+    "d_model": 32,
+    "decoder_layers": 2,
+    "encoder_layers": 2,
+    "decoder_ffn_dim": 48,
+    "decoder_attention_heads": 4,
+    "max_position_embeddings": 512,
+    "is_encoder_decoder": False,
+    "decoder_start_token_id": 0,
+    "forced_eos_token_id": None,
+}
+COUNTING: dict[str, Family] = {
+    "roformer": _by_type("roformer", **_SHAPE, embedding_size=32, is_decoder=True),
+    **{f"{name}-decoder": _by_type(name, **_DECODER, scale=20.0) for name in ("bart", "marian", "plbart", "mvp")},
+    "whisper-decoder": _by_type("whisper", **{**_DECODER, "max_target_positions": 512}, scale=20.0),
+    "trocr": _by_type("trocr", **_DECODER, scale=20.0),
+}
+"""Families that take no positions, and count the columns of their caches."""
+
+SCANNING: dict[str, Family] = {
+    "mamba": _FAMILIES["mamba"],
+    "falcon-mamba": _by_type("falcon_mamba", **_SMALL, state_size=8, scale=2.0),
+    "jamba": _by_type(
+        "jamba",
+        **_GROUPED,
+        attn_layer_period=2,
+        attn_layer_offset=1,
+        expert_layer_period=2,
+        num_experts=1,
+        mamba_d_state=8,
+        mamba_expand=1,
+        mamba_dt_rank=4,
+        use_mamba_kernels=False,
+        scale=8.0,
+    ),
+}
+"""Families that scan several tokens from zeros, whatever their states hold."""
+
 REFUSED: dict[str, PreTrainedConfig] = {
     "gpt-1": OpenAIGPTConfig(**_IDS, n_embd=32, n_layer=2, n_head=4),
     "minimax": MiniMaxConfig(**_GROUPED, num_local_experts=2),
@@ -444,12 +483,13 @@ def build(family: str, *, seed: int = 0, dtype: torch.dtype = torch.float32) -> 
     elif family in MULTIMODAL or family == "mistral4":
         kind = AutoModelForImageTextToText
     # A model keeps the configuration that it is given, and a test may change the configuration of its own model.
-    model: PreTrainedModel = kind.from_config(deepcopy(_FAMILIES[family].config))
+    built = (_FAMILIES | COUNTING | SCANNING)[family]
+    model: PreTrainedModel = kind.from_config(deepcopy(built.config))
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if weight.ndim > 1:
                 # In bfloat16 a tie may choose another expert; that must not drown what is measured.
-                weight *= _FAMILIES[family].scale / (3 if ".experts." in name else 1)
+                weight *= built.scale / (3 if ".experts." in name else 1)
     return model.eval().requires_grad_(False).to(dtype)
 
 

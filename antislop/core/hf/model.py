@@ -5,7 +5,9 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
+from copy import copy
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -20,10 +22,11 @@ from antislop.core.hf.private import (
     cache_name,
     compiled_if_possible,
     has_remote_code,
+    mask_length_of,
     optimized_for_decoding,
     prefill,
 )
-from antislop.core.loop.protocols import PAD, RewindableCache, count_queries, send
+from antislop.core.loop.protocols import PAD, RewindableCache, count_queries, fill_left, send
 from antislop.errors import InputError
 
 _TYPES = ("token_type_ids", "mm_token_type_ids", "moe_mm_token_type_ids")
@@ -55,6 +58,9 @@ class DecodeMode:
 class TransformersModel:
     """A model and the arguments that all of its forward passes share.
 
+    Rows of different lengths are moved to the right in the cache. Some models take no positions and count its columns
+    instead (BART's decoder, RoFormer): their rows stay, and are read one by one if they differ in length.
+
     model_kwargs: what `generate` prepared, without the cache and the arguments of one prompt.
     copies: how often each prompt occurs in a batch, consecutively; it is read once.
     decode_mode: entered by forward passes that read no prompt, and left by its owner.
@@ -79,6 +85,9 @@ class TransformersModel:
         prepares = type(model).prepare_inputs_for_generation is GenerationMixin.prepare_inputs_for_generation
         self._is_plain = prepares and not model.config.is_encoder_decoder and not has_remote_code(model)
         self._takes_positions = "position_ids" in inspect.signature(model.forward).parameters
+        # transformers' own models follow the positions that they take: caches/test_positions.py checks each type.
+        follows = self._takes_positions and type(model).__module__.startswith("transformers.")
+        self._is_known = follows or model.config.is_encoder_decoder  # of which a batch has one row
         # If every layer attends to all tokens, transformers need not make a mask of a mask in each step.
         self._takes_ready_masks = self._is_plain and self._takes_positions and _attends_to_all(model)
         self._mask_name = _mask_name(model)
@@ -93,7 +102,13 @@ class TransformersModel:
 
     def new_cache(self, rows: int) -> TransformersCache:
         """Return an empty cache."""
-        return TransformersCache(DynamicCache(config=self._model.config.get_text_config(decoder=True)), rows=rows)
+        cache = DynamicCache(config=self._model.config.get_text_config(decoder=True))
+        return TransformersCache(cache, rows=rows, is_fixed=not self.moves_rows)
+
+    @property
+    def moves_rows(self) -> bool:
+        """Whether a row that is moved in the cache has the logits of the row alone."""
+        return self._is_known or is_true(Trial.try_move, of=self._model)
 
     def forward(self, query_token_ids: Tensor, kv_cache: RewindableCache) -> Tensor:
         """Read tokens and return logits [rows, queries, vocab], or [rows, 1, vocab] after a prompt's last token."""
@@ -107,7 +122,9 @@ class TransformersModel:
             return self._prefill(query_token_ids, kv_cache)
         counts = count_queries(query_token_ids)
         ids = send(query_token_ids, self._device)
-        if max(counts) > 1 and kv_cache.is_recurrent:
+        is_alone = not (self._is_known or kv_cache.is_even(counts) or self.moves_rows)
+        kv_cache.is_fixed = kv_cache.is_fixed or is_alone
+        if is_alone or (max(counts) > 1 and kv_cache.is_recurrent):
             return self._feed_one_by_one(ids, kv_cache, counts)
         if max(counts) > 1 and kv_cache.is_static:
             return self._feed_in_step(ids, kv_cache)
@@ -117,6 +134,13 @@ class TransformersModel:
     def _prefill(self, ids: Tensor, cache: TransformersCache) -> Tensor:
         counts = [] if cache.prompt else count_queries(ids)
         is_padded = len(set(counts)) > 1
+        if is_padded and cache.is_fixed:
+            logits = []
+            for row, count in enumerate(counts):
+                own = self.new_cache(1)
+                logits.append(self.forward(ids[row : row + 1, -count:], own)[:, -1:])
+                cache.copy(row, own, source=0, length=count)
+            return torch.cat(logits)
         prompt = cache.prompt
         if not prompt:
             is_token = ids != PAD
@@ -136,9 +160,26 @@ class TransformersModel:
         embeds = prompt.get("inputs_embeds")
         length = ids.shape[1] if embeds is None else embeds.shape[1]
         kwargs = {**self._kwargs, **few, self._cache_name: cache.cache}
-        in_parts = cache.following(self._model) if self._config.prefill_chunk_size else nullcontext()
-        with cache.feeding([length - cache.get_num_tokens()] * cache.rows), in_parts:
-            outputs = prefill(self._model, ids[:: self._copies], self._config, kwargs)
+        # Ids as long as the mask are all tokens; others are those after the tokens in the cache, as in transformers.
+        config, mask = self._config, prompt.get(self._mask_name)
+        columns = mask_length_of(config) if mask is None else mask.shape[1]
+        is_whole = embeds is not None or columns in (0, length)
+        unread = length - cache.get_num_tokens() if is_whole else length
+        is_split = cache.is_begun or unread > (config.prefill_chunk_size or unread)
+        if cache.is_recurrent and is_split and unread > 1:
+            continues_states = is_true(Trial.try_piece, of=self._model)
+            if cache.is_begun and not continues_states:
+                if embeds is not None:
+                    raise InputError(f"{type(self._model).__name__} continues a cache by ids only: pass input_ids")
+                last = self._feed_in_step(ids[:, length - unread :], cache)[:, -1:]
+                cache.store_states()
+                return last
+            if not (continues_states and any(hasattr(layer, "get_seq_length") for layer in cache.layers)):
+                config = copy(config)
+                config.prefill_chunk_size = None  # recurrent layers alone can't tell where a part begins
+        in_parts = cache.following(self._model) if config.prefill_chunk_size else nullcontext()
+        with cache.feeding([unread] * cache.rows), in_parts:
+            outputs = prefill(self._model, ids[:: self._copies], config, kwargs)
             held = outputs.get(CACHE)
             if held is not None and held is not cache.cache:
                 cache.take_layers(held)
@@ -147,21 +188,27 @@ class TransformersModel:
         refuse_unread(cache, model=self._model)
         if is_padded and not cache.is_recurrent:
             cache.drop_padding(counts)
-        logits: Tensor = outputs.logits[:, -1:]
-        return logits.repeat_interleave(self._copies, dim=0) if self._copies > 1 else logits
+        last = outputs.logits[:, -1:]
+        return last.repeat_interleave(self._copies, dim=0) if self._copies > 1 else last
 
     def _feed_one_by_one(self, ids: Tensor, cache: TransformersCache, counts: list[int]) -> Tensor:
-        """Read a recurrent model's queries one at a time: in one pass its states might differ."""
-        queries, before = ids.shape[1], {}
+        """Read queries one at a time: a recurrent model's states might differ in one pass.
+
+        The last query of each row is read with the others', unless a row may not be moved to their column.
+        """
+        queries, alone = ids.shape[1], {}
         for row, count in enumerate(counts):
-            for column in range(queries - count, queries - 1):
+            for column in range(queries - count, queries if cache.is_fixed else queries - 1):
                 with cache.feeding_alone(row):
-                    before[row, column] = self._run(ids[row : row + 1, column : column + 1], cache, row=row)[0, 0]
-        with cache.feeding([1] * cache.rows):
-            last = self._run(ids[:, -1:], cache)
+                    alone[row, column] = self._run(ids[row : row + 1, column : column + 1], cache, row=row)[0, 0]
+        if cache.is_fixed:
+            last = torch.stack([alone[row, queries - 1] for row in range(cache.rows)])[:, None]
+        else:
+            with cache.feeding([1] * cache.rows):
+                last = self._run(ids[:, -1:], cache)
         logits = last.new_zeros((cache.rows, queries, last.shape[-1]))
         logits[:, -1:] = last
-        for (row, column), row_logits in before.items():
+        for (row, column), row_logits in alone.items():
             logits[row, column] = row_logits
         return logits
 
@@ -204,6 +251,57 @@ class TransformersModel:
         model = self._compiled if cache.is_static and self._compiled is not None else self._model
         logits: Tensor = model(**kwargs, return_dict=True).logits
         return logits
+
+
+class Trial(TransformersModel):
+    """A model with a few tokens, to try what none of its attributes tells."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__(model, generation_config=GenerationConfig())
+        self._is_known = True  # rows are moved
+        size = model.config.get_text_config(decoder=True).vocab_size
+        self._ids = torch.arange(1, 19).view(2, 9) * max(size // 19, 1) % size
+
+    def try_move(self) -> bool:
+        """Compare a row that was moved with the same row alone."""
+        alone, moved = self.new_cache(1), self.new_cache(2)
+        self.forward(self._ids[:1, :4], alone)
+        self.forward(self._ids[:, :8], moved)
+        kept = moved.rewind(0, 4)
+        ids = fill_left([self._ids[0, kept:5].tolist(), self._ids[1, 8:].tolist()])
+        return self._agree(self.forward(self._ids[:1, 4:5], alone), self.forward(ids, moved))
+
+    def try_padding(self) -> bool:
+        """Compare a row with padding on its left with the same row alone."""
+        rows = fill_left([self._ids[0, :4].tolist(), self._ids[1].tolist()])
+        return self._agree(self.forward(self._ids[:1, :4], self.new_cache(1)), self.forward(rows, self.new_cache(2)))
+
+    def try_piece(self) -> bool:
+        """Compare several tokens, read in one pass after others, with the same tokens one by one."""
+        steps, piece = self.new_cache(1), self.new_cache(1)
+        for cache in (steps, piece):
+            self.forward(self._ids[:1, :4], cache)
+        with piece.feeding([5]):
+            logits = self._run(self._ids[:1, 4:].to(self._device), piece)
+        return self._agree(self.forward(self._ids[:1, 4:], steps), logits)
+
+    def _agree(self, expected: Tensor, logits: Tensor) -> bool:
+        """Return whether the logits after the first row's last token are equal in half of their digits."""
+        expected, logits = expected[0, -1].float(), logits[0, -1].float()
+        tolerance = torch.finfo(self._model.dtype).eps ** 0.5 * float(expected.abs().max())
+        return bool((logits - expected).abs().max() <= tolerance)
+
+
+_TRIED: WeakKeyDictionary[PreTrainedModel, dict[Callable[[Trial], bool], bool]] = WeakKeyDictionary()
+
+
+@torch.no_grad()
+def is_true(question: Callable[[Trial], bool], *, of: PreTrainedModel) -> bool:
+    """Return the answer of a trial, which runs once for each model; False while dropout would change the answer."""
+    answers = _TRIED.setdefault(of, {})
+    if question not in answers and not of.training:
+        answers[question] = question(Trial(of))
+    return answers.get(question, False)
 
 
 def device_of(model: PreTrainedModel) -> torch.device:
@@ -277,6 +375,12 @@ def split_arguments(
         copies=_copies(config, prompt, cache),
         decode_mode=decode_mode,
     )
+    is_padded = prompt.get(mask) is not None and not language_model.moves_rows and not bool(prompt[mask].all())
+    if is_padded and not is_true(Trial.try_padding, of=model):
+        raise InputError(
+            f"{type(model).__name__} takes no positions and counts padding as tokens, in generate() too: "
+            "pass prompts of one length, one prompt at a time, or all of them to generate_many"
+        )
     return language_model, cache
 
 
@@ -284,6 +388,6 @@ def _copies(config: GenerationConfig, prompt: dict[str, Any], cache: Transformer
     """Return how often each prompt occurs in the batch, or 1 if reading it once might give other logits."""
     plain = {"attention_mask", "position_ids", "token_type_ids"}
     given = {name for name, value in prompt.items() if value is not None}
-    if given <= plain and cache.get_num_tokens() == 0 and not cache.is_static:
+    if given <= plain and not (cache.is_begun or cache.is_static):
         return config.num_return_sequences or 1
     return 1

@@ -171,7 +171,7 @@ class ControllerSource(Source):
             is_greedy=not row.spec.policy.do_sample,
         )
         with self._noting_step():
-            branches = self._check(self._select(check_branches(self.controller.mid_process(step))))
+            branches = self._check(check_branches(self.controller.mid_process(step)))
             controllers = [self.controller.fork() for _ in branches[1:]]
         self._length = row.reported = len(row.tokens)
         self._branch_idx, self._sampled = 0, None
@@ -186,11 +186,9 @@ class ControllerSource(Source):
         else:
             self._stop_here()
 
-    def _select(self, branches: Sequence[Branch]) -> Sequence[Branch]:
-        """After the end of a text, follow branches only if all of them remove tokens."""
-        return [] if self._is_done and not all(branch.backtrack for branch in branches) else branches
-
     def _check(self, branches: Sequence[Branch]) -> Sequence[Branch]:
+        if self._is_done and not all(branch.backtrack for branch in branches):
+            return []  # after its end, a text follows branches only if all of them remove tokens
         row, needs = self.row, self.controller.needs
         if len(branches) > 1 and not needs.has_forks:
             raise CapabilityError(

@@ -22,10 +22,11 @@ import torch
 import transformers
 from packaging.version import Version
 from torch import Tensor
-from transformers import CONFIG_MAPPING, PreTrainedModel, set_seed
+from transformers import CONFIG_MAPPING, AutoConfig, DynamicCache, PreTrainedModel, set_seed
 
 from antislop import AntiSlop, Ban
-from antislop.core.hf.private import cache_name
+from antislop.core.hf.caches.choice import choose_cache
+from antislop.core.hf.private import CACHE, cache_name
 from antislop.core.trace.events import Drawn, Rewound
 from antislop.core.trace.report import Report
 from tests.support.ban_cases import anywhere
@@ -443,13 +444,27 @@ def test_the_document_lists_the_refused_families() -> None:
     assert refusals(UNKNOWN_LAYERS) in text
 
 
+INDEXED = ("axk2", "glm5_next", "hy_v4", "qwen4_exp_text")
+"""Code of models that the document calls refused, since their caches have the layers of GLM-5's."""
+
+
+@pytest.mark.skipif(not NAMED, reason="newer families need transformers 5.23")
+@pytest.mark.parametrize("code", INDEXED)
+def test_models_with_the_layers_of_a_refused_family_are_refused(code: str) -> None:
+    cache = DynamicCache(config=AutoConfig.for_model(code).get_text_config(decoder=True))
+    with pytest.raises(ValueError, match="of type DynamicIndexedLayer can't be rewound yet"):
+        choose_cache({CACHE: cache}, model=build("llama"))
+
+
 def document(rows: Sequence[Sequence[str]]) -> str:
     """Return the page that contains the table. rows: what `compare` says of each family."""
     return f"""# Families of models
 
 A release often has the code of an older one: this table has the family of each. Of models that see images, the text
-part was tried. GLM-5.3-Flash (`glm5_next`), which has layers of the kind that GLM-5 is refused for, and Qwen4-Exp
-(`qwen4_exp`) were not tried. Kimi K3 has no code in transformers 5.23.
+part was tried. GLM-5.3-Flash (`glm5_next`), Qwen4-Exp (`qwen4_exp`), `axk2` and `hy_v4` have layers of the kind that
+GLM-5 is refused for, and are refused, too. Kimi K3 has no code in transformers 5.23. Dory (`dory`, new in transformers
+5.24) works; with `recurrent_kv_cache_mode="last_loop"`, where logits depend on how many tokens were read at once, it is
+refused.
 
 {names()}
 ## Results
@@ -473,6 +488,23 @@ keep all columns, since a rewind may need columns that a window discards. Famili
 treats the free columns of a static cache as tokens, as BLOOM's does before transformers 5.23:
 
 {faults()}
+## Models that take no positions
+
+The decoders of BART, Marian, Whisper and others, used alone, and RoFormer count the columns of their cache instead. In
+a batch, their rows stay in their columns: rows of equal length are read in one pass, and others one by one, which takes
+as long as one text at a time. Prompts that are padded for `generate` are refused if `generate` itself takes padding
+for tokens, as all of these but RoFormer do; `generate_many` takes prompts of any length. BLOOM and MPT count the tokens
+of the mask, Mamba needs no positions: their rows move as others do. Which of these holds is tried on a few tokens, once
+for each model that takes no positions or whose class is not one of transformers. In half precision, the trial sees no
+difference below a tenth of the largest logit.
+
+## Pieces of a prompt
+
+Mamba, FalconMamba and Jamba read several tokens as if their states were empty, in `generate`, too. After tokens that a
+cache holds, they read a prompt token by token here, and without such a cache in one pass, whatever
+`prefill_chunk_size` says. This is tried as well. A cache of recurrent states alone (Mamba, Mamba 2, FalconMamba) can't
+tell how much it has read: pass only the tokens after these, and the `attention_mask` of all.
+
 ## Refused
 
 Families that store the tokens they have read in states that no rewind reaches, with their errors:

@@ -179,6 +179,12 @@ def length_of(cache: Cache) -> int:
     return max(lengths, default=0)
 
 
+def is_begun(cache: Cache) -> bool:
+    """Return whether a cache holds tokens, also if all layers are recurrent."""
+    recurrent = (layer for layer in cache.layers if isinstance(layer, LinearAttentionCacheLayerMixin))
+    return length_of(cache) > 0 or any(any(layer.has_previous_state.values()) for layer in recurrent)
+
+
 def _refuse_changed(decoder: Cache, *, held: int) -> None:
     if any(isinstance(layer, GrowingLayer) for layer in decoder.layers):
         raise InputError(

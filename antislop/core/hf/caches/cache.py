@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import EncoderDecoderCache, PreTrainedModel
 from transformers.cache_utils import Cache
 
-from antislop.core.hf.caches.borrowed import BorrowedCache, decoder_part
+from antislop.core.hf.caches.borrowed import BorrowedCache, decoder_part, is_begun
 from antislop.core.hf.caches.layers import Columns, GrowingLayer
 from antislop.core.hf.caches.positions import AttentionMask, Positions
 from antislop.core.hf.caches.recurrent_states import Snapshots, clear_row, put_row, select_rows
@@ -31,6 +31,7 @@ class TransformersCache:
     capacity: columns that the run will need, if known.
     prompt: the other arguments of the first forward pass.
     reads_prompts: whether a forward pass reads a part of prompts, after which only the last logits matter.
+    is_fixed: whether each row stays in the columns from 0 on, since the model counts columns for positions.
     """
 
     def __init__(
@@ -41,11 +42,13 @@ class TransformersCache:
         attention_mask: Tensor | None = None,
         capacity: int | None = None,
         prompt: dict[str, Any] | None = None,
+        is_fixed: bool = False,
     ) -> None:
         self.cache = cache
         self.prompt = prompt or {}
         self.is_new = True
         self.reads_prompts = False
+        self.is_fixed = is_fixed
         self.columns = Columns(capacity=capacity)
         self.positions = Positions(self.columns, rows=rows)
         self._borrowed = BorrowedCache(cache, self.columns)
@@ -71,9 +74,18 @@ class TransformersCache:
         return self._borrowed.is_recurrent
 
     @property
+    def is_begun(self) -> bool:
+        """Whether it holds tokens."""
+        return is_begun(decoder_part(self.cache))
+
+    @property
     def is_ragged(self) -> bool:
         """Whether rows are in other columns than in `generate`, or have been copied."""
         return self._is_forked or any(self._starts) or min(self._lengths) < max(self._lengths)
+
+    def is_even(self, counts: Sequence[int]) -> bool:
+        """Return whether all rows are in the same columns, and still are once they have fed `counts` tokens."""
+        return not any(self._starts) and min(self._lengths) == max(self._lengths) and min(counts) == max(counts)
 
     @property
     def rows(self) -> int:
@@ -109,6 +121,10 @@ class TransformersCache:
         self._is_aligned, self.is_new = True, False
         if self.is_recurrent:
             self._snapshots.take(self._lengths, self.layers)
+
+    def store_states(self) -> None:
+        """Copy the recurrent states after a prompt, which no text is rewound beyond."""
+        self._snapshots.take(self._lengths, self.layers, is_due=True)
 
     @contextmanager
     def feeding_alone(self, row: int) -> Iterator[None]:
@@ -204,7 +220,7 @@ class TransformersCache:
 
     @property
     def can_share(self) -> bool:
-        return self.can_select and not self.is_recurrent
+        return self.can_select and not (self.is_recurrent or self.is_fixed)
 
     def copyable(self, row: int, length: int) -> int:
         """Return `length`, or 0 if the next token attends to one of these tokens that a window has discarded."""
@@ -221,9 +237,14 @@ class TransformersCache:
         if isinstance(self.cache, EncoderDecoderCache):
             raise ValueError("a row of an encoder-decoder model can't be replaced: its encoder's states stay behind")
         self._borrowed.take_over(rows=self.rows)
-        if self.columns.end < length:
+        if self.is_fixed:
+            self.columns.end = length
+            for store in self._borrowed.stores:
+                store.reserve(length)
+        elif self.columns.end < length:
             self._shift_all(length - self.columns.end)
-        start = other._starts[source]
+        start, layers = other._starts[source], other.layers
+        self.layers.extend(layer.emptied(self.columns) for layer in layers[len(self.layers) :])
         for layer, new in zip(self.layers, other.layers, strict=True):
             if isinstance(layer, GrowingLayer):
                 layer.copy(row, new, source, start, start + length, rows=self.rows)
@@ -359,6 +380,8 @@ class TransformersCache:
 
     def _move(self, row: int, by: int) -> None:
         """Move a row to the right, or to the left if `by` is negative."""
+        if self.is_fixed and by:
+            raise ValueError("rows of different lengths can't end in the same column: the model counts its columns")
         start, stop = self._starts[row], self._starts[row] + self._lengths[row]
         for store in self._borrowed.stores if stop > start else ():
             store.move(row, start, stop, by)

@@ -65,6 +65,11 @@ def choose_cache(model_kwargs: Mapping[str, Any], *, model: PreTrainedModel) -> 
         )
     if cache is None:
         raise InputError("the model generates without a cache, which a rewind needs: pass use_cache=True")
+    if getattr(model.config, "recurrent_kv_cache_mode", None) == "last_loop":  # Dory
+        raise InputError(
+            f"{type(model).__name__} with recurrent_kv_cache_mode='last_loop' computes other logits for tokens read "
+            "together than one by one, which no rewind can repeat: set model.config.recurrent_kv_cache_mode='per_loop'"
+        )
     _refuse_unknown(decoder_part(cache))
     if type(decoder_part(cache)) is StaticCache:
         _refuse_static(decoder_part(cache), model=model)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,6 +49,9 @@ class Columns:
     capacity: int | None = None
     counts: list[int] | None = None
     row: int | None = None
+
+    def __deepcopy__(self, memo: object) -> Columns:
+        return self  # Dory adds copies of layers to its cache: all layers of a cache share their columns
 
     def room(self, columns: int) -> int:
         """Return how many columns to allocate if `columns` are needed now."""
@@ -170,6 +174,12 @@ class GrowingLayer(CacheLayerMixin):  # type: ignore[misc]
     def reaches(self, start: int, stop: int) -> bool:  # noqa: ARG002
         """Return whether all is in memory that a query in column `stop` attends to in a row that begins at `start`."""
         return self.base <= start
+
+    def emptied(self, columns: Columns) -> GrowingLayer:
+        """Return an empty layer of this kind for another cache."""
+        layer = copy(self)
+        layer.columns, layer.base, layer.is_initialized, layer._keys, layer._values = columns, 0, False, None, None
+        return layer
 
     def select(self, rows: Sequence[int]) -> None:
         if self._keys is not None and self._values is not None:

@@ -25,10 +25,10 @@ class Snapshots:
         # (length, row in states, states); rows share the tensors of one copy
         self._rows: list[list[tuple[int, int, list[Tensor]]]] = [[] for _ in range(rows)]
 
-    def take(self, lengths: Sequence[int], layers: Sequence[object]) -> None:
+    def take(self, lengths: Sequence[int], layers: Sequence[object], *, is_due: bool = False) -> None:
         """Copy the states at these lengths of the rows, if a copy is due."""
         self._due -= 1
-        if self._due > 0:
+        if self._due > 0 and not is_due:
             return
         self._due = SNAPSHOT_EVERY
         states = [state.clone() for state in _states_of(layers)]
