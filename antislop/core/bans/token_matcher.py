@@ -20,7 +20,7 @@ State: where these are in the text. If there are regexes, loops, repeats or rule
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, get_args
 
 from antislop.core.bans import characters
@@ -414,6 +414,16 @@ class Matcher:
         for character in text:
             state = self.feed(state, _END - 1 - ord(character))
             yield state
+
+    def spell(self, tokens: Iterable[int]) -> bytes:
+        """Return the bytes of tokens."""
+        return b"".join(map(self._surfaces.surface, tokens))
+
+    def identify(self, state: State) -> Hashable:
+        """Return what the later matches of a state depend on; with regexes, equal for the same state only."""
+        if not self._texts.has_comparable_states:
+            return id(state)
+        return state._transition.situation, state._others, *state._units.items()
 
     def find_part(self, state: State) -> str | None:
         """See `Rules.find_part`."""
