@@ -216,11 +216,12 @@ class Judge:
         return violations
 
     def _may_try(self, violation: Violation, latest_start: int, *, is_known: bool) -> bool:
-        """Count a try of a ban that has an ending, or may be forced, where it leads back to; return whether one is left."""
+        """Count a try of a ban that has an ending, or may be forced, where it leads back to; return if one was left."""
         ban, place = violation.ban, self._row.node.back_to(min(violation.target, latest_start))
-        if ban.then or not is_known:
-            place.tries[ban] = place.tries.get(ban, 0) + 1
-        return place.tries.get(ban, 0) <= (ban.tries if ban.then else UNKNOWN_TRIES)
+        if is_known and not ban.then:
+            return True
+        place.tries[ban] = place.tries.get(ban, 0) + 1
+        return place.tries[ban] <= (ban.tries if ban.then else UNKNOWN_TRIES)
 
     def _find_target(self, violation: Violation, latest_start: int, way_out: Node) -> Node | None:
         row, policy = self._row, self._policy
@@ -257,8 +258,7 @@ class Judge:
         # The coin of a weight is tossed for the place before a token, which depends on the spelling.
         if before is None or (before and ban.weight) or (before and not ahead.accept_string(before)):
             return "avoidable", node
-        for state in self._matcher.read_characters(state, before):
-            pass
+        *_, state = state, *self._matcher.read_characters(state, before)
         answer = ask(ban, ahead, self._matcher, state, is_here=True)
         if answer != "forced":
             # Of two equal greedy draws the second one is banned, too.

@@ -13,8 +13,8 @@ class Rewindable(Protocol):
     """A logits processor or stopping criterion that remembers the text, such as one with a grammar's matcher.
 
     It is called once per position, in order, with all rows of its batch, as by `generate`. After `rewind(row, length)`
-    the next call shows the row with `length + 1` generated tokens. Finished rows, and rows that a rewind has left behind
-    others, are filled with the pad token; finished rows are not rewound below their end.
+    the next call shows the row with `length + 1` generated tokens. Finished rows are filled with the pad token, and not
+    rewound below their end; so is a row that was rewound by more tokens than another, until it is rewound again.
     """
 
     def rewind(self, row: int, length: int) -> None:
