@@ -136,7 +136,7 @@ def _refuse_call(call: Call, spec: RowSpec) -> None:
     refused = {
         f"{name} has an encoder, which it never reads: call generate for each prompt": model.config.is_encoder_decoder,
         f"it ends the training mode of {name}: call model.eval() first": model.training,
-        "it reads no drafts: leave out draft_bans, assistants and prompt lookup": spec.drafter is not None,
+        "it reads no drafts: leave out assistants and prompt lookup": spec.drafter is not None,
         "it has a cache of its own: leave cache_implementation out": config.cache_implementation is not None,
         "its max_batch_tokens divide prompts: leave prefill_chunk_size out": config.prefill_chunk_size is not None,
         f"it passes no arguments to the model: leave {', '.join(sorted(given - known))} out": bool(given - known),
