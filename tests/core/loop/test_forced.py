@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -37,18 +38,11 @@ class Language:
     """A grammar of a few texts, as xgrammar's matcher is one."""
 
     def __init__(self, texts: Sequence[str], tokens: Sequence[int] = ()) -> None:
-        self._texts = [text.encode() for text in texts]
-        self._read = [b"", *(WORDS.surface(token) for token in tokens)]
+        self._rests = [text.encode() for text in texts]
+        self.accept_string(b"".join(map(WORDS.surface, tokens)))
 
     def fork(self) -> Language:
-        other = Language(())
-        other._texts, other._read = self._texts, list(self._read)
-        return other
-
-    @property
-    def _rests(self) -> list[bytes]:
-        read = b"".join(self._read)
-        return [text.removeprefix(read) for text in self._texts if text.startswith(read)]
+        return copy(self)
 
     def find_jump_forward_string(self) -> str:
         first, last = min(self._rests), max(self._rests)
@@ -58,14 +52,10 @@ class Language:
         return first[:count].decode()
 
     def accept_string(self, text: str | bytes, /) -> bool:
-        self._read.append(text.encode() if isinstance(text, str) else text)
-        if self._rests:
-            return True
-        self.rollback(1)
-        return False
-
-    def rollback(self, count: int, /) -> None:
-        del self._read[len(self._read) - count :]
+        read = text.encode() if isinstance(text, str) else text
+        rests = [rest.removeprefix(read) for rest in self._rests if rest.startswith(read)]
+        self._rests = rests or self._rests
+        return bool(rests)
 
     def is_completed(self) -> bool:
         return b"" in self._rests
@@ -111,7 +101,7 @@ def test_a_ban_is_forced_exactly_if_each_text_completes_it(seed: int) -> None:
     for _ in range(sample_size(400)):
         matcher = Matcher(chance.sample(BANS, 2), WORDS)
         begin = "".join(chance.choices(["a", "b", " ", "é"], k=chance.randint(0, 3)))
-        texts = [begin + "".join(chance.choices("abc", k=chance.randint(1, 4))) for _ in range(chance.randint(1, 3))]
+        texts = [begin + "".join(chance.choices("aabbc", k=chance.randint(1, 4))) for _ in range(chance.randint(1, 3))]
         start = [matcher.start(), *matcher.read_characters(matcher.start(), begin)][-1]
         for ban in matcher.ranks:
             for is_here in (True, False):
@@ -122,7 +112,7 @@ def test_a_ban_is_forced_exactly_if_each_text_completes_it(seed: int) -> None:
                 answer = ask(ban, language, matcher, start, is_here=is_here)
                 assert answer == ("forced" if is_forced else "avoidable"), (begin, texts, ban, is_here)
                 seen[answer] += 1
-    assert min(seen["forced"], seen["avoidable"]) > sample_size(400) / 10
+    assert min(seen["forced"], seen["avoidable"]) > sample_size(400) / 20
 
 
 class Regex:
