@@ -64,17 +64,16 @@ def ask(ban: Ban, ahead: LookAhead, matcher: Matcher, start: State, *, is_here: 
 
     "avoidable": a text was found that does not complete the ban, or the beginning of one that can't.
     """
-    waiting, left, is_all, as_it_is = [(ahead, start)], FEW, True, _describe(ahead, is_here=is_here)
-    seen = set[Hashable]()
+    first, waiting, left, is_all, seen = ahead, [(ahead, start)], FEW, True, set[Hashable]()
     while waiting:
         ahead, state = waiting.pop()  # the latest first: it is nearer to the end of a text
         if ahead.is_completed() and not _has_one(matcher.finish(state), ban, start, is_here=is_here):
             return "avoidable"
-        for text, after, stands_for_others in _list_next(ahead):
-            left, is_all = left - 1, is_all and not stands_for_others
+        for text, after, is_certain in _list_next(ahead):
+            left, is_all = left - 1, is_all and (is_certain or text.isascii())
             if left < 0:
                 return "unknown"
-            if is_here and state is start and text.isspace() and _describe(after, is_here=is_here) == as_it_is:
+            if is_here and state is start and text.isspace() and _describe(after, ASCII) == _describe(first, ASCII):
                 continue
             read = state
             for read in matcher.read_characters(state, text):
@@ -83,7 +82,9 @@ def ask(ban: Ban, ahead: LookAhead, matcher: Matcher, start: State, *, is_here: 
                 if is_here and read.earliest_start > start.length:
                     return "avoidable"
             else:
-                key = is_here and read.length, matcher.identify(read), _describe(after, is_here=is_here)
+                # An occurrence that is forced here is conceded, so states that differ must not pass for one.
+                described = after if is_certain else _describe(after, ASCII if is_here else PROBES)
+                key = is_here and read.length, matcher.identify(read), described
                 if key not in seen:
                     seen.add(key)
                     waiting.append((after, read))
@@ -98,7 +99,7 @@ def _has_one(completed: Sequence[Violation], ban: Ban, start: State, *, is_here:
 def _list_next(ahead: LookAhead) -> Iterator[tuple[str, LookAhead, bool]]:
     """Yield what may follow, and the grammar after it: what is certain, or each ASCII character and two others.
 
-    The last value says whether a character stands for others.
+    The last value says whether the text is certain. A character beyond ASCII that is not stands for others.
     """
     after = ahead.fork()
     try:
@@ -107,7 +108,7 @@ def _list_next(ahead: LookAhead) -> Iterator[tuple[str, LookAhead, bool]]:
         certain = ""
     if certain:
         after.accept_string(certain)
-        yield certain, after, False
+        yield certain, after, True
         return
     for character in ASCII:
         if after.accept_string(character):
@@ -123,16 +124,13 @@ def _list_next(ahead: LookAhead) -> Iterator[tuple[str, LookAhead, bool]]:
             with suppress(UnicodeDecodeError):
                 character = data.decode()
         if character:
-            yield character, after, True
+            yield character, after, False
         after = ahead.fork()
 
 
-def _describe(ahead: LookAhead, *, is_here: bool) -> Hashable:
-    """Return what may follow, as far as states of a grammar are told apart.
-
-    is_here: by all of ASCII, since an occurrence that is forced there is conceded; that takes .5 ms.
-    """
-    may_follow = [ahead.fork().accept_string(each) for each in (ASCII if is_here else PROBES)]
+def _describe(ahead: LookAhead, characters: Sequence[str]) -> Hashable:
+    """Return what may follow, as far as some characters tell states of a grammar apart; .5 ms for all of ASCII."""
+    may_follow = [ahead.fork().accept_string(character) for character in characters]
     try:
         return ahead.find_jump_forward_string(), ahead.is_completed(), *may_follow
     except UnicodeDecodeError:

@@ -263,14 +263,15 @@ class Judge:
         if answer != "forced":
             # Of two equal greedy draws the second one is banned, too.
             return answer if policy.do_sample else "avoidable", node
-        place: Node | None = node
-        while place is not None:
-            ahead, state = self._source.look_ahead(place), row.state.back_to(place.depth)
-            if ahead is None or ask(ban, ahead, self._matcher, state, is_here=ban.weight > 0) == "avoidable":
-                return "avoidable", place
-            before_place = self._find_before(place)
-            place = place.parent.back_to(before_place) if place.parent and before_place is not None else None
-        return "forced", node
+        place = node
+        while True:
+            if before or place is not node:  # otherwise that was asked above
+                ahead, state = self._source.look_ahead(place), row.state.back_to(place.depth)
+                if ahead is None or ask(ban, ahead, self._matcher, state, is_here=ban.weight > 0) == "avoidable":
+                    return "avoidable", place
+            if place.parent is None or (earlier := self._find_before(place)) is None:
+                return "forced", node
+            place = place.parent.back_to(earlier)
 
     def _step_back(self, node: Node, *, avoided: Node | None, limit: int | None = None) -> Node | None:
         """Return the latest unsettled node, from this one back, that has an alternative to a ban.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Sequence
-from copy import copy
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -42,7 +41,9 @@ class Language:
         self.accept_string(b"".join(map(WORDS.surface, tokens)))
 
     def fork(self) -> Language:
-        return copy(self)
+        other = Language(())
+        other._rests = self._rests
+        return other
 
     def find_jump_forward_string(self) -> str:
         first, last = min(self._rests), max(self._rests)
