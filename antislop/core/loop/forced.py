@@ -83,7 +83,7 @@ def ask(ban: Ban, ahead: LookAhead, matcher: Matcher, start: State, *, is_here: 
                     return "avoidable"
             else:
                 # An occurrence that is forced here is conceded, so states that differ must not pass for one.
-                described = after if is_certain else _describe(after, ASCII if is_here else PROBES)
+                described = object() if is_certain else _describe(after, ASCII if is_here else PROBES)
                 key = is_here and read.length, matcher.identify(read), described
                 if key not in seen:
                     seen.add(key)
