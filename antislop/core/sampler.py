@@ -83,8 +83,6 @@ class AntiSlop:
     on_exhausted: what to do if every alternative to a ban is used up. "concede": let it through, count it in the report
         and warn once per sampler (`ConcededWarning`). "stop": end the text before it. "raise": raise `Exhausted`.
     prompt_lookback: whether a ban may begin in the prompt, which is never changed.
-    draft_bans: feed the rest of a ban ahead of time once two of its tokens are written. Long phrases then cost fewer
-        forward passes; the text has the same distribution, but logits may differ in their last bits.
     banned_strings: more bans, which match anywhere, ignoring case; `*` is literal.
     banned_regex: more bans, patterns as for `Ban.regex`.
     exempt: phrases inside which no ban applies, in addition to those of each ban.
@@ -122,7 +120,6 @@ class AntiSlop:
         on_exhausted: OnExhausted = "concede",
         prompt_lookback: bool = True,
         max_rewinds: int = MAX_REWINDS,
-        draft_bans: bool = False,
         mass_floor: float = MASS_FLOOR,
         probability_floor: float = PROBABILITY_FLOOR,
     ) -> None:
@@ -135,7 +132,7 @@ class AntiSlop:
         self.mass_floor = mass_floor
         self.probability_floor = probability_floor
         self.make_policy()  # refuses values before the bans are compiled
-        flags = {"exempt_prompt": exempt_prompt, "prompt_lookback": prompt_lookback, "draft_bans": draft_bans}
+        flags = {"exempt_prompt": exempt_prompt, "prompt_lookback": prompt_lookback}
         for name, flag in flags.items():
             if not isinstance(flag, bool):
                 raise InputError(f"{name} is {flag!r}; it is True or False")
@@ -145,7 +142,6 @@ class AntiSlop:
             rewind = "span"  # these methods have no units
         self.exempt_prompt = exempt_prompt
         self.prompt_lookback = prompt_lookback
-        self.draft_bans = draft_bans
         self.compiled = CompiledBans.compile(
             [] if bans is None else bans,
             tokenizer,
@@ -405,7 +401,6 @@ class AntiSlop:
             batch_size=batch_size,
             seed=seed,
             seeds=seeds,
-            is_drafted=self.draft_bans,
         )
         write: WriteTexts = write_in_flight
         if engine == "paged":
@@ -426,16 +421,14 @@ class AntiSlop:
         shared = [name for name in callbacks if isinstance(kwargs.get(name), list)]
         made = {name: kwargs.pop(name, None) for name in callbacks if name not in shared}
         variables = kwargs.pop("chat_template_kwargs", None)
-        for number, (prompt, seed, compiled, drafters) in enumerate(requests):
+        for number, (prompt, seed, compiled) in enumerate(requests):
             text: tuple[Call, RowSpec] | PromptError
             try:
                 inputs = encode(prompt, compiled.tokenizer, device_of(model), variables=variables)[None]
                 call_kwargs = {**kwargs, **{name: make and make() for name, make in made.items()}}
                 call_kwargs["attention_mask"] = torch.ones_like(inputs)
                 policy = self.make_policy()
-                call, spec = prepare_text(
-                    model, inputs, call_kwargs, compiled, seed=seed, policy=policy, drafters=drafters, shared=shared
-                )
+                call, spec = prepare_text(model, inputs, call_kwargs, compiled, seed=seed, policy=policy, shared=shared)
                 refuse_at("generate_many", call.requested_states)
                 text = call, spec
             except PromptError as error:
@@ -455,7 +448,6 @@ class AntiSlop:
             call,
             self.compiled,
             policy=self.make_policy(),
-            drafters=[self.compiled.make_drafter()] if self.draft_bans else [],
             warn=self.warn,
             options=self.options,
             recording=recording,
@@ -465,7 +457,7 @@ class AntiSlop:
     @property
     def options(self) -> dict[str, Any]:
         """The keyword arguments that make an equal sampler from the same tokenizer and `bans`."""
-        names = ("method", "rewind", "on_exhausted", "prompt_lookback", "exempt_prompt", "max_rewinds", "draft_bans")
+        names = ("method", "rewind", "on_exhausted", "prompt_lookback", "exempt_prompt", "max_rewinds")
         return {name: getattr(self, name) for name in (*names, "mass_floor", "probability_floor")}
 
     def make_policy(self, *, do_sample: bool = True) -> Policy:

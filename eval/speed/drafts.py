@@ -14,16 +14,14 @@ from torch import Tensor
 
 from antislop import AntiSlop
 from eval.speed.cases import Bench, describe
-from eval.speed.measuring import Contestant, Lap, Result, Skipped, Subject, Written, compare, figures, stretch
+from eval.speed.measuring import Contestant, Lap, Result, Subject, Written, compare, figures, stretch
 
 LISTED = 500
 SHORT = 64  # tokens per text of random weights
 START, PARAGRAPH, TIMES = 16, 60, 4  # tokens of a prompt, of a paragraph, and how often that is repeated
 LOOKED_UP = 10
-LONG = 4  # words of a phrase
 STRETCHED = (3, 8)  # how many times the layers of its assistant a model has
 ROWS, DRAFTED = (1, 8, 16), 5  # of a batch, and tokens per draft
-RATE = 10  # violations per 1,000 kept tokens
 GREEDY: dict[str, Any] = {"do_sample": False, "temperature": None, "top_k": None}
 
 
@@ -32,7 +30,6 @@ def measure_drafts(bench: Bench) -> Iterator[Result]:
     yield from _measure_assistants(bench)
     yield from _measure_batches(bench)
     yield from _measure_lookup(bench)
-    yield from _measure_draft_bans(bench)
 
 
 def _measure_assistants(bench: Bench) -> Iterator[Result]:
@@ -122,26 +119,6 @@ def _measure_lookup(bench: Bench) -> Iterator[Result]:
     yield result("prompt lookup / generate's", compare(own, laps["generate, looking up"]), goal=1.0, note=note)
 
 
-def _measure_draft_bans(bench: Bench) -> Iterator[Result]:
-    """Compare `draft_bans` on long bans with no drafts."""
-    if bench.subject.is_random:
-        raise Skipped("draft_bans needs long phrases that the model writes, so it is not measured.")
-    seeds = range(100, 108)
-    phrases = bench.calibrate(RATE, bench.contestant, seeds, tries=3, words=LONG)
-    samplers = {name: AntiSlop(bench.subject.tokenizer, phrases, draft_bans=name == "on") for name in ("off", "on")}
-    write = bench.subject.write
-    contestants: dict[str, Contestant] = {"generate": write}
-    contestants |= {name: functools.partial(write, sampler=sampler) for name, sampler in samplers.items()}
-    laps = bench.race.run(contestants)
-    costs = {name: figures(laps[name]) | {"passes_per_violation": _per_violation(laps[name])} for name in samplers}
-    result = functools.partial(Result, bench.subject.name, "drafts", unit="×")
-    note = ", ".join(f"{cost['passes_per_violation']:.2f} passes per violation {name}" for name, cost in costs.items())
-    note = f"{len(phrases)} phrases of {LONG} words; {note}; {describe(costs['on'])}; {_accepted(laps['on'])}"
-    yield result("draft_bans / without", compare(laps["on"], laps["off"]), note=note, figures=costs["on"])
-    for name in samplers:
-        yield result(f"draft_bans {name} / generate", compare(laps[name], laps["generate"]), figures=costs[name])
-
-
 def _contestant(bench: Bench, sampler: AntiSlop | None, *, is_repeating: bool = False, **settings: Any) -> Contestant:
     """Return a contestant that continues one of the model's texts, or a paragraph that is repeated several times."""
     subject = bench.subject
@@ -162,12 +139,6 @@ def _contestant(bench: Bench, sampler: AntiSlop | None, *, is_repeating: bool = 
         return subject.write_rows(ids, seed=seed, sampler=sampler, max_new_tokens=tokens, **settings)
 
     return write
-
-
-def _per_violation(laps: Sequence[Lap]) -> float:
-    """Return the forward passes per violation, without those for kept tokens."""
-    violations = sum(lap.violations for lap in laps)
-    return (sum(lap.forward_passes for lap in laps) - sum(lap.kept for lap in laps)) / max(1, violations)
 
 
 def _accepted(laps: Sequence[Lap]) -> str:

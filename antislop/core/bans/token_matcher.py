@@ -20,7 +20,7 @@ State: where these are in the text. If there are regexes, loops, repeats or rule
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, get_args
 
 from antislop.core.bans import characters
@@ -423,20 +423,19 @@ class Matcher:
             state = self.feed(state, _END - 1 - ord(character))
             yield state
 
+    def spell(self, tokens: Iterable[int]) -> bytes:
+        """Return the bytes of tokens."""
+        return b"".join(map(self._surfaces.surface, tokens))
+
+    def identify(self, state: State) -> Hashable:
+        """Return what the later matches of a state depend on; with regexes, the state itself."""
+        if not self._texts.has_comparable_states:
+            return state
+        return state._transition.situation, state._others, *state._units.items()
+
     def find_part(self, state: State) -> str | None:
         """See `Rules.find_part`."""
         return None if state._others is None else self._texts.find_part(state._others)
-
-    def expect(self, state: State, count: int) -> tuple[int, list[str]]:
-        """Return the token in which the longest incomplete phrase begins, and up to `count` folded rests of it.
-
-        Without one, that is the next token, and there are no rests.
-        """
-        situation = state._transition.situation
-        if not situation.open:
-            return state.length, []
-        endings = self._texts.phrases.find_endings(situation.phrases, count)
-        return max(0, state._token_of(max(situation.open))), [ending for ending in endings if ending]
 
     def _begin(
         self,

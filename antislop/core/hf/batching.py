@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -23,7 +23,7 @@ from antislop.core.hf.vocabulary import Vocabulary
 from antislop.core.loop.engine import BatchEngine
 from antislop.core.loop.loop import StepEvents, decode_in_steps
 from antislop.core.loop.prompts import PART
-from antislop.core.loop.row import Drafter, Row, RowSpec
+from antislop.core.loop.row import Row, RowSpec
 from antislop.core.loop.sampling import seed_of
 from antislop.core.loop.scheduler import Scheduler
 from antislop.core.loop.tables import find_dense
@@ -42,7 +42,6 @@ class TextRequest(NamedTuple):
     prompt: PromptInput
     seed: int
     bans: CompiledBans
-    drafters: Sequence[Drafter]
 
 
 def read_requests(
@@ -53,7 +52,6 @@ def read_requests(
     batch_size: int,
     seed: int | None,
     seeds: Iterable[int] | None,
-    is_drafted: bool = False,
 ) -> Iterator[TextRequest]:
     """Check the arguments of `generate_many` at once, and return what it is asked for, read text by text.
 
@@ -62,9 +60,9 @@ def read_requests(
     check_many(prompts, bans=bans, batch_size=batch_size, seed=seed, seeds=seeds)
     if seeds is None:
         seeds = map(partial(seed_of, int(torch.randint(2**31, ())) if seed is None else seed), count())
-    lists = CompiledLists(own, is_drafted=is_drafted)
+    lists = CompiledLists(own)
     texts = pair(pair(prompts, seeds), repeat(None) if bans is None else bans, name="bans")
-    return (TextRequest(prompt, text_seed, *lists.compile(text_bans)) for (prompt, text_seed), text_bans in texts)
+    return (TextRequest(prompt, text_seed, lists.compile(text_bans)) for (prompt, text_seed), text_bans in texts)
 
 
 def complete_in_flight(

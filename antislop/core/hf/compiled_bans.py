@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -17,8 +17,7 @@ from antislop.core.bans.token_matcher import Matcher, State
 from antislop.core.bans.units import Unit
 from antislop.core.hf.callbacks.samplers import SamplerMaker
 from antislop.core.hf.response_templates import chat_scope, find_response_template, read_response_template
-from antislop.core.hf.vocabulary import Vocabulary, encode_after
-from antislop.core.loop.drafts import PhraseDrafter
+from antislop.core.hf.vocabulary import Vocabulary
 from antislop.core.loop.row import RowSettings, RowSpec
 from antislop.core.loop.sampling import Policy
 from antislop.errors import BanError
@@ -183,25 +182,17 @@ class CompiledBans:
             forced=self.forced,
         )
 
-    def make_drafter(self) -> PhraseDrafter:
-        """Return a drafter that completes bans that were begun."""
-        return PhraseDrafter(self.matcher, partial(encode_after, self.tokenizer, self.vocabulary))
-
 
 class CompiledLists:
     """Compiles the lists that texts ask for, each list object once; texts without a list get `own`."""
 
-    def __init__(self, own: CompiledBans, *, is_drafted: bool = False) -> None:
+    def __init__(self, own: CompiledBans) -> None:
         self._own = own
-        self._is_drafted = is_drafted
-        self._compiled: dict[int, tuple[Bans | None, CompiledBans, list[PhraseDrafter]]] = {}
+        self._compiled: dict[int, tuple[Bans | None, CompiledBans]] = {}
 
-    def compile(self, bans: Bans | None) -> tuple[CompiledBans, list[PhraseDrafter]]:
+    def compile(self, bans: Bans | None) -> CompiledBans:
         if id(bans) not in self._compiled:
             if len(self._compiled) >= LISTS_KEPT:
                 del self._compiled[next(iter(self._compiled))]
-            compiled = self._own if bans is None else self._own.with_bans(bans)
-            drafters = [compiled.make_drafter()] if self._is_drafted else []
-            self._compiled[id(bans)] = bans, compiled, drafters
-        _, compiled, drafters = self._compiled[id(bans)]
-        return compiled, drafters
+            self._compiled[id(bans)] = bans, self._own if bans is None else self._own.with_bans(bans)
+        return self._compiled[id(bans)][1]

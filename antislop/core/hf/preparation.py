@@ -34,7 +34,6 @@ from antislop.core.hf.refusals import (
 from antislop.core.hf.run import Run
 from antislop.core.hf.vocabulary import fingerprint_tokenizer
 from antislop.core.loop.branches import Control
-from antislop.core.loop.drafts import FirstDrafter
 from antislop.core.loop.row import Drafter, RowSpec, begin_rows
 from antislop.core.loop.sampling import Policy
 from antislop.core.trace.events import Conceded
@@ -53,7 +52,6 @@ def prepare_run(
     bans: CompiledBans,
     *,
     policy: Policy,
-    drafters: Sequence[Drafter],
     warn: Callable[[Conceded], None],
     options: Mapping[str, Any],
     recording: Recording,
@@ -67,7 +65,7 @@ def prepare_run(
     facts: Callable[[], Mapping[str, Any]] = dict
     if recording.level != "none":
         facts = describe_call(call, bans, options=options, recording=recording, control=control)
-    specs = _make_specs(call, bans, policy=policy, drafters=drafters)
+    specs = _make_specs(call, bans, policy=policy)
     if recording.has_choices:
         specs = [replace(spec, alternatives=recording.alternatives) for spec in specs]
     mode = DecodeMode(call.model)
@@ -91,7 +89,6 @@ def prepare_text(
     *,
     seed: int,
     policy: Policy,
-    drafters: Sequence[Drafter] = (),
     shared: Collection[str] = (),
 ) -> tuple[Call, RowSpec]:
     """Return a call of `generate`, and its only row, with its own random numbers, to be written beside those of others.
@@ -102,7 +99,7 @@ def prepare_text(
     lengths = _check_call(call, bans)
     if call.rows > 1:
         raise InputError("num_return_sequences is 1 here: pass a prompt as often as texts are wanted from it")
-    spec = _make_specs(call, bans, policy=policy, drafters=drafters, shared=shared)[0]
+    spec = _make_specs(call, bans, policy=policy, shared=shared)[0]
     if spec.keep_scores:
         raise InputError("generate_many keeps no scores: leave output_scores and output_logits out, or use generate")
     refuse_lengths(call.model, lengths.tokens, held=lengths.held, new=call.max_new_tokens, in_flight=True)
@@ -138,18 +135,16 @@ def _make_specs(
     bans: CompiledBans,
     *,
     policy: Policy,
-    drafters: Sequence[Drafter],
     shared: Collection[str] = (),
 ) -> list[RowSpec]:
-    if call.asks_for_drafts:
-        drafters = [*drafters, make_assistant_drafter(call, bans.tokenizer)]
+    drafter = make_assistant_drafter(call, bans.tokenizer) if call.asks_for_drafts else None
     processors = [each if is_stateless(each) else _adapt(each) for each in call.logits_processor]
     settings = Settings(
         logits_processor=LogitsProcessorList(processors),
         stopping_criteria=call.stopping_criteria,
         rows=call.rows,
         pad=call.pad,
-        is_drafted=bool(drafters),
+        is_drafted=drafter is not None,
         shares_processors="logits_processor" in shared,
         shares_criteria="stopping_criteria" in shared,
     )
@@ -164,7 +159,6 @@ def _make_specs(
             "itself: pass one prompt at a time, or choose then='stop'"
         )
     policy = replace(policy, do_sample=call.config.do_sample)
-    drafter = FirstDrafter(drafters) if len(drafters) > 1 else next(iter(drafters), None)
     rows = (
         bans.make_row(
             call.tokens_of(place),
@@ -192,7 +186,7 @@ def _refuse_control(control: Control, specs: Sequence[RowSpec], cache: Transform
     if spec.policy.method != "exact":
         raise InputError(f"a controller needs method='exact', and the sampler has method={spec.policy.method!r}")
     if spec.drafter is not None:
-        raise InputError("a controller decides each step, so nothing is drafted: leave out draft_bans and assistants")
+        raise InputError("a controller decides each step, so nothing is drafted: leave out assistants")
     if spec.forced:
         raise InputError("a controller decides each step, and a ban has then='force': choose then='stop' instead")
     if spec.keep_scores:
@@ -212,18 +206,11 @@ def share_settings(specs: Iterable[RowSpec]) -> Iterator[RowSpec]:
     drafter: Drafter | None = None
     for spec in specs:
         shared = shared or (spec.settings if isinstance(spec.settings, Settings) else None)
-        drafter = drafter if _draft_alike(drafter, spec.drafter) else spec.drafter
+        # Two that belong to assistants differ at most in their prompts, which they learn from each row.
+        is_alike = type(drafter) is type(spec.drafter) is AssistantDrafter
+        drafter = drafter if is_alike else spec.drafter
         settings = shared if shared is not None and shared.fits_any_prompt else spec.settings
         yield replace(spec, drafter=drafter, settings=settings)
-
-
-def _draft_alike(drafter: Drafter | None, other: Drafter | None) -> bool:
-    """Return whether two drafters differ at most in their assistants' prompts, which these learn from each row."""
-    parts = [each.drafters if isinstance(each, FirstDrafter) else [each] for each in (drafter, other)]
-    pairs = zip(*parts, strict=False)
-    return len(parts[0]) == len(parts[1]) and all(
-        one is two or type(one) is type(two) is AssistantDrafter for one, two in pairs
-    )
 
 
 def describe_call(

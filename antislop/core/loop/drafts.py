@@ -1,8 +1,4 @@
-"""Draft what may come next: the rest of an incomplete ban, or what a smaller model would write.
-
-The rest of a phrase is read in the same forward pass as its second token. The nodes along it are then filled, so that
-a violation costs about one pass instead of one for each of its tokens.
-"""
+"""Draft what may come next: what a smaller model would write."""
 
 from __future__ import annotations
 
@@ -14,48 +10,12 @@ from weakref import WeakKeyDictionary, ref
 import torch
 from torch import Tensor
 
-from antislop.core.bans.token_matcher import Matcher
 from antislop.core.loop.engine import HeldRow
 from antislop.core.loop.protocols import LanguageModel, RewindableCache, fill_left, identity
-from antislop.core.loop.row import NO_DRAFT, Draft, Drafter, Row
+from antislop.core.loop.row import NO_DRAFT, Draft, Row
 
-MAX_ENDINGS = 8
-"""Draft only if at most 8 phrases share the beginning; with more, drafts are rarely accepted."""
-MIN_ACCEPTED = 0.5
-"""Share of a draft's tokens that must have been accepted after `TRIALS` for it to be tried again."""
-TRIALS = 2
 FILLER = [0]
 """Read by the rows of a forward pass that need none."""
-
-
-class PhraseDrafter:
-    """Drafts the rest of bans. encode: returns the tokens of a text that follows other text."""
-
-    def __init__(self, matcher: Matcher, encode: Callable[[str], Sequence[int]]) -> None:
-        self._matcher = matcher
-        self._encode = encode
-        self._drafts: dict[tuple[str, ...], list[int]] = {}
-        self._trials: dict[tuple[int, ...], list[int]] = {}  # by draft: [trials, accepted tokens]
-
-    def propose(self, rows: Sequence[Row]) -> list[Draft]:
-        """Return how the incomplete bans continue, once at least two of their tokens are written."""
-        return [self._continue(row) for row in rows]
-
-    def learn(self, row: Row, *, proposed: int, accepted: int) -> None:  # noqa: ARG002
-        counts = self._trials.setdefault(tuple(row.draft.proposed), [0, 0])
-        counts[0] += 1
-        counts[1] += accepted
-
-    def _continue(self, row: Row) -> Draft:
-        start, endings = self._matcher.expect(row.state, MAX_ENDINGS)
-        if not endings or len(row.tokens) - start < 2:
-            return NO_DRAFT
-        key = tuple(endings)
-        if key not in self._drafts:
-            self._drafts[key] = common_start([list(self._encode(ending)) for ending in endings])
-        draft = self._drafts[key]
-        trials, accepted = self._trials.get(tuple(draft), (0, 0))
-        return NO_DRAFT if trials >= TRIALS and accepted < MIN_ACCEPTED * trials * len(draft) else Draft(draft)
 
 
 class ModelDrafter:
@@ -239,26 +199,6 @@ class BatchReader:
         return next(place for place, seat in enumerate(self._seats) if seat() is row)
 
 
-class FirstDrafter:
-    """Uses the first non-empty draft of several drafters."""
-
-    def __init__(self, drafters: Sequence[Drafter]) -> None:
-        self.drafters = drafters
-        self._used: dict[int, Drafter] = {}
-
-    def propose(self, rows: Sequence[Row]) -> list[Draft]:
-        drafts = dict.fromkeys(rows, NO_DRAFT)
-        for drafter in self.drafters:
-            if not (rest := [row for row, draft in drafts.items() if not draft.proposed]):
-                break
-            drafts.update(zip(rest, drafter.propose(rest), strict=True))
-            self._used.update((row.index, drafter) for row in rest)
-        return list(drafts.values())
-
-    def learn(self, row: Row, *, proposed: int, accepted: int) -> None:
-        self._used[row.index].learn(row, proposed=proposed, accepted=accepted)
-
-
 def _refuse_other_vocabulary(row: Row, size: int) -> None:
     expected = row.kept[-1][0].shape[-1] if row.kept else size
     if size != expected:
@@ -266,18 +206,3 @@ def _refuse_other_vocabulary(row: Row, size: int) -> None:
             f"the drafting model has a vocabulary of {size:,} tokens, and the model one of {expected:,}: pass one with "
             "the same tokens"
         )
-
-
-def common_start(texts: Sequence[Sequence[int]]) -> list[int]:
-    """Return the longest start that more than half of the texts share.
-
-    >>> common_start([[5, 6, 7], [5, 6], [5, 8]])
-    [5, 6]
-    """
-    start: list[int] = []
-    while True:
-        following = [text[len(start)] for text in texts if list(text[: len(start)]) == start and len(text) > len(start)]
-        likeliest = max(set(following), key=following.count, default=None)
-        if likeliest is None or following.count(likeliest) * 2 <= len(texts):
-            return start
-        start.append(likeliest)

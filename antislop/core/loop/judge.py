@@ -13,7 +13,7 @@ import torch
 
 from antislop.core.bans.bans import Ban
 from antislop.core.bans.token_matcher import Violation
-from antislop.core.loop.forced import LookAhead, is_forced
+from antislop.core.loop.forced import Answer, LookAhead, ask, find_place
 from antislop.core.loop.ledger import Node
 from antislop.core.loop.row import Row
 from antislop.core.loop.tables import CertainTable, draw_uniform
@@ -22,6 +22,8 @@ from antislop.errors import Exhausted
 
 ALSO_TRIED = 32
 """Likely other tokens that are subtracted with the one that completed a ban: many may end its last word."""
+UNKNOWN_TRIES = 8
+"""Rewinds to a place where it is not known whether a grammar forces a ban."""
 LISTED_ALTERNATIVES = 16
 """Alternatives that a `Rewound` event lists."""
 
@@ -83,10 +85,11 @@ class Judge:
             if violation not in held:
                 row.events.append(Admitted(violation))
                 continue
-            target = None
-            if not self._is_lost(violation, latest_start):
+            target, (answer, way_out) = None, self._ask_grammar(violation, latest_start)
+            if answer == "avoidable":
                 self._subtract(token, violation, held, latest_start)
-                target = self._find_target(violation, latest_start) if self._may_try(violation, latest_start) else None
+            if answer != "forced" and self._may_try(violation, latest_start, is_known=answer != "unknown"):
+                target = self._find_target(violation, latest_start, way_out)
             if target is not None:
                 target.rewinds += 1
                 part, withdrawn = self._find_part(violation), row.rewind(target.depth)
@@ -212,14 +215,15 @@ class Judge:
             violations = sorted(violations, key=lambda each: (each.target, self._matcher.ranks[each.ban]))
         return violations
 
-    def _may_try(self, violation: Violation, latest_start: int) -> bool:
-        """Count a try of a ban that has an ending, where it leads back to; return whether one was left."""
+    def _may_try(self, violation: Violation, latest_start: int, *, is_known: bool) -> bool:
+        """Count a try of a ban that has an ending, or may be forced, where it leads back to; return if one was left."""
         ban, place = violation.ban, self._row.node.back_to(min(violation.target, latest_start))
-        if ban.then:
-            place.tries[ban] = place.tries.get(ban, 0) + 1
-        return not ban.then or place.tries[ban] <= ban.tries
+        if is_known and not ban.then:
+            return True
+        place.tries[ban] = place.tries.get(ban, 0) + 1
+        return place.tries[ban] <= (ban.tries if ban.then else UNKNOWN_TRIES)
 
-    def _find_target(self, violation: Violation, latest_start: int) -> Node | None:
+    def _find_target(self, violation: Violation, latest_start: int, way_out: Node) -> Node | None:
         row, policy = self._row, self._policy
         node = row.node.back_to(min(violation.target, latest_start))
         if policy.do_sample:
@@ -227,39 +231,54 @@ class Judge:
         is_spent = policy.method != "text" and row.withdrawn_count >= policy.max_withdrawn_ratio * row.max_new_tokens
         if is_spent or node.rewinds >= policy.max_rewinds:
             return None
-        if self._is_forced(violation.ban, node):
-            return self._step_back(node, violation.ban, avoided=None)
+        if node.depth > way_out.depth:
+            return self._step_back(node, avoided=None, limit=way_out.depth)
         if not node.is_scarce(policy.mass_floor):
             return node
         word_end = self._find_word_end(violation)
-        target = self._step_back(node, violation.ban, avoided=word_end)
+        target = self._step_back(node, avoided=word_end)
         if target is None and word_end is not None and self._source.has_choice(node):
             return node  # a longer word is bad text, but it is not banned
         return target
 
-    def _is_lost(self, violation: Violation, latest_start: int) -> bool:
-        """Report whether a grammar forces the ban from each place to which the text could go back."""
-        node = self._row.node.back_to(min(violation.target, latest_start))
-        while self._is_forced(violation.ban, node):
-            if (before := self._find_before(node)) is None or node.parent is None:
-                return True
-            node = node.parent.back_to(before)
-        return False
+    def _ask_grammar(self, violation: Violation, latest_start: int) -> tuple[Answer, Node]:
+        """Answer whether a grammar forces an occurrence, and from each place to which the text could go back its ban.
 
-    def _is_forced(self, ban: Ban, node: Node) -> bool:
-        """Report whether all that a grammar lets follow a node leads back there by a ban.
-
-        Rejection would then go on for ever, and the ledger would subtract one spelling after the other.
+        Returns the latest place from which a text avoids it, too.
         """
-        row, ahead = self._row, self._source.look_ahead(node)
-        if ahead is None or (ban.weight and self._policy.method != "exact"):  # then one of the next trials is kept
-            return False
-        state, room = row.state.back_to(node.depth), row.max_new_tokens - node.depth
-        return is_forced(ban, ahead, self._matcher, state, room=room)
+        row, policy, ban = self._row, self._policy, violation.ban
+        node = row.node.back_to(min(violation.target, latest_start))
+        ahead, state = self._source.look_ahead(node), row.state.back_to(node.depth)
+        if ahead is None or (ban.weight and policy.method != "exact"):  # then one of the next trials is kept
+            return "avoidable", node
+        if policy.method == "text":  # each trial is a whole text
+            is_forced = ask(ban, ahead, self._matcher, state, is_here=False) == "forced"
+            return "forced" if is_forced else "avoidable", node
+        before = find_place(ban, self._matcher, state, row.tokens[node.depth :])
+        # The coin of a weight is tossed for the place before a token, which depends on the spelling.
+        if before is None or (before and ban.weight) or (before and not ahead.accept_string(before)):
+            return "avoidable", node
+        *_, state = state, *self._matcher.read_characters(state, before)
+        answer = ask(ban, ahead, self._matcher, state, is_here=True)
+        if answer != "forced":
+            # Of two equal greedy draws the second one is banned, too.
+            return answer if policy.do_sample else "avoidable", node
+        place = node
+        while True:
+            if before or place is not node:  # otherwise that was asked above
+                ahead, state = self._source.look_ahead(place), row.state.back_to(place.depth)
+                if ahead is None or ask(ban, ahead, self._matcher, state, is_here=ban.weight > 0) == "avoidable":
+                    return "avoidable", place
+            if place.parent is None or (earlier := self._find_before(place)) is None:
+                return "forced", node
+            place = place.parent.back_to(earlier)
 
-    def _step_back(self, node: Node, ban: Ban, *, avoided: Node | None) -> Node | None:
-        """Return the latest unsettled node, from this one back, that has an alternative to a ban."""
-        while self._is_forced(ban, node) or not self._source.has_choice(node, avoided=avoided):
+    def _step_back(self, node: Node, *, avoided: Node | None, limit: int | None = None) -> Node | None:
+        """Return the latest unsettled node, from this one back, that has an alternative to a ban.
+
+        limit: a depth up to which none has.
+        """
+        while (limit is not None and node.depth > limit) or not self._source.has_choice(node, avoided=avoided):
             if (before := self._find_before(node)) is None or node.parent is None:
                 return None
             node.parent.exclude(node.token, start=before)
@@ -269,8 +288,9 @@ class Judge:
 
     def _find_before(self, node: Node) -> int | None:
         """Return the place before a node, if the text may be drawn again from there."""
-        before = node.depth - 1  # a splice or a cut may lead from a greater depth: then resume before it
-        is_settled = before < self._row.floor or self._row.state.back_to(before).earliest_start < self._row.settled
+        row, before = self._row, node.depth - 1  # a splice or a cut may lead from a greater depth: resume before it
+        settled = max(row.settled, row.closed)
+        is_settled = before < row.floor or row.state.back_to(before).earliest_start < settled
         return None if node.parent is None or is_settled else before
 
     def _find_word_end(self, violation: Violation) -> Node | None:

@@ -138,6 +138,7 @@ class Row:
                    0    settled unchanged  len(tokens)  max_new_tokens
 
     settled: no rewind reaches below; these tokens are streamed, and their part of the ledger is dropped.
+    closed: no ban leads below. In step with other rows, that is more than is settled: what a text alone has settled.
     unchanged: tokens not rewritten since the last forward pass; the cache is correct up to there.
     len(tokens): without a draft's tokens; `state` and, between two forward passes, `node` belong to it.
 
@@ -176,7 +177,7 @@ class Row:
         self._tables: dict[int, Callable[[], Table]] = {}  # by position: make tables of unsettled tokens
         self._passed = 0  # how many tokens the node, once there is one, follows
         self.state = spec.state
-        self.settled = 0
+        self.settled = self.closed = 0
         self.withdrawn_count = 0
         self._coins: tuple[int, Any] | None = None  # how many tokens were hashed, and the hash, which never changes
         self.matcher_seconds = 0.0
@@ -375,6 +376,7 @@ class Row:
         self.state = self.state.back_to(length)
         self.unchanged = min(self.unchanged, length)
         self.reported = min(self.reported, length)
+        self.closed = min(self.closed, length)
         self.floor = self.floor if length >= self.floor else 0  # a criterion has ended the text within what was forced
         self._written = min(self._written, length)
         self.withdrawn_count += len(withdrawn)

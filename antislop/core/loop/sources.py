@@ -160,7 +160,7 @@ class Source:
         if is_done:
             return "done"
         if self._is_lockstep:
-            row.is_waiting = True
+            row.is_waiting, row.closed = True, max(row.closed, row.settleable)
         else:
             self.settle(row.settleable)
         return "stays"

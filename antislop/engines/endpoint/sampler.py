@@ -102,7 +102,7 @@ class EndpointSampler:
     Settings of a text: `max_new_tokens`, `do_sample` (default: True), `temperature`, `top_k`, `top_p`, `min_p`,
     `typical_p`, `repetition_penalty`, `stop_strings`, `stopping_criteria`, as in `generate`, and llama.cpp's for DRY,
     XTC and top-nσ; but vLLM cuts by `min_p` before `top_p`, so that both together leave fewer tokens. Raises
-    `InputError` for values out of range, settings that can't be exact on this server, and a sampler with `draft_bans`.
+    `InputError` for values out of range and settings that can't be exact on this server.
     """
 
     def __init__(
@@ -118,8 +118,6 @@ class EndpointSampler:
         for name, value, kind in (("sampler", sampler, AntiSlop), ("endpoint", endpoint, Endpoint)):
             if not isinstance(value, kind):
                 raise InputError(f"{name} is a {type(value).__name__}: pass an AntiSlop, then an Endpoint")
-        if sampler.draft_bans:
-            raise InputError("draft_bans needs the model in this process: leave it out for an endpoint")
         self.method = method
         self._sampler = sampler
         self._endpoint = endpoint

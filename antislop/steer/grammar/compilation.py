@@ -111,7 +111,8 @@ class XGrammarMatcher:
 
 
 class LLGuidanceMatcher:
-    def __init__(self, matcher: Any) -> None:
+    def __init__(self, matcher: Any, byte_tokens: Sequence[int] | None = None) -> None:
+        self._byte_tokens = byte_tokens
         self._matcher = matcher.deep_copy()
         self._matcher.reset()
 
@@ -142,12 +143,44 @@ class LLGuidanceMatcher:
         self._check()
         return forced
 
-    def look_ahead(self, tokens: Sequence[int], *, back: int) -> None:
-        pass  # of what is certain it allows the tokenizer's own spelling alone, so that little can be withdrawn
+    def look_ahead(self, tokens: Sequence[int], *, back: int) -> ByteReader | None:
+        if self._byte_tokens is None:
+            return None
+        ahead = self._matcher.deep_copy()
+        ahead.rollback(back)
+        ahead.try_consume_tokens(list(tokens))
+        return ByteReader(ahead, self._byte_tokens)
 
     def _check(self) -> None:
         if self._matcher.is_error():  # a limit was hit, and it would allow anything from then on
             raise InputError(f"llguidance gave up on this grammar: {first_line(self._matcher.get_error())}")
+
+
+class ByteReader:
+    """A matcher of llguidance that reads characters, with the methods of xgrammar's: it accepts any spelling of a text.
+
+    byte_tokens: the token of each byte.
+    """
+
+    def __init__(self, matcher: Any, byte_tokens: Sequence[int]) -> None:
+        self._matcher, self._byte_tokens = matcher, byte_tokens
+
+    def fork(self) -> ByteReader:
+        return ByteReader(self._matcher.deep_copy(), self._byte_tokens)
+
+    def find_jump_forward_string(self) -> str:
+        return bytes(self._matcher.compute_ff_bytes()).decode()
+
+    def accept_string(self, text: str | bytes, /) -> bool:
+        tokens = [self._byte_tokens[byte] for byte in (text.encode() if isinstance(text, str) else text)]
+        can_accept = -1 not in tokens and not self._matcher.is_stopped()
+        accepted = self._matcher.try_consume_tokens(tokens) if can_accept else 0
+        if 0 < accepted < len(tokens):
+            self._matcher.rollback(accepted)
+        return bool(accepted == len(tokens))
+
+    def is_completed(self) -> bool:
+        return bool(self._matcher.is_accepting())
 
 
 # -- compiling ---------------------------------------------------------------------------------------------------------
@@ -211,7 +244,14 @@ def compile_llguidance(
     matcher = _import("llguidance").LLMatcher(vocabulary, grammar, log_level=0)  # or it prints the refusal
     if refusal := matcher.get_error():
         raise _describe_error(refusal, "llguidance")
-    return CompiledGrammar([partial(LLGuidanceMatcher, matcher)], vocab_size=vocabulary.vocab_size)
+    makers = [partial(LLGuidanceMatcher, matcher, _list_byte_tokens(vocabulary))]
+    return CompiledGrammar(makers, vocab_size=vocabulary.vocab_size)
+
+
+def _list_byte_tokens(vocabulary: Any) -> list[int]:
+    """Return the token of each byte, −1 for a byte that has none."""
+    spelled = [(bytes([byte]), vocabulary.tokenize_bytes(bytes([byte]))) for byte in range(256)]
+    return [tokens[0] if vocabulary.decode_bytes(tokens[:1]) == byte else -1 for byte, tokens in spelled]
 
 
 @lru_cache(maxsize=2)
@@ -312,17 +352,19 @@ def _from_xgrammar(*grammars: Any) -> CompiledGrammar:
     return CompiledGrammar(makers, vocab_size=grammars[0].tokenizer_info.vocab_size)
 
 
-def _from_llguidance(matcher: Any) -> CompiledGrammar:
+def _from_llguidance(matcher: Any, vocabulary: Any = None) -> CompiledGrammar:
     if error := matcher.get_error():
         raise InputError(f"llguidance can't use this grammar: {first_line(error)}")
     vocab_size = len(matcher.deep_copy().compute_logit_bias())  # a byte for each token
-    return CompiledGrammar([partial(LLGuidanceMatcher, matcher)], vocab_size=vocab_size)
+    byte_tokens = None if vocabulary is None else _list_byte_tokens(vocabulary)  # a matcher does not tell its tokens
+    return CompiledGrammar([partial(LLGuidanceMatcher, matcher, byte_tokens)], vocab_size=vocab_size)
 
 
 def _from_outlines_llguidance(processor: Any) -> CompiledGrammar:
     import llguidance
 
-    return _from_llguidance(llguidance.LLMatcher(processor.llg_tokenizer, processor.grammar))
+    matcher = llguidance.LLMatcher(processor.llg_tokenizer, processor.grammar)
+    return _from_llguidance(matcher, processor.llg_tokenizer)
 
 
 def _from_xgrammar_processor(processor: Any) -> CompiledGrammar:

@@ -247,7 +247,6 @@ CASES: dict[str, Callable[..., Any]] = {
     },
     **{way: partial(generate_as, name=way) for way in ("custom_generate", "applied_to")},
     **{f"events, {level}": partial(run_events, record=level) for level in ("none", "events", "top", "full")},
-    "drafted bans": partial(generate, sampler=AntiSlop(TOKENIZER, ["abcde", *BANS], draft_bans=True)),
     "first tokens": partial(generate, sampler=AntiSlop(TOKENIZER, BANS, method="token")),
     "whole texts": partial(generate, sampler=AntiSlop(TOKENIZER, BANS[:2], method="text"), max_new_tokens=6),
     "an assistant": assist,

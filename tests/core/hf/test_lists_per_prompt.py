@@ -56,7 +56,7 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-OPTIONS: tuple[dict[str, Any], ...] = ({}, {"method": "token"}, {"method": "text"}, {"draft_bans": True})
+OPTIONS: tuple[dict[str, Any], ...] = ({}, {"method": "token"}, {"method": "text"})
 
 
 @pytest.mark.parametrize(("way", "options"), first_quick(in_turn(WAYS, OPTIONS, each=2), 2), ids=str)

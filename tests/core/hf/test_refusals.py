@@ -196,7 +196,6 @@ def test_checkpointing_that_drops_the_cache_in_training_is_refused() -> None:
         ({"probability_floor": True}, "probability_floor is True"),
         ({"prompt_lookback": -2}, "prompt_lookback is -2; it is True or False"),
         ({"exempt_prompt": "yes"}, "exempt_prompt is 'yes'; it is True or False"),
-        ({"draft_bans": None}, "draft_bans is None; it is True or False"),
         ({"banned_strings": 3}, "banned_strings is 3; a list is expected"),
         ({"exempt": 3}, "exempt is 3; a list is expected"),
         ({"scopes": Scope("outside", "quotes")}, r"scopes is Scope\(.*; a list is expected: write \[scopes\]"),

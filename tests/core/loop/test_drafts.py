@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, strategies as st
 from transformers import PreTrainedModel
 
 from antislop import AntiSlop, Ban, tiny_model
@@ -21,7 +20,7 @@ from antislop.core.hf import assisted
 from antislop.core.hf.assisted import CandidateDrafter
 from antislop.core.hf.model import TransformersModel
 from antislop.core.hf.vocabulary import Vocabulary, encode_after
-from antislop.core.loop.drafts import ModelDrafter, PhraseDrafter, common_start
+from antislop.core.loop.drafts import ModelDrafter
 from antislop.core.loop.engine import BatchEngine
 from antislop.core.loop.protocols import LanguageModel, fill_left
 from antislop.core.loop.row import NO_DRAFT, Draft, Row
@@ -171,67 +170,6 @@ def test_a_draft_never_reads_past_a_weighted_ban() -> None:
     for ban in ("ab", "c"):
         assert any((last + proposed).count(ban) > last.count(ban) for last, _, proposed in drafts)
         assert all((last + draft).count(ban) == last.count(ban) for last, draft, _ in drafts)
-
-
-# The rest of a ban
-
-
-def test_the_rest_of_a_long_ban_is_read_in_one_pass() -> None:
-    """The model writes "a b c d e f g" whenever it can; each violation costs fewer passes if the rest is drafted."""
-    words = Words(*"abcdefgh")
-    model = Markov(8, sharpness=0.0, length=30)
-    model.table[:] = 0
-    for token in range(7):
-        model.table[:, token, (token + 1) % 8] = 6.0
-    model.table[:, 7, 0] = 6.0
-    bans = [anywhere("abcdefg")]
-    torch.manual_seed(1)
-    _, plain = run(model, words, bans, prompt=(7, 7))
-    torch.manual_seed(1)
-    matcher = Matcher(bans, words)
-    drafter = PhraseDrafter(matcher, lambda text: ["abcdefgh".index(letter) for letter in text])
-    _, drafted = run(model, words, bans, prompt=(7, 7), matcher=matcher, drafter=drafter)
-    assert plain.violations and drafted.violations
-    assert drafted.accepted_tokens > 0
-    assert drafted.forward_passes / (30 + drafted.withdrawn_tokens) < 0.7 * (
-        plain.forward_passes / (30 + plain.withdrawn_tokens)
-    )
-
-
-def test_nothing_is_drafted_before_two_tokens_of_a_ban() -> None:
-    words = Words(*"abcd")
-    matcher = Matcher([anywhere("abcd")], words)
-    drafter = PhraseDrafter(matcher, lambda text: ["abcd".index(letter) for letter in text])
-    model = Markov(4)
-    row = Row(spec_of(model, matcher, (3, 3), max_new_tokens=9))
-    assert drafter.propose([row]) == [NO_DRAFT]
-    row.append(0, matcher.feed(row.state, 0))
-    assert drafter.propose([row]) == [NO_DRAFT]
-    row.append(1, matcher.feed(row.state, 1))
-    assert drafter.propose([row])[0].proposed == [2, 3]
-
-
-def test_a_draft_that_is_never_accepted_is_given_up() -> None:
-    words = Words(*"abcd")
-    matcher = Matcher([anywhere("abcd")], words)
-    drafter = PhraseDrafter(matcher, lambda text: ["abcd".index(letter) for letter in text])
-    row = Row(spec_of(Markov(4), matcher, (3, 3), max_new_tokens=9))
-    for token in (0, 1):
-        row.append(token, matcher.feed(row.state, token))
-    for _ in range(2):
-        row.draft = drafter.propose([row])[0]
-        assert row.draft.proposed
-        drafter.learn(row, proposed=2, accepted=0)
-    assert drafter.propose([row]) == [NO_DRAFT]
-
-
-@given(st.lists(st.lists(st.integers(0, 2), max_size=4), min_size=1, max_size=6))
-def test_the_common_start_is_shared_by_more_than_half(texts: list[list[int]]) -> None:
-    start = common_start(texts)
-    if start:
-        assert sum(text[: len(start)] == start for text in texts) * 2 > len(texts)
-    for token in range(3):
-        assert sum(text[: len(start) + 1] == [*start, token] for text in texts) * 2 <= len(texts)
 
 
 def test_a_continuation_is_encoded_without_a_space_before_it() -> None:
@@ -480,12 +418,10 @@ def test_an_assistant_drafts_for_all_rows_in_one_forward_pass_and_saves_passes_o
         sampler.generate(MODEL, INPUTS.repeat(8, 1), **settings)
     assert len(batch) == len(one)
     assert len(drafted) * 2 < len(undrafted)
-    drafting, penalty = AntiSlop(TOKENIZER, COMMON[:1], draft_bans=True), {"repetition_penalty": 1.0001}
-    for each, more in ((sampler, {}), (drafting, penalty)):
-        with counted_calls(assistant) as in_flight, counted_calls(MODEL) as drafted:
-            list(each.generate_many(MODEL, texts, batch_size=4, **settings, **more))
-        assert len(in_flight) == 2 * len(one)
-        assert len(drafted) < len(undrafted)  # of two rounds of four texts
+    with counted_calls(assistant) as in_flight, counted_calls(MODEL) as drafted:
+        list(sampler.generate_many(MODEL, texts, batch_size=4, **settings))
+    assert len(in_flight) == 2 * len(one)
+    assert len(drafted) < len(undrafted)  # of two rounds of four texts
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -4,43 +4,46 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from copy import deepcopy
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
+import regex
 import torch
 from scipy.stats import chi2_contingency
 from torch import Tensor
 
 from antislop.core.bans.bans import Ban
 from antislop.core.bans.token_matcher import Matcher, State, Violation
-from antislop.core.loop.forced import LookAhead, is_forced
+from antislop.core.loop.forced import LookAhead, ask, find_place
 from antislop.core.loop.row import Row
 from antislop.core.loop.scheduler import Scheduler
 from antislop.core.trace.report import Report
 from tests.support.ban_cases import anywhere
 from tests.support.depth import sample_size
-from tests.support.toys import PROMPT, Markov, Words, decode, spec_of
+from tests.support.toys import EXACT, PROMPT, Markov, Words, decode, spec_of
 
-WORDS = Words("!", "a", "b", " ", "ab", "ba", "a ", " b", "é".encode()[:1], "é".encode()[1:])
+WORDS = Words("!", "a", "b", " ", "c", "ab", "ba", "a ", " b", "é".encode()[:1], "é".encode()[1:])
 """The first one stands in the prompt, and is in no text."""
+
+
+AB = anywhere("ab")
+THOROUGH = replace(EXACT, mass_floor=0.0, probability_floor=0.0)
 
 
 class Language:
     """A grammar of a few texts, as xgrammar's matcher is one."""
 
     def __init__(self, texts: Sequence[str], tokens: Sequence[int] = ()) -> None:
-        self._texts = [text.encode() for text in texts]
-        self._read = [b"", *(WORDS.surface(token) for token in tokens)]
+        self._rests = [text.encode() for text in texts]
+        self.accept_string(b"".join(map(WORDS.surface, tokens)))
 
     def fork(self) -> Language:
-        return deepcopy(self)
-
-    @property
-    def _rests(self) -> list[bytes]:
-        read = b"".join(self._read)
-        return [text.removeprefix(read) for text in self._texts if text.startswith(read)]
+        other = Language(())
+        other._rests = self._rests
+        return other
 
     def find_jump_forward_string(self) -> str:
         first, last = min(self._rests), max(self._rests)
@@ -50,14 +53,10 @@ class Language:
         return first[:count].decode()
 
     def accept_string(self, text: str | bytes, /) -> bool:
-        self._read.append(text.encode() if isinstance(text, str) else text)
-        if self._rests:
-            return True
-        self.rollback(1)
-        return False
-
-    def rollback(self, count: int, /) -> None:
-        del self._read[len(self._read) - count :]
+        read = text.encode() if isinstance(text, str) else text
+        rests = [rest.removeprefix(read) for rest in self._rests if rest.startswith(read)]
+        self._rests = rests or self._rests
+        return bool(rests)
 
     def is_completed(self) -> bool:
         return b"" in self._rests
@@ -74,25 +73,6 @@ def _is_text(text: bytes) -> bool:
     return True
 
 
-def list_endings(texts: Sequence[str], tokens: tuple[int, ...], room: int) -> Iterator[tuple[int, ...]]:
-    """Yield all rows of tokens that spell the rest of a text, or are cut off."""
-    language = Language(texts, tokens)
-    if room == 0 or language.is_completed():
-        yield tokens
-    if room:
-        for token in filter(language.allows, range(1, len(WORDS))):
-            yield from list_endings(texts, (*tokens, token), room - 1)
-
-
-def find_violations(matcher: Matcher, state: State, tokens: Sequence[int]) -> list[Violation]:
-    """Return the bans that tokens after a state complete, the end of the text included."""
-    found = list[Violation]()
-    for token in tokens:
-        state = matcher.feed(state, token)
-        found += state.violations
-    return [*found, *matcher.finish(state)]
-
-
 BANS = [
     *(anywhere("ab"), anywhere("b", 0.5), anywhere("a b"), anywhere("é"), Ban("a"), Ban("ab a"), Ban("b", weight=0.3)),
     *(
@@ -105,34 +85,94 @@ BANS = [
 ]
 
 
+def completes(matcher: Matcher, start: State, text: str, ban: Ban, *, is_here: bool) -> bool:
+    """Return whether the text after a state completes a ban, at the state or, if not `is_here`, behind it."""
+    states = [start, *matcher.read_characters(start, text)]
+    found = [*(each for state in states[1:] for each in state.violations), *matcher.finish(states[-1])]
+    return any(
+        each.ban == ban and (each.target == start.length or (each.target > start.length and not is_here))
+        for each in found
+    )
+
+
 @pytest.mark.parametrize("seed", range(4))
-def test_a_ban_is_forced_only_if_each_spelling_of_each_text_completes_it(seed: int) -> None:
-    """With one text that has room, and no character or ban begun, exactly if each spelling does."""
-    chance, seen = random.Random(seed), Counter[bool]()
+def test_a_ban_is_forced_exactly_if_each_text_completes_it(seed: int) -> None:
+    """Without white space, which may put off a place; a character beyond ASCII stands for others."""
+    chance, seen = random.Random(seed), Counter[str]()
     for _ in range(sample_size(400)):
-        bans = chance.sample(BANS, 2)
-        matcher = Matcher(bans, WORDS)
-        begin = "".join(chance.choices(["a", "b", " ", "é"], k=chance.randint(1, 3)))
-        texts = [begin + "".join(chance.choices(["a", "b", " "], k=chance.randint(0, 3))) for _ in range(2)]
-        texts = texts[chance.randint(0, 1) :]
-        tokens, state, room = tuple[int, ...](), matcher.start(), chance.choice([2, 9, 9])
-        for _ in range(chance.randint(0, 2)):
-            if allowed := [*filter(Language(texts, tokens).allows, range(len(WORDS)))]:
-                tokens = (*tokens, chance.choice(allowed))
-                state = matcher.feed(state, tokens[-1])
-        endings = [each[len(tokens) :] for each in list_endings(texts, tokens, room)]
-        completed = [find_violations(matcher, state, ending) for ending in endings]
-        for ban in bans:
-            expected = all(
-                any(each.ban == ban and (not ban.weight or each.target == len(tokens)) for each in found)
-                for found in completed
-            )
-            found = is_forced(ban, Language(texts, tokens), matcher, state, room=room)
-            is_free = len(texts) == 1 and state.earliest_start == len(tokens) and room > len(texts[0].encode())
-            assert found <= expected, (texts, tokens, ban, bans, room)
-            assert found >= (expected and is_free and not ban.weight), (texts, tokens, ban, bans, room)
-            seen[found] += 1
-    assert seen[True] > sample_size(400) / 50
+        matcher = Matcher(chance.sample(BANS, 2), WORDS)
+        begin = "".join(chance.choices(["a", "b", " ", "é"], k=chance.randint(0, 3)))
+        texts = [begin + "".join(chance.choices("aabbc", k=chance.randint(1, 4))) for _ in range(chance.randint(1, 3))]
+        start = [matcher.start(), *matcher.read_characters(matcher.start(), begin)][-1]
+        for ban in matcher.ranks:
+            for is_here in (True, False):
+                language = Language(texts)
+                language.accept_string(begin)
+                rests = [text.removeprefix(begin) for text in texts]
+                is_forced = all(completes(matcher, start, rest, ban, is_here=is_here) for rest in rests)
+                answer = ask(ban, language, matcher, start, is_here=is_here)
+                assert answer == ("forced" if is_forced else "avoidable"), (begin, texts, ban, is_here)
+                seen[answer] += 1
+    assert min(seen["forced"], seen["avoidable"]) > sample_size(400) / 20
+
+
+class Regex:
+    """The texts of a regex, as xgrammar's matcher reads them; no regex in these tests has texts that are dead ends."""
+
+    def __init__(self, pattern: str, read: str = "") -> None:
+        self._pattern, self._read = regex.compile(pattern), read
+
+    def fork(self) -> Regex:
+        return Regex(self._pattern.pattern, self._read)
+
+    def find_jump_forward_string(self) -> str:
+        return ""
+
+    def accept_string(self, text: str | bytes, /) -> bool:
+        try:
+            added = text if isinstance(text, str) else text.decode()
+        except UnicodeDecodeError:
+            return False
+        if not self._pattern.fullmatch(self._read + added, partial=True):
+            return False
+        self._read += added
+        return True
+
+    def is_completed(self) -> bool:
+        return bool(self._pattern.fullmatch(self._read))
+
+
+ENDLESS = {
+    # Each name with `is_here`, and whether each text completes "ab" then.
+    "a loop before it": (r"[a-c]*!ab", "", False, "forced"),
+    "a loop before it avoids a place": (r"[a-c]*!ab", "", True, "avoidable"),
+    "a loop of spaces puts off the place": (r" *ab", "", True, "forced"),
+    "a loop of spaces is a choice within it": (r"a *b", "a", False, "avoidable"),
+    "a loop may be left": (r"[a-c]*!(ab|b)", "", False, "avoidable"),
+    "a number of characters": (r"[ac]{3}(ab|cb)", "", True, "avoidable"),
+    "a wide choice": (r"[a-z]ab", "", False, "forced"),
+}
+
+
+@pytest.mark.parametrize("case", ENDLESS)
+def test_grammars_of_any_number_of_texts(case: str) -> None:
+    pattern, begun, is_here, expected = ENDLESS[case]
+    matcher = Matcher([AB], WORDS)
+    start = [matcher.start(), *matcher.read_characters(matcher.start(), begun)][-1]
+    assert ask(AB, Regex(pattern, begun), matcher, start, is_here=is_here) == expected
+
+
+def test_a_choice_of_characters_beyond_ascii_is_not_searched_whole() -> None:
+    for texts, expected in ((["éab", "èab"], "unknown"), (["éab", "èaa"], "avoidable"), (["éab"], "forced")):
+        matcher = Matcher([AB], WORDS)
+        assert ask(AB, Language(texts), matcher, matcher.start(), is_here=False) == expected
+
+
+def test_a_place_is_found_within_the_token_that_the_ban_begins_in() -> None:
+    matcher = Matcher([AB], WORDS)
+    tokens = {WORDS.surface(token): token for token in range(1, len(WORDS))}
+    for spelling, expected in (([b"ab"], ""), ([b"ba", b"b"], "b"), ([b"a", b"b"], ""), ([b"ba", b"a"], None)):
+        assert find_place(AB, matcher, matcher.start(), [tokens[each] for each in spelling]) == expected
 
 
 class Ruled(Markov):
@@ -143,11 +183,14 @@ class Ruled(Markov):
     def __init__(self, texts: Sequence[str], *, seed: int) -> None:
         super().__init__(len(WORDS), seed=seed, length=9, eos=frozenset([0]), processors=[self._mask])
         self.texts = texts
+        self._list_allowed = cache(self._list_allowed)  # type: ignore[method-assign]
 
     def _mask(self, ids: Tensor, logits: Tensor) -> Tensor:
-        language = Language(self.texts, ids[0, len(PROMPT) :].tolist())
-        allowed = [language.is_completed(), *map(language.allows, range(1, self.size))]
-        return logits.masked_fill(~torch.tensor(allowed), -torch.inf)
+        return logits.masked_fill(~self._list_allowed(tuple(ids[0, len(PROMPT) :].tolist())), -torch.inf)
+
+    def _list_allowed(self, tokens: tuple[int, ...]) -> Tensor:
+        language = Language(self.texts, tokens)
+        return torch.tensor([language.is_completed(), *map(language.allows, range(1, self.size))])
 
     def follow(self, rows: Sequence[Row]) -> Any:
         return self
@@ -183,7 +226,6 @@ def write(texts: Sequence[str], bans: Sequence[Ban], *, asks: bool = True) -> li
     return written
 
 
-AB = anywhere("ab")
 FORCED: dict[str, tuple[list[str], list[Ban]]] = {
     "no choice": (["b ab a"], []),
     "a choice behind": (["b ab a", "b ab", "b abb"], []),
@@ -232,3 +274,83 @@ def test_a_place_that_is_forced_is_left_at_once() -> None:
         sum(rewound for *_, rewound in write(*CHOICES["a choice before"], asks=own)) for own in (True, False)
     )
     assert asked < 0.8 * unasked
+
+
+class SteppedBack(Exception):
+    """A text from an unsettled place avoids what is forced behind: there, the sampler goes on by a rule of its own."""
+
+
+def reject(model: Ruled, matcher: Matcher, chance: random.Random) -> tuple[str, int]:
+    """Write a text by plain rejection; also return how many occurrences stay, since each text completes them there."""
+    tokens, states, conceded = list[int](), [matcher.start()], 0
+    while not tokens or tokens[-1] != 0:
+        (token,) = chance.choices(range(model.size), model.probs(PROMPT, tokens).tolist())
+        tokens.append(token)
+        states.append(matcher.feed(states[-1], token))
+        for violation in (*states[-1].violations, *(matcher.finish(states[-1]) if token == 0 else ())):
+            if not is_unavoidable(violation, model.texts, matcher, tokens, states):
+                del tokens[violation.target :], states[violation.target + 1 :]
+                break
+            conceded += 1
+    return WORDS.text(tokens), conceded
+
+
+def is_unavoidable(
+    violation: Violation, texts: Sequence[str], matcher: Matcher, tokens: Sequence[int], states: Sequence[State]
+) -> bool:
+    """Return whether each text with the same beginning completes the ban where this occurrence leads back to."""
+    start, begun = states[violation.target], WORDS.text(tokens[: violation.target])
+    for character in WORDS.text(tokens[violation.target :]):
+        rests = [text.removeprefix(begun) for text in texts if text.startswith(begun)]
+        if rests and all(completes(matcher, start, rest, violation.ban, is_here=True) for rest in rests):
+            break
+        if start.length > violation.target + len(WORDS.surface(tokens[violation.target])):
+            return False
+        (start,), begun = matcher.read_characters(start, character), begun + character
+    else:
+        return False
+    for depth in range(max(0, *(state.settled_length for state in states)), violation.target + 1):
+        begun = WORDS.text(tokens[:depth])
+        rests = [text.removeprefix(begun) for text in texts if text.startswith(begun)]
+        if not all(completes(matcher, states[depth], rest, violation.ban, is_here=False) for rest in rests):
+            raise SteppedBack
+    return True
+
+
+def write_cases(seeds: Sequence[int], count: int) -> Counter[str]:
+    """Compare texts of random small grammars under random bans with those of plain rejection; count what happened."""
+    seen = Counter[str]()
+    for seed in seeds:
+        chance = random.Random(seed)
+        bans = [ban for ban in (*[AB] * chance.randint(0, 1), *chance.sample(BANS, 2)) if not ban.weight][:2]
+        parts = [
+            ["".join(chance.choices("aab c", k=size)) for size in (0, 1, 1, 2)[: chance.randint(1, 4)]] for _ in "12"
+        ]
+        middle = chance.choice([["ab"], ["ab"], ["ab", "ba"], ["ab a"], ["b"]])
+        texts = sorted({first + between + last for first in parts[0] for between in middle for last in parts[1]})
+        model, matcher = Ruled(texts, seed=seed), Matcher(bans, WORDS)
+        try:
+            expected = [reject(model, matcher, chance) for _ in range(count)]
+        except SteppedBack:
+            seen["stepped back"] += 1
+            continue
+        torch.manual_seed(seed)
+        written = list[tuple[str, int]]()
+        for _ in range(count):
+            row, report = Row(spec_of(model, matcher, lookback=False, policy=THOROUGH)), Report()
+            report.extend([event for _, event in decode(Scheduler(rows=[row]), model)])
+            written.append((WORDS.text(row.tokens), report.conceded))
+        counts = [Counter(own) for own in (written, expected)]
+        keys = [*(counts[0] | counts[1])]
+        p = chi2_contingency([[own[key] for key in keys] for own in counts]).pvalue if len(keys) > 1 else 1.0
+        assert p > 1e-4, (seed, texts, bans, counts)
+        seen["conceded"] += any(conceded for _, conceded in expected)
+        seen["rejected"] += 1
+    return seen
+
+
+@pytest.mark.parametrize("count", [2, pytest.param(60, marks=pytest.mark.slow)])
+def test_random_grammars_under_random_bans_write_what_rejection_writes(count: int) -> None:
+    """Texts and concessions. Of 100 texts of a case, an error of 25 % of them is seen nine times in ten."""
+    seen = write_cases(range(count), sample_size(100))
+    assert seen["conceded"] >= count / 8

@@ -201,7 +201,7 @@ def test_rows_of_a_batch_rewind_apart(engine: str, grammar: Grammar) -> None:
 def test_drafts_may_read_what_the_grammar_rejects(engine: str, grammar: Grammar) -> None:
     for seed in range(3):
         set_seed(seed)
-        drafting = AntiSlop(TOKENIZER, [*BANS, Ban("once upon a time")], draft_bans=True)
+        drafting = AntiSlop(TOKENIZER, BANS)
         settings = {**SAMPLED, "prompt_lookup_num_tokens": 3, "logits_processor": [grammar]}
         check(read(drafting.generate(MODEL, **INPUTS, **settings)[0, START:]))
 
@@ -325,6 +325,28 @@ class TestForced:
             out = generate(grammar, seed=seed, bans=["tale"])
             assert json.loads(read(out.sequences[0, START:]))["kind"] == "story"
             assert not out.report.conceded
+
+    @pytest.mark.parametrize("rows", [1, 4])
+    @pytest.mark.parametrize(
+        ("grammar", "phrase"), [('[a-z] "name"', "name"), (r'"\"" [a-e]* "\",\"name\":1"', "name")]
+    )
+    def test_a_choice_before_what_is_forced_stays_as_likely(
+        self, engine: str, grammar: str, phrase: str, rows: int
+    ) -> None:
+        """From the same seed the same texts as without the ban: nothing was excluded or withdrawn."""
+        compiled = Grammar.from_gbnf(f"root ::= {grammar}", TOKENIZER, engine=engine)  # type: ignore[arg-type]
+        bans = [Ban(phrase, edges="anywhere")]
+        settings = {"num_return_sequences": rows, "max_new_tokens": 40}
+        outs = [generate(compiled, bans=own, **settings) for own in (bans, [])]
+        assert torch.equal(outs[0].sequences, outs[1].sequences)
+        assert all(report.rewinds == 0 for report in outs[0].reports)
+        assert any(report.conceded for report in outs[0].reports)
+
+    def test_a_space_that_avoids_a_ban_is_written(self, engine: str) -> None:
+        grammar = Grammar.from_gbnf(r'root ::= "{\"a\"" " "* ":1}"', TOKENIZER, engine=engine)  # type: ignore[arg-type]
+        for seed in range(3 * DEPTH):
+            out = generate(grammar, seed=seed, bans=['":'])
+            assert not out.report.conceded and '":' not in read(out.sequences[0, START:])
 
     def test_other_concessions_name_nothing(self) -> None:
         """A processor that leaves the model its choice, and bans that take it."""

@@ -19,7 +19,6 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias, get_args
 from antislop.core.bans.folding import (
     EDGES,
     IN_WORD,
-    NO_EDGES,
     START,
     Context,
     Edges,
@@ -128,11 +127,6 @@ class Automaton:
 
     def prefix(self, node: TrieNode) -> str:
         return self._sorted[node.low][: node.depth] if node.depth else ""
-
-    def endings(self, node: TrieNode, count: int) -> list[str]:
-        """Return the rest of up to `count` patterns that begin with the prefix of a node."""
-        patterns = self._sorted[node.low : min(node.high, node.low + count)]
-        return [pattern[node.depth :] for pattern in patterns]
 
     def extend(self, node: TrieNode, symbol: str, fallback: TrieNode) -> TrieNode:
         """Add the node of a prefix and one symbol more; return `fallback` if no pattern begins like that."""
@@ -281,11 +275,6 @@ class PhraseSearch(TextSearch[PhraseStates]):
         """Return the places at which incomplete phrases begin."""
         starts = map(_PhraseTrack.find_start, self._tracks, state)
         return tuple(filter(None, starts))
-
-    def find_endings(self, state: PhraseStates, count: int) -> list[str]:
-        """Return the folded rests of up to `count` phrases, of which the most was read."""
-        track, longest = max(zip(self._tracks, state, strict=True), key=lambda pair: pair[1][1].depth)
-        return [ending.translate(NO_EDGES) for ending in track.automaton.endings(longest[1], count)]
 
     def forget(self, state: PhraseStates) -> PhraseStates:
         return tuple((context, root, None) for (context, _, _), (_, root, _) in zip(state, self.start, strict=True))

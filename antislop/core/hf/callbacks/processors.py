@@ -196,14 +196,19 @@ class Processors:
         return processed
 
     def _ids_of_batch(self, rows: Sequence[Row], length: int) -> Tensor:
-        """Return ids [rows of the batch, tokens]; rows with fewer tokens are replaced by the first of `rows`."""
+        """Return ids [rows of the batch, tokens] for a call about `rows`.
+
+        A row with fewer tokens is padded if a processor reads each row by its latest token: then it reads the same at
+        each step, until the row is rewound. Otherwise the row is replaced by the first of `rows`, a text that exists.
+        """
         batch = {row.index: row for row in (*self.batch, *rows)}
         behind = [
             index
             for index, row in batch.items()
             if not (row.is_finished or row.end is not None or length <= len(row.tokens) + len(row.draft.tokens))
         ]
-        shown = [rows[0] if index in behind else row for index, row in sorted(batch.items())]
+        replaced = () if self.rewindable else behind
+        shown = [rows[0] if index in replaced else row for index, row in sorted(batch.items())]
         return ids_of(shown, length, filler=self._pad)
 
     def _find_rejected(self, rows: Sequence[Row], lengths: Sequence[int], scores: Tensor) -> Callable[[int], bool]:
@@ -245,7 +250,7 @@ class Processors:
         if length <= self._shown:
             self._rewind_to(length - 1)
         for between in range(self._shown + 1, length):
-            ids = ids_of(self.batch, between, filler=self._pad)
+            ids = self._ids_of_batch(self.batch, between)
             logits = like.new_zeros((self._rows, like.shape[-1]))
             if self._is_alone and self.batch[0].node.depth >= between:
                 table = find_dense(self.batch[0].node.back_to(between))

@@ -14,7 +14,7 @@ class Rewindable(Protocol):
 
     It is called once per position, in order, with all rows of its batch, as by `generate`. After `rewind(row, length)`
     the next call shows the row with `length + 1` generated tokens. Finished rows are filled with the pad token, and not
-    rewound below their end.
+    rewound below their end; so is a row that was rewound by more tokens than another, until it is rewound again.
     """
 
     def rewind(self, row: int, length: int) -> None:

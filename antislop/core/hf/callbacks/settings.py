@@ -45,7 +45,7 @@ class Settings:
         if rewindable and is_drafted:
             raise InputError(
                 f"{name_of(rewindable[0])} sees the rows of a batch in step, and drafts let one row be read ahead: "
-                "leave out draft_bans, prompt lookup and assistants, or pass one prompt at a time"
+                "leave out prompt lookup and assistants, or pass one prompt at a time"
             )
 
     @property

@@ -391,7 +391,7 @@ def _refuse_call(call: Call, spec: RowSpec) -> None:
     given = {name for name, value in call.model_kwargs.items() if isinstance(value, Tensor) or value}
     refused = {
         f"it writes in evaluation mode, which {name} is not in: call model.eval() first": model.training,
-        "it reads no drafts: leave out draft_bans, assistants and prompt lookup": spec.drafter is not None,
+        "it reads no drafts: leave out assistants and prompt lookup": spec.drafter is not None,
         "it has a cache of its own: leave cache_implementation out": config.cache_implementation is not None,
         "its max_batch_tokens divide prompts: leave prefill_chunk_size out": config.prefill_chunk_size is not None,
         f"it passes no arguments to the model: leave {', '.join(sorted(given - known))} out": bool(given - known),

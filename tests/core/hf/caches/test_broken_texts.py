@@ -97,7 +97,6 @@ DOORS: dict[str, Door] = {
     "one place": write_many(1),
     "two places": write_many(2),
     "a place each": write_many(16),
-    "drafts": write_many(3, draft_bans=True),
     "server": serve,
 }
 

@@ -168,6 +168,29 @@ def test_a_rewindable_processor_writes_the_same_as_one_without_a_memory(llama: P
             assert out.report.rewinds
 
 
+class Reader(LogitsProcessor):
+    """Reads each row by its latest token, and checks that it has read what it is shown."""
+
+    def __init__(self) -> None:
+        self.tokens: list[list[int]] = []
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        is_first, self.tokens = not self.tokens, self.tokens or [[] for _ in input_ids]
+        for tokens, ids in zip(self.tokens, input_ids[:, PROMPTS.shape[1] :].tolist(), strict=True):
+            tokens += [] if is_first else ids[-1:]
+            assert tokens == ids
+        return scores
+
+    def rewind(self, row: int, length: int) -> None:
+        del self.tokens[row][length:]
+
+
+def test_a_row_behind_another_is_shown_what_it_has_read(llama: PreTrainedModel) -> None:
+    """Where a ban leaves no token of top-k, processors are asked again, and another row may be shorter by then."""
+    out = sample(llama, Reader(), rows=3, bans=BANS, top_k=1, max_new_tokens=60)
+    assert len({report.rewinds for report in out.reports}) > 1
+
+
 def test_drafts_in_a_batch_are_refused_with_a_rewindable_processor(llama: PreTrainedModel) -> None:
     with pytest.raises(ValueError, match="RewindableGrammar sees the rows of a batch in step"):
         sample(llama, RewindableGrammar(), rows=2, bans=BANS, prompt_lookup_num_tokens=3)

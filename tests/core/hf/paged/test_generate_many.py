@@ -207,13 +207,11 @@ def test_a_text_that_the_cache_can_not_hold_has_an_error_and_the_others_none() -
     assert (short.error, last.error, len(last.tokens)) == (None, None, 16)
 
 
-DRAFTING = AntiSlop(TOKENIZER, COMMON, draft_bans=True)
 REFUSED: dict[str, tuple[str, AntiSlop, dict[str, Any]]] = {
     "t5 has an encoder": ("never reads the encoder of T5ForConditionalGeneration: call generate", MANY, {}),
     "bloom": ("can't run BloomForCausalLM .*its probabilities would be others.*: call generate, or", MANY, {}),
     "lfm2": (r"can't run Lfm2ForCausalLM \(ValueError: Invalid layer type: conv\): call generate, or", MANY, {}),
-    "llama": ("it reads no drafts: leave out draft_bans", DRAFTING, {}),
-    "llama lookup": ("it reads no drafts", MANY, {"prompt_lookup_num_tokens": 3}),
+    "llama lookup": ("it reads no drafts: leave out assistants", MANY, {"prompt_lookup_num_tokens": 3}),
     "llama static": ("it has a cache of its own: leave cache_impl", MANY, {"cache_implementation": "static"}),
     "llama parts": ("its max_batch_tokens divide prompts: leave pref", MANY, {"prefill_chunk_size": 4}),
     "mixtral": ("no arguments to the model: leave output_router_logits out", MANY, {"output_router_logits": True}),
