@@ -29,7 +29,7 @@ from antislop.core.hf.calls import (
 from antislop.core.hf.compiled_bans import CompiledBans
 from antislop.core.hf.model import device_of
 from antislop.core.hf.preparation import prepare_run, prepare_text
-from antislop.core.hf.private import arguments_of_generate
+from antislop.core.hf.private import arguments_of_generate, has_argument_hooks
 from antislop.core.hf.refusals import PromptError, check_model, refuse_at, refuse_per_prompt
 from antislop.core.hf.run import CallOutput, ConcessionWarner, EventStream, ReportedOutput, Run
 from antislop.core.loop.branches import Control, Controller, take_control
@@ -429,7 +429,8 @@ class AntiSlop:
         for number, (prompt, seed, compiled, drafters) in enumerate(requests):
             text: tuple[Call, RowSpec] | PromptError
             try:
-                inputs = encode(prompt, compiled.tokenizer, device_of(model), variables=variables)[None]
+                ids = encode(prompt, compiled.tokenizer, variables=variables)
+                inputs = torch.tensor([ids], dtype=torch.long, device=device_of(model))
                 call_kwargs = {**kwargs, **{name: make and make() for name, make in made.items()}}
                 call_kwargs["attention_mask"] = torch.ones_like(inputs)
                 policy = self.make_policy()
@@ -496,6 +497,8 @@ def _complete(
     """Run to the end; read the kept text once more only if states or activations are requested."""
     if request is None and not run.call.requested_states:
         return run.complete(streamer), None
+    if has_argument_hooks(run.call.model):
+        raise InputError("hooks of an adapter would change another pass over the text: leave out states and return_cache")
     from antislop.explain.kept_text import complete_and_read
 
     return complete_and_read(run, streamer, request)

@@ -64,7 +64,10 @@ def choose_cache(model_kwargs: Mapping[str, Any], *, model: PreTrainedModel) -> 
             "install one that antislop supports, as in docs/limits.md"
         )
     if cache is None:
-        raise InputError("the model generates without a cache, which a rewind needs: pass use_cache=True")
+        raise InputError(
+            "the model generates without a cache, which a rewind needs: pass use_cache=True, or take a model whose "
+            "generate() does not turn it off, as X-LoRA of PEFT does"
+        )
     _refuse_unknown(decoder_part(cache))
     if type(decoder_part(cache)) is StaticCache:
         _refuse_static(decoder_part(cache), model=model)
