@@ -17,15 +17,7 @@ from antislop.core.bans.scopes import Scope
 from antislop.core.bans.units import Unit
 from antislop.core.hf.batching import TextRequest, WriteTexts, complete_in_flight, read_requests, write_in_flight
 from antislop.core.hf.callbacks.criteria import StopStrings
-from antislop.core.hf.calls import (
-    STATES,
-    Call,
-    CallInput,
-    PromptInput,
-    call_generate,
-    encode,
-    prepare_call,
-)
+from antislop.core.hf.calls import STATES, Call, CallInput, PromptInput, call_generate, encode, prepare_call
 from antislop.core.hf.compiled_bans import CompiledBans
 from antislop.core.hf.model import device_of
 from antislop.core.hf.preparation import prepare_run, prepare_text
@@ -495,10 +487,14 @@ def _complete(
     run: Run, streamer: BaseStreamer | None = None, request: CacheRequest | None = None
 ) -> tuple[CallOutput, ActivationCache | None]:
     """Run to the end; read the kept text once more only if states or activations are requested."""
-    if request is None and not run.call.requested_states:
+    is_read_again, spec = request is not None or bool(run.call.requested_states), run.rows[0].spec
+    if (is_read_again or spec.drafter or spec.forced) and has_argument_hooks(run.call.model):
+        raise InputError(
+            f"hooks tell the layers of {type(run.call.model).__name__} which tokens to change, as for an aLoRA of PEFT,"
+            " so it reads them one by one: leave out drafts, then='force', hidden states, attentions and return_cache"
+        )
+    if not is_read_again:
         return run.complete(streamer), None
-    if has_argument_hooks(run.call.model):
-        raise InputError("hooks of an adapter would change another pass over the text: leave out states and return_cache")
     from antislop.explain.kept_text import complete_and_read
 
     return complete_and_read(run, streamer, request)

@@ -93,9 +93,7 @@ def score_outputs(
         return list(outputs)
     room = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     texts = [
-        PromptedTokens(
-            encode(output.prompt, tokenizer), tokenizer(output.text, add_special_tokens=False)["input_ids"]
-        )
+        PromptedTokens(encode(output.prompt, tokenizer), tokenizer(output.text, add_special_tokens=False)["input_ids"])
         for output in outputs
     ]
     if room is not None and (max_length := max(text.length for text in texts)) > room:

@@ -38,10 +38,6 @@ PromptInput: TypeAlias = str | Sequence[int] | Tensor | Sequence[Mapping[str, An
 
 STATES = ("output_hidden_states", "output_attentions")
 """Settings that ask for what each layer computes."""
-_OWN_GENERATE = (
-    "{name} has a generate() of its own, which changes the output and returns it only as a whole: "
-    "call sampler.generate(model, …) instead"
-)
 
 
 class Assistant(NamedTuple):
@@ -234,26 +230,31 @@ def prepare_call(
         kept.append((call, [] if is_plain else _list_parts(call.model)))
         return call
 
-    name, is_plain = type(model).__name__, getattr(model.generate, "__func__", None) is GenerationMixin.generate
+    name, generate = type(model).__name__, getattr(model, "generate", None)
+    is_plain = getattr(generate, "__func__", None) is GenerationMixin.generate
+    cause: Exception | None = None
     try:
         out = call_generate(model, inputs, arguments, keep, bans=bans)
     except Exception as error:
         if not kept:
             raise
-        raise InputError(_OWN_GENERATE.format(name=name)) from error
+        out, cause = None, error
     if not isinstance(out, Call):
-        raise InputError(_OWN_GENERATE.format(name=name))
+        raise InputError(
+            f"{name} has a generate() of its own, which changes the output and returns it only as a whole: "
+            "call sampler.generate(model, …) instead"
+        ) from cause
     parts = [] if is_plain else _list_parts(out.model)
     if len(kept[-1][1]) != len(parts) or not all(map(is_, kept[-1][1], parts)):
         raise InputError(
-            f"{name}.generate() changes {type(out.model).__name__} for as long as it runs, as aLoRA and adapter_names of "
-            "PEFT do, and the text would be written afterwards: call sampler.generate(model, …) instead"
+            f"{name}.generate() changes {type(out.model).__name__} while it runs, as aLoRA and adapter_names of PEFT do"
+            ", and this text would be written afterwards: call sampler.generate(model, …) instead"
         )
     return out
 
 
 def _list_parts(model: PreTrainedModel) -> list[Any]:
-    """Return what a forward pass depends on: the attributes of all modules, and what dicts of hooks and tensors hold."""
+    """Return what forward passes depend on: attributes of all modules, and hooks and tensors in dicts of theirs."""
     parts: list[Any] = [torch.is_autocast_enabled(device_of(model).type)]
     for module in model.modules():
         for value in vars(module).values():
@@ -272,7 +273,12 @@ def read_inputs(
         value = given.get(name)
         is_tensor = isinstance(value, Tensor | NoneType)
         if not (is_tensor or (name == "inputs" and (isinstance(value, str) or is_chat(value)))):
-            raise InputError(f"{name} is a {type(value).__name__}: {_advise_on_inputs(value)}")
+            advice = "pass a text, the messages of a chat, or ids as a tensor [rows, tokens]"
+            if isinstance(value, Mapping):
+                advice = "pass its parts, generate(model, **inputs)"
+            elif isinstance(value, Sequence) and any(isinstance(part, str) or is_chat(part) for part in value):
+                advice = "pass one text or chat, or several to generate_many"
+            raise InputError(f"{name} is a {type(value).__name__}: {advice}")
         if isinstance(value, Tensor) and value.ndim < 2:
             raise InputError(f"{name} has the shape {tuple(value.shape)}, not [rows, tokens]: pass {name}[None]")
     _refuse_variables(variables, inputs)
@@ -290,14 +296,6 @@ def read_inputs(
 def _refuse_variables(variables: object, prompt: object) -> None:
     if variables and not is_chat(prompt):
         raise InputError("chat_template_kwargs are for chats: pass messages, or leave them out")
-
-
-def _advise_on_inputs(inputs: object) -> str:
-    if isinstance(inputs, Mapping):
-        return "pass its parts, generate(model, **inputs)"
-    if isinstance(inputs, Sequence) and any(isinstance(part, str) or is_chat(part) for part in inputs):
-        return "pass one text or chat, or several to generate_many"
-    return "pass a text, the messages of a chat, or ids as a tensor [rows, tokens]"
 
 
 def encode(

@@ -17,7 +17,6 @@ from antislop.core.hf.callbacks.settings import Settings
 from antislop.core.hf.calls import Call, CallInput, prepare_call
 from antislop.core.hf.compiled_bans import CompiledBans
 from antislop.core.hf.model import DecodeMode, split_arguments
-from antislop.core.hf.private import has_argument_hooks
 from antislop.core.hf.refusals import (
     PromptError,
     PromptLengths,
@@ -134,11 +133,6 @@ def _make_specs(
     drafters: Sequence[Drafter],
     shared: Collection[str] = (),
 ) -> list[RowSpec]:
-    if (call.asks_for_drafts or drafters or bans.forced) and has_argument_hooks(call.model):
-        raise InputError(
-            f"hooks change what the layers of {type(call.model).__name__} get, as those of aLoRA do by the number of "
-            "tokens, so each pass reads one token: leave out draft_bans, assistants, prompt lookup and then='force'"
-        )
     if call.asks_for_drafts:
         drafters = [*drafters, make_assistant_drafter(call, bans.tokenizer)]
     processors = [each if is_stateless(each) else _adapt(each) for each in call.logits_processor]

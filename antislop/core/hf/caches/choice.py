@@ -65,8 +65,7 @@ def choose_cache(model_kwargs: Mapping[str, Any], *, model: PreTrainedModel) -> 
         )
     if cache is None:
         raise InputError(
-            "the model generates without a cache, which a rewind needs: pass use_cache=True, or take a model whose "
-            "generate() does not turn it off, as X-LoRA of PEFT does"
+            "the model generates without a cache, which a rewind needs: pass use_cache=True, or another one"
         )
     _refuse_unknown(decoder_part(cache))
     if type(decoder_part(cache)) is StaticCache:

@@ -198,19 +198,16 @@ class XtcLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
         self.min_tokens_to_keep = min_tokens_to_keep
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        parts = [(1 - self._probability, scores), (self._probability, self._exclude(scores))]
-        logs = [
-            self.after(input_ids, part.clone()).log_softmax(-1) + math.log(share) for share, part in parts if share > 0
-        ]
-        return logs[0] if len(logs) == 1 else torch.logaddexp(*logs)
-
-    def _exclude(self, scores: Tensor) -> Tensor:
         probabilities = scores.softmax(-1)
         is_top = (probabilities >= self._threshold) & (probabilities > 0)
         least = probabilities.where(is_top, torch.inf).argmin(-1, keepdim=True)
         excluded = scores.masked_fill(is_top.scatter(-1, least, False), -torch.inf)
         are_few = (excluded > -torch.inf).sum(-1, keepdim=True) < self.min_tokens_to_keep
-        return scores.where(are_few, excluded)
+        parts = [(1 - self._probability, scores), (self._probability, scores.where(are_few, excluded))]
+        logs = [
+            self.after(input_ids, part.clone()).log_softmax(-1) + math.log(share) for share, part in parts if share > 0
+        ]
+        return logs[0] if len(logs) == 1 else torch.logaddexp(*logs)
 
 
 class MinKeepLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
