@@ -70,10 +70,8 @@ from antislop.explain.console import (
     list_bans,
     summarize,
 )
-from antislop.files.chats import check_variables, render_chat
 
 if TYPE_CHECKING:
-    from torch import Tensor
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from antislop.core.hf import EventStream, Vocabulary
@@ -337,7 +335,7 @@ class TextWriter:
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     vocabulary: Vocabulary
-    inputs: dict[str, Tensor]
+    ids: list[int]  # of the prompt
     seed: int
     stream: EventStream | None = field(default=None, init=False)
 
@@ -349,12 +347,11 @@ class TextWriter:
 
             with as_input_error():
                 vocabulary = Vocabulary.of(tokenizer)
-        inputs = _encode(tokenizer, prompt, task.text)
-        _check_length(model, inputs["input_ids"].shape[1], task.text.max_new_tokens)
+        ids = _encode(tokenizer, prompt, task.text)
+        _check_length(model, len(ids), task.text.max_new_tokens)
         seed = random.randrange(2**32) if task.sampling.seed is None else task.sampling.seed
-        inputs = {name: tensor.to(model.device) for name, tensor in inputs.items()}
         bans = limit_bans(bans, task.policy.scope, tokenizer)
-        return cls(task, bans, prompt, model, tokenizer, vocabulary, inputs, seed)
+        return cls(task, bans, prompt, model, tokenizer, vocabulary, ids, seed)
 
     def events(self, *, with_bans: bool = True) -> Iterator[Event]:
         """Yield the events of a run. Without bans, occurrences of the bans count as conceded."""
@@ -373,15 +370,17 @@ class TextWriter:
                 on_exhausted=self.task.policy.on_exhausted,
             )
             processors = make_processors(self.task.grammar, self.model, self.tokenizer)
-            arguments = {**self.inputs, **self.task.settings, "logits_processor": processors}
+            ids = torch.tensor([self.ids], device=self.model.device)
+            inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+            arguments = {**inputs, **self.task.settings, "logits_processor": processors}
             settings = add_samplers(arguments, self.tokenizer)
             self.stream = sampler.events(self.model, record="top" if self.task.trace else "events", **settings)
         if with_bans:
             return self.stream
         from antislop.core.bans import Matcher
 
-        matcher, prompt = Matcher(self.bans, self.vocabulary), self.inputs["input_ids"][0].tolist()
-        begun = matcher.start(prompt, drops_space=self.vocabulary.drops_space_after(prompt))
+        matcher = Matcher(self.bans, self.vocabulary)
+        begun = matcher.start(self.ids, drops_space=self.vocabulary.drops_space_after(self.ids))
         return mark_conceded(self.stream, matcher, begun)
 
     def save_trace(self) -> None:
@@ -396,21 +395,21 @@ class TextWriter:
         say(f"saved the trace{unfinished} to {path}: look at it with antislop view {shlex.quote(str(path))}")
 
 
-def _encode(tokenizer: PreTrainedTokenizerBase, prompt: str, options: ContinuationOptions) -> dict[str, Tensor]:
+def _encode(tokenizer: PreTrainedTokenizerBase, prompt: str, options: ContinuationOptions) -> list[int]:
+    from antislop.core.hf import encode
+
     if not options.chat:
-        encoded = tokenizer(prompt, return_tensors="pt")
+        ids = encode(prompt, tokenizer)
     elif tokenizer.chat_template is None:
         raise InputError("--chat needs a chat template, which this model's tokenizer doesn't have: leave it out")
     else:
         messages = [{"role": "user", "content": prompt}]
         if options.system is not None:
             messages.insert(0, {"role": "system", "content": options.system})
-        variables = check_variables(read_variables(options.chat_template_kwargs), tokenizer)
-        text = render_chat(messages, tokenizer, variables=variables)
-        encoded = tokenizer(text, add_special_tokens=False, return_tensors="pt")
-    if encoded["input_ids"].shape[1] == 0:
+        ids = encode(messages, tokenizer, variables=read_variables(options.chat_template_kwargs))
+    if not ids:
         raise InputError("the prompt is empty, and this model needs at least one token to continue: write one")
-    return {name: encoded[name] for name in ("input_ids", "attention_mask")}  # not every model accepts the other ones
+    return ids
 
 
 def _check_length(model: PreTrainedModel, prompt_tokens: int, new_tokens: int) -> None:

@@ -17,19 +17,11 @@ from antislop.core.bans.scopes import Scope
 from antislop.core.bans.units import Unit
 from antislop.core.hf.batching import TextRequest, WriteTexts, complete_in_flight, read_requests, write_in_flight
 from antislop.core.hf.callbacks.criteria import StopStrings
-from antislop.core.hf.calls import (
-    STATES,
-    Call,
-    CallInput,
-    PromptInput,
-    call_generate,
-    encode,
-    prepare_call,
-)
+from antislop.core.hf.calls import STATES, Call, CallInput, PromptInput, call_generate, encode, prepare_call
 from antislop.core.hf.compiled_bans import CompiledBans
 from antislop.core.hf.model import device_of
 from antislop.core.hf.preparation import prepare_run, prepare_text
-from antislop.core.hf.private import arguments_of_generate
+from antislop.core.hf.private import arguments_of_generate, has_argument_hooks
 from antislop.core.hf.refusals import PromptError, check_model, refuse_at, refuse_per_prompt
 from antislop.core.hf.run import CallOutput, ConcessionWarner, EventStream, ReportedOutput, Run
 from antislop.core.loop.branches import Control, Controller, take_control
@@ -424,7 +416,8 @@ class AntiSlop:
         for number, (prompt, seed, compiled) in enumerate(requests):
             text: tuple[Call, RowSpec] | PromptError
             try:
-                inputs = encode(prompt, compiled.tokenizer, device_of(model), variables=variables)[None]
+                ids = encode(prompt, compiled.tokenizer, variables=variables)
+                inputs = torch.tensor([ids], dtype=torch.long, device=device_of(model))
                 call_kwargs = {**kwargs, **{name: make and make() for name, make in made.items()}}
                 call_kwargs["attention_mask"] = torch.ones_like(inputs)
                 policy = self.make_policy()
@@ -486,7 +479,13 @@ def _complete(
     run: Run, streamer: BaseStreamer | None = None, request: CacheRequest | None = None
 ) -> tuple[CallOutput, ActivationCache | None]:
     """Run to the end; read the kept text once more only if states or activations are requested."""
-    if request is None and not run.call.requested_states:
+    is_read_again, spec = request is not None or bool(run.call.requested_states), run.rows[0].spec
+    if (is_read_again or spec.drafter or spec.forced) and has_argument_hooks(run.call.model):
+        raise InputError(
+            f"hooks tell the layers of {type(run.call.model).__name__} which tokens to change, as for an aLoRA of PEFT,"
+            " so it reads them one by one: leave out drafts, then='force', hidden states, attentions and return_cache"
+        )
+    if not is_read_again:
         return run.complete(streamer), None
     from antislop.explain.kept_text import complete_and_read
 

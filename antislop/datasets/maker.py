@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from antislop.core.bans import Ban, BanList
-from antislop.core.hf import Vocabulary, add_samplers, fingerprint_tokenizer, refuse_lengths
+from antislop.core.hf import Vocabulary, add_samplers, encode, fingerprint_tokenizer, refuse_lengths
 from antislop.core.sampler import AntiSlop
 from antislop.core.trace import BATCH_SIZE, Completion, Conceded, Rewound
 from antislop.datasets.pair_maker import PairMaker, Pairs
@@ -171,8 +171,7 @@ class RecordMakerBase(ABC):
         return prompt
 
     def _encode(self, prompt: Prompt) -> list[int]:
-        ids: list[int] = self._tokenizer(prompt.text, add_special_tokens=not prompt.has_special_tokens)["input_ids"]
-        return ids
+        return encode(prompt.text, self._tokenizer, special_tokens=not prompt.has_special_tokens)
 
     def make_record(self, spec: SampleSpec, completion: Completion, *, prompt_tokens: int, since: float) -> Record:
         report = completion.report
@@ -224,7 +223,7 @@ class RecordMakerBase(ABC):
     def _read_prompt(self, prompt: Prompt, ids: Sequence[int]) -> str:
         """Return the text of a prompt without the bos token, which trainers add themselves."""
         bos_token = self._tokenizer.bos_token
-        if prompt.has_special_tokens and bos_token and self._tokenizer(prompt.text)["input_ids"] != ids:
+        if bos_token and self._tokenizer(prompt.text)["input_ids"] != ids:
             return prompt.text.removeprefix(bos_token)
         return prompt.text
 
@@ -339,7 +338,8 @@ class AvoidanceInstruction:
         count = len(self.phrases)
         while count:
             instructed = self._write(prompt, count)
-            excess = 0 if room is None else self._count(instructed) - room
+            ids = encode(instructed.text, self._tokenizer, special_tokens=not instructed.has_special_tokens)
+            excess = 0 if room is None else len(ids) - room
             if excess <= 0:
                 return instructed, count
             count = min(count - 1, bisect_right(self._ends, self._ends[count - 1] - excess))
@@ -348,13 +348,9 @@ class AvoidanceInstruction:
     def _write(self, prompt: Prompt, count: int) -> Prompt:
         sentence = INSTRUCTION + ", ".join(f'"{phrase}"' for phrase in self.phrases[:count]) + "."
         if not getattr(self._tokenizer, "chat_template", None):
-            return replace(prompt, text=f"{sentence}\n\n{prompt.text}")
+            return replace(prompt, text=f"{sentence}\n\n{prompt.text.removeprefix(self._tokenizer.bos_token or '')}")
         messages = prompt.messages or [{"role": "user", "content": prompt.text}]
         system_texts = [join_parts(message["content"]) for message in messages if message["role"] == "system"]
         messages = put_system(messages, "\n\n".join([*system_texts, sentence]))
         text = render_chat(messages, self._tokenizer, variables=prompt.variables)
         return replace(prompt, text=text, messages=messages, has_special_tokens=True)
-
-    def _count(self, prompt: Prompt) -> int:
-        ids: list[int] = self._tokenizer(prompt.text, add_special_tokens=not prompt.has_special_tokens)["input_ids"]
-        return len(ids)

@@ -35,14 +35,13 @@ class Rollout:
         config.return_dict_in_generate = True
         tokenizer, variables = self.sampler.compiled.tokenizer, trainer.chat_template_kwargs
         ids = [
-            encode(prompt, tokenizer, device, variables=None if isinstance(prompt, str) else variables)
-            for prompt in prompts
+            encode(prompt, tokenizer, variables=None if isinstance(prompt, str) else variables) for prompt in prompts
         ]
         width = max(map(len, ids))
         padded = torch.full((len(ids), width), int(config.pad_token_id), device=device)  # [rows, tokens]
         mask = torch.zeros_like(padded)
         for row, tokens in enumerate(ids):
-            padded[row, width - len(tokens) :], mask[row, width - len(tokens) :] = tokens, 1
+            padded[row, width - len(tokens) :], mask[row, width - len(tokens) :] = torch.tensor(tokens), 1
         with (
             unwrap_model_for_generation(
                 trainer.model_wrapped,
@@ -53,12 +52,11 @@ class Rollout:
             ) as unwrapped,
             torch.no_grad(),
         ):
-            model = unwrapped.get_base_model() if hasattr(unwrapped, "get_base_model") else unwrapped  # of an adapter
             settings: dict[str, Any] = {"generation_config": config, "record": "top", "record_top_k": 1}
-            out = self.sampler.generate(model, padded, attention_mask=mask, **settings)
+            out = self.sampler.generate(unwrapped, padded, attention_mask=mask, **settings)
         kept = [row.history.kept for row in out.trace.rows]
         return {
-            "prompt_ids": [tokens.tolist() for tokens in ids],
+            "prompt_ids": ids,
             "completion_ids": [[each.token for each in row] for row in kept],
             "logprobs": [[log(each.choice.share) for each in row] for row in kept],
             "rewinds": [report.rewinds for report in out.reports],

@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from antislop.core.bans import Ban, BanList
-from antislop.core.hf import Vocabulary, device_of
+from antislop.core.hf import Vocabulary, device_of, encode
 from antislop.core.trace import Completion, Report, TextPieces
 from antislop.datasets.maker import ModelRecordMaker
 from antislop.datasets.samples import UNBANNED, Arm, MadeRecord, SampleSpec
@@ -93,9 +93,7 @@ def score_outputs(
         return list(outputs)
     room = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     texts = [
-        PromptedTokens(
-            tokenizer(output.prompt)["input_ids"], tokenizer(output.text, add_special_tokens=False)["input_ids"]
-        )
+        PromptedTokens(encode(output.prompt, tokenizer), tokenizer(output.text, add_special_tokens=False)["input_ids"])
         for output in outputs
     ]
     if room is not None and (max_length := max(text.length for text in texts)) > room:

@@ -17,7 +17,7 @@ from time import perf_counter
 from typing import NamedTuple, TypeVar
 
 from antislop.core.bans import BanList, Bans
-from antislop.core.hf import CompiledBans, choose_scopes, variables_of
+from antislop.core.hf import CompiledBans, choose_scopes, encode, variables_of
 from antislop.core.loop import Sampling, seed_of
 from antislop.core.trace import Event, Finished
 from antislop.errors import InputError
@@ -79,8 +79,8 @@ class Service:
     # -- prompts ------------------------------------------------------------------------------------------------------
 
     async def encode(self, text: str, *, special_tokens: bool = True) -> list[int]:
-        """Return the ids of a text. special_tokens: whether the tokenizer adds its own."""
-        return await self._read(lambda: self._tokenizer(text, add_special_tokens=special_tokens)["input_ids"])
+        """Return the ids of a text. special_tokens: whether it gets those of the tokenizer."""
+        return await self._read(lambda: encode(text, self._tokenizer, special_tokens=special_tokens))
 
     async def render(self, chat: Chat) -> RenderedChat:
         """Return a chat as its model reads it. Raises the errors of the tokenizer's template."""

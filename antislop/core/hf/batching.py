@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain, count, islice, repeat
-from typing import NamedTuple, TypeAlias
+from operator import index
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from transformers import PreTrainedModel
@@ -58,11 +59,18 @@ def read_requests(
     own: the bans of a text whose list is None.
     """
     check_many(prompts, bans=bans, batch_size=batch_size, seed=seed, seeds=seeds)
-    if seeds is None:
-        seeds = map(partial(seed_of, int(torch.randint(2**31, ())) if seed is None else seed), count())
+    first = int(torch.randint(2**31, ())) if seed is None and seeds is None else _read_seed(0 if seed is None else seed)
+    each = map(partial(seed_of, first), count()) if seeds is None else map(_read_seed, seeds)
     lists = CompiledLists(own)
-    texts = pair(pair(prompts, seeds), repeat(None) if bans is None else bans, name="bans")
+    texts = pair(pair(prompts, each, name="seeds"), repeat(None) if bans is None else bans, name="bans")
     return (TextRequest(prompt, text_seed, lists.compile(text_bans)) for (prompt, text_seed), text_bans in texts)
+
+
+def _read_seed(value: Any) -> int:
+    with suppress(TypeError):
+        if -(2**63) <= (number := index(value)) < 2**64:  # of Python, NumPy or torch, which takes no others
+            return number
+    raise InputError(f"a seed is {value!r:.60}: pass whole numbers of up to 64 bits, one for each prompt as seeds")
 
 
 def complete_in_flight(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
+from operator import is_
 from types import NoneType
 from typing import Any, NamedTuple, TypeAlias
 
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 from transformers import (
     GenerationConfig,
+    GenerationMixin,
     LogitsProcessorList,
     MaxLengthCriteria,
     PreTrainedModel,
@@ -24,7 +26,7 @@ from antislop.core.hf.callbacks.samplers import CountPenaltyLogitsProcessor, Min
 from antislop.core.hf.compiled_bans import CompiledBans
 from antislop.core.hf.model import are_counted, device_of, prompt_mask
 from antislop.core.hf.private import mask_length_of, pad_token_of
-from antislop.core.hf.refusals import PER_PROMPT, PromptError, check_model, refuse_arguments
+from antislop.core.hf.refusals import PER_PROMPT, check_model, refuse_arguments
 from antislop.core.hf.vocabulary import Vocabulary
 from antislop.errors import InputError, suggest
 from antislop.files.chats import check_variables, is_chat, read_messages, render_chat
@@ -36,10 +38,6 @@ PromptInput: TypeAlias = str | Sequence[int] | Tensor | Sequence[Mapping[str, An
 
 STATES = ("output_hidden_states", "output_attentions")
 """Settings that ask for what each layer computes."""
-_OWN_GENERATE = (
-    "{name} has a generate() of its own, which changes the output and returns it only as a whole: "
-    "call sampler.generate(model, …) instead"
-)
 
 
 class Assistant(NamedTuple):
@@ -76,7 +74,13 @@ class Call:
         assistant: Assistant = NO_ASSISTANT,
         **model_kwargs: Any,
     ) -> Call:
-        length = input_ids.shape[1]
+        prepare, length = model.prepare_inputs_for_generation, input_ids.shape[1]
+        if getattr(prepare, "__func__", None) is not type(model).prepare_inputs_for_generation:
+            raise InputError(
+                f"{prepare.__qualname__} decides what {type(model).__name__} reads, as in prompt and prefix tuning of "
+                "PEFT, and a sampler counts tokens: pass the base model what it puts before the prompt, as in "
+                "docs/guides/calling.md"
+            )
         if any(isinstance(each, MinKeepLogitsProcessor) for each in logits_processor):
             logits_processor = LogitsProcessorList(apply_min_keep(logits_processor))
         processors = LogitsProcessorList(
@@ -220,21 +224,42 @@ def prepare_call(
 
     Raises `InputError` as `call_generate` does, and for a model whose `generate` changes what its loop returns.
     """
-    calls: list[Call] = []
+    kept: list[tuple[Call, list[Any]]] = []
 
     def keep(call: Call) -> Call:
-        calls.append(call)
+        kept.append((call, [] if is_plain else _list_parts(call.model)))
         return call
 
+    name, generate = type(model).__name__, getattr(model, "generate", None)
+    is_plain = getattr(generate, "__func__", None) is GenerationMixin.generate
+    cause: Exception | None = None
     try:
         out = call_generate(model, inputs, arguments, keep, bans=bans)
     except Exception as error:
-        if not calls:
+        if not kept:
             raise
-        raise InputError(_OWN_GENERATE.format(name=type(model).__name__)) from error
+        out, cause = None, error
     if not isinstance(out, Call):
-        raise InputError(_OWN_GENERATE.format(name=type(model).__name__))
+        raise InputError(
+            f"{name} has a generate() of its own, which changes the output and returns it only as a whole: "
+            "call sampler.generate(model, …) instead"
+        ) from cause
+    parts = [] if is_plain else _list_parts(out.model)
+    if len(kept[-1][1]) != len(parts) or not all(map(is_, kept[-1][1], parts)):
+        raise InputError(
+            f"{name}.generate() changes {type(out.model).__name__} while it runs, as aLoRA and adapter_names of PEFT do"
+            ", and this text would be written afterwards: call sampler.generate(model, …) instead"
+        )
     return out
+
+
+def _list_parts(model: PreTrainedModel) -> list[Any]:
+    """Return what forward passes depend on: attributes of all modules, and hooks and tensors in dicts of theirs."""
+    parts: list[Any] = [torch.is_autocast_enabled(device_of(model).type)]
+    for module in model.modules():
+        for value in vars(module).values():
+            parts += value.values() if isinstance(value, dict) else (value,)
+    return parts
 
 
 def read_inputs(
@@ -248,7 +273,12 @@ def read_inputs(
         value = given.get(name)
         is_tensor = isinstance(value, Tensor | NoneType)
         if not (is_tensor or (name == "inputs" and (isinstance(value, str) or is_chat(value)))):
-            raise InputError(f"{name} is a {type(value).__name__}: {_advise_on_inputs(value)}")
+            advice = "pass a text, the messages of a chat, or ids as a tensor [rows, tokens]"
+            if isinstance(value, Mapping):
+                advice = "pass its parts, generate(model, **inputs)"
+            elif isinstance(value, Sequence) and any(isinstance(part, str) or is_chat(part) for part in value):
+                advice = "pass one text or chat, or several to generate_many"
+            raise InputError(f"{name} is a {type(value).__name__}: {advice}")
         if isinstance(value, Tensor) and value.ndim < 2:
             raise InputError(f"{name} has the shape {tuple(value.shape)}, not [rows, tokens]: pass {name}[None]")
     _refuse_variables(variables, inputs)
@@ -259,7 +289,7 @@ def read_inputs(
         raise InputError(
             f"a {what} and {beside[0]} are passed: leave {beside[0]} out, or pass ids instead of the {what}"
         )
-    ids = encode(inputs, tokenizer, device, variables=variables)[None]
+    ids = torch.tensor([encode(inputs, tokenizer, variables=variables)], dtype=torch.long, device=device)
     return ids, {**arguments, "attention_mask": torch.ones_like(ids)}
 
 
@@ -268,46 +298,39 @@ def _refuse_variables(variables: object, prompt: object) -> None:
         raise InputError("chat_template_kwargs are for chats: pass messages, or leave them out")
 
 
-def _advise_on_inputs(inputs: object) -> str:
-    if isinstance(inputs, Mapping):
-        return "pass its parts, generate(model, **inputs)"
-    if isinstance(inputs, Sequence) and any(isinstance(part, str) or is_chat(part) for part in inputs):
-        return "pass one text or chat, or several to generate_many"
-    return "pass a text, the messages of a chat, or ids as a tensor [rows, tokens]"
-
-
 def encode(
     prompt: PromptInput,
     tokenizer: PreTrainedTokenizerBase,
-    device: torch.device,
     *,
     variables: Mapping[str, Any] | None = None,
-) -> Tensor:
-    """Return the ids of a prompt [tokens]; a text gets the tokenizer's special tokens, a chat those of its template.
+    special_tokens: bool = True,
+) -> list[int]:
+    """Return the ids of a prompt, which may be none.
 
-    variables: of that template.
+    A chat gets the special tokens of its template, and a text those of its tokenizer. A text that begins with what the
+    tokenizer puts before a text, as one that a chat template has rendered, does not get that a second time.
 
-    Raises `PromptError` for an empty prompt.
+    variables: of the template.
+    special_tokens: whether a text gets any.
     """
     _refuse_variables(variables, prompt)
     if isinstance(prompt, str):
-        ids = tokenizer(prompt)["input_ids"]
-    elif is_chat(prompt):
+        ids: list[int] = tokenizer(prompt, add_special_tokens=special_tokens)["input_ids"]
+        around, alone = tokenizer(".")["input_ids"], tokenizer(".", add_special_tokens=False)["input_ids"]
+        first = around[: around.index(alone[0])] if special_tokens and alone else []  # [] of most, [bos] of others
+        return ids[len(first) :] if first and ids[len(first) : 2 * len(first)] == first else ids
+    if is_chat(prompt):
         messages = read_messages(prompt, template=tokenizer.chat_template)
         text = render_chat(messages, tokenizer, variables=check_variables(variables or {}, tokenizer))
-        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
-    else:
-        ids = prompt
+        return encode(text, tokenizer, special_tokens=False)
     try:
-        tensor = torch.as_tensor(ids, device=device)
+        tensor = torch.as_tensor(prompt)
     except (TypeError, ValueError, RuntimeError):
-        tensor = torch.zeros((), device=device)
-    if tensor.ndim == 1 and len(tensor) == 0:
-        raise PromptError("an empty prompt was passed: pass at least one token, the bos token for instance")
-    if tensor.ndim != 1 or tensor.is_floating_point():
-        shape = f" of shape {tuple(ids.shape)}" if isinstance(ids, Tensor) else ""
-        raise InputError(f"a prompt is a text, ids [tokens] or a chat, not a {type(ids).__name__}{shape}")
-    return tensor
+        tensor = torch.zeros(())
+    if tensor.ndim != 1 or (tensor.is_floating_point() and len(tensor)):
+        shape = f" of shape {tuple(prompt.shape)}" if isinstance(prompt, Tensor) else ""
+        raise InputError(f"a prompt is a text, ids [tokens] or a chat, not a {type(prompt).__name__}{shape}")
+    return [int(token) for token in tensor]
 
 
 def _move_stop_strings(model: PreTrainedModel, kwargs: dict[str, Any], vocabulary: Vocabulary) -> dict[str, Any]:

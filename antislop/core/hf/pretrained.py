@@ -213,18 +213,30 @@ class ModelSpec:
             from transformers import AutoModelForCausalLM
 
             device = None if self.device_map else choose_device(self.device)
-            source, base = self.find_source(), _find_base(self)
+            source, config = self.find_source(), Path(self.name or TINY, "adapter_config.json")
+            name = read_json(config).get("base_model_name_or_path") if config.is_file() else None
+            # Where an adapter's base is a model that a package carries; transformers finds others.
+            base = next((model.find_source() for model in CARRIED.values() if model.hub == name), None)
             is_small = self.name is None or self.carried is not None or base is not None
             dtype = "float32" if is_small and self.dtype == "auto" else self.dtype
             options = _list_chosen(self, device_map=self.device_map, attn_implementation=self.attention)
             loaded = AutoModelForCausalLM.from_pretrained(base or source, dtype=dtype, **options)
             if base is not None:
                 loaded.load_adapter(source)
-            return loaded if device is None else loaded.to(device), _load_tokenizer(self)
+            adapters = getattr(loaded, "peft_config", {}).values()
+            if any(getattr(adapter, "alora_invocation_tokens", None) for adapter in adapters):
+                raise InputError(
+                    f"{self.title} is an aLoRA, which only generate() of PEFT turns on, and all texts would be its "
+                    "base's: load it by peft in Python, and call sampler.generate(model, …)"
+                )
+            return loaded if device is None else loaded.to(device), self.load_tokenizer()
 
     def load_tokenizer(self) -> PreTrainedTokenizerBase:
         with _loading(self, f"the tokenizer of {self.title}", advice="pass a model's Hugging Face id or folder"):
-            return _load_tokenizer(self)
+            from transformers import AutoTokenizer
+
+            tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(self.find_source(), **_list_chosen(self))
+            return tokenizer
 
 
 def tiny_model() -> tuple[Any, PreTrainedTokenizerFast]:
@@ -299,20 +311,6 @@ def _has_address(host: str | None) -> bool:
         return False
 
 
-def _find_base(spec: ModelSpec) -> str | None:
-    """Return the source of the model that an adapter is for, if a package carries it; transformers finds others."""
-    config = Path(spec.name or TINY, "adapter_config.json")
-    name = read_json(config).get("base_model_name_or_path") if config.is_file() else None
-    return next((model.find_source() for model in CARRIED.values() if model.hub == name), None)
-
-
 def _list_chosen(spec: ModelSpec, **others: str | None) -> dict[str, Any]:
     options = {"revision": spec.revision, "trust_remote_code": spec.trust_remote_code or None, **others}
     return {name: value for name, value in options.items() if value is not None}
-
-
-def _load_tokenizer(spec: ModelSpec) -> PreTrainedTokenizerBase:
-    from transformers import AutoTokenizer
-
-    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(spec.find_source(), **_list_chosen(spec))
-    return tokenizer

@@ -17,7 +17,7 @@ from typing import Any
 
 import regex
 from jinja2 import meta
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase, cache_utils
 from transformers.cache_utils import Cache, DynamicLayer, LinearAttentionCacheLayerMixin, LinearAttentionLayer
 from transformers.generation import GenerateDecoderOnlyOutput
@@ -89,6 +89,14 @@ def join_layers(hybrid: Any, *, states: LinearAttentionLayer, attention: Dynamic
     vars(hybrid).update({name: vars(states)[name] for name in names})
     joined: DynamicLayer = hybrid
     return joined
+
+
+def has_argument_hooks(model: nn.Module) -> bool:
+    """Return whether hooks may change the arguments by name of a model's modules, as PEFT's do in some generations.
+
+    Reason: torch does not list the hooks of a module.
+    """
+    return any(module._forward_pre_hooks_with_kwargs for module in model.modules())
 
 
 def supports_dynamic_cache(model: PreTrainedModel) -> bool:

@@ -235,9 +235,12 @@ def refuse_lengths(
             f"{type(model).__name__} has {limit} positions, and a prompt of {longest} tokens with {new} new "
             f"ones takes {needed}: {advice}"
         )
-    boundary = _find_boundary(model)
-    is_short = boundary is None or needed <= boundary
-    is_long = boundary is not None and min(prompts) > boundary and not 0 < held <= boundary
+    ropes = [rope for rope in _list_ropes(model) if rope.get("rope_type") == "longrope"]
+    named = [length for rope in ropes if (length := rope.get("original_max_position_embeddings"))]
+    of_config = getattr(model.config.get_text_config(decoder=True), "original_max_position_embeddings", None)
+    boundary = min(named, default=of_config) if ropes else None  # beyond it, `longrope` has other frequencies
+    is_short = not boundary or needed <= boundary
+    is_long = boundary and min(prompts) > boundary and not 0 < held <= boundary
     if is_short or (is_long and not in_flight):
         return
     raise InputError(
@@ -278,16 +281,6 @@ def max_positions(model: PreTrainedModel) -> int | None:
     config = model.config.get_text_config(decoder=True)
     positions = getattr(config, "max_position_embeddings", getattr(config, "max_seq_len", None))
     return positions if isinstance(positions, int) else None
-
-
-def _find_boundary(model: PreTrainedModel) -> int | None:
-    """Return the number of tokens above which `longrope` changes the frequencies of the whole text."""
-    ropes = [rope for rope in _list_ropes(model) if rope.get("rope_type") == "longrope"]
-    if not ropes:
-        return None
-    named = [boundary for rope in ropes if (boundary := rope.get("original_max_position_embeddings"))]
-    config = model.config.get_text_config(decoder=True)
-    return min(named, default=getattr(config, "original_max_position_embeddings", None) or None)
 
 
 def _list_ropes(model: PreTrainedModel) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -79,7 +80,10 @@ def find_response_template(
     """
     template = getattr(tokenizer, "response_template", None)
     if template is None:
-        model_type = _read_model_type(tokenizer.name_or_path) if model is None else model.config.model_type
+        model_type = None if model is None else model.config.model_type
+        if model is None and tokenizer.name_or_path:
+            with suppress(OSError, ValueError):
+                model_type = PreTrainedConfig.get_config_dict(tokenizer.name_or_path)[0].get("model_type")
         template = response_template_for(model_type) if model_type else None
     return None if template is None else ResponseTemplate(template)
 
@@ -141,14 +145,3 @@ def _find_opening(field: ResponseTemplateField) -> str:
     pattern: str = field.open_re.pattern
     match = None if field.open_literals else _HEAD.match(pattern)
     return match["head"] if match else pattern
-
-
-def _read_model_type(name: str) -> str | None:
-    if not name:
-        return None
-    try:
-        config, _ = PreTrainedConfig.get_config_dict(name)
-    except (OSError, ValueError):
-        return None
-    model_type: str | None = config.get("model_type")
-    return model_type

@@ -152,7 +152,11 @@ class Run:
     def trace(self) -> Trace | None:
         if self.recording.level == "none":
             return None
-        masks = _list_masks(self.call.mask, self.rows)
+        mask = self.call.mask
+        masks: list[tuple[int, ...] | None] = [None] * len(self.rows)  # without padding, or if it is for other inputs
+        if mask is not None and mask.ndim == 2 and mask.shape[1] == self.rows[0].prompt_length and not mask.all():
+            lists = [tuple(int(value) for value in values) for values in mask.tolist()]
+            masks = [lists[min(row.root, len(lists) - 1)] for row in self.rows]
         rows = tuple(
             TracedRow(tuple(row.ids_up_to(0)[0].tolist()), tuple(report.events), mask)
             for row, report, mask in zip(self.rows, self._reports, masks, strict=True)
@@ -273,14 +277,6 @@ def _refuse_fork(event: Event) -> None:
         raise CapabilityError("the controller forks the text, and one text can be streamed at a time: use generate")
 
 
-def _list_masks(mask: Tensor | None, rows: list[Row]) -> list[tuple[int, ...] | None]:
-    """Return the mask of each prompt; None without padding, or if the mask is for other inputs."""
-    if mask is None or mask.ndim != 2 or mask.shape[1] != rows[0].prompt_length or bool(mask.all()):
-        return [None] * len(rows)
-    lists = [tuple(int(value) for value in values) for values in mask.tolist()]
-    return [lists[min(row.root, len(lists) - 1)] for row in rows]
-
-
 class ConcessionWarner:
     """Warns of the first concession that it is called with, in the line of the code that called the library."""
 
@@ -297,21 +293,16 @@ class ConcessionWarner:
         violation = event.violation
         spent = "its tries were used up" if violation.ban.then else "nothing else was left to write"
         cause = f"{event.constrained_by} rules out all else" if event.constrained_by else spent
+        frame, level = sys._getframe(), 1  # of the code that called the library, as `warnings.warn` counts
+        while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in _LIBRARIES:
+            frame, level = frame.f_back, level + 1
         warnings.warn(
             f"the banned {violation.ban.text!r} was let through at token {violation.start}, since {cause}: "
             "report.conceded and Completion.conceded count such places, of which this is the sampler's "
             "first; on_exhausted='stop' or 'raise' lets none through",
             ConcededWarning,
-            stacklevel=_find_caller(),
+            stacklevel=level,
         )
 
 
 _LIBRARIES = {"antislop", "contextlib", "torch", "transformers"}
-
-
-def _find_caller() -> int:
-    """Return the stack level of the code that called the library, as `warnings.warn` counts in the function above."""
-    frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] in _LIBRARIES:
-        frame, level = frame.f_back, level + 1
-    return level

@@ -137,7 +137,10 @@ def _choose_reader(backend: Any, parts: list[dict[str, Any]], tokenizer: str) ->
     if kinds == {"WordPiece"}:
         # The decoder decides whether a token is joined to the one before it.
         return lambda token: str(backend.decoder.decode(["a", token]))[1:].encode()
-    space, *others = {*_find_spaces(parts)} or {None}
+    spaces = {part["replacement"] for part in parts if part.get("type") == "Metaspace"}
+    replaced = [part for part in parts if part.get("type") == "Replace"]
+    spaces |= {part["pattern"].get("String") if part["content"] == " " else None for part in replaced}
+    space, *others = spaces or {None}
     if kinds <= {"Replace", "ByteFallback", "Fuse", "Strip", "Metaspace"} and space is not None and not others:
         return partial(_read_sentence_piece, space, "ByteFallback" in kinds)
     raise InputError(
@@ -146,17 +149,8 @@ def _choose_reader(backend: Any, parts: list[dict[str, Any]], tokenizer: str) ->
     )
 
 
-def _find_spaces(parts: Iterable[dict[str, Any]]) -> Iterator[str | None]:
-    """Yield the text that each part turns into a space; None for a part that replaces anything else."""
-    for part in parts:
-        if part.get("type") == "Metaspace":
-            yield part["replacement"]
-        elif part.get("type") == "Replace":
-            yield part["pattern"].get("String") if part["content"] == " " else None
-
-
 _PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-_MOVED = sorted({*range(256)}.difference(_PRINTABLE))
+_MOVED = [byte for byte in range(256) if byte not in _PRINTABLE]
 _BYTE_OF_CHAR = {chr(byte): byte for byte in _PRINTABLE} | {chr(256 + i): byte for i, byte in enumerate(_MOVED)}
 """The alphabet of byte-level BPE: printable Latin-1 is itself, the rest is moved past 255."""
 

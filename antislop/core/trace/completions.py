@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import NoneType
-from typing import SupportsIndex, TypeVar
+from typing import TypeVar
 
 from antislop.core.bans.ban_list import BanList
 from antislop.core.bans.bans import Ban
@@ -56,15 +56,13 @@ def check_many(prompts: object, *, bans: object, batch_size: object, seed: objec
         )
     if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
         raise InputError(f"batch_size is {batch_size!r}; a whole number, at least 1, is expected")
-    if not isinstance(seed, SupportsIndex | NoneType):
-        raise InputError(f"seed is {seed!r}; a whole number is expected, or None")
     if isinstance(seeds, str) or not isinstance(seeds, Iterable | NoneType):
         raise InputError(f"seeds is {seeds!r}: pass a whole number for each prompt, or a single one as seed")
     if seed is not None and seeds is not None:
         raise InputError("both seed and seeds are given: pass one seed for all prompts, or one for each")
 
 
-def pair(prompts: Iterable[T], values: Iterable[Value], *, name: str = "seeds") -> Iterator[tuple[T, Value]]:
+def pair(prompts: Iterable[T], values: Iterable[Value], *, name: str) -> Iterator[tuple[T, Value]]:
     """Yield each prompt with its value, which is read after it. Raises `InputError` if values are missing."""
     rest = iter(values)
     for prompt in prompts:
@@ -73,6 +71,4 @@ def pair(prompts: Iterable[T], values: Iterable[Value], *, name: str = "seeds") 
         except StopIteration:
             instead = "a single seed" if name == "seeds" else "leave them out"
             raise InputError(f"there are fewer {name} than prompts: pass one for each prompt, or {instead}") from None
-        if name == "seeds" and not isinstance(value, SupportsIndex):
-            raise InputError(f"seeds contains {value!r:.60}: pass a whole number for each prompt")
         yield prompt, value

@@ -215,8 +215,9 @@ class EndpointSampler:
         settings.make_criteria(self._bans.vocabulary, self._end_tokens)  # raises the errors of stop strings
 
     def _encode(self, prompt: PromptInput) -> list[int]:
-        ids: list[int] = encode(prompt, self._tokenizer, torch.device("cpu")).tolist()
-        return ids
+        if ids := encode(prompt, self._tokenizer):
+            return ids
+        raise InputError("an empty prompt was passed: pass at least one token, the bos token for instance")
 
     def _complete_many(self, requests: Iterator[_Request], *, batch_size: int) -> Iterator[EndpointCompletion]:
         running: set[Future[EndpointCompletion]] = set()

@@ -1,13 +1,11 @@
-"""Inputs other than ids: embeddings, adapters, and models whose cache is turned off."""
+"""Inputs other than ids: embeddings, and models whose cache is turned off."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from antislop import AntiSlop, Ban
 from tests.support.models import build_model, build_tokenizer
@@ -46,14 +44,6 @@ def test_embeddings_in_the_place_of_a_prompt() -> None:
     ours = model.generate(inputs_embeds=embeds, custom_generate=AntiSlop(TOKENIZER, ["zz"]), **ASKED)
     assert torch.equal(ours, expected)
     assert_exact(model, run(model, inputs_embeds=embeds), PROMPTS)
-
-
-def test_an_adapter_of_peft() -> None:
-    peft = pytest.importorskip("peft", reason="peft is not installed")
-    config = peft.LoraConfig(target_modules=["q_proj", "v_proj"], init_lora_weights=False, task_type="CAUSAL_LM")
-    plain: PreTrainedModel = build_model("llama")
-    adapted = peft.get_peft_model(plain, config).eval()
-    assert_exact(adapted, run(adapted, input_ids=PROMPTS), PROMPTS)
 
 
 def test_a_model_whose_cache_is_turned_off_gets_one() -> None:

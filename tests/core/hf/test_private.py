@@ -314,7 +314,10 @@ def test_each_private_name_that_a_class_or_a_module_must_have_is_checked() -> No
     """Instances get the others in a call, or they are there in some releases only."""
     needed = {re.split(r"[.:]", name)[-1] for name in releases.NEEDED}
     of_instances = {"_attn_implementation", "_commit_hash", "_is_user_defined", "_mask_length", "_pad_token_tensor"}
-    of_torch, optional = {"_modules"}, {"_get_alibi_slopes", "_RESPONSE_TEMPLATE_FALLBACKS"}
+    of_torch, optional = (
+        {"_modules", "_forward_pre_hooks_with_kwargs"},
+        {"_get_alibi_slopes", "_RESPONSE_TEMPLATE_FALLBACKS"},
+    )
     assert find_private_names() - needed == of_instances | of_torch | optional
 
 

@@ -64,7 +64,9 @@ def choose_cache(model_kwargs: Mapping[str, Any], *, model: PreTrainedModel) -> 
             "install one that antislop supports, as in docs/limits.md"
         )
     if cache is None:
-        raise InputError("the model generates without a cache, which a rewind needs: pass use_cache=True")
+        raise InputError(
+            "the model generates without a cache, which a rewind needs: pass use_cache=True, or another one"
+        )
     if getattr(model.config, "recurrent_kv_cache_mode", None) == "last_loop":  # Dory
         raise InputError(
             f"{type(model).__name__} with recurrent_kv_cache_mode='last_loop' computes other logits for tokens read "
