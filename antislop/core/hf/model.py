@@ -188,8 +188,8 @@ class TransformersModel:
         refuse_unread(cache, model=self._model)
         if is_padded and not cache.is_recurrent:
             cache.drop_padding(counts)
-        last = outputs.logits[:, -1:]
-        return last.repeat_interleave(self._copies, dim=0) if self._copies > 1 else last
+        last: Tensor = outputs.logits[:, -1:]
+        return last if self._copies == 1 else last.repeat_interleave(self._copies, dim=0)
 
     def _feed_one_by_one(self, ids: Tensor, cache: TransformersCache, counts: list[int]) -> Tensor:
         """Read queries one at a time: a recurrent model's states might differ in one pass.
