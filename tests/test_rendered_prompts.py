@@ -87,7 +87,7 @@ def make_record(model: Any, text: str) -> None:
 
 
 def command(_: Any, text: str) -> None:
-    invoke("generate", text, "--max-new-tokens", "1", "--temperature", "0")
+    invoke("generate", text, "--max-new-tokens", "1", "--greedy")
 
 
 SAMPLER = AntiSlop(BOS, ["zzzz"])

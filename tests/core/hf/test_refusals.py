@@ -216,7 +216,7 @@ def test_invalid_options_of_the_sampler_are_refused(kwargs: dict[str, Any], matc
     [
         ({"batch_size": "4"}, "batch_size is '4'; a whole number, at least 1, is expected"),
         ({"batch_size": 2.5}, "batch_size is 2.5"),
-        ({"seed": "4"}, "seed is '4'; a whole number is expected"),
+        ({"seed": "4"}, "a seed is '4': pass whole numbers of up to 64 bits"),
         ({"seeds": 4}, "seeds is 4: pass a whole number for each prompt, or a single one as seed"),
         ({"seeds": "4"}, "seeds is '4'"),
     ],
@@ -260,7 +260,7 @@ CALLS: list[tuple[str, dict[str, Any], str]] = [
     ("stream", {"return_cache": True}, "only generate returns a cache: call sampler.generate, or leave return_cache"),
     ("generate_many", {"controller": object()}, "a controller moves the rows of one call"),
     ("generate_many", {"inputs_embeds": torch.zeros(1, 4, 2)}, "inputs_embeds belongs to one prompt"),
-    ("generate_many", {"seeds": ["x"]}, "seeds contains 'x': pass a whole number for each prompt"),
+    ("generate_many", {"seeds": ["x"]}, "a seed is 'x': pass whole numbers of up to 64 bits, one for each prompt"),
     *(
         (door, {name: True}, NO_STATES.format("stream" if door == "events" else door, name))
         for door in ("stream", "events", "generate_many")
