@@ -27,7 +27,7 @@ class CapabilityError(InputError):
 
 
 class SharingError(InputError):
-    """Raised for a processor or criterion that remembers a text, and is called with several."""
+    """Raised for a processor or criterion that remembers what it may not: other texts, or what was withdrawn."""
 
 
 class Exhausted(RuntimeError):

@@ -52,7 +52,7 @@ def decode_in_steps(scheduler: Scheduler, engine: Engine) -> Iterator[StepEvents
 def _admit(scheduler: Scheduler, engine: Engine, batches: list[LogitsBatch]) -> Generator[StepEvents, None, bool]:
     """Read prompts of new texts, in one pass if written texts wait for it; return whether any text is being written."""
     while scheduler.admit():
-        in_parts = scheduler.is_open and scheduler.is_writing  # whose readers wait meanwhile
+        in_parts = scheduler.reads_in_parts
         yield from _read(scheduler, engine, batches, in_parts=in_parts)
         if in_parts:
             break

@@ -68,6 +68,11 @@ class Scheduler:
         return not all(source.row.is_finished for source in self.sources)
 
     @property
+    def reads_in_parts(self) -> bool:
+        """Whether the readers of other texts wait while a prompt is read."""
+        return self.is_open and self.is_writing
+
+    @property
     def idle(self) -> bool:
         return not (self.reading or self.is_writing)
 

@@ -158,9 +158,6 @@ def test_a_text_is_the_adapters_own_or_refused(
 
 def test_an_adapter_that_is_told_which_tokens_to_change_reads_them_one_by_one() -> None:
     model = adapt("Lora", **ACTIVATED)
-    drafting = AntiSlop(TOKENIZER, ["abcd"], draft_bans=True)
-    with pytest.raises(InputError, match="hooks tell the layers of LlamaForCausalLM"):
-        drafting.generate(model, PROMPT, **ASKED)
     for asked in ({"prompt_lookup_num_tokens": 2}, {"output_hidden_states": True, "return_dict_in_generate": True}):
         with pytest.raises(InputError, match="leave out drafts, then='force', hidden states"):
             SAMPLER.generate(model, PROMPT, **ASKED, **asked)

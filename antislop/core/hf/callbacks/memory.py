@@ -23,7 +23,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from antislop.errors import InputError, first_line
+from antislop.errors import InputError, SharingError, first_line
 
 STRETCH = 16
 """Calls between two copies: at most so many are made again at a rewind."""
@@ -86,7 +86,7 @@ class Replayed:
         return before.pickled != now.pickled or not all(map(_is_same, before.parts, now.parts))
 
     def keep(self, calls: int) -> None:
-        """Forget all but the first `calls` calls. Raises `InputError` if a call has another answer the second time."""
+        """Forget all but the first `calls` calls. Raises `SharingError` if a call has another answer the second time."""
         first = self._copies[0].calls
         if self._is_alone:
             del self._calls[max(calls - first, 0) :]
@@ -97,9 +97,9 @@ class Replayed:
             try:
                 repeated = self.callback(*map(_clone, arguments))
             except Exception as error:
-                raise InputError(describe(self, f"raised {type(error).__name__}")) from error
+                raise SharingError(describe(self, f"raised {type(error).__name__}")) from error
             if not _is_close(repeated, answer):
-                raise InputError(describe(self, "gave another answer"))
+                raise SharingError(describe(self, "gave another answer"))
 
     def settle(self, calls: int) -> None:
         """Drop what would be needed to forget one of the first `calls` calls."""
