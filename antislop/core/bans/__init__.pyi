@@ -7,10 +7,7 @@ from .ban_list import (
     read_bans as read_bans,
 )
 from .bans import Ban as Ban, Match as Match
-from .bundled import (
-    bundled_bans as bundled_bans,
-    read_constructions as read_constructions,
-)
+from .bundled import bundled_bans as bundled_bans, read_constructions as read_constructions
 from .characters import decode as decode
 from .faults import find_faults as find_faults, find_superfluous as find_superfluous
 from .folding import (
@@ -23,10 +20,7 @@ from .folding import (
 from .formats.formats import parse_ban as parse_ban, write_lines as write_lines
 from .marks import looks_like_regex as looks_like_regex
 from .patterns.loop import Loop as Loop
-from .patterns.pattern import (
-    Pattern as Pattern,
-    Tokens as Tokens,
-)
+from .patterns.pattern import Pattern as Pattern, Tokens as Tokens
 from .patterns.phrase import Phrase as Phrase
 from .patterns.regex import Regex as Regex
 from .patterns.repeat import Repeat as Repeat
