@@ -22,11 +22,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, get_args
+from typing import Any, NamedTuple, get_args
 
 from antislop.core.bans import characters
 from antislop.core.bans.bans import Ban, distinct
-from antislop.core.bans.characters import NOTHING, Completed, Pending
+from antislop.core.bans.characters import NOTHING, Completed, Pending, Surfaces
 from antislop.core.bans.patterns.pattern import PatternMatch, PieceResult
 from antislop.core.bans.patterns.phrase import Automaton, PhraseStates, TrieNode
 from antislop.core.bans.text_matcher import OtherState, TextMatcher
@@ -58,13 +58,6 @@ class Violation(NamedTuple):
     def target(self) -> int:
         """The token to which the ban leads back."""
         return self.start if self.unit is None else self.unit
-
-
-class Surfaces(characters.TokenBytes, Protocol):
-    """The text of tokens, as in `Vocabulary`. breaks: the contents of the special tokens."""
-
-    @property
-    def breaks(self) -> Mapping[int, str]: ...
 
 
 class _BanMatch(NamedTuple):

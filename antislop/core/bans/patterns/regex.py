@@ -13,6 +13,7 @@ from typing import ClassVar, NamedTuple
 
 import regex
 
+from antislop.core.bans.folding import SHORT_PIECE
 from antislop.core.bans.patterns.incremental_regex import (
     TIME_LIMIT,
     Allowance,
@@ -47,8 +48,6 @@ _FLAGS = {
 }
 PIECES_KEPT = 20_000
 """Pieces of text whose places without a match are remembered, in about 5 MB."""
-SHORT_PIECE = 40
-"""Characters of a piece that is remembered; tokens are shorter."""
 _ANYTHING = r"(?:(?<!\\)\.|\[\^[^\]]*\]|\[\\[sSwWdD]\\[sSwWdD]\])"
 _ANY_PASSAGE = regex.compile(rf"{_ANYTHING}(?:[*+]|\{{\d*,?\d*\}}).*(?:\\[1-9]|\(\?P=)", regex.S)
 
