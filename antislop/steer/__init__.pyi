@@ -1,4 +1,2 @@
-from .best_of import BestOf as BestOf
 from .grammar.grammar import Grammar as Grammar
-from .regenerate import Regenerate as Regenerate
-from .replace import Replace as Replace
+from .passages import BestOf as BestOf, Regenerate as Regenerate, Replace as Replace

@@ -311,15 +311,10 @@ class BanList(Sequence[Ban]):
         return shorten(f"<BanList of {len(self)}{origin}{shown and ': '}{shown}", 79) + ">"
 
     def _repr_html_(self) -> str:
-        rows = [
-            (
-                ban.text,
-                ban.pattern.kind,
-                ban.weight,
-                ", ".join(f"{name}={value!r}" for name, value in list_options(ban) if name != "weight"),
-            )
-            for ban in self._bans[:ROWS_SHOWN]
-        ]
+        rows = []
+        for ban in self._bans[:ROWS_SHOWN]:
+            options = ", ".join(f"{name}={value!r}" for name, value in list_options(ban) if name != "weight")
+            rows.append((ban.text, ban.pattern.kind, ban.weight, options))
         origin = f" from {textwrap.shorten(self.source, 80, placeholder=' …')}" if self.source else ""
         shown = f"the first {ROWS_SHOWN} of " if len(self) > ROWS_SHOWN else ""
         caption = f"{shown}{len(self):,} {'ban' if len(self) == 1 else 'bans'}{origin}"

@@ -213,11 +213,7 @@ class Ban:
         >>> [match[1:] for match in BanList([ban]).find("Her voice was barely a whisper.")]
         [(4, 30)]
         """
-        if (
-            isinstance(words, str)
-            or not isinstance(words, Iterable)
-            or not all(isinstance(word, str) for word in words)
-        ):
+        if not _are_strings(words):
             raise BanError(f"words were expected, not {words!r}: write Ban.words(['…', '…'])")
         return cls(Words(" ".join(words), gap=gap, skip_stop_words=skip_stop_words), **options)
 
@@ -384,12 +380,13 @@ def list_options(ban: Ban, *, with_pattern: bool = True) -> list[tuple[str, Any]
     return [(option.name, value) for option, value in values if value != option.default]
 
 
+def _are_strings(values: object) -> bool:
+    """Return whether values are several strings, and not one."""
+    return isinstance(values, Iterable) and not isinstance(values, str) and all(isinstance(one, str) for one in values)
+
+
 def _check_exempt(phrase: str, exempt: Sequence[str]) -> tuple[str, ...]:
-    if (
-        isinstance(exempt, str)
-        or not isinstance(exempt, Iterable)
-        or not all(isinstance(other, str) for other in exempt)
-    ):
+    if not _are_strings(exempt):
         raise BanError(f"exempt of {phrase!r} is {exempt!r}; a list of phrases is expected: write exempt=['…']")
     for other in exempt:
         if not is_visible(other):

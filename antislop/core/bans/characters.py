@@ -7,17 +7,19 @@ another token follows: it is text only if all of it is valid; otherwise each of 
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 REPLACEMENT = "\ufffd"
 
 
-class TokenBytes(Protocol):
-    """The bytes of tokens, as in `Vocabulary`. byte_tokens: those of byte fallback."""
+class Surfaces(Protocol):
+    """The text of tokens, as in `Vocabulary`. byte_tokens: of byte fallback. breaks: contents of the special tokens."""
 
     @property
     def byte_tokens(self) -> frozenset[int]: ...
+    @property
+    def breaks(self) -> Mapping[int, str]: ...
     def surface(self, token_id: int, /) -> bytes: ...
 
 
@@ -42,7 +44,7 @@ class Completed(NamedTuple):
     pending: Pending
 
 
-def complete(surfaces: TokenBytes, token_id: int, pending: Pending = NOTHING) -> Completed:
+def complete(surfaces: Surfaces, token_id: int, pending: Pending = NOTHING) -> Completed:
     r"""Decode one more token.
 
     >>> class Bytes:
@@ -69,7 +71,7 @@ def complete(surfaces: TokenBytes, token_id: int, pending: Pending = NOTHING) ->
     return Completed(text + surface.decode(errors="replace"), begun, NOTHING)
 
 
-def finish(surfaces: TokenBytes, pending: Pending) -> Completed:
+def finish(surfaces: Surfaces, pending: Pending) -> Completed:
     """Decode the pending bytes at the end of a text, or before a special token."""
     if not surfaces.byte_tokens:
         return _complete_utf8(pending, b"", final=True)
@@ -80,7 +82,7 @@ def finish(surfaces: TokenBytes, pending: Pending) -> Completed:
         return Completed(REPLACEMENT * len(pending.data), pending.ages, NOTHING)
 
 
-def decode(surfaces: TokenBytes, token_ids: Iterable[int]) -> str:
+def decode(surfaces: Surfaces, token_ids: Iterable[int]) -> str:
     """Return the text of tokens as `decode(…, skip_special_tokens=True)` does; a space at the beginning is kept."""
     pieces, pending = [], NOTHING
     for token_id in token_ids:

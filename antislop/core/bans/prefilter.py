@@ -15,9 +15,8 @@ import numpy as np
 from ahocorasick_rs import BytesAhoCorasick, Implementation
 from numpy.typing import NDArray
 
-from antislop.core.bans.folding import BOUNDARY, EXTENDING, NO_EDGES, SENTENCE_ENDS, fold, is_in_run
+from antislop.core.bans.folding import BOUNDARY, EXTENDING, NO_EDGES, SENTENCE_ENDS, SHORT_PIECE, fold, is_in_run
 from antislop.core.bans.patterns.pattern import FILLER, Pattern, PatternMatch, PieceResult, TextSearch
-from antislop.core.bans.patterns.phrase import SHORT_PIECE
 
 _SPACE, _END = b" ."
 _RUN = 0xC0

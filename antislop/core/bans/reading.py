@@ -54,8 +54,7 @@ TOKEN_IDS = regex.compile(r"\s*\[\s*\d+(?:\s*,\s*\d+)*\s*\],?\s*")
 
 LIST = "bans.txt"
 _PREFIX = regex.compile(r"hf:[/\\]+")  # a `Path` has one slash, or on Windows a backslash
-_REPO = regex.compile(r"[\w.-]+/[\w.-]+")
-_ADDRESS = regex.compile(rf"(?:datasets/)?({_REPO.pattern})(?:@([^/]+))?(?:/(.+))?")
+_ADDRESS = regex.compile(r"(?:datasets/)?([\w.-]+/[\w.-]+)(?:@([^/]+))?(?:/(.+))?")
 
 
 @dataclass(frozen=True)
@@ -182,8 +181,7 @@ def attempt(line: int, make: Callable[..., Ban], phrase: Any, **options: Any) ->
 def are_counts(numbers: Iterable[Any]) -> bool:
     """Return whether numbers are counts, not weights: whole, and some above 1."""
     values = list(numbers)
-    are_whole = all(isinstance(value, int) and not isinstance(value, bool) and value >= 0 for value in values)
-    return are_whole and any(value > 1 for value in values)
+    return all(type(value) is int and value >= 0 for value in values) and any(value > 1 for value in values)
 
 
 def make_phrase(text: Any, *, edges: Edges, **options: Any) -> Ban:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import regex
 
@@ -77,6 +77,9 @@ class Regions(NamedTuple):
 
 _MARK = "antislop_"  # begins the names of groups, which delimiters may have, too
 
+Changes: TypeAlias = list[tuple[int, bool]]
+"""(index, whether bans apply from there on) of each change within a piece."""
+
 
 class ScopeState(NamedTuple):
     """The state of a scope.
@@ -131,15 +134,9 @@ class Scope:
     def _is_inside(self, state: ScopeState) -> bool:
         return state.opened in self.span.chosen if isinstance(self.span, Regions) else state.opened != ""
 
-    def read(
-        self,
-        state: ScopeState,
-        piece: str,
-        *,
-        is_text: bool = True,  # noqa: ARG002
-    ) -> tuple[ScopeState, list[tuple[int, bool]]]:
-        """Read one more piece; return the state after it, and (index, whether bans apply) of each change within it."""
-        changes: list[tuple[int, bool]] = []
+    def read(self, state: ScopeState, piece: str, *, is_text: bool = True) -> tuple[ScopeState, Changes]:  # noqa: ARG002
+        """Read one more piece; return the state after it, and the changes within it."""
+        changes: Changes = []
         start, text, tail = 0, state.tail + piece, len(state.tail)
         while match := self._delimiters[state.opened].search(text, start, partial=True):
             if match.partial:
@@ -196,15 +193,13 @@ class OpeningScope:
     def is_over(self, state: OpeningState) -> bool:
         return state.units[-1] == OVER and not any(each.tail for each in state.scopes)
 
-    def read(
-        self, state: OpeningState, piece: str, *, is_text: bool = True
-    ) -> tuple[OpeningState, list[tuple[int, bool]]]:
+    def read(self, state: OpeningState, piece: str, *, is_text: bool = True) -> tuple[OpeningState, Changes]:
         if self.is_over(state) and not state.is_in:
             return state, []
         if state.units == (PROMPT,):
             read = tuple(scope.read(each, piece)[0] for scope, each in zip(self.scopes, state.scopes, strict=True))
             return state._replace(scopes=read), []
-        changes = []
+        changes: Changes = []
         for index, char in enumerate(piece):  # of the few that an opening has
             before = after = state.units[-1]
             if is_text and all(scope.applies(each) for scope, each in zip(self.scopes, state.scopes, strict=True)):

@@ -237,11 +237,10 @@ class TextMatcher:
             ]
         openings = [find_opening(bans[numbers[0]]) for numbers, _ in self._searches]
         self._openings = [(index, opening) for index, opening in enumerate(openings) if opening]
-        has_rules = any(ban.exempt or ban.scopes or ban.opening or ban.at_most for ban in bans)
-        self._rules = Rules(bans, search_exempt) if has_rules else None
-        self.is_plain = not (self._searches or self._rules)
+        self._has_rules = any(ban.exempt or ban.scopes or ban.opening or ban.at_most for ban in bans)
+        self._rules = rules = Rules(bans if self._has_rules else (), search_exempt)
+        self.is_plain = not (self._searches or self._has_rules)
         self.has_comparable_states = not self._searches  # an `OtherState` depends on little: only the rules have one
-        rules = self._rules or Rules(())
         self.start = OtherState(tuple(search.start for _, search in self._searches), rules.leave_prompt(rules.start))
         self.prompt_start = OtherState(tuple(search.prompt_start for _, search in self._searches), rules.start)
 
@@ -268,7 +267,7 @@ class TextMatcher:
             states[index], (matches, open_) = search.read(states[index], piece, final=final)
             if matches or open_:
                 result = PieceResult((*result.matches, *_rename(matches, numbers)), result.open + open_)
-        if self._rules:
+        if self._has_rules:
             rules, result = self._rules.read(rules, piece, result, final=final)
             for index, opening in self._openings:
                 if states[index] is not None and self._rules.is_over(rules, opening):
@@ -286,23 +285,21 @@ class TextMatcher:
 
     def forget(self, phrases: PhraseStates, others: OtherState) -> tuple[PhraseStates, OtherState]:
         searches = self._change(others, lambda search, state: search.forget(state))
-        rules = self._rules.forget(others.rules) if self._rules else others.rules
-        return self.phrases.forget(phrases), OtherState(searches, rules)
+        return self.phrases.forget(phrases), OtherState(searches, self._rules.forget(others.rules))
 
     def leave_prompt(self, others: OtherState, *, drops_space: bool) -> OtherState:
         """Return the state at the end of a prompt. drops_space: as of `TextSearch.leave_prompt`."""
         searches = self._change(others, lambda search, state: search.leave_prompt(state, drops_space=drops_space))
-        return OtherState(searches, self._rules.leave_prompt(others.rules) if self._rules else others.rules)
+        return OtherState(searches, self._rules.leave_prompt(others.rules))
 
     def find_part(self, others: OtherState) -> str | None:
         """See `Rules.find_part`."""
-        return self._rules.find_part(others.rules) if self._rules else None
+        return self._rules.find_part(others.rules)
 
     def restart(self, others: OtherState, content: str = "") -> OtherState:
         """Return the state after a special token, which no ban extends across. content: only scopes read it."""
         searches = self._change(others, lambda search, state: search.restart(state))
-        rules = self._rules.restart(others.rules, content) if self._rules else others.rules
-        return OtherState(searches, rules)
+        return OtherState(searches, self._rules.restart(others.rules, content))
 
     def _change(self, others: OtherState, change: Callable[[TextSearch[Any], Any], Any]) -> tuple[Any, ...]:
         pairs = zip(self._searches, others.searches, strict=True)

@@ -21,11 +21,12 @@ State: where these are in the text. If there are regexes, loops, repeats or rule
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, get_args
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, get_args
 
 from antislop.core.bans import characters
 from antislop.core.bans.bans import Ban, distinct
-from antislop.core.bans.characters import NOTHING, Completed, Pending
+from antislop.core.bans.characters import NOTHING, Completed, Pending, Surfaces
 from antislop.core.bans.patterns.pattern import PatternMatch, PieceResult
 from antislop.core.bans.patterns.phrase import Automaton, PhraseStates, TrieNode
 from antislop.core.bans.text_matcher import OtherState, TextMatcher
@@ -59,19 +60,13 @@ class Violation(NamedTuple):
         return self.start if self.unit is None else self.unit
 
 
-class Surfaces(characters.TokenBytes, Protocol):
-    """The text of tokens, as in `Vocabulary`. breaks: the contents of the special tokens."""
-
-    @property
-    def breaks(self) -> Mapping[int, str]: ...
-
-
 class _BanMatch(NamedTuple):
     ban: Ban
     start_back: int
     end_back: int
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class _Situation:
     """What later matches of phrases and token ids depend on. Equal ones are the same object.
 
@@ -84,38 +79,20 @@ class _Situation:
     others: for each token, the latest state of the rules in which it was read here, and what came of it.
     """
 
-    __slots__ = (
-        "completed",
-        "open",
-        "others",
-        "pending",
-        "phrases",
-        "reach_back",
-        "reach_tokens",
-        "spelled",
-        "transitions",
-    )
+    pending: Pending
+    phrases: PhraseStates
+    spelled: TrieNode
+    completed: tuple[tuple[Ban, int], ...]
+    open: tuple[int, ...]
+    reach_back: int = field(init=False)
+    reach_tokens: int = field(init=False)
+    transitions: dict[int, _Transition] = field(default_factory=dict, init=False)
+    others: dict[int, _OthersRead] = field(default_factory=dict, init=False)
 
-    def __init__(
-        self,
-        pending: Pending,
-        phrases: PhraseStates,
-        spelled: TrieNode,
-        completed: tuple[tuple[Ban, int], ...],
-        open_: tuple[int, ...],
-    ) -> None:
-        self.pending = pending
-        self.phrases = phrases
-        self.spelled = spelled
-        self.completed = completed
-        self.open = open_
-        self.reach_back = max(open_, default=0)
-        for context, _, _ in phrases:
-            if context.marks:
-                self.reach_back = max(self.reach_back, *(back for _, _, back in context.marks))
-        self.reach_tokens = max(spelled.longest, pending.ages[0]) if pending.data else spelled.longest
-        self.transitions: dict[int, _Transition] = {}
-        self.others: dict[int, _OthersRead] = {}
+    def __post_init__(self) -> None:
+        waiting = (back for context, _, _ in self.phrases for _, _, back in context.marks)
+        self.reach_back = max((*self.open, *waiting), default=0)
+        self.reach_tokens = max((self.spelled.longest, *self.pending.ages[:1]))
 
 
 class _OthersRead(NamedTuple):
@@ -127,6 +104,7 @@ class _OthersRead(NamedTuple):
     after: OtherState
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class _Transition:
     """What one token changes in one situation.
 
@@ -137,21 +115,11 @@ class _Transition:
     matches: the matches in `found`, with their bans.
     """
 
-    __slots__ = ("begun", "found", "matches", "situation", "size")
-
-    def __init__(
-        self,
-        situation: _Situation,
-        size: int = 0,
-        begun: tuple[int, ...] = (),
-        phrases: tuple[PatternMatch, ...] = (),
-        matches: tuple[_BanMatch, ...] = (),
-    ) -> None:
-        self.situation = situation
-        self.size = size
-        self.begun = begun
-        self.found = PieceResult(phrases, situation.open) if phrases or situation.open else _NOTHING_FOUND
-        self.matches = matches
+    situation: _Situation
+    size: int = 0
+    begun: tuple[int, ...] = ()
+    found: PieceResult = _NOTHING_FOUND
+    matches: tuple[_BanMatch, ...] = ()
 
 
 class State:
@@ -517,9 +485,10 @@ class Matcher:
         key = pending, phrases, spelled, len(text)
         transition = None if begun or found else self._arrivals.get(key)
         if transition is None:
-            found = self._texts.number_phrases(found)
             after = self._find_situation(pending, phrases, spelled)
-            transition = _Transition(after, len(text), begun, found, self._name_bans(found))
+            found = self._texts.number_phrases(found)
+            result = PieceResult(found, after.open) if found or after.open else _NOTHING_FOUND
+            transition = _Transition(after, len(text), begun, result, self._name_bans(found))
             if not (begun or found):
                 self._arrivals[key] = transition
         situation.transitions[token] = transition

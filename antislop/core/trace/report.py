@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from antislop.core.bans.characters import decode
+from antislop.core.bans.characters import Surfaces, decode
 from antislop.core.trace.events import (
     Admitted,
     Conceded,
@@ -28,7 +28,7 @@ from antislop.display import write_html_table
 
 if TYPE_CHECKING:
     from antislop.core.bans.bans import Ban
-    from antislop.core.bans.token_matcher import Surfaces, Violation
+    from antislop.core.bans.token_matcher import Violation
 
 
 class Withdrawal(NamedTuple):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
-from antislop.core.bans.characters import NOTHING, Pending, complete, finish
+from antislop.core.bans.characters import NOTHING, Pending, Surfaces, complete, finish
 from antislop.core.bans.text_matcher import TextMatcher
 from antislop.core.trace.events import (
     Admitted,
@@ -29,7 +29,7 @@ from antislop.core.trace.events import (
 
 if TYPE_CHECKING:
     from antislop.core.bans.bans import Ban
-    from antislop.core.bans.token_matcher import Surfaces, Violation
+    from antislop.core.bans.token_matcher import Violation
 
 PieceKind = Literal["prompt", "kept", "withdrawn", "conceded", "admitted"]
 

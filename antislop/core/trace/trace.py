@@ -15,7 +15,7 @@ from antislop.errors import InputError
 
 if TYPE_CHECKING:
     from antislop.core.bans.ban_list import BanList
-    from antislop.core.bans.token_matcher import Surfaces
+    from antislop.core.bans.characters import Surfaces
     from antislop.core.trace.text_pieces import TextPiece
 
 

@@ -77,9 +77,7 @@ class XGrammarMatcher:
     """A matcher of xgrammar; can be rolled back without limit."""
 
     def __init__(self, grammar: Any) -> None:
-        import xgrammar
-
-        self._matcher = xgrammar.GrammarMatcher(grammar)
+        self._matcher = _import("xgrammar").GrammarMatcher(grammar)
 
     @property
     def is_complete(self) -> bool:
@@ -360,13 +358,6 @@ def _from_llguidance(matcher: Any, vocabulary: Any = None) -> CompiledGrammar:
     return CompiledGrammar([partial(LLGuidanceMatcher, matcher, byte_tokens)], vocab_size=vocab_size)
 
 
-def _from_outlines_llguidance(processor: Any) -> CompiledGrammar:
-    import llguidance
-
-    matcher = llguidance.LLMatcher(processor.llg_tokenizer, processor.grammar)
-    return _from_llguidance(matcher, processor.llg_tokenizer)
-
-
 def _from_xgrammar_processor(processor: Any) -> CompiledGrammar:
     grammars = list(processor.compiled_grammars)  # repeated for each row once the processor was called
     return _from_xgrammar(*(grammars if any(grammar is not grammars[0] for grammar in grammars) else grammars[:1]))
@@ -377,5 +368,7 @@ _FIND: dict[str, Callable[[Any], CompiledGrammar]] = {
     "xgrammar.compiler.CompiledGrammar": _from_xgrammar,
     "builtins.LLMatcher": _from_llguidance,
     "outlines.backends.xgrammar.XGrammarLogitsProcessor": lambda processor: _from_xgrammar(processor.compiled_grammar),
-    "outlines.backends.llguidance.LLGuidanceLogitsProcessor": _from_outlines_llguidance,
+    "outlines.backends.llguidance.LLGuidanceLogitsProcessor": lambda processor: _from_llguidance(
+        _import("llguidance").LLMatcher(processor.llg_tokenizer, processor.grammar), processor.llg_tokenizer
+    ),
 }

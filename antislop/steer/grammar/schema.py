@@ -48,22 +48,21 @@ _CONSTRAINTS = {"type", *_READ_ALONE, *_UNREAD}.union(*_OF_TYPE.values())
 """What constrains a value in the drafts 4 to 2020-12; all other keywords are annotations."""
 
 _IN_PLACE = ("allOf", "anyOf", "oneOf")  # the schemas there are about the same value
-_WITHIN: dict[str, type] = {
-    **dict.fromkeys(("properties", "patternProperties", "dependentSchemas", "$defs", "definitions"), dict),
-    **dict.fromkeys((*_IN_PLACE, "prefixItems"), list),
-    **dict.fromkeys(("items", "unevaluatedItems", "additionalItems", "contains", "not", "if", "then", "else"), object),
-    **dict.fromkeys(("additionalProperties", "unevaluatedProperties", "propertyNames"), object),
-}
-"""Where schemas stand in a schema: by key, in a list, or alone."""
+_BY_KEY = ("properties", "patternProperties", "dependentSchemas", "$defs", "definitions")
+_WITHIN = (
+    *(*_IN_PLACE, "prefixItems", "items", "unevaluatedItems", "additionalItems", "contains"),
+    *("not", "if", "then", "else", "additionalProperties", "unevaluatedProperties", "propertyNames"),
+)
+"""Where schemas stand in a schema: by key; in a list, or alone."""
 
 _VALUES: dict[str, tuple[type, ...]] = {
-    **{keyword: (kind,) for keyword, kind in _WITHIN.items() if kind is not object},
+    **dict.fromkeys(_BY_KEY, (dict,)),
+    **dict.fromkeys((*_IN_PLACE, "prefixItems", "enum", "required"), (list,)),
     **dict.fromkeys(("$ref", "pattern", "format"), (str,)),
-    **dict.fromkeys(("enum", "required"), (list,)),
     **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"), (int,)),
     **dict.fromkeys(_NUMBERS, (int, float)),
 }
-_PYTHON = {"object": dict, "array": list, "string": str, "boolean": bool, "null": type(None)}
+_TYPES = {dict: "object", list: "array", str: "string", bool: "boolean", type(None): "null"}
 
 
 class GrammarError(InputError):
@@ -118,12 +117,11 @@ def fit_schema(text: str, engine: GrammarEngine) -> str:
 def _find_parts(schema: Schema) -> Iterator[tuple[str, str, Any]]:
     """Yield the schemas that stand in a schema, each with its keyword and its place there."""
     for keyword, value in schema.items():
-        kind = _WITHIN.get(keyword)
-        if kind is dict and isinstance(value, dict):
+        if keyword in _BY_KEY and isinstance(value, dict):
             yield from ((keyword, f"/{key}", part) for key, part in value.items())
-        elif kind is not None and isinstance(value, list):
+        elif keyword in _WITHIN and isinstance(value, list):
             yield from ((keyword, f"/{number}", part) for number, part in enumerate(value))
-        elif kind is object:
+        elif keyword in _WITHIN:
             yield keyword, "", value
 
 
@@ -183,9 +181,8 @@ def _fit_to_xgrammar(schema: Schema, root: Any, number: int) -> str | None:
 
 
 def _has_type(value: Any, types: Sequence[str]) -> bool:
-    if type(value) in (int, float):
-        return "number" in types or ("integer" in types and float(value).is_integer())
-    return any(type(value) is _PYTHON.get(name) for name in types)
+    is_whole = type(value) in (int, float) and float(value).is_integer()
+    return _TYPES.get(type(value), "number") in types or (is_whole and "integer" in types)
 
 
 def _fit_object(schema: Schema) -> str | None:
@@ -195,10 +192,10 @@ def _fit_object(schema: Schema) -> str | None:
     names = schema.get("properties", {})
     if unnamed := [name for name in schema.get("required", []) if not (isinstance(name, str) and name in names)]:
         return f"'required' for {unnamed[0]!r}, which 'properties' lacks"
-    others = [schema.pop(keyword) for keyword in ("additionalProperties", "unevaluatedProperties") if keyword in schema]
-    schema["additionalProperties"] = others[0] if others else True  # the second one is about what the first one left
+    others = schema.pop("additionalProperties", schema.pop("unevaluatedProperties", True))
+    schema["additionalProperties"] = others  # the second one is about what the first one left
     if named and named[0] != "propertyNames":
-        if isinstance(others and others[0], dict) and others[0]:
+        if isinstance(others, dict) and others:
             return f"keys other than those of {named[0]!r}"
         schema["additionalProperties"] = False  # another key could be one of these, with an escape for a letter
     if not names and schema.get("minProperties", 0) > 1:
@@ -267,14 +264,13 @@ _TOKEN = re.compile(
 
 def _anchor(pattern: str) -> str | None:
     """Return a pattern of whole strings that this one, a pattern of parts, fits; None if xgrammar may misread it."""
-    pieces, end, tokens = [], 0, list(_TOKEN.finditer(pattern))
+    pieces, tokens = [], list(_TOKEN.finditer(pattern))
+    if "".join(token[0] for token in tokens) != pattern:
+        return None
     for token in tokens:
-        if token.start() != end:
-            return None
-        end = token.end()
         if members := token["members"] or (token["set"] and f"\\{token['set'].lower()}"):
             is_negated = bool(token["negation"]) or (token["set"] or "").isupper()
-            pieces.append(_write_set(_read_set(members, is_negated=is_negated), is_negated=is_negated))
+            pieces.append(_write_set(members, is_negated=is_negated))
         elif token["escaped"]:
             pieces.append(f"[\\x{ord(token['escaped']):02x}]")
         else:
@@ -283,7 +279,7 @@ def _anchor(pattern: str) -> str | None:
         re.compile(pattern)
     except (re.error, OverflowError, RecursionError):
         return None
-    if end < len(pattern) or "[]" in pieces:
+    if "[]" in pieces:
         return None
     before = "" if tokens and tokens[0]["first"] else f"{_ANY}*"
     after = "" if tokens and tokens[-1]["last"] else f"{_ANY}*"
@@ -291,8 +287,8 @@ def _anchor(pattern: str) -> str | None:
     return f"^{before}{whole and f'(?:{whole})'}{after}$"
 
 
-def _read_set(members: str, *, is_negated: bool) -> list[tuple[int, int]]:
-    """Return the ranges of a set of characters: no more than each dialect reads; no fewer, if it is negated."""
+def _write_set(members: str, *, is_negated: bool) -> str:
+    """Return a set of characters for xgrammar: no more than each dialect reads in it; no fewer, if it is negated."""
     ranges = []
     for member in _MEMBER.finditer(members):
         if name := member["set"]:
@@ -300,10 +296,6 @@ def _read_set(members: str, *, is_negated: bool) -> list[tuple[int, int]]:
         else:
             low, high = (_CONTROLS.get(end, end[-1]) for end in (member["low"], member["high"] or member["low"]))
             ranges.append((ord(low), ord(high)))
-    return ranges
-
-
-def _write_set(ranges: list[tuple[int, int]], *, is_negated: bool) -> str:
     if not is_negated:
         free = [(0x20, 0x21), (0x23, 0x5B), (0x5D, 0xD7FF), (0xE000, 0x10FFFF)]
         ranges = [(max(a, low), min(b, high)) for a, b in ranges for low, high in free if max(a, low) <= min(b, high)]

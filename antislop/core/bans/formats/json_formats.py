@@ -143,9 +143,7 @@ def _classify_numbers(numbers: Iterable[Any]) -> str:
 
 def _is_mapping(value: Any) -> bool:
     numbers = value.values() if isinstance(value, dict) else ()
-    return bool(numbers) and all(
-        isinstance(number, (int, float)) and not isinstance(number, bool) for number in numbers
-    )
+    return bool(numbers) and all(type(number) in (int, float) for number in numbers)
 
 
 def _phrase_entry(line: int, item: Any, edges: Edges) -> Line:

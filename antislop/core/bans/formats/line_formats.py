@@ -272,9 +272,4 @@ def _parse_row(number: int, cells: Sequence[str], columns: _CsvColumns, edges: E
     return attempt(number, make_phrase, phrase, edges=edges, **options)
 
 
-CSV = ListFormat(
-    "csv",
-    lambda text: not text.is_json and are_pairs(text.lines),
-    _parse_csv,
-    (".csv", ".tsv"),
-)
+CSV = ListFormat("csv", lambda text: not text.is_json and are_pairs(text.lines), _parse_csv, (".csv", ".tsv"))

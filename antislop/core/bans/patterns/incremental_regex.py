@@ -102,9 +102,11 @@ class Allowance:
         self._clock: Callable[[], float] = perf_counter  # the cheapest clock, but it counts other processes, too
 
     def search(
-        self, pattern: regex.Pattern[str], text: str, start: int, end: int, *, partial: bool = True
+        self, pattern: regex.Pattern[str], text: str, start: int, end: int, *, partial: bool = True, brief: int = -1
     ) -> regex.Match[str] | None:
-        """Search text[start:end]. Raises `TimeoutError` if no time is left."""
+        """Search text[start:end]; raises `TimeoutError` if no time is left. brief: characters that take no time."""
+        if end - start <= brief:
+            return pattern.search(text, start, end, partial=partial)
         while (left := self._shared.limit - self._spent) > 0:
             began = self._clock()
             try:
@@ -166,14 +168,13 @@ class IncrementalRegex:
         allowance = allowance or Allowance()
         while True:
             limit = min(start + self.max_span, end)
-            search = allowance.search if limit - start > self.brief else _search_at_once
-            result = search(self.decided, text, start, limit)
+            result = allowance.search(self.decided, text, start, limit, brief=self.brief)
             if result is None:
                 undecided, match = limit, None
             elif result.partial:
                 undecided, match = result.start(), None
             else:  # it is the first match only if no other one that begins before it is still open
-                first = search(self._open, text, start, limit)
+                first = allowance.search(self._open, text, start, limit, brief=self.brief)
                 undecided, match = limit if first is None else first.start(), Span(*result.span())
             is_full = limit == start + self.max_span
             if match and (match.start < undecided or (is_full and match.start == start)):
@@ -226,10 +227,6 @@ def is_anchored(pattern: str) -> bool:
     """
     atoms = (_VERBOSE_ATOM if _VERBOSE.search(pattern) else _ATOM).findall(pattern)
     return not _ANCHORS.isdisjoint(atoms)
-
-
-def _search_at_once(pattern: regex.Pattern[str], text: str, start: int, end: int) -> regex.Match[str] | None:
-    return pattern.search(text, start, end, partial=True)
 
 
 def _compile(pattern: str) -> regex.Pattern[str]:

@@ -15,7 +15,7 @@ from typing import ClassVar, NamedTuple
 
 import regex
 
-from antislop.core.bans.folding import BOUNDARY, SENTENCE_ENDS, START, Context, fold
+from antislop.core.bans.folding import BOUNDARY, SENTENCE_ENDS, SHORT_PIECE, START, Context, fold
 from antislop.core.bans.patterns.near import HEAD, NearTrack, NearTracker
 from antislop.core.bans.patterns.pattern import PatternMatch, PieceResult, Repetition, TextSearch, check_number
 from antislop.errors import BanError
@@ -31,7 +31,6 @@ MIN_OFFSET = 8
 """Characters into a repetition from which a word may begin the occurrence; a sentence or a line may do so earlier."""
 _STEP = 8  # symbols that are read at once while no loop is near
 _BLOCK = 256  # symbols that a state keeps of its own; the others are shared with earlier states
-_SHORT_PIECE = 40  # characters of the longest piece whose folding is remembered
 _MAX_GAP = 0x10FFFF  # white space of more characters counts as so many
 
 LONG = 5
@@ -111,7 +110,7 @@ class LoopSearch(TextSearch[LoopState]):
         self.start = LoopState((Track(),) * len(self._trackers))
 
     def read(self, state: LoopState, piece: str, *, final: bool = False) -> tuple[LoopState, PieceResult]:
-        fold_piece = _fold_again if len(piece) < _SHORT_PIECE else _fold
+        fold_piece = _fold_again if len(piece) < SHORT_PIECE else _fold
         white, context, seam, text, marks, gaps, first, last = fold_piece(
             piece, state.context, state.seam, state.white, final
         )

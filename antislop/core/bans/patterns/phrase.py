@@ -19,6 +19,7 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias, get_args
 from antislop.core.bans.folding import (
     EDGES,
     IN_WORD,
+    SHORT_PIECE,
     START,
     Context,
     Edges,
@@ -45,8 +46,6 @@ from antislop.core.bans.patterns.pattern import (
 from antislop.core.bans.patterns.words import Wildcard
 from antislop.errors import BanError
 
-SHORT_PIECE = 40
-"""Characters of the longest piece whose folding is cached, since tokens recur; longer ones are folded each time."""
 _FEW_LETTERS = 2
 _MARKS = {
     "-": "every hyphen, that of “well-known” too",

@@ -13,6 +13,7 @@ from typing import ClassVar, NamedTuple
 
 import regex
 
+from antislop.core.bans.folding import SHORT_PIECE
 from antislop.core.bans.patterns.incremental_regex import (
     TIME_LIMIT,
     Allowance,
@@ -47,8 +48,6 @@ _FLAGS = {
 }
 PIECES_KEPT = 20_000
 """Pieces of text whose places without a match are remembered, in about 5 MB."""
-SHORT_PIECE = 40
-"""Characters of a piece that is remembered; tokens are shorter."""
 _ANYTHING = r"(?:(?<!\\)\.|\[\^[^\]]*\]|\[\\[sSwWdD]\\[sSwWdD]\])"
 _ANY_PASSAGE = regex.compile(rf"{_ANYTHING}(?:[*+]|\{{\d*,?\d*\}}).*(?:\\[1-9]|\(\?P=)", regex.S)
 
@@ -79,8 +78,8 @@ class RegexSearch(TextSearch[RegexState]):
         self._regexes = [pattern.prepare() for pattern in patterns]
         self._timed_out: list[int] = []
         self._looks_behind = any(member.looks_behind for member in self._regexes)
-        self._groups = self._group()
         self._candidates: dict[tuple[str, str], list[int]] = {}  # by the character before a piece, and the piece
+        self._regroup()
         self.begin()
 
     def begin(self, *, is_brief: bool = False) -> None:
@@ -88,12 +87,9 @@ class RegexSearch(TextSearch[RegexState]):
         self._allowances = [Allowance(shared) for _ in self._regexes]
         self._group_allowance = Allowance(shared)
 
-    def _group(self) -> list[_RegexGroup]:
-        groups = join({i: member for i, member in enumerate(self._regexes) if i not in self._timed_out})
-        return [_RegexGroup(numbers, [self._regexes[i] for i in numbers], joined) for numbers, joined in groups]
-
     def _regroup(self) -> None:
-        self._groups = self._group()
+        groups = join({i: member for i, member in enumerate(self._regexes) if i not in self._timed_out})
+        self._groups = [_RegexGroup(numbers, [self._regexes[i] for i in numbers], joined) for numbers, joined in groups]
         self._candidates.clear()
 
     def read(self, state: RegexState, piece: str, *, final: bool = False) -> tuple[RegexState, PieceResult]:
@@ -197,13 +193,10 @@ class _RegexGroup:
         end = len(text)
         if end - begun > self._max_span:  # characters beyond the span can change the result
             return True
-        if end - begun <= self._brief:
-            match = self._joined.search(text, begun, partial=True)
-        else:
-            try:
-                match = allowance.search(self._joined, text, begun, end)
-            except TimeoutError:
-                return True  # searching for each by itself shows which one times out
+        try:
+            match = allowance.search(self._joined, text, begun, end, brief=self._brief)
+        except TimeoutError:
+            return True  # searching for each by itself shows which one times out
         return match is not None and match.start() < end
 
 

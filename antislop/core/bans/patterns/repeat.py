@@ -15,7 +15,7 @@ from functools import lru_cache
 from math import inf
 from typing import ClassVar, Literal, NamedTuple, get_args
 
-from antislop.core.bans.folding import BOUNDARY, START, Context, fold
+from antislop.core.bans.folding import BOUNDARY, SHORT_PIECE, START, Context, fold
 from antislop.core.bans.patterns.pattern import PatternMatch, PieceResult, Repetition, TextSearch, check_number
 from antislop.errors import BanError
 
@@ -28,7 +28,6 @@ MAX_WORDS = 1000
 
 _OF: dict[RepeatOf, str] = {"text": "the text", "prompt": "the prompt", "both": "the prompt or the text"}
 _TEXT = re.compile(rf"\d+ words of ({'|'.join(_OF.values())}) again|")
-_SHORT_PIECE = 40  # characters of the longest piece whose words are remembered
 _RUN = 1 << 32  # words that a run has room for
 _BEGINNING = 32  # letters of a word that decide what is held back while it is written
 
@@ -158,7 +157,7 @@ class RepeatSearch(TextSearch[RepeatState]):
 
     def read(self, state: RepeatState, piece: str, *, final: bool = False) -> tuple[RepeatState, PieceResult]:
         track, context, word, end, words, starts, before = state
-        split = _split_again if len(piece) < _SHORT_PIECE else _split
+        split = _split_again if len(piece) < SHORT_PIECE else _split
         context, parts = split(piece, context, word is not None, final)
         size = before + len(piece)
         matches: tuple[PatternMatch, ...] = ()

@@ -114,19 +114,14 @@ class _WordTrack:
         self._globs: dict[str, list[str]] = {}
         self._beginning_with_glob: list[int] = []
         for number, items in self._sequences.items():
-            for item in items:
-                if "*" in item.word:
-                    self._globs[item.word] = item.word.split("*")
-            self._add_beginning(number, items[0].word)
-
-    def _add_beginning(self, number: int, word: str) -> None:
-        if word in self._globs:
-            self._beginning_with_glob.append(number)
-            return
-        for form in (word, word + "n") if number in self._skipping and word in _CONTRACTED else (word,):
-            self._beginning.setdefault(form, []).append(number)
-            self._prefixes.update(form[:end] for end in range(len(form)))
-            self._prefixes.add(form)
+            self._globs |= {item.word: item.word.split("*") for item in items if "*" in item.word}
+            word = items[0].word
+            if word in self._globs:
+                self._beginning_with_glob.append(number)
+                continue
+            for form in (word, word + "n") if number in self._skipping and word in _CONTRACTED else (word,):
+                self._beginning.setdefault(form, []).append(number)
+                self._prefixes.update(form[:end] for end in range(len(form) + 1))
 
     def read(self, state: SequenceState, piece: str, *, final: bool) -> tuple[SequenceState, PieceResult]:
         folded = fold(piece, context=state.context, folding=self._folding, final=final)
