@@ -44,12 +44,6 @@ def read_parameters() -> None:
     GPUModelRunner._update_states = update
 
 
-def rank_once(vocabulary_size: int, device: Any) -> None:
-    """Have torch compile how vLLM ranks tokens, which takes 3 to 15 s, before the first text asks for the likeliest."""
-    logprobs = torch.zeros(2, vocabulary_size, device=device)
-    Sampler.gather_logprobs(logprobs, 1, torch.zeros(2, dtype=torch.int64, device=device))
-
-
 def find_plain_bans(request: Any) -> dict[str, Any]:
     """Return what the body of a request says of bans in plain fields, as other servers read them."""
     found = {name: value for name, value in (request.model_extra or {}).items() if name in FIELDS}
@@ -115,7 +109,9 @@ class CheckRequestBans(LogitsProcessor, LogitsProcessorV2):  # type: ignore[misc
         if len(args) == FIRST_RUNNER_ARGUMENTS:
             read_parameters()
             vllm_config, device, _ = args
-            rank_once(vllm_config.model_config.get_vocab_size(), device)
+            # Torch compiles how vLLM ranks tokens, in 3 to 15 s: here, before the first text asks for the likeliest.
+            logprobs = torch.zeros(2, vllm_config.model_config.get_vocab_size(), device=device)
+            Sampler.gather_logprobs(logprobs, 1, torch.zeros(2, dtype=torch.int64, device=device))
 
     def add_request(self, *args: Any) -> bool:  # noqa: ARG002
         return False  # the logits of no request are changed
