@@ -11,14 +11,7 @@ from functools import partial
 from hashlib import sha256
 from typing import NamedTuple
 
-from antislop.core.bans import (
-    SENT_LIMITS,
-    Ban,
-    BanList,
-    Scope,
-    bundled_bans,
-    read_bans,
-)
+from antislop.core.bans import SENT_LIMITS, Ban, BanList, Scope, bundled_bans, read_bans
 from antislop.core.hf import CompiledBans
 from antislop.errors import InputError, first_line
 from antislop.serve.backend import Busy
@@ -170,7 +163,14 @@ def collect_bans(body: GenerationBody, own: BanList, *, scopes: Sequence[Scope] 
         )
     except InputError as error:
         raise RequestError(400, first_line(error), param="bans") from error
-    return _weigh(bans, body.ban_weights) if body.ban_weights else bans
+    if not body.ban_weights:
+        return bans
+    known, weights = {ban.text.casefold() for ban in bans}, body.ban_weights
+    if unknown := [phrase for phrase in weights if phrase.casefold() not in known]:
+        message = f"ban_weights has {unknown[0][:60]!r}, which is in no list: add it to banned_strings, or leave it out"
+        raise RequestError(400, message, param="ban_weights")
+    folded = {phrase.casefold(): weight for phrase, weight in weights.items()}
+    return BanList([replace(ban, weight=folded.get(ban.text.casefold(), ban.weight)) for ban in bans])
 
 
 def warn_of_stars(body: GenerationBody) -> str:
@@ -181,16 +181,3 @@ def warn_of_stars(body: GenerationBody) -> str:
         return ""
     advice = "for a wildcard, send a regex in banned_regex, or write the phrase into a list of the server"
     return f"the * in {starred[:60]!a} is the character * and no wildcard: {advice}"
-
-
-def _weigh(bans: BanList, weights: dict[str, float]) -> BanList:
-    folded = {phrase.casefold(): weight for phrase, weight in weights.items()}
-    known = {ban.text.casefold() for ban in bans}
-    for phrase in weights:
-        if phrase.casefold() not in known:
-            raise RequestError(
-                400,
-                f"ban_weights has {phrase[:60]!r}, which is in no list: add it to banned_strings, or leave it out",
-                param="ban_weights",
-            )
-    return BanList([replace(ban, weight=folded.get(ban.text.casefold(), ban.weight)) for ban in bans])
