@@ -21,7 +21,7 @@ from vllm.v1.sample.logits_processor import LogitsProcessor
 from vllm.v1.sample.sampler import Sampler
 from vllm.v1.worker.gpu.sample.logits_processor.interface import LogitsProcessor as LogitsProcessorV2
 
-from antislop.engines.vllm.metrics import show_counts
+from antislop.engines.vllm.outcomes import show_counts
 from antislop.engines.vllm.requests import FIELDS, KEY, NO_BEAMS, PARAMETERS, EngineSettings, check_request
 from antislop.errors import InputError
 

@@ -42,8 +42,7 @@ from antislop.core.hf import CompiledBans, StopStrings, choose_scopes, find_resp
 from antislop.core.loop import RowSpec, seed_of
 from antislop.engines.vllm.engine_text import EngineRules, EngineText, Told
 from antislop.engines.vllm.grammar import WORD, TextGrammar
-from antislop.engines.vllm.metrics import COUNTERS, write_counts
-from antislop.engines.vllm.outcomes import describe
+from antislop.engines.vllm.outcomes import COUNTERS, describe, write_counts
 from antislop.engines.vllm.requests import (
     KEY,
     LOGPROBS_MODE,

@@ -41,11 +41,6 @@ FIELDS = {
 """The fields of a body that `collect_bans` reads."""
 
 
-class _Compilation(NamedTuple):
-    work: Future[CompiledBans]
-    future: asyncio.Future[CompiledBans]
-
-
 class _KeptList(NamedTuple):
     """size: as `measure` counts, at the latest request; it grows with the transitions that decoding remembers."""
 
@@ -66,7 +61,7 @@ class BanCache:
         self._seconds = seconds
         self._pool = ThreadPoolExecutor(COMPILER_THREADS, thread_name_prefix="antislop-lists")
         self._kept: OrderedDict[Hashable, _KeptList] = OrderedDict()
-        self._compilations: dict[Hashable, _Compilation] = {}
+        self._compilations: dict[Hashable, tuple[Future[CompiledBans], asyncio.Future[CompiledBans]]] = {}
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -79,7 +74,13 @@ class BanCache:
         if kept := self._kept.get(key):
             self._keep(key, kept)
             return kept.compiled
-        work, future = self._compilations.get(key) or self._begin(key, make)
+        if key not in self._compilations:
+            if len(self._compilations) >= MAX_COMPILATIONS:
+                raise Busy(f"{MAX_COMPILATIONS} lists of bans are being compiled: try again later")
+            work = self._pool.submit(make)
+            self._compilations[key] = work, (future := asyncio.wrap_future(work))
+            future.add_done_callback(partial(self._end, key))
+        work, future = self._compilations[key]
         try:
             return await asyncio.wait_for(asyncio.shield(future), self._seconds)
         except asyncio.TimeoutError:
@@ -93,14 +94,6 @@ class BanCache:
     def close(self) -> None:
         """Cancel waiting compilations; running ones continue."""
         self._pool.shutdown(wait=False, cancel_futures=True)
-
-    def _begin(self, key: Hashable, make: Callable[[], CompiledBans]) -> _Compilation:
-        if len(self._compilations) >= MAX_COMPILATIONS:
-            raise Busy(f"{MAX_COMPILATIONS} lists of bans are being compiled: try again later")
-        work = self._pool.submit(make)
-        compilation = self._compilations[key] = _Compilation(work, asyncio.wrap_future(work))
-        compilation.future.add_done_callback(partial(self._end, key))
-        return compilation
 
     def _end(self, key: Hashable, future: asyncio.Future[CompiledBans]) -> None:
         """Keep a compiled list, even if those who asked for it have left."""

@@ -153,9 +153,7 @@ class GenerationBody(_StrictModel):
     best_of: int | None = None
     seed: Annotated[Annotated[int, Field(ge=0, lt=2**63)] | None, _reads(-1, None)] = None
     stop: Annotated[
-        list[Annotated[str, Field(max_length=256)]],
-        Field(max_length=MAX_STOPS),
-        BeforeValidator(_read_stop),
+        list[Annotated[str, Field(max_length=256)]], Field(max_length=MAX_STOPS), BeforeValidator(_read_stop)
     ] = []
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
