@@ -26,11 +26,10 @@ from antislop import __version__
 from antislop.core.bans import BanList, Bans
 from antislop.errors import InputError, first_line
 from antislop.serve.backend import Backend
-from antislop.serve.metrics import ServerMetrics
 from antislop.serve.request_errors import RequestError, request_id, translate
-from antislop.serve.routes import chats, completions, server
+from antislop.serve.routes import server, texts
 from antislop.serve.routes.answers import IGNORED_HEADER, WARNING_HEADER
-from antislop.serve.service import Service
+from antislop.serve.service import ServerMetrics, Service
 
 OPEN_PATHS = {"/", "/health"}
 """Paths that need no key, since they tell nothing about models and texts."""
@@ -72,7 +71,7 @@ def make_app(
 
     app = FastAPI(title="antislop", version=__version__, lifespan=live, openapi_url=None)
     app.state.service = service
-    for routes in (completions, chats, server):
+    for routes in (texts, server):
         app.include_router(routes.router)
 
     @app.exception_handler(RequestError)
@@ -178,10 +177,8 @@ class AccessGate:
         digests = [sha256(key.encode("latin-1")).digest() for key in sent]
         if scope["path"] in OPEN_PATHS or any(compare_digest(digest, self._digest) for digest in digests):
             return self._app
-        message, challenge = (
-            "the key is missing or wrong: send Authorization: Bearer KEY",
-            {"WWW-Authenticate": "Bearer"},
-        )
+        message = "the key is missing or wrong: send Authorization: Bearer KEY"
+        challenge = {"WWW-Authenticate": "Bearer"}
         return _respond(RequestError(401, message, code="invalid_api_key", headers=challenge))
 
     def _choose_by_host(self, scope: Scope) -> ASGIApp:

@@ -9,15 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from antislop.core.bans import Ban, decode
 from antislop.core.hf import Vocabulary
-from antislop.core.trace import (
-    Drawn,
-    Event,
-    Report,
-    Rewound,
-    TokenChoice,
-    WrittenText,
-    find_spans,
-)
+from antislop.core.trace import Drawn, Event, Report, Rewound, TokenChoice, WrittenText, find_spans
 from antislop.serve.backend import PromptChoices
 
 FinishReason = Literal["stop", "length", "repetition"]

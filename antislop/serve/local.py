@@ -321,7 +321,11 @@ class RequestPreparer:
 
     def prepare(self, request: GenerationRequest, *, grammar: Grammar | None = None) -> tuple[Call, RowSpec]:
         """Return the call of `generate` that a request is, and its row. Raises `ValueError` for what can't be done."""
-        self._restore_timed_out(request.bans.matcher)
+        matcher, now = request.bans.matcher, monotonic()
+        # The text of one client must not end a ban for all others.
+        if matcher.timed_out and now - self._timed_out_since.setdefault(matcher, now) >= RESTORE_AFTER:
+            del self._timed_out_since[matcher]
+            matcher.restore()
         seed = randbits(63) if request.seed is None else request.seed
         ids = torch.tensor([request.prompt], device=self._device)
         arguments = request.sampling.generate_arguments | {
@@ -340,12 +344,6 @@ class RequestPreparer:
 
     def score_prompt(self, request: GenerationRequest) -> list[TokenChoice | None]:
         return score_prompt(TransformersModel(self._model), request.prompt, alternatives=request.alternatives or 0)
-
-    def _restore_timed_out(self, matcher: Matcher) -> None:
-        # The text of one client must not end a ban for all others.
-        if matcher.timed_out and monotonic() - self._timed_out_since.setdefault(matcher, monotonic()) >= RESTORE_AFTER:
-            del self._timed_out_since[matcher]
-            matcher.restore()
 
     def _make_grammar(self, text: str, *, is_lark: bool = False) -> Grammar:
         """Compile a JSON schema or a grammar, which takes up to seconds. Not thread-safe. Raises `InputError`."""

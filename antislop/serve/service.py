@@ -10,16 +10,18 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, M
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, asynccontextmanager, suppress
 from copy import deepcopy
-from dataclasses import dataclass
 from functools import cache, partial
 from random import SystemRandom
 from time import perf_counter
 from typing import NamedTuple, TypeVar
 
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.exposition import generate_latest
+
 from antislop.core.bans import BanList, Bans
 from antislop.core.hf import CompiledBans, choose_scopes, encode, variables_of
-from antislop.core.loop import Sampling, seed_of
-from antislop.core.trace import Event, Finished
+from antislop.core.loop import seed_of
+from antislop.core.trace import Event, Finished, Report
 from antislop.errors import InputError
 from antislop.files.chats import apply_template
 from antislop.serve.backend import Backend, BackendError, GenerationRequest, PromptChoices
@@ -27,7 +29,6 @@ from antislop.serve.bodies.bans import BanCache, collect_bans, digest_bans
 from antislop.serve.bodies.fields import MAX_CHOICES, GenerationBody
 from antislop.serve.bodies.messages import Chat
 from antislop.serve.chunk_maker import AnswerChunk, ChunkMaker, Echo
-from antislop.serve.metrics import ServerMetrics
 from antislop.serve.request_errors import RequestError, refuse_busy, request_id, shorten, translate_errors
 
 UNKNOWN_CONTEXT_TOKENS = 2048
@@ -36,7 +37,45 @@ UNKNOWN_CONTEXT_TOKENS = 2048
 START_SECONDS = 1.0
 """How long an answer waits for its first row. An error until then has its own status code."""
 
+BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+"""Upper bounds of the buckets of histograms, in seconds."""
+
 Result = TypeVar("Result")
+
+
+class ServerMetrics:
+    """What the server counts, for Prometheus: counts and times only, nothing of a request."""
+
+    def __init__(self) -> None:
+        registry = self.registry = CollectorRegistry()
+        self.requests = Counter("antislop_requests", "Answered requests.", ["route", "status"], registry=registry)
+        self.active = Gauge("antislop_texts_active", "Texts being written or waiting.", registry=registry)
+        self.texts = Counter("antislop_texts", "Texts by the reason for their end.", ["reason"], registry=registry)
+        self.prompt_tokens = Counter("antislop_prompt_tokens", "Tokens of prompts.", registry=registry)
+        self.kept_tokens = Counter("antislop_kept_tokens", "Tokens of texts.", registry=registry)
+        self.violations = Counter("antislop_violations", "Bans that were completed.", registry=registry)
+        self.rewinds = Counter("antislop_rewinds", "Rewinds.", registry=registry)
+        self.withdrawn_tokens = Counter("antislop_withdrawn_tokens", "Tokens withdrawn by rewinds.", registry=registry)
+        self.conceded = Counter("antislop_conceded", "Bans that stayed in a text.", registry=registry)
+        self.first_token = Histogram(
+            "antislop_first_token_seconds", "Time to the first text.", registry=registry, buckets=BUCKETS
+        )
+        self.duration = Histogram("antislop_text_seconds", "Time of a text.", registry=registry, buckets=BUCKETS)
+
+    def count_text(self, report: Report, *, prompt: int, kept: int, reason: str, began: float) -> None:
+        """Count a text that ended. reason: "stop", "length", "left" (the client did) or "failed"."""
+        self.texts.labels(reason).inc()
+        self.prompt_tokens.inc(prompt)
+        self.kept_tokens.inc(kept)
+        self.violations.inc(report.violations)
+        self.rewinds.inc(report.rewinds)
+        self.withdrawn_tokens.inc(report.withdrawn_tokens)
+        self.conceded.inc(report.conceded)
+        self.duration.observe(perf_counter() - began)
+
+    def write(self) -> bytes:
+        """Return all counts in Prometheus' text format."""
+        return generate_latest(self.registry)
 
 
 class RenderedChat(NamedTuple):
@@ -65,9 +104,8 @@ class Service:
         self.began = int(time.time())
         self.vocabulary = backend.bans.vocabulary
         self.vocabulary_size = len(backend.tokenizer)
-        self.response_template = backend.response_template
-        self._choose_scopes = cache(partial(choose_scopes, template=self.response_template))
-        template = self.response_template
+        self.response_template = template = backend.response_template
+        self._choose_scopes = cache(partial(choose_scopes, template=template))
         self.spelled = {} if template is None else template.find_spelled(self.vocabulary.breaks)
         self._longest_token = max(map(len, backend.tokenizer.get_vocab()))  # in characters
         self._lists = BanCache()
@@ -109,10 +147,6 @@ class Service:
             message = f"the prompt has {len(text):,} characters, but the model's context has {context:,} tokens in all"
             message += ": send a shorter prompt"
             raise RequestError(400, message, param="prompt", code="context_length_exceeded")
-
-    @property
-    def has_chat_template(self) -> bool:
-        return bool(self._tokenizer.chat_template)
 
     @property
     def chat_template(self) -> str:
@@ -177,16 +211,23 @@ class Service:
             for number, (prompt, length, echo) in enumerate(repeated)
         ]
 
-    def keeps_order(self, sampling: Sampling) -> bool:
-        """Return whether the backend applies the settings in the order of `generate`."""
-        has_both = sampling.do_sample and sampling.top_p < 1 and sampling.min_p > 0
-        return not (has_both and self.backend.cuts_min_p_first)
-
     @asynccontextmanager
     async def write(self, requests: Sequence[GenerationRequest]) -> AsyncIterator[RunningRequests]:
         """Run requests; their rows are free again afterwards. Raises `RequestError`."""
         self._refuse_if_closing()
-        running = RunningRequests(((request, self._make_chunks(request)) for request in requests), self.metrics)
+        makers = [
+            ChunkMaker(
+                self.vocabulary,
+                request.max_new_tokens,
+                stop=request.stop,
+                drops_space=self.vocabulary.drops_space_after(request.prompt),
+                end_tokens=self._end_tokens,
+                spelled=request.spelled,
+                echo=None if request.echo is None else Echo.of(self.vocabulary, request.prompt, request.echo),
+            )
+            for request in requests
+        ]
+        running = RunningRequests(requests, makers, self.metrics)
         try:
             with translate_errors():
                 await running.start(self.backend)
@@ -207,17 +248,6 @@ class Service:
     def _refuse_if_closing(self) -> None:
         if self.is_closing:
             raise refuse_busy("the server is shutting down", status=503, seconds=10)
-
-    def _make_chunks(self, request: GenerationRequest) -> ChunkMaker:
-        return ChunkMaker(
-            self.vocabulary,
-            request.max_new_tokens,
-            stop=request.stop,
-            drops_space=self.vocabulary.drops_space_after(request.prompt),
-            end_tokens=self._end_tokens,
-            spelled=request.spelled,
-            echo=None if request.echo is None else Echo.of(self.vocabulary, request.prompt, request.echo),
-        )
 
     @property
     def models(self) -> dict[str, str]:
@@ -283,82 +313,65 @@ class Service:
             )
 
 
-@dataclass
-class _RunningRequest:
-    """A request with a task of its own. queue: gets its chunks with its number in the answer, or its error."""
-
-    number: int
-    request: GenerationRequest
-    maker: ChunkMaker
-    queue: asyncio.Queue[tuple[int, AnswerChunk] | Exception]
-    is_started: asyncio.Event
-    metrics: ServerMetrics
-
-    async def run(self, backend: Backend) -> None:
-        began, reason = perf_counter(), "left"
-        self.metrics.active.inc()
-        try:
-            reason = await self._follow(backend.write(self.request), began)
-        except Exception as error:  # noqa: BLE001 - it is raised where the answer is made
-            reason = "failed"
-            self.queue.put_nowait(error)
-        finally:
-            self.is_started.set()
-            self.metrics.active.dec()
-            self.metrics.count_text(
-                self.maker.report,
-                prompt=len(self.request.prompt),
-                kept=self.maker.kept,
-                reason=reason,
-                began=began,
-            )
-
-    async def _follow(self, events: AsyncGenerator[Event | PromptChoices, None], began: float) -> str:
-        """Queue the chunks, and return the reason for the end."""
-        if not self.request.scores_prompt and (prompt := self.maker.begin()):
-            self.queue.put_nowait((self.number, prompt))
-            if prompt.finish_reason:
-                return prompt.finish_reason
-        has_text = False
-        async with aclosing(events):
-            async for event in events:
-                self.is_started.set()
-                if isinstance(event, Finished) and event.reason == "failed":
-                    raise BackendError("no token could be drawn, since the model returned no probabilities")
-                chunk = self.maker.add(event)
-                if chunk is None:
-                    continue
-                if chunk.text and not has_text and not isinstance(event, PromptChoices):
-                    has_text = True
-                    self.metrics.first_token.observe(perf_counter() - began)
-                self.queue.put_nowait((self.number, chunk))
-                if chunk.finish_reason:
-                    return chunk.finish_reason
-        raise BackendError("the engine ended a text without a reason")
-
-
 class RunningRequests:
-    """The requests of one answer. Iterate over `chunks`, and call `close` in any case.
+    """The requests of one answer, each with a task of its own. Iterate over `chunks`, and call `close` in any case.
 
     Chunks wait in memory until the client takes them, at most the whole text of each request.
     """
 
-    def __init__(self, requests: Iterable[tuple[GenerationRequest, ChunkMaker]], metrics: ServerMetrics) -> None:
-        self._queue: asyncio.Queue[tuple[int, AnswerChunk] | Exception] = asyncio.Queue()
+    def __init__(
+        self, requests: Sequence[GenerationRequest], makers: Sequence[ChunkMaker], metrics: ServerMetrics
+    ) -> None:
+        self.makers = makers
+        self._requests = requests
+        self._metrics = metrics
+        self._queue: asyncio.Queue[tuple[int, AnswerChunk] | Exception] = (
+            asyncio.Queue()
+        )  # chunks with their text's number
         self._is_started = asyncio.Event()
-        self._running = [
-            _RunningRequest(number, request, maker, self._queue, self._is_started, metrics)
-            for number, (request, maker) in enumerate(requests)
-        ]
         self._tasks: list[asyncio.Task[None]] = []
 
-    @property
-    def makers(self) -> Sequence[ChunkMaker]:
-        return [running.maker for running in self._running]
+    async def _run(self, number: int, backend: Backend) -> None:
+        request, maker = self._requests[number], self.makers[number]
+        began, reason = perf_counter(), "left"
+        self._metrics.active.inc()
+        try:
+            reason = await self._follow(number, backend.write(request), began)
+        except Exception as error:  # noqa: BLE001 - it is raised where the answer is made
+            reason = "failed"
+            self._queue.put_nowait(error)
+        finally:
+            self._is_started.set()
+            self._metrics.active.dec()
+            prompt = len(request.prompt)
+            self._metrics.count_text(maker.report, prompt=prompt, kept=maker.kept, reason=reason, began=began)
+
+    async def _follow(self, number: int, events: AsyncGenerator[Event | PromptChoices, None], began: float) -> str:
+        """Queue the chunks, and return the reason for the end."""
+        maker, has_text = self.makers[number], False
+        if not self._requests[number].scores_prompt and (prompt := maker.begin()):
+            self._queue.put_nowait((number, prompt))
+            if prompt.finish_reason:
+                return prompt.finish_reason
+        async with aclosing(events):
+            async for event in events:
+                self._is_started.set()
+                if isinstance(event, Finished) and event.reason == "failed":
+                    raise BackendError("no token could be drawn, since the model returned no probabilities")
+                chunk = maker.add(event)
+                if chunk is None:
+                    continue
+                if chunk.text and not has_text and not isinstance(event, PromptChoices):
+                    has_text = True
+                    self._metrics.first_token.observe(perf_counter() - began)
+                self._queue.put_nowait((number, chunk))
+                if chunk.finish_reason:
+                    return chunk.finish_reason
+        raise BackendError("the engine ended a text without a reason")
 
     async def start(self, backend: Backend) -> None:
         """Begin; return when the first request has a row, or after `START_SECONDS`. Raises errors until then."""
-        self._tasks = [asyncio.create_task(running.run(backend)) for running in self._running]
+        self._tasks = [asyncio.create_task(self._run(number, backend)) for number in range(len(self._requests))]
         with suppress(asyncio.TimeoutError):  # an answer that begins is kept open by proxies, and gets pings
             await asyncio.wait_for(self._is_started.wait(), START_SECONDS)
         items = [self._queue.get_nowait() for _ in range(self._queue.qsize())]
@@ -369,7 +382,7 @@ class RunningRequests:
 
     async def chunks(self) -> AsyncIterator[tuple[int, AnswerChunk]]:
         """Yield chunks with their text's number; waiting ones of a text are joined. Raises the backend's errors."""
-        left = len(self._running)
+        left = len(self._requests)
         while left:
             items = [await self._queue.get(), *(self._queue.get_nowait() for _ in range(self._queue.qsize()))]
             waiting: dict[int, list[AnswerChunk]] = defaultdict(list)

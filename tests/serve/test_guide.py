@@ -31,8 +31,8 @@ from antislop.serve.bodies.foreign_fields import MAX_FIELDS, REFUSED
 from antislop.serve.entry import app
 from antislop.serve.http_server import LAST_SECONDS, MAX_CONNECTIONS, REQUEST_SECONDS, SHUTDOWN_SECONDS
 from antislop.serve.local import GRAMMAR_SECONDS, LocalBackend
-from antislop.serve.metrics import ServerMetrics
 from antislop.serve.routes.answers import MAX_NAMED
+from antislop.serve.service import ServerMetrics
 from tests.support.backends import run_server
 from tests.support.documents import ROOT, read_blocks
 

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from antislop.core.bans.ban_list import Bans
 from antislop.core.hf.calls import Call, PromptInput
-from antislop.core.hf.compiled_bans import CompiledBans, CompiledLists
+from antislop.core.hf.compiled_bans import CompiledBans
 from antislop.core.hf.model import DecodeMode, split_arguments
 from antislop.core.hf.preparation import share_settings
 from antislop.core.hf.refusals import PromptError, warn_if_too_long
@@ -32,6 +32,9 @@ from antislop.core.trace.completions import Completion, check_many, pair
 from antislop.core.trace.events import Conceded, Event, Finished, Forwarded
 from antislop.core.trace.report import Report
 from antislop.errors import InputError
+
+LISTS_KEPT = 64
+"""Maximum number of compiled lists that are kept for later texts."""
 
 WriteTexts: TypeAlias = Callable[..., Iterator[Completion]]
 """`write_in_flight`, or what else writes the texts of calls like a first one, by their numbers among the texts."""
@@ -61,9 +64,17 @@ def read_requests(
     check_many(prompts, bans=bans, batch_size=batch_size, seed=seed, seeds=seeds)
     first = int(torch.randint(2**31, ())) if seed is None and seeds is None else _read_seed(0 if seed is None else seed)
     each = map(partial(seed_of, first), count()) if seeds is None else map(_read_seed, seeds)
-    lists = CompiledLists(own)
+    compiled: dict[int, tuple[Bans | None, CompiledBans]] = {}  # by the id of a list, which is its own while it is kept
+
+    def compile_once(text_bans: Bans | None) -> CompiledBans:
+        if id(text_bans) not in compiled:
+            if len(compiled) >= LISTS_KEPT:
+                del compiled[next(iter(compiled))]
+            compiled[id(text_bans)] = text_bans, own if text_bans is None else own.with_bans(text_bans)
+        return compiled[id(text_bans)][1]
+
     texts = pair(pair(prompts, each, name="seeds"), repeat(None) if bans is None else bans, name="bans")
-    return (TextRequest(prompt, text_seed, lists.compile(text_bans)) for (prompt, text_seed), text_bans in texts)
+    return (TextRequest(prompt, text_seed, compile_once(text_bans)) for (prompt, text_seed), text_bans in texts)
 
 
 def _read_seed(value: Any) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -42,16 +42,14 @@ def name_forced(bans: BanList, tokenizer: PreTrainedTokenizerBase) -> BanList:
         )
     inside = chat_scope(template.source, "thinking")
     outside = replace(inside, where="outside")
-
-    def split() -> Iterator[Ban]:
-        for ban in bans:
-            if _is_nameless(ban):
-                yield replace(ban, force=ends[0], scopes=(*ban.scopes, inside))
-                yield replace(ban, then="stop", scopes=(*ban.scopes, outside))
-            else:
-                yield ban
-
-    return BanList(split(), source=bans.source, license=bans.license)
+    named: list[Ban] = []
+    for ban in bans:
+        if _is_nameless(ban):
+            named.append(replace(ban, force=ends[0], scopes=(*ban.scopes, inside)))
+            named.append(replace(ban, then="stop", scopes=(*ban.scopes, outside)))
+        else:
+            named.append(ban)
+    return BanList(named, source=bans.source, license=bans.license)
 
 
 def _is_nameless(ban: Ban) -> bool:
@@ -75,10 +73,6 @@ def _encode(text: str, tokenizer: PreTrainedTokenizerBase, vocabulary: Vocabular
         if b"".join(surfaces) == text.encode():
             return tuple(ids)
     raise BanError(f"force is {text!r}, which this tokenizer does not write as it stands: choose another text")
-
-
-LISTS_KEPT = 64
-"""Maximum number of compiled lists that are kept for later texts."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,18 +175,3 @@ class CompiledBans:
             generator=generator,
             forced=self.forced,
         )
-
-
-class CompiledLists:
-    """Compiles the lists that texts ask for, each list object once; texts without a list get `own`."""
-
-    def __init__(self, own: CompiledBans) -> None:
-        self._own = own
-        self._compiled: dict[int, tuple[Bans | None, CompiledBans]] = {}
-
-    def compile(self, bans: Bans | None) -> CompiledBans:
-        if id(bans) not in self._compiled:
-            if len(self._compiled) >= LISTS_KEPT:
-                del self._compiled[next(iter(self._compiled))]
-            self._compiled[id(bans)] = bans, self._own if bans is None else self._own.with_bans(bans)
-        return self._compiled[id(bans)][1]

@@ -21,7 +21,7 @@ from vllm.v1.sample.logits_processor import LogitsProcessor
 from vllm.v1.sample.sampler import Sampler
 from vllm.v1.worker.gpu.sample.logits_processor.interface import LogitsProcessor as LogitsProcessorV2
 
-from antislop.engines.vllm.metrics import show_counts
+from antislop.engines.vllm.outcomes import show_counts
 from antislop.engines.vllm.requests import FIELDS, KEY, NO_BEAMS, PARAMETERS, EngineSettings, check_request
 from antislop.errors import InputError
 
@@ -42,12 +42,6 @@ def read_parameters() -> None:
         return update_states(runner, scheduler_output)
 
     GPUModelRunner._update_states = update
-
-
-def rank_once(vocabulary_size: int, device: Any) -> None:
-    """Have torch compile how vLLM ranks tokens, which takes 3 to 15 s, before the first text asks for the likeliest."""
-    logprobs = torch.zeros(2, vocabulary_size, device=device)
-    Sampler.gather_logprobs(logprobs, 1, torch.zeros(2, dtype=torch.int64, device=device))
 
 
 def find_plain_bans(request: Any) -> dict[str, Any]:
@@ -115,7 +109,9 @@ class CheckRequestBans(LogitsProcessor, LogitsProcessorV2):  # type: ignore[misc
         if len(args) == FIRST_RUNNER_ARGUMENTS:
             read_parameters()
             vllm_config, device, _ = args
-            rank_once(vllm_config.model_config.get_vocab_size(), device)
+            # Torch compiles how vLLM ranks tokens, in 3 to 15 s: here, before the first text asks for the likeliest.
+            logprobs = torch.zeros(2, vllm_config.model_config.get_vocab_size(), device=device)
+            Sampler.gather_logprobs(logprobs, 1, torch.zeros(2, dtype=torch.int64, device=device))
 
     def add_request(self, *args: Any) -> bool:  # noqa: ARG002
         return False  # the logits of no request are changed

@@ -7,7 +7,6 @@ Where bans are withdrawn again and again, the engine is asked for the likeliest 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -160,15 +159,12 @@ class EngineText:
             self._question = Question(min(MORE * LIKELIEST, self._askable))
         if self._row.is_open and self._askable:
             node = self._row.node
+            is_told = isinstance(node.table, SparseTable) and node.table.told > 0
             if self._source.must_look_further:
                 self._question = Question(min(MORE * LIKELIEST, self._askable), is_raw=True)
-            elif self._is_heavy(node) and (count := self._count_lacking(node)):
+            elif (is_told or node.rewinds >= REWINDS_BEFORE_ASKING) and (count := self._count_lacking(node)):
                 self._question = Question(min(count, self._askable))
         return self._question
-
-    def _is_heavy(self, node: Node) -> bool:
-        is_told = isinstance(node.table, SparseTable) and node.table.told > 0
-        return is_told or node.rewinds >= REWINDS_BEFORE_ASKING
 
     def _count_lacking(self, node: Node) -> int:
         """Return how many of the likeliest tokens are to be told, at a node or below it; 0 if enough are known."""
@@ -208,11 +204,9 @@ class EngineText:
     @property
     def can_choose(self) -> bool:
         """Whether `choose` returns a choice for the next token."""
-        is_raw = self._question is not None and self._question.is_raw
-        return self._row.is_open and not is_raw and self._can_choose(self._row.node)
-
-    def _can_choose(self, node: Node) -> bool:
-        table = node.table
+        if not self._row.is_open or (self._question is not None and self._question.is_raw):
+            return False
+        table = self._row.node.table
         if isinstance(table, SparseTable) and (not table.touched or (self._truncates and table.unknown)):
             return False  # if likely tokens are left out before a truncation, others get into what it leaves
         if isinstance(table, SparseTable) and not self._samples and self._knows_too_few(table):
@@ -242,7 +236,7 @@ class EngineText:
                 return False
         else:
             if told is not None:
-                row.set_table(partial(self._make_table, token, told))
+                row.set_table(lambda: self._fill(SparseTable(), token, told))
             state = self._feed(row.state, token)
             if not state.violations:
                 row.append(token, state)
@@ -259,13 +253,12 @@ class EngineText:
         if self._question is not None and self._question.is_raw:
             source.look_further(told.list_likeliest() if told is not None else ())
             return False
-        if choice is None:
-            self._note(token, told)
-            is_noise = node.mass_left() < self._row.spec.policy.mass_floor  # the judge then concedes what comes
-            return is_noise or source.keeps(token)
-        if choice.is_excluded and told is not None:
-            self._note(token, told, share=source.table.unknown)
-        return True
+        if told is not None and source.dense is None and (choice is None or choice.is_excluded):
+            self._fill(source.table, token, told, share=1.0 if choice is None else source.table.unknown)
+        if choice is not None:
+            return True
+        is_noise = node.mass_left() < self._row.spec.policy.mass_floor  # the judge then concedes what comes
+        return is_noise or source.keeps(token)
 
     def list_shares(self) -> dict[int, float]:
         """Return the known probabilities of next tokens, before anything was subtracted, where one was chosen."""
@@ -280,36 +273,22 @@ class EngineText:
             self._follow()
         return self.is_finished
 
-    def _note(self, token: int, told: Told | None, *, share: float = 1.0) -> None:
+    def _fill(self, table: SparseTable, token: int, told: Told, *, share: float = 1.0) -> SparseTable:
         """Store what was told of the next token. share: of all tokens, what the engine had not masked."""
-        if told is not None and self._source.dense is None:
-            self._fill(self._source.table, token, told, share=share)
-
-    def _make_table(self, token: int, told: Told) -> SparseTable:
-        table = SparseTable()
-        self._fill(table, token, told)
-        return table
-
-    def _fill(self, table: SparseTable, token: int, told: Told, *, share: float = 1.0) -> None:
         table.note(token, share * told.probability)
         if share < 1 or len(told.tokens) > table.told:  # a place that is drawn from again is told the same tokens
             table.tell(told.list_likeliest(share))
         table.is_forced = table.is_forced or told.is_forced
         table.is_whole = table.is_whole or len(told.tokens) == self._askable > 0
+        return table
 
     def _follow(self) -> None:
         row = self._row
         events = row.release()
         self.report.extend(events, keep=False)
         self.outcomes += [event for event in events if isinstance(event, (Rewound, Conceded, Admitted))]
-        if not _remembers(row.node):
+        node: Node | None = row.node
+        while node is not None and not (node.rewinds or (isinstance(node.table, SparseTable) and node.table.touched)):
+            node = node.parent
+        if node is None:  # none that is unsettled counts rewinds or has lost mass
             row.pass_over(row.settled)
-
-
-def _remembers(node: Node | None) -> bool:
-    """Report whether a node, or an unsettled one before it, counts rewinds or has lost mass."""
-    while node is not None:
-        if node.rewinds or (isinstance(node.table, SparseTable) and node.table.touched):
-            return True
-        node = node.parent
-    return False

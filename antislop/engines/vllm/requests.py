@@ -16,17 +16,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, get_args
 
-from antislop.core.bans import (
-    SENT_LIMITS,
-    Ban,
-    BanList,
-    Bans,
-    BanScope,
-    Scope,
-    bundled_bans,
-    read_bans,
-    read_sent_ban,
-)
+from antislop.core.bans import SENT_LIMITS, Ban, BanList, Bans, BanScope, Scope, bundled_bans, read_bans, read_sent_ban
 from antislop.core.loop import OnExhausted, Policy
 from antislop.errors import InputError
 
@@ -132,11 +122,6 @@ class RequestOptions:
     events: bool
     ban_scope: BanScope | None
 
-    @classmethod
-    def read(cls, extra_args: Mapping[str, Any] | None) -> RequestOptions:
-        """Return the options in the extra arguments of a request. Raises `InputError`."""
-        return _read_request(_write_config(extra_args))
-
 
 def read_own_lists(settings: EngineSettings) -> dict[str, BanList]:
     """Return the engine's own lists, the default one as "". Raises `InputError` for a ban that forces text."""
@@ -217,7 +202,7 @@ def check_request(params: Any, *, has_own_list: bool = False, settings: EngineSe
 
     Raises `InputError` for a bad list, and for bans with settings that rule them out.
     """
-    options, tells = RequestOptions.read(params.extra_args), True
+    options, tells = _read_request(_write_config(params.extra_args)), True
     if settings is not None:
         find_list(dict.fromkeys(["", *settings.lists]), options.ban_list)
         tells = settings.tells(params)

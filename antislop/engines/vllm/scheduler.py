@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -42,8 +42,7 @@ from antislop.core.hf import CompiledBans, StopStrings, choose_scopes, find_resp
 from antislop.core.loop import RowSpec, seed_of
 from antislop.engines.vllm.engine_text import EngineRules, EngineText, Told
 from antislop.engines.vllm.grammar import WORD, TextGrammar
-from antislop.engines.vllm.metrics import COUNTERS, write_counts
-from antislop.engines.vllm.outcomes import describe
+from antislop.engines.vllm.outcomes import COUNTERS, describe, write_counts
 from antislop.engines.vllm.requests import (
     KEY,
     LOGPROBS_MODE,
@@ -232,13 +231,7 @@ class _Text(EngineText):
         return describe(self.report, self.outcomes if self._tells_events else None, self._bans)
 
 
-if TYPE_CHECKING:
-    _Base: TypeAlias = Any
-else:
-    _Base = object
-
-
-class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
+class _Banning(Scheduler):  # type: ignore[misc]  # mypy does not see vLLM
     """What bans add to a scheduler."""
 
     def __init__(self, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
@@ -330,7 +323,9 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
     def get_grammar_bitmask(self, scheduler_output: Any) -> Any:
         for name, request in self._attached.items():
             count = scheduler_output.num_scheduled_tokens.get(name)
-            self._texts[name].grammar.draws_next = count is not None and self._draws_next(request, count)
+            # A step that reads all tokens that are known draws the next one.
+            reads_all = request.num_in_flight_tokens - request.num_stale_output_tokens == count
+            self._texts[name].grammar.draws_next = reads_all and not request.is_prefill_chunk
         masks = super().get_grammar_bitmask(scheduler_output)
         for name in self._attached.keys() & scheduler_output.num_scheduled_tokens.keys():
             request = self._attached[name]
@@ -493,22 +488,15 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
             text.wanted.grammar = text.grammar
             request.structured_output_request = text.wanted
             self._attached[request.request_id] = request
-            self._allocate_masks()
+            # vLLM allocates what it writes masks to with a compiler of grammars, which nobody may have asked for.
+            manager, config = self.structured_output_manager, self.vllm_config
+            if manager.backend is None and manager._grammar_bitmask is None:
+                rows = config.scheduler_config.max_num_seqs * (1 + config.num_speculative_tokens)
+                manager._grammar_bitmask = torch.full((rows, -(-self._vocabulary_size // WORD)), -1, dtype=torch.int32)
 
     def _detach(self, request: Request) -> None:
         if self._attached.pop(request.request_id, None):
             request.structured_output_request = None
-
-    def _allocate_masks(self) -> None:
-        """Allocate what vLLM writes masks to, for which it needs a compiler of grammars that nobody has asked for."""
-        manager, config = self.structured_output_manager, self.vllm_config
-        if manager.backend is None and manager._grammar_bitmask is None:
-            rows = config.scheduler_config.max_num_seqs * (1 + config.num_speculative_tokens)
-            manager._grammar_bitmask = torch.full((rows, -(-self._vocabulary_size // WORD)), -1, dtype=torch.int32)
-
-    def _draws_next(self, request: Request, count: int) -> bool:
-        """Report whether a step that reads `count` tokens of a request draws the next one, after all that are known."""
-        return not request.is_prefill_chunk and request.num_in_flight_tokens - request.num_stale_output_tokens == count
 
     def _can_hold(self, request: Request) -> bool:
         """Report whether a request may keep its blocks: the token to read again is in one of its own."""
@@ -551,11 +539,7 @@ class _Banning(_Base):  # type: ignore[misc]  # mypy does not see vLLM
         self._rewound[request.request_id] = request
 
 
-class _BanningScheduler(_Banning, Scheduler):  # type: ignore[misc]
-    pass
-
-
-class _BanningAsyncScheduler(_Banning, AsyncScheduler):  # type: ignore[misc]
+class _BanningAsync(_Banning, AsyncScheduler):  # type: ignore[misc]
     pass
 
 
@@ -563,4 +547,4 @@ def BanningScheduler(vllm_config: Any, *args: Any, **kwargs: Any) -> Scheduler: 
     """Return vLLM's scheduler, which judges the tokens of requests with bans."""
     check_vllm()
     is_async = vllm_config.scheduler_config.async_scheduling
-    return (_BanningAsyncScheduler if is_async else _BanningScheduler)(vllm_config, *args, **kwargs)
+    return (_BanningAsync if is_async else _Banning)(vllm_config, *args, **kwargs)

@@ -11,14 +11,7 @@ from functools import partial
 from hashlib import sha256
 from typing import NamedTuple
 
-from antislop.core.bans import (
-    SENT_LIMITS,
-    Ban,
-    BanList,
-    Scope,
-    bundled_bans,
-    read_bans,
-)
+from antislop.core.bans import SENT_LIMITS, Ban, BanList, Scope, bundled_bans, read_bans
 from antislop.core.hf import CompiledBans
 from antislop.errors import InputError, first_line
 from antislop.serve.backend import Busy
@@ -48,11 +41,6 @@ FIELDS = {
 """The fields of a body that `collect_bans` reads."""
 
 
-class _Compilation(NamedTuple):
-    work: Future[CompiledBans]
-    future: asyncio.Future[CompiledBans]
-
-
 class _KeptList(NamedTuple):
     """size: as `measure` counts, at the latest request; it grows with the transitions that decoding remembers."""
 
@@ -73,7 +61,7 @@ class BanCache:
         self._seconds = seconds
         self._pool = ThreadPoolExecutor(COMPILER_THREADS, thread_name_prefix="antislop-lists")
         self._kept: OrderedDict[Hashable, _KeptList] = OrderedDict()
-        self._compilations: dict[Hashable, _Compilation] = {}
+        self._compilations: dict[Hashable, tuple[Future[CompiledBans], asyncio.Future[CompiledBans]]] = {}
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -86,7 +74,13 @@ class BanCache:
         if kept := self._kept.get(key):
             self._keep(key, kept)
             return kept.compiled
-        work, future = self._compilations.get(key) or self._begin(key, make)
+        if key not in self._compilations:
+            if len(self._compilations) >= MAX_COMPILATIONS:
+                raise Busy(f"{MAX_COMPILATIONS} lists of bans are being compiled: try again later")
+            work = self._pool.submit(make)
+            self._compilations[key] = work, (future := asyncio.wrap_future(work))
+            future.add_done_callback(partial(self._end, key))
+        work, future = self._compilations[key]
         try:
             return await asyncio.wait_for(asyncio.shield(future), self._seconds)
         except asyncio.TimeoutError:
@@ -100,14 +94,6 @@ class BanCache:
     def close(self) -> None:
         """Cancel waiting compilations; running ones continue."""
         self._pool.shutdown(wait=False, cancel_futures=True)
-
-    def _begin(self, key: Hashable, make: Callable[[], CompiledBans]) -> _Compilation:
-        if len(self._compilations) >= MAX_COMPILATIONS:
-            raise Busy(f"{MAX_COMPILATIONS} lists of bans are being compiled: try again later")
-        work = self._pool.submit(make)
-        compilation = self._compilations[key] = _Compilation(work, asyncio.wrap_future(work))
-        compilation.future.add_done_callback(partial(self._end, key))
-        return compilation
 
     def _end(self, key: Hashable, future: asyncio.Future[CompiledBans]) -> None:
         """Keep a compiled list, even if those who asked for it have left."""
@@ -170,7 +156,14 @@ def collect_bans(body: GenerationBody, own: BanList, *, scopes: Sequence[Scope] 
         )
     except InputError as error:
         raise RequestError(400, first_line(error), param="bans") from error
-    return _weigh(bans, body.ban_weights) if body.ban_weights else bans
+    if not body.ban_weights:
+        return bans
+    known, weights = {ban.text.casefold() for ban in bans}, body.ban_weights
+    if unknown := [phrase for phrase in weights if phrase.casefold() not in known]:
+        message = f"ban_weights has {unknown[0][:60]!r}, which is in no list: add it to banned_strings, or leave it out"
+        raise RequestError(400, message, param="ban_weights")
+    folded = {phrase.casefold(): weight for phrase, weight in weights.items()}
+    return BanList([replace(ban, weight=folded.get(ban.text.casefold(), ban.weight)) for ban in bans])
 
 
 def warn_of_stars(body: GenerationBody) -> str:
@@ -181,16 +174,3 @@ def warn_of_stars(body: GenerationBody) -> str:
         return ""
     advice = "for a wildcard, send a regex in banned_regex, or write the phrase into a list of the server"
     return f"the * in {starred[:60]!a} is the character * and no wildcard: {advice}"
-
-
-def _weigh(bans: BanList, weights: dict[str, float]) -> BanList:
-    folded = {phrase.casefold(): weight for phrase, weight in weights.items()}
-    known = {ban.text.casefold() for ban in bans}
-    for phrase in weights:
-        if phrase.casefold() not in known:
-            raise RequestError(
-                400,
-                f"ban_weights has {phrase[:60]!r}, which is in no list: add it to banned_strings, or leave it out",
-                param="ban_weights",
-            )
-    return BanList([replace(ban, weight=folded.get(ban.text.casefold(), ban.weight)) for ban in bans])

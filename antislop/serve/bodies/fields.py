@@ -153,9 +153,7 @@ class GenerationBody(_StrictModel):
     best_of: int | None = None
     seed: Annotated[Annotated[int, Field(ge=0, lt=2**63)] | None, _reads(-1, None)] = None
     stop: Annotated[
-        list[Annotated[str, Field(max_length=256)]],
-        Field(max_length=MAX_STOPS),
-        BeforeValidator(_read_stop),
+        list[Annotated[str, Field(max_length=256)]], Field(max_length=MAX_STOPS), BeforeValidator(_read_stop)
     ] = []
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
@@ -292,7 +290,6 @@ class ChatBody(GenerationBody):
         return bool(self.tools) and self.tool_choice != "none"
 
 
-Body = TypeVar("Body", bound=BaseModel)
 Generation = TypeVar("Generation", bound=GenerationBody)
 
 
@@ -321,24 +318,19 @@ async def read_object(request: Request) -> dict[str, Any]:
 
 
 def read_body(kind: type[Generation], fields: dict[str, Any]) -> tuple[Generation, list[str]]:
-    """Return a checked body, and the names of the fields that are ignored. Raises `RequestError`."""
+    """Return a checked body, and the names of the ignored fields. Raises `RequestError`, for the first fault."""
     kept, ignored = translate_fields(fields, kind.model_fields.keys())
-    body = check(kind, kept)
-    if body.best_of not in (None, body.n):
-        raise RequestError(400, f"best_of is {body.best_of}, but is not supported: leave it out", param="best_of")
-    ignored += [name for name in ORDERS if name in fields and not keeps_order(name, fields[name], body.sampling)]
-    return body, ignored
-
-
-def check(kind: type[Body], fields: dict[str, Any]) -> Body:
-    """Return a checked body. Raises `RequestError` for the first field that can't be used."""
     try:
-        return kind.model_validate(fields)
+        body = kind.model_validate(kept)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
         places = [str(part) for part in first["loc"] if not str(part).startswith("list[")]  # "list[str]" is a type
         name = ".".join(places if first["type"] == "missing" else places[:2])[:80] or "the body"
         raise RequestError(400, f"{name} is {_explain(first)}", param=name) from None
+    if body.best_of not in (None, body.n):
+        raise RequestError(400, f"best_of is {body.best_of}, but is not supported: leave it out", param="best_of")
+    ignored += [name for name in ORDERS if name in fields and not keeps_order(name, fields[name], body.sampling)]
+    return body, ignored
 
 
 def _explain(fault: ErrorDetails) -> str:

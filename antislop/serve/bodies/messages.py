@@ -59,7 +59,11 @@ class Chat:
 
 def read_chat(body: ChatBody) -> Chat:
     """Return what a body asks for. Raises `RequestError`."""
-    messages = read_messages(body.messages)
+    sent = body.messages
+    if not isinstance(sent, list) or not 1 <= len(sent) <= MAX_MESSAGES:
+        message = f"messages is {shorten(sent)}; a list of 1 to {MAX_MESSAGES:,} messages was expected"
+        raise RequestError(400, message, param="messages")
+    messages = [_read_message(message, f"messages.{number}") for number, message in enumerate(sent)]
     tools = [tool.model_dump(exclude_unset=True) for tool in body.tools] if body.has_calls else []
     if (size := len(json.dumps(tools))) > MAX_SCHEMA:
         message = f"the tools have {size:,} characters of JSON; at most {MAX_SCHEMA:,} are allowed"
@@ -96,15 +100,8 @@ def choose_required(body: ChatBody, tools: Sequence[dict[str, Any]]) -> list[dic
     return required
 
 
-def read_messages(messages: Any) -> list[dict[str, Any]]:
-    """Return messages of texts and calls, as templates read them. Raises `RequestError`."""
-    if not isinstance(messages, list) or not 1 <= len(messages) <= MAX_MESSAGES:
-        message = f"messages is {shorten(messages)}; a list of 1 to {MAX_MESSAGES:,} messages was expected"
-        raise RequestError(400, message, param="messages")
-    return [_read_message(message, f"messages.{number}") for number, message in enumerate(messages)]
-
-
 def _read_message(message: Any, place: str) -> dict[str, Any]:
+    """Return a message of texts and calls, as templates read it. Raises `RequestError`."""
     if not isinstance(message, dict):
         raise RequestError(400, f"{place} is {shorten(message)}; an object was expected", param=place)
     off = ("prefix", False)  # what clients of servers that continue such a message send with any other one

@@ -43,14 +43,6 @@ def service_of(request: Request) -> Service:
     return service
 
 
-def wants_trace(request: Request) -> bool:
-    """Return whether a request asks for what was withdrawn, by `?trace=1`. Raises `RequestError`."""
-    value = request.query_params.get("trace", "0")
-    if value not in ("0", "1"):
-        raise RequestError(400, f"trace is {shorten(value)}; 0 or 1 was expected", param="trace")
-    return value == "1"
-
-
 class AnswerFormat(Protocol):
     """What differs between the answers of completions and chats.
 
@@ -64,6 +56,7 @@ class AnswerFormat(Protocol):
 
     def begin(self) -> dict[str, Any] | None:
         """Return the choice of the chunk before the first text; None in an answer that begins with text."""
+        return None
 
     def write_part(self, number: int, chunk: AnswerChunk, logprobs: Any) -> dict[str, Any]:
         """Return the choice of a chunk of text `number`, without `index`; `finish_reason` may be left out, too."""
@@ -71,8 +64,9 @@ class AnswerFormat(Protocol):
     def write_whole(self, number: int, chunk: AnswerChunk, logprobs: Any) -> dict[str, Any]:
         """Return the choice of a whole text."""
 
-    def locate(self, number: int, index: int) -> int:
+    def locate(self, number: int, index: int) -> int:  # noqa: ARG002
         """Return where the client finds a character of the model's text `number`: its index in what was written."""
+        return index
 
     def write_logprobs(self, tokens: Sequence[SettledToken], read: TokenBytes) -> dict[str, Any]: ...
 
@@ -82,6 +76,7 @@ class AnswerWriter:
     """Writes the answer to one request as plain data.
 
     read: returns the bytes of a token.
+    has_trace: whether it tells what was withdrawn, which `?trace=1` asks for.
     """
 
     format: AnswerFormat
@@ -193,11 +188,13 @@ class AnswerResponder(Generic[Generation]):
         cls, request: Request, kind: type[Generation], answer_format: AnswerFormat
     ) -> AnswerResponder[Generation]:
         """Read the body of a request. Raises `RequestError`."""
-        service, has_trace = service_of(request), wants_trace(request)
+        service, trace = service_of(request), request.query_params.get("trace", "0")
+        if trace not in ("0", "1"):
+            raise RequestError(400, f"trace is {shorten(trace)}; 0 or 1 was expected", param="trace")
         body, ignored = read_body(kind, await read_object(request))
         has_logprobs = body.alternatives is not None
         model = service.name_model(service.choose_list(body))
-        writer = AnswerWriter(answer_format, model, service.vocabulary.surface, has_logprobs, has_trace)
+        writer = AnswerWriter(answer_format, model, service.vocabulary.surface, has_logprobs, trace == "1")
         return cls(request, service, body, writer, ignored)
 
     async def respond(
@@ -218,7 +215,9 @@ class AnswerResponder(Generic[Generation]):
         service, stack = self.service, AsyncExitStack()
         requests = await service.make_requests(self.body, prompts, default_tokens=default_tokens, echoes=echoes)
         requests = [replace(request, **changes or {}) for request in requests]
-        ignored = {*self.ignored, *unused, *([] if service.keeps_order(self.body.sampling) else ["sampler_order"])}
+        ignored, sampling = {*self.ignored, *unused}, self.body.sampling
+        if service.backend.cuts_min_p_first and sampling.do_sample and sampling.top_p < 1 and sampling.min_p > 0:
+            ignored.add("sampler_order")  # is not that of `generate` there
         headers = {IGNORED_HEADER: write_names(ignored)} if ignored else {}
         headers |= {WARNING_HEADER: warning} if (warning := warn_of_stars(self.body)) else {}
         try:
