@@ -165,8 +165,7 @@ def profile(
 def _make_profile(
     texts: list[Path], out: Path, human: HumanOptions, reading: ReadingOptions, limits: LimitOptions
 ) -> int:
-    from antislop.measure.profiles.page import render_page
-    from antislop.measure.profiles.profiles import make_profile
+    from antislop.measure.profiles.profiles import make_profile, render_page
     from antislop.measure.profiles.rates import HumanRates
 
     for path in texts:
