@@ -186,11 +186,7 @@ class ForwardResult:
         return [describe_attempt(attempt, trace.surfaces) for attempt in history.rejected_at_end]
 
     def visualize(
-        self,
-        path: str | os.PathLike[str] | None = None,
-        *,
-        inline_format: InlineFormat = "html",
-        show: bool = False,
+        self, path: str | os.PathLike[str] | None = None, *, inline_format: InlineFormat = "html", show: bool = False
     ) -> str:
         """Return the texts as a page, or one text with brackets, with what was withdrawn in its place.
 
@@ -204,7 +200,11 @@ class ForwardResult:
         _check_format(inline_format, path)
         rendered = self._render(inline_format)
         if path is not None:
-            _write(path, rendered)
+            try:
+                replace_text(path, rendered)
+            except OSError as error:
+                reason = explain_write(error, advice="name a file in a folder of yours")
+                raise InputError(f"{path}: {reason}") from error
         if show:
             _show(rendered, inline_format, path)
         return rendered
@@ -332,13 +332,6 @@ def _check_format(inline_format: str, path: str | os.PathLike[str] | None) -> No
             f"{os.fspath(path or '')} ends in {suffix}, and inline_format is {inline_format!r}: pass "
             f"inline_format={_SUFFIXES[suffix]!r}, or another path"
         )
-
-
-def _write(path: str | os.PathLike[str], text: str) -> None:
-    try:
-        replace_text(path, text)
-    except OSError as error:
-        raise InputError(f"{path}: {explain_write(error, advice='name a file in a folder of yours')}") from error
 
 
 def _frame(page: str) -> str:
