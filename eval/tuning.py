@@ -27,8 +27,7 @@ from antislop.files.disk import read_text
 from antislop.files.prompts import Prompt
 from antislop.files.texts import Text
 from antislop.measure import Tally, measure
-from antislop.measure.profiles.changes import compare
-from antislop.measure.profiles.profiles import profile_texts
+from antislop.measure.profiles.profiles import compare, profile_texts
 from eval.command import Work, answer_question
 from eval.passages import cut_passages
 from eval.qualities import count_leaks, count_words, read_surprise

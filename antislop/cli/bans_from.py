@@ -50,9 +50,7 @@ class EntryOptions:
     min_prompts: Annotated[
         int | None,
         typer.Option(
-            min=1,
-            help="Leave out entries of fewer than N prompts.",
-            show_default="2, or 1 for a single text",
+            min=1, help="Leave out entries of fewer than N prompts.", show_default="2, or 1 for a single text"
         ),
     ] = None
 
@@ -81,8 +79,7 @@ CONFLICTS: Conflicts = {
 def bans_from(
     source: Annotated[Path, typer.Argument(metavar="PROFILE", help="A file that antislop profile wrote.")],
     out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", help="The file to write.", show_default="standard output"),
+        Path | None, typer.Option("--out", "-o", help="The file to write.", show_default="standard output")
     ] = None,
     *,
     entries: EntryOptions,

@@ -252,7 +252,13 @@ class _DataSet:
 
     def write(self, maker: RecordMaker, pairs: PairOptions, *, force: bool) -> Summary:
         """Make the records and pairs that are missing, and return the counts of the records."""
-        with self._open(pairs, force=force) as journal:
+        from antislop.datasets.writing import open_journal
+
+        made_with = {**self._content, "antislop": __version__}
+        if pairs.pairs is not None:
+            file = os.path.relpath(pairs.pairs, self.target.records.parent)
+            made_with["pairs"] = {"file": file, "format": pairs.kind}
+        with open_journal(self.target.records, made_with, additions=["pairs"], force=force) as journal:
             self._report(journal, self.job.resume(journal, self._read_prompts, force=force))
             pair_file = self._open_pairs(pairs, journal)
             counts = (count_records(self.job.spec.source), self.job.limit)
@@ -263,7 +269,11 @@ class _DataSet:
             summary = self.job.run(maker, self._read_prompts, journal, total=total, pairs=pair_file)
             say(summary.describe())
             if pair_file is not None and not self.job.is_stopped:
-                self._finish_pairs(pair_file, pairs)
+                with writing(pair_file.path):
+                    limits = {"per_ban": pairs.pairs_per_ban, "per_token": pairs.pairs_per_token}
+                    count = pair_file.finish(**limits, seed=self.job.spec.seed)
+                counted = f"{describe_count(count, 'pair')} in {pair_file.path}"
+                say("; ".join([counted, *describe_counts(pair_file.counts)]))
         return summary
 
     def finish(self, pairs: PairFormat | None, export: ExportOptions) -> None:
@@ -280,15 +290,6 @@ class _DataSet:
             warn(f"{fault}: raise --max-new-tokens{stop}")
         if export.is_wanted:
             self._export(pairs, export.push_to_hub)
-
-    def _open(self, pairs: PairOptions, *, force: bool) -> Journal:
-        from antislop.datasets.writing import open_journal
-
-        made_with = {**self._content, "antislop": __version__}
-        if pairs.pairs is not None:
-            file = os.path.relpath(pairs.pairs, self.target.records.parent)
-            made_with["pairs"] = {"file": file, "format": pairs.kind}
-        return open_journal(self.target.records, made_with, additions=["pairs"], force=force)
 
     @property
     def _content(self) -> dict[str, Any]:
@@ -319,13 +320,6 @@ class _DataSet:
             say(f"{path} is new: it gets no pairs of existing records")
         with writing(path):
             return PairFile(path, journal, kind=pairs.kind, is_own="pairs" in journal.previous)
-
-    def _finish_pairs(self, file: PairFile, options: PairOptions) -> None:
-        with writing(file.path):
-            count = file.finish(
-                per_ban=options.pairs_per_ban, per_token=options.pairs_per_token, seed=self.job.spec.seed
-            )
-        say("; ".join([f"{describe_count(count, 'pair')} in {file.path}", *describe_counts(file.counts)]))
 
     def _export(self, pairs: PairFormat | None, repo: str | None) -> None:
         from antislop.datasets.hub import push, write_card, write_parquet

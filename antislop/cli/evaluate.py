@@ -42,7 +42,6 @@ from antislop.files.journal import Record, read_records
 from antislop.files.texts import LeftOut, read_texts
 
 if TYPE_CHECKING:
-    from antislop.evaluation.evaluation import Evaluation
     from antislop.evaluation.outputs import Output
 
 OPENINGS = FOLDER / "openings.txt"
@@ -138,25 +137,8 @@ def evaluate(
         texts = run.write(made_from, model=spec, force=force)
     if texts is None:
         return 130
-    evaluation = _evaluate(texts.outputs, made_from, held_out_list, seed=generation.seed)
-    _save(out, evaluation, _describe_conditions(texts, made_from, held_out_list, seed=generation.seed, began=began))
+    _report(out, texts, made_from, held_out_list, seed=generation.seed, began=began)
     return 0
-
-
-def _describe_conditions(
-    texts: _Texts, made_from: BanList, held_out: BanList | None, *, seed: int, began: datetime
-) -> dict[str, Any]:
-    """Return the conditions that `write_report` shows."""
-    return {
-        "command": shlex.join(["antislop", *sys.argv[1:]]),
-        "made_with": texts.made_with,
-        "lists": {"made_from": _describe_list(made_from), "held_out": held_out and _describe_list(held_out)},
-        "versions": list_versions(PACKAGES),
-        "machine": describe_machine(),
-        "seed": seed,
-        "date": began.isoformat(timespec="seconds"),
-        "notes": texts.notes,
-    }
 
 
 def require_packages() -> None:
@@ -179,10 +161,6 @@ def _hide_folder(place: str | None) -> str | None:
     """Return the last part of a path, or an id unchanged: a report must not reveal the folders of the machine."""
     is_path = place is not None and os.path.exists(os.path.expanduser(place))  # noqa: PTH110, PTH111 - never raises
     return Path(place or "").expanduser().resolve().name if is_path else place
-
-
-def _describe_list(bans: BanList) -> dict[str, Any]:
-    return {"source": bans.source, "bans": len(bans), "sha256": fingerprint_bans(bans)}
 
 
 # -- texts of a model -------------------------------------------------------------------------------------------------
@@ -234,13 +212,11 @@ class _EvaluationRun:
                 outputs[record["arm"]].append(output)
         endless = len(successes) - sum(map(len, outputs.values()))
         notes = _note(successes, failed=len(records) - len(successes), endless=endless)
-        return _Texts(outputs, self._describe_settings(), notes)
-
-    def _describe_settings(self) -> dict[str, Any]:
         spec = {name: value for name, value in self.job.spec.content.items() if name not in ("bans", "seed", "split")}
         source = "24 openings" if spec["source"] == "openings" else str(_hide_folder(spec["source"]))
         options = {"n": self.job.samples, "batch_size": self.batch_size, "arms": list(self.job.arms)}
-        return {**spec, "model": _hide_folder(spec["model"]), "source": source, **options}
+        made_with = {**spec, "model": _hide_folder(spec["model"]), "source": source, **options}
+        return _Texts(outputs, made_with, notes)
 
 
 def _note(records: Sequence[Record], *, failed: int, endless: int) -> list[str]:
@@ -280,38 +256,46 @@ def _read_outputs(sources: Sequence[str], prompts: PromptOptions, *, model: Mode
             raise InputError(f"{path}: contains no text for the arm {arm}: there is nothing to measure")
     notes = []
     if model.name is not None:
-        outputs = _score(outputs, model)
+        from antislop.evaluation.likelihood import score_outputs
+
+        loaded, tokenizer = model.load()
+        with as_input_error(), console(stderr=True).status("scoring the texts"):
+            outputs = {arm: score_outputs(loaded, tokenizer, written) for arm, written in outputs.items()}
         notes.append(
             "For likelihoods, the texts were tokenized again; their tokens can differ from the generated ones."
         )
     return _Texts(outputs, {"outputs": list(outputs), "model": _hide_folder(model.name)}, notes)
 
 
-def _score(arms: dict[str, list[Output]], spec: ModelSpec) -> dict[str, list[Output]]:
-    """Return the outputs with their likelihood under a model if their prompts are known."""
-    from antislop.evaluation.likelihood import score_outputs
-
-    model, tokenizer = spec.load()
-    with as_input_error(), console(stderr=True).status("scoring the texts"):
-        return {arm: score_outputs(model, tokenizer, outputs) for arm, outputs in arms.items()}
-
-
 # -- report -----------------------------------------------------------------------------------------------------------
 
 
-def _evaluate(arms: dict[str, list[Output]], made_from: BanList, held_out: BanList | None, *, seed: int) -> Evaluation:
+def _report(
+    out: Path, texts: _Texts, made_from: BanList, held_out: BanList | None, *, seed: int, began: datetime
+) -> None:
+    """Measure the texts, and write the report with the conditions of the run."""
     from antislop.evaluation.evaluation import evaluate as measure
-
-    with as_input_error(), console(stderr=True).status("measuring"):
-        return measure(arms, made_from=made_from, held_out=held_out, seed=seed)
-
-
-def _save(out: Path, evaluation: Evaluation, about: dict[str, Any]) -> None:
     from antislop.evaluation.html_report import make_headline, may_be_chance, summarize, write_report
 
+    with as_input_error(), console(stderr=True).status("measuring"):
+        evaluation = measure(texts.outputs, made_from=made_from, held_out=held_out, seed=seed)
+    conditions = {
+        "command": shlex.join(["antislop", *sys.argv[1:]]),
+        "made_with": texts.made_with,
+        "lists": {"made_from": _describe_list(made_from), "held_out": held_out and _describe_list(held_out)},
+        "versions": list_versions(PACKAGES),
+        "machine": describe_machine(),
+        "seed": seed,
+        "date": began.isoformat(timespec="seconds"),
+        "notes": texts.notes,
+    }
     with writing(out), console(stderr=True).status("drawing"):
-        page = write_report(out, evaluation, about)
+        page = write_report(out, evaluation, conditions)
     say(f"{make_headline(evaluation)}. {summarize(evaluation)}")
     if may_be_chance(evaluation):
         warn("the texts are too few to tell the effect from chance: pass more prompts, or --n for more texts to each")
     say(f"the report is {page}")
+
+
+def _describe_list(bans: BanList) -> dict[str, Any]:
+    return {"source": bans.source, "bans": len(bans), "sha256": fingerprint_bans(bans)}

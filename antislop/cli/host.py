@@ -33,8 +33,7 @@ class EngineOptions:
     engine: Annotated[
         EngineName,
         _engine_option(
-            metavar="NAME",
-            help="transformers, vllm: in this process; ray: on a cluster; openai: on a server.",
+            metavar="NAME", help="transformers, vllm: in this process; ray: on a cluster; openai: on a server."
         ),
     ] = "transformers"
     workers: Annotated[
@@ -44,12 +43,10 @@ class EngineOptions:
         ),
     ] = None
     address: Annotated[
-        str | None,
-        _engine_option(metavar="ADDRESS", help="The Ray cluster: auto, or host:port.", show_default="local"),
+        str | None, _engine_option(metavar="ADDRESS", help="The Ray cluster: auto, or host:port.", show_default="local")
     ] = None
     base_url: Annotated[
-        str | None,
-        _engine_option(metavar="URL", help="The server of openai or of ray's workers, with /v1."),
+        str | None, _engine_option(metavar="URL", help="The server of openai or of ray's workers, with /v1.")
     ] = None
     tokenizer: TokenizerOption = None
     endpoint_method: Annotated[
@@ -96,22 +93,15 @@ class ModelHost:
             "pairs": pairs,
             **({} if grammar is None else {"grammar": grammar}),
         }
-        makers = {
-            "openai": self._reach_server,
-            "ray": self._start_cluster,
-            "vllm": self._start_vllm,
-        }
+        makers = {"openai": self._reach_server, "ray": self._start_cluster, "vllm": self._start_vllm}
         with as_input_error():
             return makers.get(self.options.engine, self._load)(bans, options)
-
-    def _limit(self, bans: BanList, tokenizer: PreTrainedTokenizerBase) -> BanList:
-        return limit_bans(bans, self.scope, tokenizer)
 
     def _load(self, bans: BanList, options: dict[str, Any]) -> _Made:
         from antislop.datasets.maker import ModelRecordMaker
 
         model, tokenizer = self.model.load()
-        bans = self._limit(bans, tokenizer)
+        bans = limit_bans(bans, self.scope, tokenizer)
         return ModelRecordMaker(model, tokenizer, bans, **options), tokenizer, bans
 
     def _start_vllm(self, bans: BanList, options: dict[str, Any]) -> _Made:
@@ -128,7 +118,7 @@ class ModelHost:
         if self.options.uses_cluster:
             return self._start_cluster(bans, options | {"vllm": arguments})
         tokenizer = self.model.load_tokenizer()
-        bans = self._limit(bans, tokenizer)
+        bans = limit_bans(bans, self.scope, tokenizer)
         return VllmMaker(arguments, tokenizer, bans, **options), tokenizer, bans
 
     def _start_cluster(self, bans: BanList, options: dict[str, Any]) -> _Made:
@@ -140,7 +130,7 @@ class ModelHost:
             options = options | {"endpoint": self._make_endpoint(), "method": self._endpoint_method}
         model = self._served_model if uses_server(self.options) else self.model
         tokenizer = model.load_tokenizer()
-        bans = self._limit(bans, tokenizer)
+        bans = limit_bans(bans, self.scope, tokenizer)
         cluster = Cluster(model, bans, workers=self.options.workers, address=self.options.address, **options)
         AntiSlop(tokenizer, bans)  # raises the errors of workers before they start
         if "grammar" in options:
@@ -151,7 +141,7 @@ class ModelHost:
         from antislop.datasets.endpoint_maker import EndpointMaker
 
         tokenizer = self._served_model.load_tokenizer()
-        bans = self._limit(bans, tokenizer)
+        bans = limit_bans(bans, self.scope, tokenizer)
         maker = EndpointMaker(self._make_endpoint(), tokenizer, bans, method=self._endpoint_method, **options)
         say(maker.describe_server())
         return maker, tokenizer, bans

@@ -66,8 +66,7 @@ class _Checked:
 def lint_list(
     path: ListArgument,
     model: Annotated[
-        str | None,
-        model_option(metavar="NAME", help="Also check that this model can generate the entries."),
+        str | None, model_option(metavar="NAME", help="Also check that this model can generate the entries.")
     ] = None,
     revision: RevisionOption = None,
     trust_remote_code: TrustRemoteCodeOption = False,
@@ -182,8 +181,7 @@ def convert(
     ] = None,
     top: Annotated[int | None, typer.Option(min=1, help="Keep the N entries with the highest counts.")] = None,
     edges: Annotated[
-        Edges | None,
-        typer.Option(help="Whether phrases match whole words only.", show_default="that of the format"),
+        Edges | None, typer.Option(help="Whether phrases match whole words only.", show_default="that of the format")
     ] = None,
     lenient: LenientOption = False,
     license: LicenseOption = None,

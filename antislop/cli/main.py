@@ -21,13 +21,7 @@ import typer
 from typer.core import TyperGroup
 
 from antislop import __version__
-from antislop.cli.parsing import (
-    ConfigOption,
-    ForgivingCommand,
-    describe_mistake,
-    name_value,
-    refuse_conflicts,
-)
+from antislop.cli.parsing import ConfigOption, ForgivingCommand, describe_mistake, name_value, refuse_conflicts
 from antislop.errors import ConcededWarning, InputError, needing_models
 
 EXIT_CODES = (
@@ -68,9 +62,7 @@ COMMANDS = {
     ),
     "export": Command("export", "export", "Make a model's folder that brings its bans, which transformers then obeys."),
     "serve": Command(
-        "serve",
-        "serve",
-        "Serve a model without banned phrases, to OpenAI's clients, SillyTavern and open-webui.",
+        "serve", "serve", "Serve a model without banned phrases, to OpenAI's clients, SillyTavern and open-webui."
     ),
     "eval": Command(
         "evaluate",
@@ -78,12 +70,64 @@ COMMANDS = {
         "Measure the effect of bans: texts to the same prompts with and without them, or existing texts.",
     ),
     "measure": Command(
-        "measure",
-        "measure",
-        "Measure texts: slop, repetition, diversity, sentences, each with an interval.",
+        "measure", "measure", "Measure texts: slop, repetition, diversity, sentences, each with an interval."
     ),
 }
 """All commands. To add one, write its module and add a line here."""
+
+EXAMPLES = {
+    "generate": (
+        'antislop generate "The old house" --show',
+        'antislop generate "Once" --no-bans --ban "little girl" --trace trace.jsonl',
+        'antislop generate "Write a story." --chat --model NAME --bans list.txt',
+    ),
+    "view": ("antislop view trace.jsonl", "antislop view trace.jsonl --html page.html"),
+    "scan": (
+        "antislop scan story.txt",
+        "antislop scan . --bans list.txt",
+        "antislop scan story.txt --bans list.txt --by-ban",
+        "antislop scan out.jsonl --column response --format json",
+    ),
+    "lint": ("antislop lint list.txt", "antislop lint list.txt --ignore common --format json"),
+    "convert": ("antislop convert list.json -o converted.txt", "antislop convert list.json -o - --top 100"),
+    "profile": ("antislop profile out.jsonl -o profile.json", "antislop profile --compare before.jsonl after.jsonl"),
+    "bans-from": ("antislop bans-from profile.json -o bans.txt",),
+    "dataset": (
+        "antislop dataset prompts.txt -o texts.jsonl --n 2",
+        "antislop dataset --config settings.yaml --seed 1",
+        "antislop dataset prompts.jsonl -o folder --pairs pairs.jsonl --to-parquet",
+    ),
+    "tune": (
+        "antislop tune pairs.jsonl -o tuned --bans list.txt",
+        "antislop tune --auto --prompts prompts.txt -o tuned",
+    ),
+    "export": ("antislop export -o model --bans list.txt", "antislop export NAME -o model --copy"),
+    "serve": (
+        "antislop serve --port 5000",
+        "antislop serve --model NAME --bans list.txt --reload-bans",
+        "antislop serve --upstream http://127.0.0.1:8080/v1 --tokenizer NAME",
+    ),
+    "eval": (
+        "antislop eval -o report --bans list.txt",
+        "antislop eval -o report --outputs plain=a.jsonl --outputs banned=b.jsonl",
+    ),
+    "measure": ("antislop measure before.jsonl after.jsonl", "antislop measure out.jsonl --by arm --format csv"),
+}
+_STATUSES = {
+    "generate": "Exit status 1: every continuation was banned, with --on-exhausted raise.",
+    "scan": "Exit status 1: a phrase was found.",
+    "lint": "Exit status 1: something was found.",
+    "dataset": "Exit status 1: records have failed; the same command makes them again.",
+}
+
+EPILOGS = {
+    name: "\n  ".join(["\b\nExamples:", *examples]) + (f"\n\n{_STATUSES[name]}" if name in _STATUSES else "")
+    for name, examples in EXAMPLES.items()
+}
+r"""What `--help` says below the options: examples, and exit statuses that other commands don't have.
+
+Behind \b, typer leaves lines as they are.
+"""
 
 # The base class of usage errors: typer's versions export it under different names.
 _UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[1])
@@ -165,8 +209,6 @@ def _warn(sentence: str) -> None:
 
 def load_command(name: str) -> Any:
     """Import a command and return it in the form that typer runs."""
-    from antislop.cli.examples import EPILOGS
-
     command = COMMANDS[name]
     single = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
     module = import_module(f"antislop.cli.{command.module}")

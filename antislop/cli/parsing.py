@@ -163,8 +163,16 @@ def _read_settings(path: Path, known: dict[str, Any]) -> tuple[dict[str, Any], d
         text += piece
         if len(text) > MAX_SETTINGS:
             raise InputError(f"{path}: longer than {MAX_SETTINGS:,} characters: {advice}")
+    depth = 0
     try:
-        _refuse_growth(yaml.parse(text, yaml.SafeLoader), path)
+        # A few aliases can make billions of values, and what is nested too deep can't be read.
+        for event in yaml.parse(text, yaml.SafeLoader):
+            place = f"{path}:{event.start_mark.line + 1}"
+            if isinstance(event, yaml.AliasEvent):
+                raise InputError(f"{place}: *{event.anchor} is an alias: write the value, or put quotes around a text")
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > MAX_DEPTH:
+                raise InputError(f"{place}: nested more than {MAX_DEPTH} deep: {advice}")
         loader = yaml.SafeLoader(text)
         root = loader.get_single_node()
     except yaml.YAMLError as error:
@@ -185,20 +193,6 @@ def _read_settings(path: Path, known: dict[str, Any]) -> tuple[dict[str, Any], d
             raise InputError(f"{place}: {key} comes twice: leave one out")
         values[name], places[name] = _read_value(node, known[key], loader, f"{place}: {key}"), place
     return values, places
-
-
-def _refuse_growth(events: Iterator[Any], path: Path) -> None:
-    """Refuse aliases, since a few of them can make billions of values, and nesting that is too deep to be read."""
-    from yaml import AliasEvent, CollectionEndEvent, CollectionStartEvent
-
-    depth = 0
-    for event in events:
-        place = f"{path}:{event.start_mark.line + 1}"
-        if isinstance(event, AliasEvent):
-            raise InputError(f"{place}: *{event.anchor} is an alias: write the value, or put quotes around a text")
-        depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
-        if depth > MAX_DEPTH:
-            raise InputError(f"{place}: nested more than {MAX_DEPTH} deep: write a line name: value for each option")
 
 
 def _read_value(node: Node, param: Any, loader: Any, place: str) -> Any:

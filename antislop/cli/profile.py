@@ -12,7 +12,7 @@ from hashlib import sha256
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
@@ -39,9 +39,8 @@ from antislop.files.disk import read_bytes, replace_text
 from antislop.files.texts import AnyText, Half, LeftOut, find_half, open_texts
 
 if TYPE_CHECKING:
-    from antislop.measure.profiles.changes import Change
     from antislop.measure.profiles.ngrams import Progress, Texts
-    from antislop.measure.profiles.profiles import Profile
+    from antislop.measure.profiles.profiles import Change, Profile
     from antislop.measure.profiles.rates import Baseline
 
 HUMAN = FOLDER / "human.json.gz"
@@ -58,9 +57,7 @@ class HumanOptions:
     baseline: Annotated[
         list[Path] | None,
         typer.Option(
-            metavar="HUMAN",
-            help="A baseline file, or human texts. Repeatable.",
-            show_default="20 novels, bundled",
+            metavar="HUMAN", help="A baseline file, or human texts. Repeatable.", show_default="20 novels, bundled"
         ),
     ] = None
     also_human: Annotated[
@@ -165,8 +162,7 @@ def profile(
 def _make_profile(
     texts: list[Path], out: Path, human: HumanOptions, reading: ReadingOptions, limits: LimitOptions
 ) -> int:
-    from antislop.measure.profiles.page import render_page
-    from antislop.measure.profiles.profiles import make_profile
+    from antislop.measure.profiles.profiles import make_profile, render_page
     from antislop.measure.profiles.rates import HumanRates
 
     for path in texts:
@@ -175,11 +171,23 @@ def _make_profile(
     _check_paths(texts, out, human=[*(human.baseline or []), *(human.also_human or [])])
     modern = find_spec("wordfreq") is not None
     if not modern:
-        warn(_WITHOUT_WORDFREQ)
+        warn(
+            "wordfreq is not installed, so human rates are those of the baseline alone, words newer than it count as "
+            "overused, and antislop bans-from can't make a list of the profile: "
+            f"pip install '{DISTRIBUTION}[lint]' adds it"
+        )
     min_count, memory = limits.min_count or PROFILE_MIN_COUNT, limits.memory
     baseline = _load_baseline(human.baseline or [HUMAN], reading.column, min_count=BASELINE_MIN_COUNT, memory=memory)
     column = reading.also_column or reading.column
     also_baselines = [_load_baseline([path], column, min_count=1, memory=memory) for path in human.also_human or []]
+    made_with = {
+        "command": describe_command(),
+        "date": date.today().isoformat(),
+        "sources": [path.name for path in texts],
+        "half": reading.half,
+        "also_human": [{"name": other.name, "words": other.words} for other in also_baselines],
+        "human_least": baseline.min_count,
+    }
     with _show_counting() as progress:
         new_profile = make_profile(
             _Reader(reading).open_texts(texts),
@@ -189,7 +197,7 @@ def _make_profile(
             min_ratio=limits.min_ratio,
             examples=True,
             megabytes=memory,
-            made_with=_describe_sources(texts, baseline, also_baselines, reading.half),
+            made_with=made_with,
             progress=progress,
         )
     with writing_or_stdout(out) as path:
@@ -203,7 +211,7 @@ def _make_profile(
 
 
 def _compare(options: ComparisonOptions, reader: _Reader, *, memory: int) -> int:
-    from antislop.measure.profiles.changes import compare
+    from antislop.measure.profiles.profiles import compare
 
     assert options.compare is not None
     paths = options.compare
@@ -329,19 +337,6 @@ def _make_baseline(texts: list[Path], reader: _Reader, out: Path, limits: LimitO
     return 0
 
 
-def _describe_sources(
-    texts: list[Path], human: Baseline, also_baselines: list[Baseline], half: Half | None
-) -> dict[str, Any]:
-    return {
-        "command": describe_command(),
-        "date": date.today().isoformat(),
-        "sources": [path.name for path in texts],
-        "half": half,
-        "also_human": [{"name": baseline.name, "words": baseline.words} for baseline in also_baselines],
-        "human_least": human.min_count,
-    }
-
-
 # -- Showing ----------------------------------------------------------------------------------------------------------
 
 
@@ -372,12 +367,6 @@ def _report_profile(profile: Profile, *, min_count: int) -> None:
         warn(f"no entry comes from {min_prompts} prompts: pass texts of more prompts, or --min-prompts 1")
     if profile.made_with["min_count"] > min_count:
         warn(f"--memory was too small for counts from {min_count}: counted from {profile.made_with['min_count']}")
-
-
-_WITHOUT_WORDFREQ = (
-    "wordfreq is not installed, so human rates are those of the baseline alone, words newer than it count as overused, "
-    f"and antislop bans-from can't make a list of the profile: pip install '{DISTRIBUTION}[lint]' adds it"
-)
 
 
 # -- Comparing --------------------------------------------------------------------------------------------------------

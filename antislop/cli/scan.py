@@ -19,25 +19,12 @@ from rich.text import Text
 from antislop.cli.options import READ_ONCE, TWO_LISTS, BanOptions, bans_nothing, collect_bans, reads_stdin
 from antislop.cli.parsing import Conflicts, When
 from antislop.cli.progress import ProgressBar
-from antislop.cli.terminal import (
-    console,
-    read_input_pieces,
-    say,
-    warn,
-    write_table,
-)
+from antislop.cli.terminal import console, read_input_pieces, say, warn, write_table
 from antislop.core.bans import BanList
 from antislop.display import describe_count, make_visible
 from antislop.errors import InputError
 from antislop.measure.folders import is_text, list_files, read_glob
-from antislop.measure.occurrences import (
-    HitLine,
-    Occurrence,
-    Window,
-    find_lines,
-    find_occurrences,
-    search_records,
-)
+from antislop.measure.occurrences import HitLine, Occurrence, Window, find_lines, find_occurrences, search_records
 
 SILENCE = 0.5
 """Seconds without output before the bar of a file appears."""
@@ -92,16 +79,14 @@ def scan(
         str | None, typer.Option(metavar="COLUMN", help="Search this column of .jsonl, .json, .csv, .parquet, or .gz.")
     ] = None,
     context: Annotated[
-        int | None,
-        typer.Option("--context", "-C", min=0, help="Show N lines around each hit as well."),
+        int | None, typer.Option("--context", "-C", min=0, help="Show N lines around each hit as well.")
     ] = None,
     count: Annotated[bool, typer.Option("--count", "-c", help="Print file:number only.")] = False,
     by_ban: Annotated[bool, typer.Option(help="Print how often each ban occurs, the most frequent first.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing: the exit status is the answer.")] = False,
     stats: Annotated[bool, typer.Option("--stats", help="Say at the end how much was searched and found.")] = False,
     output: Annotated[
-        ScanFormat,
-        typer.Option("--format", help="The format of the output; github: annotations of a workflow."),
+        ScanFormat, typer.Option("--format", help="The format of the output; github: annotations of a workflow.")
     ] = "text",
 ) -> int:
     """Find banned phrases in files, with the place at which each begins: file:line:column: phrase.

@@ -64,8 +64,7 @@ class ServerOptions:
     ] = None
     max_model_len: MaxModelLenOption = None
     api_key_env: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="The environment variable with the key that clients must send."),
+        str | None, typer.Option(metavar="NAME", help="The environment variable with the key that clients must send.")
     ] = None
     allow_origin: Annotated[
         list[str] | None,

@@ -130,8 +130,7 @@ def tune(
     *,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="The folder of the tuned model.")],
     loss: Annotated[
-        Loss,
-        typer.Option(help="ftpo: final-token preference optimization; dpo: TRL's direct preference optimization."),
+        Loss, typer.Option(help="ftpo: final-token preference optimization; dpo: TRL's direct preference optimization.")
     ] = "ftpo",
     model: ModelOptions,
     bans: BanOptions,

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate, count
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -30,10 +30,6 @@ from antislop.files.journal import Record
 from antislop.files.prompts import Prompt
 from antislop.steer.grammar.compilation import compile_llguidance, fingerprint_grammar
 from antislop.steer.grammar.grammar import Grammar
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
 
 NO_TOKEN = "the prompt has no token: give it some text"
 """The error of a record with an empty prompt."""

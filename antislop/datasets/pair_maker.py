@@ -145,12 +145,7 @@ class PairMaker:
         else:
             pairs.rows.extend(
                 make_tokens(
-                    source,
-                    corrections,
-                    bans=self._bans,
-                    decoder=decoder,
-                    tokenizer=self._fingerprint,
-                    counts=counts,
+                    source, corrections, bans=self._bans, decoder=decoder, tokenizer=self._fingerprint, counts=counts
                 )
             )
         return pairs

@@ -22,8 +22,7 @@ from antislop.files.texts import Text
 from antislop.measure.definitions import Metric
 from antislop.measure.estimates import Estimate
 from antislop.measure.metrics import Tally
-from antislop.measure.profiles.changes import Change, compare
-from antislop.measure.profiles.profiles import Profile, profile_texts
+from antislop.measure.profiles.profiles import Change, Profile, compare, profile_texts
 
 FALSE_SHARE = 0.05  # accepted among changes
 HINTED_FALSE_SHARE = 0.5  # accepted among the changes that are shown if none is certain

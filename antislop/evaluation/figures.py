@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from antislop.evaluation.evaluation import Evaluation
-    from antislop.measure.profiles.changes import Change
+    from antislop.measure.profiles.profiles import Change
 
 INK, MUTED, RULE = "#1b1c1e", "#66686b", "#d9dadc"
 ARM_COLORS = {"plain": "#767880", "banned": "#0072b2", "token": "#d55e00", "prompt-only": "#009e73"}
@@ -180,34 +180,27 @@ def _draw_distance(evaluation: Evaluation) -> Figure | None:
     for row, metric in enumerate(measured):
         for position, arm in enumerate(arms):
             y = row + (position - (len(arms) - 1) / 2) * step
-            _dot(axes, evaluation.find(arm, metric.name), y, colors[arm])
+            estimate = evaluation.find(arm, metric.name)
+            if estimate is not None and estimate.value is not None:
+                errors, color = to_errors(estimate), colors[arm]
+                axes.errorbar(estimate.value, y, xerr=errors, fmt="o", color=color, markersize=4, linewidth=1.4)
     axes.axvline(0, color=INK, linewidth=1)
     axes.set_yticks(range(len(measured)), [metric.title for metric in measured])
     axes.set_ylim(len(measured) - 0.5, -0.5)
     axes.set_xlabel("human standard deviations")
-    _stretch_middle(axes)
-    name_arms(figure, axes, colors)
-    return figure
-
-
-def _stretch_middle(axes: Axes) -> None:
-    """Make an axis linear up to 3 and logarithmic beyond, so that an outlier does not hide the other values."""
+    # Linear up to 3 and logarithmic beyond, so that an outlier does not hide the other values.
     axes.set_xscale("symlog", linthresh=3, linscale=1)
     low, high = axes.get_xlim()
     axes.set_xlim(min(low, -3.3), max(high, 3.3))
     sizes = [sign * size for size in (1000, 100, 10, 3) for sign in (-1, 1)]
     ticks = [0, *(tick for tick in sizes if low <= tick <= high or abs(tick) == 3)]
     _set_ticks(axes, ticks, lambda value, _: f"{value:g}".replace("-", "−"))
+    name_arms(figure, axes, colors)
+    return figure
 
 
 def _value(estimate: Estimate | None) -> float | None:
     return None if estimate is None else estimate.value
-
-
-def _dot(axes: Axes, estimate: Estimate | None, y: float, color: str) -> None:
-    if estimate is None or estimate.value is None:
-        return
-    axes.errorbar(estimate.value, y, xerr=to_errors(estimate), fmt="o", color=color, markersize=4, linewidth=1.4)
 
 
 def _draw_hits(evaluation: Evaluation) -> Figure | None:
@@ -261,11 +254,14 @@ def _draw_excess(evaluation: Evaluation) -> Figure | None:
             points.append((arm, fallen, excess))
     if not points:
         return None
+    from matplotlib.transforms import ScaledTranslation
+
     colors = choose_colors(evaluation.sizes)
     figure, (axes,) = new_figure(8)
     for arm, fallen, excess in points:
         assert fallen.value is not None and excess.value is not None
         peers = [name for name, peer, _ in points if abs((peer.value or 0) - fallen.value) < _SAME_SUPPRESSION]
+        shift = 7 * (peers.index(arm) - (len(peers) - 1) / 2)  # points, so that equal arms don't hide each other
         axes.errorbar(
             fallen.value,
             excess.value,
@@ -275,7 +271,7 @@ def _draw_excess(evaluation: Evaluation) -> Figure | None:
             color=colors[arm],
             markersize=6,
             linewidth=1.4,
-            transform=axes.transData + _shift(figure, 7 * (peers.index(arm) - (len(peers) - 1) / 2)),
+            transform=axes.transData + ScaledTranslation(shift / 72, 0, figure.dpi_scale_trans),
         )
     axes.axhline(0, color=INK, linewidth=1)
     axes.grid(axis="y")
@@ -294,13 +290,6 @@ def _span(values: Iterable[float | None], *, about: float, min_width: float) -> 
     low, high = min(numbers), max(numbers)
     margin = max(min_width, high - low) * 0.15
     return low - margin, high + margin
-
-
-def _shift(figure: Figure, points: float) -> Any:
-    """Return a transform to the right, so that arms of equal suppression don't hide each other."""
-    from matplotlib.transforms import ScaledTranslation
-
-    return ScaledTranslation(points / 72, 0, figure.dpi_scale_trans)
 
 
 def _draw_changes(changes: Sequence[Change], colors: Mapping[str, str]) -> Figure:

@@ -27,7 +27,7 @@ from antislop.evaluation.rows import (
 from antislop.files.disk import read_bytes, read_text, replace_text
 from antislop.measure.definitions import METRICS, Metric
 from antislop.measure.estimates import Estimate
-from antislop.measure.profiles.changes import Change
+from antislop.measure.profiles.profiles import Change
 
 CHANGES_LIMIT = 30
 BANS_LIMIT = 30

@@ -1,9 +1,13 @@
-"""What the modules of a model put out in one clean forward pass, which reads whole texts as `generate` would."""
+"""What the modules of a model put out in one clean forward pass, which reads whole texts as `generate` would.
+
+And, from one such pass, how much each earlier token contributed to the logit of a token: input × gradient, the product
+of the token's embedding and the gradient of the logit there, summed over the width.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -312,3 +316,58 @@ def read(model: PreTrainedModel, inputs: Mapping[str, Any], **options: Any) -> A
     if getattr(output, "logits", None) is None:
         raise InputError(f"{type(model).__name__} returns no logits: pass a model with a language modeling head")
     return output
+
+
+# -- relevance ---------------------------------------------------------------------------------------------------------
+
+
+def attribute(model: PreTrainedModel, tokens: Sequence[int], indices: Iterable[int]) -> dict[int, list[float]]:
+    """Return the relevance of all earlier tokens for each token of an unpadded text at `indices`, from 1.
+
+    The attributed number is the token's own logit, without processors.
+
+    Raises `InputError` for a model that was loaded within `torch.inference_mode`, and `NotImplementedError` for one
+    that does not read ids through its input embeddings.
+    """
+    if any(parameter.is_inference() for parameter in model.parameters()):
+        raise InputError("the model was loaded within torch.inference_mode, which allows no gradients: load it outside")
+    distinct = sorted(set(indices))
+    if not distinct:
+        return {}
+    numbers: dict[int, list[float]] = {}
+    with torch.inference_mode(False), torch.enable_grad(), without_dropout(model):
+        ids = torch.tensor([tokens[: distinct[-1]]], device=device_of(model))
+        embeddings: Tensor = model.get_input_embeddings()(ids).detach().clone().requires_grad_()  # [1, tokens, width]
+        logits = _read_embeddings(model, ids, embeddings, before=distinct)
+        dtype = torch.promote_types(embeddings.dtype, torch.float32)
+        for column, index in enumerate(distinct):
+            # `grad`, unlike `backward`, leaves the gradients of the model's parameters alone.
+            (gradient,) = torch.autograd.grad(logits[0, column, tokens[index]], embeddings, retain_graph=True)
+            numbers[index] = (embeddings * gradient)[0, :index].sum(dim=-1, dtype=dtype).tolist()
+    return numbers
+
+
+def _read_embeddings(model: PreTrainedModel, ids: Tensor, embeddings: Tensor, *, before: Sequence[int]) -> Tensor:
+    """Return the logits from which the tokens at `before` are drawn, [1, indices, vocabulary]."""
+    # The other logits would take most of the memory, and most of the time of a backward pass.
+    positions = torch.tensor(before, device=ids.device) - 1
+    option = input_names(model).get("logits_to_keep")
+    has_option = option is not None and "Tensor" in str(option.annotation)
+    inputs = prepare_inputs(model, ids) | ({"logits_to_keep": positions} if has_option else {})
+    reads, thread = list[bool](), get_ident()
+
+    def replace(_module: nn.Module, _arguments: object, output: Tensor) -> Tensor | None:
+        if get_ident() != thread:  # another call of the same model
+            return None
+        reads.append(output.shape == embeddings.shape)
+        return embeddings.clone()  # some models change it in place
+
+    # The hook keeps what models do to embeddings, such as scaling, as in `generate`.
+    with model.get_input_embeddings().register_forward_hook(replace):
+        logits: Tensor = model(**inputs, use_cache=False, return_dict=True).logits
+    if reads != [True]:
+        raise NotImplementedError(
+            f"{type(model).__name__} does not read a text once through its input embeddings: leave relevance out; "
+            "antislop.explain.run_with_cache returns the model's activations"
+        )
+    return logits if has_option else logits[:, positions]

@@ -38,21 +38,17 @@ def to_rich(pieces: Iterable[TextPiece], *, brackets: bool = False) -> Text:
     text = Text()
     for piece in pieces:
         if piece.kind == "withdrawn":
-            _append_withdrawn(text, piece, brackets=brackets)
+            spaces = len(piece.text) - len(piece.text.lstrip(" "))
+            text.append(" " * min(spaces, 1) + "[-" if brackets else " " * spaces)
+            for part, kind in piece.split_withdrawn():
+                if kind != "space":
+                    style = STYLES["withdrawn"] if kind == "withdrawn" else BESIDE_BAN
+                    text.append(make_visible(part, keep_layout=True), style)
+            text.append("-]" * brackets)
         else:
             content = _bracket(piece) if brackets else piece.text
             text.append(make_visible(content, keep_layout=True), STYLES[piece.kind])
     return text
-
-
-def _append_withdrawn(text: Text, piece: TextPiece, *, brackets: bool) -> None:
-    spaces = len(piece.text) - len(piece.text.lstrip(" "))
-    text.append(" " * min(spaces, 1) + "[-" if brackets else " " * spaces)
-    for part, kind in piece.split_withdrawn():
-        if kind != "space":
-            style = STYLES["withdrawn"] if kind == "withdrawn" else BESIDE_BAN
-            text.append(make_visible(part, keep_layout=True), style)
-    text.append("-]" * brackets)
 
 
 def to_plain(pieces: Iterable[TextPiece]) -> str:

@@ -9,21 +9,22 @@ import webbrowser
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
+from itertools import groupby
 from operator import index
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypedDict, get_args
 
 from rich.console import Console
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from antislop.core.bans import Surfaces, decode
 from antislop.core.hf import CallOutput, Run
-from antislop.core.trace import Drawn, Report, Trace
+from antislop.core.trace import Attempt, Drawn, Report, Trace, TracedRow
 from antislop.errors import InputError
-from antislop.explain.explanation import Explanation, RejectedAttempt, describe_attempt, explain
+from antislop.explain.activations import attribute
 from antislop.explain.kept_text import find_obstacle
-from antislop.explain.relevance import attribute
 from antislop.files.disk import explain_write, read_path, replace_text
 
 InlineFormat = Literal["html", "text"]
@@ -42,6 +43,61 @@ def refuse_tensors(arguments: Mapping[str, Any]) -> None:
             raise InputError(f"{name} is for generate, and forward_pass keeps no such tensors: leave it out")
     if arguments.get("return_dict_in_generate") is False:
         raise InputError("forward_pass always returns a ForwardResult: leave return_dict_in_generate out")
+
+
+class Alternative(TypedDict):
+    """A token that was left to draw.
+
+    share: its part of what bans had left of the distribution by then.
+    """
+
+    token_id: int
+    token: str
+    share: float
+
+
+class RejectedAttempt(TypedDict):
+    """Tokens that were withdrawn together, in place of a kept token.
+
+    ban: the text of the ban that they completed; None if other rows of the batch caused the rewind.
+    probability: of the first token, as in `Explanation`; None if it was not recorded.
+    share: of the first token, as in `Explanation`; None if it was not recorded.
+    step_index: of the first token, as in `Explanation`.
+    """
+
+    tokens: list[int]
+    text: str
+    ban: str | None
+    probability: float | None
+    share: float | None
+    step_index: int
+
+
+class Explanation(TypedDict):
+    """Why a token is in the text, as plain data for JSON.
+
+    step_index: number of tokens drawn for this text before it, including withdrawn ones.
+    token_index: index among the kept tokens, from 0.
+    token: its text; a part of a character is U+FFFD, a special token has its name.
+    probability: under the processed scores, which `generate` would draw from.
+    share: its part of what bans had left of that distribution by then.
+    rank: among the tokens left, 1 for the likeliest.
+    alternatives: the likeliest tokens left, likeliest first, including the token itself if it is likely enough.
+    rejected: attempts that were withdrawn here after the same tokens, in order.
+    relevance: a number for each earlier token, the prompt's without padding and then the kept ones; None if it was not
+        requested.
+    """
+
+    step_index: int
+    token_index: int
+    token_id: int
+    token: str
+    probability: float
+    share: float
+    rank: int
+    alternatives: list[Alternative]
+    rejected: list[RejectedAttempt]
+    relevance: list[float] | None
 
 
 class ForwardResult:
@@ -130,11 +186,7 @@ class ForwardResult:
         return [describe_attempt(attempt, trace.surfaces) for attempt in history.rejected_at_end]
 
     def visualize(
-        self,
-        path: str | os.PathLike[str] | None = None,
-        *,
-        inline_format: InlineFormat = "html",
-        show: bool = False,
+        self, path: str | os.PathLike[str] | None = None, *, inline_format: InlineFormat = "html", show: bool = False
     ) -> str:
         """Return the texts as a page, or one text with brackets, with what was withdrawn in its place.
 
@@ -148,7 +200,11 @@ class ForwardResult:
         _check_format(inline_format, path)
         rendered = self._render(inline_format)
         if path is not None:
-            _write(path, rendered)
+            try:
+                replace_text(path, rendered)
+            except OSError as error:
+                reason = explain_write(error, advice="name a file in a folder of yours")
+                raise InputError(f"{path}: {reason}") from error
         if show:
             _show(rendered, inline_format, path)
         return rendered
@@ -217,6 +273,53 @@ def _read_indices(token_indices: Iterable[int], count: int) -> list[int]:
     return [index(i) % count for i in indices]
 
 
+# -- explanations -----------------------------------------------------------------------------------------------------
+
+
+def explain(
+    row: TracedRow, index: int, surfaces: Surfaces, *, top_k: int, relevance: Iterable[float] | None = None
+) -> Explanation:
+    """Explain a kept token whose distribution was recorded, with up to `top_k` alternatives."""
+    kept = row.history.kept[index]
+    choice = kept.choice
+    assert choice is not None, "the distribution of this token was not recorded"
+    return Explanation(
+        step_index=kept.step_index,
+        token_index=kept.token_index,
+        token_id=kept.token,
+        token=show_tokens(surfaces, [kept.token]),
+        probability=choice.probability,
+        share=choice.share,
+        rank=choice.rank,
+        alternatives=[
+            Alternative(token_id=token, token=show_tokens(surfaces, [token]), share=share)
+            for token, share in choice.alternatives[:top_k]
+        ],
+        rejected=[describe_attempt(attempt, surfaces) for attempt in kept.rejected],
+        relevance=None if relevance is None else list(relevance),
+    )
+
+
+def describe_attempt(attempt: Attempt, surfaces: Surfaces) -> RejectedAttempt:
+    return RejectedAttempt(
+        tokens=list(attempt.tokens),
+        text=show_tokens(surfaces, attempt.tokens),
+        ban=None if attempt.violation is None else attempt.violation.ban.text,
+        probability=None if attempt.choice is None else attempt.choice.probability,
+        share=None if attempt.choice is None else attempt.choice.share,
+        step_index=attempt.step_index,
+    )
+
+
+def show_tokens(surfaces: Surfaces, tokens: Iterable[int]) -> str:
+    """Return the text of tokens, with the names of special ones."""
+    runs = groupby(tokens, key=lambda token: token in surfaces.breaks)
+    return "".join(
+        "".join(map(surfaces.breaks.__getitem__, run)) if is_special else decode(surfaces, run)
+        for is_special, run in runs
+    )
+
+
 # -- showing it --------------------------------------------------------------------------------------------------------
 
 
@@ -229,13 +332,6 @@ def _check_format(inline_format: str, path: str | os.PathLike[str] | None) -> No
             f"{os.fspath(path or '')} ends in {suffix}, and inline_format is {inline_format!r}: pass "
             f"inline_format={_SUFFIXES[suffix]!r}, or another path"
         )
-
-
-def _write(path: str | os.PathLike[str], text: str) -> None:
-    try:
-        replace_text(path, text)
-    except OSError as error:
-        raise InputError(f"{path}: {explain_write(error, advice='name a file in a folder of yours')}") from error
 
 
 def _frame(page: str) -> str:

@@ -15,14 +15,7 @@ from types import NoneType
 from typing import IO, Any, NamedTuple
 
 from antislop.core.bans import Ban, BanList, Surfaces, parse_ban, write_lines
-from antislop.core.trace import (
-    WRONG,
-    Event,
-    TokenSurfaces,
-    TracedRow,
-    read_event,
-    write_event,
-)
+from antislop.core.trace import WRONG, Event, TokenSurfaces, TracedRow, read_event, write_event
 from antislop.display import escape_json
 from antislop.errors import InputError
 from antislop.files.disk import open_text, replace_text
@@ -121,9 +114,7 @@ def read_trace(source: str | os.PathLike[str] | IO[bytes]) -> TraceContents:
     lines = _read_lines(source, location)
     header = _check_header(next(lines, None), location)
     bans = _read_line(
-        next(lines, None),
-        location,
-        lambda content: BanList(map(parse_ban, content["bans"]), source=content["source"]),
+        next(lines, None), location, lambda content: BanList(map(parse_ban, content["bans"]), source=content["source"])
     )
     if header.pop("bans").get("fingerprint") != _fingerprint_lines(bans):
         raise InputError(f"{location}:2: these are not the bans that the header names: the file was changed")

@@ -146,18 +146,15 @@ def _read_json(path: Path) -> Iterator[RawRecord]:
     text = decode(read_bytes(path), str(path))
     if text.strip():
         advice = "correct it, or write one record per line as .jsonl"
-        yield from _unfold(parse_json(text, str(path), advice=advice), path)
-
-
-def _unfold(content: Any, path: Path) -> Iterator[RawRecord]:
-    if isinstance(content, dict) and isinstance(content.get("data"), list):
-        content = content["data"]
-    if isinstance(content, dict) and content and all(isinstance(value, dict) for value in content.values()):
-        for name, value in content.items():
-            yield RawRecord(f"{path}, record {name!r}", value, key=name)
-    else:
-        for number, value in enumerate(content if isinstance(content, list) else [content]):
-            yield RawRecord(f"{path}, record {number}", value)
+        content = parse_json(text, str(path), advice=advice)
+        if isinstance(content, dict) and isinstance(content.get("data"), list):
+            content = content["data"]
+        if isinstance(content, dict) and content and all(isinstance(value, dict) for value in content.values()):
+            for name, value in content.items():
+                yield RawRecord(f"{path}, record {name!r}", value, key=name)
+        else:
+            for number, value in enumerate(content if isinstance(content, list) else [content]):
+                yield RawRecord(f"{path}, record {number}", value)
 
 
 def _read_csv(path: Path) -> Iterator[RawRecord]:

@@ -85,7 +85,7 @@ def cut(text: AnyText) -> Iterable[str]:
     return text.read() if isinstance(text, LongText) else (text.text,)
 
 
-def read_texts(
+def open_texts(
     sources: Iterable[str | os.PathLike[str]],
     *,
     column: str | None = None,
@@ -93,10 +93,11 @@ def read_texts(
     split: str = "train",
     limit: int | None = None,
     left_out: LeftOut | None = None,
-) -> Iterator[Text]:
+) -> Iterator[AnyText]:
     """Read texts from files, folders and data sets of the hub, one at a time.
 
-    sources: .txt and .md files (also .gz) are one text each; .jsonl, .json, .csv and .parquet have one per record.
+    sources: .txt and .md files (also .gz) are one text each, a `LongText` that is not read yet; .jsonl, .json, .csv and
+        .parquet have one per record.
     column: of the texts; by default `response`, else `output`, `completion`, `text`, `mes`, else `messages`,
         `conversations` or `conversation`. Of a chat, the assistant's last reply that has a text is read.
     prompt_column: identifies prompts; by default `key`, else `prompt`, else `prompt_id`, else `prompt_index`.
@@ -109,25 +110,17 @@ def read_texts(
 
     Raises `InputError`, with path:line, for a record that is broken or has no text column.
     """
-    texts = open_texts(sources, column=column, prompt_column=prompt_column, split=split, limit=limit, left_out=left_out)
-    return (text if isinstance(text, Text) else Text(text.text, None, text.place, text.fields) for text in texts)
-
-
-def open_texts(
-    sources: Iterable[str | os.PathLike[str]],
-    *,
-    column: str | None = None,
-    prompt_column: str | None = None,
-    split: str = "train",
-    limit: int | None = None,
-    left_out: LeftOut | None = None,
-) -> Iterator[AnyText]:
-    """Read texts as `read_texts` does, but don't read .txt and .md files yet: each is a `LongText`."""
     for source in list_sources(sources):
         path, name = Path(source).expanduser(), str(source)
         counts = LeftOut() if left_out is None else left_out
         texts = _open_books(path) if _is_book(path) else _read_records(name, column, prompt_column, split, counts)
         yield from islice((text for text in texts if any(map(str.strip, cut(text)))), limit)
+
+
+def read_texts(sources: Iterable[str | os.PathLike[str]], **options: Any) -> Iterator[Text]:
+    """Read texts, all of them whole; options: those of `open_texts`."""
+    texts = open_texts(sources, **options)
+    return (text if isinstance(text, Text) else Text(text.text, None, text.place, text.fields) for text in texts)
 
 
 def list_sources(sources: Iterable[str | os.PathLike[str]]) -> Iterable[str | os.PathLike[str]]:

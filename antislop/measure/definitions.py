@@ -119,10 +119,6 @@ _SLOP_RATES = {
 _SENTENCE_WORDS = Ratio("sentence_words", "sentences")
 
 
-def _compute_score(sums: Sums, scale: Scale) -> Floats:
-    return score_slop({name: _SLOP_RATES[name](sums) for name in WEIGHTS}, scale)
-
-
 def _compute_spread(sums: Sums, _scale: Scale) -> Floats:
     variance = sums["sentence_squares"] / sums["sentences"] - _SENTENCE_WORDS(sums) ** 2
     spread: Floats = np.sqrt(np.maximum(variance, 0.0))
@@ -165,7 +161,7 @@ METRICS = (
         "60 % slop words, 25 % contrasts, 15 % slop trigrams, each as its position in the scale's range, which is "
         "widened by 10 % on both sides; positions outside are clipped",
         _SLOP_SCORE,
-        _compute_score,
+        lambda sums, scale: score_slop({name: _SLOP_RATES[name](sums) for name in WEIGHTS}, scale),
         undefined="the scale lacks words, trigrams or ranges",
     ),
     Metric(

@@ -25,12 +25,7 @@ class Intervals(NamedTuple):
 
 
 def bootstrap(
-    sums: Floats,
-    function: Callable[[Floats], Floats],
-    *,
-    resamples: int = 1000,
-    level: float = 0.95,
-    seed: int = 0,
+    sums: Floats, function: Callable[[Floats], Floats], *, resamples: int = 1000, level: float = 0.95, seed: int = 0
 ) -> Intervals:
     """Return values computed from sums over texts, with percentile intervals (Efron 1979, doi 10.1214/aos/1176344552).
 

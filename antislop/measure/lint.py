@@ -57,10 +57,7 @@ Findings: TypeAlias = Iterator[Finding]
 
 
 def lint(
-    bans: Sequence[Ban],
-    *,
-    frequencies: Mapping[str, float] | None = None,
-    vocabulary: VocabularySurfaces | None = None,
+    bans: Sequence[Ban], *, frequencies: Mapping[str, float] | None = None, vocabulary: VocabularySurfaces | None = None
 ) -> list[Finding]:
     """Return the faults of the entries of a list, in order.
 

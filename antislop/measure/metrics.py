@@ -93,7 +93,11 @@ class Tally:
         without white space or a comma are cut, even within a word.
         """
         self._sums.clear()
-        self._owners.append(self._find_group(group))
+        new_place = len(self._names)
+        place = new_place if group is None else self._places.setdefault(group, new_place)
+        if place == new_place:
+            self._names.append(group)
+        self._owners.append(place)
         counted: Counter[str] = Counter()
         contrasts = ContrastCount()
         pieces: Iterable[str] = [text] if isinstance(text, str) else cut_blocks(text)
@@ -102,7 +106,11 @@ class Tally:
         self._counts.add(self._count_others(pieces, contrasts, counted))
         contrasts.read("", is_last=True)
         names = ["characters", *self._bans, *self._counters]
-        self._note({name: counted[name] for name in names} | {"contrasts": contrasts.count, **(sums or {})})
+        others = {name: counted[name] for name in names} | {"contrasts": contrasts.count, **(sums or {})}
+        for name, amount in others.items():
+            column = self._others.setdefault(name, array("d"))
+            column.extend([nan] * (len(self) - 1 - len(column)))
+            column.append(amount)
 
     def _count_others(self, pieces: Iterable[str], contrasts: ContrastCount, counted: Counter[str]) -> Iterator[str]:
         """Pass on the pieces of a text, and count in them what is not counted in words."""
@@ -111,12 +119,6 @@ class Tally:
             counted["characters"] += len(piece)
             counted.update({name: counter(piece) for name, counter in self._counters.items()})
             yield piece
-
-    def _note(self, sums: Mapping[str, float]) -> None:
-        for name, amount in sums.items():
-            column = self._others.setdefault(name, array("d"))
-            column.extend([nan] * (len(self) - 1 - len(column)))
-            column.append(amount)
 
     def sum_up(self, *, seed: int = 0) -> dict[str, Floats]:
         """Return the contributions of texts to the sums: [texts] by name. The seed draws the texts of self-BLEU."""
@@ -137,13 +139,6 @@ class Tally:
         if n not in (lengths := [*self.scale.human]):
             raise InputError(f"n is {n!r:.40}; the scale has n-grams of {lengths}: pass one of these lengths")
         return [" ".join(gram) for gram in self._find_overused(n).ngrams]
-
-    def _find_group(self, name: str | None) -> int:
-        new_place = len(self._names)
-        place = new_place if name is None else self._places.setdefault(name, new_place)
-        if place == new_place:
-            self._names.append(name)
-        return place
 
     def _sum_up(self, seed: int) -> dict[str, Floats]:
         self._counts.flush()

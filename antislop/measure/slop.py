@@ -107,7 +107,7 @@ class Scale:
             over,
             ranges or {},
             load_ngrams() if human is None else _read_statistics(Path(human)),
-            f"{_name(words)}, {_name(trigrams)}",
+            ", ".join("nothing" if path is None else Path(path).name for path in (words, trigrams)),
         )
 
     @property
@@ -126,10 +126,6 @@ def load_ngrams() -> Mapping[int, Mapping[NGram, float]]:
         n: {tuple(gram.split()): count / content[name]["total"] for gram, count in content[name]["counts"].items()}
         for n, name in ((2, "bigrams"), (3, "trigrams"))
     }
-
-
-def _name(path: str | os.PathLike[str] | None) -> str:
-    return "nothing" if path is None else Path(path).name
 
 
 def _read_list(path: str | os.PathLike[str] | None, n: int) -> Collection[NGram]:

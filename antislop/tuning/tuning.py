@@ -373,7 +373,10 @@ class _Probe:
     def count(self, model: Any) -> float | None:
         """Return the bans per 1,000 words; None if no context leaves room for a sample."""
         room = find_room(model) or inf
-        contexts = (row.context if isinstance(row, FTPORow) else self._read(row.prompt) for row in self._rows)
+        contexts = (
+            row.context if isinstance(row, FTPORow) else tuple(self._tokenizer(row.prompt)["input_ids"])
+            for row in self._rows
+        )
         distinct = dict.fromkeys(context for context in contexts if len(context) + PROBE_TOKENS <= room)
         if not distinct:
             return None
@@ -382,9 +385,6 @@ class _Probe:
         texts = self._write(model, batch)
         words = sum(len(extract_words(text)) for text in texts)
         return 1000 * sum(len(list(self._bans.find(text))) for text in texts) / max(1, words)
-
-    def _read(self, text: str) -> tuple[int, ...]:
-        return tuple(self._tokenizer(text)["input_ids"])
 
     def _write(self, model: Any, batch: Mapping[str, Tensor]) -> list[str]:
         ids, was_training, end = batch["input_ids"].to(model.device), model.training, self._tokenizer.eos_token_id

@@ -29,8 +29,7 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 def describe_commands() -> Iterator[str]:
     """Yield the page, command by command."""
-    from antislop.cli.examples import EPILOGS, EXAMPLES
-    from antislop.cli.main import COMMANDS, load_command
+    from antislop.cli.main import COMMANDS, EPILOGS, EXAMPLES, load_command
 
     for name in COMMANDS:
         function = inspect.unwrap(load_command(name).callback)

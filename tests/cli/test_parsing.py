@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from antislop.cli.examples import EPILOGS, EXAMPLES
-from antislop.cli.main import COMMANDS, load_command
+from antislop.cli.main import COMMANDS, EPILOGS, EXAMPLES, load_command
 from tests.support.commands import assert_refused, invoke
 from tests.support.documents import parse_command, prepare_folder, run_command
 

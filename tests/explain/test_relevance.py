@@ -15,7 +15,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel, set_seed
 from antislop import AntiSlop, Ban
 from antislop.errors import InputError
 from antislop.explain import ForwardResult
-from antislop.explain.relevance import attribute
+from antislop.explain.activations import attribute
 from tests.support.families import build, prepare
 from tests.support.models import VOCABULARY, build_model, build_tokenizer
 
@@ -239,7 +239,7 @@ def test_only_the_logits_that_are_asked_for_are_computed(
     with llama.lm_head.register_forward_hook(lambda *a: shapes.append(a[2].shape)):
         numbers = attribute(llama, TEXT, [3, 9])
         assert shapes == [(1, 2, VOCABULARY)]
-        monkeypatch.setattr("antislop.explain.relevance.input_names", lambda _: {})
+        monkeypatch.setattr("antislop.explain.activations.input_names", lambda _: {})
         assert attribute(llama, TEXT, [3, 9]) == {
             place: pytest.approx(values, rel=1e-4, abs=1e-7) for place, values in numbers.items()
         }

@@ -290,7 +290,10 @@ class _CountTable:
 
     def _add_grams(self, chunk: Chunk, grams: Grams) -> None:
         unique, first_indices, inverse = np.unique(grams.hashes, return_index=True, return_inverse=True)
-        rows = self._find_rows(unique, lambda indices: self._name(chunk, grams, first_indices[indices]))
+        starts = grams.starts[first_indices]
+        rows = self._find_rows(
+            unique, lambda new: [(grams.kind, chunk.spell(grams.kind, grams.length, at)) for at in starts[new]]
+        )
         words = chunk.content[grams.starts] if grams.kind == "content" else grams.starts
         pairs = inverse * len(chunk.parts) + chunk.find_parts(grams)
         unique_pairs, places, counts = np.unique(pairs, return_index=True, return_counts=True)
@@ -303,9 +306,6 @@ class _CountTable:
             self._columns.middle[rows] += np.bincount(inverse[is_middle], minlength=size).astype(np.uint32)
             capital = np.bincount(inverse[is_middle & is_capital], minlength=size)
             self._columns.capital[rows] += capital.astype(np.uint32)
-
-    def _name(self, chunk: Chunk, grams: Grams, indices: Longs) -> list[tuple[Kind, str]]:
-        return [(grams.kind, chunk.spell(grams.kind, grams.length, start)) for start in grams.starts[indices]]
 
     def _find_rows(self, unique: Hashes, name: Callable[[Longs], list[tuple[Kind, str]]]) -> Longs:
         places = np.searchsorted(self._sorted, unique)

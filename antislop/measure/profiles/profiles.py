@@ -1,16 +1,18 @@
-"""Profiles: the overused entries of texts, compared with human writing."""
+"""Profiles: the overused entries of texts, compared with human writing or another profile, and as a page."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any
+from math import erfc, exp, log, sqrt
+from typing import Any, NamedTuple
 
 import regex
 
 from antislop.core.bans import read_constructions
+from antislop.display import describe_count, fill_page, format_number
 from antislop.errors import InputError
 from antislop.files.disk import decode, parse_json, read_json, replace_text
 from antislop.files.texts import Text
@@ -22,8 +24,17 @@ from antislop.measure.profiles.counting import (
     count,
     cut_examples,
 )
-from antislop.measure.profiles.ngrams import Kind, Progress, Texts, cut_words, find_explained
-from antislop.measure.profiles.rates import HumanRate, HumanRates, estimate_error, estimate_ratio
+from antislop.measure.profiles.ngrams import (
+    EXPLAINED_SHARE,
+    Kind,
+    Progress,
+    Texts,
+    cut_words,
+    find_explained,
+    find_parts,
+)
+from antislop.measure.profiles.rates import HumanRate, HumanRates, estimate_error, estimate_ratio, find_half_width
+from antislop.measure.words import drop_stop_words
 
 FORMAT = "antislop profile 1"
 _ADVICE = "make one with: antislop profile TEXTS -o profile.json"
@@ -204,3 +215,173 @@ def _make_entry(occurrences: Occurrences, census: Census, human: HumanRate | Non
         is_name=occurrences.kind != "construction" and not census.proper.isdisjoint(cut_words(occurrences.text)),
         **figures,
     )
+
+
+# -- changes of rates from one profile to another ----------------------------------------------------------------------
+
+
+class Change(NamedTuple):
+    """The change of a rate, per million words, from before to after.
+
+    ratio, low, high: after divided by before, with a 95 % interval.
+    error: the standard error of the ratio's logarithm.
+    before_count, after_count: None if the profile does not list the entry; its rate is then an upper bound.
+    """
+
+    kind: Kind
+    text: str
+    before: float
+    after: float
+    ratio: float
+    low: float
+    high: float
+    error: float
+    before_count: int | None
+    after_count: int | None
+    is_name: bool
+
+    @property
+    def evidence(self) -> float:
+        """The distance of the change from none, in standard errors."""
+        return abs(log(self.ratio)) / self.error
+
+
+def compare(before: Profile, after: Profile, *, discoveries: float = 0.05) -> list[Change]:
+    """Return the entries whose rate changed from one profile to another, the strongest evidence first.
+
+    discoveries: the accepted share of false discoveries (Benjamini and Hochberg 1995, doi
+        10.1111/j.2517-6161.1995.tb02031.x); other changes are left out.
+
+    An entry that one profile does not list counts with the upper bound of its rate there. Changes that a longer entry
+    explains are left out. Prompts count as independent, which understates the evidence if they are the same.
+    """
+    sides = _Side(before), _Side(after)
+    keys = dict.fromkeys([*sides[0].entries, *sides[1].entries])
+    measured = [change for key in keys if (change := _measure(key, *sides)) is not None]
+    chances = control_discoveries([erfc(change.evidence / sqrt(2)) for change in measured])
+    discovered = [change for change, chance in zip(measured, chances, strict=True) if chance <= discoveries]
+    explained = set[tuple[Kind, str]]()
+    for is_rise in (False, True):  # a rise explains no fall
+        explained |= find_explained(
+            {
+                (change.kind, change.text): max(change.before_count or 0, change.after_count or 0)
+                for change in discovered
+                if (change.ratio > 1) is is_rise
+            }
+        )
+    unexplained = (change for change in discovered if (change.kind, change.text) not in explained)
+    return sorted(unexplained, key=lambda change: (-change.evidence, change.text))
+
+
+class _Side:
+    """One profile of a comparison, with upper bounds for entries that it does not list."""
+
+    def __init__(self, profile: Profile) -> None:
+        self.profile = profile
+        self.entries = {(entry.kind, entry.text): entry for entry in profile.entries}
+        self._unlisted_count = max(1, int(profile.made_with.get("min_count", 1)) - 1)
+        self._ratio = float(profile.made_with.get("min_ratio", 0.0))
+        self._container_counts: dict[tuple[Kind, str], int] = {}
+        for (kind, text), entry in self.entries.items():
+            for part in find_parts(kind, text):
+                self._container_counts[part] = max(self._container_counts.get(part, 0), entry.count)
+
+    def bound(self, entry: Entry) -> float:
+        human = self._ratio * (entry.human_per_million or 0.0) * self.profile.words / 1e6
+        explained = self._container_counts.get((entry.kind, entry.text), 0) / EXPLAINED_SHARE
+        return max(self._unlisted_count, human, explained)
+
+
+def _measure(key: tuple[Kind, str], before: _Side, after: _Side) -> Change | None:
+    """Return a change; None if there may be none: one side's bound is above the other's rate."""
+    old_entry, new_entry = before.entries.get(key), after.entries.get(key)
+    listed_entry = old_entry or new_entry
+    assert listed_entry is not None
+    rates, errors = [], []
+    for side, entry in ((before, old_entry), (after, new_entry)):
+        amount = entry.count if entry else side.bound(listed_entry)
+        rates.append(1e6 * amount / side.profile.words)
+        errors.append(max(entry.error, 1e-3) if entry else 1 / sqrt(amount))
+    if (old_entry is None and rates[0] >= rates[1]) or (new_entry is None and rates[1] >= rates[0]):
+        return None
+    error = sqrt(errors[0] ** 2 + errors[1] ** 2)
+    ratio, reach = rates[1] / rates[0], exp(find_half_width(0) * error)
+    return Change(
+        kind=listed_entry.kind,
+        text=listed_entry.text,
+        before=rates[0],
+        after=rates[1],
+        ratio=ratio,
+        low=ratio / reach,
+        high=ratio * reach,
+        error=error,
+        before_count=old_entry.count if old_entry else None,
+        after_count=new_entry.count if new_entry else None,
+        is_name=listed_entry.is_name,
+    )
+
+
+def control_discoveries(chances: Sequence[float]) -> list[float]:
+    """Return for each p-value the share of false discoveries if p-values up to it are accepted."""
+    adjusted, minimum = list(chances), 1.0
+    order = sorted(range(len(chances)), key=lambda index: -chances[index])
+    for above, index in enumerate(order):
+        minimum = min(minimum, chances[index] * len(chances) / (len(chances) - above))
+        adjusted[index] = minimum
+    return adjusted
+
+
+# -- page --------------------------------------------------------------------------------------------------------------
+
+SHOWN_AT_ONCE, MAX_SHOWN = 20, 500
+"""Entries of a section that are shown at once, and with a click; the others are only in the profile as JSON."""
+
+_SECTIONS = {
+    "word": "Words",
+    "phrase": "Phrases",
+    "content": "Content words in sequence",
+    "construction": "Constructions",
+    "name": "Names",
+    "function": "Function words alone",
+}
+
+
+def render_page(profile: Profile) -> str:
+    sections: dict[str, list[Entry]] = {name: [] for name in _SECTIONS}
+    for entry in profile.entries:
+        sections[_find_section(entry)].append(entry)
+    page, _ = fill_page(
+        "profile.html",
+        styles=("page.css", "report.css"),
+        headline=make_headline(profile),
+        profile=profile,
+        sections=[
+            {"name": name, "title": _SECTIONS[name], "size": len(entries), "entries": entries[:MAX_SHOWN]}
+            for name, entries in sections.items()
+            if entries
+        ],
+        first=SHOWN_AT_ONCE,
+        max_ratio=max((entry.ratio or 1.0 for entry in profile.entries), default=1.0),
+        # The width of a ratio's bar in percent: logarithmic, 0 for 1.
+        scale=lambda ratio, max_ratio: round(100 * log(max(1.0, ratio)) / max(log(max_ratio), 1e-9), 1),
+    )
+    return page
+
+
+def _find_section(entry: Entry) -> str:
+    """Return where an entry is shown: apart if it depends on what a text is about, or on its person and tense."""
+    if entry.kind in ("word", "phrase") and not drop_stop_words(cut_words(entry.text)):
+        return "function"
+    return "name" if entry.is_name and entry.kind == "word" else entry.kind
+
+
+def make_headline(profile: Profile) -> str:
+    """Return the number of entries, and the most certain one without names that says something, as a sentence."""
+    telling = (entry for entry in profile.entries if _find_section(entry) in ("word", "phrase") and not entry.is_name)
+    entry = next(telling, None)
+    size = sum(_find_section(entry) != "function" for entry in profile.entries)
+    if entry is None or entry.ratio is None or entry.low is None:
+        return f"{describe_count(size, 'entry', 'entries')} in {describe_count(profile.words, 'word')}"
+    number = describe_count(size, "entry is", "entries are")
+    times = format_number(entry.ratio) if entry.high is not None else f"at least {format_number(entry.low)}"
+    return f"{number} overused: “{entry.text}” occurs {times} times as often as in human writing"

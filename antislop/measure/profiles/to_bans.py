@@ -87,7 +87,8 @@ def choose_bans(profile: Profile, choice: Choice, *, source: str | None = None) 
             if name not in kept and (count := len(_choose(profile, weaker, frequencies)[0])):
                 kept[name] = f"{option} would keep {count:,}"
         advice = ", ".join(kept.values()) or "profile more texts"
-        raise BanError(f"none of {len(profile.entries):,} entries is left ({_list(left_out)}): {advice}")
+        reasons = ", ".join(f"{number:,} {reason}" for reason, number in left_out.most_common() if number)
+        raise BanError(f"none of {len(profile.entries):,} entries is left ({reasons or 'there are none'}): {advice}")
     return Chosen(BanList(chosen, source=source), +left_out)
 
 
@@ -120,10 +121,6 @@ def _relax(choice: Choice) -> Iterator[tuple[str, Choice]]:
         yield f"--min-ratio {ratio:g}", replace(choice, min_ratio=ratio)
     while prompts := prompts // 2:
         yield f"--min-prompts {prompts}", replace(choice, min_prompts=prompts)
-
-
-def _list(left_out: Counter[str]) -> str:
-    return ", ".join(f"{number:,} {reason}" for reason, number in left_out.most_common() if number) or "there are none"
 
 
 def _refuse(entry: Entry, choice: Choice, frequencies: Mapping[str, float]) -> str | None:

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from antislop.display import format_number
-from antislop.measure.profiles.page import MAX_SHOWN, SHOWN_AT_ONCE, make_headline, render_page
-from antislop.measure.profiles.profiles import Entry, Profile
+from antislop.measure.profiles.profiles import MAX_SHOWN, SHOWN_AT_ONCE, Entry, Profile, make_headline, render_page
 from tests.support.browser import FIND_PALE_TEXTS, SIZES, open_browser
 
 

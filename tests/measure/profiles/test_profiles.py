@@ -15,9 +15,8 @@ from antislop.core.bans.bundled import FOLDER
 from antislop.errors import BanError, InputError
 from antislop.files.texts import Text
 from antislop.measure.lint import lint
-from antislop.measure.profiles.changes import Change, compare
 from antislop.measure.profiles.ngrams import find_explained
-from antislop.measure.profiles.profiles import Entry, Profile, profile_texts, take_census
+from antislop.measure.profiles.profiles import Change, Entry, Profile, compare, profile_texts, take_census
 from antislop.measure.profiles.rates import (
     Baseline,
     HumanRate,

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, strategies as st
 from scipy import stats
 
-from antislop.measure.profiles.changes import control_discoveries
-from antislop.measure.profiles.quantiles import find_gamma, find_student
+from antislop.measure.profiles.profiles import control_discoveries
+from antislop.measure.profiles.rates import find_gamma, find_student
 
 CHANCES = (0.0005, 0.005, 0.025, 0.5, 0.9, 0.975, 0.9995)
 
