@@ -20,7 +20,7 @@ from .core.bans.bundled import (
     repeats as repeats,
 )
 from .core.bans.scopes import Scope as Scope
-from .core.hf.callbacks.rewindable import Rewindable as Rewindable
+from .core.hf.callbacks.memory import Rewindable as Rewindable
 from .core.hf.pretrained import tiny_model as tiny_model
 from .core.patching import applied_to as applied_to
 from .core.sampler import AntiSlop as AntiSlop

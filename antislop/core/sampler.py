@@ -386,14 +386,7 @@ class AntiSlop:
         """
         check_model(model)
         refuse_per_prompt(kwargs)
-        requests = read_requests(
-            prompts,
-            self.compiled,
-            bans=bans,
-            batch_size=batch_size,
-            seed=seed,
-            seeds=seeds,
-        )
+        requests = read_requests(prompts, self.compiled, bans=bans, batch_size=batch_size, seed=seed, seeds=seeds)
         write: WriteTexts = write_in_flight
         if engine == "paged":
             from antislop.core.hf.paged.texts import write_paged  # a plain call imports no continuous batching

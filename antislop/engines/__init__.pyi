@@ -4,7 +4,6 @@ from .endpoint.sampler import EndpointCompletion as EndpointCompletion, Endpoint
 from .endpoint.streamed_text import Traffic as Traffic
 from .endpoint.streams import ServerFeatures as ServerFeatures
 from .inferencer import (
-    BanningInferencer as BanningInferencer,
     DecodeOutput as DecodeOutput,
     Inferencer as Inferencer,
     KVCache as KVCache,

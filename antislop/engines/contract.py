@@ -85,10 +85,7 @@ Check = Callable[[Subject], None]
 
 @torch.no_grad()
 def check_language_model(
-    model: LanguageModel,
-    *,
-    after: Callable[[Sequence[int]], Tensor] | None = None,
-    tolerance: float = 1e-4,
+    model: LanguageModel, *, after: Callable[[Sequence[int]], Tensor] | None = None, tolerance: float = 1e-4
 ) -> None:
     """Run all checks on a model and its caches; raise `ContractError` at the first property that is missing.
 

@@ -87,45 +87,10 @@ class DecodeOutput(NamedTuple):
     token_logits: Tensor
 
 
-class Inferencer(Protocol):
-    """Generates with a language model in two steps, so that a cache can be reused between them."""
+class Inferencer:
+    """Generates with a language model in two steps, so that a cache can be reused between them.
 
-    @property
-    def eos_token_id(self) -> frozenset[int]:
-        """The tokens that end a text; raises `ValueError` if the model has none."""
-
-    def prefill(
-        self,
-        query_token_ids: Tensor,
-        kv_cache: RewindableCache,
-        sample_strategy: SampleStrategy,
-        *,
-        all_logits: bool = False,
-    ) -> PrefillOutput:
-        """Read a prompt, int64 [rows, tokens] with `PAD` on the left of shorter ones, and choose one token a row.
-
-        all_logits: return the logits after every token of the prompt.
-        """
-
-    def decode(
-        self,
-        query_token_ids: Tensor,
-        kv_cache: RewindableCache,
-        *,
-        max_new_tokens: int,
-        sample_strategy: SampleStrategy,
-        all_logits: bool = False,
-    ) -> DecodeOutput:
-        """Continue after query_token_ids, the tokens of the text that the cache does not hold yet.
-
-        The strategy does not see the tokens that the cache held before.
-        Stops at an end token or after `max_new_tokens` tokens. Raises `ValueError` if `max_new_tokens` is below 1.
-        all_logits: return the logits after every query, too.
-        """
-
-
-class BanningInferencer:
-    """An `Inferencer` that writes nothing its matcher finds, unless nothing else is left to write.
+    Writes nothing that its matcher finds, unless nothing else is left to write.
 
     For `decode`, the token that `prefill` chose belongs to the prompt and is never withdrawn: to apply the bans to
     every token, pass the last token of the prompt to `decode`.
@@ -153,7 +118,7 @@ class BanningInferencer:
         *,
         all_logits: bool = False,
     ) -> PrefillOutput:
-        """Read a prompt [rows, tokens], `PAD` on the left of shorter ones, and choose one token a row.
+        """Read a prompt, int64 [rows, tokens] with `PAD` on the left of shorter ones, and choose one token a row.
 
         all_logits: return the logits after every token of the prompt; some models then read it twice.
         """
@@ -177,27 +142,17 @@ class BanningInferencer:
         sample_strategy: SampleStrategy,
         all_logits: bool = False,
     ) -> DecodeOutput:
-        """Continue after query_token_ids [rows, tokens], at least one a row, which the cache does not hold yet.
+        """Continue after query_token_ids, at least one a row: the tokens of the text that the cache does not hold yet.
 
-        Stops in each row at an end token or after `max_new_tokens`, which must be positive.
-        all_logits: as in `prefill`.
+        The strategy does not see the tokens that the cache held before. A row stops at an end token or after
+        `max_new_tokens` tokens. Raises `ValueError` if `max_new_tokens` is below 1.
+        all_logits: return the logits after every query, too.
         """
         if max_new_tokens < 1:
             raise ValueError(f"max_new_tokens is {max_new_tokens}; at least 1 is expected")
-        specs = self._make_specs(query_token_ids, max_new_tokens=max_new_tokens, strategy=sample_strategy)
-        filler = min(self._model.eos_token_id, default=0)
-        model = _LogitsKeeper(self._model) if all_logits else self._model
-        rows = write_rows(specs, model, kv_cache, filler=filler)
-        output = _collect(rows, filler=filler)
-        if not isinstance(model, _LogitsKeeper):
-            return output
-        prompts = model.prompt_logits[:, :-1].to(output.token_logits)
-        return output._replace(token_logits=torch.cat([prompts, output.token_logits], dim=1))
-
-    def _make_specs(self, query_token_ids: Tensor, *, max_new_tokens: int, strategy: SampleStrategy) -> list[RowSpec]:
-        settings = _Strategy(strategy, self._model.eos_token_id)
-        policy = Policy(strategy.do_sample, "exact", "concede")
-        return [
+        settings = _Strategy(sample_strategy, self._model.eos_token_id)
+        policy = Policy(sample_strategy.do_sample, "exact", "concede")
+        specs = [
             RowSpec(
                 prompt=prompt[None],
                 matcher=self._matcher,
@@ -210,51 +165,45 @@ class BanningInferencer:
             )
             for prompt in (query[query != PAD] for query in query_token_ids)
         ]
+        filler = min(self._model.eos_token_id, default=0)
+        model = _LogitsKeeper(self._model) if all_logits else self._model
+        rows = write_rows(specs, model, kv_cache, filler=filler)
+        output = _collect(rows, filler=filler)
+        if not isinstance(model, _LogitsKeeper) or model.prompt_logits is None:
+            return output
+        prompts = model.prompt_logits[:, :-1].to(output.token_logits)
+        return output._replace(token_logits=torch.cat([prompts, output.token_logits], dim=1))
 
 
 class _LogitsKeeper:
-    """Keeps the logits after all tokens that a language model reads first."""
-
-    def __init__(self, model: LanguageModel) -> None:
-        self._model = model
-        self._prompt_logits: Tensor | None = None
-
-    @property
-    def prompt_logits(self) -> Tensor:
-        assert self._prompt_logits is not None, "nothing was read yet"
-        return self._prompt_logits
-
-    @property
-    def eos_token_id(self) -> frozenset[int]:
-        return self._model.eos_token_id
-
-    def new_cache(self, rows: int) -> RewindableCache:
-        return self._model.new_cache(rows)
-
-    def forward(self, query_token_ids: Tensor, kv_cache: RewindableCache) -> Tensor:
-        if self._prompt_logits is not None:
-            return self._model.forward(query_token_ids, kv_cache)
-        self._prompt_logits = _forward_all(self._model, query_token_ids, kv_cache)
-        return self._prompt_logits
-
-
-def _forward_all(model: LanguageModel, query_token_ids: Tensor, kv_cache: RewindableCache) -> Tensor:
-    """Return the logits after each query, float32 [rows, queries, vocab], 0 at `PAD`.
+    """Keeps the logits after all tokens that a language model reads first: float32 [rows, queries, vocab], 0 at `PAD`.
 
     A model may leave out all but the last ones for the first tokens of a cache: these are then removed and read again.
     """
-    queries, was_empty = query_token_ids.shape[1], not any(kv_cache.lengths)
-    logits = model.forward(query_token_ids, kv_cache)
-    if logits.shape[1] < queries and was_empty:
-        for row in range(len(kv_cache.lengths)):
-            kv_cache.rewind(row, 0)
-        logits = model.forward(query_token_ids, kv_cache)
-    if logits.shape[1] < queries:
-        raise ValueError(
-            f"{type(model).__name__}.forward returned the logits after {logits.shape[1]} of {queries} queries: leave "
-            "out all_logits, or have it return those after each query"
-        )
-    return logits.float().masked_fill((query_token_ids == PAD).to(logits.device)[:, :, None], 0.0)
+
+    def __init__(self, model: LanguageModel) -> None:
+        self._model = model
+        self.eos_token_id = model.eos_token_id
+        self.new_cache = model.new_cache
+        self.prompt_logits: Tensor | None = None
+
+    def forward(self, query_token_ids: Tensor, kv_cache: RewindableCache) -> Tensor:
+        queries, was_empty = query_token_ids.shape[1], not any(kv_cache.lengths)
+        logits = self._model.forward(query_token_ids, kv_cache)
+        if self.prompt_logits is not None:
+            return logits
+        if logits.shape[1] < queries and was_empty:
+            for row in range(len(kv_cache.lengths)):
+                kv_cache.rewind(row, 0)
+            logits = self._model.forward(query_token_ids, kv_cache)
+        if logits.shape[1] < queries:
+            raise ValueError(
+                f"{type(self._model).__name__}.forward returned the logits after {logits.shape[1]} of {queries} "
+                "queries: leave out all_logits, or have it return those after each query"
+            )
+        is_pad = (query_token_ids == PAD).to(logits.device)
+        self.prompt_logits = logits.float().masked_fill(is_pad[:, :, None], 0.0)
+        return self.prompt_logits
 
 
 class _Strategy:

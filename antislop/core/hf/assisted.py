@@ -45,7 +45,12 @@ def make_assistant_drafter(call: Call, tokenizer: PreTrainedTokenizerBase) -> Dr
     if model.config.is_encoder_decoder:
         raise InputError("drafts are for decoder-only models so far: leave out the assistant or prompt lookup")
     if assistant.model is not None and assistant.tokenizer is None:
-        _refuse_other_vocabulary(model, assistant.model)
+        size, expected = (m.config.get_text_config(decoder=True).vocab_size for m in (assistant.model, model))
+        if size != expected:
+            raise InputError(
+                f"the assistant has a vocabulary of {size:,} tokens, and the model one of {expected:,}: pass its "
+                "tokenizer as assistant_tokenizer, or an assistant with the same vocabulary"
+            )
     processors = LogitsProcessorList(p for p in call.logits_processor if _is_for_drafts(p, rows=call.rows))
     tokenizers = None if assistant.tokenizer is None else (tokenizer, assistant.tokenizer)
 
@@ -78,15 +83,6 @@ def make_assistant_drafter(call: Call, tokenizer: PreTrainedTokenizerBase) -> Dr
     else:
         reader = _FirstLayers(drafting, config.assistant_early_exit, generation_config=config, model_kwargs=kwargs)
     return AssistantDrafter(reader, call, make_for)
-
-
-def _refuse_other_vocabulary(model: PreTrainedModel, assistant: PreTrainedModel) -> None:
-    size, expected = (m.config.get_text_config(decoder=True).vocab_size for m in (assistant, model))
-    if size != expected:
-        raise InputError(
-            f"the assistant has a vocabulary of {size:,} tokens, and the model one of {expected:,}: pass its tokenizer "
-            "as assistant_tokenizer, or an assistant with the same vocabulary"
-        )
 
 
 def _is_for_drafts(processor: Callable[..., Any], *, rows: int) -> bool:

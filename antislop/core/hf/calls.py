@@ -214,11 +214,7 @@ def call_generate(
 
 
 def prepare_call(
-    model: PreTrainedModel,
-    inputs: CallInput | None,
-    arguments: Mapping[str, Any],
-    *,
-    bans: CompiledBans,
+    model: PreTrainedModel, inputs: CallInput | None, arguments: Mapping[str, Any], *, bans: CompiledBans
 ) -> Call:
     """Return what `generate` prepares, before the first forward pass.
 

@@ -171,9 +171,9 @@ class TransformersModel:
             if cache.is_begun and not continues_states:
                 if embeds is not None:
                     raise InputError(f"{type(self._model).__name__} continues a cache by ids only: pass input_ids")
-                last = self._feed_in_step(ids[:, length - unread :], cache)[:, -1:]
+                logits_in_step = self._feed_in_step(ids[:, length - unread :], cache)
                 cache.store_states()
-                return last
+                return logits_in_step[:, -1:]
             if not (continues_states and any(hasattr(layer, "get_seq_length") for layer in cache.layers)):
                 config = copy(config)
                 config.prefill_chunk_size = None  # recurrent layers alone can't tell where a part begins
@@ -362,11 +362,7 @@ def split_arguments(
     prompt = {key: value for key, value in model_kwargs.items() if key in PROMPT_ONLY or key == mask}
     shared = {key: value for key, value in model_kwargs.items() if key not in prompt and key != name}
     cache = TransformersCache(
-        chosen,
-        rows=rows,
-        attention_mask=prompt.get(mask),
-        capacity=config.max_length,
-        prompt={mask: None, **prompt},
+        chosen, rows=rows, attention_mask=prompt.get(mask), capacity=config.max_length, prompt={mask: None, **prompt}
     )
     language_model = TransformersModel(
         model,

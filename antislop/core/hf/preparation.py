@@ -14,8 +14,8 @@ from transformers.generation import StopStringCriteria
 from antislop.core.hf.assisted import AssistantDrafter, make_assistant_drafter
 from antislop.core.hf.caches.cache import TransformersCache
 from antislop.core.hf.callbacks.criteria import StopStrings
+from antislop.core.hf.callbacks.memory import Recognizer
 from antislop.core.hf.callbacks.processors import is_stateless
-from antislop.core.hf.callbacks.rewindable import Recognizer
 from antislop.core.hf.callbacks.settings import Settings
 from antislop.core.hf.calls import Call, CallInput, prepare_call
 from antislop.core.hf.compiled_bans import CompiledBans
@@ -130,13 +130,7 @@ def _check_call(call: Call, bans: CompiledBans) -> PromptLengths:
     return lengths
 
 
-def _make_specs(
-    call: Call,
-    bans: CompiledBans,
-    *,
-    policy: Policy,
-    shared: Collection[str] = (),
-) -> list[RowSpec]:
+def _make_specs(call: Call, bans: CompiledBans, *, policy: Policy, shared: Collection[str] = ()) -> list[RowSpec]:
     drafter = make_assistant_drafter(call, bans.tokenizer) if call.asks_for_drafts else None
     processors = [each if is_stateless(each) else _adapt(each) for each in call.logits_processor]
     settings = Settings(
@@ -214,12 +208,7 @@ def share_settings(specs: Iterable[RowSpec]) -> Iterator[RowSpec]:
 
 
 def describe_call(
-    call: Call,
-    bans: CompiledBans,
-    *,
-    options: Mapping[str, Any],
-    recording: Recording,
-    control: Control | None,
+    call: Call, bans: CompiledBans, *, options: Mapping[str, Any], recording: Recording, control: Control | None
 ) -> Callable[[], dict[str, Any]]:
     """Return a function that lists the facts of a call that has not begun.
 

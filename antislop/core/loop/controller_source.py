@@ -13,8 +13,7 @@ which is done again: the controller could answer otherwise there, and the node's
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from antislop.core.bans.token_matcher import State
@@ -170,9 +169,13 @@ class ControllerSource(Source):
             is_done=self._is_done,
             is_greedy=not row.spec.policy.do_sample,
         )
-        with self._noting_step():
+        try:
             branches = self._check(check_branches(self.controller.mid_process(step)))
             controllers = [self.controller.fork() for _ in branches[1:]]
+        except Exception as error:
+            if sys.version_info >= (3, 11):
+                error.add_note(f"raised by the controller of row {row.number} after {len(row.tokens)} tokens")
+            raise
         self._length = row.reported = len(row.tokens)
         self._branch_idx, self._sampled = 0, None
         self.copies = [
@@ -197,15 +200,6 @@ class ControllerSource(Source):
         for branch in branches:
             branch.check(vocabulary_size=self._vocabulary_size, length=len(row.tokens), limit=needs.backtrack)
         return branches
-
-    @contextmanager
-    def _noting_step(self) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:
-            if sys.version_info >= (3, 11):
-                error.add_note(f"raised by the controller of row {self.row.number} after {len(self.row.tokens)} tokens")
-            raise
 
     def _begin(self, branch: Branch) -> None:
         if branch.backtrack:

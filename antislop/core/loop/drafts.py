@@ -49,7 +49,12 @@ class ModelDrafter:
         queries = reader.find_unread({guess.row: self._text_of(guess.row) for guess in drafting})
         while drafting:
             logits = reader.read(queries)
-            _refuse_other_vocabulary(drafting[0].row, logits.shape[-1])
+            size, kept = logits.shape[-1], drafting[0].row.kept
+            if kept and size != (expected := kept[-1][0].shape[-1]):
+                raise ValueError(
+                    f"the drafting model has a vocabulary of {size:,} tokens, and the model one of {expected:,}: pass "
+                    "one with the same tokens"
+                )
             drafting = self._add(drafting, logits)
             queries = {guess.row: guess.tokens[-1:] for guess in drafting}
         return [guess.as_draft() for guess in guesses]
@@ -151,7 +156,14 @@ class BatchReader:
     def find_unread(self, texts: Mapping[Row, list[int]]) -> dict[Row, list[int]]:
         """Remove withdrawn tokens from the cache; return the ids that it lacks, at least the last one of each text."""
         self._seat(texts)
-        return {row: self._cut_back(self._place_of(row), row, ids) for row, ids in texts.items()}
+        unread = {}
+        for row, ids in texts.items():
+            place = self._place_of(row)
+            held = self._held[place]
+            held.base = self._cache.lengths[place] - len(held.fed)  # the padding of a first pass over several texts
+            held.cut_back(self._cache, place, ids, settled=len(ids) - len(row.tokens) + row.settled - 1)
+            unread[row] = ids[len(held.fed) :]
+        return unread
 
     def read(self, queries: Mapping[Row, list[int]]) -> Tensor:
         """Read the next ids of some rows; return the logits after each row's last one, [rows, vocab]."""
@@ -185,24 +197,9 @@ class BatchReader:
             self._cache.settle(place, prompt_length)
             self._seats[place], self._held[place] = ref(row), HeldRow(fed=read)
 
-    def _cut_back(self, place: int, row: Row, ids: list[int]) -> list[int]:
-        held = self._held[place]
-        held.base = self._cache.lengths[place] - len(held.fed)  # the padding of a first pass over several texts
-        held.cut_back(self._cache, place, ids, settled=len(ids) - len(row.tokens) + row.settled - 1)
-        return ids[len(held.fed) :]
-
     def _rows(self) -> list[Row | None]:
         """Return the unfinished row at each place."""
         return [row if row is not None and not row.is_finished else None for row in (seat() for seat in self._seats)]
 
     def _place_of(self, row: Row) -> int:
         return next(place for place, seat in enumerate(self._seats) if seat() is row)
-
-
-def _refuse_other_vocabulary(row: Row, size: int) -> None:
-    expected = row.kept[-1][0].shape[-1] if row.kept else size
-    if size != expected:
-        raise ValueError(
-            f"the drafting model has a vocabulary of {size:,} tokens, and the model one of {expected:,}: pass one with "
-            "the same tokens"
-        )

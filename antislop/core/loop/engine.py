@@ -102,16 +102,12 @@ class BatchEngine:
     grows: add rows as texts come, and begin anew if there are only new ones: a pass over few texts then costs less.
         The cache must be a `SharingCache`.
     part: maximum tokens of a pass over several prompts, and of a part of one.
+
+    is_ragged: whether a row was rewound or replaced, so that finished rows are no longer those of `generate`.
     """
 
     def __init__(
-        self,
-        model: LanguageModel,
-        cache: RewindableCache,
-        *,
-        filler: int = 0,
-        grows: bool = False,
-        part: int = PART,
+        self, model: LanguageModel, cache: RewindableCache, *, filler: int = 0, grows: bool = False, part: int = PART
     ) -> None:
         self._model = model
         self._cache = cache
@@ -119,7 +115,7 @@ class BatchEngine:
         self._grows = grows
         self._prompts = PromptReader(model, part=part)
         self._held: list[HeldRow] = []
-        self._is_ragged = False
+        self.is_ragged = False
 
     @torch.no_grad()
     def forward(self, rows: Sequence[Row]) -> ForwardPass:
@@ -127,7 +123,7 @@ class BatchEngine:
             return self._prefill(rows)
         # A waiting row is fed fillers beside the others, and cut only when it resumes: a cut moves the row in the
         # cache, which changes the last bits of all rows. After the first cut of any row, waiting rows are cut at once.
-        is_even, cut = not self._is_ragged, [0] * len(rows)
+        is_even, cut = not self.is_ragged, [0] * len(rows)
         for place, (row, held) in enumerate(zip(rows, self._held, strict=False)):
             if len(held.fed) == len(row.tokens) - 1 <= row.unchanged and row.settled < held.settled + SETTLE_EVERY:
                 continue  # most rows in most steps: one token was added
@@ -146,29 +142,21 @@ class BatchEngine:
 
     @torch.no_grad()
     def replace(self, rows: Sequence[Row], places: Sequence[int]) -> ForwardPass:
-        self._fit(rows, are_new=len(places) == len(rows))
+        if self._grows and len(places) == len(rows):  # all are new
+            self._cache, self._held = self._model.new_cache(len(rows)), []
+        count = len(self._cache.lengths)
+        if count < len(rows) and isinstance(self._cache, SharingCache):
+            self._cache.select([*range(count), *[0] * (len(rows) - count)])
+        self._held += [HeldRow() for _ in range(len(self._held), len(self._cache.lengths))]
         prompts = {place: self._prompts.read.pop(rows[place]) for place in places}
         for place, prompt in sorted(prompts.items(), key=lambda item: -len(item[1].tokens)):
             length = len(prompt.tokens)
             self._cache.copy(place, prompt.cache, source=prompt.row, length=length)
             self._cache.settle(place, length)
             self._held[place] = HeldRow(length, prompt=prompt.tokens)
-        self._is_ragged = True
+        self.is_ragged = True
         logits = torch.stack([prompt.logits for prompt in prompts.values()])
         return ForwardPass(logits, [0] * len(places), [0] * len(places))
-
-    def _fit(self, rows: Sequence[Row], *, are_new: bool) -> None:
-        if are_new and self._grows:
-            self._cache, self._held = self._model.new_cache(len(rows)), []
-        count = len(self._cache.lengths)
-        if count < len(rows) and isinstance(self._cache, SharingCache):
-            self._cache.select([*range(count), *[0] * (len(rows) - count)])
-        self._held += [HeldRow() for _ in range(len(self._held), len(self._cache.lengths))]
-
-    @property
-    def is_ragged(self) -> bool:
-        """Whether a row was rewound or replaced, so that finished rows are no longer those of `generate`."""
-        return self._is_ragged
 
     @property
     def can_select(self) -> bool:
@@ -180,7 +168,7 @@ class BatchEngine:
             raise CapabilityError(f"a controller forks, and this {type(self._cache).__name__} can't copy rows")
         self._cache.select(places)
         self._held = [replace(self._held[place], fed=list(self._held[place].fed)) for place in places]
-        self._is_ragged = True
+        self.is_ragged = True
 
     @torch.no_grad()
     def finish(self, row: Row) -> tuple[int, int]:
@@ -209,7 +197,7 @@ class BatchEngine:
 
     def _query(self, place: int, row: Row) -> list[int]:
         fed = self._held[place].fed
-        if row.is_finished and not self._is_ragged and len(fed) == len(row.tokens) - 1:
+        if row.is_finished and not self.is_ragged and len(fed) == len(row.tokens) - 1:
             fed.append(row.tokens[-1])  # as in `generate`, whose logits after a row's end follow its end token
             return row.tokens[-1:]
         if row.is_finished:
@@ -223,7 +211,7 @@ class BatchEngine:
         return query
 
     def _query_nothing(self, place: int) -> list[int]:
-        if self._is_ragged:  # otherwise it would grow until the last text is finished
+        if self.is_ragged:  # otherwise it would grow until the last text is finished
             self._cache.rewind(place, 0)
             self._held[place].prompt = ()
         else:
@@ -233,5 +221,5 @@ class BatchEngine:
     def _cut_back(self, place: int, row: Row) -> int:
         held = self._held[place]
         cut = held.cut_back(self._cache, place, row.tokens, settled=row.settled, unchanged=row.unchanged)
-        self._is_ragged = self._is_ragged or cut > 0
+        self.is_ragged = self.is_ragged or cut > 0
         return cut

@@ -99,7 +99,11 @@ class Judge:
             constraint = self._source.find_constraint(row.node.back_to(violation.target))
             ending = violation.ban.then or self._policy.on_exhausted
             if ending == "raise":
-                raise Exhausted(_describe_exhaustion(violation, constraint))
+                cause = f" ({constraint} allows nothing else)" if constraint else ""
+                raise Exhausted(
+                    f"at token {violation.start} every alternative to the banned {violation.ban.text!r} is used up"
+                    f"{cause}: shorten the list, give the ban a weight, or choose on_exhausted='concede' or 'stop'"
+                )
             if ending != "concede":
                 self.constraint, self.ended_by = constraint, violation if violation.ban.then else None
                 return self._end_before(violation, forces=ending == "force")
@@ -321,11 +325,3 @@ class Judge:
 
     def _find_part(self, violation: Violation) -> str | None:
         return self._matcher.find_part(self._row.state.back_to(violation.start))
-
-
-def _describe_exhaustion(violation: Violation, constraint: str | None) -> str:
-    cause = f" ({constraint} allows nothing else)" if constraint else ""
-    return (
-        f"at token {violation.start} every alternative to the banned {violation.ban.text!r} is used up{cause}: "
-        "shorten the list, give the ban a weight, or choose on_exhausted='concede' or 'stop'"
-    )

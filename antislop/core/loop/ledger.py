@@ -231,11 +231,7 @@ class Node:
 
     def back_to(self, depth: int) -> Node:
         """Return the latest ancestor, or this node, whose depth is at most `depth`."""
-        node = self
-        while node.depth > depth:
-            assert node.parent is not None, "the ancestor is settled and no longer in the tree"
-            node = node.parent
-        return node
+        return self.step_from(depth, self.token)[0]
 
     def step_from(self, depth: int, token: int) -> tuple[Node, int]:
         """Return the node of `back_to`, and the token that leads from it towards here, or `token` on from here."""

@@ -83,7 +83,8 @@ class PromptReader:
             self._begin(rows, texts=texts, batch=batch)
         cache, group = self._cache, self._group
         assert cache is not None
-        stop = self._part if in_parts and can_share(cache) else max(prompt.unread for prompt in group)
+        in_parts = in_parts and isinstance(cache, SharingCache) and cache.can_share
+        stop = self._part if in_parts else max(prompt.unread for prompt in group)
         queries = [prompt.tokens[prompt.read : prompt.read + stop] for prompt in group]
         logits = self._model.forward(fill_left(queries), cache)
         for number, (prompt, query) in enumerate(zip(group, queries, strict=True)):
@@ -120,10 +121,6 @@ class PromptReader:
 def copy_logits(logits: Tensor, *, like: Row) -> Tensor:
     # A slice would keep the logits of a whole prompt in memory. As in `generate`, tokens are drawn where the ids are.
     return logits.to(device=like.spec.prompt.device, dtype=torch.float32, copy=True)
-
-
-def can_share(cache: RewindableCache) -> bool:
-    return isinstance(cache, SharingCache) and cache.can_share
 
 
 def _find_beginning(prompt: _Prompt, texts: Sequence[Sequence[int]], batch: SharingCache) -> _Prompt:

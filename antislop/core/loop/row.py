@@ -350,18 +350,8 @@ class Row:
         """Return a row that continues this text independently, without number and index."""
         row = Row(replace(self.spec, controller=controller))
         row.tokens, row.node = list(self.tokens), self.node.fork()
-        for name in (
-            "unchanged",
-            "reported",
-            "state",
-            "settled",
-            "withdrawn_count",
-            "matcher_seconds",
-            "history",
-            "root",
-            "request",
-            "_coins",
-        ):
+        counts = ("unchanged", "reported", "settled", "withdrawn_count", "matcher_seconds")
+        for name in (*counts, "state", "history", "root", "request", "_coins"):
             setattr(row, name, getattr(self, name))
         return row
 

@@ -97,25 +97,17 @@ class TextPieces:
 
     def _join(self, certain: list[WrittenToken]) -> Iterator[TextPiece]:
         for attempt, entries in groupby(certain, key=lambda entry: entry.attempt):
-            for piece in self._join_withdrawn(list(entries)) if attempt else _join_kept(entries):
-                self._ends_withdrawn = piece.kind == "withdrawn"
-                yield piece
-
-    def _join_withdrawn(self, entries: list[WrittenToken]) -> Iterator[TextPiece]:
-        text = "".join(entry.text for entry in entries).replace("\n", "↵")
-        if text:
-            gap = int(self._ends_withdrawn)
-            kinds = [kind for entry in entries for kind in entry.kinds]
-            banned = [gap + i for i, kind in enumerate(kinds) if kind == "withdrawn"]
-            yield TextPiece(" " * gap + text, "withdrawn", (banned[0], banned[-1] + 1) if banned else (0, 0))
-
-
-def _join_kept(entries: Iterable[WrittenToken]) -> Iterator[TextPiece]:
-    characters = (
-        (character, kind) for entry in entries for character, kind in zip(entry.text, entry.kinds, strict=True)
-    )
-    for kind, group in groupby(characters, key=lambda pair: pair[1]):
-        yield TextPiece("".join(character for character, _ in group), kind)
+            characters = [pair for entry in entries for pair in zip(entry.text, entry.kinds, strict=True)]
+            if attempt and characters:
+                text, gap = "".join(character for character, _ in characters), int(self._ends_withdrawn)
+                banned = [gap + i for i, (_, kind) in enumerate(characters) if kind == "withdrawn"]
+                self._ends_withdrawn = True
+                span = (banned[0], banned[-1] + 1) if banned else (0, 0)
+                yield TextPiece(" " * gap + text.replace("\n", "↵"), "withdrawn", span)
+            elif characters:
+                self._ends_withdrawn = False
+                for kind, group in groupby(characters, key=lambda pair: pair[1]):
+                    yield TextPiece("".join(character for character, _ in group), kind)
 
 
 # -- a stream ---------------------------------------------------------------------------------------------------------

@@ -19,15 +19,7 @@ from transformers import StoppingCriteria, StoppingCriteriaList
 from transformers.generation import EosTokenCriteria
 
 from antislop.core.bans import Bans
-from antislop.core.hf import (
-    CompiledBans,
-    PromptInput,
-    Settings,
-    StopStrings,
-    Vocabulary,
-    encode,
-    read_requests,
-)
+from antislop.core.hf import CompiledBans, PromptInput, Settings, StopStrings, Vocabulary, encode, read_requests
 from antislop.core.loop import Policy, Sampling
 from antislop.core.sampler import AntiSlop
 from antislop.core.trace import BATCH_SIZE, Completion, Conceded, Event, Report

@@ -27,7 +27,7 @@ from antislop.core.loop.row import NO_DRAFT, Draft, Row
 from antislop.core.loop.scheduler import Scheduler
 from antislop.core.loop.tables import DenseTable, LogitsBatch
 from antislop.core.trace.events import Drafted, Finished
-from antislop.engines.inferencer import BanningInferencer, SampleStrategy
+from antislop.engines.inferencer import Inferencer, SampleStrategy
 from tests.support.ban_cases import CASES, LETTERS, anywhere, expected_of
 from tests.support.depth import DEPTH, first_quick, in_turn, quick_if, sample_size
 from tests.support.families import build
@@ -467,7 +467,7 @@ def test_a_drafting_model_changes_no_greedy_text_and_saves_passes(kind: str) -> 
             return forward(model, *arguments)
 
         model.forward = count  # type: ignore[method-assign]
-        inferencer = BanningInferencer(model, matcher=matcher, **speculation)
+        inferencer = Inferencer(model, matcher=matcher, **speculation)
         out = inferencer.decode(
             prompts, model.new_cache(4), max_new_tokens=30, sample_strategy=SampleStrategy(do_sample=False)
         )
@@ -485,7 +485,7 @@ def test_a_drafting_model_changes_nothing_about_the_distribution() -> None:
     matcher, expected = Matcher(bans, words), rejection_distribution(toy, words, bans)
     model, drafter = MarkovModel(toy.table), ModelDrafter(MarkovModel(Markov(5, seed=4).table), length=2)
     torch.manual_seed(0)
-    inferencer, batch, in_flight = BanningInferencer(model, matcher=matcher, drafter=drafter), Counter(), Counter()
+    inferencer, batch, in_flight = Inferencer(model, matcher=matcher, drafter=drafter), Counter(), Counter()
     query = torch.tensor([PROMPT]).repeat(4, 1)
     for _ in range(times // 8):
         strategy = SampleStrategy()
@@ -505,7 +505,7 @@ def test_a_drafting_model_changes_nothing_about_the_distribution() -> None:
 
 def test_a_drafting_model_with_another_vocabulary_is_refused() -> None:
     model, other = MarkovModel(Markov(4).table), MarkovModel(Markov(5).table)
-    inferencer, strategy = BanningInferencer(model, drafter=ModelDrafter(other)), SampleStrategy()
+    inferencer, strategy = Inferencer(model, drafter=ModelDrafter(other)), SampleStrategy()
     with pytest.raises(ValueError, match="the drafting model has a vocabulary of 5 tokens, and the model one of 4"):
         inferencer.decode(torch.tensor([[0]]), model.new_cache(1), max_new_tokens=5, sample_strategy=strategy)
 

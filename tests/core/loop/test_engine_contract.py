@@ -24,7 +24,7 @@ from antislop.core.loop.scheduler import Scheduler
 from antislop.core.trace.events import Finished, Forwarded, Rewound
 from antislop.engines import contract as testing
 from antislop.engines.contract import CHECKS, ONE, STATE_CHECKS, TWO, ContractError, Subject, check_language_model
-from antislop.engines.inferencer import BanningInferencer, Inferencer, SampleStrategy
+from antislop.engines.inferencer import Inferencer, SampleStrategy
 from tests.support.ban_cases import anywhere
 from tests.support.depth import first_quick, sample_size
 from tests.support.families import build
@@ -120,7 +120,7 @@ def test_an_inferencer_draws_as_rejection_sampling_would(case: str) -> None:
     model, bans = direct(seed=2), LISTS[case]
     expected = rejection_distribution(model, WORDS, bans)
     language_model = MarkovModel(model.table)
-    inferencer: Inferencer = BanningInferencer(language_model, matcher=Matcher(bans, WORDS))
+    inferencer = Inferencer(language_model, matcher=Matcher(bans, WORDS))
     drawn: Counter[tuple[int, ...]] = Counter()
     torch.manual_seed(0)
     rows = 50
@@ -139,7 +139,7 @@ def test_an_inferencer_draws_as_rejection_sampling_would(case: str) -> None:
 def test_prefill_and_decode_return_tokens_and_their_logits() -> None:
     """They share the cache: decode reads only the tokens that prefill chose."""
     model = MarkovModel(direct(seed=5).table)
-    inferencer, cache, greedy = BanningInferencer(model), model.new_cache(2), SampleStrategy(do_sample=False)
+    inferencer, cache, greedy = Inferencer(model), model.new_cache(2), SampleStrategy(do_sample=False)
     first = inferencer.prefill(fill_left([[0, 0, 2], [0, 3]]), cache, greedy)
     assert first.token_ids.shape == (2, 1)
     assert first.token_ids.dtype == torch.int64
@@ -166,7 +166,7 @@ def test_all_logits_are_those_after_each_query(kind: str) -> None:
     """Of prompts, which a model of transformers reads without them at first, and of later queries; 0 at `PAD`."""
     table = direct(seed=7).table
     model: LanguageModel = MarkovModel(table) if kind == "Markov" else TransformersModel(LLAMA)
-    inferencer, prompts = BanningInferencer(model), [[3, 2, 4], [1], [2, 3]]
+    inferencer, prompts = Inferencer(model), [[3, 2, 4], [1], [2, 3]]
     greedy = SampleStrategy(do_sample=False)
     plain, cache = model.new_cache(3), model.new_cache(3)
     first = inferencer.prefill(fill_left(prompts), cache, greedy, all_logits=True)
@@ -205,15 +205,13 @@ def test_logits_that_a_model_never_returns_are_refused() -> None:
 
     model = Short(direct().table)
     with pytest.raises(ValueError, match=r"Short.forward returned the logits after 1 of 3 queries: leave out"):
-        BanningInferencer(model).prefill(
-            torch.tensor([[1, 2, 3]]), model.new_cache(1), SampleStrategy(), all_logits=True
-        )
+        Inferencer(model).prefill(torch.tensor([[1, 2, 3]]), model.new_cache(1), SampleStrategy(), all_logits=True)
 
 
 def test_end_tokens_are_those_of_the_model_and_must_exist() -> None:
-    assert BanningInferencer(MarkovModel(direct().table, eos=frozenset({2, 3}))).eos_token_id == {2, 3}
+    assert Inferencer(MarkovModel(direct().table, eos=frozenset({2, 3}))).eos_token_id == {2, 3}
     with pytest.raises(ValueError, match="the model has no end token: set eos_token_id"):
-        _ = BanningInferencer(MarkovModel(direct().table)).eos_token_id
+        _ = Inferencer(MarkovModel(direct().table)).eos_token_id
 
 
 def test_states_have_names_and_are_pairs(subject: Subject) -> None:
@@ -225,7 +223,7 @@ def test_states_have_names_and_are_pairs(subject: Subject) -> None:
 
 def test_rows_stop_at_an_end_token_or_at_the_limit_and_are_filled() -> None:
     model = MarkovModel(direct(seed=6).table, eos=frozenset({3, 4}))
-    inferencer = BanningInferencer(model)
+    inferencer = Inferencer(model)
     lengths = Counter[int]()
     torch.manual_seed(0)
     query = torch.zeros((40, 2), dtype=torch.long)
@@ -243,7 +241,7 @@ def test_rows_stop_at_an_end_token_or_at_the_limit_and_are_filled() -> None:
 def test_max_new_tokens_must_be_positive(number: int) -> None:
     model = MarkovModel(direct().table)
     with pytest.raises(ValueError, match=f"max_new_tokens is {number}; at least 1"):
-        BanningInferencer(model).decode(
+        Inferencer(model).decode(
             torch.tensor([[0]]), model.new_cache(1), max_new_tokens=number, sample_strategy=SampleStrategy()
         )
     assert not model.fed
@@ -257,7 +255,7 @@ def test_a_sample_strategy_sees_tokens_and_no_padding() -> None:
         return scores
 
     model = MarkovModel(direct().table)
-    inferencer, cache = BanningInferencer(model), model.new_cache(2)
+    inferencer, cache = Inferencer(model), model.new_cache(2)
     strategy = SampleStrategy(process=process)
     first = inferencer.prefill(fill_left([[0, 0, 2], [3]]), cache, strategy)
     inferencer.decode(
@@ -274,9 +272,9 @@ def test_processors_of_transformers_read_unequal_prompts() -> None:
     model = MarkovModel(direct().table)
     strategy = SampleStrategy(False, RepetitionPenaltyLogitsProcessor(100.0))
     prompts = [[0, 0, 2], [3]]
-    together = BanningInferencer(model).prefill(fill_left(prompts), model.new_cache(2), strategy)
+    together = Inferencer(model).prefill(fill_left(prompts), model.new_cache(2), strategy)
     for row, prompt in enumerate(prompts):
-        alone = BanningInferencer(model).prefill(torch.tensor([prompt]), model.new_cache(1), strategy)
+        alone = Inferencer(model).prefill(torch.tensor([prompt]), model.new_cache(1), strategy)
         assert torch.equal(together.token_ids[row : row + 1], alone.token_ids)
 
 
@@ -285,7 +283,7 @@ def test_an_inferencer_on_transformers_writes_the_same_as_generate() -> None:
     model, prompt = TransformersModel(llama), torch.tensor([[0, 5, 9, 2, 12, 7], [0, 5, 9, 2, 12, 8]])
     asked: dict[str, Any] = {"max_new_tokens": 12, "attention_mask": torch.ones_like(prompt), "do_sample": False}
     expected = llama.generate(prompt, **asked)[:, 6:]
-    inferencer, cache, greedy = BanningInferencer(model), model.new_cache(2), SampleStrategy(do_sample=False)
+    inferencer, cache, greedy = Inferencer(model), model.new_cache(2), SampleStrategy(do_sample=False)
     first = inferencer.prefill(prompt, cache, greedy)
     rest = inferencer.decode(first.token_ids, cache, max_new_tokens=11, sample_strategy=greedy)
     assert torch.equal(torch.cat([first.token_ids, rest.token_ids], dim=1), expected)
@@ -295,7 +293,7 @@ def test_an_inferencer_on_transformers_writes_nothing_banned() -> None:
     llama, tokenizer = build_model("llama"), build_tokenizer()
     phrases = ["a", "b", "dd", "ea"]
     model = TransformersModel(llama)
-    inferencer = BanningInferencer(model, matcher=Matcher(map(anywhere, phrases), Vocabulary.of(tokenizer)))
+    inferencer = Inferencer(model, matcher=Matcher(map(anywhere, phrases), Vocabulary.of(tokenizer)))
     torch.manual_seed(0)
     free, banned = (
         inferencer_.decode(
@@ -304,7 +302,7 @@ def test_an_inferencer_on_transformers_writes_nothing_banned() -> None:
             max_new_tokens=30,
             sample_strategy=SampleStrategy(),
         ).token_ids
-        for inferencer_ in (BanningInferencer(model), inferencer)
+        for inferencer_ in (Inferencer(model), inferencer)
     )
     written = [[tokenizer.decode(row) for row in ids] for ids in (free, banned)]
     assert all(any(phrase in text for phrase in phrases) for text in written[0])

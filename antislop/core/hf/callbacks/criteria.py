@@ -16,8 +16,7 @@ from torch import Tensor
 from transformers import MaxLengthCriteria, MaxTimeCriteria, StoppingCriteria, StoppingCriteriaList
 from transformers.generation import ConfidenceCriteria, EosTokenCriteria, StopStringCriteria
 
-from antislop.core.hf.callbacks.memory import Replayed, name_of
-from antislop.core.hf.callbacks.rewindable import Rewindable
+from antislop.core.hf.callbacks.memory import Replayed, Rewindable, name_of
 from antislop.core.loop.row import Row, ids_of
 from antislop.errors import InputError, SharingError
 

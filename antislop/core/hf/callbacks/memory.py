@@ -1,8 +1,9 @@
-"""Processors and criteria without a method `rewind`: after a rewind, they are called again for the kept text.
+"""Processors and criteria that remember the text: those that can be rewound, and those that can't.
 
-What one of them remembers in attributes, or in its closure, is copied before its text begins and once per stretch of
-calls. At a rewind, a copy is put back, and the calls after it are made again, as far as their text is kept. What it
-keeps in globals, classes or libraries is not copied: it is refused if the answer to one of these calls has changed.
+Those without a method `rewind` are called again for the kept text after a rewind. What one of them remembers in
+attributes, or in its closure, is copied before its text begins and once per stretch of calls. At a rewind, a copy is
+put back, and the calls after it are made again, as far as their text is kept. What it keeps in globals, classes or
+libraries is not copied: it is refused if the answer to one of these calls has changed.
 """
 
 from __future__ import annotations
@@ -12,17 +13,18 @@ import pickle
 import queue
 import threading
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from types import FunctionType, MethodType, ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from antislop.core.loop.forced import LookAhead
 from antislop.errors import InputError, SharingError, first_line
 
 STRETCH = 16
@@ -35,6 +37,38 @@ _SHARED = (
     *(type(threading.Lock()), type(threading.RLock()), threading.Condition, threading.Event, queue.Queue),
 )
 """Types of objects that are not copied: they are large and constant, or shared with other code, as locks are."""
+
+
+@runtime_checkable
+class Rewindable(Protocol):
+    """A logits processor or stopping criterion that remembers the text, such as one with a grammar's matcher.
+
+    It is called once per position, in order, with all rows of its batch, as by `generate`. After `rewind(row, length)`
+    the next call shows the row with `length + 1` generated tokens. Finished rows are filled with the pad token, and not
+    rewound below their end; so is a row that was rewound by more tokens than another, until it is rewound again.
+    """
+
+    def rewind(self, row: int, length: int) -> None:
+        """Forget all but the first `length` generated tokens of a row of the batch."""
+
+
+@runtime_checkable
+class Recognizer(Rewindable, Protocol):
+    """A `Rewindable` processor that allows certain whole texts only, as a grammar does: nothing is forced beside it."""
+
+    def accepts(self, tokens: Sequence[int]) -> bool:
+        """Return whether generated tokens are such a text."""
+
+    def look_ahead(self, row: int, tokens: Sequence[int]) -> LookAhead | None:
+        """Return what reads characters after the first tokens of a row; None if nothing does."""
+
+
+@runtime_checkable
+class Followable(Rewindable, Protocol):
+    """A `Rewindable` processor that any number of texts may share."""
+
+    def follow(self) -> Rewindable:
+        """Return the processor that follows one call, or one text of `generate_many`."""
 
 
 class _Copy(NamedTuple):

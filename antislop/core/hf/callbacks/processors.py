@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessorList
 
-from antislop.core.hf.callbacks.memory import Replayed, describe, name_of
-from antislop.core.hf.callbacks.rewindable import Followable, Recognizer, Rewindable
+from antislop.core.hf.callbacks.memory import Followable, Recognizer, Replayed, Rewindable, describe, name_of
 from antislop.core.hf.callbacks.samplers import XtcLogitsProcessor
 from antislop.core.loop.forced import LookAhead
 from antislop.core.loop.protocols import send
