@@ -63,13 +63,7 @@ from antislop.core.loop import Method, OnExhausted, Sampling
 from antislop.core.trace import Event, Report, TextPiece, TextPieces, mark_conceded
 from antislop.display import describe_count
 from antislop.errors import Exhausted, InputError
-from antislop.explain.console import (
-    ConsoleWriter,
-    describe_conceded,
-    describe_endings,
-    list_bans,
-    summarize,
-)
+from antislop.explain.console import ConsoleWriter, describe_conceded, describe_endings, list_bans, summarize
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

@@ -176,7 +176,8 @@ def read_input_pieces(name: str, *, advance: Callable[[int], object] = lambda _:
     """Yield the text of `read_input` in pieces; `advance` is called with the number of bytes of each."""
     decoder, lines = getincrementaldecoder("utf-8-sig")(), 0
     try:
-        for piece in chain(_read_stdin() if name == "-" else files.read_pieces(name), [b""]):
+        stdin = iter(partial(sys.stdin.buffer.read1, files.PIECE), b"")  # type: ignore[union-attr]
+        for piece in chain(stdin if name == "-" else files.read_pieces(name), [b""]):
             yield decoder.decode(piece, final=not piece)
             lines += piece.count(b"\n")
             advance(len(piece))
@@ -189,10 +190,6 @@ def read_input_pieces(name: str, *, advance: Callable[[int], object] = lambda _:
             raise InputError(f"{name}:1: {fault}") from None
         line = lines + error.object.count(b"\n", 0, error.start) + 1
         raise InputError(f"{name}: not UTF-8 ({error.reason} in line {line}): save the file as UTF-8") from None
-
-
-def _read_stdin() -> Iterator[bytes]:
-    return iter(partial(sys.stdin.buffer.read1, files.PIECE), b"")  # type: ignore[union-attr]
 
 
 @contextmanager

@@ -274,11 +274,8 @@ def cap_per_token(rows: Sequence[Record], *, limit: int, seed: int = 0) -> list[
         row = rows[number]
         places[number] = [i for i, token in enumerate(row["chosen_ids"]) if used[token] < limit]
         used.update(row["chosen_ids"][i] for i in places[number])
-    return [_choose(row, places[number]) for number, row in enumerate(rows) if places[number]]
-
-
-def _choose(row: Record, places: Sequence[int]) -> Record:
-    return {**row, **{name: [row[name][i] for i in places] for name in CHOSEN}}
+    kept = [(row, places[number]) for number, row in enumerate(rows) if places[number]]
+    return [{**row, **{name: [row[name][i] for i in own] for name in CHOSEN}} for row, own in kept]
 
 
 def _keep(rows: Sequence[Record], key: Callable[[Record], Any], *, limit: int, seed: int) -> list[Record]:

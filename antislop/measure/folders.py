@@ -60,7 +60,9 @@ def read_glob(line: str) -> Glob | None:
     if text.startswith("#") or not parts[-1]:
         return None
     names, skips = [], len(parts) == 1
-    for part in (_ESCAPES.sub(_write_escape, part) for part in parts[parts[0] == "" :]):
+    for part in parts[parts[0] == "" :]:
+        # git's globs escape otherwise than fnmatch.
+        part = _ESCAPES.sub(lambda match: f"[{match[1]}]" if match[1] else "[!" * (match[0] == "[^"), part)
         if part.rfind("[") > part.rfind("]"):
             return None
         if not _FOLDERS.fullmatch(part):
@@ -69,11 +71,6 @@ def read_glob(line: str) -> Glob | None:
     if skips:  # a/** matches what is in a, not a
         names.append((True, re.compile("")))
     return Glob(glob != text, glob.endswith("/"), names)
-
-
-def _write_escape(match: re.Match[str]) -> str:
-    """Return an escape of git's globs as fnmatch writes it."""
-    return f"[{match[1]}]" if match[1] else "[!" * (match[0] == "[^")
 
 
 MAX_IGNORE = 1 << 18

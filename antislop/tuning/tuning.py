@@ -147,7 +147,10 @@ def tune(
     _check_model(model, spec)
     _check_rows(len(rows), spec)
     spec = replace(spec, rate=find_rate(model, spec.loss)) if spec.rate is None else spec
-    settings = {**_list_settings(spec, rows, bans), **made_with}
+    # What decides the result: the settings in use, the rows and the bans.
+    used = {name: value for name, value in asdict(spec).items() if name not in OTHERS[spec.loss]}
+    digests = {"rows_sha256": _fingerprint(rows), "bans_sha256": _fingerprint(bans)}
+    settings = {**used, "rows": len(rows), **digests, **made_with}
     if (done := _open_folder(out, settings, force=force)) is not None:
         return done
     probe = _Probe(tokenizer, rows, bans)
@@ -277,12 +280,6 @@ def read_result(out: Path) -> TuneResult | None:
 
 def _note(out: Path, settings: dict[str, Any], result: dict[str, Any] | None) -> None:
     replace_text(out / SETTINGS, json.dumps({"settings": settings, "result": result}, indent=2) + "\n")
-
-
-def _list_settings(spec: TuneSpec, rows: Rows, bans: BanList) -> dict[str, Any]:
-    """Return what decides the result: the settings in use, the rows and the bans."""
-    used = {name: value for name, value in asdict(spec).items() if name not in OTHERS[spec.loss]}
-    return {**used, "rows": len(rows), "rows_sha256": _fingerprint(rows), "bans_sha256": _fingerprint(bans)}
 
 
 def _fingerprint(items: Iterable[object]) -> str:

@@ -26,7 +26,8 @@ def parse(command: str, *args: str) -> dict[str, object]:
 
 
 VALUES = re.compile(
-    "N|X|TEXT|FILE|FOLDER|PATH|NAME|URL|JSON|COLUMN|LIST|GLOB|KIND|REPO|ORIGIN|ADDRESS|PHRASE|HUMAN|PROMPTS|ARMS|A B"
+    "N|X|TEXT|FILE|FOLDER|PATH|NAME|URL|JSON|COLUMN|LIST|GLOB|KIND|REPO|ORIGIN|ADDRESS|PHRASE|HUMAN|PROMPTS|ARMS|UNIT"
+    "|A B"
     r"|(ARM|NAME)=FILE|[a-z-]+(\|[a-z-]+)+"
 )
 """The words of the help for a value, or all of an option's choices."""

@@ -3,34 +3,34 @@
 from __future__ import annotations
 
 LINES = {
-    "core.bans": 6940,
-    "core.trace": 1250,
-    "core.loop": 3935,
-    "core.hf": 6520,
-    "core.sampler": 502,
-    "core.patching": 205,
-    "files": 2125,
+    "core.bans": 6890,
+    "core.trace": 1235,
+    "core.loop": 3910,
+    "core.hf": 6685,
+    "core.sampler": 485,
+    "core.patching": 190,
+    "files": 2110,
     "errors": 70,
-    "display": 200,
-    "data": 10,
-    "explain": 1970,
-    "steer": 1335,
-    "engines": 4900,
-    "measure": 3910,
-    "datasets": 2240,
-    "tuning": 980,
-    "evaluation": 1350,
-    "serve": 3640,
-    "cli": 5375,
+    "display": 195,
+    "data": 5,
+    "explain": 1925,
+    "steer": 1340,
+    "engines": 4730,
+    "measure": 3860,
+    "datasets": 2220,
+    "tuning": 970,
+    "evaluation": 1330,
+    "serve": 3480,
+    "cli": 5290,
     "__main__": 30,
 }
 """The lines of Python in each room of docs/house.svg."""
 
-POT = 46_948
+POT = 46_915
 """The lines of all rooms together, which only fall: what a change adds to one room, it takes from another."""
 
 NAMES_AT_THE_COUNTER = 106
 """The different names that the doors import from the core."""
 
-FUNCTIONS_PER_1000_LINES = 69
+FUNCTIONS_PER_1000_LINES = 67
 """Functions of all rooms together, methods and inner ones included."""

@@ -10,22 +10,11 @@ from .callbacks.samplers import (
     find_breakers as find_breakers,
 )
 from .callbacks.settings import Settings as Settings
-from .calls import (
-    Call as Call,
-    PromptInput as PromptInput,
-    encode as encode,
-)
+from .calls import Call as Call, PromptInput as PromptInput, encode as encode
 from .compiled_bans import CompiledBans as CompiledBans
-from .model import (
-    TransformersModel as TransformersModel,
-    count_positions as count_positions,
-    device_of as device_of,
-)
+from .model import TransformersModel as TransformersModel, count_positions as count_positions, device_of as device_of
 from .preparation import prepare_text as prepare_text
-from .pretrained import (
-    Dtype as Dtype,
-    ModelSpec as ModelSpec,
-)
+from .pretrained import Dtype as Dtype, ModelSpec as ModelSpec
 from .private import (
     PREFILL_INPUTS as PREFILL_INPUTS,
     attention_of as attention_of,

@@ -28,10 +28,7 @@ from transformers.generation.candidate_generator import (
 )
 from transformers.generation.utils import MULTIMODAL_INPUTS_TO_DROP_OUTSIDE_PREFILL
 from transformers.utils.chat_parsing import ResponseParser
-from transformers.utils.chat_parsing.response_templates import (
-    ResponseTemplate,
-    load_response_template,
-)
+from transformers.utils.chat_parsing.response_templates import ResponseTemplate, load_response_template
 from transformers.utils.chat_template_utils import _compile_jinja_template
 
 CACHE = "cache" if "cache" in {field.name for field in fields(GenerateDecoderOnlyOutput)} else "past_key_values"

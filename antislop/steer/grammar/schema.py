@@ -59,6 +59,7 @@ _VALUES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(_BY_KEY, (dict,)),
     **dict.fromkeys((*_IN_PLACE, "prefixItems", "enum", "required"), (list,)),
     **dict.fromkeys(("$ref", "pattern", "format"), (str,)),
+    "type": (str, list),
     **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"), (int,)),
     **dict.fromkeys(_NUMBERS, (int, float)),
 }

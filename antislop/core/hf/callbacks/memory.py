@@ -120,7 +120,7 @@ class Replayed:
         return before.pickled != now.pickled or not all(map(_is_same, before.parts, now.parts))
 
     def keep(self, calls: int) -> None:
-        """Forget all but the first `calls` calls. Raises `SharingError` if a call has another answer the second time."""
+        """Forget all but the first `calls` calls. Raises `SharingError` if a call has another answer this time."""
         first = self._copies[0].calls
         if self._is_alone:
             del self._calls[max(calls - first, 0) :]
@@ -132,7 +132,8 @@ class Replayed:
                 repeated = self.callback(*map(_clone, arguments))
             except Exception as error:
                 raise SharingError(describe(self, f"raised {type(error).__name__}")) from error
-            if not _is_close(repeated, answer):
+            one, two = (torch.as_tensor(each).float() for each in (repeated, answer))
+            if one.shape != two.shape or not torch.allclose(one, two, rtol=1e-3, atol=1e-4, equal_nan=True):
                 raise SharingError(describe(self, "gave another answer"))
 
     def settle(self, calls: int) -> None:
@@ -200,11 +201,6 @@ def _size(values: Iterable[Any]) -> int:
 def _is_same(one: Any, two: Any) -> bool:
     are_tensors = isinstance(one, Tensor) and isinstance(two, Tensor)
     return one is two or (are_tensors and one.dtype == two.dtype and torch.equal(one, two))
-
-
-def _is_close(one: Any, two: Any) -> bool:
-    first, second = (torch.as_tensor(answer).float() for answer in (one, two))
-    return first.shape == second.shape and torch.allclose(first, second, rtol=1e-3, atol=1e-4, equal_nan=True)
 
 
 def _read(owner: Any) -> dict[str | int, Any]:
