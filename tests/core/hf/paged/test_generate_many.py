@@ -195,7 +195,9 @@ def test_an_error_that_ends_all_texts_is_raised_as_it_is() -> None:
         raise KeyError(ids.shape)
 
     done = write(engine="paged", logits_processor=[fail], **GREEDY)
-    assert {type(text.error) for text in done} == {KeyError}
+    assert all("fail" in str(text.error) and "KeyError" in str(text.error) for text in done), [
+        text.error for text in done
+    ]
     with failing(MODEL.model.layers[1]), pytest.raises(ZeroDivisionError):
         write(engine="paged", **GREEDY)
 
