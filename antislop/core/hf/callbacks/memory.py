@@ -120,7 +120,7 @@ class Replayed:
         return before.pickled != now.pickled or not all(map(_is_same, before.parts, now.parts))
 
     def keep(self, calls: int) -> None:
-        """Forget all but the first `calls` calls. Raises `SharingError` if a call has another answer this time."""
+        """Forget all but the first `calls` calls. Raises `InputError` if a call fails or differs now."""
         first = self._copies[0].calls
         if self._is_alone:
             del self._calls[max(calls - first, 0) :]
@@ -131,7 +131,7 @@ class Replayed:
             try:
                 repeated = self.callback(*map(_clone, arguments))
             except Exception as error:
-                raise SharingError(describe(self, f"raised {type(error).__name__}")) from error
+                raise InputError(describe(self, f"raised {type(error).__name__}")) from error
             one, two = (torch.as_tensor(each).float() for each in (repeated, answer))
             if one.shape != two.shape or not torch.allclose(one, two, rtol=1e-3, atol=1e-4, equal_nan=True):
                 raise SharingError(describe(self, "gave another answer"))

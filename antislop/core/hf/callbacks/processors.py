@@ -190,7 +190,7 @@ class Processors:
             processed: Tensor = processor(ids, scores)
         except Exception as error:
             if self._is_disturbed and processor in self._replayed:
-                raise SharingError(describe(processor, f"raised {type(error).__name__}")) from error
+                raise InputError(describe(processor, f"raised {type(error).__name__}")) from error
             raise
         return processed
 
