@@ -176,8 +176,8 @@ def read_input_pieces(name: str, *, advance: Callable[[int], object] = lambda _:
     """Yield the text of `read_input` in pieces; `advance` is called with the number of bytes of each."""
     decoder, lines = getincrementaldecoder("utf-8-sig")(), 0
     try:
-        stdin = iter(partial(sys.stdin.buffer.read1, files.PIECE), b"")  # type: ignore[union-attr]
-        for piece in chain(stdin if name == "-" else files.read_pieces(name), [b""]):
+        read = partial(sys.stdin.buffer.read1, files.PIECE) if name == "-" else None  # type: ignore[union-attr]
+        for piece in chain(files.read_pieces(name) if read is None else iter(read, b""), [b""]):
             yield decoder.decode(piece, final=not piece)
             lines += piece.count(b"\n")
             advance(len(piece))
