@@ -277,13 +277,19 @@ def test_a_place_that_is_forced_is_left_at_once() -> None:
 
 
 class SteppedBack(Exception):
-    """A text from an unsettled place avoids what is forced behind: there, the sampler goes on by a rule of its own."""
+    """A text from an unsettled place avoids what is forced behind: there, the sampler goes on by a rule of its own.
+
+    So it does where plain rejection does not end.
+    """
 
 
 def reject(model: Ruled, matcher: Matcher, chance: random.Random) -> tuple[str, int]:
     """Write a text by plain rejection; also return how many occurrences stay, since each text completes them there."""
-    tokens, states, conceded = list[int](), [matcher.start()], 0
+    tokens, states, conceded, drawn = list[int](), [matcher.start()], 0, 0
     while not tokens or tokens[-1] != 0:
+        drawn += 1
+        if drawn > 5_000:
+            raise SteppedBack
         (token,) = chance.choices(range(model.size), model.probs(PROMPT, tokens).tolist())
         tokens.append(token)
         states.append(matcher.feed(states[-1], token))
@@ -349,7 +355,7 @@ def write_cases(seeds: Sequence[int], count: int) -> Counter[str]:
     return seen
 
 
-@pytest.mark.parametrize("count", [2, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [2, pytest.param(24, marks=pytest.mark.slow)])
 def test_random_grammars_under_random_bans_write_what_rejection_writes(count: int) -> None:
     """Texts and concessions. Of 100 texts of a case, an error of 25 % of them is seen nine times in ten."""
     seen = write_cases(range(count), sample_size(100))
