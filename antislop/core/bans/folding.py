@@ -22,7 +22,7 @@ Folding = Literal["caseless", "lined", "cased", "written"]
 """Without the case of letters, and the same with line feeds as they are; with the case; or as it is written: with every
 kind of dash, quote and white space, too."""
 SHORT_PIECE = 40
-"""Characters of the longest piece of which searches remember something, since tokens recur."""
+"""Searches remember what they found in pieces of up to so many characters, since tokens recur."""
 
 BOUNDARY = "\0"  # at both ends of a word, which is a run of letters and digits
 BORDER = "\2"  # around an emoji, after a Hangul syllable, and where a word may begin after what is written onto it

@@ -161,7 +161,7 @@ class Rules:
         return next((span.name_part(scope.opened) for span, (scope, _) in spans if isinstance(span, Regions)), None)
 
     def is_over(self, state: RuleState, opening: OpeningScope) -> bool:
-        """Return whether no occurrence that is not complete by now begins in an opening."""
+        """Return whether an opening is over, and no unfinished occurrence began in it."""
         scope, timeline = state.scopes[self._scopes.index(opening)]
         return opening.is_over(scope) and timeline == Timeline(False)
 

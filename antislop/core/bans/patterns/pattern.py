@@ -288,7 +288,7 @@ class TextSearch(ABC, Generic[S]):
         return self.start
 
     def begin(self, *, is_brief: bool = False) -> None:  # noqa: ARG002
-        """Begin a text that is unrelated to earlier ones; `is_brief` if nobody should wait for a slow search in it."""
+        """Begin a text that is unrelated to earlier ones. is_brief: give a slow search up early."""
         return
 
     @property

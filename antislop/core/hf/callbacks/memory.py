@@ -30,7 +30,7 @@ from antislop.errors import InputError, SharingError, first_line
 STRETCH = 16
 """Calls between two copies: at most so many are made again at a rewind."""
 STRETCH_BYTES = 2**20
-"""Bytes of the calls between two copies, or those of a copy if that is larger: they are kept to be made again."""
+"""Bytes of kept calls after which a copy is made; a copy that is larger than this raises the limit to its size."""
 _SHARED = (
     *(PreTrainedTokenizerBase, Tokenizer, PreTrainedModel, torch.nn.Parameter, torch.Generator, io.IOBase),
     *(ModuleType, type, FunctionType, type(cache(len)), weakref.ref),
