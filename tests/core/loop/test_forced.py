@@ -315,7 +315,7 @@ def is_unavoidable(
         (start,), begun = matcher.read_characters(start, character), begun + character
     else:
         return False
-    for depth in range(max(0, *(state.settled_length for state in states)), violation.target + 1):
+    for depth in range(max(0, *(state.settled_length for state in states[:-1])), violation.target + 1):
         begun = WORDS.text(tokens[:depth])
         rests = [text.removeprefix(begun) for text in texts if text.startswith(begun)]
         if not all(completes(matcher, states[depth], rest, violation.ban, is_here=False) for rest in rests):

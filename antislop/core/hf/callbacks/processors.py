@@ -77,6 +77,7 @@ class Processors:
         self._is_first = True
         self._is_disturbed = False  # whether a processor was called in another order than that of one text
         self._shown = -1  # generated tokens that the rewindable processors have seen; -1 before the prompt
+        self._padded: dict[int, int] = {}  # lengths of the rows of which they have seen padding instead
         self.batch: Sequence[Row] = ()
         passed = [p for p in self.rewindable if any(p is shared for shared in processors)]
         if is_shared and passed:
@@ -198,16 +199,18 @@ class Processors:
         """Return ids [rows of the batch, tokens] for a call about `rows`.
 
         A row with fewer tokens is padded if a processor reads each row by its latest token: then it reads the same at
-        each step, until the row is rewound. Otherwise the row is replaced by the first of `rows`, a text that exists.
+        each step, until the row has grown. Otherwise the row is replaced by the first of `rows`, a text that exists.
         """
         batch = {row.index: row for row in (*self.batch, *rows)}
-        behind = [
-            index
+        sizes = {
+            index: len(row.tokens) + len(row.draft.tokens)
             for index, row in batch.items()
-            if not (row.is_finished or row.end is not None or length <= len(row.tokens) + len(row.draft.tokens))
-        ]
-        replaced = () if self.rewindable else behind
-        shown = [rows[0] if index in replaced else row for index, row in sorted(batch.items())]
+            if not (row.is_finished or row.end is not None)
+        }
+        behind = {index: size for index, size in sizes.items() if size < length}
+        if self.rewindable:
+            self._padded = behind | self._padded
+        shown = [rows[0] if not self.rewindable and index in behind else row for index, row in sorted(batch.items())]
         return ids_of(shown, length, filler=self._pad)
 
     def _find_rejected(self, rows: Sequence[Row], lengths: Sequence[int], scores: Tensor) -> Callable[[int], bool]:
@@ -240,14 +243,17 @@ class Processors:
         for replayed in self._replayed if self._is_alone else ():
             replayed.keep(length + 1)
         self._shown = length
+        self._padded = {index: size for index, size in self._padded.items() if size < length}
 
     def _catch_up(self, length: int, *, like: Tensor) -> None:
         """Show rewound processors the positions between the last one that they saw and `length`."""
         followers = [*self.rewindable, *(self._replayed if self._is_alone else ())]
         if not followers:
             return
-        if length <= self._shown:
-            self._rewind_to(length - 1)
+        # A row grows without a call where it is drawn from stored scores, and then has tokens that were not shown.
+        grown = [size for index, size in self._padded.items() if len(self.batch[index].tokens) > size]
+        if grown or length <= self._shown:
+            self._rewind_to(min([*grown, length - 1]))
         for between in range(self._shown + 1, length):
             ids = self._ids_of_batch(self.batch, between)
             logits = like.new_zeros((self._rows, like.shape[-1]))

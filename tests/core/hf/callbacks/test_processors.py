@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections import Counter
 from typing import Any
 
@@ -14,6 +15,7 @@ from transformers import LogitsProcessor, PreTrainedModel, set_seed
 import antislop
 from antislop import AntiSlop, Ban, Rewindable
 from antislop.core.trace.events import Rewound
+from tests.support.ban_cases import anywhere
 from tests.support.models import VOCABULARY, build_model
 from tests.support.processors import BANS, END, PROMPTS, TOKENIZER, sample
 
@@ -169,7 +171,7 @@ def test_a_rewindable_processor_writes_the_same_as_one_without_a_memory(llama: P
 
 
 class Reader(LogitsProcessor):
-    """Reads each row by its latest token, and checks that it has read what it is shown."""
+    """Reads each row by its latest token up to its end, and checks that it has read what it is shown."""
 
     def __init__(self) -> None:
         self.tokens: list[list[int]] = []
@@ -177,8 +179,9 @@ class Reader(LogitsProcessor):
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         is_first, self.tokens = not self.tokens, self.tokens or [[] for _ in input_ids]
         for tokens, ids in zip(self.tokens, input_ids[:, PROMPTS.shape[1] :].tolist(), strict=True):
-            tokens += [] if is_first else ids[-1:]
-            assert tokens == ids
+            tokens += [] if is_first or END in tokens else ids[-1:]
+            assert tokens == ids[: len(tokens)]
+            assert len(tokens) == len(ids) or tokens[-1] == END
         return scores
 
     def rewind(self, row: int, length: int) -> None:
@@ -189,6 +192,35 @@ def test_a_row_behind_another_is_shown_what_it_has_read(llama: PreTrainedModel) 
     """Where a ban leaves no token of top-k, processors are asked again, and another row may be shorter by then."""
     out = sample(llama, Reader(), rows=3, bans=BANS, top_k=1, max_new_tokens=60)
     assert len({report.rewinds for report in out.reports}) > 1
+
+
+class Narrow(Reader):
+    """Leaves one to three letters at each place, so that bans are conceded and rows are drawn from stored scores."""
+
+    def __init__(self, chance: random.Random) -> None:
+        super().__init__()
+        self.letters = TOKENIZER.convert_tokens_to_ids([*"abc"])
+        self.allowed = [chance.sample(self.letters, chance.choice([1, 1, 2, 2, 3])) for _ in range(40)]
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        super().__call__(input_ids, scores)
+        masked = torch.full_like(scores, -torch.inf)
+        for row, tokens in enumerate(self.tokens):
+            allowed = self.letters if END in tokens else self.allowed[len(tokens)]
+            masked[row, allowed] = scores[row, allowed]
+        return masked
+
+
+@pytest.mark.parametrize("seed", [30, 49])
+def test_a_row_that_grew_without_a_call_is_shown_again_from_where_it_was_padded(
+    llama: PreTrainedModel, seed: int
+) -> None:
+    """Of 60 seeds, those where a row that was shown as padding went on with scores that were stored for it."""
+    chance = random.Random(seed)
+    processor = Narrow(chance)
+    bans = ["".join(chance.choices("abc", k=chance.choice([2, 2, 3, 4]))) for _ in range(3)]
+    out = sample(llama, processor, rows=2 + seed % 2, bans=[*map(anywhere, bans)], seed=seed, max_new_tokens=16)
+    assert out.report.rewinds
 
 
 def test_drafts_in_a_batch_are_refused_with_a_rewindable_processor(llama: PreTrainedModel) -> None:
