@@ -165,7 +165,7 @@ def _read_settings(path: Path, known: dict[str, Any]) -> tuple[dict[str, Any], d
             raise InputError(f"{path}: longer than {MAX_SETTINGS:,} characters: {advice}")
     depth = 0
     try:
-        # A few aliases can make billions of values, and what is nested too deep can't be read.
+        # A few aliases stand for billions of values, and Python's recursion ends where values are nested too deep.
         for event in yaml.parse(text, yaml.SafeLoader):
             place = f"{path}:{event.start_mark.line + 1}"
             if isinstance(event, yaml.AliasEvent):

@@ -534,6 +534,9 @@ def test_phrases_are_added_to_the_list_of_any_source() -> None:
     assert find("--bans", "list.txt", "--ban", "cat") == ["dog", "cat", "cat"]
     assert find("--no-bans", "--ban", "cat") == ["cat", "cat"]
     assert len(find("--no-bans", "--ban", "cat", "--constructions")) == 2  # "not a cat, but a mouse" holds a cat
+    assert find("--no-bans", "--ban", "a dog", "--ban", "cat", "--opening", "word") == ["a dog"]
+    assert find("--bans", "list.txt", "--ban", "mouse", "--opening", "word") == ["dog"]
+    assert_refused(invoke("scan", "-", "--opening", "word", stdin=text), "--opening is of the phrases of --ban")
     looping = invoke("scan", "-", "--no-bans", "--loops", stdin="He ran to the door. " * 3)
     assert looping.stdout == "<stdin>:1:21: a passage 3 times in a row\n"
     repeating = invoke("scan", "-", "--no-bans", "--repeats", stdin="He ran to the door and saw a cat. " * 2)

@@ -126,6 +126,18 @@ def test_a_trace_tells_what_was_withdrawn(client: openai.OpenAI) -> None:
     assert answer.usage is not None and answer.usage.antislop["violations"] == 1  # type: ignore[attr-defined]
 
 
+def test_bans_of_an_opening_leave_the_rest_of_the_reply_alone(post: Any) -> None:
+    def write(**bans: Any) -> str:
+        body = settings(prompt=PROMPT, temperature=0, max_tokens=12, use_global_bans=False, **bans)
+        return str(post(body).json()["choices"][0]["text"])
+
+    plain = write()
+    first, later = plain.split()[0], plain.split()[-1]
+    assert later != first and write(banned_strings=[later]) != plain
+    assert write(banned_strings=[later], ban_opening="word") == plain
+    assert not write(banned_strings=[first], ban_opening="word").split()[0].startswith(first)
+
+
 EVERYTHING = {"banned_regex": [r"[\s\S]"], "use_global_bans": False}
 """Whatever the first token is, it completes a ban."""
 

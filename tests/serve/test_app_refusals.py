@@ -220,6 +220,7 @@ REFUSED_OF_ROUTES: dict[str, list[tuple[dict[str, Any], str]]] = {
         ({"extra_body": {"bans": ["a"]}}, "extra_body can't be followed: write its fields beside the others"),
         ({f"x{number}": 0 for number in range(MAX_FIELDS)}, "the body has 257 fields; at most 256 are allowed"),
         ({"tempreature": 1}, "the field 'tempreature' is unknown: did you mean temperature?"),
+        ({"ban_opening": "word"}, "ban_opening is of banned_strings and banned_regex, which are empty"),
         ({"banned_string": ["a"]}, "the field 'banned_string' is unknown: did you mean banned_strings?"),
         ({"stop_sequences": ["a"]}, "the field 'stop_sequences' is unknown: did you mean stop?"),
         ({"bans": ["a"]}, "bans can't be followed: pass phrases as banned_strings, regexes as banned_regex, and ids"),

@@ -15,7 +15,7 @@ From a list of bans down to what reads a character:
      +-- WordSearch          all wildcards and words in order
      +-- LoopSearch          all loops
      +-- RepeatSearch        one repeat each
-     |                       each of these once more for the bans of an opening, until that is over
+     |                       for the bans of an opening, each of these exists a second time, until the opening ends
      |
     Rules              of all these matches those that count: not exempt, in their scopes, not free
 

@@ -35,7 +35,7 @@ FEW_PATHS = 30_000
 MAX_SIZE = 20_000
 """Characters of a regex with its repetitions written out, as it is compiled."""
 LARGE_SIZE = 2_000
-"""Characters, as above, of a regex that is not compiled a third time to be tried with others; each takes 100 bytes."""
+"""Characters, as above, from which a regex is searched for alone, in no group: each takes 100 bytes there once more."""
 GROUP_SIZE = 8
 """Regexes that are tried together: in most pieces none of them matches."""
 

@@ -2,8 +2,8 @@
 
 Those without a method `rewind` are called again for the kept text after a rewind. What one of them remembers in
 attributes, or in its closure, is copied before its text begins and once per stretch of calls. At a rewind, a copy is
-put back, and the calls after it are made again, as far as their text is kept. What it keeps in globals, classes or
-libraries is not copied: it is refused if the answer to one of these calls has changed.
+put back, and the calls after the copy are made again, up to the end of the kept text. What it keeps in globals, classes
+or libraries is not copied: a processor is refused if it answers one of these calls in another way than before.
 """
 
 from __future__ import annotations
