@@ -109,6 +109,7 @@ def read_text_pieces(path: str | os.PathLike[str]) -> Iterator[str]:
     decoder, lines = getincrementaldecoder("utf-8-sig")(), 0
     try:
         for data in chain(read_pieces(path), [b""]):
+            _refuse_binary(data, os.fspath(path))
             yield decoder.decode(data, final=not data)
             lines += data.count(b"\n")
     except UnicodeDecodeError as error:
@@ -143,10 +144,16 @@ def decode(data: bytes, place: str) -> str:
     Traceback (most recent call last):
     antislop.errors.InputError: a.txt:2: not UTF-8 (invalid start byte): save the file as UTF-8
     """
+    _refuse_binary(data, place)
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise _not_unicode(error, place) from error
+
+
+def _refuse_binary(data: bytes, place: str) -> None:
+    if b"\0" in data and (fault := find_other_encoding(data)):  # UTF-8 would read a zero, as UTF-16 has, as a character
+        raise InputError(f"{place}:1: {fault}")
 
 
 def _not_unicode(error: UnicodeDecodeError, place: str, lines: int = 0) -> InputError:
@@ -157,7 +164,7 @@ def _not_unicode(error: UnicodeDecodeError, place: str, lines: int = 0) -> Input
 
 
 def find_other_encoding(data: bytes) -> str | None:
-    r"""Return what bytes that are not UTF-8 are instead, and what to do, if that is known.
+    r"""Return what bytes that are no text of UTF-8 are instead, and what to do, if that is known.
 
     >>> find_other_encoding(b"\x89PNG\r\n\x1a\n\0\0\0")
     'not text but binary data: pass a text file'

@@ -87,6 +87,7 @@ class BanList(Sequence[Ban]):
     lines: the line of each ban, from 1.
     marks: what most of its lines had around their phrases, and was taken off, such as bullets.
     refused: entries that were left out.
+    left_out: names of groups and texts of a JSON object beside its bans.
 
     >>> bans = BanList(["a testament to"]) | Ban("cat", edges="anywhere")
     >>> "A  Testament to" in bans, bans - "a testament to" == BanList([Ban("cat", edges="anywhere")])
@@ -112,6 +113,7 @@ class BanList(Sequence[Ban]):
         self.lines: tuple[int, ...] = ()
         self.marks: tuple[str, ...] = ()
         self.refused: tuple[Refusal, ...] = ()
+        self.left_out: tuple[str, ...] = ()
 
     @classmethod
     def load(
@@ -120,6 +122,7 @@ class BanList(Sequence[Ban]):
         *,
         format: str | None = None,  # noqa: A002
         edges: Edges | None = None,
+        group: str | Sequence[str] = (),
         strict: bool = True,
     ) -> BanList:
         r"""Read a list in any of the formats of `antislop.core.bans.formats.formats`.
@@ -130,6 +133,7 @@ class BanList(Sequence[Ban]):
             list of strings is read as phrases: a list of n-grams in that shape needs format="ngrams".
         edges: of phrases that name none; by default "anywhere" in SillyTavern's format, whose lists rely on stems, and
             "word" in all others.
+        group: names of the groups of a JSON object that are bans; by default, those whose names say so.
         strict: False leaves out entries that can't be used, and keeps the reasons in `refused`.
 
         Numbers up to 1 are weights; larger ones are counts, which rank but don't weigh. A list may have
@@ -151,7 +155,9 @@ class BanList(Sequence[Ban]):
             raise BanError(f"the edges are {edges!r}; they are 'word' or 'anywhere'")
         place, text = read_text(source)
         heading = parse_heading(text)
-        listed = ListText(text, place, suffix=Path(place.lower().removesuffix(".gz")).suffix)
+        suffix = Path(place.lower().removesuffix(".gz")).suffix
+        groups = (group,) if isinstance(group, str) else tuple(group)
+        listed = ListText(text, place, suffix, groups, is_asked=format is not None)
         try:
             taken = recognize(listed) if format is None else FORMATS[format]
             marks = listed.unmarked[1] if taken is TEXT and heading.version is None else ()
@@ -163,8 +169,12 @@ class BanList(Sequence[Ban]):
             first, *others = refused or [Refusal(f"{place}:1", "contains no ban: write one per line")]
             more = f" ({len(others)} more refused; strict=False leaves them out)" if others else ""
             raise BanError(f"{first.place}: {first.reason}{more}")
+        if taken is not TEXT and bans and all(ban.weight == 1 for ban in bans):
+            advice = 'write the phrases alone, as one list, or name the format "counts"'
+            raise BanError(f"{place}:{numbers[0]}: each weight is 1, with which nothing is banned: {advice}")
         loaded = cls(bans, source=heading.source or place, license=heading.license)
         loaded.format, loaded.lines, loaded.marks, loaded.refused = taken.name, tuple(numbers), marks, tuple(refused)
+        loaded.left_out = tuple(dict.fromkeys(listed.left_out))
         return loaded
 
     @classmethod

@@ -2,12 +2,11 @@ r"""The formats of lists of bans (docs/reference/formats.md), how they are recog
 
 A new format is added to `FORMATS`. The suffix of the file determines the format, or else the text does:
 
-* A JSON list of strings is phrases, or regexes if most of them look like one.
-* A JSON list of lists of strings is n-grams if any contains several words.
+* A JSON list of strings is phrases, or regexes if most of them look like one; with lists of several words, n-grams.
 * Lines are SillyTavern's if at least half of them are in quotes or token ids; the free text on top ends with the last
   empty line or ruler before the first of these.
 * Lines that are all a phrase and a number are CSV.
-* Counts of statistics are kept, scores and ratios are not. An object with lists of strings alone is groups of phrases.
+* A JSON object is statistics: groups of phrases, n-grams, regexes or objects, which `values` chooses by their names.
 * Other text is the text format; the marks that most of its lines have are taken off (`antislop.core.bans.marks`).
 
 The text format has one ban per line:
@@ -27,7 +26,7 @@ string.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -35,9 +34,16 @@ import regex
 
 from antislop.core.bans.bans import BAN_OPTIONS, KINDS, Ban, list_options
 from antislop.core.bans.folding import Edges
-from antislop.core.bans.formats.json_formats import COUNTS, FACTORS, NGRAMS, PHRASES, STATISTICS
-from antislop.core.bans.formats.line_formats import CSV, REGEXES, SILLYTAVERN
-from antislop.core.bans.marks import refuse_signs
+from antislop.core.bans.formats.line_formats import (
+    are_pairs,
+    are_regexes,
+    is_sillytavern,
+    parse_csv,
+    parse_marked,
+    parse_regexes,
+)
+from antislop.core.bans.formats.values import find_shape, parse_values
+from antislop.core.bans.marks import OPTIONS_BEHIND, refuse_signs
 from antislop.core.bans.patterns.pattern import find_options, write_stars
 from antislop.core.bans.patterns.phrase import Phrase
 from antislop.core.bans.reading import Line, ListFormat, ListText, attempt, make_ban
@@ -107,10 +113,41 @@ def _parse_text(text: ListText, edges: Edges) -> Iterator[Line]:
             yield attempt(number, parse_ban, line, edges=edges, is_foreign=version is None)
 
 
+def _of_values(
+    name: str,
+    suffixes: tuple[str, ...] = (".json",),
+    *,
+    edges: Edges = "word",
+    recognizes: Callable[[ListText], bool] = lambda _: False,
+    parse: Callable[[ListText, Edges], Iterator[Line]] | None = None,
+) -> ListFormat:
+    """Return a format of JSON, and of lines if there are functions for these."""
+    return ListFormat(
+        name,
+        lambda text: find_shape(text) == name if text.is_json else recognizes(text),
+        lambda text, edges: parse(text, edges) if parse and not text.is_json else parse_values(text, edges, name=name),
+        suffixes,
+        edges,
+    )
+
+
 TEXT = ListFormat("text", lambda text: parse_heading(text.text).version is not None, _parse_text)
 
 FORMATS: dict[str, ListFormat] = {
-    format_.name: format_ for format_ in (TEXT, REGEXES, PHRASES, FACTORS, COUNTS, NGRAMS, STATISTICS, CSV, SILLYTAVERN)
+    format_.name: format_
+    for format_ in (
+        TEXT,
+        _of_values("regexes", recognizes=are_regexes, parse=lambda text, _: parse_regexes(text)),
+        *map(_of_values, ("phrases", "factors", "counts", "ngrams")),
+        _of_values("statistics", (".json", ".jsonl", ".ndjson")),
+        ListFormat("csv", lambda text: not text.is_json and are_pairs(text.lines), parse_csv, (".csv", ".tsv")),
+        _of_values(
+            "sillytavern",
+            edges="anywhere",
+            recognizes=is_sillytavern,
+            parse=lambda text, edges: parse_marked(text.text, edges),
+        ),
+    )
 }
 """By name; the first one that recognizes a text is its format."""
 
@@ -157,9 +194,15 @@ def parse_ban(line: str, *, edges: Edges = "word", is_foreign: bool = False) -> 
         )
     options = _parse_flags(flags, line)
     phrase, kind = _unquote(text), options.pop("kind", None)
+    if phrase == text and kind is None and OPTIONS_BEHIND.search(text):
+        raise BanError(f"{text[:80]!r} has options behind spaces: write them after a tab, or put all in double quotes")
     if is_foreign and kind is None and phrase == text:
         refuse_signs(text)
     return make_ban(phrase, kind=kind, options=options, edges=edges)
+
+
+def _is_misread(text: str) -> bool:
+    return _names_kind(text) or OPTIONS_BEHIND.search(text) is not None
 
 
 def _names_kind(text: str) -> bool:
@@ -169,7 +212,7 @@ def _names_kind(text: str) -> bool:
 
 
 def _quote(text: str) -> str:
-    if text and text == text.strip() and text.isprintable() and text[0] not in '#"' and not _names_kind(text):
+    if text and text == text.strip() and text.isprintable() and text[0] not in '#"' and not _is_misread(text):
         return text
     return _to_json(text)
 
