@@ -133,10 +133,10 @@ def find_overlapping(bans: Sequence[Ban]) -> Findings:
 
 
 def find_mistakes(bans: Sequence[Ban]) -> Findings:
-    for index, ban in enumerate(bans):
-        for kind, clause, fix in find_faults(ban):
-            if (ban.weight < LIGHT_WEIGHT and not ban.opening) or kind not in ("short", "common"):
-                yield Finding(ban, index, kind, f"{describe(ban)} {clause}", fix)
+    for index, (kind, clause, fix) in find_faults(bans):
+        ban = bans[index]
+        if (ban.weight < LIGHT_WEIGHT and not ban.opening) or kind not in ("short", "common"):
+            yield Finding(ban, index, kind, f"{describe(ban)} {clause}", fix)
 
 
 def find_common(bans: Sequence[Ban], frequencies: Mapping[str, float]) -> Findings:

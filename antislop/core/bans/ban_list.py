@@ -170,7 +170,7 @@ class BanList(Sequence[Ban]):
             more = f" ({len(others)} more refused; strict=False leaves them out)" if others else ""
             raise BanError(f"{first.place}: {first.reason}{more}")
         if taken is not TEXT and bans and all(ban.weight == 1 for ban in bans):
-            advice = 'write the phrases alone, as one list, or name the format "counts"'
+            advice = 'write the phrases alone, as one list, or pass format="counts"'
             raise BanError(f"{place}:{numbers[0]}: each weight is 1, with which nothing is banned: {advice}")
         loaded = cls(bans, source=heading.source or place, license=heading.license)
         loaded.format, loaded.lines, loaded.marks, loaded.refused = taken.name, tuple(numbers), marks, tuple(refused)

@@ -84,7 +84,9 @@ SHARED_SIGNS: Signs = {
     ("has a colon, as before a replacement", _ALONE): regex.compile(r"\s*\w[^:]*:\s+\p{L}.*"),
 }
 """Signs that an entry is no phrase if most entries of its list have them."""
-OPTIONS_BEHIND = regex.compile(rf"\S(?:\s+(?:{'|'.join(BAN_OPTIONS)}|edges|gap)=\S|\s{{2,}}(?:{'|'.join(KINDS)})(?:\s|\Z))")
+OPTIONS_BEHIND = regex.compile(
+    rf"\S(?:\s+(?:{'|'.join(BAN_OPTIONS)}|edges|gap)=\S|\s{{2,}}(?:{'|'.join(KINDS)})(?:\s|\Z))"
+)
 """Of a line whose tab has become spaces."""
 _PADDED = regex.compile(r"\s{2,}\d+\s+\p{L}.*")  # as of uniq -c
 _PART = regex.compile(r"(?!(?:and|or|but|oh|yes|no|well|so|then|now)\b)[\p{L}\p{M} '’-]+")
@@ -151,7 +153,10 @@ def take_off_marks(lines: Sequence[tuple[int, str]]) -> tuple[list[tuple[int, st
     found: list[tuple[int, str | BanError]] = list(lines)
     if len(lines) == 1 and _enumerates(lines[0][1].partition("\t")[0], longest=4):
         found = [(lines[0][0], _refuse(lines[0][1], SEVERAL))]
-    sign, pattern = find_shared_sign([line.partition("\t")[0] for _, line in lines]) or (next(iter(SHARED_SIGNS)), _PADDED)
+    sign, pattern = find_shared_sign([line.partition("\t")[0] for _, line in lines]) or (
+        next(iter(SHARED_SIGNS)),
+        _PADDED,
+    )
     for index, (number, line) in enumerate(lines):
         if pattern.fullmatch(line.partition("\t")[0][:_READ]):
             found[index] = number, _refuse(line.strip(), sign)
@@ -178,12 +183,12 @@ def take_off_marks(lines: Sequence[tuple[int, str]]) -> tuple[list[tuple[int, st
 
 _WORD = regex.compile(r"\p{Lu}+(?!\p{Ll})|\p{Lu}?\p{Ll}+|\p{Lo}+")
 _BANS = regex.compile(
-    r"(?:ban|forbid|forbad|avoid|den(?:y|ied)|block(?:ed|list)|black|disallow|prohibit|slop|bad|unwanted|overus|repetitive"
-    r"|clich|buzz|weasel|filler|swear|curse|profan|taboo|never|dont)\w*|flag(?:ged)?|block"
+    r"(?:forbid|forbad|avoid|den(?:y|ied)|blocklist|blacklist|disallow|prohibit|unwanted|overus|repetitive|clich|buzz|weasel"
+    r"|filler|swear|profan|taboo)\w*|ban(?:s|ned|list)?|block(?:ed)?|bad(?:words?)?|slop(?:s|py)?|flag(?:ged)?|never|dont"
 )
+_PHRASES = regex.compile(r"(?:phrase|word|wordlist|term|expression|regexe?|regexp|pattern|\w*gram)s?")
 _NEUTRAL = regex.compile(
-    r"(?:phrase|word|term|expression|regexe?|regexp|pattern|string|entrie|list|\w*gram|wordlist)s?|entry|top|all|my|the"
-    r"|of|to|in|and|case|insensitive|zero|frequency|frequent|multi|single"
+    r"lists?|strings?|entry|entries|top|all|my|the|of|to|in|and|case|insensitive|zero|frequency|multi|single"
 )
 _NO_BANS = regex.compile(
     r"(?:allow|white|except|exempt|ignor|approv|accept|permit|prefer|recommend|replac|alternativ|suggest|substitut|correct"
@@ -192,7 +197,9 @@ _NO_BANS = regex.compile(
 _SAID = regex.compile(r"us(?:e|ed|ing)|say|said|writ(?:e|ten)")
 _NEGATION = regex.compile(r"not?|non|un|never|dont|don")
 _EXCEPTIONS = regex.compile(r"(?:allow|white|except|exempt|ignor|counter)\w*")
-_REPLACEMENTS = regex.compile(r"(?:replac|suggest|alternativ|substitut|prefer|correct)\w*|instead|better|fix(?:es)?|omit")
+_REPLACEMENTS = regex.compile(
+    r"(?:replac|suggest|alternativ|substitut|prefer|correct)\w*|instead|better|fix(?:es)?|omit"
+)
 _REMARKS = regex.compile(
     r"(?:score|ratio|rank|level|tag|topic|type|kind|note|comment|remark|reason|source|url|link|reference|id|example|title"
     r"|name|label|version|author|model|definition|meaning|context|message|description|explanation|freq)s?|severity"
@@ -218,8 +225,9 @@ def names_bans(name: str) -> bool | None:
         return True
     if is_ban:
         return None if is_negated and words != ["never"] else True
-    is_plain = bool(words) and all(map(_NEUTRAL.fullmatch, words))
-    return True if is_plain and not is_negated else None
+    others = [word for word in words if not _PHRASES.fullmatch(word)]
+    is_plain = len(others) < len(words) and all(map(_NEUTRAL.fullmatch, others))
+    return True if is_plain else None
 
 
 def names_exceptions(name: str) -> bool:

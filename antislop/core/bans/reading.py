@@ -197,8 +197,8 @@ def refuse_ones(numbers: Sequence[Any], text: ListText) -> None:
     """Raise `BanError` for numbers without a name that say whether a phrase is in the list, not how much is kept."""
     if not text.is_asked and 1 in numbers and {*numbers} <= {0, 1}:
         raise BanError(
-            f"{text.place}:1: a number is 1, as a weight it bans nothing: write the phrases alone, as one list, or name "
-            'the format "counts", or the column count'
+            f"{text.place}:1: a number is 1, as a weight it bans nothing: write the phrases alone, as one list, or "
+            'pass format="counts"'
         )
 
 

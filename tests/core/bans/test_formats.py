@@ -336,7 +336,9 @@ REFUSED: dict[str, Refused] = {
     "the second of two on one line": Refused('["a", ""]', 1, "contains no visible character"),
     "an entry after one of several lines": Refused('[["a",\n 0.5],\n  7]', 3, "a ban is a phrase"),
     "white space before the list": Refused('\n\n["a",\n[]]', 4, "a ban is a phrase"),
-    "an object with a key nobody knows": Refused('["a",\n{"phrase": "b", "strength": 1}]', 2, "'strength' of 'b' is unknown"),
+    "an object with a key nobody knows": Refused(
+        '["a",\n{"phrase": "b", "strength": 1}]', 2, "'strength' of 'b' is unknown"
+    ),
     "three in an entry": Refused('[["a", 0.5, 1]]', 1, "a ban is a phrase"),
     "a weight of 1.5": Refused('[["a", 0.5],\n["b", 1.5]]', 2, "the weight of 'b' is 1.5"),
     "a count among weights": Refused('[["a", 0.5],\n["b", 12]]', 2, "the weight of 'b' is 12"),
@@ -608,6 +610,7 @@ def load_or_refuse(file: IO[bytes], **options: Any) -> BanList | BanError:
 
 
 # A new format is one object and one line of registration
+
 
 def parse_semicolons(text: ListText, edges: Edges) -> Iterator[Line]:
     """Yield the phrases of a text in which a semicolon follows each."""

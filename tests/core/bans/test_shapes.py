@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from pathlib import Path
 from typing import NamedTuple
@@ -10,8 +11,11 @@ import pytest
 
 from antislop.core.bans.ban_list import BanList
 from antislop.core.bans.bans import Ban
+from antislop.core.bans.formats.formats import write_lines
+from antislop.core.bans.marks import names_bans
 from antislop.core.bans.patterns.phrase import Phrase
 from antislop.errors import BanError
+from antislop.measure.lint import lint
 
 WORDS = ["delve", "a testament to"]
 TOKENS = [Ban.tokens([23]), Ban.tokens([49211, 7001])]
@@ -33,7 +37,9 @@ def anywhere(*words: str) -> list[Ban]:
 SHAPES: dict[str, Shape] = {
     # -- phrases with what to write instead: the phrases, never the replacements
     "replacements by phrase (retext-simplify)": Shape(
-        ".json", '{"delve": {"replace": ["dig"]}, "a testament to": {"replace": ["proof", "sign"], "omit": true}}', WORDS
+        ".json",
+        '{"delve": {"replace": ["dig"]}, "a testament to": {"replace": ["proof", "sign"], "omit": true}}',
+        WORDS,
     ),
     "suggestions by phrase": Shape(
         ".json", '{"delve": {"suggestions": ["dig"], "severity": "high"}, "a testament to": {"suggestions": []}}', WORDS
@@ -60,7 +66,9 @@ SHAPES: dict[str, Shape] = {
         ".json", '[{"term": "use", "avoid": ["utilize", "leverage"]}]', "key 'avoid' of 'use' is unknown"
     ),
     "preferred and banned words": Shape(
-        ".json", '[{"preferred": "use", "banned": ["delve"]}, {"preferred": "proof", "banned": ["a testament to"]}]', WORDS
+        ".json",
+        '[{"preferred": "use", "banned": ["delve"]}, {"preferred": "proof", "banned": ["a testament to"]}]',
+        WORDS,
     ),
     "words by gender (retext-equality)": Shape(
         ".json", '[{"id": "a", "inconsiderate": {"delve": "x"}, "considerate": {"dig": "a"}}]', "names no phrase"
@@ -69,7 +77,9 @@ SHAPES: dict[str, Shape] = {
     "colons and replacements": Shape(".txt", "color: colour\ncenter: centre\n", "colon"),
     "a replacement beside a list": Shape(".json", '{"utilize": "use", "hype": ["delve"]}', "utilize, hype"),
     # -- groups
-    "a group among settings": Shape(".json", '{"temperature": 1, "stop": ["###"], "banned_strings": ["delve"]}', ["delve"]),
+    "a group among settings": Shape(
+        ".json", '{"temperature": 1, "stop": ["###"], "banned_strings": ["delve"]}', ["delve"]
+    ),
     "approved words": Shape(".json", '{"approved": ["dig"], "banned_words": ["delve", "a testament to"]}', WORDS),
     "required terms": Shape(".json", '{"required_terms": ["dig"], "max_words": 300}', "required_terms: name"),
     "a brief for a writer": Shape(
@@ -101,9 +111,13 @@ SHAPES: dict[str, Shape] = {
         ".json", '{"slop": {"openers": ["delve"], "closers": ["a testament to"]}}', "openers, closers"
     ),
     "an allowlist only": Shape(".json", '{"allowed": ["delve"]}', "holds no bans by its name"),
-    "a switch of an entry": Shape(".json", '[{"phrase": "delve", "enabled": false}]', "key 'enabled' of 'delve' is unknown"),
+    "a switch of an entry": Shape(
+        ".json", '[{"phrase": "delve", "enabled": false}]', "key 'enabled' of 'delve' is unknown"
+    ),
     "a strength of an entry": Shape(".json", '[{"word": "delve", "strength": 0.5}]', "key 'strength'"),
-    "a switch in CSV": Shape(".csv", "phrase,count,enabled\ndelve,3,false\nso,2,true\n", "the column 'enabled' is unknown"),
+    "a switch in CSV": Shape(
+        ".csv", "phrase,count,enabled\ndelve,3,false\nso,2,true\n", "the column 'enabled' is unknown"
+    ),
     # -- numbers
     "a set of JavaScript (badwords-list)": Shape(".json", '{"delve": 1, "a testament to": 1}', "is 1"),
     "a set of booleans": Shape(".json", '{"delve": true, "a testament to": true}', "true or false"),
@@ -143,8 +157,12 @@ SHAPES: dict[str, Shape] = {
     "token ids": Shape(".json", "[[23], [49211, 7001]]", TOKENS),
     "bad_words_ids": Shape(".json", '{"temperature": 1.0, "bad_words_ids": [[23], [49211, 7001]]}', TOKENS),
     "token ids without brackets": Shape(".json", "[23, 49211]", "token ids"),
-    "objects of regexes": Shape(".json", '[{"regex": "\\\\bnot just \\\\w+"}, {"phrase": "delve"}]', [REGEX, Ban("delve")]),
-    "a group of patterns": Shape(".json", '{"patterns": ["\\\\bnot just \\\\w+"], "words": ["delve"]}', [REGEX, Ban("delve")]),
+    "objects of regexes": Shape(
+        ".json", '[{"regex": "\\\\bnot just \\\\w+"}, {"phrase": "delve"}]', [REGEX, Ban("delve")]
+    ),
+    "a group of patterns": Shape(
+        ".json", '{"patterns": ["\\\\bnot just \\\\w+"], "words": ["delve"]}', [REGEX, Ban("delve")]
+    ),
     "a preset of SillyTavern": Shape(
         ".json", '{"temp": 1, "banned_tokens": "delve\\n\\"a testament to\\"", "samplers": ["k"]}', anywhere(*WORDS)
     ),
@@ -167,3 +185,40 @@ def test_a_shape_is_read_as_it_is_meant_or_refused_in_one_sentence(name: str, tm
     bans = BanList.load(path)
     assert bans == BanList(expected)
     assert [ban.count for ban in bans] == [ban.count for ban in BanList(expected)]
+
+
+def test_a_group_is_chosen_by_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "list.json"
+    path.write_text('{"a": {"verbs": ["delve"], "nouns": ["tapestry"]}, "b": ["so"], "banned": ["it"]}')
+    assert [ban.text for ban in BanList.load(path)] == ["it"]
+    assert BanList.load(path).left_out == ("a", "b")
+    assert [ban.text for ban in BanList.load(path, group="a")] == ["delve", "tapestry"]
+    assert [ban.text for ban in BanList.load(path, group=["nouns", "b"])] == ["tapestry", "so"]
+    with pytest.raises(BanError, match=r"there is no group c: it has a, b, banned: name those that are"):
+        BanList.load(path, group="c")
+
+
+NAMES = {
+    True: "banned bannedWords BANNED_STRINGS words_to_avoid avoid flagged deny_list denylist blacklist slop_words"
+    " phrases bigrams top_repetitive_words do_not_use neverSay never bad_words_ids forbidden-phrases clichés not_allowed",
+    False: "allowed allowlist exceptions approved preferred_words slop_replacements good_examples whitelist",
+    None: "required_terms must_include tone_keywords categories keywords files banner badges blackboard flags actions"
+    " no_slop not_banned unbanned stopwords list strings bandwidth bank samplers stop",
+}
+
+
+@pytest.mark.parametrize("says", NAMES)
+def test_a_group_is_bans_by_the_words_of_its_name(says: bool | None) -> None:
+    assert {name: names_bans(name) for name in NAMES[says].split()} == dict.fromkeys(NAMES[says].split(), says)
+
+
+def test_the_signs_of_a_list_are_those_of_lint() -> None:
+    counted = [
+        f"{word} {number}" for number, word in enumerate(["delve", "tapestry", "testament", "so", "it", "goes", "on"])
+    ]
+    lines = [*counted, "!so", "delve_VERB", "delve/DGRS", "a||$$||b", "so it: 3", "delve|3"]
+    bans = BanList(lines)
+    assert {finding.index for finding in lint(bans) if finding.kind == "kind"} == set(range(len(lines)))
+    assert len(BanList.load(io.StringIO("\n".join([*lines, "so it goes"])), strict=False).refused) == len(lines)
+    written = io.StringIO("\n".join(write_lines(bans)))
+    assert BanList.load(written) == bans

@@ -224,7 +224,7 @@ def _parse_row(number: int, cells: Sequence[str], names: Sequence[str], edges: E
                 return number, BanError(f"{fault}: correct it, or put it in quotes")
             if name == "count" and isinstance(entry[name], float):
                 return number, BanError(f"the count of {cells[0][:80]!r} is {cell}; it is a whole number from 0 on")
-        elif name and name in _PHRASES or cell and name:
+        elif (name and name in _PHRASES) or (cell and name):
             is_switch = name in list_keys() and cell.lower() in ("true", "false")
             is_number = name in list_keys() and _WHOLE.fullmatch(cell)
             entry[name] = cell.lower() == "true" if is_switch else int(cell) if is_number else cell

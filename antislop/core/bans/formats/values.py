@@ -128,7 +128,9 @@ def parse_values(text: ListText, edges: Edges, *, name: str) -> Iterator[Line]:
     if not numbers and not (text.is_asked and name == "ngrams") and (fault := _find_pairs_of_texts(entries)):
         raise BanError(f'{text.place}:1: {fault}, {_NO_REPLACEMENTS}, or name the format "ngrams"')
     patterns = {
-        group for _, group, value in entries if isinstance(value, str) and "pattern" in group and looks_like_regex(value)
+        group
+        for _, group, value in entries
+        if isinstance(value, str) and "pattern" in group and looks_like_regex(value)
     }
     for line, group, value in entries:
         if isinstance(value, BanError):
@@ -216,18 +218,20 @@ class _Walk:
         if not isinstance(value, (dict, list)):
             kind = type(value).__name__
             raise BanError(f'{self.place}: a JSON list of phrases was expected, not {kind}: write ["…", …]')
-        found = [] if isinstance(value, list) and not self.listed.groups else [*self._search(start, value, 0)]
+        found = [*self._search(start, value, 0)] if isinstance(value, dict) or self.listed.groups else []
         if found or self.is_named:
             return iter(found)
         if self.listed.groups:
-            raise BanError(f"{self.place}: there is no group {', '.join(self.listed.groups)}: {self._list_names(value)}")
+            raise BanError(
+                f"{self.place}: there is no group {', '.join(self.listed.groups)}: {self._list_names(value)}"
+            )
         return self._read_only(start, value, "", 0)
 
     def _read_only(self, index: int, value: Any, group: str, depth: int) -> Iterator[_Entry]:
         """Yield the entries of a list, of a mapping, or of an object that has nothing else."""
         self._check_depth(depth)
         if isinstance(value, list):
-            return self._read_list(index, value, group, depth)
+            return self._read_list(index, group, depth)
         if _names_phrase(value) or _is_mapping(value) or _are_records(value):
             return self._read_object(index, value, group, depth, is_chosen=False)
         if len(value) == 1:
@@ -244,7 +248,9 @@ class _Walk:
         )
 
     def _list_names(self, value: Any) -> str:
-        names = value if isinstance(value, dict) else [name for each in value if isinstance(each, dict) for name in each]
+        names = (
+            value if isinstance(value, dict) else [name for each in value if isinstance(each, dict) for name in each]
+        )
         names = [name for name in dict.fromkeys(names) if not isinstance(value, dict) or _holds_texts(value[name])]
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
         shown = ", ".join(name[:40] for name in names[:_SHOWN]) + more
@@ -253,6 +259,8 @@ class _Walk:
     def _search(self, index: int, value: Any, depth: int) -> Iterator[_Entry]:
         """Yield the entries of all groups that are bans by their names, or that were chosen."""
         self._check_depth(depth)
+        if isinstance(value, dict) and not self.listed.groups and (_is_mapping(value) or _are_records(value)):
+            return iter(())  # its keys are phrases, no names of groups
         found, others = [], []
         for key, begin, child in self._children(index):
             if isinstance(value, dict) and self._is_chosen(key, child):
@@ -270,7 +278,7 @@ class _Walk:
         if key in self.listed.groups:
             return True
         is_text = isinstance(child, str) and key in _PRESET_KEYS
-        return not self.listed.groups and (is_text or isinstance(child, (dict, list)) and names_bans(key) is True)
+        return not self.listed.groups and (is_text or (isinstance(child, (dict, list)) and names_bans(key) is True))
 
     def _leave_out(self, others: list[tuple[str, int, Any]]) -> Iterator[_Entry]:
         for key, begin, child in others:
@@ -282,12 +290,12 @@ class _Walk:
     def _read_group(self, index: int, value: Any, group: str, depth: int, *, is_chosen: bool) -> Iterator[_Entry]:
         self._check_depth(depth)
         if isinstance(value, list):
-            return self._read_list(index, value, group, depth)
+            return self._read_list(index, group, depth)
         if isinstance(value, dict):
             return self._read_object(index, value, group, depth, is_chosen=is_chosen)
         return iter([_Entry(index, group, _Lines(value) if group in _PRESET_KEYS else value)])
 
-    def _read_list(self, index: int, value: list[Any], group: str, depth: int) -> Iterator[_Entry]:
+    def _read_list(self, index: int, group: str, depth: int) -> Iterator[_Entry]:
         for _, begin, item in self._children(index):
             yield from self._read_item(begin, item, group, depth)
 
@@ -318,7 +326,11 @@ class _Walk:
                 yield _Entry(begin, group, {"phrase": key, **child})
             elif says is False and not is_chosen:
                 yield from self._leave_out([(key, begin, child)])
-            elif isinstance(child, list) and not (says or is_chosen) and any(_holds_texts(item) and not isinstance(item, dict) and not _is_pair(item) for item in child):
+            elif (
+                isinstance(child, list)
+                and not (says or is_chosen)
+                and any(_holds_texts(item) and not isinstance(item, dict) and not _is_pair(item) for item in child)
+            ):
                 unclear.append((begin, key))
             elif isinstance(child, (dict, list)):
                 yield from self._read_group(begin, child, key, depth + 1, is_chosen=is_chosen)
