@@ -153,13 +153,11 @@ def take_off_marks(lines: Sequence[tuple[int, str]]) -> tuple[list[tuple[int, st
     found: list[tuple[int, str | BanError]] = list(lines)
     if len(lines) == 1 and _enumerates(lines[0][1].partition("\t")[0], longest=4):
         found = [(lines[0][0], _refuse(lines[0][1], SEVERAL))]
-    sign, pattern = find_shared_sign([line.partition("\t")[0] for _, line in lines]) or (
-        next(iter(SHARED_SIGNS)),
-        _PADDED,
-    )
-    for index, (number, line) in enumerate(lines):
-        if pattern.fullmatch(line.partition("\t")[0][:_READ]):
-            found[index] = number, _refuse(line.strip(), sign)
+    phrases = [line.partition("\t")[0][:_READ] for _, line in lines]
+    sign, pattern = find_shared_sign(phrases) or (next(iter(SHARED_SIGNS)), _PADDED)
+    for index, phrase in enumerate(phrases):
+        if pattern.fullmatch(phrase):
+            found[index] = lines[index][0], _refuse(phrase.strip(), sign)
     taken = []
     for name, mark in _MARKS.items():
         matches = [mark.fullmatch(line) if isinstance(line, str) else None for _, line in found]

@@ -200,7 +200,7 @@ def test_a_group_is_chosen_by_its_name(tmp_path: Path) -> None:
 
 NAMES = {
     True: "banned bannedWords BANNED_STRINGS words_to_avoid avoid flagged deny_list denylist blacklist slop_words"
-    " phrases bigrams top_repetitive_words do_not_use neverSay never bad_words_ids forbidden-phrases clichés not_allowed",
+    " phrases bigrams top_words do_not_use neverSay never bad_words_ids forbidden-phrases clichés not_allowed",
     False: "allowed allowlist exceptions approved preferred_words slop_replacements good_examples whitelist",
     None: "required_terms must_include tone_keywords categories keywords files banner badges blackboard flags actions"
     " no_slop not_banned unbanned stopwords list strings bandwidth bank samplers stop",
@@ -213,9 +213,8 @@ def test_a_group_is_bans_by_the_words_of_its_name(says: bool | None) -> None:
 
 
 def test_the_signs_of_a_list_are_those_of_lint() -> None:
-    counted = [
-        f"{word} {number}" for number, word in enumerate(["delve", "tapestry", "testament", "so", "it", "goes", "on"])
-    ]
+    words = ("delve", "tapestry", "so", "it", "goes", "on", "and", "off")
+    counted = [f"{word} {number}" for number, word in enumerate(words)]
     lines = [*counted, "!so", "delve_VERB", "delve/DGRS", "a||$$||b", "so it: 3", "delve|3"]
     bans = BanList(lines)
     assert {finding.index for finding in lint(bans) if finding.kind == "kind"} == set(range(len(lines)))

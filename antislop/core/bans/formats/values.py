@@ -180,9 +180,9 @@ def _read_entry(line: int, value: Any, edges: Edges, *, kind: str | None, option
 
 def _find_entries(text: ListText) -> Iterator[_Entry]:
     if text.suffix in (".jsonl", ".ndjson") or (text.suffix != ".json" and _are_json_lines(text.text)):
-        for number, line in enumerate(text.text.split("\n"), start=1):
-            if line.strip():
-                yield from _Walk(line, f"{text.place}:{number}", text).read_line(number)
+        for number, document in enumerate(text.text.split("\n"), start=1):
+            if document.strip():
+                yield from _Walk(document, f"{text.place}:{number}", text).read_line(number)
         return
     value = text.value  # raises what is no JSON
     walk = _Walk(text.text, f"{text.place}:1", text)
@@ -261,7 +261,8 @@ class _Walk:
         self._check_depth(depth)
         if isinstance(value, dict) and not self.listed.groups and (_is_mapping(value) or _are_records(value)):
             return iter(())  # its keys are phrases, no names of groups
-        found, others = [], []
+        found: list[_Entry] = []
+        others = []
         for key, begin, child in self._children(index):
             if isinstance(value, dict) and self._is_chosen(key, child):
                 self.is_named = True
