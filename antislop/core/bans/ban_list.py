@@ -3,9 +3,10 @@
 From the text of a list to its bans:
 
     BanList.load        reads the file
-    recognize           chooses the `ListFormat`, by the file's name and the text      (formats/formats.py)
-    ListFormat.parse    yields the line and the ban of each entry, or why it is refused
-    parse_ban           takes a line of the text format apart: phrase, kind, options   (formats/formats.py)
+    recognize           names the format, by the file's name and the text              (formats/formats.py)
+    parse               yields the line and the ban of each entry, or why it is refused:
+      parse_ban         takes a line of the text format apart: phrase, kind, options   (formats/formats.py)
+      parse_values      finds the bans in JSON, and reads each value                   (formats/values.py)
     make_ban            makes the pattern of that kind, and the ban                    (reading.py)
 """
 
@@ -147,7 +148,7 @@ class BanList(Sequence[Ban]):
         >>> bans.format, list(bans)
         ('sillytavern', [Ban('shivers down', edges='anywhere'), Ban(' eyes sparkl', edges='anywhere')])
         """
-        from antislop.core.bans.formats.formats import FORMATS, TEXT, parse_heading, recognize  # no help needs these
+        from antislop.core.bans.formats.formats import FORMATS, parse, parse_heading, recognize  # no help needs these
 
         if format is not None and format not in FORMATS:
             raise BanError(f"the format {format!r} is unknown: it is one of {', '.join(FORMATS)}")
@@ -159,9 +160,10 @@ class BanList(Sequence[Ban]):
         groups = (group,) if isinstance(group, str) else tuple(group)
         listed = ListText(text, place, suffix, groups, is_asked=format is not None)
         try:
-            taken = recognize(listed) if format is None else FORMATS[format]
-            marks = listed.unmarked[1] if taken is TEXT and heading.version is None else ()
-            bans, numbers, refused = _collect_bans(taken.parse(listed, edges or taken.edges), place)
+            taken = format or recognize(listed)
+            marks = listed.unmarked[1] if taken == "text" and heading.version is None else ()
+            edges = edges or ("anywhere" if taken == "sillytavern" else "word")
+            bans, numbers, refused = _collect_bans(parse(listed, taken, edges), place)
         except RecursionError as error:
             raise BanError(f"{place}:1: nested too deep to be read: give a flat list") from error
         is_empty = not bans and not refused and heading.version is None
@@ -169,11 +171,11 @@ class BanList(Sequence[Ban]):
             first, *others = refused or [Refusal(f"{place}:1", "contains no ban: write one per line")]
             more = f" ({len(others)} more refused; strict=False leaves them out)" if others else ""
             raise BanError(f"{first.place}: {first.reason}{more}")
-        if taken is not TEXT and bans and all(ban.weight == 1 for ban in bans):
+        if taken != "text" and bans and all(ban.weight == 1 for ban in bans):
             advice = 'write the phrases alone, as one list, or pass format="counts"'
             raise BanError(f"{place}:{numbers[0]}: each weight is 1, with which nothing is banned: {advice}")
         loaded = cls(bans, source=heading.source or place, license=heading.license)
-        loaded.format, loaded.lines, loaded.marks, loaded.refused = taken.name, tuple(numbers), marks, tuple(refused)
+        loaded.format, loaded.lines, loaded.marks, loaded.refused = taken, tuple(numbers), marks, tuple(refused)
         loaded.left_out = tuple(dict.fromkeys(listed.left_out))
         return loaded
 

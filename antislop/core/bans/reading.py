@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
@@ -147,6 +147,18 @@ class ListText:
             return False
 
     @cached_property
+    def are_json_lines(self) -> bool:
+        """Whether the first of several lines is an object, or a phrase with a number; or the file's name says so."""
+        if self.suffix in (".json", ".jsonl", ".ndjson"):
+            return self.suffix != ".json"
+        first, *others = self.text.strip().split("\n", 1)
+        try:
+            value = json.loads(first) if others else None
+        except (ValueError, RecursionError):
+            return False
+        return isinstance(value, dict) or is_pair(value)
+
+    @cached_property
     def value(self) -> Any:
         """The JSON value of the text. Raises `BanError`."""
         try:
@@ -160,21 +172,10 @@ class ListText:
         return value
 
 
-@dataclass(frozen=True)
-class ListFormat:
-    """A format of lists.
-
-    recognizes: whether a text looks like it; asked of the formats with the file's suffix, or else of all.
-    parse: yields the bans of a text, given the edges of phrases that name none. Raises `BanError` for a text that is
-        not in the format.
-    edges: default for `parse`.
-    """
-
-    name: str
-    recognizes: Callable[[ListText], bool]
-    parse: Callable[[ListText, Edges], Iterator[Line]]
-    suffixes: tuple[str, ...] = ()
-    edges: Edges = "word"
+def is_pair(value: object) -> bool:
+    """Return whether a value is a list of a phrase and a number."""
+    is_pair = isinstance(value, list) and len(value) == 2 and isinstance(value[0], str)
+    return is_pair and isinstance(value[1], (int, float))
 
 
 def attempt(line: int, make: Callable[..., Ban], phrase: Any, **options: Any) -> Line:

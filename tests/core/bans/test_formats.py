@@ -7,7 +7,7 @@ import io
 import json
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any, NamedTuple
@@ -17,8 +17,7 @@ from hypothesis import example, given, settings, strategies as st
 
 from antislop.core.bans.ban_list import BanList, Refusal
 from antislop.core.bans.bans import Ban
-from antislop.core.bans.folding import Edges
-from antislop.core.bans.formats.formats import FORMATS, recognize
+from antislop.core.bans.formats.formats import FORMATS
 from antislop.core.bans.patterns.phrase import Phrase
 from antislop.core.bans.reading import (
     MAX_CHARACTERS,
@@ -26,10 +25,6 @@ from antislop.core.bans.reading import (
     MAX_ENTRIES,
     MAX_LENGTH,
     MAX_REGEXES,
-    Line,
-    ListFormat,
-    ListText,
-    attempt,
 )
 from antislop.errors import BanError
 from tests.support.depth import DEPTH
@@ -607,38 +602,3 @@ def load_or_refuse(file: IO[bytes], **options: Any) -> BanList | BanError:
         return BanList.load(file, strict=False, **options)
     except BanError as error:
         return error
-
-
-# A new format is one object and one line of registration
-
-
-def parse_semicolons(text: ListText, edges: Edges) -> Iterator[Line]:
-    """Yield the phrases of a text in which a semicolon follows each."""
-    for number, line in enumerate(text.text.split("\n"), start=1):
-        for phrase in line.split(";")[:-1]:
-            yield attempt(number, Ban, phrase.strip(), edges=edges)
-
-
-TOY = ListFormat(
-    "semicolons",
-    lambda text: bool(text.lines) and all(line.endswith(";") for line in text.lines),
-    parse_semicolons,
-    suffixes=(".semi",),
-    edges="anywhere",
-)
-
-
-def test_a_new_format_is_recognized_read_and_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(FORMATS, TOY.name, TOY)
-    path = tmp_path / "list"
-    path.write_text("a cat; delve;\n# none\nElara;", encoding="utf-8")
-    bans = BanList.load(path)
-    assert (bans.format, bans.lines) == ("semicolons", (1, 1, 3))
-    assert list(bans) == [Ban(phrase, edges="anywhere") for phrase in ("a cat", "delve", "Elara")]
-    assert recognize(ListText("a cat; delve", suffix=".semi")) is TOY
-    path.write_text("a cat;\n;", encoding="utf-8")
-    with pytest.raises(BanError, match=r"list:2: the ban '' contains no visible character"):
-        BanList.load(path)
-    path.write_text("a cat, delve", encoding="utf-8")
-    with pytest.raises(BanError, match=r"list:1: contains no ban: write one per line"):
-        BanList.load(path, format="semicolons")

@@ -1,6 +1,6 @@
 r"""The formats of lists of bans (docs/reference/formats.md), how they are recognized, and this package's own.
 
-A new format is added to `FORMATS`. The suffix of the file determines the format, or else the text does:
+The suffix of the file determines the format, or else the text does:
 
 * A JSON list of strings is phrases, or regexes if most of them look like one; with lists of several words, n-grams.
 * Lines are SillyTavern's if at least half of them are in quotes or token ids; the free text on top ends with the last
@@ -26,7 +26,7 @@ string.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -46,13 +46,14 @@ from antislop.core.bans.formats.values import find_shape, parse_values
 from antislop.core.bans.marks import OPTIONS_BEHIND, refuse_signs
 from antislop.core.bans.patterns.pattern import find_options, write_stars
 from antislop.core.bans.patterns.phrase import Phrase
-from antislop.core.bans.reading import Line, ListFormat, ListText, attempt, make_ban
+from antislop.core.bans.reading import Line, ListText, attempt, make_ban
 from antislop.errors import BanError
 
 VERSION = 1
 
 _HEADER = regex.compile(r"# antislop ([1-9][0-9]{0,8})\s*")
 _FIELD = regex.compile(r"#\s*(source|license):\s*(.*\S)\s*")
+_JSON_STRINGS = regex.compile(r'\s*\[\s*["\]{]')
 _FLAG = regex.compile(r"([a-z_]+)(=?)")
 _WHOLE = regex.compile(r"[0-9]{1,18}")
 _FRACTION = regex.compile(r"[0-9]*\.?[0-9]+(?:e-?[0-9]{1,3})?")
@@ -113,55 +114,36 @@ def _parse_text(text: ListText, edges: Edges) -> Iterator[Line]:
             yield attempt(number, parse_ban, line, edges=edges, is_foreign=version is None)
 
 
-def _of_values(
-    name: str,
-    suffixes: tuple[str, ...] = (".json",),
-    *,
-    edges: Edges = "word",
-    recognizes: Callable[[ListText], bool] = lambda _: False,
-    parse: Callable[[ListText, Edges], Iterator[Line]] | None = None,
-) -> ListFormat:
-    """Return a format of JSON, and of lines if there are functions for these."""
-    return ListFormat(
-        name,
-        lambda text: find_shape(text) == name if text.is_json else recognizes(text),
-        lambda text, edges: parse(text, edges) if parse and not text.is_json else parse_values(text, edges, name=name),
-        suffixes,
-        edges,
-    )
+FORMATS = ("text", "regexes", "phrases", "factors", "counts", "ngrams", "statistics", "csv", "sillytavern")
 
 
-TEXT = ListFormat("text", lambda text: parse_heading(text.text).version is not None, _parse_text)
-
-FORMATS: dict[str, ListFormat] = {
-    format_.name: format_
-    for format_ in (
-        TEXT,
-        _of_values("regexes", recognizes=are_regexes, parse=lambda text, _: parse_regexes(text)),
-        *map(_of_values, ("phrases", "factors", "counts", "ngrams")),
-        _of_values("statistics", (".json", ".jsonl", ".ndjson")),
-        ListFormat("csv", lambda text: not text.is_json and are_pairs(text.lines), parse_csv, (".csv", ".tsv")),
-        _of_values(
-            "sillytavern",
-            edges="anywhere",
-            recognizes=is_sillytavern,
-            parse=lambda text, edges: parse_marked(text.text, edges),
-        ),
-    )
-}
-"""By name; the first one that recognizes a text is its format."""
-
-
-def recognize(text: ListText) -> ListFormat:
-    if TEXT.recognizes(text):  # its first line, whatever the file's name
-        return TEXT
+def recognize(text: ListText) -> str:
+    """Return the name of the format of a text."""
+    if parse_heading(text.text).version is not None:  # its first line, whatever the file's name
+        return "text"
     if text.suffix in (".yaml", ".yml"):
         advice = "write one phrase per line into a .txt file, or the groups as JSON into a .json file"
         raise BanError(f"{text.place}:1: a list in YAML can't be read: {advice}")
-    named = [format_ for format_ in FORMATS.values() if text.suffix in format_.suffixes]
-    if len(named) == 1:
-        return named[0]
-    return next((format_ for format_ in named or FORMATS.values() if format_.recognizes(text)), TEXT)
+    if text.suffix in (".csv", ".tsv"):
+        return "csv"
+    if text.is_json or text.are_json_lines:
+        return find_shape(text)
+    if are_regexes(text):
+        return "regexes"
+    return "csv" if are_pairs(text.lines) else "sillytavern" if is_sillytavern(text) else "text"
+
+
+def parse(text: ListText, name: str, edges: Edges) -> Iterator[Line]:
+    """Yield the bans of a text in a format. Raises `BanError` for a text that is not in the format."""
+    if name == "text":
+        return _parse_text(text, edges)
+    if name == "csv":
+        return parse_csv(text, edges)
+    if name == "sillytavern" and not text.is_json:
+        return parse_marked(text.text, edges)
+    if name == "regexes" and text.suffix != ".json" and not _JSON_STRINGS.match(text.text):
+        return parse_regexes(text)
+    return parse_values(text, edges, name=name)
 
 
 # -- a line of the text format ----------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from antislop.core.bans.reading import (
     are_counts,
     attempt,
     find_phrase_key,
+    is_pair,
     make_ban,
     make_phrase,
     names_kind,
@@ -47,17 +48,19 @@ _NO_REPLACEMENTS = "as replacements are, which bans don't have: write the phrase
 
 def find_shape(text: ListText) -> str:
     """Return the name of the format of a text that is JSON or JSON Lines."""
-    if text.suffix != ".json" and _are_json_lines(text.text):
+    if text.are_json_lines:
         return "statistics"
     value = text.value
     if isinstance(value, dict):
         preset = value.get("preset", value)
         is_preset = isinstance(preset, dict) and any(isinstance(preset.get(key), str) for key in _PRESET_KEYS)
-        return "sillytavern" if is_preset else _name_numbers([*value.values()]) if _is_mapping(value) else "statistics"
+        if is_preset:
+            return "sillytavern"
+        return _name_numbers([*value.values()]) if _is_mapping(value) else "statistics"
     items = [item for item in value if not names_kind(item)] if isinstance(value, list) else []
     if items and all(isinstance(item, dict) for item in items):
         return "statistics"
-    if any(_is_pair(item) for item in items):
+    if any(is_pair(item) for item in items):
         return _name_numbers([item[1] for item in items if isinstance(item, list) and len(item) == 2])
     if any(_are(str, item) and len(" ".join(item).split()) > 1 for item in items):
         return "ngrams"
@@ -69,23 +72,8 @@ def _name_numbers(numbers: list[Any]) -> str:
     return "counts" if are_counts(numbers) else "factors"
 
 
-def _are_json_lines(text: str) -> bool:
-    """Return whether the first of several lines is an object, or a phrase with a number."""
-    first, *others = text.strip().split("\n", 2)
-    try:
-        value = json.loads(first)
-    except (ValueError, RecursionError):
-        return False
-    return bool(others) and (isinstance(value, dict) or _is_pair(value))
-
-
 def _are(kind: type, value: Any) -> bool:
     return isinstance(value, list) and value != [] and all(type(item) is kind for item in value)
-
-
-def _is_pair(value: Any) -> bool:
-    is_pair = isinstance(value, list) and len(value) == 2 and isinstance(value[0], str)
-    return is_pair and isinstance(value[1], (int, float))
 
 
 def _is_mapping(value: dict[str, Any]) -> bool:
@@ -119,7 +107,7 @@ class _Lines(str):
 def parse_values(text: ListText, edges: Edges, *, name: str) -> Iterator[Line]:
     """Yield the bans of a text. name: of its format, which says what strings and numbers are."""
     entries = [*_find_entries(text)]
-    numbers = [value[1] for _, _, value in entries if _is_pair(value)]
+    numbers = [value[1] for _, _, value in entries if is_pair(value)]
     if any(isinstance(number, bool) for number in numbers):
         raise BanError(f"{text.place}:1: phrases with true or false were found: write the banned ones as one list")
     refuse_ones(numbers, text)
@@ -179,23 +167,30 @@ def _read_entry(line: int, value: Any, edges: Edges, *, kind: str | None, option
 
 
 def _find_entries(text: ListText) -> Iterator[_Entry]:
-    if text.suffix in (".jsonl", ".ndjson") or (text.suffix != ".json" and _are_json_lines(text.text)):
-        for number, document in enumerate(text.text.split("\n"), start=1):
-            if document.strip():
-                yield from _Walk(document, f"{text.place}:{number}", text).read_line(number)
+    if not text.are_json_lines:
+        value = text.value  # raises what is no JSON
+        line, seen = 1, 0
+        for index, group, entry in _Walk(text.text, f"{text.place}:1", text).read_all(value):
+            line, seen = line + text.text.count("\n", seen, index), index
+            yield _Entry(line, group, entry)
         return
-    value = text.value  # raises what is no JSON
-    walk = _Walk(text.text, f"{text.place}:1", text)
-    line, seen = 1, 0
-    for index, group, entry in walk.read_all(value):
-        line, seen = line + text.text.count("\n", seen, index), index
-        yield _Entry(line, group, entry)
+    for number, document in enumerate(text.text.split("\n"), start=1):
+        try:
+            value = json.loads(document) if document.strip() else []
+        except (ValueError, RecursionError) as error:
+            yield _Entry(number, "", BanError(f"not JSON ({error}): correct it"))
+            continue
+        if document.strip():
+            walk = _Walk(document, f"{text.place}:{number}", text)
+            start = len(document) - len(document.lstrip())
+            yield from (entry._replace(at=number) for entry in walk.read(start, value, "", 0, is_item=True))
 
 
 @dataclass
 class _Walk:
-    """Reads one JSON value, with the index of each value in it.
+    """Reads one JSON value.
 
+    text, place: of the value, and what messages call the place.
     is_named: whether a group was found by its name.
     """
 
@@ -204,36 +199,22 @@ class _Walk:
     listed: ListText
     is_named: bool = field(default=False, init=False)
 
-    def read_line(self, number: int) -> Iterator[_Entry]:
-        try:
-            value = json.loads(self.text)
-        except (ValueError, RecursionError) as error:
-            yield _Entry(number, "", BanError(f"not JSON ({error}): correct it"))
-            return
-        start = self._skip(0)
-        yield from (_Entry(number, group, entry) for _, group, entry in self._read_item(start, value, "", 0))
-
     def read_all(self, value: Any) -> Iterator[_Entry]:
-        start = self._skip(0)
+        start, groups = self._skip(0), self.listed.groups
         if not isinstance(value, (dict, list)):
             kind = type(value).__name__
             raise BanError(f'{self.place}: a JSON list of phrases was expected, not {kind}: write ["…", …]')
-        found = [*self._search(start, value, 0)] if isinstance(value, dict) or self.listed.groups else []
+        found = [*self._search(start, value, 0)] if isinstance(value, dict) or groups else []
         if found or self.is_named:
             return iter(found)
-        if self.listed.groups:
-            raise BanError(
-                f"{self.place}: there is no group {', '.join(self.listed.groups)}: {self._list_names(value)}"
-            )
+        if groups:
+            raise BanError(f"{self.place}: there is no group {', '.join(groups)}: {self._list_names(value)}")
         return self._read_only(start, value, "", 0)
 
     def _read_only(self, index: int, value: Any, group: str, depth: int) -> Iterator[_Entry]:
         """Yield the entries of a list, of a mapping, or of an object that has nothing else."""
-        self._check_depth(depth)
-        if isinstance(value, list):
-            return self._read_list(index, group, depth)
-        if _names_phrase(value) or _is_mapping(value) or _are_records(value):
-            return self._read_object(index, value, group, depth, is_chosen=False)
+        if isinstance(value, list) or _names_phrase(value) or _has_phrases(value):
+            return self.read(index, value, group, depth)
         if len(value) == 1:
             [(key, begin, child)] = self._children(index)
             if names_bans(key) is False:
@@ -242,44 +223,34 @@ class _Walk:
                 return self._read_only(begin, child, key, depth + 1)
         if value and all(isinstance(text, str) for text in value.values()):
             raise BanError(f"{self.place}: texts under names were found, {_NO_REPLACEMENTS}")
-        raise BanError(
-            f"{self.place}: no group is known to be bans by its name; {self._list_names(value)}, "
-            'or name it "banned" in the file'
-        )
+        names = self._list_names(value)
+        raise BanError(f'{self.place}: no group is known to be bans by its name; {names}, or name it "banned"')
 
     def _list_names(self, value: Any) -> str:
-        names = (
-            value if isinstance(value, dict) else [name for each in value if isinstance(each, dict) for name in each]
-        )
-        names = [name for name in dict.fromkeys(names) if not isinstance(value, dict) or _holds_texts(value[name])]
-        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-        shown = ", ".join(name[:40] for name in names[:_SHOWN]) + more
+        objects = [value] if isinstance(value, dict) else [each for each in value if isinstance(each, dict)]
+        names = [*dict.fromkeys(name[:40] for each in objects for name in each if _holds_texts(each[name]))]
+        shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
         return f"it has {shown or 'none'}: name those that are, by --group NAME or load(…, group=NAME)"
 
     def _search(self, index: int, value: Any, depth: int) -> Iterator[_Entry]:
         """Yield the entries of all groups that are bans by their names, or that were chosen."""
         self._check_depth(depth)
-        if isinstance(value, dict) and not self.listed.groups and (_is_mapping(value) or _are_records(value)):
-            return iter(())  # its keys are phrases, no names of groups
-        found: list[_Entry] = []
-        others = []
+        groups, is_object = self.listed.groups, isinstance(value, dict)
+        if is_object and not groups and _has_phrases(value):
+            return  # its keys are phrases, no names of groups
+        others, has_bans = [], False
         for key, begin, child in self._children(index):
-            if isinstance(value, dict) and self._is_chosen(key, child):
-                self.is_named = True
-                found += self._read_group(begin, child, key, depth + 1, is_chosen=key in self.listed.groups)
-            else:
-                below = [*self._search(begin, child, depth + 1)] if isinstance(child, (dict, list)) else []
-                found += below
-                others += [] if below or isinstance(value, list) else [(key, begin, child)]
-        if found:
-            found += self._leave_out(others)
-        return iter(sorted(found, key=lambda entry: entry[0]))
-
-    def _is_chosen(self, key: str, child: Any) -> bool:
-        if key in self.listed.groups:
-            return True
-        is_text = isinstance(child, str) and key in _PRESET_KEYS
-        return not self.listed.groups and (is_text or (isinstance(child, (dict, list)) and names_bans(key) is True))
+            is_group = isinstance(child, (dict, list)) or (isinstance(child, str) and key in _PRESET_KEYS)
+            if is_object and (key in groups or (not groups and is_group and names_bans(key))):
+                self.is_named = has_bans = True
+                yield from self.read(begin, child, key, depth + 1, is_chosen=key in groups)
+            elif below := [*self._search(begin, child, depth + 1)] if isinstance(child, (dict, list)) else []:
+                has_bans = True
+                yield from below
+            elif is_object:
+                others.append((key, begin, child))
+        if has_bans:
+            yield from self._leave_out(others)
 
     def _leave_out(self, others: list[tuple[str, int, Any]]) -> Iterator[_Entry]:
         for key, begin, child in others:
@@ -288,59 +259,49 @@ class _Walk:
             elif _holds_texts(child):
                 self.listed.left_out.append(key)
 
-    def _read_group(self, index: int, value: Any, group: str, depth: int, *, is_chosen: bool) -> Iterator[_Entry]:
-        self._check_depth(depth)
-        if isinstance(value, list):
-            return self._read_list(index, group, depth)
-        if isinstance(value, dict):
-            return self._read_object(index, value, group, depth, is_chosen=is_chosen)
-        return iter([_Entry(index, group, _Lines(value) if group in _PRESET_KEYS else value)])
-
-    def _read_list(self, index: int, group: str, depth: int) -> Iterator[_Entry]:
-        for _, begin, item in self._children(index):
-            yield from self._read_item(begin, item, group, depth)
-
-    def _read_item(self, index: int, item: Any, group: str, depth: int) -> Iterator[_Entry]:
-        if not isinstance(item, dict) or _names_phrase(item) or find_phrase_key(item) in PHRASE_KEYS:
-            yield _Entry(index, group, item)
-            return
-        before, self.is_named = self.is_named, False
-        yield from self._search(index, item, depth + 1)
-        if not self.is_named:
-            keys = ", ".join((*PHRASE_KEYS, *STRING_KEYS))
-            fault = f"{json.dumps(item, ensure_ascii=False)[:80]} names no {keys}"
-            yield _Entry(index, group, BanError(f"{fault}: rename a key, or leave it out"))
-        self.is_named |= before
-
-    def _read_object(
-        self, index: int, value: dict[str, Any], group: str, depth: int, *, is_chosen: bool
+    def read(
+        self, index: int, value: Any, group: str, depth: int, *, is_chosen: bool = False, is_item: bool = False
     ) -> Iterator[_Entry]:
-        if _names_phrase(value):
+        """Yield the entries of a group, or of an item of a list."""
+        self._check_depth(depth)
+        if isinstance(value, list) and not is_item:
+            for _, begin, item in self._children(index):
+                yield from self.read(begin, item, group, depth + 1, is_item=True)
+        elif not isinstance(value, dict):
+            yield _Entry(index, group, _Lines(value) if group in _PRESET_KEYS and not is_item else value)
+        elif _names_phrase(value) or (is_item and find_phrase_key(value) in PHRASE_KEYS):
             yield _Entry(index, group, value)
-            return
-        is_mapping, are_records, unclear = _is_mapping(value), _are_records(value), []
+        elif is_item:
+            before, self.is_named = self.is_named, False
+            yield from self._search(index, value, depth)
+            if not self.is_named:
+                keys = ", ".join((*PHRASE_KEYS, *STRING_KEYS))
+                fault = f"{json.dumps(value, ensure_ascii=False)[:80]} names no {keys}"
+                yield _Entry(index, group, BanError(f"{fault}: rename a key, or leave it out"))
+            self.is_named |= before
+        elif _has_phrases(value):
+            for key, begin, child in self._children(index):
+                yield _Entry(begin, group, {"phrase": key, **child} if isinstance(child, dict) else [key, child])
+        else:
+            yield from self._read_groups(index, group, depth, is_chosen=is_chosen)
+
+    def _read_groups(self, index: int, group: str, depth: int, *, is_chosen: bool) -> Iterator[_Entry]:
+        """Yield the entries of the groups in a group: of those that are bans by their names, too, or have objects."""
+        unclear = []
         for key, begin, child in self._children(index):
-            says = names_bans(key)
-            if is_mapping:
-                yield _Entry(begin, group, [key, child])
-            elif are_records:
-                yield _Entry(begin, group, {"phrase": key, **child})
-            elif says is False and not is_chosen:
+            says = is_chosen or names_bans(key)
+            if says is False:
                 yield from self._leave_out([(key, begin, child)])
-            elif (
-                isinstance(child, list)
-                and not (says or is_chosen)
-                and any(_holds_texts(item) and not isinstance(item, dict) and not _is_pair(item) for item in child)
-            ):
-                unclear.append((begin, key))
+            elif isinstance(child, list) and says is None and any(isinstance(i, str) or _are(str, i) for i in child):
+                unclear.append((begin, key[:40]))
             elif isinstance(child, (dict, list)):
-                yield from self._read_group(begin, child, key, depth + 1, is_chosen=is_chosen)
+                yield from self.read(begin, child, key, depth + 1, is_chosen=is_chosen)
             elif isinstance(child, str) and not is_remark(key):
                 yield _Entry(begin, key, BanError(f"{key[:40]!r} has the text {child[:40]!r}, {_NO_REPLACEMENTS}"))
             elif _holds_texts(child):
                 self.listed.left_out.append(key)
         if unclear:
-            names = ", ".join(key[:40] for _, key in unclear[:_SHOWN])
+            names = ", ".join(key for _, key in unclear[:_SHOWN])
             fault = f"{group!r} has lists under {names}, which may be phrases with replacements"
             advice = f"if all these lists are bans, choose them by --group {group} or load(…, group={group!r})"
             yield _Entry(unclear[0][0], group, BanError(f"{fault}: {advice}"))
@@ -371,10 +332,10 @@ def _holds_texts(value: Any) -> bool:
     return isinstance(value, (dict, list, str)) and bool(value)
 
 
-def _are_records(value: dict[str, Any]) -> bool:
-    """Return whether the keys of an object are phrases, each with an object that says more about the phrase."""
+def _has_phrases(value: dict[str, Any]) -> bool:
+    """Return whether the keys of an object are phrases, each with a number or an object that says more about it."""
     records = value.values()
-    return bool(value) and all(isinstance(record, dict) and says_more(record) for record in records)
+    return _is_mapping(value) or (bool(value) and all(isinstance(each, dict) and says_more(each) for each in records))
 
 
 def _refuse_group(name: str) -> BanError:
