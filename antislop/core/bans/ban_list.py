@@ -3,9 +3,9 @@
 From the text of a list to its bans:
 
     BanList.load        reads the file
-    recognize           names the format, by the file's name and the text              (formats/formats.py)
+    recognize           names the format, by the file's name and the text              (formats/values.py)
     parse               yields the line and the ban of each entry, or why it is refused:
-      parse_ban         takes a line of the text format apart: phrase, kind, options   (formats/formats.py)
+      parse_ban         takes a line of the text format apart: phrase, kind, options   (formats/lines.py)
       parse_values      finds the bans in JSON, and reads each value                   (formats/values.py)
     make_ban            makes the pattern of that kind, and the ban                    (reading.py)
 """
@@ -126,7 +126,7 @@ class BanList(Sequence[Ban]):
         group: str | Sequence[str] = (),
         strict: bool = True,
     ) -> BanList:
-        r"""Read a list in any of the formats of `antislop.core.bans.formats.formats`.
+        r"""Read a list in any of the formats of `antislop.core.bans.formats.lines`.
 
         source: path of a file, UTF-8; an open file; or hf://owner/name/file, in a data set repository of the Hugging
             Face hub (hf://owner/name@revision/file; without a file, bans.txt).
@@ -148,7 +148,7 @@ class BanList(Sequence[Ban]):
         >>> bans.format, list(bans)
         ('sillytavern', [Ban('shivers down', edges='anywhere'), Ban(' eyes sparkl', edges='anywhere')])
         """
-        from antislop.core.bans.formats.formats import FORMATS, parse, parse_heading, recognize  # no help needs these
+        from antislop.core.bans.formats.values import FORMATS, parse, parse_heading, recognize  # no help needs these
 
         if format is not None and format not in FORMATS:
             raise BanError(f"the format {format!r} is unknown: it is one of {', '.join(FORMATS)}")
@@ -212,7 +212,7 @@ class BanList(Sequence[Ban]):
 
         Raises `BanError` for a ban that could not be read back, and if the file can't be written.
         """
-        from antislop.core.bans.formats.formats import write_lines
+        from antislop.core.bans.formats.lines import write_lines
 
         write_text(path, write_lines(self, source=self.source, license=license or self.license))
 

@@ -17,7 +17,7 @@ from hypothesis import example, given, settings, strategies as st
 
 from antislop.core.bans.ban_list import BanList, Refusal
 from antislop.core.bans.bans import Ban
-from antislop.core.bans.formats.formats import FORMATS
+from antislop.core.bans.formats.values import FORMATS
 from antislop.core.bans.patterns.phrase import Phrase
 from antislop.core.bans.reading import (
     MAX_CHARACTERS,

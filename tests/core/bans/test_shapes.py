@@ -11,7 +11,7 @@ import pytest
 
 from antislop.core.bans.ban_list import BanList
 from antislop.core.bans.bans import Ban
-from antislop.core.bans.formats.formats import write_lines
+from antislop.core.bans.formats.lines import write_lines
 from antislop.core.bans.marks import names_bans
 from antislop.core.bans.patterns.phrase import Phrase
 from antislop.errors import BanError

@@ -1,4 +1,8 @@
-"""Lists in JSON and JSON Lines: where their bans are, and what each value says.
+"""How the format of a list is recognized, and lists in JSON and JSON Lines: where their bans are, what each value says.
+
+The suffix of the file determines the format, or else the text does: lines are SillyTavern's if at least half of them
+are in quotes or token ids, CSV if all are a phrase and a number, and regexes if most look like one. A JSON list of
+strings is phrases, or regexes; a JSON object is statistics, or numbers of phrases.
 
 A value says one ban: a string, a phrase with a number, token ids, the words of an n-gram, or an object with a phrase.
 A JSON list has such values. In an object, they are in the groups with a name which says so, however deep, or in those
@@ -17,7 +21,17 @@ import regex
 
 from antislop.core.bans.bans import Ban
 from antislop.core.bans.folding import Edges
-from antislop.core.bans.formats.line_formats import parse_marked, to_regex
+from antislop.core.bans.formats.lines import (
+    are_pairs,
+    are_regexes,
+    is_sillytavern,
+    parse_csv,
+    parse_heading,
+    parse_marked,
+    parse_regexes,
+    parse_text,
+    to_regex,
+)
 from antislop.core.bans.marks import is_remark, looks_like_regex, names_bans, names_exceptions
 from antislop.core.bans.reading import (
     MAX_DEPTH,
@@ -44,9 +58,41 @@ _PRESET_KEYS = ("banned_tokens", "global_banned_tokens", "banned_strings")
 _SHOWN = 8
 _BETWEEN = regex.compile(r"[ \t\r\n,:]*")
 _NO_REPLACEMENTS = "as replacements are, which bans don't have: write the phrases alone, as one list"
+_JSON_STRINGS = regex.compile(r'\s*\[\s*["\]{]')
+
+FORMATS = ("text", "regexes", "phrases", "factors", "counts", "ngrams", "statistics", "csv", "sillytavern")
 
 
-def find_shape(text: ListText) -> str:
+def recognize(text: ListText) -> str:
+    """Return the name of the format of a text."""
+    if parse_heading(text.text).version is not None:  # its first line, whatever the file's name
+        return "text"
+    if text.suffix in (".yaml", ".yml"):
+        advice = "write one phrase per line into a .txt file, or the groups as JSON into a .json file"
+        raise BanError(f"{text.place}:1: a list in YAML can't be read: {advice}")
+    if text.suffix in (".csv", ".tsv"):
+        return "csv"
+    if text.is_json or text.are_json_lines:
+        return _find_shape(text)
+    if are_regexes(text):
+        return "regexes"
+    return "csv" if are_pairs(text.lines) else "sillytavern" if is_sillytavern(text) else "text"
+
+
+def parse(text: ListText, name: str, edges: Edges) -> Iterator[Line]:
+    """Yield the bans of a text in a format. Raises `BanError` for a text that is not in the format."""
+    if name == "text":
+        return parse_text(text, edges)
+    if name == "csv":
+        return parse_csv(text, edges)
+    if name == "sillytavern" and not text.is_json:
+        return parse_marked(text.text, edges)
+    if name == "regexes" and text.suffix != ".json" and not _JSON_STRINGS.match(text.text):
+        return parse_regexes(text)
+    return parse_values(text, edges, name=name)
+
+
+def _find_shape(text: ListText) -> str:
     """Return the name of the format of a text that is JSON or JSON Lines."""
     if text.are_json_lines:
         return "statistics"
