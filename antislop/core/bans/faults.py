@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, cast, get_args
 from warnings import catch_warnings, simplefilter
 
@@ -52,17 +52,13 @@ def find_superfluous(bans: Sequence[Ban]) -> list[tuple[int, int, str]]:
         (_find_others_within(bans), "is matched by the {kind}"),
     ):
         for index, other in pairs:
-            is_settled = {index, other} & repeats.keys() or index in containers
-            if not is_settled and not _leads_to(index, other, containers):
+            kept = other
+            while kept in containers and kept != index:
+                kept = containers[kept][0]
+            # If leaving out `other` relies on `index`, directly or through others, `index` has to stay.
+            if kept != index and not {index, other} & repeats.keys() and index not in containers:
                 containers[index] = other, relation.format(kind=bans[other].pattern.kind)
     return [*((*pair, "repeats") for pair in repeats.items()), *((i, *containers[i]) for i in sorted(containers))]
-
-
-def _leads_to(index: int, other: int, containers: Mapping[int, tuple[int, str]]) -> bool:
-    """Return whether leaving out `other` relies on `index`, directly or through others: then `index` has to stay."""
-    while other in containers and other != index:
-        other = containers[other][0]
-    return other == index
 
 
 def _always_forbids(ban: Ban) -> bool:
