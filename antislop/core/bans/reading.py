@@ -172,10 +172,12 @@ class ListText:
         return value
 
 
-def is_pair(value: object) -> bool:
+def is_pair(value: Any) -> bool:
     """Return whether a value is a list of a phrase and a number."""
-    is_pair = isinstance(value, list) and len(value) == 2 and isinstance(value[0], str)
-    return is_pair and isinstance(value[1], (int, float))
+    match value:
+        case [str(), int() | float()]:
+            return isinstance(value, list)
+    return False
 
 
 def attempt(line: int, make: Callable[..., Ban], phrase: Any, **options: Any) -> Line:

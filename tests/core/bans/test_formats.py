@@ -537,6 +537,8 @@ def test_loading_many_slow_regexes_is_aborted(monkeypatch: pytest.MonkeyPatch) -
 
 # Any bytes
 
+_KEYS = ["word", "phrase", "ngram", "regex", "count", "weight", "edges", "gap", "exempt", "replace", "a b", "m"]
+_KEYS += ["top_bigrams", "banned", "banned_tokens", "patterns", "allowed", "bad_words_ids"]
 _json = st.recursive(
     st.none()
     | st.booleans()
@@ -546,7 +548,7 @@ _json = st.recursive(
     | st.sampled_from([r"\bnot", "a b", " a"]),
     lambda inner: (
         st.lists(inner, max_size=4)
-        | st.dictionaries(st.sampled_from(["word", "phrase", "ngram", "count", "top_bigrams", "m"]), inner, max_size=3)
+        | st.dictionaries(st.sampled_from(_KEYS), inner, max_size=3)
         | st.fixed_dictionaries(
             {"kind": st.sampled_from(["phrase", "words", "wildcard", "regex", "tokens", "loop", "repeat"])},
             optional=dict.fromkeys(

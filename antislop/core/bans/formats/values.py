@@ -146,7 +146,7 @@ class _Entry(NamedTuple):
     value: Any
 
 
-class _Lines(str):
+class _MarkedLines(str):
     """A list in the format of SillyTavern, in one string."""
 
 
@@ -169,7 +169,7 @@ def parse_values(text: ListText, edges: Edges, *, name: str) -> Iterator[Line]:
     for line, group, value in entries:
         if isinstance(value, BanError):
             yield line, value
-        elif isinstance(value, _Lines):
+        elif isinstance(value, _MarkedLines):
             yield from ((line, ban) for _, ban in parse_marked(value, edges))
         else:
             is_regex = name == "regexes" or group in patterns or "regex" in group.casefold()
@@ -314,7 +314,7 @@ class _Walk:
             for _, begin, item in self._children(index):
                 yield from self.read(begin, item, group, depth + 1, is_item=True)
         elif not isinstance(value, dict):
-            yield _Entry(index, group, _Lines(value) if group in _PRESET_KEYS and not is_item else value)
+            yield _Entry(index, group, _MarkedLines(value) if group in _PRESET_KEYS and not is_item else value)
         elif _names_phrase(value) or (is_item and find_phrase_key(value) in PHRASE_KEYS):
             yield _Entry(index, group, value)
         elif is_item:
