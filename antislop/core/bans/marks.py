@@ -59,7 +59,12 @@ Signs: TypeAlias = Mapping[Sign, regex.Pattern[str]]
 NO_REGEX: Sign = ("looks like a regex, and as a phrase it would not occur", NAME_KIND)
 SEVERAL: Sign = ("looks like several entries", "write one entry each")
 NO_ENTRY = {
-    ("looks like several entries between bars", "write one entry each"): regex.compile(r"\|\|\$\$\|\|"),
+    (
+        "looks like several entries between bars",
+        "write one entry each, or a regex in brackets, as (?:a|b)",
+    ): regex.compile(
+        r"\|\|\$\$\|\||\A[\p{L} '’-]+\|[\p{L} '’-]+\Z"  # a regex has brackets around such words
+    ),
     ("ends with a number after a bar", _COUNTED): regex.compile(r"\A[^|\\()\[\]?+*]+\|\s*\d+\s*\Z"),
 }
 """Signs of regexes, too."""
@@ -81,7 +86,7 @@ SIGNS = STRING_SIGNS | {
 SHARED_SIGNS: Signs = {
     ("has a number in front", _COUNTED): regex.compile(r"\s*\d+\s+\p{L}.*"),
     ("has a number behind it", _COUNTED): regex.compile(r".*\p{L}\s+\d+(?:\.\d+)?\s*"),
-    ("has a colon, as before a replacement", _ALONE): regex.compile(r"\s*\w[^:]*:\s+\p{L}.*"),
+    ("has a colon or =, as before a replacement", _ALONE): regex.compile(r"\s*\w[^:=]*[:=]\s+\p{L}.*"),
 }
 """Signs that an entry is no phrase if most entries of its list have them."""
 OPTIONS_BEHIND = regex.compile(
@@ -112,7 +117,7 @@ def find_sign(text: str, *, signs: Signs = SIGNS) -> Sign | None:
 
 
 def looks_like_regex(text: str) -> bool:
-    return find_sign(text, signs=NO_ENTRY | {NO_REGEX: REGEX}) == NO_REGEX
+    return find_sign(text, signs={NO_REGEX: REGEX}) is not None
 
 
 def _enumerates(text: str, *, longest: int, least: int = 3) -> bool:
@@ -200,8 +205,8 @@ _REPLACEMENTS = regex.compile(
 )
 _REMARKS = regex.compile(
     r"(?:score|ratio|rank|level|tag|topic|type|kind|note|comment|remark|reason|source|url|link|reference|id|example|title"
-    r"|name|label|version|author|model|definition|meaning|context|message|description|explanation|freq)s?|severity"
-    r"|categor(?:y|ies)|class|why|index|lang(?:uage)?|locale|pos|date|created|updated|licen[cs]e|origin"
+    r"|name|version|author|model|definition|meaning|context|message|description|explanation|freq)s?|severity"
+    r"|categor(?:y|ies)|why|index|lang(?:uage)?|locale|pos|date|created|updated|licen[cs]e|origin"
 )
 
 

@@ -74,6 +74,9 @@ SHAPES: dict[str, Shape] = {
         ".json", '[{"id": "a", "inconsiderate": {"delve": "x"}, "considerate": {"dig": "a"}}]', "names no phrase"
     ),
     "replacements in CSV": Shape(".csv", "phrase,replacement\ndelve,dig\na testament to,proof\n", WORDS),
+    "bars and replacements": Shape(".txt", "delve|dig\nutilize|use\n", "several entries between bars"),
+    "equals signs and replacements": Shape(".txt", "delve = dig\nutilize = use\n", "colon or ="),
+    "texts with labels": Shape(".jsonl", '{"text": "delve", "label": 0}\n{"text": "so", "label": 1}\n', "key 'label'"),
     "colons and replacements": Shape(".txt", "color: colour\ncenter: centre\n", "colon"),
     "a replacement beside a list": Shape(".json", '{"utilize": "use", "hype": ["delve"]}', "utilize, hype"),
     # -- groups

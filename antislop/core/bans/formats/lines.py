@@ -33,12 +33,13 @@ from antislop.core.bans.folding import Edges
 from antislop.core.bans.marks import (
     BARE,
     NO_ENTRY,
+    NO_REGEX,
     OPTIONS_BEHIND,
     SIGNS,
     STRING_SIGNS,
     Signs,
+    find_sign,
     is_remark,
-    looks_like_regex,
     refuse_signs,
 )
 from antislop.core.bans.patterns.pattern import find_options, write_stars
@@ -300,7 +301,7 @@ _CODE = regex.compile(r"""["']\s*[:,]\s*r?["']|\A(?:[\w. ]+=|[\w.]+\(|new RegExp
 
 
 def are_regexes(text: ListText) -> bool:
-    signs = [looks_like_regex(line) for line in text.lines]
+    signs = [find_sign(line, signs=STRING_SIGNS) == NO_REGEX for line in text.lines]
     return sum(signs) * 2 > len(signs)
 
 
