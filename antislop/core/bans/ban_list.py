@@ -148,7 +148,8 @@ class BanList(Sequence[Ban]):
         >>> bans.format, list(bans)
         ('sillytavern', [Ban('shivers down', edges='anywhere'), Ban(' eyes sparkl', edges='anywhere')])
         """
-        from antislop.core.bans.formats.values import FORMATS, parse, parse_heading, recognize  # no help needs these
+        from antislop.core.bans.formats.lines import parse_heading  # no help needs these
+        from antislop.core.bans.formats.values import FORMATS, parse, recognize
 
         if format is not None and format not in FORMATS:
             raise BanError(f"the format {format!r} is unknown: it is one of {', '.join(FORMATS)}")

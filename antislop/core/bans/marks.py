@@ -58,13 +58,9 @@ Sign: TypeAlias = tuple[str, str]
 Signs: TypeAlias = Mapping[Sign, regex.Pattern[str]]
 NO_REGEX: Sign = ("looks like a regex, and as a phrase it would not occur", NAME_KIND)
 SEVERAL: Sign = ("looks like several entries", "write one entry each")
+_BARRED: Sign = ("looks like several entries between bars", "write one entry each, or a regex in brackets: (?:a|b)")
 NO_ENTRY = {
-    (
-        "looks like several entries between bars",
-        "write one entry each, or a regex in brackets, as (?:a|b)",
-    ): regex.compile(
-        r"\|\|\$\$\|\||\A[\p{L} '’-]+\|[\p{L} '’-]+\Z"  # a regex has brackets around such words
-    ),
+    _BARRED: regex.compile(r"\|\|\$\$\|\||\A[\p{L} '’-]+\|[\p{L} '’-]+\Z"),
     ("ends with a number after a bar", _COUNTED): regex.compile(r"\A[^|\\()\[\]?+*]+\|\s*\d+\s*\Z"),
 }
 """Signs of regexes, too."""

@@ -309,7 +309,7 @@ def parse_regexes(text: ListText) -> Iterator[Line]:
     return (attempt(number, to_regex, _unquote_regex(line.strip())) for number, line in text.numbered_lines)
 
 
-def to_regex(text: str) -> Ban:
+def to_regex(text: str, **options: Any) -> Ban:
     """Return the ban of a regex, which may stand between slashes, with flags, as JavaScript has them."""
     refuse_signs(text, signs=NO_ENTRY)
     for pattern in (BARE, _CODE):
@@ -317,7 +317,7 @@ def to_regex(text: str) -> Ban:
             raise BanError(f"{text[:80]!r} looks like a piece of a program: write the regexes alone, one per line")
     match = _SLASHES.fullmatch(text)
     flags = "".join(flag for flag in match[2] if flag in "ims") if match else ""
-    return Ban.regex((f"(?{flags})" if flags else "") + match[1] if match else text)
+    return Ban.regex((f"(?{flags})" if flags else "") + match[1] if match else text, **options)
 
 
 def _unquote_regex(line: str) -> str:
