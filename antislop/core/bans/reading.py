@@ -174,10 +174,8 @@ class ListText:
 
 def is_pair(value: Any) -> bool:
     """Return whether a value is a list of a phrase and a number."""
-    match value:
-        case [str(), int() | float()]:
-            return isinstance(value, list)
-    return False
+    is_two = isinstance(value, list) and len(value) == 2
+    return is_two and isinstance(value[0], str) and isinstance(value[1], (int, float))
 
 
 def attempt(line: int, make: Callable[..., Ban], phrase: Any, **options: Any) -> Line:
