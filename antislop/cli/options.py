@@ -206,7 +206,7 @@ def say_what_was_left_out(bans: BanList, path: Path) -> None:
     if bans.left_out:
         names, more = ", ".join(bans.left_out[:MAX_NAMED]), len(bans.left_out) - MAX_NAMED
         more_names = f" and {more:,} more" if more > 0 else ""
-        say(f"{path}: by their names, {names}{more_names} are no bans, and --group NAME chooses others")
+        say(f"{path}: left out, since these names don't say bans: {names}{more_names}; --group NAME chooses others")
 
 
 # -- grammars ---------------------------------------------------------------------------------------------------------

@@ -88,7 +88,7 @@ class BanList(Sequence[Ban]):
     lines: the line of each ban, from 1.
     marks: what most of its lines had around their phrases, and was taken off, such as bullets.
     refused: entries that were left out.
-    left_out: names of groups and texts of a JSON object beside its bans.
+    left_out: names of groups and texts of a JSON object that don't say that they are bans.
 
     >>> bans = BanList(["a testament to"]) | Ban("cat", edges="anywhere")
     >>> "A  Testament to" in bans, bans - "a testament to" == BanList([Ban("cat", edges="anywhere")])
@@ -177,7 +177,7 @@ class BanList(Sequence[Ban]):
             raise BanError(f"{place}:{numbers[0]}: each weight is 1, with which nothing is banned: {advice}")
         loaded = cls(bans, source=heading.source or place, license=heading.license)
         loaded.format, loaded.lines, loaded.marks, loaded.refused = taken, tuple(numbers), marks, tuple(refused)
-        loaded.left_out = tuple(dict.fromkeys(listed.left_out))
+        loaded.left_out = () if groups else tuple(dict.fromkeys(listed.left_out))
         return loaded
 
     @classmethod
