@@ -120,7 +120,7 @@ def evaluate(
     check_folder(out, "the report")
     made_from = collect_bans(bans)
     if held_out:
-        held_out_list: BanList | None = collect_bans(BanOptions(bans=held_out, lenient=bans.lenient))
+        held_out_list: BanList | None = collect_bans(BanOptions(bans=held_out, lenient=bans.lenient, group=bans.group))
     else:  # the other half of the bundled list goes with no other one
         held_out_list = None if bans.bans or bans.no_bans else bundled_bans("held_out")
     spec = model.spec

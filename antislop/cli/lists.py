@@ -14,13 +14,14 @@ import typer
 from rich.text import Text
 
 from antislop.cli.options import (
+    GroupOption,
     LenientOption,
     LicenseOption,
     RevisionOption,
     TrustRemoteCodeOption,
     load_bans,
     model_option,
-    say_marks,
+    say_what_was_left_out,
 )
 from antislop.cli.terminal import (
     OutputFormatOption,
@@ -73,6 +74,7 @@ def lint_list(
     ignore: Annotated[
         list[str] | None, typer.Option(metavar="KIND", help=f"Ignore one of {', '.join(KINDS)}. Repeatable.")
     ] = None,
+    group: GroupOption = None,
     output: OutputFormatOption = "text",
 ) -> int:
     """Find entries of a list that have no effect, match too much, or look like mistakes: file:line: kind: fault: fix.
@@ -86,8 +88,8 @@ def lint_list(
     ignored = set(ignore or ())
     if unknown := ignored - set(KINDS):
         raise InputError(f"--ignore {min(unknown)} is not a kind of finding: choose one of {', '.join(KINDS)}")
-    bans = BanList.load(sys.stdin.buffer if str(path) == "-" else path, strict=False)
-    say_marks(bans, path)
+    bans = BanList.load(sys.stdin.buffer if str(path) == "-" else path, group=group or (), strict=False)
+    say_what_was_left_out(bans, path)
     spec = ModelSpec(model, revision=revision, trust_remote_code=trust_remote_code)
     with console(stderr=True).status("checking the list"):
         vocabulary = None if model is None else _load_vocabulary(spec)
@@ -184,6 +186,7 @@ def convert(
         Edges | None, typer.Option(help="Whether phrases match whole words only.", show_default="that of the format")
     ] = None,
     lenient: LenientOption = False,
+    group: GroupOption = None,
     license: LicenseOption = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> int:
@@ -193,7 +196,7 @@ def convert(
     if str(out) != "-" and out.exists() and not force:
         fault = "is the list itself" if path.exists() and out.samefile(path) else "exists already"
         raise InputError(f"{out} {fault}: pass another path, or --force to overwrite it")
-    bans = load_bans(path, lenient=lenient, format_name=format_name, edges=edges)
+    bans = load_bans(path, lenient=lenient, group=group, format_name=format_name, edges=edges)
     converted = bans if top is None else bans.top(top)
     if converted.source == str(path):  # lists are shared, and must not reveal the folders of this machine
         converted.source = Path(path).name

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 from rich.table import Table
 
-from antislop.cli.options import ColumnOption, LenientOption, PromptColumnOption, load_bans
+from antislop.cli.options import ColumnOption, GroupOption, LenientOption, PromptColumnOption, load_bans
 from antislop.cli.progress import ProgressBar
 from antislop.cli.terminal import (
     TableFormat,
@@ -91,6 +92,7 @@ class ScaleOptions:
         False
     )
     lenient: LenientOption = False
+    group: GroupOption = None
     words: Annotated[
         Path | None, typer.Option(metavar="LIST", help="A JSON list of slop words.", show_default="the bundled one")
     ] = None
@@ -171,7 +173,8 @@ def _load_lists(scales: ScaleOptions) -> dict[str, BanList]:
     paths = scales.bans or []
     names = [path.name for path in paths]
     titles = [f"bans of {path if names.count(path.name) > 1 else path.name}" for path in paths]
-    lists = {title: load_bans(path, lenient=scales.lenient) for title, path in zip(titles, paths, strict=True)}
+    load = partial(load_bans, lenient=scales.lenient, group=scales.group)
+    lists = dict(zip(titles, map(load, paths), strict=True))
     chosen = {"loops": scales.loops, "repeats": scales.repeats, "dashes": scales.no_dashes}
     return lists | {name: bundled_bans(name) for name, is_chosen in chosen.items() if is_chosen}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from math import inf
@@ -78,6 +79,12 @@ class ModelOptions:
 
 ban_option = partial(typer.Option, rich_help_panel="Bans")
 LenientOption = Annotated[bool, ban_option("--lenient", help="Skip unusable entries, with a warning each.")]
+GroupOption = Annotated[
+    list[str] | None,
+    ban_option(
+        metavar="NAME", help="This group of a list in JSON is its bans. Repeatable.", show_default="by its name"
+    ),
+]
 
 
 @dataclass(frozen=True)
@@ -101,12 +108,16 @@ class BanOptions:
     repeats: Annotated[bool, ban_option("--repeats", help="Also ban 8 words in a row that came before.")] = False
     no_dashes: Annotated[bool, ban_option("--no-dashes", help="Also ban dashes: —, –, -- and a lone hyphen.")] = False
     lenient: LenientOption = False
+    group: GroupOption = None
 
 
 TWO_LISTS: Conflicts = {
     "--no-bans and --bans exclude each other: --bans LIST already replaces the bundled list": When(
         "no_bans", lambda o: o.bans
-    )
+    ),
+    "--group chooses a group of a list: pass the list by --bans": When(
+        "group", lambda o: not (o.bans or getattr(o, "lists", None))
+    ),
 }
 READ_ONCE = "are -, but standard input can be read only once: save one of them to a file"
 
@@ -139,7 +150,7 @@ def limit_bans(bans: BanList, where: BanScope | None, tokenizer: PreTrainedToken
 def collect_bans(options: BanOptions) -> BanList:
     """Return the bans of the command line, with a source that names them."""
     files, phrases = options.bans or [], options.ban or []
-    lists = [load_bans(path, lenient=options.lenient) for path in files]
+    lists = [load_bans(path, lenient=options.lenient, group=options.group) for path in files]
     names = [path.name for path in files]
     for name, title, is_chosen in (
         ("slop", "the bundled list", not files and not options.no_bans),
@@ -165,10 +176,16 @@ def collect_bans(options: BanOptions) -> BanList:
 
 
 def load_bans(
-    path: Path, *, lenient: bool = False, format_name: str | None = None, edges: Edges | None = None
+    path: Path,
+    *,
+    lenient: bool = False,
+    group: Sequence[str] | None = None,
+    format_name: str | None = None,
+    edges: Edges | None = None,
 ) -> BanList:
     """Load a list; "-" is standard input. Refuse unusable entries, or skip these with a warning if `lenient`."""
-    bans = BanList.load(sys.stdin.buffer if str(path) == "-" else path, format=format_name, edges=edges, strict=False)
+    source = sys.stdin.buffer if str(path) == "-" else path
+    bans = BanList.load(source, format=format_name, edges=edges, group=group or (), strict=False)
     if bans.refused and not lenient:
         place, reason = bans.refused[0]
         total = f"{len(bans.refused):,} entries" if len(bans.refused) > 1 else "this entry"
@@ -177,15 +194,19 @@ def load_bans(
         warn(f"{place}: {reason}")
     if len(bans.refused) > MAX_NAMED:
         warn(f"{path}: {len(bans.refused) - MAX_NAMED:,} more entries can't be used and are skipped")
-    say_marks(bans, path)
+    say_what_was_left_out(bans, path)
     if not bans:
         raise InputError(f"{path}: contains no usable ban: write one phrase per line")
     return bans
 
 
-def say_marks(bans: BanList, path: Path) -> None:
+def say_what_was_left_out(bans: BanList, path: Path) -> None:
     if bans.marks:
         say(f"{path}: the {' and '.join(bans.marks)} that most lines have are not part of the phrases")
+    if bans.left_out:
+        names, more = ", ".join(bans.left_out[:MAX_NAMED]), len(bans.left_out) - MAX_NAMED
+        more_names = f" and {more:,} more" if more > 0 else ""
+        say(f"{path}: left out, since these names don't say bans: {names}{more_names}; --group NAME chooses others")
 
 
 # -- grammars ---------------------------------------------------------------------------------------------------------

@@ -139,7 +139,7 @@ def serve(model: ModelOptions, upstream: UpstreamOptions, bans: BanOptions, serv
     """
     check_packages()
     banned, key = collect_bans(bans), server.api_key
-    readers = {name: partial(_read_list, paths, lenient=bans.lenient) for name, paths in server.files.items()}
+    readers = {name: partial(_read_list, paths, bans) for name, paths in server.files.items()}
     lists = {name: read() for name, read in readers.items()}
     from antislop.serve.application import check_origins, make_app
     from antislop.serve.http_server import DrainingServer, bind
@@ -201,8 +201,8 @@ def _reach(url: str, spec: ModelSpec, tokenizer_name: str | None, bans: BanList)
     return backend
 
 
-def _read_list(paths: Sequence[Path], *, lenient: bool) -> BanList:
-    return BanList([ban for path in paths for ban in load_bans(path, lenient=lenient)])
+def _read_list(paths: Sequence[Path], options: BanOptions) -> BanList:
+    return BanList([ban for path in paths for ban in load_bans(path, lenient=options.lenient, group=options.group)])
 
 
 def _make_reloaders(

@@ -10,11 +10,9 @@ import os
 import re
 import shlex
 import sys
-from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import chain
 from pathlib import Path, PureWindowsPath
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Literal, NoReturn
@@ -174,22 +172,19 @@ def read_input(name: str) -> str:
 
 def read_input_pieces(name: str, *, advance: Callable[[int], object] = lambda _: None) -> Iterator[str]:
     """Yield the text of `read_input` in pieces; `advance` is called with the number of bytes of each."""
-    decoder, lines = getincrementaldecoder("utf-8-sig")(), 0
+
+    def follow(pieces: Iterable[bytes]) -> Iterator[bytes]:
+        for piece in pieces:
+            advance(len(piece))
+            yield piece
+
     try:
         read = partial(sys.stdin.buffer.read1, files.PIECE) if name == "-" else None  # type: ignore[union-attr]
-        for piece in chain(files.read_pieces(name) if read is None else iter(read, b""), [b""]):
-            yield decoder.decode(piece, final=not piece)
-            lines += piece.count(b"\n")
-            advance(len(piece))
+        yield from files.decode_pieces(follow(files.read_pieces(name) if read is None else iter(read, b"")), name)
     except IsADirectoryError:
         raise InputError(f"{name}: is a folder: pass the files in it, {Path(name, '*.txt')} for instance") from None
     except OSError as error:
         raise InputError(f"{name}: can't be read ({error.strerror}): pass the path of a text file") from error
-    except UnicodeDecodeError as error:
-        if fault := files.find_other_encoding(error.object):
-            raise InputError(f"{name}:1: {fault}") from None
-        line = lines + error.object.count(b"\n", 0, error.start) + 1
-        raise InputError(f"{name}: not UTF-8 ({error.reason} in line {line}): save the file as UTF-8") from None
 
 
 @contextmanager

@@ -14,7 +14,7 @@ import stat
 import time
 import zlib
 from codecs import getincrementaldecoder
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from io import BufferedReader, RawIOBase, TextIOWrapper
 from itertools import chain
@@ -106,13 +106,10 @@ def read_text(path: str | os.PathLike[str], *, advice: str = _CHECK) -> str:
 
 def read_text_pieces(path: str | os.PathLike[str]) -> Iterator[str]:
     """Yield the content of a file of UTF-8 in pieces. Raises what `read_text` raises."""
-    decoder, lines = getincrementaldecoder("utf-8-sig")(), 0
     try:
-        for data in chain(read_pieces(path), [b""]):
-            yield decoder.decode(data, final=not data)
-            lines += data.count(b"\n")
-    except UnicodeDecodeError as error:
-        raise _not_unicode(error, os.fspath(path), lines) from error
+        yield from decode_pieces(read_pieces(path), os.fspath(path))
+    except InputError:
+        raise  # a `ValueError`, too
     except (OSError, ValueError) as error:
         raise _not_readable(error, path, _CHECK) from error
 
@@ -143,21 +140,27 @@ def decode(data: bytes, place: str) -> str:
     Traceback (most recent call last):
     antislop.errors.InputError: a.txt:2: not UTF-8 (invalid start byte): save the file as UTF-8
     """
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise _not_unicode(error, place) from error
+    return "".join(decode_pieces([data], place))
 
 
-def _not_unicode(error: UnicodeDecodeError, place: str, lines: int = 0) -> InputError:
-    if fault := find_other_encoding(bytes(error.object)):
-        return InputError(f"{place}:1: {fault}")
-    line = lines + error.object.count(b"\n", 0, error.start) + 1
-    return InputError(f"{place}:{line}: not UTF-8 ({error.reason}): save the file as UTF-8")
+def decode_pieces(pieces: Iterable[bytes], place: str) -> Iterator[str]:
+    """Yield what `decode` returns for bytes that come in pieces: here alone, bytes of files become text."""
+    decoder, lines = getincrementaldecoder("utf-8-sig")(), 0
+    for data in chain(pieces, [b""]):
+        if b"\0" in data:  # as of UTF-16, which would be read as characters
+            raise InputError(f"{place}:1: {find_other_encoding(data)}")
+        try:
+            yield decoder.decode(data, final=not data)
+        except UnicodeDecodeError as error:
+            if fault := find_other_encoding(bytes(error.object)):
+                raise InputError(f"{place}:1: {fault}") from error
+            line = lines + error.object.count(b"\n", 0, error.start) + 1
+            raise InputError(f"{place}:{line}: not UTF-8 ({error.reason}): save the file as UTF-8") from error
+        lines += data.count(b"\n")
 
 
 def find_other_encoding(data: bytes) -> str | None:
-    r"""Return what bytes that are not UTF-8 are instead, and what to do, if that is known.
+    r"""Return what bytes that are no text of UTF-8 are instead, and what to do, if that is known.
 
     >>> find_other_encoding(b"\x89PNG\r\n\x1a\n\0\0\0")
     'not text but binary data: pass a text file'

@@ -39,18 +39,13 @@ def cut_blocks(pieces: Iterable[str]) -> Iterator[str]:
     for piece in pieces:
         for start in range(0, len(piece), BLOCK_CHARACTERS):
             rest += piece[start : start + BLOCK_CHARACTERS]
-            if len(rest) >= BLOCK_CHARACTERS and (end := _find_cut(rest)):
-                yield rest[:end]
-                rest = rest[end:]
+            if len(rest) >= BLOCK_CHARACTERS:
+                found = next(filter(None, (cut.match(rest) for cut in CUTS)), None)
+                end = found.end() if found else len(rest) if len(rest) >= LONGEST_BLOCK else 0
+                if end:
+                    yield rest[:end]
+                    rest = rest[end:]
     yield rest
-
-
-def _find_cut(text: str) -> int:
-    """Return where a text can be cut; 0 if it has no such place yet."""
-    for cut in CUTS:
-        if found := cut.match(text):
-            return found.end()
-    return len(text) if len(text) >= LONGEST_BLOCK else 0
 
 
 def hash_word(word: str) -> int:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Literal, Protocol, TypeAlias, get_args
+from functools import cache, partial
+from typing import Literal, Protocol, TypeAlias
 
 import regex
 
@@ -133,10 +133,10 @@ def find_overlapping(bans: Sequence[Ban]) -> Findings:
 
 
 def find_mistakes(bans: Sequence[Ban]) -> Findings:
-    for index, ban in enumerate(bans):
-        for kind, clause, fix in find_faults(ban):
-            if (ban.weight < LIGHT_WEIGHT and not ban.opening) or kind not in ("short", "common"):
-                yield Finding(ban, index, kind, f"{describe(ban)} {clause}", fix)
+    for index, (kind, clause, fix) in find_faults(bans):
+        ban = bans[index]
+        if (ban.weight < LIGHT_WEIGHT and not ban.opening) or kind not in ("short", "common"):
+            yield Finding(ban, index, kind, f"{describe(ban)} {clause}", fix)
 
 
 def find_common(bans: Sequence[Ban], frequencies: Mapping[str, float]) -> Findings:
@@ -153,9 +153,11 @@ def find_common(bans: Sequence[Ban], frequencies: Mapping[str, float]) -> Findin
     for ban in heavy:
         if ban.pattern.is_opaque and ban.weight == 0 and ban.is_unconditional:
             hit[first[ban]] = [ranked[number] for number in ban.pattern.find_in(ranked)]
-        elif ban.pattern.is_literal and ban.is_unconditional and _is_made_of_common_words(ban, frequencies):
-            fault = f"{describe(ban)} is made of the most common words alone"
-            yield Finding(ban, first[ban], "common", fault, _LONGER)
+        elif ban.pattern.is_literal and ban.is_unconditional:
+            parts = fold_text(ban.text).split()
+            if 2 <= len(parts) <= 3 and all(find_zipf(part, frequencies) >= COMMONEST_ZIPF for part in parts):
+                fault = f"{describe(ban)} is made of the most common words alone"
+                yield Finding(ban, first[ban], "common", fault, _LONGER)
     for index, words in hit.items():
         if words:
             share = len(words) / len(ranked)
@@ -190,11 +192,6 @@ def _describe_hits(
     return f"{name} hits common words ({shown}): {rate}", _LONGER
 
 
-def _is_made_of_common_words(ban: Ban, frequencies: Mapping[str, float]) -> bool:
-    words = fold_text(ban.text).split()
-    return 2 <= len(words) <= 3 and all(find_zipf(word, frequencies) >= COMMONEST_ZIPF for word in words)
-
-
 def _split_joined(phrase: str, entries: set[str], frequencies: Mapping[str, float]) -> tuple[str, str] | None:
     """Return the two entries that a phrase seems to be made of: a word of it is unknown, and both halves are known.
 
@@ -226,29 +223,25 @@ def _rank(word: str, frequencies: Mapping[str, float]) -> float:
 
 def find_untypable(bans: Sequence[Ban], vocabulary: VocabularySurfaces) -> Findings:
     """Yield the entries that this tokenizer can't spell, in the given case or in any."""
-    spellers: dict[Folding, Speller] = {folding: Speller(vocabulary, folding) for folding in get_args(Folding)}
+    make_speller = cache(partial(Speller, vocabulary))
     for index, ban in enumerate(bans):
         if beyond := [i for i in ban.pattern.token_ids if i >= len(vocabulary.surfaces)]:
             fault = f"{describe(ban)} contain {beyond[0]}, and the vocabulary ends at {len(vocabulary.surfaces) - 1}"
             yield Finding(ban, index, "untypable", fault, "leave it out, or write it as text")
         folding = ban.pattern.folding
-        if _is_written(ban, spellers[folding], folding):
+        speller = make_speller(folding)
+        if _is_written(ban, speller, folding):
             continue
-        if folding == "cased" and _is_written(ban, spellers["caseless"], "caseless"):
+        if folding == "cased" and _is_written(ban, make_speller("caseless"), "caseless"):
             fault = f"{describe(ban)} compares letters as they are, and the model does not write them in this case"
             yield Finding(ban, index, "case", fault, "leave out case_sensitive")
             continue
-        shown = ", ".join(_find_missing(ban, spellers[folding]))
+        needed = "\0".join(ban.pattern.find_parts(folding))
+        letters = {letter: fold_text(letter, folding=folding) for letter in ban.text}
+        missing = [letter for letter, folded in letters.items() if folded in needed and speller.find_missing(folded)]
+        shown = ", ".join(missing)
         why = f"no token of the model contains {shown}" if shown else "no sequence of the model's tokens makes it"
         yield Finding(ban, index, "untypable", f"{describe(ban)} can't be written: {why}", "leave it out")
-
-
-def _find_missing(ban: Ban, speller: Speller) -> Iterator[str]:
-    parts = ban.pattern.find_parts(ban.pattern.folding)
-    for character in dict.fromkeys(ban.text):
-        folded = fold_text(character, folding=ban.pattern.folding)
-        if any(folded in part for part in parts) and speller.find_missing(folded):
-            yield character
 
 
 def _is_written(ban: Ban, speller: Speller, folding: Folding) -> bool:
@@ -279,8 +272,16 @@ class Speller:
     """
 
     def __init__(self, vocabulary: VocabularySurfaces, folding: Folding) -> None:
-        self._surfaces = {surface for surface in vocabulary.surfaces if surface}
-        self._folding = folding
+        surfaces = {surface for surface in vocabulary.surfaces if surface}
+        spells_bytes = all(bytes([byte]) in surfaces for byte in _UTF8)
+        self._writes_anything = spells_bytes or any("\ufffd" in each.decode(errors="replace") for each in surfaces)
+        texts = [] if self._writes_anything else [surface.decode() for surface in surfaces]
+        pieces = self._pieces = frozenset(fold_text(text, folding=folding) for text in texts)
+        self._joined = "\0".join(pieces)  # which no piece contains
+        self._longest = max(map(len, pieces), default=0)
+        self._alphabet = frozenset(" ").union(*pieces)
+        self._suffixes = frozenset(piece[start:] for piece in pieces for start in range(len(piece)))
+        self._prefixes = frozenset(piece[:end] for piece in pieces for end in range(1, len(piece) + 1))
 
     def can_write(self, symbols: str) -> bool:
         """Return whether the symbols of a phrase occur in a text of surfaces."""
@@ -301,35 +302,4 @@ class Speller:
     def find_missing(self, symbols: str) -> list[str]:
         if self._writes_anything:
             return []
-        return [symbol for symbol in dict.fromkeys(symbols) if symbol not in self._alphabet | {" "}]
-
-    @cached_property
-    def _writes_anything(self) -> bool:
-        if all(bytes([byte]) in self._surfaces for byte in _UTF8):
-            return True
-        return any("\ufffd" in surface.decode(errors="replace") for surface in self._surfaces)
-
-    @cached_property
-    def _pieces(self) -> frozenset[str]:
-        texts = (surface.decode() for surface in self._surfaces)
-        return frozenset(fold_text(text, folding=self._folding) for text in texts)
-
-    @cached_property
-    def _joined(self) -> str:
-        return "\0".join(self._pieces)  # which no piece contains
-
-    @cached_property
-    def _longest(self) -> int:
-        return max(map(len, self._pieces), default=0)
-
-    @cached_property
-    def _alphabet(self) -> frozenset[str]:
-        return frozenset(symbol for piece in self._pieces for symbol in piece)
-
-    @cached_property
-    def _suffixes(self) -> frozenset[str]:
-        return frozenset(piece[start:] for piece in self._pieces for start in range(len(piece)))
-
-    @cached_property
-    def _prefixes(self) -> frozenset[str]:
-        return frozenset(piece[:end] for piece in self._pieces for end in range(1, len(piece) + 1))
+        return [symbol for symbol in dict.fromkeys(symbols) if symbol not in self._alphabet]

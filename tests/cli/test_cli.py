@@ -343,7 +343,7 @@ def test_a_text_fits_a_grammar(toy: str, tmp_path: Path, bans: list[str]) -> Non
     ("arguments", "stdin", "parts"),
     [
         (["generate", "", "--model", "TOY"], None, ["the prompt is empty"]),
-        (["generate", "-", "--model", "TOY"], b"\xff", ["-: not UTF-8"]),
+        (["generate", "-", "--model", "TOY"], b"\xff", ["-:1: not UTF-8"]),
         (["generate", "\udcff", "--model", "TOY"], None, ["the prompt is not UTF-8"]),
         (["generate", PROMPT, "--model", "."], None, ["can't be loaded", "folder"]),
         (["scan", "-", "--bans", "missing.json"], None, ["missing.json: can't be read"]),
@@ -494,8 +494,7 @@ def test_scan_continues_after_unreadable_files_and_exits_with_2(texts: Path) -> 
     assert result.exit_code == 2
     assert len(result.stdout.splitlines()) == 3
     latin, missing = result.stderr.splitlines()
-    assert latin.startswith("antislop: latin.txt: not UTF-8 (")
-    assert "in line 2" in latin
+    assert latin.startswith("antislop: latin.txt:2: not UTF-8 (")
     assert missing.startswith("antislop: missing.txt: can't be read (No such file")
 
 

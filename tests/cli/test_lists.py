@@ -299,3 +299,15 @@ def test_commands_about_lists_import_no_torch() -> None:
     )
     env = {**os.environ, "PYTHONPATH": str(Path(antislop.__file__).parents[1])}
     subprocess.run([sys.executable, "-c", code], check=True, env=env, capture_output=True)
+
+
+def test_a_group_of_a_list_is_chosen_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("list.json").write_text('{"a": {"verbs": ["delve"]}, "banned": ["it"], "title": "x"}')
+    Path("text.txt").write_text("We delve into it.\n")
+    scanned = ["scan", "text.txt", "--bans", "list.json"]
+    named, chosen = invoke(*scanned), invoke(*scanned, "--group", "verbs")
+    said = "list.json: left out, since these names don't say bans: a, title; --group NAME chooses others\n"
+    assert (named.stdout, named.stderr) == ("text.txt:1:15: it\n", said)
+    assert (chosen.stdout, chosen.stderr) == ("text.txt:1:4: delve\n", "")
+    assert invoke("convert", "list.json", "-o", "-", "--group", "a").stdout.endswith("\ndelve\n")

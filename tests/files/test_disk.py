@@ -21,10 +21,12 @@ from antislop import BanList
 from antislop.errors import InputError
 from antislop.files.disk import (
     MIN_BOUND,
+    decode,
     open_text,
     read_bytes,
     read_json,
     read_text,
+    read_text_pieces,
     replace_bytes,
     replace_text,
     replacing,
@@ -340,3 +342,15 @@ def test_opening_a_file_is_noticed(line: str) -> None:
 @pytest.mark.parametrize("line", ["text.replace('a', 'b')", "files.read_text(path)", "read_bytes(path)", "import zlib"])
 def test_other_calls_are_not_mistaken_for_opening_a_file(line: str) -> None:
     assert list(find_openers(ast.parse(line))) == []
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le"])
+def test_text_with_zero_bytes_is_refused_wherever_bytes_become_text(encoding: str, tmp_path: Path) -> None:
+    path = tmp_path / "prompts.txt"
+    for data in ("an old house\n".encode(encoding), b"an old\0 house\n"):
+        path.write_bytes(data)
+        for read in (read_text, lambda path: "".join(read_text_pieces(path))):
+            with pytest.raises(InputError, match=r"prompts.txt:1: not text but binary data: pass a text file$"):
+                read(path)
+        with pytest.raises(InputError, match=r"^a:1: not text but binary data"):
+            decode(data, "a")

@@ -88,7 +88,7 @@ CORRECTIONS = {
         ["whisper", "tapestry"],
     ),
     "a kind in front": (["pattern: (abc"], "kind", ["the pattern: a house", "re-read", Ban.regex(r"abc\b")]),
-    "a kind in front of a phrase": ([Ban(Phrase("Regex:abc"))], "kind", ["regexes: abc"]),
+    "a kind in front of a phrase": ([Ban(Phrase("Regex:abc"))], "kind", ["regexes:abc"]),
     "a regex between slashes": ([r"/\bnot just\b/i"], "kind", ["and/or/both", "/his/hers"]),
     "a regex as in Python": (['r"not just"'], "kind", ['or "not just"']),
     "a regex with flags": (["(?i)not just"], "kind", ["(not just)"]),

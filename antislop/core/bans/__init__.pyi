@@ -17,7 +17,7 @@ from .folding import (
     find_words as find_words,
     fold_text as fold_text,
 )
-from .formats.formats import parse_ban as parse_ban, write_lines as write_lines
+from .formats.lines import parse_ban as parse_ban, write_lines as write_lines
 from .marks import looks_like_regex as looks_like_regex
 from .patterns.loop import Loop as Loop
 from .patterns.pattern import Pattern as Pattern, Tokens as Tokens

@@ -3,9 +3,10 @@
 From the text of a list to its bans:
 
     BanList.load        reads the file
-    recognize           chooses the `ListFormat`, by the file's name and the text      (formats/formats.py)
-    ListFormat.parse    yields the line and the ban of each entry, or why it is refused
-    parse_ban           takes a line of the text format apart: phrase, kind, options   (formats/formats.py)
+    recognize           names the format, by the file's name and the text              (formats/values.py)
+    parse               yields the line and the ban of each entry, or why it is refused:
+      parse_ban         takes a line of the text format apart: phrase, kind, options   (formats/lines.py)
+      parse_values      finds the bans in JSON, and reads each value                   (formats/values.py)
     make_ban            makes the pattern of that kind, and the ban                    (reading.py)
 """
 
@@ -87,6 +88,7 @@ class BanList(Sequence[Ban]):
     lines: the line of each ban, from 1.
     marks: what most of its lines had around their phrases, and was taken off, such as bullets.
     refused: entries that were left out.
+    left_out: names of groups and texts of a JSON object that don't say that they are bans.
 
     >>> bans = BanList(["a testament to"]) | Ban("cat", edges="anywhere")
     >>> "A  Testament to" in bans, bans - "a testament to" == BanList([Ban("cat", edges="anywhere")])
@@ -112,6 +114,7 @@ class BanList(Sequence[Ban]):
         self.lines: tuple[int, ...] = ()
         self.marks: tuple[str, ...] = ()
         self.refused: tuple[Refusal, ...] = ()
+        self.left_out: tuple[str, ...] = ()
 
     @classmethod
     def load(
@@ -120,9 +123,10 @@ class BanList(Sequence[Ban]):
         *,
         format: str | None = None,  # noqa: A002
         edges: Edges | None = None,
+        group: str | Sequence[str] = (),
         strict: bool = True,
     ) -> BanList:
-        r"""Read a list in any of the formats of `antislop.core.bans.formats.formats`.
+        r"""Read a list in any of the formats of `antislop.core.bans.formats.lines`.
 
         source: path of a file, UTF-8; an open file; or hf://owner/name/file, in a data set repository of the Hugging
             Face hub (hf://owner/name@revision/file; without a file, bans.txt).
@@ -130,6 +134,7 @@ class BanList(Sequence[Ban]):
             list of strings is read as phrases: a list of n-grams in that shape needs format="ngrams".
         edges: of phrases that name none; by default "anywhere" in SillyTavern's format, whose lists rely on stems, and
             "word" in all others.
+        group: names of the groups of a JSON object that are bans; by default, those whose names say so.
         strict: False leaves out entries that can't be used, and keeps the reasons in `refused`.
 
         Numbers up to 1 are weights; larger ones are counts, which rank but don't weigh. A list may have
@@ -143,7 +148,8 @@ class BanList(Sequence[Ban]):
         >>> bans.format, list(bans)
         ('sillytavern', [Ban('shivers down', edges='anywhere'), Ban(' eyes sparkl', edges='anywhere')])
         """
-        from antislop.core.bans.formats.formats import FORMATS, TEXT, parse_heading, recognize  # no help needs these
+        from antislop.core.bans.formats.lines import parse_heading  # no help needs these
+        from antislop.core.bans.formats.values import FORMATS, parse, recognize
 
         if format is not None and format not in FORMATS:
             raise BanError(f"the format {format!r} is unknown: it is one of {', '.join(FORMATS)}")
@@ -151,11 +157,14 @@ class BanList(Sequence[Ban]):
             raise BanError(f"the edges are {edges!r}; they are 'word' or 'anywhere'")
         place, text = read_text(source)
         heading = parse_heading(text)
-        listed = ListText(text, place, suffix=Path(place.lower().removesuffix(".gz")).suffix)
+        suffix = Path(place.lower().removesuffix(".gz")).suffix
+        groups = (group,) if isinstance(group, str) else tuple(group)
+        listed = ListText(text, place, suffix, groups, is_asked=format is not None)
         try:
-            taken = recognize(listed) if format is None else FORMATS[format]
-            marks = listed.unmarked[1] if taken is TEXT and heading.version is None else ()
-            bans, numbers, refused = _collect_bans(taken.parse(listed, edges or taken.edges), place)
+            taken = format or recognize(listed)
+            marks = listed.unmarked[1] if taken == "text" and heading.version is None else ()
+            edges = edges or ("anywhere" if taken == "sillytavern" else "word")
+            bans, numbers, refused = _collect_bans(parse(listed, taken, edges), place)
         except RecursionError as error:
             raise BanError(f"{place}:1: nested too deep to be read: give a flat list") from error
         is_empty = not bans and not refused and heading.version is None
@@ -163,8 +172,12 @@ class BanList(Sequence[Ban]):
             first, *others = refused or [Refusal(f"{place}:1", "contains no ban: write one per line")]
             more = f" ({len(others)} more refused; strict=False leaves them out)" if others else ""
             raise BanError(f"{first.place}: {first.reason}{more}")
+        if taken != "text" and bans and all(ban.weight == 1 for ban in bans):
+            advice = 'write the phrases alone, as one list, or pass format="counts"'
+            raise BanError(f"{place}:{numbers[0]}: each weight is 1, with which nothing is banned: {advice}")
         loaded = cls(bans, source=heading.source or place, license=heading.license)
-        loaded.format, loaded.lines, loaded.marks, loaded.refused = taken.name, tuple(numbers), marks, tuple(refused)
+        loaded.format, loaded.lines, loaded.marks, loaded.refused = taken, tuple(numbers), marks, tuple(refused)
+        loaded.left_out = () if groups else tuple(dict.fromkeys(listed.left_out))
         return loaded
 
     @classmethod
@@ -200,7 +213,7 @@ class BanList(Sequence[Ban]):
 
         Raises `BanError` for a ban that could not be read back, and if the file can't be written.
         """
-        from antislop.core.bans.formats.formats import write_lines
+        from antislop.core.bans.formats.lines import write_lines
 
         write_text(path, write_lines(self, source=self.source, license=license or self.license))
 

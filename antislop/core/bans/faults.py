@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, cast, get_args
 from warnings import catch_warnings, simplefilter
 
@@ -11,20 +11,28 @@ import regex
 from antislop.core.bans.ban_list import BanList
 from antislop.core.bans.bans import KINDS, Ban
 from antislop.core.bans.folding import Folding
-from antislop.core.bans.marks import NAME_KIND, find_sign
+from antislop.core.bans.marks import NAME_KIND, find_shared_sign, find_sign
 from antislop.core.bans.patterns.pattern import Fault, TextSearch
 from antislop.core.bans.patterns.phrase import Automaton
 
 _KIND = regex.compile(rf"(?i)(?:{'|'.join(KINDS)}|re|regexp?|pattern|glob|token)\s?:\s*\S")
 
 
-def find_faults(ban: Ban) -> Iterator[Fault]:
-    """Yield the mistakes that show in a ban alone, such as a phrase that looks like a regex, or has marks around it."""
-    yield from ban.pattern.find_faults()
-    if ban.pattern.is_literal and _KIND.match(ban.text):
-        yield Fault("kind", "looks like another kind of ban", NAME_KIND)
-    elif ban.pattern.kind in ("phrase", "wildcard") and (sign := find_sign(ban.text)):
-        yield Fault("kind", *sign)
+def find_faults(bans: Sequence[Ban]) -> Iterator[tuple[int, Fault]]:
+    """Yield mistakes with the places of the entries, such as a phrase that looks like a regex, or has marks around it.
+
+    What most entries have in front or behind is one, too, as in a list that is read.
+    """
+    phrases = [ban.text for ban in bans if ban.pattern.kind in ("phrase", "wildcard")]
+    shared, pattern = find_shared_sign(phrases) or (None, None)
+    for index, ban in enumerate(bans):
+        yield from ((index, fault) for fault in ban.pattern.find_faults())
+        if ban.pattern.is_literal and _KIND.match(ban.text):
+            yield index, Fault("kind", "looks like another kind of ban", NAME_KIND)
+        elif ban.pattern.kind in ("phrase", "wildcard"):
+            has_shared = pattern is not None and pattern.fullmatch(ban.text)
+            if sign := find_sign(ban.text) or (shared if has_shared else None):
+                yield index, Fault("kind", *sign)
 
 
 def find_superfluous(bans: Sequence[Ban]) -> list[tuple[int, int, str]]:
@@ -44,17 +52,13 @@ def find_superfluous(bans: Sequence[Ban]) -> list[tuple[int, int, str]]:
         (_find_others_within(bans), "is matched by the {kind}"),
     ):
         for index, other in pairs:
-            is_settled = {index, other} & repeats.keys() or index in containers
-            if not is_settled and not _leads_to(index, other, containers):
+            kept = other
+            while kept in containers and kept != index:
+                kept = containers[kept][0]
+            # If leaving out `other` relies on `index`, directly or through others, `index` has to stay.
+            if kept != index and not {index, other} & repeats.keys() and index not in containers:
                 containers[index] = other, relation.format(kind=bans[other].pattern.kind)
     return [*((*pair, "repeats") for pair in repeats.items()), *((i, *containers[i]) for i in sorted(containers))]
-
-
-def _leads_to(index: int, other: int, containers: Mapping[int, tuple[int, str]]) -> bool:
-    """Return whether leaving out `other` relies on `index`, directly or through others: then `index` has to stay."""
-    while other in containers and other != index:
-        other = containers[other][0]
-    return other == index
 
 
 def _always_forbids(ban: Ban) -> bool:

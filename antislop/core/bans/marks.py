@@ -10,12 +10,14 @@ from typing import TypeAlias
 
 import regex
 
+from antislop.core.bans.bans import BAN_OPTIONS, KINDS
 from antislop.errors import BanError
 
 NAME_KIND = "name the kind as the format does: after a tab in text, as kind in JSON and CSV"
 """How to write a ban that is no phrase."""
 _AS_IT_IS = 'if it is meant as it is, put it in double quotes in text, or write {"kind": "phrase", "phrase": …} in JSON'
 _ALONE = "write the phrase alone"
+_COUNTED = "write CSV, a comma between phrase and number, or the phrase alone"
 _READ = 500
 """Characters of an entry in which signs are looked for."""
 
@@ -56,7 +58,13 @@ Sign: TypeAlias = tuple[str, str]
 Signs: TypeAlias = Mapping[Sign, regex.Pattern[str]]
 NO_REGEX: Sign = ("looks like a regex, and as a phrase it would not occur", NAME_KIND)
 SEVERAL: Sign = ("looks like several entries", "write one entry each")
-STRING_SIGNS = {NO_REGEX: REGEX, SEVERAL: _SEVERAL}
+_BARRED: Sign = ("looks like several entries between bars", "write one entry each, or a regex in brackets: (?:a|b)")
+NO_ENTRY = {
+    _BARRED: regex.compile(r"\|\|\$\$\|\||\A[\p{L} '’-]+\|[\p{L} '’-]+\Z"),
+    ("ends with a number after a bar", _COUNTED): regex.compile(r"\A[^|\\()\[\]?+*]+\|\s*\d+\s*\Z"),
+}
+"""Signs of regexes, too."""
+STRING_SIGNS = NO_ENTRY | {NO_REGEX: REGEX, SEVERAL: _SEVERAL}
 """Signs of strings between double quotes, too."""
 SIGNS = STRING_SIGNS | {
     ("is a bare bracket, comma or colon", "leave it out"): BARE,
@@ -66,7 +74,22 @@ SIGNS = STRING_SIGNS | {
     ("is escaped, or was decoded wrongly", "write the characters that are meant"): _ESCAPE,
     ("seems to end with a remark", _ALONE): _REMARK,
     ("has a bullet, a number or quotation marks around it", _ALONE): _AROUND,
+    ("has a number behind it", _COUNTED): regex.compile(r"\p{L}\s*[:=]\s*\d+(?:[.,]\d+)?\Z"),
+    ("has flags of Hunspell behind it", _ALONE): regex.compile(r"\A[\w'’.-]*\p{Ll}/\p{Lu}+\Z"),
+    ("has a part of speech behind it", _ALONE): regex.compile(r"\A\p{Ll}+_\p{Lu}{2,6}\Z"),
+    ("begins with a !, as what is left out of other lists", "leave this line out"): regex.compile(r"\A!\p{L}"),
 }
+SHARED_SIGNS: Signs = {
+    ("has a number in front", _COUNTED): regex.compile(r"\s*\d+\s+\p{L}.*"),
+    ("has a number behind it", _COUNTED): regex.compile(r".*\p{L}\s+\d+(?:\.\d+)?\s*"),
+    ("has a colon or =, as before a replacement", _ALONE): regex.compile(r"\s*\w[^:=]*[:=]\s+\p{L}.*"),
+}
+"""Signs that an entry is no phrase if most entries of its list have them."""
+OPTIONS_BEHIND = regex.compile(
+    rf"\S(?:\s+(?:{'|'.join(BAN_OPTIONS)}|edges|gap)=\S|\s{{2,}}(?:{'|'.join(KINDS)})(?:\s|\Z))"
+)
+"""Of a line whose tab has become spaces."""
+_PADDED = regex.compile(r"\s{2,}\d+\s+\p{L}.*")  # as of uniq -c
 _PART = regex.compile(r"(?!(?:and|or|but|oh|yes|no|well|so|then|now)\b)[\p{L}\p{M} '’-]+")
 """A phrase between commas that a sentence would hardly have there."""
 _ESCAPED = regex.compile(r"\\(['\"\\])")
@@ -110,6 +133,18 @@ def _refuse(text: str, sign: Sign) -> BanError:
     return BanError(f"{text[:80]!r} {sign[0]}: {sign[1]}; {_AS_IT_IS}")
 
 
+def find_shared_sign(texts: Sequence[str]) -> tuple[Sign, regex.Pattern[str]] | None:
+    """Return the sign that most texts of a list have, that they are no phrases, and its pattern.
+
+    >>> find_shared_sign(["delve 12", "tapestry 3"])[0][0], find_shared_sign(["catch 22", "delve"])
+    ('has a number behind it', None)
+    """
+    for sign, pattern in SHARED_SIGNS.items():
+        if 2 * sum(pattern.fullmatch(text[:_READ]) is not None for text in texts) > len(texts):
+            return sign, pattern
+    return None
+
+
 def take_off_marks(lines: Sequence[tuple[int, str]]) -> tuple[list[tuple[int, str | BanError]], tuple[str, ...]]:
     r"""Return numbered lines without the marks that most of them have, and the names of these marks.
 
@@ -119,6 +154,11 @@ def take_off_marks(lines: Sequence[tuple[int, str]]) -> tuple[list[tuple[int, st
     found: list[tuple[int, str | BanError]] = list(lines)
     if len(lines) == 1 and _enumerates(lines[0][1].partition("\t")[0], longest=4):
         found = [(lines[0][0], _refuse(lines[0][1], SEVERAL))]
+    phrases = [line.partition("\t")[0][:_READ] for _, line in lines]
+    sign, pattern = find_shared_sign(phrases) or (next(iter(SHARED_SIGNS)), _PADDED)
+    for index, phrase in enumerate(phrases):
+        if pattern.fullmatch(phrase):
+            found[index] = lines[index][0], _refuse(phrase.strip(), sign)
     taken = []
     for name, mark in _MARKS.items():
         matches = [mark.fullmatch(line) if isinstance(line, str) else None for _, line in found]
@@ -138,23 +178,67 @@ def take_off_marks(lines: Sequence[tuple[int, str]]) -> tuple[list[tuple[int, st
     return found, tuple(taken)
 
 
-_NO_BANS = regex.compile(
-    r"(?<!\p{L})(?i:allow(?:ed|list)?|white_?list(?:ed)?|except(?:ions?)?|exempt|(?:counter)?examples?|good|safe|ok(?:ay)?"
-    r"|keep|ignored?|replacements?|alternatives?|suggestions?|better|preferred|instead|redirects"
-    r"|stop|samplers?|breakers|messages|conversations|prompts|tools)(?!\p{Ll})"
+# -- names of groups and keys ------------------------------------------------------------------------------------------
+
+_WORD = regex.compile(r"\p{Lu}+(?!\p{Ll})|\p{Lu}?\p{Ll}+|\p{Lo}+")
+_BANS = regex.compile(
+    r"(?:forbid|forbad|avoid|den(?:y|ied)|blocklist|blacklist|disallow|prohibit|unwanted|overus|repetitive|clich|buzz|weasel"
+    r"|filler|swear|profan|taboo)\w*|ban(?:s|ned|list)?|block(?:ed)?|bad(?:words?)?|slop(?:s|py)?|flag(?:ged)?|never|dont"
 )
-_NEGATION = regex.compile(r"(?<!\p{L})(?i:not?|non|never|bad|bans?|banned|avoid)(?!\p{Ll})")
+_PHRASES = regex.compile(r"(?:phrase|word|wordlist|term|expression|regexe?|regexp|pattern|\w*gram)s?")
+_NEUTRAL = regex.compile(
+    r"lists?|strings?|entry|entries|top|all|my|the|of|to|in|and|case|insensitive|zero|frequency|multi|single"
+)
+_NO_BANS = regex.compile(
+    r"(?:allow|white|except|exempt|ignor|approv|accept|permit|prefer|recommend|replac|alternativ|suggest|substitut|correct"
+    r"|counter)\w*|good|safe|ok|okay|keep|better|instead"
+)
+_SAID = regex.compile(r"us(?:e|ed|ing)|say|said|writ(?:e|ten)")
+_NEGATION = regex.compile(r"not?|non|un|never|dont|don")
+_EXCEPTIONS = regex.compile(r"(?:allow|white|except|exempt|ignor|counter)\w*")
+_REPLACEMENTS = regex.compile(
+    r"(?:replac|suggest|alternativ|substitut|prefer|correct)\w*|instead|better|fix(?:es)?|omit"
+)
+_REMARKS = regex.compile(
+    r"(?:score|ratio|rank|level|tag|topic|type|kind|note|comment|remark|reason|source|url|link|reference|id|example|title"
+    r"|name|version|author|model|definition|meaning|context|message|description|explanation|freq)s?|severity"
+    r"|categor(?:y|ies)|why|index|lang(?:uage)?|locale|pos|date|created|updated|licen[cs]e|origin"
+)
 
 
-def refuse_group(name: str) -> BanError | None:
-    """Return why a group of this name has no bans: allowed phrases, examples, replacements, settings."""
-    if _NEGATION.search(name) or not _NO_BANS.search(name):
-        return None
-    return BanError(f"the group {name[:80]!r} holds no bans by its name: leave it out, or give it another name")
+def _split_name(name: str) -> list[str]:
+    return [word.casefold() for word in _WORD.findall(name[:_READ])]
 
 
-def refuse_replacements(groups: int, entries: int, place: str) -> None:
-    """Raise `BanError` for many groups with few entries each: phrases, each with what to write instead."""
-    if groups >= 5 and entries < 3 * groups:
-        fault = f"{groups} groups of {entries} entries look like phrases with replacements, which bans don't have"
-        raise BanError(f"{place}: {fault}: write the phrases as one list")
+def names_bans(name: str) -> bool | None:
+    """Return whether the name of a group says that it has bans, or other things; None if it says neither.
+
+    >>> [*map(names_bans, ["banned_words", "phrases", "wordsToAvoid", "not_allowed", "approved", "required_terms"])]
+    [True, True, True, True, False, None]
+    """
+    words = _split_name(name)
+    is_negated, is_ban = any(map(_NEGATION.fullmatch, words)), any(map(_BANS.fullmatch, words))
+    if any(map(_NO_BANS.fullmatch, words)):
+        return is_negated and not any(_BANS.fullmatch(word) for word in words if not _NEGATION.fullmatch(word))
+    if is_negated and any(map(_SAID.fullmatch, words)):
+        return True
+    if is_ban:
+        return None if is_negated and words != ["never"] else True
+    others = [word for word in words if not _PHRASES.fullmatch(word)]
+    is_plain = len(others) < len(words) and all(map(_NEUTRAL.fullmatch, others))
+    return True if is_plain else None
+
+
+def names_exceptions(name: str) -> bool:
+    return names_bans(name) is False and any(map(_EXCEPTIONS.fullmatch, _split_name(name)))
+
+
+def names_replacements(key: str) -> bool:
+    return any(map(_REPLACEMENTS.fullmatch, _split_name(key)))
+
+
+def is_remark(key: str) -> bool:
+    """Return whether a key or a column is about a phrase, and changes nothing about its ban."""
+    words = _split_name(key)
+    is_about = any(_REMARKS.fullmatch(word) or _REPLACEMENTS.fullmatch(word) for word in words)
+    return is_about and not any(map(_BANS.fullmatch, words))

@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import os
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property
 from pathlib import Path
 from typing import IO, Any, NamedTuple, TypeAlias
 
@@ -19,8 +19,9 @@ import regex
 
 from antislop.core.bans.bans import BAN_OPTIONS, KINDS, Ban, check_options
 from antislop.core.bans.folding import Edges
-from antislop.core.bans.marks import refuse_signs, take_off_marks
+from antislop.core.bans.marks import is_remark, names_replacements, refuse_signs, take_off_marks
 from antislop.core.bans.patterns.incremental_regex import measure
+from antislop.core.bans.patterns.pattern import find_options
 from antislop.core.bans.patterns.phrase import Phrase, read_phrase
 from antislop.core.bans.scopes import Regions, Scope
 from antislop.errors import BanError, InputError, first_line
@@ -48,6 +49,8 @@ PHRASE_KEYS = ("phrase", "word", "ngram", "bigram", "trigram")
 """Keys for the phrase of an object."""
 STRING_KEYS = ("text", "term", "string", "pattern", "ban", "keyword", "expression", "value")
 """More keys for the phrase, if their value is a string: any other value is not a phrase."""
+COUNT_KEYS, WEIGHT_KEYS = ("count", "frequency"), ("weight", "factor")
+"""Keys for the numbers of an object."""
 
 TOKEN_IDS = regex.compile(r"\s*\[\s*\d+(?:\s*,\s*\d+)*\s*\],?\s*")
 """A line of token ids, such as [5, 17]."""
@@ -105,11 +108,17 @@ class ListText:
 
     place: what messages call the list.
     suffix: of its file's name, in lower case.
+    groups: names of the groups of an object that are bans, as the caller says.
+    is_asked: whether the caller named the format.
+    left_out: names of groups and texts beside those that are bans; parsing adds them.
     """
 
     text: str
     place: str = "<text>"
     suffix: str = ""
+    groups: tuple[str, ...] = ()
+    is_asked: bool = False
+    left_out: list[str] = field(default_factory=list)
 
     @cached_property
     def lines(self) -> list[str]:
@@ -138,6 +147,18 @@ class ListText:
             return False
 
     @cached_property
+    def are_json_lines(self) -> bool:
+        """Whether the first of several lines is an object, or a phrase with a number; or the file's name says so."""
+        if self.suffix in (".json", ".jsonl", ".ndjson"):
+            return self.suffix != ".json"
+        first, *others = self.text.strip().split("\n", 1)
+        try:
+            value = json.loads(first) if others else None
+        except (ValueError, RecursionError):
+            return False
+        return isinstance(value, dict) or is_pair(value)
+
+    @cached_property
     def value(self) -> Any:
         """The JSON value of the text. Raises `BanError`."""
         try:
@@ -151,21 +172,10 @@ class ListText:
         return value
 
 
-@dataclass(frozen=True)
-class ListFormat:
-    """A format of lists.
-
-    recognizes: whether a text looks like it; asked of the formats with the file's suffix, or else of all.
-    parse: yields the bans of a text, given the edges of phrases that name none. Raises `BanError` for a text that is
-        not in the format.
-    edges: default for `parse`.
-    """
-
-    name: str
-    recognizes: Callable[[ListText], bool]
-    parse: Callable[[ListText, Edges], Iterator[Line]]
-    suffixes: tuple[str, ...] = ()
-    edges: Edges = "word"
+def is_pair(value: Any) -> bool:
+    """Return whether a value is a list of a phrase and a number."""
+    is_two = isinstance(value, list) and len(value) == 2
+    return is_two and isinstance(value[0], str) and isinstance(value[1], (int, float))
 
 
 def attempt(line: int, make: Callable[..., Ban], phrase: Any, **options: Any) -> Line:
@@ -184,7 +194,16 @@ def are_counts(numbers: Iterable[Any]) -> bool:
     return all(type(value) is int and value >= 0 for value in values) and any(value > 1 for value in values)
 
 
-def make_phrase(text: Any, *, edges: Edges, **options: Any) -> Ban:
+def refuse_ones(numbers: Sequence[Any], text: ListText) -> None:
+    """Raise `BanError` for numbers without a name that say whether a phrase is in the list, not how much is kept."""
+    if not text.is_asked and 1 in numbers and {*numbers} <= {0, 1}:
+        raise BanError(
+            f"{text.place}:1: a number is 1, as a weight it bans nothing: write the phrases alone, as one list, or "
+            'pass format="counts"'
+        )
+
+
+def make_phrase(text: Any, *, edges: Edges, options: Mapping[str, Any]) -> Ban:
     """Return the ban of a phrase as people write it: `*` is a wildcard."""
     refuse_signs(text)
     return make_ban(text, options=options, edges=edges)
@@ -203,10 +222,6 @@ def is_kind(name: object) -> bool:
     return isinstance(name, str) and name in KINDS
 
 
-def leave_plain(entries: list[Any]) -> list[Any]:
-    return [entry for entry in entries if not names_kind(entry)]
-
-
 def find_phrase_key(entry: object) -> str:
     """Return the key of an object's phrase; an empty string if there is none."""
     if not isinstance(entry, Mapping):
@@ -215,11 +230,42 @@ def find_phrase_key(entry: object) -> str:
     return next((name for name in PHRASE_KEYS if name in entry), next(strings, ""))
 
 
-def parse_object(line: int, entry: Mapping[str, Any], edges: Edges) -> Line:
-    """Return the ban of an object that names its kind; its other keys are options."""
-    name = find_phrase_key(entry)
-    options = {key: value for key, value in entry.items() if key not in ("kind", name)}
-    return attempt(line, make_ban, entry.get(name, ""), kind=entry["kind"], options=options, edges=edges)
+def read_object(line: int, entry: Mapping[str, Any], edges: Edges, *, kind: str | None = None) -> Line:
+    """Return the ban of an object.
+
+    kind: of an object that names none; "words" is an n-gram without stop words.
+    """
+    name = "regex" if isinstance(entry.get("regex"), str) else find_phrase_key(entry)
+    if names_kind(entry):
+        options = {key: value for key, value in entry.items() if key not in ("kind", name)}
+        return attempt(line, make_ban, entry.get(name, ""), kind=entry["kind"], options=options, edges=edges)
+    text, options = entry[name], {}
+    for key, value in entry.items():
+        if key in COUNT_KEYS:
+            is_count = type(value) is int and value >= 0
+            options |= {"count": value} if is_count and "count" not in options else {}
+        elif key in WEIGHT_KEYS or key in list_keys():
+            options |= {"weight" if key in WEIGHT_KEYS else key: value} if value is not None else {}
+        elif key not in (name, "kind") and not (key == "regex" and isinstance(value, bool)) and not is_remark(key):
+            advice = "name it weight, count, or as another option is, or leave it out"
+            return line, BanError(f"the key {key[:40]!r} of {str(text)[:80]!r} is unknown: {advice}")
+    if name == "regex" or entry.get("regex") is True or kind == "regex":
+        return attempt(line, make_ban, text, kind="regex", options=options, edges=edges)
+    if "gram" in name or kind == "words":
+        return attempt(line, to_words, text, **options)
+    return attempt(line, make_phrase, text, edges=edges, options=options)
+
+
+def says_more(entry: Mapping[str, Any]) -> bool:
+    """Return whether an object without a phrase says its number, an option of its ban, or what to write instead."""
+    known = {key: key in (*COUNT_KEYS, *WEIGHT_KEYS) or key in list_keys() or names_replacements(key) for key in entry}
+    return any(known.values()) and all(is_known or is_remark(key) for key, is_known in known.items())
+
+
+@cache
+def list_keys() -> frozenset[str]:
+    """Return the names of all options of all kinds, as objects and columns have them."""
+    return frozenset((*BAN_OPTIONS, *(option.name for kind in KINDS.values() for option in find_options(kind))))
 
 
 def make_ban(text: Any, *, kind: str | None = None, options: Mapping[str, Any], edges: Edges) -> Ban:

@@ -396,7 +396,7 @@ LOADED: dict[str, tuple[str | bytes, list[str | Ban]]] = {
     "a JSON list": ('["a", "b\\u00e9", "#c"]', ["a", "bé", "#c"]),
     "JSON on Windows": ('[\r\n"a",\r\n"b"\r\n]\r\n', ["a", "b"]),
     "factors": ('[["a", 0.25], ["b", 1], ["c", 0]]', [Ban("a", weight=0.25), Ban("b", weight=1), "c"]),
-    "factors of one": ('[["a", 1], ["b", 1.0]]', [Ban("a", weight=1), Ban("b", weight=1)]),
+    "factors of one": ('[["a", 1], ["b", 1.0], ["c", 0.5]]', [Ban("a", 1), Ban("b", 1), Ban("c", 0.5)]),
     "counts": ('[["a", 517], ["b", 1], ["c", 30]]', ["a", "b", "c"]),
     "phrases among factors": ('["a", ["b", 0.5]]', ["a", Ban("b", weight=0.5)]),
     "brackets and commas inside phrases": ('["[a], b", "c]", ["[d,", 0.5]]', ["[a], b", "c]", Ban("[d,", weight=0.5)]),

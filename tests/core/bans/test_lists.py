@@ -186,7 +186,10 @@ def to_object(ban: Ban, phrase: str = "phrase") -> dict[str, Any]:
     return {phrase: ban.text, "kind": ban.pattern.kind, **options, **scopes}
 
 
-@given(bans=st.lists(_bans, min_size=1, max_size=5), plain=st.lists(st.sampled_from(["a b", "delve"]), max_size=2))
+_lists_with_effect = st.lists(_bans, min_size=1, max_size=5).filter(lambda bans: bans[0].weight < 1)
+
+
+@given(bans=_lists_with_effect, plain=st.lists(st.sampled_from(["a b", "delve"]), max_size=2))
 def test_json_objects_that_name_their_kind_are_bans_of_that_kind(bans: list[Ban], plain: list[str]) -> None:
     objects = list(map(to_object, bans))
     expected = [(ban, ban.count) for ban in (*map(Ban, plain), *bans)]

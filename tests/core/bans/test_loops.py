@@ -12,7 +12,7 @@ from hypothesis import example, given, strategies as st
 import antislop
 from antislop.core.bans.bans import Ban
 from antislop.core.bans.bundled import read_constructions
-from antislop.core.bans.formats.formats import parse_ban, write_ban
+from antislop.core.bans.formats.lines import parse_ban, write_ban
 from antislop.core.bans.patterns.loop import Loop, LoopSearch
 from antislop.core.bans.text_matcher import TextMatcher
 from antislop.errors import BanError

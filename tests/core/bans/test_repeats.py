@@ -12,7 +12,7 @@ from hypothesis import example, given, strategies as st
 
 from antislop.core.bans.ban_list import BanList
 from antislop.core.bans.bans import Ban
-from antislop.core.bans.formats.formats import parse_ban, write_ban
+from antislop.core.bans.formats.lines import parse_ban, write_ban
 from antislop.core.bans.patterns.repeat import Repeat, RepeatOf, RepeatSearch, RepeatState
 from antislop.core.bans.scopes import Scope
 from antislop.core.bans.token_matcher import Matcher, State
