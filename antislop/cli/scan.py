@@ -20,7 +20,7 @@ from antislop.cli.options import READ_ONCE, TWO_LISTS, BanOptions, bans_nothing,
 from antislop.cli.parsing import Conflicts, When
 from antislop.cli.progress import ProgressBar
 from antislop.cli.terminal import console, read_input_pieces, say, warn, write_table
-from antislop.core.bans import BanList
+from antislop.core.bans import BanList, Scope, read_bans
 from antislop.display import describe_count, make_visible
 from antislop.errors import InputError
 from antislop.measure.folders import is_text, list_files, read_glob
@@ -36,7 +36,7 @@ ScanFormat = Literal["text", "json", "csv", "github"]
 
 @dataclass(frozen=True)
 class ChoiceOptions:
-    """Which files of folders are searched."""
+    """Which files of folders are searched, and what of each file."""
 
     glob: Annotated[
         list[str] | None,
@@ -44,6 +44,10 @@ class ChoiceOptions:
     ] = None
     exclude: Annotated[
         list[str] | None, typer.Option(metavar="GLOB", help="Leave out files and folders that match this. Repeatable.")
+    ] = None
+    outside: Annotated[
+        list[str] | None,
+        typer.Option(metavar="code|quotes|think", help="Leave out blocks of code, quotes or thoughts. Repeatable."),
     ] = None
 
     @property
@@ -57,6 +61,9 @@ CONFLICTS: Conflicts = {
     "--no-bans leaves nothing to search for: leave it out, or add --ban PHRASE": When("no_bans", bans_nothing),
     "--glob chooses files in folders, and there is none to search: name a folder, or pass --exclude": When(
         "glob", lambda o: o.column or not any(Path(name).is_dir() for name in o.files)
+    ),
+    "--outside takes code, quotes or think, and can be repeated, but came with {outside}": When(
+        "outside", lambda o: {*o.outside} - {"code", "quotes", "think"}
     ),
     "--context has no lines to show with --column, --count, --quiet or --format: leave one of them out": When(
         "context", lambda o: o.column or o.count or o.quiet or o.output != "text"
@@ -102,8 +109,10 @@ def scan(
     """
     shows_lines = output == "text" and not (count or quiet or by_ban) and (context is not None or console().is_terminal)
     around = (context or 0) if shows_lines else None
-    search = _Search(collect_bans(bans), column, counts_only=count or quiet, around=around)
-    rows = search.run(_choose_files(files, choice.globs, lists=bans.bans or [], opens_folders=column is None))
+    scopes = [Scope("outside", span) for span in choice.outside or []]
+    search = _Search(read_bans(collect_bans(bans), scopes=scopes), column, counts_only=count or quiet, around=around)
+    lists = bans.bans or []
+    rows = search.run(_choose_files(files, choice.globs, lists=lists, opens_folders=column is None, fail=search.fail))
     if quiet:
         deque(rows, maxlen=0)  # searches the files
     elif by_ban:
@@ -117,15 +126,20 @@ def scan(
 
 
 def _choose_files(
-    names: Iterable[str], globs: Sequence[str], *, lists: Sequence[Path], opens_folders: bool
+    names: Iterable[str],
+    globs: Sequence[str],
+    *,
+    lists: Sequence[Path],
+    opens_folders: bool,
+    fail: Callable[[str], None],
 ) -> Iterator[str]:
-    """Yield the files to search, and in place of a folder the texts in it, in order."""
+    """Yield the files to search, and in place of a folder the texts in it, in order. fail: takes what is wrong."""
     is_kept = _compile(["*", *globs])
     is_chosen = _compile(globs) if any(not pattern.startswith("!") for pattern in globs) else is_kept
     places = {path.resolve() for path in lists}
     list_names = {place.name for place in places}
     for name in names:
-        path, left_out = Path(name), 0
+        path, left_out, found = Path(name), 0, 0
         if not (opens_folders and path.is_dir()):
             if path.resolve() in places:
                 say(f"{name}: left out, since it is the list of --bans")
@@ -136,9 +150,12 @@ def _choose_files(
             if file.name in list_names and file.resolve() in places:
                 continue
             if is_text(file):
+                found += 1
                 yield str(file)
             else:
                 left_out += 1
+        if not found:
+            fail(f"{name}: no text in this folder is searched: check its path, and what -g and --exclude choose")
         if left_out:
             say(f"{name}: left out {describe_count(left_out, 'file')} that can't be read as UTF-8")
 
@@ -168,7 +185,7 @@ class _Search:
 
     around: number of lines before and after each hit; None yields occurrences in place of lines.
     found: occurrences so far. files, hit_files: number of files so far, and of those with occurrences.
-    has_failed: whether a file could not be read.
+    has_failed: whether a file could not be read, or a folder contains no text.
     """
 
     bans: BanList
@@ -202,13 +219,16 @@ class _Search:
                             sys.stdout.flush()
                         bar.update(note=f"{self.found - before:,} found")
                 except InputError as error:
-                    warn(str(error))
-                    self.has_failed = True
+                    self.fail(str(error))
                     continue
                 self.files += 1
                 self.hit_files += self.found > before
                 if self.counts_only:
                     yield {"file": _title(name), "count": self.found - before}
+
+    def fail(self, sentence: str) -> None:
+        warn(sentence)
+        self.has_failed = True
 
     def describe(self) -> str:
         places = f"{self.hit_files:,} of {describe_count(self.files, 'file')}"
