@@ -8,6 +8,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -34,6 +35,14 @@ MARGIN = 20
 ScanFormat = Literal["text", "json", "csv", "github"]
 
 
+class Span(str, Enum):
+    """What `Scope` calls a part of a text. Of typer's lists, only an `Enum` names its choices."""
+
+    code = "code"
+    quotes = "quotes"
+    think = "think"
+
+
 @dataclass(frozen=True)
 class ChoiceOptions:
     """Which files of folders are searched, and what of each file."""
@@ -46,8 +55,8 @@ class ChoiceOptions:
         list[str] | None, typer.Option(metavar="GLOB", help="Leave out files and folders that match this. Repeatable.")
     ] = None
     outside: Annotated[
-        list[str] | None,
-        typer.Option(metavar="code|quotes|think", help="Leave out blocks of code, quotes or thoughts. Repeatable."),
+        list[Span] | None,
+        typer.Option(metavar="|".join(Span), help="Leave out blocks of code, quotes or thoughts. Repeatable."),
     ] = None
 
     @property
@@ -61,9 +70,6 @@ CONFLICTS: Conflicts = {
     "--no-bans leaves nothing to search for: leave it out, or add --ban PHRASE": When("no_bans", bans_nothing),
     "--glob chooses files in folders, and there is none to search: name a folder, or pass --exclude": When(
         "glob", lambda o: o.column or not any(Path(name).is_dir() for name in o.files)
-    ),
-    "--outside takes code, quotes or think, and can be repeated, but came with {outside}": When(
-        "outside", lambda o: {*o.outside} - {"code", "quotes", "think"}
     ),
     "--context has no lines to show with --column, --count, --quiet or --format: leave one of them out": When(
         "context", lambda o: o.column or o.count or o.quiet or o.output != "text"
@@ -109,7 +115,7 @@ def scan(
     """
     shows_lines = output == "text" and not (count or quiet or by_ban) and (context is not None or console().is_terminal)
     around = (context or 0) if shows_lines else None
-    scopes = [Scope("outside", span) for span in choice.outside or []]
+    scopes = [Scope("outside", span.value) for span in choice.outside or []]
     search = _Search(read_bans(collect_bans(bans), scopes=scopes), column, counts_only=count or quiet, around=around)
     lists = bans.bans or []
     rows = search.run(_choose_files(files, choice.globs, lists=lists, opens_folders=column is None, fail=search.fail))
