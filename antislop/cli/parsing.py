@@ -176,7 +176,7 @@ def _read_project(known: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]
         return {}, {}
     for number, line in enumerate(text.split("\n"), start=1):
         if len(line) > MAX_LINE:  # the time for a name of many parts grows with the square of their number
-            raise InputError(f"{PROJECT}:{number}: longer than {MAX_LINE:,} characters: break it, or pass --config FILE")
+            raise InputError(f"{PROJECT}:{number}: longer than {MAX_LINE:,} characters: break it")
     try:
         tools = tomllib.loads(text).get("tool")
     except (ValueError, RecursionError) as error:

@@ -172,7 +172,13 @@ class ForwardResult:
             raise RuntimeError(self._explain_absence("distribution of any token"))
         text = trace.rows[self._check_row(row)]
         count = len(text.history.kept)
-        indices = range(count) if token_indices is None else _read_indices(token_indices, count)
+        if isinstance(token_indices, (str, bytes)) or not isinstance(token_indices, Iterable | None):
+            raise InputError(f"token_indices is {token_indices!r}; a list of indices was expected, or None for all")
+        indices = list(range(count) if token_indices is None else token_indices)
+        for i in indices:
+            if not -count <= index(i) < count:
+                raise IndexError(f"token index {i}: {count} {'token was' if count == 1 else 'tokens were'} generated")
+        indices = [index(i) % count for i in indices]
         self._check_top_k(top_k)
         if relevance not in (None, "input_x_gradient"):
             raise InputError(f"relevance is {relevance!r}; it is None or 'input_x_gradient'")
@@ -261,16 +267,6 @@ class ForwardResult:
                 f"top_k is {top_k}, and {self._recording.top_k} alternatives of each draw were recorded: pass "
                 f"top_k={self._recording.top_k}, or record_top_k={top_k} to forward_pass"
             )
-
-
-def _read_indices(token_indices: Iterable[int], count: int) -> list[int]:
-    if isinstance(token_indices, (str, bytes)) or not isinstance(token_indices, Iterable):
-        raise InputError(f"token_indices is {token_indices!r}; a list of indices was expected, or None for all")
-    indices = list(token_indices)
-    for i in indices:
-        if not -count <= index(i) < count:
-            raise IndexError(f"token index {i}: {count} {'token was' if count == 1 else 'tokens were'} generated")
-    return [index(i) % count for i in indices]
 
 
 # -- explanations -----------------------------------------------------------------------------------------------------

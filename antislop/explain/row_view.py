@@ -113,7 +113,12 @@ class RowView:
         ]
         if token.attempt:
             line = [(text.replace("\n", "↵"), "beside" if kind == "kept" else kind) for text, kind in parts]
-            parts = _part_space(line) if is_first else line
+            parts = line
+            if is_first and line:  # the space before an attempt is not struck through
+                (first, kind), *others = line
+                words = first.lstrip(" ")
+                separated = [(first[: len(first) - len(words)], "space"), (words, kind), *others]
+                parts = [(text, kind) for text, kind in separated if text]
         shown = tuple((make_visible(text, keep_layout=True), kind) for text, kind in parts)
         if parts or token.is_end:
             return ShownToken(shown, "", not token.is_end)
@@ -171,14 +176,6 @@ def _shorten(text: str) -> str:
         return text
     cut = text[:REPLACEMENT_CHARACTERS]
     return (cut.rpartition(" ")[0] or cut).rstrip() + "…"
-
-
-def _part_space(parts: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    """Separate the leading space of an attempt's first token, which is not struck through."""
-    (first, kind), *others = parts or [("", "")]
-    words = first.lstrip(" ")
-    separated = [(first[: len(first) - len(words)], "space"), (words, kind), *others]
-    return [(text, kind) for text, kind in separated if text]
 
 
 # -- pieces -----------------------------------------------------------------------------------------------------------
