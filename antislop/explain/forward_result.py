@@ -203,7 +203,15 @@ class ForwardResult:
         Raises `InputError` for a path with the suffix of another format and for "text" of several texts, and
         `RuntimeError` if nothing was recorded, or if it was cleared.
         """
-        _check_format(inline_format, path)
+        if inline_format not in get_args(InlineFormat):
+            expected = ", ".join(map(repr, get_args(InlineFormat)))
+            raise InputError(f"inline_format is {inline_format!r}; it is {expected}")
+        suffix = "" if path is None else read_path(path).suffix.lower()
+        if _SUFFIXES.get(suffix, inline_format) != inline_format:
+            raise InputError(
+                f"{os.fspath(path or '')} ends in {suffix}, and inline_format is {inline_format!r}: pass "
+                f"inline_format={_SUFFIXES[suffix]!r}, or another path"
+            )
         rendered = self._render(inline_format)
         if path is not None:
             try:
@@ -317,17 +325,6 @@ def show_tokens(surfaces: Surfaces, tokens: Iterable[int]) -> str:
 
 
 # -- showing it --------------------------------------------------------------------------------------------------------
-
-
-def _check_format(inline_format: str, path: str | os.PathLike[str] | None) -> None:
-    if inline_format not in get_args(InlineFormat):
-        raise InputError(f"inline_format is {inline_format!r}; it is {', '.join(map(repr, get_args(InlineFormat)))}")
-    suffix = "" if path is None else read_path(path).suffix.lower()
-    if _SUFFIXES.get(suffix, inline_format) != inline_format:
-        raise InputError(
-            f"{os.fspath(path or '')} ends in {suffix}, and inline_format is {inline_format!r}: pass "
-            f"inline_format={_SUFFIXES[suffix]!r}, or another path"
-        )
 
 
 def _frame(page: str) -> str:

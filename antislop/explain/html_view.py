@@ -42,6 +42,7 @@ def render_page(
         for number, row in enumerate(rows)
     ]
     events = [event for row in rows for event in row.events]
+    segments = [segment for view in views for segment in view.segments]
     model = about.get("model")
     name = str(model.get("name")) if isinstance(model, Mapping) else ""
     seed = "" if about.get("seed") is None else f"seed {about['seed']}"
@@ -61,7 +62,8 @@ def render_page(
         },
         bans=count_bans(views),
         list_size=list_size,
-        kinds=_list_kinds(views),
+        kinds={kind for segment in segments for token in segment.tokens for _, kind in token.parts} - {"kept", "space"}
+        | {"off" for segment in segments if segment.attempt is not None and not segment.attempt.is_on_path},
         plain=("kept", "space"),
         has_choices=any(isinstance(event, Drawn) and event.choice is not None for event in events),
         model=make_visible(", ".join(part for part in (name, seed) if part)),
@@ -85,16 +87,6 @@ def _check_relevance(relevance: Relevance, rows: Sequence[TracedRow]) -> None:
             )
         if not all(math.isfinite(value) for value in values):
             raise InputError(f"relevance for token {index} of row {number} has numbers that are not finite")
-
-
-def _list_kinds(views: Iterable[RowView]) -> set[str]:
-    kinds = set[str]()
-    for view in views:
-        for segment in view.segments:
-            if segment.attempt is not None and not segment.attempt.is_on_path:
-                kinds.add("off")
-            kinds |= {kind for token in segment.tokens for _, kind in token.parts}
-    return kinds - {"kept", "space"}
 
 
 def list_facts(about: Mapping[str, Any]) -> list[tuple[str, str | list[tuple[str, str]]]]:

@@ -54,7 +54,8 @@ def request_cache(
     # Refused here already: `generate` runs an encoder, of a text or of images, before it hands a call over.
     states = ("output_hidden_states", "output_attentions") if arguments.get("return_dict_in_generate") else ()
     for name in ("return_cache",) if return_cache else filter(arguments.get, states):
-        _refuse_obstacle(_find_encoded(model, arguments, name))
+        if obstacle := _find_encoded(model, arguments, name):
+            raise NotImplementedError(obstacle)
     if not return_cache:
         for name, value in {"names_filter": names_filter, "device": device}.items():
             if value is not None:
@@ -73,7 +74,8 @@ def complete_and_read(
     Raises `InputError` and `NotImplementedError`, before the run begins, for what can't be given.
     """
     call, options = run.call, run.call.requested_states
-    _refuse_obstacle(find_obstacle(call, "return_cache" if request is not None else next(iter(options))))
+    if obstacle := find_obstacle(call, "return_cache" if request is not None else next(iter(options))):
+        raise NotImplementedError(obstacle)
     if options.get("output_attentions"):
         require_patterns(call.model)
     controller = run.rows[0].spec.controller
@@ -100,11 +102,6 @@ def complete_and_read(
     if options and not isinstance(output, Tensor):
         output = replace(output, **_split_steps(clean, run, sequences.shape[1]))
     return output, cache
-
-
-def _refuse_obstacle(obstacle: str | None) -> None:
-    if obstacle is not None:
-        raise NotImplementedError(obstacle)
 
 
 def find_obstacle(call: Call, name: str) -> str | None:
