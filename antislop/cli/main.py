@@ -239,7 +239,7 @@ def expand_options(command: Callable[..., int], *, check: Check | None = None) -
 
     def run(config: Mapping[str, Any], **values: Any) -> int:
         if check is not None:
-            check(values, defaults | config)
+            check(values, {**defaults, **config})
         for name, group in groups.items():
             values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
         return command(**values)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
+from hashlib import blake2b
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -20,10 +21,20 @@ from rich.text import Text
 from antislop.cli.options import READ_ONCE, TWO_LISTS, BanOptions, bans_nothing, collect_bans, reads_stdin
 from antislop.cli.parsing import Conflicts, When
 from antislop.cli.progress import ProgressBar
-from antislop.cli.terminal import console, read_input_pieces, say, warn, write_table
+from antislop.cli.terminal import (
+    check_writable,
+    console,
+    read_input_pieces,
+    save_json,
+    say,
+    warn,
+    write_table,
+    writing,
+)
 from antislop.core.bans import BanList, Scope, read_bans
 from antislop.display import describe_count, make_visible
 from antislop.errors import InputError
+from antislop.files.disk import read_json
 from antislop.measure.folders import is_text, list_files, read_glob
 from antislop.measure.occurrences import HitLine, Occurrence, Window, find_lines, find_occurrences, search_records
 
@@ -32,7 +43,7 @@ SILENCE = 0.5
 MARGIN = 20
 """Characters that are shown on either side of a hit at least."""
 
-ScanFormat = Literal["text", "json", "csv", "github"]
+ScanFormat = Literal["text", "json", "csv", "github", "sarif"]
 
 
 class Span(str, Enum):
@@ -74,9 +85,10 @@ CONFLICTS: Conflicts = {
     "--context has no lines to show with --column, --count, --quiet or --format: leave one of them out": When(
         "context", lambda o: o.column or o.count or o.quiet or o.output != "text"
     ),
-    "--by-ban counts in all files together: leave out --count, --quiet, --context and --format github": When(
-        "by_ban", lambda o: o.count or o.quiet or o.context is not None or o.output == "github"
+    "--by-ban counts in all files together: leave out --count, --quiet, --context and --format {output}": When(
+        "by_ban", lambda o: o.count or o.quiet or o.context is not None or o.output in ("github", "sarif")
     ),
+    "--format sarif has a place for each hit: leave out --count": When("count", lambda o: o.output == "sarif"),
 }
 
 
@@ -101,6 +113,10 @@ def scan(
     output: Annotated[
         ScanFormat, typer.Option("--format", help="The format of the output; github: annotations of a workflow.")
     ] = "text",
+    baseline: Annotated[Path | None, typer.Option(help="Leave out the hits that this file has.")] = None,
+    write_baseline: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the hits of now into a file for --baseline.")
+    ] = None,
 ) -> int:
     """Find banned phrases in files, with the place at which each begins: file:line:column: phrase.
 
@@ -116,10 +132,16 @@ def scan(
     shows_lines = output == "text" and not (count or quiet or by_ban) and (context is not None or console().is_terminal)
     around = (context or 0) if shows_lines else None
     scopes = [Scope("outside", span.value) for span in choice.outside or []]
-    search = _Search(read_bans(collect_bans(bans), scopes=scopes), column, counts_only=count or quiet, around=around)
-    lists = bans.bans or []
-    rows = search.run(_choose_files(files, choice.globs, lists=lists, opens_folders=column is None, fail=search.fail))
-    if quiet:
+    if write_baseline is not None:
+        check_writable(write_baseline)
+    known = None if baseline is None and write_baseline is None and output != "sarif" else _Known()
+    if known is not None and baseline is not None and write_baseline is None:
+        known.read(baseline)
+    limited = read_bans(collect_bans(bans), scopes=scopes)
+    search = _Search(limited, column, counts_only=count or quiet, around=around, known=known)
+    left_out = [path for path in (*(bans.bans or []), baseline, write_baseline) if path is not None]
+    rows = search.run(_choose_files(search, files, choice.globs, left_out=left_out))
+    if quiet or write_baseline is not None:
         deque(rows, maxlen=0)  # searches the files
     elif by_ban:
         _write_counts(rows, output)
@@ -128,25 +150,27 @@ def scan(
         _write_rows(rows, output, columns, show=partial(_print_lines, context) if shows_lines else _print_rows)
     if stats:
         say(search.describe())
+    if known is not None and write_baseline is not None and not search.has_failed:
+        with writing(write_baseline):
+            known.write(write_baseline)
+        say(f"{write_baseline}: {describe_count(search.found, 'hit')}")
+        return 0
+    if known is not None and baseline is not None:
+        say(f"{baseline}: left out {describe_count(known.found.total() - search.found, 'hit')} that it has")
     return 2 if search.has_failed else int(search.found > 0)
 
 
 def _choose_files(
-    names: Iterable[str],
-    globs: Sequence[str],
-    *,
-    lists: Sequence[Path],
-    opens_folders: bool,
-    fail: Callable[[str], None],
+    search: _Search, names: Iterable[str], globs: Sequence[str], *, left_out: Sequence[Path]
 ) -> Iterator[str]:
-    """Yield the files to search, and in place of a folder the texts in it, in order. fail: takes what is wrong."""
+    """Yield the files to search, and in place of a folder the texts in it, in order. left_out: lists, a baseline."""
     is_kept = _compile(["*", *globs])
     is_chosen = _compile(globs) if any(not pattern.startswith("!") for pattern in globs) else is_kept
-    places = {path.resolve() for path in lists}
+    places = {path.resolve() for path in left_out}
     list_names = {place.name for place in places}
     for name in names:
-        path, left_out, found = Path(name), 0, 0
-        if not (opens_folders and path.is_dir()):
+        path, unread, found = Path(name), 0, 0
+        if search.column is not None or not path.is_dir():
             if path.resolve() in places:
                 say(f"{name}: left out, since it is the list of --bans")
             elif is_kept(path):
@@ -159,11 +183,11 @@ def _choose_files(
                 found += 1
                 yield str(file)
             else:
-                left_out += 1
+                unread += 1
         if not found:
-            fail(f"{name}: no text in this folder is searched: check its path, and what -g and --exclude choose")
-        if left_out:
-            say(f"{name}: left out {describe_count(left_out, 'file')} that can't be read as UTF-8")
+            search.fail(f"{name}: no text in this folder is searched: check its path, and what -g and --exclude choose")
+        if unread:
+            say(f"{name}: left out {describe_count(unread, 'file')} that can't be read as UTF-8")
 
 
 def _compile(texts: Sequence[str]) -> Callable[[Path], bool]:
@@ -190,6 +214,7 @@ class _Search:
     """A search of several files.
 
     around: number of lines before and after each hit; None yields occurrences in place of lines.
+    known: takes all hits, and says which of them are new.
     found: occurrences so far. files, hit_files: number of files so far, and of those with occurrences.
     has_failed: whether a file could not be read, or a folder contains no text.
     """
@@ -198,6 +223,7 @@ class _Search:
     column: str | None
     counts_only: bool
     around: int | None
+    known: _Known | None
     found: int = 0
     files: int = 0
     hit_files: int = 0
@@ -241,15 +267,48 @@ class _Search:
         return f"{describe_count(self.found, 'hit')} in {places}, {time.perf_counter() - self.begun:.2f} seconds"
 
     def _find(self, name: str, *, advance: Callable[[int], None]) -> Iterator[Sequence[Occurrence | HitLine]]:
+        keeps = None if self.known is None else self.known.keeps
         if self.column is not None:
-            for line in search_records(self.bans, name, column=self.column):
+            for line in search_records(self.bans, name, column=self.column, keeps=keeps):
                 yield line.hits if self.around is None or not line.hits else [line]
             return
         pieces = read_input_pieces(name, advance=advance)
         if self.around is None:
-            yield from find_occurrences(self.bans, Window(pieces), file=_title(name))
+            yield from find_occurrences(self.bans, Window(pieces), file=_title(name), keeps=keeps)
         else:
-            yield from find_lines(self.bans, pieces, file=_title(name), context=self.around)
+            yield from find_lines(self.bans, pieces, file=_title(name), context=self.around, keeps=keeps)
+
+
+@dataclass
+class _Known:
+    """The hits of a baseline, and those found: how often each occurs, by its file, and its ban with a hash of its line.
+
+    Neither moved lines nor other white space in them make a hit new.
+    """
+
+    old: Counter[tuple[str, str]] = field(default_factory=Counter)
+    found: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def read(self, path: Path) -> None:
+        advice = f"write one with --write-baseline {path}"
+        content = read_json(path, advice=advice)
+        try:
+            hits = {(file, hit): int(count) for file, hits in content["hits"].items() for hit, count in hits.items()}
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise InputError(f"{path}: not a baseline of antislop: {advice}") from error
+        self.old = Counter(hits)
+
+    def keeps(self, hit: Occurrence, line: str) -> bool:
+        digest = blake2b(" ".join(line.split()).encode(errors="surrogatepass"), digest_size=8).hexdigest()
+        key = Path(os.path.relpath(hit.file)).as_posix(), f"{hit.ban} {digest}"
+        self.found[key] += 1
+        return self.found[key] > self.old[key]
+
+    def write(self, path: Path) -> None:
+        hits: dict[str, dict[str, int]] = {}
+        for (file, hit), count in sorted(self.found.items()):
+            hits.setdefault(file, {})[hit] = count
+        save_json(path, {"hits": hits})
 
 
 def _write_rows(

@@ -134,9 +134,10 @@ def read_trace(source: str | os.PathLike[str] | IO[bytes]) -> TraceContents:
 
 
 def _read_lines(source: str | os.PathLike[str] | IO[bytes], location: str) -> Iterator[_Line]:
-    number, is_path = 0, isinstance(source, str) or not isinstance(source, Iterable)
+    number = 0
     try:
-        with open_text(source) if is_path else nullcontext(line.decode() for line in source) as file:
+        is_path = isinstance(source, str) or not isinstance(source, Iterable)
+        with open_text(source) if is_path else nullcontext(map(bytes.decode, source)) as file:  # type: ignore[arg-type]
             for number, text in enumerate(file, start=1):
                 try:
                     yield _Line(json.loads(text), f"{location}:{number}")
