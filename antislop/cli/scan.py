@@ -12,7 +12,7 @@ from enum import Enum
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 import typer
 from rich.console import Console
@@ -43,7 +43,7 @@ SILENCE = 0.5
 MARGIN = 20
 """Characters that are shown on either side of a hit at least."""
 
-ScanFormat = Literal["text", "json", "csv", "github", "sarif"]
+ScanFormat = Literal["text", "json", "csv", "github"]
 
 
 class Span(str, Enum):
@@ -85,10 +85,9 @@ CONFLICTS: Conflicts = {
     "--context has no lines to show with --column, --count, --quiet or --format: leave one of them out": When(
         "context", lambda o: o.column or o.count or o.quiet or o.output != "text"
     ),
-    "--by-ban counts in all files together: leave out --count, --quiet, --context and --format {output}": When(
-        "by_ban", lambda o: o.count or o.quiet or o.context is not None or o.output in ("github", "sarif")
+    "--by-ban counts in all files together: leave out --count, --quiet, --context and --format github": When(
+        "by_ban", lambda o: o.count or o.quiet or o.context is not None or o.output == "github"
     ),
-    "--format sarif has a place for each hit: leave out --count": When("count", lambda o: o.output == "sarif"),
 }
 
 
@@ -134,29 +133,29 @@ def scan(
     scopes = [Scope("outside", span.value) for span in choice.outside or []]
     if write_baseline is not None:
         check_writable(write_baseline)
-    known = None if baseline is None and write_baseline is None and output != "sarif" else _Known()
-    if known is not None and baseline is not None and write_baseline is None:
-        known.read(baseline)
+    known = _Known(None if write_baseline else baseline) if baseline or write_baseline else None
     limited = read_bans(collect_bans(bans), scopes=scopes)
     search = _Search(limited, column, counts_only=count or quiet, around=around, known=known)
     left_out = [path for path in (*(bans.bans or []), baseline, write_baseline) if path is not None]
     rows = search.run(_choose_files(search, files, choice.globs, left_out=left_out))
     if quiet or write_baseline is not None:
         deque(rows, maxlen=0)  # searches the files
-    elif by_ban:
-        _write_counts(rows, output)
     else:
-        columns = ("file", "count") if count else Occurrence._fields
-        _write_rows(rows, output, columns, show=partial(_print_lines, context) if shows_lines else _print_rows)
+        lines = partial(_print_lines, context) if shows_lines else _print_rows
+        table, show = ("text", _print_annotations) if output == "github" else (output, lines)
+        columns: tuple[str, ...] = ("file", "count") if count else Occurrence._fields
+        if by_ban:  # known when all files are searched
+            columns, show = ("ban", "count"), _print_counts
+            rows = ({"ban": ban, "count": times} for ban, times in Counter(row["ban"] for row in rows).most_common())
+        write_table(table, rows, columns=columns, show=show)
     if stats:
         say(search.describe())
     if known is not None and write_baseline is not None and not search.has_failed:
-        with writing(write_baseline):
-            known.write(write_baseline)
-        say(f"{write_baseline}: {describe_count(search.found, 'hit')}")
-        return 0
-    if known is not None and baseline is not None:
-        say(f"{baseline}: left out {describe_count(known.found.total() - search.found, 'hit')} that it has")
+        known.write(write_baseline)
+        search.found = 0  # all of them are known now
+    if known is not None:
+        known_hits = describe_count(known.found.total() - search.found, "hit")
+        say(f"{known_hits} left out, which {write_baseline or baseline} has")
     return 2 if search.has_failed else int(search.found > 0)
 
 
@@ -172,7 +171,7 @@ def _choose_files(
         path, unread, found = Path(name), 0, 0
         if search.column is not None or not path.is_dir():
             if path.resolve() in places:
-                say(f"{name}: left out, since it is the list of --bans")
+                say(f"{name}: left out, since it is a list of --bans, or the baseline")
             elif is_kept(path):
                 yield name
             continue
@@ -279,24 +278,21 @@ class _Search:
             yield from find_lines(self.bans, pieces, file=_title(name), context=self.around, keeps=keeps)
 
 
-@dataclass
 class _Known:
     """The hits of a baseline, and those found: how often each occurs, by its file, and its ban with a hash of its line.
 
     Neither moved lines nor other white space in them make a hit new.
     """
 
-    old: Counter[tuple[str, str]] = field(default_factory=Counter)
-    found: Counter[tuple[str, str]] = field(default_factory=Counter)
-
-    def read(self, path: Path) -> None:
-        advice = f"write one with --write-baseline {path}"
-        content = read_json(path, advice=advice)
-        try:
-            hits = {(file, hit): int(count) for file, hits in content["hits"].items() for hit, count in hits.items()}
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise InputError(f"{path}: not a baseline of antislop: {advice}") from error
-        self.old = Counter(hits)
+    def __init__(self, path: Path | None) -> None:
+        self.old, self.found = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+        if path is not None:
+            advice = f"write one with --write-baseline {path}"
+            content = read_json(path, advice=advice)
+            try:
+                self.old.update({(file, hit): int(n) for file, of in content["hits"].items() for hit, n in of.items()})
+            except (AttributeError, KeyError, TypeError, ValueError) as error:
+                raise InputError(f"{path}: not a baseline of antislop: {advice}") from error
 
     def keeps(self, hit: Occurrence, line: str) -> bool:
         digest = blake2b(" ".join(line.split()).encode(errors="surrogatepass"), digest_size=8).hexdigest()
@@ -308,33 +304,21 @@ class _Known:
         hits: dict[str, dict[str, int]] = {}
         for (file, hit), count in sorted(self.found.items()):
             hits.setdefault(file, {})[hit] = count
-        save_json(path, {"hits": hits})
+        with writing(path):
+            save_json(path, {"hits": hits})
 
 
-def _write_rows(
-    rows: Iterable[Mapping[str, Any]],
-    output: ScanFormat,
-    columns: Sequence[str],
-    *,
-    show: Callable[[Iterable[Mapping[str, Any]]], None],
-) -> None:
-    """Write rows as they are found. show: prints them for people."""
-    if output != "github":
-        write_table(output, rows, columns=columns, show=show)
-        return
+_Rows: TypeAlias = Iterable[Mapping[str, Any]]
+
+
+def _print_counts(rows: _Rows) -> None:
+    console().file.writelines(f"{row['count']:>7} {make_visible(row['ban'])}\n" for row in rows)
+
+
+def _print_annotations(rows: _Rows) -> None:
     out = console().file
     for row in rows:
         out.write(f"{annotate(row)}\n")
-
-
-def _write_counts(rows: Iterable[Mapping[str, Any]], output: ScanFormat) -> None:
-    """Write how often each ban occurs, which is known when all files are searched."""
-    counts = Counter(row["ban"] for row in rows).most_common()
-    if output == "text":
-        for ban, number in counts:
-            console().file.write(f"{number:>7} {make_visible(ban)}\n")
-        return
-    _write_rows(({"ban": ban, "count": number} for ban, number in counts), output, ("ban", "count"), show=_print_rows)
 
 
 def _print_rows(rows: Iterable[Mapping[str, Any]]) -> None:
