@@ -104,7 +104,7 @@ lint: $(READY)  ## lint, strict types, and slop in the documentation
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/antislop scan *.md docs
+	$(BIN)/antislop scan .
 
 docs: $(DOCS)   ## build the site of docs/ into site/; warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
