@@ -184,8 +184,7 @@ def _read_project(known: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]
     table = tools.get("antislop", {}) if isinstance(tools, dict) else {}
     if not isinstance(table, dict):
         raise InputError(f"{PROJECT}: [tool.antislop] is no table: write this line once, and name = value below it")
-    lasting = {key: param for key, param in known.items() if not key.startswith("write-")}  # a call's alone
-    return _parse_settings(json.dumps(table, ensure_ascii=False, default=str), lasting, PROJECT)
+    return _parse_settings(json.dumps(table, ensure_ascii=False, default=str), known, PROJECT)
 
 
 def _read_bounded(path: Path, *, advice: str) -> str:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
-from hashlib import blake2b
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -21,20 +20,10 @@ from rich.text import Text
 from antislop.cli.options import READ_ONCE, TWO_LISTS, BanOptions, bans_nothing, collect_bans, reads_stdin
 from antislop.cli.parsing import Conflicts, When
 from antislop.cli.progress import ProgressBar
-from antislop.cli.terminal import (
-    check_writable,
-    console,
-    read_input_pieces,
-    save_json,
-    say,
-    warn,
-    write_table,
-    writing,
-)
+from antislop.cli.terminal import console, read_input_pieces, say, warn, write_table
 from antislop.core.bans import BanList, Scope, read_bans
 from antislop.display import describe_count, make_visible
 from antislop.errors import InputError
-from antislop.files.disk import read_json
 from antislop.measure.folders import is_text, list_files, read_glob
 from antislop.measure.occurrences import HitLine, Occurrence, Window, find_lines, find_occurrences, search_records
 
@@ -112,10 +101,6 @@ def scan(
     output: Annotated[
         ScanFormat, typer.Option("--format", help="The format of the output; github: annotations of a workflow.")
     ] = "text",
-    baseline: Annotated[Path | None, typer.Option(help="Leave out the hits that this file has.")] = None,
-    write_baseline: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the hits of now into a file for --baseline.")
-    ] = None,
 ) -> int:
     """Find banned phrases in files, with the place at which each begins: file:line:column: phrase.
 
@@ -131,14 +116,9 @@ def scan(
     shows_lines = output == "text" and not (count or quiet or by_ban) and (context is not None or console().is_terminal)
     around = (context or 0) if shows_lines else None
     scopes = [Scope("outside", span.value) for span in choice.outside or []]
-    if write_baseline is not None:
-        check_writable(write_baseline)
-    known = _Known(None if write_baseline else baseline) if baseline or write_baseline else None
-    limited = read_bans(collect_bans(bans), scopes=scopes)
-    search = _Search(limited, column, counts_only=count or quiet, around=around, known=known)
-    left_out = [path for path in (*(bans.bans or []), baseline, write_baseline) if path is not None]
-    rows = search.run(_choose_files(search, files, choice.globs, left_out=left_out))
-    if quiet or write_baseline is not None:
+    search = _Search(read_bans(collect_bans(bans), scopes=scopes), column, counts_only=count or quiet, around=around)
+    rows = search.run(_choose_files(search, files, choice.globs, lists=bans.bans or []))
+    if quiet:
         deque(rows, maxlen=0)  # searches the files
     else:
         lines = partial(_print_lines, context) if shows_lines else _print_rows
@@ -150,28 +130,22 @@ def scan(
         write_table(table, rows, columns=columns, show=show)
     if stats:
         say(search.describe())
-    if known is not None and write_baseline is not None and not search.has_failed:
-        known.write(write_baseline)
-        search.found = 0  # all of them are known now
-    if known is not None:
-        known_hits = describe_count(known.found.total() - search.found, "hit")
-        say(f"{known_hits} left out, which {write_baseline or baseline} has")
     return 2 if search.has_failed else int(search.found > 0)
 
 
 def _choose_files(
-    search: _Search, names: Iterable[str], globs: Sequence[str], *, left_out: Sequence[Path]
+    search: _Search, names: Iterable[str], globs: Sequence[str], *, lists: Sequence[Path]
 ) -> Iterator[str]:
-    """Yield the files to search, and in place of a folder the texts in it, in order. left_out: lists, a baseline."""
+    """Yield the files to search, and in place of a folder the texts in it, in order."""
     is_kept = _compile(["*", *globs])
     is_chosen = _compile(globs) if any(not pattern.startswith("!") for pattern in globs) else is_kept
-    places = {path.resolve() for path in left_out}
+    places = {path.resolve() for path in lists}
     list_names = {place.name for place in places}
     for name in names:
         path, unread, found = Path(name), 0, 0
         if search.column is not None or not path.is_dir():
             if path.resolve() in places:
-                say(f"{name}: left out, since it is a list of --bans, or the baseline")
+                say(f"{name}: left out, since it is the list of --bans")
             elif is_kept(path):
                 yield name
             continue
@@ -213,7 +187,6 @@ class _Search:
     """A search of several files.
 
     around: number of lines before and after each hit; None yields occurrences in place of lines.
-    known: takes all hits, and says which of them are new.
     found: occurrences so far. files, hit_files: number of files so far, and of those with occurrences.
     has_failed: whether a file could not be read, or a folder contains no text.
     """
@@ -222,7 +195,6 @@ class _Search:
     column: str | None
     counts_only: bool
     around: int | None
-    known: _Known | None
     found: int = 0
     files: int = 0
     hit_files: int = 0
@@ -266,46 +238,15 @@ class _Search:
         return f"{describe_count(self.found, 'hit')} in {places}, {time.perf_counter() - self.begun:.2f} seconds"
 
     def _find(self, name: str, *, advance: Callable[[int], None]) -> Iterator[Sequence[Occurrence | HitLine]]:
-        keeps = None if self.known is None else self.known.keeps
         if self.column is not None:
-            for line in search_records(self.bans, name, column=self.column, keeps=keeps):
+            for line in search_records(self.bans, name, column=self.column):
                 yield line.hits if self.around is None or not line.hits else [line]
             return
         pieces = read_input_pieces(name, advance=advance)
         if self.around is None:
-            yield from find_occurrences(self.bans, Window(pieces), file=_title(name), keeps=keeps)
+            yield from find_occurrences(self.bans, Window(pieces), file=_title(name))
         else:
-            yield from find_lines(self.bans, pieces, file=_title(name), context=self.around, keeps=keeps)
-
-
-class _Known:
-    """The hits of a baseline, and those found: how often each occurs, by its file, and its ban with a hash of its line.
-
-    Neither moved lines nor other white space in them make a hit new.
-    """
-
-    def __init__(self, path: Path | None) -> None:
-        self.old, self.found = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
-        if path is not None:
-            advice = f"write one with --write-baseline {path}"
-            content = read_json(path, advice=advice)
-            try:
-                self.old.update({(file, hit): int(n) for file, of in content["hits"].items() for hit, n in of.items()})
-            except (AttributeError, KeyError, TypeError, ValueError) as error:
-                raise InputError(f"{path}: not a baseline of antislop: {advice}") from error
-
-    def keeps(self, hit: Occurrence, line: str) -> bool:
-        digest = blake2b(" ".join(line.split()).encode(errors="surrogatepass"), digest_size=8).hexdigest()
-        key = Path(os.path.relpath(hit.file)).as_posix(), f"{hit.ban} {digest}"
-        self.found[key] += 1
-        return self.found[key] > self.old[key]
-
-    def write(self, path: Path) -> None:
-        hits: dict[str, dict[str, int]] = {}
-        for (file, hit), count in sorted(self.found.items()):
-            hits.setdefault(file, {})[hit] = count
-        with writing(path):
-            save_json(path, {"hits": hits})
+            yield from find_lines(self.bans, pieces, file=_title(name), context=self.around)
 
 
 _Rows: TypeAlias = Iterable[Mapping[str, Any]]

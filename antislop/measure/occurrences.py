@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from math import inf
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from antislop.core.bans import BanList
 from antislop.files.disk import read_text_pieces
@@ -66,44 +66,33 @@ def scan(
             yield from chain.from_iterable(blocks)
 
 
-Keeps: TypeAlias = Callable[[Occurrence, str], bool]
-"""Takes each occurrence, in order, with the line in which it begins, and returns whether it is of interest."""
-
-
-def find_occurrences(
-    bans: BanList, window: Window, *, file: str, keeps: Keeps | None = None
-) -> Iterator[list[Occurrence]]:
+def find_occurrences(bans: BanList, window: Window, *, file: str) -> Iterator[list[Occurrence]]:
     """Yield the occurrences of bans in a text that is read in pieces, in order, without overlaps."""
     for step in bans.search(window, overlaps=False):
         matches = (m for m in step.matches if not window.ignores(m.start, m.end))
-        hits = (Occurrence(file, *window.locate(m.start), m.ban.text, window.cut(m.start, m.end)) for m in matches)
-        yield [hit for hit in hits if keeps is None or keeps(hit, window.cut_line())]
+        yield [Occurrence(file, *window.locate(m.start), m.ban.text, window.cut(m.start, m.end)) for m in matches]
         window.drop(step.settled)
 
 
-def find_lines(
-    bans: BanList, pieces: Iterable[str], *, file: str, context: int = 0, keeps: Keeps | None = None
-) -> Iterator[list[HitLine]]:
+def find_lines(bans: BanList, pieces: Iterable[str], *, file: str, context: int = 0) -> Iterator[list[HitLine]]:
     """Yield the lines of a text in which bans occur, and `context` lines on either side, as soon as they are known."""
     lines = _Lines(pieces, file=file, context=context)
     window = Window(lines)
-    for hits in find_occurrences(bans, window, file=file, keeps=keeps):
+    for hits in find_occurrences(bans, window, file=file):
         for hit in hits:
             lines.mark(hit)
         yield list(lines.take(before=window.line))
     yield list(lines.take(before=inf))
 
 
-def search_records(bans: BanList, file: str, *, column: str, keeps: Keeps | None = None) -> Iterator[HitLine]:
+def search_records(bans: BanList, file: str, *, column: str) -> Iterator[HitLine]:
     """Yield each record of a file as one line, numbered by its line in the file or by its place among the records."""
     for number, text in enumerate(read_texts([file], column=column), start=1):
         place = text.place.rpartition(":")[2]
         line = int(place) if place.isdecimal() else number
         matches = bans.find(text.text, overlaps=False)
-        hits = (Occurrence(file, line, m.start + 1, m.ban.text, text.text[m.start : m.end]) for m in matches)
-        kept = [hit for hit in hits if keeps is None or keeps(hit, text.text)]
-        spans = [(hit.column - 1, hit.column - 1 + len(hit.text)) for hit in kept]
-        yield HitLine(file, line, text.text.replace("\n", " "), kept, spans)
+        hits = [Occurrence(file, line, m.start + 1, m.ban.text, text.text[m.start : m.end]) for m in matches]
+        yield HitLine(file, line, text.text.replace("\n", " "), hits, [(m.start, m.end) for m in matches])
 
 
 class HitLine(NamedTuple):
@@ -179,17 +168,11 @@ class Window:
     def cut(self, start: int, end: int) -> str:
         return self.text[start - self._start : end - self._start]
 
-    def cut_line(self) -> str:
-        """Return the line of the latest index, of a very long one the part that is at hand."""
-        start = max(0, self._line_start - self._start)
-        return self.text[start : self.text.find("\n", start) + 1 or None]
-
     def drop(self, settled: int) -> None:
-        """Forget the lines before that of an index."""
+        """Forget the characters before an index."""
         self.locate(settled)
-        start = max(self._line_start, settled - _MAX_LINE)
-        self.text = self.text[start - self._start :]
-        self._start, self._counted = start, settled - start
+        self.text = self.text[self._counted :]
+        self._start, self._counted = settled, 0
 
 
 class _Lines:

@@ -225,7 +225,7 @@ def test_a_repository_that_holds_its_list_passes(folder: Path, files: list[str])
     write("README.md", text="Fine.\n")
     status, out, said = scan(*files, "--bans", "list.txt")
     assert (status, out) == (0, "")
-    assert said == ("list.txt: left out, since it is a list of --bans, or the baseline\n" if len(files) > 1 else "")
+    assert said == ("list.txt: left out, since it is the list of --bans\n" if len(files) > 1 else "")
     write("docs/list.txt", text="It was a testament to cats.\n")
     assert scan("docs/list.txt", "--bans", "list.txt")[1] == "docs/list.txt:1:8: a testament to\n"
 
@@ -263,36 +263,6 @@ def test_code_and_quotes_are_left_out_on_request(folder: Path) -> None:
         ] == lines
     said = "antislop: '--outside' is 'prose', but should be one of 'code', 'quotes', 'think'\n"
     assert scan("a.md", "--outside", "prose") == (2, "", said)
-
-
-def test_a_baseline_leaves_out_as_many_equal_hits_as_it_has_wherever_their_lines_are(folder: Path) -> None:
-    write("a.md", text="It was a testament to x.\na cat, a cat\n")
-    write("b/r.md", text="a cat\n")
-    ban = ("--ban", "a cat")
-    assert scan(".", *ban, "--write-baseline", "known.json") == (0, "", "4 hits left out, which known.json has\n")
-    assert scan(".", *ban, "--baseline", "known.json") == (0, "", "4 hits left out, which known.json has\n")
-    write("a.md", text="new\n\n  a cat,  a cat\nIt was a testament to x.\na cat\na cat, a cat\n")
-    expected = "a.md:5:1: a cat\na.md:6:1: a cat\na.md:6:8: a cat\n"
-    for name in ("a.md", str(folder / "a.md")):
-        status, out, said = scan(name, *ban, "--baseline", "known.json")
-        assert (status, out.replace(f"{folder}/", ""), said) == (1, expected, "3 hits left out, which known.json has\n")
-    assert scan("a.md", *ban, "--baseline", "known.json", "-C", "0")[1].count("\n") == 2
-    write("pyproject.toml", text='[tool.antislop]\nbaseline = "known.json"\n')
-    assert scan("a.md", *ban, "--count")[1] == "a.md:3\n"
-    scan(".", *ban, "--write-baseline", "known.json")
-    assert scan(".", *ban)[:2] == (0, "")
-    write("r.jsonl", text='{"text": "a cat"}\n')
-    scan("r.jsonl", *ban, "--column", "text", "--write-baseline", "known.json")
-    assert scan("r.jsonl", *ban, "--column", "text")[0] == 0
-
-
-@pytest.mark.parametrize(
-    "content", ["[]", '{"hits": 3}', '{"hits": {"a.md": 1}}', '{"hits": {"a.md": {"a": "b"}}}', "{"]
-)
-def test_what_is_no_baseline_is_refused_with_what_writes_one(folder: Path, content: str) -> None:
-    write("known.json", text=content)
-    status, out, said = scan(".", "--baseline", "known.json")
-    assert (status, out) == (2, "") and said.endswith("write one with --write-baseline known.json\n")
 
 
 # -- how hits are shown ------------------------------------------------------------------------------------------------
