@@ -184,7 +184,8 @@ def _read_project(known: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]
     table = tools.get("antislop", {}) if isinstance(tools, dict) else {}
     if not isinstance(table, dict):
         raise InputError(f"{PROJECT}: [tool.antislop] is no table: write this line once, and name = value below it")
-    return _parse_settings(json.dumps(table, ensure_ascii=False, default=str), known, PROJECT)
+    lasting = {key: param for key, param in known.items() if key != "write-baseline"}
+    return _parse_settings(json.dumps(table, ensure_ascii=False, default=str), lasting, PROJECT)
 
 
 def _read_bounded(path: Path, *, advice: str) -> str:

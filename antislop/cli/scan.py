@@ -20,10 +20,11 @@ from rich.text import Text
 from antislop.cli.options import READ_ONCE, TWO_LISTS, BanOptions, bans_nothing, collect_bans, reads_stdin
 from antislop.cli.parsing import Conflicts, When
 from antislop.cli.progress import ProgressBar
-from antislop.cli.terminal import console, read_input_pieces, say, warn, write_table
+from antislop.cli.terminal import check_writable, console, read_input_pieces, say, warn, write_table, writing
 from antislop.core.bans import BanList, Scope, read_bans
 from antislop.display import describe_count, make_visible
 from antislop.errors import InputError
+from antislop.files.disk import read_text, replace_text
 from antislop.measure.folders import is_text, list_files, read_glob
 from antislop.measure.occurrences import HitLine, Occurrence, Window, find_lines, find_occurrences, search_records
 
@@ -58,10 +59,6 @@ class ChoiceOptions:
         list[Span] | None,
         typer.Option(metavar="|".join(Span), help="Leave out blocks of code, quotes or thoughts. Repeatable."),
     ] = None
-
-    @property
-    def globs(self) -> list[str]:
-        return [*(self.glob or []), *(f"!{pattern}" for pattern in self.exclude or [])]
 
 
 CONFLICTS: Conflicts = {
@@ -101,6 +98,8 @@ def scan(
     output: Annotated[
         ScanFormat, typer.Option("--format", help="The format of the output; github: annotations of a workflow.")
     ] = "text",
+    baseline: Annotated[Path | None, typer.Option(help="Leave out hits that this file has.")] = None,
+    write_baseline: Annotated[Path | None, typer.Option(help="Write all hits into a file for --baseline.")] = None,
 ) -> int:
     """Find banned phrases in files, with the place at which each begins: file:line:column: phrase.
 
@@ -116,9 +115,16 @@ def scan(
     shows_lines = output == "text" and not (count or quiet or by_ban) and (context is not None or console().is_terminal)
     around = (context or 0) if shows_lines else None
     scopes = [Scope("outside", span.value) for span in choice.outside or []]
-    search = _Search(read_bans(collect_bans(bans), scopes=scopes), column, counts_only=count or quiet, around=around)
-    rows = search.run(_choose_files(search, files, choice.globs, lists=bans.bans or []))
-    if quiet:
+    if write_baseline is not None:
+        check_writable(write_baseline)
+    known = _Known(None if write_baseline else baseline)
+    limited = read_bans(collect_bans(bans), scopes=scopes)
+    keeps = known.keeps if baseline or write_baseline else None
+    search = _Search(limited, column, counts_only=count or quiet, around=around, keeps=keeps)
+    lists = [*(bans.bans or []), *filter(None, (baseline, write_baseline))]
+    globs = [*(choice.glob or []), *(f"!{pattern}" for pattern in choice.exclude or [])]
+    rows = search.run(_choose_files(search, files, globs, lists=lists))
+    if quiet or write_baseline is not None:
         deque(rows, maxlen=0)  # searches the files
     else:
         lines = partial(_print_lines, context) if shows_lines else _print_rows
@@ -130,6 +136,12 @@ def scan(
         write_table(table, rows, columns=columns, show=show)
     if stats:
         say(search.describe())
+    if write_baseline is not None and not search.has_failed:
+        with writing(write_baseline):
+            replace_text(write_baseline, "".join(f"{line}\n" for line in sorted(known.found.elements())))
+        search.found = 0  # all of them are known now
+    if (path := write_baseline or baseline) and not search.has_failed:
+        say(f"{path}: has {describe_count(known.found.total() - search.found, 'hit')}, left out here")
     return 2 if search.has_failed else int(search.found > 0)
 
 
@@ -145,7 +157,7 @@ def _choose_files(
         path, unread, found = Path(name), 0, 0
         if search.column is not None or not path.is_dir():
             if path.resolve() in places:
-                say(f"{name}: left out, since it is the list of --bans")
+                say(f"{name}: left out, since it is a list of --bans, or the baseline")
             elif is_kept(path):
                 yield name
             continue
@@ -187,6 +199,7 @@ class _Search:
     """A search of several files.
 
     around: number of lines before and after each hit; None yields occurrences in place of lines.
+    keeps: returns whether a hit is new; None if all are.
     found: occurrences so far. files, hit_files: number of files so far, and of those with occurrences.
     has_failed: whether a file could not be read, or a folder contains no text.
     """
@@ -195,6 +208,7 @@ class _Search:
     column: str | None
     counts_only: bool
     around: int | None
+    keeps: Callable[[Occurrence], bool] | None
     found: int = 0
     files: int = 0
     hit_files: int = 0
@@ -239,14 +253,31 @@ class _Search:
 
     def _find(self, name: str, *, advance: Callable[[int], None]) -> Iterator[Sequence[Occurrence | HitLine]]:
         if self.column is not None:
-            for line in search_records(self.bans, name, column=self.column):
+            for line in search_records(self.bans, name, column=self.column, keeps=self.keeps):
                 yield line.hits if self.around is None or not line.hits else [line]
             return
         pieces = read_input_pieces(name, advance=advance)
         if self.around is None:
-            yield from find_occurrences(self.bans, Window(pieces), file=_title(name))
+            yield from find_occurrences(self.bans, Window(pieces), file=_title(name), keeps=self.keeps)
         else:
-            yield from find_lines(self.bans, pieces, file=_title(name), context=self.around)
+            yield from find_lines(self.bans, pieces, file=_title(name), context=self.around, keeps=self.keeps)
+
+
+class _Known:
+    """The hits of a baseline, and all hits found, by their files and bans: neither moves with the lines around it.
+
+    Of more hits of a ban in a file than the baseline has, the last ones are new.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        advice = f"write one with --write-baseline {path}"
+        self.old = Counter([] if path is None else read_text(path, advice=advice).splitlines())
+        self.found = Counter[str]()
+
+    def keeps(self, hit: Occurrence) -> bool:
+        line = make_visible(f"{Path(os.path.relpath(hit.file)).as_posix()}: {hit.ban}")
+        self.found[line] += 1
+        return self.found[line] > self.old[line]
 
 
 _Rows: TypeAlias = Iterable[Mapping[str, Any]]

@@ -129,7 +129,14 @@ def read_trace(source: str | os.PathLike[str] | IO[bytes]) -> TraceContents:
         else:
             begun[-1][1].append(entry)
     rows = tuple(replace(row, events=tuple(events)) for row, events in begun)
-    _check_end(rows, end, location)
+    if end is None or not (isinstance(end.content, dict) and end.content.keys() == {"sequences"}):
+        raise InputError(f"{location}: the trace ends early: the file was cut")
+    try:
+        is_same = end.content["sequences"] == [row.sequence for row in rows]
+    except WRONG:  # the events withdraw tokens that were never drawn
+        is_same = False
+    if not is_same:
+        raise InputError(f"{end.location}: the events don't come to these sequences: the file was changed")
     return TraceContents(rows, bans, surfaces, header)
 
 
@@ -198,14 +205,3 @@ def _read_row(content: Mapping[str, Any], bans: BanList, *, number: int) -> Trac
     if "prompt" not in content:
         return read_event({name: value for name, value in content.items() if name != "row"}, bans)
     return TracedRow.read(content)
-
-
-def _check_end(rows: Sequence[TracedRow], end: _Line | None, location: str) -> None:
-    if end is None or not (isinstance(end.content, dict) and end.content.keys() == {"sequences"}):
-        raise InputError(f"{location}: the trace ends early: the file was cut")
-    try:
-        is_same = end.content["sequences"] == [row.sequence for row in rows]
-    except WRONG:  # the events withdraw tokens that were never drawn
-        is_same = False
-    if not is_same:
-        raise InputError(f"{end.location}: the events don't come to these sequences: the file was changed")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from math import inf
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from antislop.core.bans import BanList
 from antislop.files.disk import read_text_pieces
@@ -66,33 +66,44 @@ def scan(
             yield from chain.from_iterable(blocks)
 
 
-def find_occurrences(bans: BanList, window: Window, *, file: str) -> Iterator[list[Occurrence]]:
+Keeps: TypeAlias = Callable[[Occurrence], bool]
+"""Takes each occurrence, in order, and returns whether it is of interest."""
+
+
+def find_occurrences(
+    bans: BanList, window: Window, *, file: str, keeps: Keeps | None = None
+) -> Iterator[list[Occurrence]]:
     """Yield the occurrences of bans in a text that is read in pieces, in order, without overlaps."""
     for step in bans.search(window, overlaps=False):
         matches = (m for m in step.matches if not window.ignores(m.start, m.end))
-        yield [Occurrence(file, *window.locate(m.start), m.ban.text, window.cut(m.start, m.end)) for m in matches]
+        hits = (Occurrence(file, *window.locate(m.start), m.ban.text, window.cut(m.start, m.end)) for m in matches)
+        yield list(filter(keeps, hits))  # None keeps all
         window.drop(step.settled)
 
 
-def find_lines(bans: BanList, pieces: Iterable[str], *, file: str, context: int = 0) -> Iterator[list[HitLine]]:
+def find_lines(
+    bans: BanList, pieces: Iterable[str], *, file: str, context: int = 0, keeps: Keeps | None = None
+) -> Iterator[list[HitLine]]:
     """Yield the lines of a text in which bans occur, and `context` lines on either side, as soon as they are known."""
     lines = _Lines(pieces, file=file, context=context)
     window = Window(lines)
-    for hits in find_occurrences(bans, window, file=file):
+    for hits in find_occurrences(bans, window, file=file, keeps=keeps):
         for hit in hits:
             lines.mark(hit)
         yield list(lines.take(before=window.line))
     yield list(lines.take(before=inf))
 
 
-def search_records(bans: BanList, file: str, *, column: str) -> Iterator[HitLine]:
+def search_records(bans: BanList, file: str, *, column: str, keeps: Keeps | None = None) -> Iterator[HitLine]:
     """Yield each record of a file as one line, numbered by its line in the file or by its place among the records."""
     for number, text in enumerate(read_texts([file], column=column), start=1):
         place = text.place.rpartition(":")[2]
         line = int(place) if place.isdecimal() else number
         matches = bans.find(text.text, overlaps=False)
-        hits = [Occurrence(file, line, m.start + 1, m.ban.text, text.text[m.start : m.end]) for m in matches]
-        yield HitLine(file, line, text.text.replace("\n", " "), hits, [(m.start, m.end) for m in matches])
+        found = (Occurrence(file, line, m.start + 1, m.ban.text, text.text[m.start : m.end]) for m in matches)
+        hits = list(filter(keeps, found))
+        spans = [(hit.column - 1, hit.column - 1 + len(hit.text)) for hit in hits]
+        yield HitLine(file, line, text.text.replace("\n", " "), hits, spans)
 
 
 class HitLine(NamedTuple):

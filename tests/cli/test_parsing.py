@@ -33,7 +33,7 @@ VALUES = re.compile(
 """The words of the help for a value, or all of an option's choices."""
 OWN_MEANING = {
     *("--model", "--bans", "--loops", "--repeats", "--no-dashes", "--temperature", "--seed", "--compare", "--column"),
-    *("--format", "--out", "--top", "--force", "--min-ratio", "--limit", "--arms", "--batch-size"),
+    *("--baseline", "--format", "--out", "--top", "--force", "--min-ratio", "--limit", "--arms", "--batch-size"),
 }
 """Options that mean something else in one of the commands that have them."""
 
@@ -247,6 +247,7 @@ def test_scan_has_settings_of_a_project_which_the_command_line_overrides() -> No
             '[tool.antislop]\nbann = "cat"',
             "pyproject.toml: [tool.antislop] there is no option 'bann': did you mean ban?",
         ),
+        ('[tool.antislop]\nwrite-baseline = "x"', "pyproject.toml: [tool.antislop] there is no option 'write-"),
         ("[tool.antislop.scan]\na = 1", "pyproject.toml: [tool.antislop] there is no option 'scan'"),
         (
             '[tool.antislop]\ncontext = "x"',
