@@ -100,10 +100,11 @@ endif
 check: lint     ## lint, strict types, the README's examples
 	$(BIN)/python -m pytest -q tests/test_readme.py tests/test_layout.py -k "not clone"
 
-lint: $(READY)  ## lint, strict types
+lint: $(READY)  ## lint, strict types, and slop in the documentation
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/antislop scan .
 
 docs: $(DOCS)   ## build the site of docs/ into site/; warnings are errors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

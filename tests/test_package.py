@@ -250,10 +250,18 @@ def test_a_release_publishes_the_distributions_that_were_tried() -> None:
     assert jobs["publish"]["permissions"] == {"id-token": "write"}, "PyPI trusts the workflow: no password is stored"
 
 
-def test_contributors_have_a_hook_of_the_pinned_ruff() -> None:
-    (source,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"]
+def test_contributors_have_a_hook_of_the_pinned_ruff_and_one_that_the_pages_pass() -> None:
+    ruff, own = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"]
     pins = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
-    assert f"ruff=={source['rev'].removeprefix('v')}" in pins
+    assert f"ruff=={ruff['rev'].removeprefix('v')}" in pins
+    program, *command = own["hooks"][0]["entry"].split()
+    assert program == ".venv/bin/antislop"
+    pages = [str(path.relative_to(ROOT)) for path in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"))]
+    found = subprocess.run(
+        [sys.executable, "-m", "antislop", *command, *pages], cwd=ROOT, capture_output=True, text=True
+    )
+    assert (found.returncode, found.stdout, found.stderr) == (0, "", "")
+    assert len(pages) > 30
 
 
 # -- the hook of pre-commit and the action of GitHub ------------------------------------------------------------------

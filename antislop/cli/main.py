@@ -11,7 +11,7 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import partial
 from importlib import import_module
@@ -237,9 +237,9 @@ def expand_options(command: Callable[..., int], *, check: Check | None = None) -
     defaults = {parameter.name: parameter.default for parameter in parameters}
     config = inspect.Parameter("config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=ConfigOption)
 
-    def run(config: Any, **values: Any) -> int:  # noqa: ARG001 - its callback has read it
+    def run(config: Mapping[str, Any], **values: Any) -> int:
         if check is not None:
-            check(values, defaults)
+            check(values, {**defaults, **config})
         for name, group in groups.items():
             values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
         return command(**values)

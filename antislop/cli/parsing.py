@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -19,10 +20,15 @@ from antislop.errors import InputError, first_line, suggest
 if TYPE_CHECKING:
     from yaml import Node
 
+PROJECT = Path("pyproject.toml")
+"""Where `scan` finds settings, in the table [tool.antislop], without a --config."""
+_ADVICE = "write a line name: value for each option"
 _PLACES = "antislop.places"
-"""The key in a context's `meta` of path:line for each parameter that a file of settings has."""
+"""The key in a context's `meta` of the place of each parameter that a file of settings has."""
 MAX_SETTINGS = 100_000
 """Characters of a file of settings; they are parsed in three seconds at most."""
+MAX_LINE = 2000
+"""Characters of a line of pyproject.toml."""
 MAX_DEPTH = 100
 """How deep an object in a file of settings is nested."""
 
@@ -134,10 +140,16 @@ def _list_settings(command: Any) -> dict[str, Any]:
     }
 
 
-def _apply_settings(ctx: typer.Context, path: Path | None) -> Path | None:
+def _apply_settings(ctx: typer.Context, path: Path | None) -> Mapping[str, Any]:
+    """Read settings, and return those of pyproject.toml, which may have no effect in a call: they hold for many."""
+    settings: tuple[dict[str, Any], dict[str, str]] = {}, {}
+    known = _list_settings(ctx.command)
     if path is not None and not ctx.resilient_parsing:
-        ctx.default_map, ctx.meta[_PLACES] = _read_settings(path, _list_settings(ctx.command))
-    return path
+        settings = _parse_settings(_read_bounded(path, advice=_ADVICE), known, path)
+    elif ctx.command.name == "scan" and PROJECT.is_file() and not ctx.resilient_parsing:
+        settings = _read_project(known)
+    ctx.default_map, ctx.meta[_PLACES] = settings
+    return settings[0] if path is None else {}
 
 
 ConfigOption = Annotated[
@@ -152,46 +164,77 @@ ConfigOption = Annotated[
 ]
 
 
-def _read_settings(path: Path, known: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the values and the places of a file's settings, by the names of parameters. Raises `InputError`."""
-    import yaml
+def _read_project(known: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the values and the places of [tool.antislop] in pyproject.toml. Raises `InputError`."""
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
 
+    text = _read_bounded(PROJECT, advice="pass options in another file, --config FILE")
+    if "antislop" not in text:  # a fault in a file that has no settings doesn't matter
+        return {}, {}
+    for number, line in enumerate(text.split("\n"), start=1):
+        if len(line) > MAX_LINE:  # the time for a name of many parts grows with the square of their number
+            raise InputError(f"{PROJECT}:{number}: longer than {MAX_LINE:,} characters: break it")
+    try:
+        tools = tomllib.loads(text).get("tool")
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{PROJECT}: not TOML ({first_line(error)}): mend it, or pass --config FILE") from error
+    table = tools.get("antislop", {}) if isinstance(tools, dict) else {}
+    if not isinstance(table, dict):
+        raise InputError(f"{PROJECT}: [tool.antislop] is no table: write this line once, and name = value below it")
+    lasting = {key: param for key, param in known.items() if key != "write-baseline"}
+    return _parse_settings(json.dumps(table, ensure_ascii=False, default=str), lasting, PROJECT)
+
+
+def _read_bounded(path: Path, *, advice: str) -> str:
     from antislop.files.disk import read_text_pieces
 
-    advice, text = "write a line name: value for each option", ""
+    text = ""
     for piece in read_text_pieces(path):
         text += piece
         if len(text) > MAX_SETTINGS:
             raise InputError(f"{path}: longer than {MAX_SETTINGS:,} characters: {advice}")
+    return text
+
+
+def _parse_settings(text: str, known: dict[str, Any], path: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the values and the places of settings in YAML, by the names of parameters. Raises `InputError`."""
+    import yaml
+
+    def name_place(node: Any) -> str:
+        return f"{path}: [tool.antislop]" if path == PROJECT else f"{path}:{node.start_mark.line + 1}:"
+
     depth = 0
     try:
         # A few aliases stand for billions of values, and Python's recursion ends where values are nested too deep.
         for event in yaml.parse(text, yaml.SafeLoader):
-            place = f"{path}:{event.start_mark.line + 1}"
+            place = name_place(event)
             if isinstance(event, yaml.AliasEvent):
-                raise InputError(f"{place}: *{event.anchor} is an alias: write the value, or put quotes around a text")
+                raise InputError(f"{place} *{event.anchor} is an alias: write the value, or put quotes around a text")
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > MAX_DEPTH:
-                raise InputError(f"{place}: nested more than {MAX_DEPTH} deep: {advice}")
+                raise InputError(f"{place} nested more than {MAX_DEPTH} deep: {_ADVICE}")
         loader = yaml.SafeLoader(text)
         root = loader.get_single_node()
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         reason = getattr(error, "problem", None) or first_line(error)
-        raise InputError(f"{path}:{mark.line + 1 if mark else 1}: not YAML ({reason}): {advice}") from error
+        raise InputError(f"{path}:{mark.line + 1 if mark else 1}: not YAML ({reason}): {_ADVICE}") from error
     if not isinstance(root, yaml.MappingNode):
-        raise InputError(f"{path}: contains no settings: {advice}")
+        raise InputError(f"{path}: contains no settings: {_ADVICE}")
     values, places = dict[str, Any](), dict[str, str]()
     for key_node, node in root.value:
-        place = f"{path}:{key_node.start_mark.line + 1}"
-        key = _read_text(key_node, f"{place}: the name of an option").replace("_", "-")
+        place = name_place(key_node)
+        key = _read_text(key_node, f"{place} the name of an option").replace("_", "-")
         if key not in known:
             advice = suggest(key, known, advice="--help lists them")
-            raise InputError(f"{place}: there is no option {key!r}: {advice}")
+            raise InputError(f"{place} there is no option {key!r}: {advice}")
         name = known[key].name
         if name in values:
-            raise InputError(f"{place}: {key} comes twice: leave one out")
-        values[name], places[name] = _read_value(node, known[key], loader, f"{place}: {key}"), place
+            raise InputError(f"{place} {key} comes twice: leave one out")
+        values[name], places[name] = _read_value(node, known[key], loader, f"{place} {key}"), place
     return values, places
 
 
@@ -244,4 +287,4 @@ def describe_mistake(error: Any) -> str:
         )
         sentence = f"{param.get_error_hint()} is {str(faults[0]['input'])!r}, but should be {expected.rstrip('.')}"
     place = context.meta.get(_PLACES, {}).get(param.name) if param and context else None
-    return f"{place}: {sentence}" if place else sentence
+    return f"{place} {sentence}" if place else sentence

@@ -8,9 +8,10 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 import typer
 from rich.console import Console
@@ -19,10 +20,11 @@ from rich.text import Text
 from antislop.cli.options import READ_ONCE, TWO_LISTS, BanOptions, bans_nothing, collect_bans, reads_stdin
 from antislop.cli.parsing import Conflicts, When
 from antislop.cli.progress import ProgressBar
-from antislop.cli.terminal import console, read_input_pieces, say, warn, write_table
-from antislop.core.bans import BanList
+from antislop.cli.terminal import check_writable, console, read_input_pieces, say, warn, write_table, writing
+from antislop.core.bans import BanList, Scope, read_bans
 from antislop.display import describe_count, make_visible
 from antislop.errors import InputError
+from antislop.files.disk import read_text, replace_text
 from antislop.measure.folders import is_text, list_files, read_glob
 from antislop.measure.occurrences import HitLine, Occurrence, Window, find_lines, find_occurrences, search_records
 
@@ -34,9 +36,17 @@ MARGIN = 20
 ScanFormat = Literal["text", "json", "csv", "github"]
 
 
+class Span(str, Enum):
+    """What `Scope` calls a part of a text. Of typer's lists, only an `Enum` names its choices."""
+
+    code = "code"
+    quotes = "quotes"
+    think = "think"
+
+
 @dataclass(frozen=True)
 class ChoiceOptions:
-    """Which files of folders are searched."""
+    """Which files of folders are searched, and what of each file."""
 
     glob: Annotated[
         list[str] | None,
@@ -45,10 +55,10 @@ class ChoiceOptions:
     exclude: Annotated[
         list[str] | None, typer.Option(metavar="GLOB", help="Leave out files and folders that match this. Repeatable.")
     ] = None
-
-    @property
-    def globs(self) -> list[str]:
-        return [*(self.glob or []), *(f"!{pattern}" for pattern in self.exclude or [])]
+    outside: Annotated[
+        list[Span] | None,
+        typer.Option(metavar="|".join(Span), help="Leave out blocks of code, quotes or thoughts. Repeatable."),
+    ] = None
 
 
 CONFLICTS: Conflicts = {
@@ -88,6 +98,8 @@ def scan(
     output: Annotated[
         ScanFormat, typer.Option("--format", help="The format of the output; github: annotations of a workflow.")
     ] = "text",
+    baseline: Annotated[Path | None, typer.Option(help="Leave out hits that this file has.")] = None,
+    write_baseline: Annotated[Path | None, typer.Option(help="Write all hits into a file for --baseline.")] = None,
 ) -> int:
     """Find banned phrases in files, with the place at which each begins: file:line:column: phrase.
 
@@ -102,22 +114,39 @@ def scan(
     """
     shows_lines = output == "text" and not (count or quiet or by_ban) and (context is not None or console().is_terminal)
     around = (context or 0) if shows_lines else None
-    search = _Search(collect_bans(bans), column, counts_only=count or quiet, around=around)
-    rows = search.run(_choose_files(files, choice.globs, lists=bans.bans or [], opens_folders=column is None))
-    if quiet:
+    scopes = [Scope("outside", span.value) for span in choice.outside or []]
+    if write_baseline is not None:
+        check_writable(write_baseline)
+    known = _Known(None if write_baseline else baseline)
+    limited = read_bans(collect_bans(bans), scopes=scopes)
+    keeps = known.keeps if baseline or write_baseline else None
+    search = _Search(limited, column, counts_only=count or quiet, around=around, keeps=keeps)
+    lists = [*(bans.bans or []), *filter(None, (baseline, write_baseline))]
+    globs = [*(choice.glob or []), *(f"!{pattern}" for pattern in choice.exclude or [])]
+    rows = search.run(_choose_files(search, files, globs, lists=lists))
+    if quiet or write_baseline is not None:
         deque(rows, maxlen=0)  # searches the files
-    elif by_ban:
-        _write_counts(rows, output)
     else:
-        columns = ("file", "count") if count else Occurrence._fields
-        _write_rows(rows, output, columns, show=partial(_print_lines, context) if shows_lines else _print_rows)
+        lines = partial(_print_lines, context) if shows_lines else _print_rows
+        table, show = ("text", _print_annotations) if output == "github" else (output, lines)
+        columns: tuple[str, ...] = ("file", "count") if count else Occurrence._fields
+        if by_ban:  # known when all files are searched
+            columns, show = ("ban", "count"), _print_counts
+            rows = ({"ban": ban, "count": times} for ban, times in Counter(row["ban"] for row in rows).most_common())
+        write_table(table, rows, columns=columns, show=show)
     if stats:
         say(search.describe())
+    if write_baseline is not None and not search.has_failed:
+        with writing(write_baseline):
+            replace_text(write_baseline, "".join(f"{line}\n" for line in sorted(known.found.elements())))
+        search.found = 0  # all of them are known now
+    if (path := write_baseline or baseline) and not search.has_failed:
+        say(f"{path}: has {describe_count(known.found.total() - search.found, 'hit')}, left out here")
     return 2 if search.has_failed else int(search.found > 0)
 
 
 def _choose_files(
-    names: Iterable[str], globs: Sequence[str], *, lists: Sequence[Path], opens_folders: bool
+    search: _Search, names: Iterable[str], globs: Sequence[str], *, lists: Sequence[Path]
 ) -> Iterator[str]:
     """Yield the files to search, and in place of a folder the texts in it, in order."""
     is_kept = _compile(["*", *globs])
@@ -125,10 +154,10 @@ def _choose_files(
     places = {path.resolve() for path in lists}
     list_names = {place.name for place in places}
     for name in names:
-        path, left_out = Path(name), 0
-        if not (opens_folders and path.is_dir()):
+        path, unread, found = Path(name), 0, 0
+        if search.column is not None or not path.is_dir():
             if path.resolve() in places:
-                say(f"{name}: left out, since it is the list of --bans")
+                say(f"{name}: left out, since it is a list of --bans, or the baseline")
             elif is_kept(path):
                 yield name
             continue
@@ -136,11 +165,14 @@ def _choose_files(
             if file.name in list_names and file.resolve() in places:
                 continue
             if is_text(file):
+                found += 1
                 yield str(file)
             else:
-                left_out += 1
-        if left_out:
-            say(f"{name}: left out {describe_count(left_out, 'file')} that can't be read as UTF-8")
+                unread += 1
+        if not found:
+            search.fail(f"{name}: no text in this folder is searched: check its path, and what -g and --exclude choose")
+        if unread:
+            say(f"{name}: left out {describe_count(unread, 'file')} that can't be read as UTF-8")
 
 
 def _compile(texts: Sequence[str]) -> Callable[[Path], bool]:
@@ -167,14 +199,16 @@ class _Search:
     """A search of several files.
 
     around: number of lines before and after each hit; None yields occurrences in place of lines.
+    keeps: returns whether a hit is new; None if all are.
     found: occurrences so far. files, hit_files: number of files so far, and of those with occurrences.
-    has_failed: whether a file could not be read.
+    has_failed: whether a file could not be read, or a folder contains no text.
     """
 
     bans: BanList
     column: str | None
     counts_only: bool
     around: int | None
+    keeps: Callable[[Occurrence], bool] | None
     found: int = 0
     files: int = 0
     hit_files: int = 0
@@ -202,13 +236,16 @@ class _Search:
                             sys.stdout.flush()
                         bar.update(note=f"{self.found - before:,} found")
                 except InputError as error:
-                    warn(str(error))
-                    self.has_failed = True
+                    self.fail(str(error))
                     continue
                 self.files += 1
                 self.hit_files += self.found > before
                 if self.counts_only:
                     yield {"file": _title(name), "count": self.found - before}
+
+    def fail(self, sentence: str) -> None:
+        warn(sentence)
+        self.has_failed = True
 
     def describe(self) -> str:
         places = f"{self.hit_files:,} of {describe_count(self.files, 'file')}"
@@ -216,40 +253,44 @@ class _Search:
 
     def _find(self, name: str, *, advance: Callable[[int], None]) -> Iterator[Sequence[Occurrence | HitLine]]:
         if self.column is not None:
-            for line in search_records(self.bans, name, column=self.column):
+            for line in search_records(self.bans, name, column=self.column, keeps=self.keeps):
                 yield line.hits if self.around is None or not line.hits else [line]
             return
         pieces = read_input_pieces(name, advance=advance)
         if self.around is None:
-            yield from find_occurrences(self.bans, Window(pieces), file=_title(name))
+            yield from find_occurrences(self.bans, Window(pieces), file=_title(name), keeps=self.keeps)
         else:
-            yield from find_lines(self.bans, pieces, file=_title(name), context=self.around)
+            yield from find_lines(self.bans, pieces, file=_title(name), context=self.around, keeps=self.keeps)
 
 
-def _write_rows(
-    rows: Iterable[Mapping[str, Any]],
-    output: ScanFormat,
-    columns: Sequence[str],
-    *,
-    show: Callable[[Iterable[Mapping[str, Any]]], None],
-) -> None:
-    """Write rows as they are found. show: prints them for people."""
-    if output != "github":
-        write_table(output, rows, columns=columns, show=show)
-        return
+class _Known:
+    """The hits of a baseline, and all hits found, by their files and bans: neither moves with the lines around it.
+
+    Of more hits of a ban in a file than the baseline has, the last ones are new.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        advice = f"write one with --write-baseline {path}"
+        self.old = Counter([] if path is None else read_text(path, advice=advice).splitlines())
+        self.found = Counter[str]()
+
+    def keeps(self, hit: Occurrence) -> bool:
+        line = make_visible(f"{Path(os.path.relpath(hit.file)).as_posix()}: {hit.ban}")
+        self.found[line] += 1
+        return self.found[line] > self.old[line]
+
+
+_Rows: TypeAlias = Iterable[Mapping[str, Any]]
+
+
+def _print_counts(rows: _Rows) -> None:
+    console().file.writelines(f"{row['count']:>7} {make_visible(row['ban'])}\n" for row in rows)
+
+
+def _print_annotations(rows: _Rows) -> None:
     out = console().file
     for row in rows:
         out.write(f"{annotate(row)}\n")
-
-
-def _write_counts(rows: Iterable[Mapping[str, Any]], output: ScanFormat) -> None:
-    """Write how often each ban occurs, which is known when all files are searched."""
-    counts = Counter(row["ban"] for row in rows).most_common()
-    if output == "text":
-        for ban, number in counts:
-            console().file.write(f"{number:>7} {make_visible(ban)}\n")
-        return
-    _write_rows(({"ban": ban, "count": number} for ban, number in counts), output, ("ban", "count"), show=_print_rows)
 
 
 def _print_rows(rows: Iterable[Mapping[str, Any]]) -> None:

@@ -28,7 +28,6 @@ from antislop.cli.parsing import Conflicts, When
 from antislop.cli.progress import ProgressBar, stop_at_interrupt
 from antislop.cli.terminal import as_input_error, check_folder, console, say, warn, writing
 from antislop.cli.tune_auto import AutoOptions, TuningStage, run_stages
-from antislop.core.hf import ModelSpec
 from antislop.display import describe_count
 from antislop.errors import DISTRIBUTION, InputError
 from antislop.tuning.rows import Loss
@@ -231,7 +230,10 @@ class _Run:
         settings = {"bans": collect_bans(self.bans), "made_with": made_with, "force": force}
         with as_input_error():
             spec = self.spec
-            loaded, tokenizer = self._base.load()
+            base = self.model.spec
+            if self.training.full and base.dtype == "auto":  # all of its weights are trained
+                base = replace(base, dtype="float32")
+            loaded, tokenizer = base.load()
             rows = self._load_rows(pairs, loaded, tokenizer)
             total = count_records(str(pairs)) or len(rows)
             say(f"{describe_count(len(rows), 'row')} of {total:,} in {pairs}")
@@ -240,12 +242,6 @@ class _Run:
                     loaded, tokenizer, rows, out, spec=spec, note=note, is_stopped=is_stopped, **settings
                 )
         return result
-
-    @property
-    def _base(self) -> ModelSpec:
-        """The model to load: in float32 if all of its weights are trained."""
-        spec = self.model.spec
-        return replace(spec, dtype="float32") if self.training.full and spec.dtype == "auto" else spec
 
     def _load_rows(
         self, pairs: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase

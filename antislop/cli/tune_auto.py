@@ -94,7 +94,13 @@ def run_stages(options: AutoOptions, out: Path, *, model: ModelOptions, bans: Ba
         if status == INTERRUPTED:
             say("stopped: run the same command again to resume")
         elif made is not None and made.name == BANS:
-            _check_bans(made)
+            count = len(BanList.load(made)) if made.exists() else 0
+            if count < MIN_BANS:
+                raise InputError(
+                    f"{made}: the list has {describe_count(count, 'ban')}, and {MIN_BANS} or more are needed, or "
+                    "training teaches to avoid one token everywhere: begin in another folder with more prompts, a "
+                    "larger --n or --max-new-tokens, or a list of your own (--bans)"
+                )
         if status > FAILED_RECORDS:
             return status
     return 0
@@ -162,17 +168,6 @@ def _guess_rows(options: AutoOptions, prompts: int, *, needed: int) -> None:
             f"{options.max_new_tokens} give {tokens:,} tokens at most, and so about "
             f"{describe_count(tokens // TOKENS_PER_ROW, 'row')} of the {needed:,} that one step of the training needs: "
             "raise them, or lower --batch-size"
-        )
-
-
-def _check_bans(path: Path) -> None:
-    """Raise `InputError` unless the list that was made has enough bans to train against."""
-    count = len(BanList.load(path)) if path.exists() else 0
-    if count < MIN_BANS:
-        raise InputError(
-            f"{path}: the list has {describe_count(count, 'ban')}, and {MIN_BANS} or more are needed, or training "
-            "teaches to avoid one token everywhere: begin in another folder with more prompts, a larger --n or "
-            "--max-new-tokens, or a list of your own (--bans)"
         )
 
 

@@ -307,15 +307,12 @@ def _draw_changes(changes: Sequence[Change], colors: Mapping[str, str]) -> Figur
         )
     axes.axvline(1, color=INK, linewidth=1)
     axes.set_xscale("log")
-    axes.set_yticks(range(len(rows)), [_label(change) for change in rows])
+    texts = [row.text.replace(" ", " … ") if row.kind == "content" else row.text for row in rows]
+    labels = [shorten(text, _LABEL) for text in texts]
+    labels = [f"[{text}]" if row.kind == "construction" else text for row, text in zip(rows, labels, strict=True)]
+    axes.set_yticks(range(len(rows)), labels)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_xlabel("times as frequent as in the plain arm")
     name_ratio_ticks(axes)
     name_arms(figure, axes, colors)
     return figure
-
-
-def _label(change: Change) -> str:
-    text = " … ".join(change.text.split(" ")) if change.kind == "content" else change.text
-    label = shorten(text, _LABEL)
-    return f"[{label}]" if change.kind == "construction" else label

@@ -261,7 +261,12 @@ def prepare_inputs(
     if input_ids is None and inputs.get("inputs_embeds") is None:
         raise InputError("neither input_ids nor inputs_embeds is passed: pass one of them")
     if input_ids is not None:
-        inputs["input_ids"] = _check_ids(input_ids).to(device)
+        if not isinstance(input_ids, Tensor):
+            raise InputError(f"input_ids is a {type(input_ids).__name__}: pass ids as a tensor [rows, tokens]")
+        if input_ids.ndim != 2 or input_ids.is_floating_point():
+            shape, kind = tuple(input_ids.shape), input_ids.dtype
+            raise InputError(f"input_ids has the shape {shape} and the type {kind}: pass ids [rows, tokens]")
+        inputs["input_ids"] = input_ids.to(device)
     if attention_mask is None:
         return inputs
     mask = attention_mask.to(device)
@@ -283,16 +288,6 @@ def input_names(model: PreTrainedModel) -> Mapping[str, Parameter]:
     """Return the parameters of a model's forward, or of the model inside a `PeftModel`."""
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
     return signature(inner.forward).parameters
-
-
-def _check_ids(input_ids: object) -> Tensor:
-    if not isinstance(input_ids, Tensor):
-        raise InputError(f"input_ids is a {type(input_ids).__name__}: pass ids as a tensor [rows, tokens]")
-    if input_ids.ndim != 2 or input_ids.is_floating_point():
-        raise InputError(
-            f"input_ids has the shape {tuple(input_ids.shape)} and the type {input_ids.dtype}: pass ids [rows, tokens]"
-        )
-    return input_ids
 
 
 @contextmanager

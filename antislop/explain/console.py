@@ -76,47 +76,35 @@ class ConsoleWriter:
 
     def __init__(self, console: Console, *, show_withdrawn: bool) -> None:
         self._console = console
-        self._screen = _Screen(console)
         self._shows_withdrawn = show_withdrawn
         self._hidden: set[str] = set() if show_withdrawn else {"withdrawn"}
         if not console.is_terminal:
             self._hidden.add("prompt")
+        self._unfinished = Text()  # the last word, until it is complete
+        self._column = 0
 
     def write(self, pieces: Iterable[TextPiece]) -> None:
         shown = [piece for piece in pieces if piece.kind not in self._hidden]
         if self._console.is_terminal:
             is_colorless = self._console.no_color or self._console.color_system is None
-            self._screen.write(to_rich(shown, brackets=is_colorless and self._shows_withdrawn))
+            self._unfinished.append_text(to_rich(shown, brackets=is_colorless and self._shows_withdrawn))
+            end = 0
+            for match in _WORD.finditer(self._unfinished.plain):
+                end = match.end()
+                self._put(self._unfinished[match.start() : end])
+            self._unfinished = self._unfinished[end:]
         elif shown:
             self._console.file.write(to_plain(shown) if self._shows_withdrawn else "".join(p.text for p in shown))
             self._console.file.flush()
 
     def end(self) -> None:
         if self._console.is_terminal:
-            self._screen.end()
+            self._put(self._unfinished)
+            self._unfinished = Text()
+            if self._column:
+                self._put(Text("\n"))
         else:
             self._console.file.write("\n")
-
-
-class _Screen:
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._unfinished = Text()  # the last word, until it is complete
-        self._column = 0
-
-    def write(self, text: Text) -> None:
-        self._unfinished.append_text(text)
-        end = 0
-        for match in _WORD.finditer(self._unfinished.plain):
-            end = match.end()
-            self._put(self._unfinished[match.start() : end])
-        self._unfinished = self._unfinished[end:]
-
-    def end(self) -> None:
-        self._put(self._unfinished)
-        self._unfinished = Text()
-        if self._column:
-            self._put(Text("\n"))
 
     def _put(self, word: Text) -> None:
         width = cell_len(word.plain)

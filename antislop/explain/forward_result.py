@@ -172,7 +172,13 @@ class ForwardResult:
             raise RuntimeError(self._explain_absence("distribution of any token"))
         text = trace.rows[self._check_row(row)]
         count = len(text.history.kept)
-        indices = range(count) if token_indices is None else _read_indices(token_indices, count)
+        if isinstance(token_indices, (str, bytes)) or not isinstance(token_indices, Iterable | None):
+            raise InputError(f"token_indices is {token_indices!r}; a list of indices was expected, or None for all")
+        indices = list(range(count) if token_indices is None else token_indices)
+        for i in indices:
+            if not -count <= index(i) < count:
+                raise IndexError(f"token index {i}: {count} {'token was' if count == 1 else 'tokens were'} generated")
+        indices = [index(i) % count for i in indices]
         self._check_top_k(top_k)
         if relevance not in (None, "input_x_gradient"):
             raise InputError(f"relevance is {relevance!r}; it is None or 'input_x_gradient'")
@@ -197,7 +203,15 @@ class ForwardResult:
         Raises `InputError` for a path with the suffix of another format and for "text" of several texts, and
         `RuntimeError` if nothing was recorded, or if it was cleared.
         """
-        _check_format(inline_format, path)
+        if inline_format not in get_args(InlineFormat):
+            expected = ", ".join(map(repr, get_args(InlineFormat)))
+            raise InputError(f"inline_format is {inline_format!r}; it is {expected}")
+        suffix = "" if path is None else read_path(path).suffix.lower()
+        if _SUFFIXES.get(suffix, inline_format) != inline_format:
+            raise InputError(
+                f"{os.fspath(path or '')} ends in {suffix}, and inline_format is {inline_format!r}: pass "
+                f"inline_format={_SUFFIXES[suffix]!r}, or another path"
+            )
         rendered = self._render(inline_format)
         if path is not None:
             try:
@@ -263,16 +277,6 @@ class ForwardResult:
             )
 
 
-def _read_indices(token_indices: Iterable[int], count: int) -> list[int]:
-    if isinstance(token_indices, (str, bytes)) or not isinstance(token_indices, Iterable):
-        raise InputError(f"token_indices is {token_indices!r}; a list of indices was expected, or None for all")
-    indices = list(token_indices)
-    for i in indices:
-        if not -count <= index(i) < count:
-            raise IndexError(f"token index {i}: {count} {'token was' if count == 1 else 'tokens were'} generated")
-    return [index(i) % count for i in indices]
-
-
 # -- explanations -----------------------------------------------------------------------------------------------------
 
 
@@ -321,17 +325,6 @@ def show_tokens(surfaces: Surfaces, tokens: Iterable[int]) -> str:
 
 
 # -- showing it --------------------------------------------------------------------------------------------------------
-
-
-def _check_format(inline_format: str, path: str | os.PathLike[str] | None) -> None:
-    if inline_format not in get_args(InlineFormat):
-        raise InputError(f"inline_format is {inline_format!r}; it is {', '.join(map(repr, get_args(InlineFormat)))}")
-    suffix = "" if path is None else read_path(path).suffix.lower()
-    if _SUFFIXES.get(suffix, inline_format) != inline_format:
-        raise InputError(
-            f"{os.fspath(path or '')} ends in {suffix}, and inline_format is {inline_format!r}: pass "
-            f"inline_format={_SUFFIXES[suffix]!r}, or another path"
-        )
 
 
 def _frame(page: str) -> str:

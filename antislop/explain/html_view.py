@@ -41,6 +41,8 @@ def render_page(
         )
         for number, row in enumerate(rows)
     ]
+    events = [event for row in rows for event in row.events]
+    segments = [segment for view in views for segment in view.segments]
     model = about.get("model")
     name = str(model.get("name")) if isinstance(model, Mapping) else ""
     seed = "" if about.get("seed") is None else f"seed {about['seed']}"
@@ -51,28 +53,24 @@ def render_page(
         title=make_visible(title) if title else "What was withdrawn and why",
         rows=views,
         time_lines=list(map(draw_time_line, views)),
-        totals=_sum(views),
+        totals={
+            "kept": sum(len(view.row.history.kept) for view in views),
+            "withdrawn": sum(len(attempt.tokens) for view in views for attempt in view.attempts),
+            "attempts": sum(len(view.attempts) for view in views),
+            "conceded": sum(isinstance(event, Conceded) for event in events),
+            "admitted": sum(isinstance(event, Admitted) for event in events),
+        },
         bans=count_bans(views),
         list_size=list_size,
-        kinds=_list_kinds(views),
+        kinds={kind for segment in segments for token in segment.tokens for _, kind in token.parts} - {"kept", "space"}
+        | {"off" for segment in segments if segment.attempt is not None and not segment.attempt.is_on_path},
         plain=("kept", "space"),
-        has_choices=any(isinstance(e, Drawn) and e.choice is not None for row in rows for e in row.events),
+        has_choices=any(isinstance(event, Drawn) and event.choice is not None for event in events),
         model=make_visible(", ".join(part for part in (name, seed) if part)),
         facts=list_facts(about),
         data=json.dumps(_list_data(views), separators=(",", ":")).translate(_ESCAPES),
     )
     return page
-
-
-def _sum(views: Sequence[RowView]) -> dict[str, int]:
-    events = [event for view in views for event in view.row.events]
-    return {
-        "kept": sum(len(view.row.history.kept) for view in views),
-        "withdrawn": sum(len(attempt.tokens) for view in views for attempt in view.attempts),
-        "attempts": sum(len(view.attempts) for view in views),
-        "conceded": sum(isinstance(event, Conceded) for event in events),
-        "admitted": sum(isinstance(event, Admitted) for event in events),
-    }
 
 
 _ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in "<>&"}
@@ -89,16 +87,6 @@ def _check_relevance(relevance: Relevance, rows: Sequence[TracedRow]) -> None:
             )
         if not all(math.isfinite(value) for value in values):
             raise InputError(f"relevance for token {index} of row {number} has numbers that are not finite")
-
-
-def _list_kinds(views: Iterable[RowView]) -> set[str]:
-    kinds = set[str]()
-    for view in views:
-        for segment in view.segments:
-            if segment.attempt is not None and not segment.attempt.is_on_path:
-                kinds.add("off")
-            kinds |= {kind for token in segment.tokens for _, kind in token.parts}
-    return kinds - {"kept", "space"}
 
 
 def list_facts(about: Mapping[str, Any]) -> list[tuple[str, str | list[tuple[str, str]]]]:

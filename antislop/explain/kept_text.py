@@ -54,7 +54,8 @@ def request_cache(
     # Refused here already: `generate` runs an encoder, of a text or of images, before it hands a call over.
     states = ("output_hidden_states", "output_attentions") if arguments.get("return_dict_in_generate") else ()
     for name in ("return_cache",) if return_cache else filter(arguments.get, states):
-        _refuse_obstacle(_find_encoded(model, arguments, name))
+        if obstacle := _find_encoded(model, arguments, name):
+            raise NotImplementedError(obstacle)
     if not return_cache:
         for name, value in {"names_filter": names_filter, "device": device}.items():
             if value is not None:
@@ -73,7 +74,8 @@ def complete_and_read(
     Raises `InputError` and `NotImplementedError`, before the run begins, for what can't be given.
     """
     call, options = run.call, run.call.requested_states
-    _refuse_obstacle(find_obstacle(call, "return_cache" if request is not None else next(iter(options))))
+    if obstacle := find_obstacle(call, "return_cache" if request is not None else next(iter(options))):
+        raise NotImplementedError(obstacle)
     if options.get("output_attentions"):
         require_patterns(call.model)
     controller = run.rows[0].spec.controller
@@ -85,7 +87,11 @@ def complete_and_read(
     output = run.complete(streamer)
     sequences = output if isinstance(output, Tensor) else output.sequences
     model = call.model if request is None else request.model
-    inputs = prepare_inputs(model, sequences, _mask_kept(run, sequences)) | _skip_logits(model, request)
+    prompt = torch.ones_like(call.input_ids) if call.mask is None else call.mask
+    lengths = torch.tensor([len(row.tokens) for row in run.rows], device=sequences.device)
+    columns = torch.arange(sequences.shape[1] - prompt.shape[1], device=sequences.device)
+    mask = torch.cat([prompt, (columns < lengths[:, None]).to(prompt.dtype)], dim=1)  # 0 for padding behind a text
+    inputs = prepare_inputs(model, sequences, mask) | _skip_logits(model, request)
     cache: ActivationCache | None = None
     if request is None:
         clean = read(model, inputs, **options)
@@ -98,17 +104,27 @@ def complete_and_read(
     return output, cache
 
 
-def _refuse_obstacle(obstacle: str | None) -> None:
-    if obstacle is not None:
-        raise NotImplementedError(obstacle)
-
-
 def find_obstacle(call: Call, name: str) -> str | None:
     """Return why a text can't be read again by its ids and mask alone, and what to do instead; None if it can.
 
     name: the argument that asks for it.
     """
-    return _find_encoded(call.model, call.model_kwargs, name) or _find_other_input(call, name)
+    if encoded := _find_encoded(call.model, call.model_kwargs, name):
+        return encoded
+    tensors = {key: value for key, value in call.model_kwargs.items() if isinstance(value, Tensor)}
+    others = sorted(tensors.keys() - _PREPARED)
+    if not others and not call.counts_positions:
+        others = ["position_ids"]
+    if others:
+        return _describe_obstacle(
+            name, f"{others[0]} is", f"model, sequences, {others[0]}=…) with the generated sequences"
+        )
+    if call.columns > call.input_ids.shape[1]:
+        return (
+            f"{name} reads the finished text by its ids, and those of the tokens in the cache are not passed: "
+            "pass all ids, or call antislop.explain.run_with_cache(model, ids) with the whole text"
+        )
+    return None
 
 
 def _find_encoded(model: PreTrainedModel, arguments: Mapping[str, Any], name: str) -> str | None:
@@ -128,23 +144,6 @@ def _find_encoded(model: PreTrainedModel, arguments: Mapping[str, Any], name: st
     return _describe_obstacle(name, other, advice)
 
 
-def _find_other_input(call: Call, name: str) -> str | None:
-    tensors = {key: value for key, value in call.model_kwargs.items() if isinstance(value, Tensor)}
-    others = sorted(tensors.keys() - _PREPARED)
-    if not others and not call.counts_positions:
-        others = ["position_ids"]
-    if others:
-        return _describe_obstacle(
-            name, f"{others[0]} is", f"model, sequences, {others[0]}=…) with the generated sequences"
-        )
-    if call.columns > call.input_ids.shape[1]:
-        return (
-            f"{name} reads the finished text by its ids, and those of the tokens in the cache are not passed: "
-            "pass all ids, or call antislop.explain.run_with_cache(model, ids) with the whole text"
-        )
-    return None
-
-
 def _describe_obstacle(name: str, other: str, advice: str) -> str:
     return (
         f"{name} reads the finished text by its ids alone, and {other} passed, too: leave {name} out, and call "
@@ -160,15 +159,6 @@ def _skip_logits(model: PreTrainedModel, request: CacheRequest | None) -> dict[s
     # With a large vocabulary, the logits of a whole text may take more memory than all that is stored.
     is_possible = "logits_to_keep" in input_names(model) and all(module in inside for module in modules)
     return {"logits_to_keep": 1} if is_possible else {}
-
-
-def _mask_kept(run: Run, sequences: Tensor) -> Tensor:
-    """Return the prompts' mask, then 1 for kept tokens and 0 for padding."""
-    call = run.call
-    prompt = torch.ones_like(call.input_ids) if call.mask is None else call.mask
-    lengths = torch.tensor([len(row.tokens) for row in run.rows], device=sequences.device)
-    columns = torch.arange(sequences.shape[1] - prompt.shape[1], device=sequences.device)
-    return torch.cat([prompt, (columns < lengths[:, None]).to(prompt.dtype)], dim=1)
 
 
 def _split_steps(clean: Any, run: Run, length: int) -> dict[str, Any]:

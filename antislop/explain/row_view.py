@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
@@ -113,7 +113,12 @@ class RowView:
         ]
         if token.attempt:
             line = [(text.replace("\n", "↵"), "beside" if kind == "kept" else kind) for text, kind in parts]
-            parts = _part_space(line) if is_first else line
+            parts = line
+            if is_first and line:  # the space before an attempt is not struck through
+                (first, kind), *others = line
+                words = first.lstrip(" ")
+                separated = [(first[: len(first) - len(words)], "space"), (words, kind), *others]
+                parts = [(text, kind) for text, kind in separated if text]
         shown = tuple((make_visible(text, keep_layout=True), kind) for text, kind in parts)
         if parts or token.is_end:
             return ShownToken(shown, "", not token.is_end)
@@ -173,14 +178,6 @@ def _shorten(text: str) -> str:
     return (cut.rpartition(" ")[0] or cut).rstrip() + "…"
 
 
-def _part_space(parts: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    """Separate the leading space of an attempt's first token, which is not struck through."""
-    (first, kind), *others = parts or [("", "")]
-    words = first.lstrip(" ")
-    separated = [(first[: len(first) - len(words)], "space"), (words, kind), *others]
-    return [(text, kind) for text, kind in separated if text]
-
-
 # -- pieces -----------------------------------------------------------------------------------------------------------
 
 
@@ -212,35 +209,27 @@ def list_notes(row: TracedRow) -> list[str]:
     >>> list_notes(TracedRow((), []))
     ['The text is unfinished: its events end here.']
     """
-    notes = [
-        f"A controller forked this text from text {event.parent} after {describe_count(event.length, 'token')}: "
-        f"branch {event.branch_idx}."
-        for event in row.events
-        if isinstance(event, Forked)
-    ]
-    notes += _explain_end(row)
+    notes = []
+    for event in row.events:
+        match event:
+            case Forked():
+                begun = f"A controller forked this text from text {event.parent}"
+                notes.append(f"{begun} after {describe_count(event.length, 'token')}: branch {event.branch_idx}.")
+            case Finished(reason="exhausted", violation=None):
+                cause = f", since {event.constrained_by} rules out all else" if event.constrained_by else ""
+                notes.append(f"The text ends early: every continuation was banned{cause}.")
+            case Finished(reason="failed"):
+                notes.append("The text ends early: the model returned no probabilities to draw from.")
+            case _:
+                pass
+    if not row.is_finished:
+        notes.append("The text is unfinished: its events end here.")
     report = Report.of(row.events)
     notes += [
         f"{text[:1].upper()}{text[1:]}." for text in (describe_endings(report), describe_conceded(report)) if text
     ]
     notes += [f"The regex {ban.text!r} took too long, and was no longer searched for." for ban in report.timed_out]
     return list(map(make_visible, notes))
-
-
-def _explain_end(row: TracedRow) -> Iterator[str]:
-    if not row.is_finished:
-        yield "The text is unfinished: its events end here."
-    for event in row.events:
-        if not isinstance(event, Finished):
-            continue
-        match event.reason:
-            case "exhausted" if event.violation is None:
-                cause = f", since {event.constrained_by} rules out all else" if event.constrained_by else ""
-                yield f"The text ends early: every continuation was banned{cause}."
-            case "failed":
-                yield "The text ends early: the model returned no probabilities to draw from."
-            case _:
-                pass
 
 
 # -- bans -------------------------------------------------------------------------------------------------------------

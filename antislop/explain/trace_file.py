@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from types import NoneType
 from typing import IO, Any, NamedTuple
@@ -121,46 +121,40 @@ def read_trace(source: str | os.PathLike[str] | IO[bytes]) -> TraceContents:
     surfaces = _read_line(next(lines, None), location, _read_surfaces)
     body = list(lines)
     end = body.pop() if body else None
-    rows = _read_rows(body, location, bans)
-    _check_end(rows, end, location)
-    return TraceContents(rows, bans, surfaces, header)
-
-
-def _read_rows(lines: Iterable[_Line], location: str, bans: BanList) -> tuple[TracedRow, ...]:
-    rows: list[tuple[TracedRow, list[Event]]] = []
-    for line in lines:
-        entry = _read_line(line, location, lambda content: _read_row(content, bans, number=len(rows)))
+    begun: list[tuple[TracedRow, list[Event]]] = []
+    for line in body:
+        entry = _read_line(line, location, lambda content: _read_row(content, bans, number=len(begun)))
         if isinstance(entry, TracedRow):
-            rows.append((entry, []))
+            begun.append((entry, []))
         else:
-            rows[-1][1].append(entry)
-    return tuple(replace(row, events=tuple(events)) for row, events in rows)
+            begun[-1][1].append(entry)
+    rows = tuple(replace(row, events=tuple(events)) for row, events in begun)
+    if end is None or not (isinstance(end.content, dict) and end.content.keys() == {"sequences"}):
+        raise InputError(f"{location}: the trace ends early: the file was cut")
+    try:
+        is_same = end.content["sequences"] == [row.sequence for row in rows]
+    except WRONG:  # the events withdraw tokens that were never drawn
+        is_same = False
+    if not is_same:
+        raise InputError(f"{end.location}: the events don't come to these sequences: the file was changed")
+    return TraceContents(rows, bans, surfaces, header)
 
 
 def _read_lines(source: str | os.PathLike[str] | IO[bytes], location: str) -> Iterator[_Line]:
     number = 0
     try:
-        with _open_source(source) as file:
+        is_path = isinstance(source, str) or not isinstance(source, Iterable)
+        with open_text(source) if is_path else nullcontext(map(bytes.decode, source)) as file:  # type: ignore[arg-type]
             for number, text in enumerate(file, start=1):
-                yield _Line(_parse(text, f"{location}:{number}"), f"{location}:{number}")
+                try:
+                    yield _Line(json.loads(text), f"{location}:{number}")
+                except (ValueError, RecursionError):
+                    reason = _NO_TRACE if number == 1 else "this line is not JSON, which each line of a trace is"
+                    raise InputError(f"{location}:{number}: {reason}") from None
     except OSError as error:
         raise InputError(f"{location}: can't be read ({error.strerror}): pass the path of a trace") from error
     except UnicodeDecodeError as error:
         raise InputError(f"{location}:{number + 1}: not UTF-8 ({error.reason}), which a trace is") from None
-
-
-def _open_source(source: str | os.PathLike[str] | IO[bytes]) -> AbstractContextManager[Iterable[str]]:
-    if isinstance(source, str) or not isinstance(source, Iterable):
-        return open_text(source)
-    return nullcontext(line.decode() for line in source)
-
-
-def _parse(text: str, location: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        reason = _NO_TRACE if location.endswith(":1") else "this line is not JSON, which each line of a trace is"
-        raise InputError(f"{location}: {reason}") from None
 
 
 def _check_header(line: _Line | None, location: str) -> dict[str, Any]:
@@ -211,14 +205,3 @@ def _read_row(content: Mapping[str, Any], bans: BanList, *, number: int) -> Trac
     if "prompt" not in content:
         return read_event({name: value for name, value in content.items() if name != "row"}, bans)
     return TracedRow.read(content)
-
-
-def _check_end(rows: Sequence[TracedRow], end: _Line | None, location: str) -> None:
-    if end is None or not (isinstance(end.content, dict) and end.content.keys() == {"sequences"}):
-        raise InputError(f"{location}: the trace ends early: the file was cut")
-    try:
-        is_same = end.content["sequences"] == [row.sequence for row in rows]
-    except WRONG:  # the events withdraw tokens that were never drawn
-        is_same = False
-    if not is_same:
-        raise InputError(f"{end.location}: the events don't come to these sequences: the file was changed")

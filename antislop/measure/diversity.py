@@ -61,8 +61,12 @@ def measure_self_bleu(texts: Sequence[Sequence[int]]) -> Floats:
     logs = sum(_log_precisions(texts, n) for n in range(1, 5)) / 4
     lengths = [len(text) for text in texts]
     counts = Counter(lengths)
-    penalties = np.array([_penalize(length, counts) for length in lengths])
-    return np.where(np.array(lengths) >= 4, penalties * np.exp(logs), np.nan)
+    penalties = []  # BLEU's, for a text that is shorter than the other text of the nearest length
+    for length in lengths:
+        others = counts if counts[length] > 1 else counts.keys() - {length}
+        _, nearest = min((abs(other - length), other) for other in others)
+        penalties.append(1.0 if length >= nearest else exp(1 - nearest / max(1, length)))
+    return np.where(np.array(lengths) >= 4, np.array(penalties) * np.exp(logs), np.nan)
 
 
 def _log_precisions(texts: Sequence[Sequence[int]], n: int) -> Floats:
@@ -79,14 +83,6 @@ def _log_precisions(texts: Sequence[Sequence[int]], n: int) -> Floats:
         hits = sum(min(count, maxima[gram][2 if maxima[gram][1] == number else 0]) for gram, count in grams.items())
         logs.append(log((hits or _EPSILON) / max(1, grams.total())))
     return np.array(logs)
-
-
-def _penalize(length: int, lengths: Counter[int]) -> float:
-    """Return BLEU's penalty for a text that is shorter than the other text of the nearest length."""
-    if lengths[length] > 1:
-        return 1.0
-    nearest = min(lengths.keys() - {length}, key=lambda candidate: (abs(candidate - length), candidate))
-    return 1.0 if length >= nearest else exp(1 - nearest / max(1, length))
 
 
 class Overused(NamedTuple):

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from math import inf
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from antislop.core.bans import BanList
 from antislop.files.disk import read_text_pieces
 from antislop.files.texts import list_sources, read_texts
 from antislop.measure.folders import is_text, list_files
+
+_MARK = re.compile(
+    r"(?:<!--|/\*|//|--|[#%;])[ \t]{0,9}antislop:[ \t]{0,9}(off|on|ignore)(?=[ \t]{0,9}(?:[-–—:(*]|\r?$))", re.M
+)
+"""A comment of many languages up to its word, behind which the comment or the line ends, or a reason begins."""
+_MAX_LINE = 1 << 16
+"""Characters of a line in which marks are looked for together."""
 
 
 class Occurrence(NamedTuple):
@@ -36,12 +44,13 @@ def scan(
 ) -> Iterator[Occurrence]:
     """Yield the occurrences of bans in files, in order, while the files are read.
 
-    Of occurrences that overlap, the first counts, and the longest of those that begin with it.
+    Of occurrences that overlap, the first counts, and the longest of those that begin with it. Comments such as
+    `<!-- antislop: off -->`, `<!-- antislop: on -->` and `# antislop: ignore`, for its own line, leave some out.
 
     sources: texts of UTF-8, also .gz, and folders of texts. In folders, hidden files, links, those that .gitignore
         files name and those that are not UTF-8 are left out.
     column: search this column of records instead, in .jsonl, .json, .csv and .parquet; `line` is that of the record, or
-        its number, and `column` is that of the character in its text.
+        its number, and `column` is that of the character in its text. There, comments are text.
 
     Raises `InputError` for a file that can't be read.
     """
@@ -57,32 +66,44 @@ def scan(
             yield from chain.from_iterable(blocks)
 
 
-def find_occurrences(bans: BanList, window: Window, *, file: str) -> Iterator[list[Occurrence]]:
+Keeps: TypeAlias = Callable[[Occurrence], bool]
+"""Takes each occurrence, in order, and returns whether it is of interest."""
+
+
+def find_occurrences(
+    bans: BanList, window: Window, *, file: str, keeps: Keeps | None = None
+) -> Iterator[list[Occurrence]]:
     """Yield the occurrences of bans in a text that is read in pieces, in order, without overlaps."""
     for step in bans.search(window, overlaps=False):
-        yield [Occurrence(file, *window.locate(m.start), m.ban.text, window.cut(m.start, m.end)) for m in step.matches]
+        matches = (m for m in step.matches if not window.ignores(m.start, m.end))
+        hits = (Occurrence(file, *window.locate(m.start), m.ban.text, window.cut(m.start, m.end)) for m in matches)
+        yield list(filter(keeps, hits))  # None keeps all
         window.drop(step.settled)
 
 
-def find_lines(bans: BanList, pieces: Iterable[str], *, file: str, context: int = 0) -> Iterator[list[HitLine]]:
+def find_lines(
+    bans: BanList, pieces: Iterable[str], *, file: str, context: int = 0, keeps: Keeps | None = None
+) -> Iterator[list[HitLine]]:
     """Yield the lines of a text in which bans occur, and `context` lines on either side, as soon as they are known."""
     lines = _Lines(pieces, file=file, context=context)
     window = Window(lines)
-    for hits in find_occurrences(bans, window, file=file):
+    for hits in find_occurrences(bans, window, file=file, keeps=keeps):
         for hit in hits:
             lines.mark(hit)
         yield list(lines.take(before=window.line))
     yield list(lines.take(before=inf))
 
 
-def search_records(bans: BanList, file: str, *, column: str) -> Iterator[HitLine]:
+def search_records(bans: BanList, file: str, *, column: str, keeps: Keeps | None = None) -> Iterator[HitLine]:
     """Yield each record of a file as one line, numbered by its line in the file or by its place among the records."""
     for number, text in enumerate(read_texts([file], column=column), start=1):
         place = text.place.rpartition(":")[2]
         line = int(place) if place.isdecimal() else number
         matches = bans.find(text.text, overlaps=False)
-        hits = [Occurrence(file, line, m.start + 1, m.ban.text, text.text[m.start : m.end]) for m in matches]
-        yield HitLine(file, line, text.text.replace("\n", " "), hits, [(m.start, m.end) for m in matches])
+        found = (Occurrence(file, line, m.start + 1, m.ban.text, text.text[m.start : m.end]) for m in matches)
+        hits = list(filter(keeps, found))
+        spans = [(hit.column - 1, hit.column - 1 + len(hit.text)) for hit in hits]
+        yield HitLine(file, line, text.text.replace("\n", " "), hits, spans)
 
 
 class HitLine(NamedTuple):
@@ -100,9 +121,9 @@ class HitLine(NamedTuple):
 
 
 class Window:
-    """The part of a text in which matches are still possible; iterating over it reads more.
+    """The part of a text in which matches are still possible; iterating over it reads more, whole lines at a time.
 
-    pieces: the text. `locate` and `drop` take increasing indices only.
+    pieces: the text. `locate`, `ignores` and `drop` take increasing indices only.
     line: of the latest index.
     """
 
@@ -112,11 +133,38 @@ class Window:
         self._start = 0  # characters before `text`
         self._counted = 0  # the index in `text` up to which lines were counted
         self.line, self._line_start = 1, 0
+        self._ignored = deque[tuple[int, float]]()  # spans in which comments switch hits off, in order
 
     def __iter__(self) -> Iterator[str]:
-        for piece in self._pieces:
-            self.text += piece
-            yield piece
+        begun = ""  # a mark behind a hit counts for it, so that a line is searched when it is complete
+        for piece in chain(self._pieces, [None]):
+            begun += piece or ""
+            end = len(begun) if piece is None or len(begun) > _MAX_LINE else begun.rfind("\n") + 1
+            if end:
+                lines, begun = begun[:end], begun[end:]
+                self._read_marks(lines)
+                self.text += lines
+                yield lines
+
+    def _read_marks(self, lines: str) -> None:
+        begin, spans = self._start + len(self.text), self._ignored
+        for mark in _MARK.finditer(lines) if "antislop:" in lines else ():
+            is_off = bool(spans) and spans[-1][1] == inf
+            if mark[1] == "on" and is_off:
+                spans[-1] = spans[-1][0], begin + mark.start()
+            elif mark[1] == "off" and not is_off:
+                spans.append((begin + mark.start(), inf))
+            elif mark[1] == "ignore" and not is_off:
+                start = begin + lines.rfind("\n", 0, mark.start()) + 1
+                while spans and spans[-1][0] >= start:  # what else is ignored in this line
+                    spans.pop()
+                spans.append((start, begin + (lines.find("\n", mark.end()) + 1 or len(lines))))
+
+    def ignores(self, start: int, end: int) -> bool:
+        """Return whether a comment switches a match off that has a character in its span."""
+        while self._ignored and self._ignored[0][1] <= start:
+            self._ignored.popleft()
+        return bool(self._ignored) and self._ignored[0][0] < end
 
     def locate(self, index: int) -> tuple[int, int]:
         """Return the line and the column of a character, from 1."""

@@ -139,8 +139,10 @@ def balance(
     kept = list(rows)
     while True:
         before = len(kept), sum(len(row.chosen) for row in kept)
-        kept = _cap_rejected(kept, share=rejected, seed=seed)
-        kept = [row for row in _cap_chosen(kept, share=chosen, seed=seed) if len(row.chosen) >= min_chosen]
+        left = _cap([(row.rejected,) for row in kept], share=rejected, seed=seed)
+        kept = [row for row, tokens in zip(kept, left, strict=True) if tokens]
+        left = _cap([row.chosen for row in kept], share=chosen, seed=seed)
+        kept = [row._replace(chosen=some) for row, some in zip(kept, left, strict=True) if len(some) >= min_chosen]
         if (len(kept), sum(len(row.chosen) for row in kept)) == before:
             return kept
 
@@ -155,22 +157,11 @@ def _find_limit(uses: Counter[int], share: float) -> int:
     return max(1, bisect_left(range(1, max(uses.values(), default=0) + 1), True, key=is_too_often))
 
 
-def _cap_rejected(rows: Sequence[FTPORow], *, share: float, seed: int) -> list[FTPORow]:
-    limit = _find_limit(Counter(row.rejected for row in rows), share)
-    used, kept = Counter[int](), set[int]()
-    for number in Random(seed).sample(range(len(rows)), len(rows)):
-        used[rows[number].rejected] += 1
-        if used[rows[number].rejected] <= limit:
-            kept.add(number)
-    return [row for number, row in enumerate(rows) if number in kept]
-
-
-def _cap_chosen(rows: Sequence[FTPORow], *, share: float, seed: int) -> list[FTPORow]:
-    limit = _find_limit(Counter(token for row in rows for token in row.chosen), share)
-    used, kept = Counter[int](), dict[int, FTPORow]()
-    for number in Random(seed).sample(range(len(rows)), len(rows)):
-        row = rows[number]
-        chosen = tuple(token for token in row.chosen if used[token] < limit)
-        used.update(chosen)
-        kept[number] = row._replace(chosen=chosen)
-    return [kept[number] for number in range(len(rows))]
+def _cap(groups: Sequence[Sequence[int]], *, share: float, seed: int) -> list[tuple[int, ...]]:
+    """Return the tokens of each group, without those whose share is used up by groups that chance takes before."""
+    limit = _find_limit(Counter(token for group in groups for token in group), share)
+    used, kept = Counter[int](), dict[int, tuple[int, ...]]()
+    for number in Random(seed).sample(range(len(groups)), len(groups)):
+        kept[number] = tuple(token for token in groups[number] if used[token] < limit)
+        used.update(kept[number])
+    return [kept[number] for number in range(len(groups))]

@@ -33,7 +33,7 @@ VALUES = re.compile(
 """The words of the help for a value, or all of an option's choices."""
 OWN_MEANING = {
     *("--model", "--bans", "--loops", "--repeats", "--no-dashes", "--temperature", "--seed", "--compare", "--column"),
-    *("--format", "--out", "--top", "--force", "--min-ratio", "--limit", "--arms", "--batch-size"),
+    *("--baseline", "--format", "--out", "--top", "--force", "--min-ratio", "--limit", "--arms", "--batch-size"),
 }
 """Options that mean something else in one of the commands that have them."""
 
@@ -176,7 +176,7 @@ def test_a_file_of_settings_means_the_same_as_the_options() -> None:
     args = ("--max-new-tokens", "5", "--ban", "cat", "--ban", "a *", "--stop", ".", "--no-bans", "--dry-base", "1.5")
     rest = ("--revision", "2026-99-01", "--chat-template-kwargs", '{"think": false, "depth": 2}', "The old")
     read = parse("generate", "--config", file)
-    assert read == parse("generate", *args, *rest) | {"config": Path(file)}
+    assert read == parse("generate", *args, *rest)
 
 
 def test_the_command_line_overrides_a_file_of_settings() -> None:
@@ -226,6 +226,51 @@ def test_the_command_line_overrides_a_file_of_settings() -> None:
 )
 def test_a_file_of_settings_that_can_not_be_used_is_refused_with_its_line(text: str, sentence: str) -> None:
     assert_refused(invoke("generate", "x", "--config", write(text)), sentence)
+
+
+def test_scan_has_settings_of_a_project_which_the_command_line_overrides() -> None:
+    Path("pyproject.toml").write_text('[tool.antislop]\nban = ["cat"]\nglob = ["*.md"]\nno_bans = true\n')
+    Path("a.md").write_text("a cat, a dog\n")
+    for args, out in (("a.md", "a.md:1:3: cat\n"), (". --ban dog", "a.md:1:10: dog\n")):  # a glob hinders no file
+        assert invoke("scan", *args.split()).stdout == out
+    Path("c.yaml").write_text("ban: a dog\n")
+    assert invoke("scan", "a.md", "--config", "c.yaml").stdout == "a.md:1:8: a dog\n"  # in place of the project's
+    assert parse("measure", "a.md") == parse("measure", "a.md", "--format", "text")  # other commands have none
+    Path("pyproject.toml").write_text("[[[ a broken file of other tools")
+    assert invoke("scan", "a.md", "--ban", "cat").exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (
+            '[tool.antislop]\nbann = "cat"',
+            "pyproject.toml: [tool.antislop] there is no option 'bann': did you mean ban?",
+        ),
+        ('[tool.antislop]\nwrite-baseline = "x"', "pyproject.toml: [tool.antislop] there is no option 'write-"),
+        ("[tool.antislop.scan]\na = 1", "pyproject.toml: [tool.antislop] there is no option 'scan'"),
+        (
+            '[tool.antislop]\ncontext = "x"',
+            "pyproject.toml: [tool.antislop] '--context' / '-C' is 'x', but should be a",
+        ),
+        (
+            '[tool.antislop]\noutside = ["x"]',
+            "pyproject.toml: [tool.antislop] '--outside' is 'x', but should be one of",
+        ),
+        ("[tool.antislop]\nban = [[1]]", "pyproject.toml: [tool.antislop] ban takes one value, and a list came"),
+        ('[tool.antislop]\nban = "\\u0000"', "pyproject.toml: [tool.antislop] ban contains a null character"),
+        ("[tool.antislop]\nno-bans = true", "--no-bans leaves nothing to search for"),
+        ("[[tool.antislop]]", "pyproject.toml: [tool.antislop] is no table: write this line once"),
+        ("[tool.antislop]\n= 3", "pyproject.toml: not TOML (Invalid statement (at line 2, column 1)): mend it"),
+        ("[tool.antislop]\nban = " + "[" * 1500, "pyproject.toml: not TOML ("),
+        (f"[tool.antislop]\nban = '{'a' * 2000}'", "pyproject.toml:2: longer than 2,000 characters: break it"),
+        ("# antislop\n" * 10_000, "pyproject.toml: longer than 100,000 characters: pass options in another file"),
+    ],
+)
+def test_settings_of_a_project_that_can_not_be_used_are_refused_with_their_name(text: str, sentence: str) -> None:
+    Path("pyproject.toml").write_text(text)
+    Path("a.md").write_text("a cat\n")
+    assert_refused(invoke("scan", "a.md"), sentence)
 
 
 @pytest.mark.skipif(not Path("/dev/zero").exists(), reason="there is no endless file")

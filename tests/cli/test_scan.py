@@ -225,9 +225,71 @@ def test_a_repository_that_holds_its_list_passes(folder: Path, files: list[str])
     write("README.md", text="Fine.\n")
     status, out, said = scan(*files, "--bans", "list.txt")
     assert (status, out) == (0, "")
-    assert said == ("list.txt: left out, since it is the list of --bans\n" if len(files) > 1 else "")
+    assert said == ("list.txt: left out, since it is a list of --bans, or the baseline\n" if len(files) > 1 else "")
     write("docs/list.txt", text="It was a testament to cats.\n")
     assert scan("docs/list.txt", "--bans", "list.txt")[1] == "docs/list.txt:1:8: a testament to\n"
+
+
+def test_a_folder_in_which_nothing_is_searched_is_no_success(folder: Path) -> None:
+    write("docs/a.md", "images/b.txt", text="a dog")
+    Path("images/b.txt").write_bytes(b"\x89PNG")
+    Path("empty").mkdir()
+    said = "antislop: {}: no text in this folder is searched: check its path, and what -g and --exclude choose\n"
+    assert scan("docs", "--ban", "cat") == (0, "", "")
+    assert scan("docs", "empty", "--ban", "cat") == (2, "", said.format("empty"))
+    for option in (("-g", "*.rst"), ("--exclude", "*.md")):
+        assert scan("docs", "--ban", "cat", *option) == (2, "", said.format("docs"))
+    assert scan("images", "--ban", "cat")[0] == 2
+    assert scan("docs/a.md", "--exclude", "docs/", "--ban", "cat") == (0, "", "")  # as pre-commit names files
+
+
+# -- which hits --------------------------------------------------------------------------------------------------------
+
+
+def test_comments_of_a_text_leave_hits_out_and_those_of_a_record_do_not(folder: Path) -> None:
+    write("a.md", text="a cat <!-- antislop: ignore -->\n<!-- antislop: off -->\na cat\n<!-- antislop: on -->\na cat\n")
+    write("a.py", text="x = 'a cat'  # antislop: ignore\n# antislop: ignored, a cat\n# antislop: a cat\n")
+    assert scan("a.md", "a.py", "--ban", "a cat")[1] == "a.md:5:1: a cat\na.py:2:22: a cat\na.py:3:13: a cat\n"
+    write("r.jsonl", text='{"text": "a cat # antislop: ignore"}\n')
+    assert scan("r.jsonl", "--ban", "a cat", "--column", "text")[1] == "r.jsonl:1:1: a cat\n"
+
+
+def test_code_and_quotes_are_left_out_on_request(folder: Path) -> None:
+    write("a.md", text='a cat\n"a cat"\n```\na cat\n```\n')
+    for spans, lines in (((), [1, 2, 4]), (("code",), [1, 2]), (("quotes",), [1, 4]), (("code", "quotes"), [1])):
+        options = [part for span in spans for part in ("--outside", span)]
+        assert [
+            hit["line"] for hit in json.loads(scan("a.md", "--ban", "a cat", "--format", "json", *options)[1])
+        ] == lines
+    said = "antislop: '--outside' is 'prose', but should be one of 'code', 'quotes', 'think'\n"
+    assert scan("a.md", "--outside", "prose") == (2, "", said)
+
+
+def test_a_baseline_leaves_out_as_many_hits_of_a_ban_in_a_file_as_it_has_wherever_they_are(folder: Path) -> None:
+    write("a.md", text="It was a testament to x.\na cat, a cat\n")
+    write("b/r.md", text="a cat\n")
+    ban = ("--ban", "a cat")
+    assert scan(".", *ban, "--write-baseline", "known") == (0, "", "known: has 4 hits, left out here\n")
+    assert Path("known").read_text() == "a.md: a cat\na.md: a cat\na.md: a testament to\nb/r.md: a cat\n"
+    assert scan(".", *ban, "--baseline", "known") == (0, "", "known: has 4 hits, left out here\n")
+    write("a.md", text="new\n\n  a\ncat,  a cat\nIt was a testament to x.\na cat\n")
+    for name in ("a.md", "./a.md", str(folder / "a.md")):
+        said = "known: has 3 hits, left out here\n"
+        assert scan(name, *ban, "--baseline", "known") == (1, f"{name}:6:1: a cat\n", said)
+    assert scan("a.md", *ban, "--baseline", "known", "-C", "0")[1] == "a.md:6:1: a cat\n"
+    write("pyproject.toml", text='[tool.antislop]\nbaseline = "known"\n')
+    assert scan("a.md", *ban, "--count")[1] == "a.md:1\n"
+    assert scan("a.md", "nowhere", *ban, "--write-baseline", "known")[0] == 2  # the old one stays
+    assert scan(".", *ban, "--write-baseline", "known") == (0, "", "known: has 5 hits, left out here\n")
+    assert scan(".", *ban)[:2] == (0, "")
+    write("r.jsonl", text='{"text": "a cat"}\n')
+    scan("r.jsonl", *ban, "--column", "text", "--write-baseline", "known")
+    assert scan("r.jsonl", *ban, "--column", "text")[0] == 0
+
+
+def test_a_baseline_that_is_not_there_is_refused_with_what_writes_one(folder: Path) -> None:
+    said = "antislop: known: can't be read (No such file or directory): write one with --write-baseline known\n"
+    assert scan(".", "--baseline", "known") == (2, "", said)
 
 
 # -- how hits are shown ------------------------------------------------------------------------------------------------

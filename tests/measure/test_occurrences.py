@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from itertools import chain, islice, repeat
 from pathlib import Path
 from random import Random
@@ -58,8 +59,8 @@ WORDS = [
 ]
 
 
-def write_text(random: Random, words: int) -> str:
-    return "".join(random.choice(WORDS) + random.choice([" ", " ", " ", "", "\n"]) for _ in range(words))
+def write_text(random: Random, words: int, *, among: Sequence[str] = WORDS) -> str:
+    return "".join(random.choice(among) + random.choice([" ", " ", " ", "", "\n"]) for _ in range(words))
 
 
 def cut(text: str, random: Random) -> list[str]:
@@ -98,6 +99,52 @@ def test_places_do_not_depend_on_the_pieces_of_a_text(seed: int, monkeypatch: py
     found = list(chain.from_iterable(find_occurrences(EVERY_KIND, Window(cut(text, random)), file="f")))
     assert found == place_naively(EVERY_KIND, text)
     assert set(EVERY_KIND.find(text)) == find_at_once(EVERY_KIND, text)
+
+
+OFF, ON, IGNORE = "<!-- antislop: off -->", "<!--antislop:on -->", "# antislop: ignore"
+MARKS = [OFF, ON, ON, IGNORE, "// antislop: off", "-- antislop: on (so)", "antislop: off", "# antislop: onto", ": on"]
+
+
+def find_ignored(text: str) -> list[bool]:
+    """Return for each character whether a comment leaves it out: the naive twin, line by line."""
+    flags, is_off = list[bool](), False
+    for line in re.findall(r"[^\n]*\n|[^\n]+", text):
+        marks = {}
+        for match in re.finditer(r"(?:<!--|#|//|--) *antislop: *(off|on|ignore)", line):
+            rest = line[match.end() :].strip()
+            if not rest or rest[0] in "-(:":
+                marks[match.start()] = match[1]
+        begin, is_line_out = len(flags), False
+        for index in range(len(line)):
+            mark = marks.get(index)
+            is_off = is_off if mark in (None, "ignore") else mark == "off"
+            is_line_out = is_line_out or (mark == "ignore" and not is_off)
+            flags.append(is_off)
+        if is_line_out:
+            flags[begin:] = [True] * len(line)
+    return flags
+
+
+@pytest.mark.parametrize("seed", range(25 * DEPTH))
+def test_comments_leave_out_their_line_or_what_stands_between_them(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    random = Random(seed)
+    monkeypatch.setattr("antislop.core.bans.ban_list.PIECE", random.choice([1, 2, 7, PIECE]))
+    bans = BanList(["the cat", "sat on", "a cat on", "cat", "on"])
+    words = ["a", "cat", "on", "the cat", "the\ncat", "sat\non", "a\ncat on", f"cat {OFF} cat {ON} cat {IGNORE}\n"]
+    text = write_text(random, 60, among=[*words, *MARKS])
+    ignored, starts = find_ignored(text), [0, *(match.end() for match in re.finditer("\n", text))]
+    hits = [(starts[hit.line - 1] + hit.column - 1, hit) for hit in place_naively(bans, text)]
+    expected = [hit for start, hit in hits if not any(ignored[start : start + len(hit.text)])]
+    assert list(chain.from_iterable(find_occurrences(bans, Window(cut(text, random)), file="f"))) == expected
+    lines = chain.from_iterable(find_lines(bans, cut(text, random), file="f"))
+    assert [hit for line in lines for hit in line.hits] == expected
+
+
+def test_a_line_without_an_end_is_searched_before_its_end_and_time_does_not_grow_with_marks() -> None:
+    pieces = ["a cat " * 10_000, "a dog " * 10_000, f"a cat {IGNORE}\n", f"{OFF}{ON}{IGNORE} " * 20_000, "\na cat"]
+    found = find_occurrences(BanList(["cat"]), Window(pieces), file="f")
+    hits = list(chain.from_iterable(found))
+    assert len(hits) > 9000 and (hits[-1].line, hits[-1].column) == (3, 3)
 
 
 def show_naively(bans: BanList, text: str, *, context: int) -> list[HitLine]:

@@ -76,7 +76,8 @@ def prepare_folder(folder: Path) -> None:
     (folder / "list.json").write_text(json.dumps([["a testament to", 0.5], ["delve", 0.0]]), encoding="utf-8")
     settings = "prompts: prompts.txt\nout: set.jsonl\nmax-new-tokens: 24\n"
     (folder / "settings.yaml").write_text(settings, encoding="utf-8")
-    (folder / "story.txt").write_text(_STORY, encoding="utf-8")
+    for name in ("story.txt", "page.md"):
+        (folder / name).write_text(_STORY, encoding="utf-8")
     (folder / "prompts.txt").write_text("The old house\nOne day\n", encoding="utf-8")
     prompts = [{"id": str(number), "prompt": prompt} for number, prompt in enumerate(["The old house", "One day"])]
     (folder / "prompts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in prompts), encoding="utf-8")
