@@ -177,7 +177,6 @@ class _EvaluationRun:
 
     def write(self, bans: BanList, *, model: ModelSpec, force: bool) -> _Texts | None:
         """Make the missing texts and return those of each arm; None if the user stopped it."""
-        from antislop.datasets.writing import open_journal
         from antislop.evaluation.likelihood import ScoredMaker
 
         loaded, tokenizer = model.load()
@@ -186,7 +185,7 @@ class _EvaluationRun:
         settings = {"seed": spec.seed, "batch_size": self.batch_size, "settings": spec.generation}
         with as_input_error():
             maker = ScoredMaker(loaded, tokenizer, bans, arms=self.job.arms, **settings)
-        with open_journal(self.path, {**spec.content, "antislop": __version__}, force=force) as journal:
+        with self.job.open(self.path, {"antislop": __version__}, force=force) as journal:
             self.job.resume(journal, lambda: prompts, force=force)
             samples = self.job.samples
             specs = (spec for arm in self.job.arms for spec in plan_samples(prompts, samples=samples, arm=arm))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,8 @@ from antislop.cli.terminal import console, say, warn
 from antislop.core.bans import BanList
 from antislop.core.hf import ModelSpec
 from antislop.display import describe_count, shorten
-from antislop.files.disk import open_bytes
+from antislop.errors import InputError
+from antislop.files.disk import open_bytes, read_json
 from antislop.files.journal import Journal, Record
 from antislop.files.prompts import Prompt, fingerprint_text, read_prompts
 
@@ -122,13 +124,31 @@ class Job:
             chat_template_kwargs=self.spec.chat_template_kwargs,
         )
 
+    def open(self, path: Path, more: Mapping[str, Any], *, additions: Collection[str] = (), force: bool) -> Journal:
+        """Open the journal of this job. more: settings beside those of the spec.
+
+        Prompts that an earlier run named otherwise may be the same: `resume` compares the prompts themselves.
+        """
+        from antislop.datasets.writing import open_journal
+
+        settings = {**self.spec.content, **more}
+        with suppress(InputError, LookupError, TypeError, OSError):  # the journal says what is wrong with its settings
+            settings |= {} if force else {"source": read_json(path.with_name(f"{path.name}.run.json"))["source"]}
+        return open_journal(path, settings, additions=additions, force=force)
+
     def resume(self, journal: Journal, prompts: Callable[[], Iterable[Prompt]], *, force: bool) -> Resumed:
         """Compare the journal's prompts with those of this job before any text is made."""
         from antislop.datasets.samples import plan_samples
         from antislop.datasets.writing import resume
 
         specs = (spec for arm in self.arms for spec in plan_samples(prompts(), samples=self.samples, arm=arm))
-        return resume(journal, specs, force=force)
+        resumed, old = resume(journal, specs, force=force), journal.previous.get("source")
+        if resumed.unasked and old != self.spec.source and not force:
+            raise InputError(
+                f"{journal.path} was made with source={old!r}, and {resumed.unasked:,} of its records answer no prompt "
+                f"of {self.spec.source}: choose another file, the same prompts, or --force to mix them"
+            )
+        return resumed
 
     def run(
         self,

@@ -100,6 +100,7 @@ class BanOptions:
     loops: Annotated[bool, ban_option("--loops", help="Also ban passages written 3 times in a row.")] = False
     repeats: Annotated[bool, ban_option("--repeats", help="Also ban 8 words in a row that came before.")] = False
     no_dashes: Annotated[bool, ban_option("--no-dashes", help="Also ban dashes: —, –, -- and a lone hyphen.")] = False
+    never: Annotated[bool, ban_option("--never", help="Never write what is banned, whatever its weight.")] = False
     lenient: LenientOption = False
 
 
@@ -161,7 +162,8 @@ def collect_bans(options: BanOptions) -> BanList:
     if phrases:
         lists = [*lists, BanList(phrases).with_options(opening=options.opening or "")]
         names = [*names, f"{describe_count(len(phrases), 'phrase')} of the command line"]
-    return BanList([ban for bans in lists for ban in bans], source=", ".join(names) or None)
+    collected = BanList([ban for bans in lists for ban in bans], source=", ".join(names) or None)
+    return collected.with_options(weight=0) if options.never else collected
 
 
 def load_bans(

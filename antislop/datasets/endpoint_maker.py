@@ -53,8 +53,8 @@ class EndpointMaker(RecordMakerBase):
     def find_error(self, ids: Sequence[int]) -> str | None:
         return None if ids else NO_TOKEN
 
-    def make_record(self, spec: SampleSpec, completion: Completion, *, prompt_tokens: int, since: float) -> Record:
-        record = super().make_record(spec, completion, prompt_tokens=prompt_tokens, since=since)
+    def make_record(self, spec: SampleSpec, completion: Completion, *, ids: list[int], since: float) -> Record:
+        record = super().make_record(spec, completion, ids=ids, since=since)
         assert isinstance(completion, EndpointCompletion)
         kept, traffic = max(1, len(completion.tokens)), completion.traffic
         return record | {
