@@ -111,7 +111,11 @@ EXAMPLES = {
         "antislop eval -o report --bans list.txt",
         "antislop eval -o report --outputs plain=a.jsonl --outputs banned=b.jsonl",
     ),
-    "measure": ("antislop measure before.jsonl after.jsonl", "antislop measure out.jsonl --by arm --format csv"),
+    "measure": (
+        "antislop measure before.jsonl after.jsonl",
+        "antislop measure qwen=a.jsonl gemma=b.jsonl --markdown",
+        "antislop measure out.jsonl --by arm --format csv",
+    ),
 }
 _STATUSES = {
     "generate": "Exit status 1: every continuation was banned, with --on-exhausted raise.",

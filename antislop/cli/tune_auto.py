@@ -122,8 +122,8 @@ def list_stages(
     # The bundled model is computed in float32, and a folder as its checkpoint says.
     dtype = ["--dtype", "float32"] if model.model is None and model.dtype == "auto" else []
     after = [*list_options(replace(model, model=str(tuned))), *dtype]
-    arms = {"plain": [*base, "--arms", "plain"], "sampler": [*base, *banned]}
-    arms |= {"tuned": [*after, "--arms", "plain"], "tuned-and-sampler": [*after, *banned]}
+    arms = {"plain": [*base, "--arms", "plain"], "tuned": [*after, "--arms", "plain"]}  # the report is about the second
+    arms |= {"sampler": [*base, *banned], "tuned-and-sampler": [*after, *banned]}
     for arm, arguments in arms.items():
         yield Stage(["dataset", held_out, "-o", out / f"{arm}.held-out.jsonl", *arguments, *texts])
     outputs = [part for arm in arms for part in ("--outputs", f"{arm}={out / f'{arm}.held-out.jsonl'}")]

@@ -340,7 +340,7 @@ def test_everything_is_made_from_prompts_and_resumes(monkeypatch: pytest.MonkeyP
     first = run_auto(*command)
     assert first.exit_code == 0, first.stderr
     report = json.loads(Path("all/report/summary.json").read_text(encoding="utf-8"))
-    assert [*report["arms"]] == ["plain", "sampler", "tuned", "tuned-and-sampler"]
+    assert [*report["arms"]] == ["plain", "tuned", "sampler", "tuned-and-sampler"]
     Path("all/report/report.html").unlink()
     again = run_auto(*command)
     assert again.exit_code == 0 and again.stderr.count("(done before)") == 3 and Path("all/report/report.html").exists()
