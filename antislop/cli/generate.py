@@ -126,15 +126,16 @@ class ShowOptions:
                 raise InputError(f"{self.trace} exists already: pass another path, or remove it")
 
 
+UNUSED = " ".join(
+    field.name for field in fields(SamplingOptions) if field.name in Sampling(temperature=0).unused - {"temperature"}
+)
+"""Options of sampling that greedy decoding ignores."""
 CONFLICTS: Conflicts = {
-    "the temperature is 0, but must be above it: pass --greedy to take the likeliest token": When(
-        "temperature", lambda o: o.temperature == 0
-    ),
     "{option} has no effect with --greedy, which takes no samples: leave one of them out": When(
-        " ".join(
-            [*(field.name for field in fields(SamplingOptions) if field.name in Sampling(temperature=0).unused), "seed"]
-        ),
-        lambda o: o.greedy,
+        f"temperature {UNUSED} seed", lambda o: o.greedy
+    ),
+    "{option} has no effect with --temperature 0, which takes no samples: leave one of them out": When(
+        f"{UNUSED} seed", lambda o: o.temperature == 0
     ),
     "--system is a message of a chat: add --chat, or put it into the prompt": When("system", lambda o: not o.chat),
     "{option} has no effect without --chat: add it, or leave this out": When(
@@ -180,9 +181,10 @@ def generate(
     if endings := describe_endings(runs[-1].report):
         say(endings)
     if task.grammar is not None and runs[-1].tokens >= text.max_new_tokens:
-        warn(f"the text was cut at {text.max_new_tokens} tokens, maybe inside of the grammar: raise --max-new-tokens")
+        length = describe_count(text.max_new_tokens, "token")
+        warn(f"the text was cut at {length}, maybe inside of the grammar: raise --max-new-tokens")
     which = f"{_TITLES[1]}: " if output.compare else ""
-    say(which + runs[-1].summary + ("" if sampling.greedy else f" (seed {writer.seed})"))
+    say(which + runs[-1].summary + (f" (seed {writer.seed})" if sampling.sampling.do_sample else ""))
     return 0
 
 
@@ -411,5 +413,5 @@ def _check_length(model: PreTrainedModel, prompt_tokens: int, new_tokens: int) -
     if limit is None or prompt_tokens + new_tokens <= limit:
         return
     advice = f"pass --max-new-tokens {limit - prompt_tokens} or less" if prompt_tokens < limit else "shorten the prompt"
-    total = f"the prompt has {prompt_tokens:,} tokens, which with {new_tokens:,} new ones"
+    total = f"the prompt has {describe_count(prompt_tokens, 'token')}, which with {new_tokens:,} new ones"
     raise InputError(f"{total} exceeds the model's {limit:,} positions: {advice}")

@@ -22,6 +22,7 @@ from antislop.cli.options import (
     model_option,
     say_marks,
 )
+from antislop.cli.progress import ProgressBar
 from antislop.cli.terminal import (
     OutputFormatOption,
     as_input_error,
@@ -89,7 +90,8 @@ def lint_list(
     bans = BanList.load(sys.stdin.buffer if str(path) == "-" else path, strict=False)
     say_marks(bans, path)
     spec = ModelSpec(model, revision=revision, trust_remote_code=trust_remote_code)
-    with console(stderr=True).status("checking the list"):
+    with ProgressBar(console(stderr=True), f"checking {describe_count(len(bans), 'entry', 'entries')}") as bar:
+        bar.update()
         vocabulary = None if model is None else _load_vocabulary(spec)
         frequencies = None if find_spec("wordfreq") is None else load_frequencies()
         findings = lint(bans, frequencies=frequencies, vocabulary=vocabulary)
@@ -129,7 +131,7 @@ def _print_findings(checked: _Checked) -> None:
     parts = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
     unchecked = f"; common words and missing commas are not checked: that needs pip install '{DISTRIBUTION}[lint]'"
     total = describe_count(len(checked.bans), "entry", "entries")
-    say(f"{total}: {parts or 'nothing found'}{'' if checked.knows_words else unchecked}")
+    say(f"{checked.path}: {total}: {parts or 'nothing found'}{'' if checked.knows_words else unchecked}")
 
 
 def _say_how_stars_are_read(bans: BanList) -> None:

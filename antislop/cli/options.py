@@ -47,7 +47,9 @@ class ModelOptions:
     model: Annotated[
         str | None,
         model_option(
-            metavar="NAME", show_default="bundled", help="smollm2-135m-instruct, a Hugging Face id, or a folder."
+            metavar="NAME",
+            show_default="bundled",
+            help="bundled, smollm2-135m-instruct, an id of the Hub, or a folder.",
         ),
     ] = None
     revision: RevisionOption = None

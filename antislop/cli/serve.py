@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from antislop.cli.host import make_endpoint
 from antislop.cli.options import (
     TWO_LISTS,
     BanOptions,
@@ -182,17 +183,18 @@ def _load(spec: ModelSpec, bans: BanList, server: ServerOptions) -> Backend:
 
         model, tokenizer = spec.load()
         batch_size = server.batch_size or BATCH_SIZE
-        return LocalBackend(model, tokenizer, bans=bans, batch_size=batch_size, max_model_len=server.max_model_len)
+        options = {"bans": bans, "batch_size": batch_size, "max_model_len": server.max_model_len}
+        return LocalBackend(model, tokenizer, name=None if spec.name else spec.public_name, **options)
 
 
 def _reach(url: str, spec: ModelSpec, tokenizer_name: str | None, bans: BanList) -> Backend:
     with as_input_error(), console(stderr=True).status(f"loading {spec.title}"):
         from antislop.core.sampler import AntiSlop
-        from antislop.engines.endpoint.endpoint import Endpoint, EndpointError
+        from antislop.engines.endpoint.endpoint import EndpointError
         from antislop.serve.upstream import UpstreamBackend
 
         tokenizer = (ModelSpec(tokenizer_name) if tokenizer_name else spec).load_tokenizer()
-        endpoint = Endpoint(url, spec.name, api_key=os.environ.get("OPENAI_API_KEY"))
+        endpoint = make_endpoint(url, spec.name, option="--upstream")
         try:
             backend = UpstreamBackend(AntiSlop(tokenizer, bans), endpoint)
         except EndpointError as error:

@@ -24,6 +24,7 @@ from antislop.core.trace import BATCH_SIZE, Completion, Conceded, Rewound
 from antislop.datasets.pair_maker import PairMaker, Pairs
 from antislop.datasets.pairs import PairFormat, PairSource
 from antislop.datasets.samples import UNBANNED, Arm, MadeRecord, SampleSpec
+from antislop.display import describe_count
 from antislop.errors import InputError
 from antislop.files.chats import join_parts, put_system, render_chat
 from antislop.files.journal import Record
@@ -303,8 +304,8 @@ class ModelRecordMaker(RecordMakerBase):
             return NO_TOKEN
         if room is not None and len(ids) > room:
             return (
-                f"the prompt has {len(ids):,} tokens, with {self._new:,} new ones more than the model's "
-                f"{room + self._new:,}: shorten it or ask for fewer"
+                f"the prompt has {describe_count(len(ids), 'token')}, with {self._new:,} new ones more than the "
+                f"model's {room + self._new:,}: shorten it or ask for fewer"
             )
         try:
             refuse_lengths(self._model, [len(ids)], new=self._new, in_flight=True)

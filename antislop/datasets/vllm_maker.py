@@ -20,6 +20,7 @@ from antislop.engines.endpoint.dialects import VllmStream
 from antislop.engines.vllm import banning
 from antislop.engines.vllm.outcomes import read_report
 from antislop.engines.vllm.requests import KEY
+from antislop.display import describe_count
 from antislop.errors import InputError
 
 QUEUED = 4
@@ -142,8 +143,8 @@ class VllmMaker(RecordMakerBase):
             return NO_TOKEN
         if len(ids) + self._new > self._room:
             return (
-                f"the prompt has {len(ids):,} tokens, with {self._new:,} new ones more than vLLM's {self._room:,}: "
-                "shorten it, ask for fewer, or raise --max-model-len"
+                f"the prompt has {describe_count(len(ids), 'token')}, with {self._new:,} new ones more than vLLM's "
+                f"{self._room:,}: shorten it, ask for fewer, or raise --max-model-len"
             )
         return None
 
