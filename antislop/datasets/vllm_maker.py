@@ -16,11 +16,11 @@ from antislop.core.loop import Sampling
 from antislop.core.trace import Completion, Report
 from antislop.datasets.maker import NO_TOKEN, RecordMakerBase
 from antislop.datasets.samples import UNBANNED, Arm
+from antislop.display import describe_count
 from antislop.engines.endpoint.dialects import VllmStream
 from antislop.engines.vllm import banning
 from antislop.engines.vllm.outcomes import read_report
 from antislop.engines.vllm.requests import KEY
-from antislop.display import describe_count
 from antislop.errors import InputError
 
 QUEUED = 4
