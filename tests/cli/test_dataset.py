@@ -282,7 +282,7 @@ def test_a_run_with_samplers_resumes_and_its_texts_are_those_of_the_samplers() -
             "with seed=0, generation.top_k=0, and this run has seed=4, generation.top_k=3",
         ),
         (["--ban", "of"], "with bans='4 bans, "),
-        (["--model", "other"], "with model='the bundled model', and this run has model='other'"),
+        (["--model", "other"], "with model='bundled', and this run has model='other'"),
         (["--dtype", "bfloat16"], "with dtype=None, and this run has dtype='bfloat16'"),
         (["--top-n-sigma", "2"], "with generation.top_n_sigma=None, and this run has generation.top_n_sigma=2.0"),
         (["--stop", "."], "with generation.stop_strings=None, and this run has generation.stop_strings=['.']"),
@@ -666,7 +666,7 @@ def test_parquet_and_a_card_are_written_beside_the_records() -> None:
     assert yaml.safe_load(card.split("---\n")[1])["pretty_name"] == "out"
     assert "| banned | 5 | 0.00 |" in card
     assert "Columns of the preference pairs" not in card
-    assert "10 responses to the prompts of `p.txt`, written by `the bundled model`" in card
+    assert "10 responses to the prompts of `p.txt`, written by `bundled`" in card
     assert "```console\nantislop" in card
     assert list(BanList.load("out/bans.txt")) == list(BanList(BANS))
 

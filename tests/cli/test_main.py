@@ -79,7 +79,7 @@ def test_a_recorded_command_names_models_whole_and_files_without_their_folders(
 
 EXAMPLES = {
     "generate": (
-        "x --temperature 0",
+        "x --temperature 0 --min-p 0.1",
         "x --greedy --top-k 2",
         "x --system y",
         "x --chat-template-kwargs {}",
