@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from antislop.datasets.samples import RecordMaker, Summary
-    from antislop.datasets.writing import PairFile, Resumed
+    from antislop.datasets.writing import Resumed
 
 
 ArmsOption = Annotated[
@@ -77,11 +77,6 @@ class PairOptions:
     @property
     def kind(self) -> PairFormat:
         return self.pairs_format or "dpo"
-
-    @property
-    def made_kind(self) -> PairFormat | None:
-        """The format of the pairs to make; None if no pairs are made."""
-        return None if self.pairs is None else self.kind
 
 
 @dataclass(frozen=True)
@@ -212,7 +207,8 @@ def dataset(
     target.check(source, export)
     host = ModelHost(engine, model.spec, scope)
     grammar = structure.read()
-    maker, tokenizer, banned = host.make(collect_bans(bans), generation, pairs=pairs.made_kind, grammar=grammar)
+    made = None if pairs.pairs is None else pairs.kind
+    maker, tokenizer, banned = host.make(collect_bans(bans), generation, pairs=made, grammar=grammar)
     spec = make_spec(source, model=model.spec, bans=banned, prompts=prompts, generation=generation)
     chosen_arms = [arm for arm in get_args(Arm) if arm in arms.split(",")]
     job = Job(
@@ -228,7 +224,7 @@ def dataset(
     if job.is_stopped:
         return 130
     with writing(out):
-        data_set.finish(pairs.made_kind, export)
+        data_set.finish(made, export)
     return 1 if summary.failed else 0
 
 
@@ -268,13 +264,20 @@ class _DataSet:
 
     def write(self, maker: RecordMaker, pairs: PairOptions, *, force: bool) -> Summary:
         """Make the records and pairs that are missing, and return the counts of the records."""
+        from antislop.datasets.writing import PairFile
+
         made_with = {**self._content, "antislop": __version__}
         if pairs.pairs is not None:
             file = os.path.relpath(pairs.pairs, self.target.journal.parent)
             made_with["pairs"] = {"file": file, "format": pairs.kind}
         with self.job.open(self.target.journal, made_with, additions=["pairs"], force=force) as journal:
             self._report(journal, self.job.resume(journal, self._read_prompts, force=force))
-            pair_file = self._open_pairs(pairs, journal)
+            pair_file = None
+            if path := pairs.pairs:
+                if len(journal) and not path.exists():
+                    say(f"{path} is new: it gets no pairs of existing records")
+                with writing(path):
+                    pair_file = PairFile(path, journal, kind=pairs.kind, is_own="pairs" in journal.previous)
             counts = (count_records(self.job.spec.source), self.job.limit)
             prompts = min((count for count in counts if count is not None), default=0)
             missing = prompts * self.job.samples * len(self.job.arms) - len(journal)
@@ -338,17 +341,6 @@ class _DataSet:
         if len(journal):
             suffix = f", {resumed.unasked:,} of them for other prompts" if resumed.unasked else ""
             say(f"resuming: {describe_count(len(journal), 'record exists', 'records exist')} already{suffix}")
-
-    def _open_pairs(self, pairs: PairOptions, journal: Journal) -> PairFile | None:
-        from antislop.datasets.writing import PairFile
-
-        path = pairs.pairs
-        if path is None:
-            return None
-        if len(journal) and not path.exists():
-            say(f"{path} is new: it gets no pairs of existing records")
-        with writing(path):
-            return PairFile(path, journal, kind=pairs.kind, is_own="pairs" in journal.previous)
 
     def _export(self, pairs: PairFormat | None, repo: str | None) -> None:
         from antislop.datasets.hub import push, write_card, write_parquet

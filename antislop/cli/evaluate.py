@@ -131,7 +131,11 @@ def evaluate(
     else:
         name, batch_size = source.prompts or "openings", generation.batch_size
         job_spec = make_spec(name, model=spec, bans=made_from, prompts=prompts, generation=generation)
-        arms, samples = _read_arms(source.arms), generation.n
+        names, samples = [name.strip() for name in source.arms.split(",")], generation.n
+        if unknown := [name for name in names if name not in get_args(Arm)]:
+            known = f"name some of {', '.join(get_args(Arm))}, separated by commas"
+            raise InputError(f"there is no arm {unknown[0]!r}: {known}")
+        arms = [arm for arm in get_args(Arm) if arm in names]  # in the order in which they run
         job = Job(job_spec, arms=arms, samples=samples, at_once=batch_size, limit=prompts.limit)
         run = _EvaluationRun(job, out / "records.jsonl", source.prompts or str(OPENINGS), batch_size)
         texts = run.write(made_from, model=spec, force=force)
@@ -145,16 +149,6 @@ def require_packages() -> None:
     """Raise `InputError` without the package that draws the report's figures."""
     if find_spec("matplotlib") is None:
         raise InputError(f"eval needs the package matplotlib: pip install '{DISTRIBUTION}[eval]'")
-
-
-def _read_arms(arms: str) -> tuple[Arm, ...]:
-    """Return the arms named on the command line, in the order in which they run."""
-    all_arms: tuple[Arm, ...] = get_args(Arm)
-    names = [name.strip() for name in arms.split(",")]
-    for name in names:
-        if name not in all_arms:
-            raise InputError(f"there is no arm {name!r}: name some of {', '.join(all_arms)}, separated by commas")
-    return tuple(arm for arm in all_arms if arm in names)
 
 
 def _hide_folder(place: str | None) -> str | None:

@@ -344,7 +344,12 @@ class TextWriter:
             with as_input_error():
                 vocabulary = Vocabulary.of(tokenizer)
         ids = _encode(tokenizer, prompt, task.text)
-        _check_length(model, len(ids), task.text.max_new_tokens)
+        new, config = task.text.max_new_tokens, model.config.get_text_config(decoder=True)
+        limit = getattr(config, "max_position_embeddings", None)
+        if limit is not None and len(ids) + new > limit:
+            advice = f"pass --max-new-tokens {limit - len(ids)} or less" if len(ids) < limit else "shorten the prompt"
+            total = f"the prompt has {describe_count(len(ids), 'token')}, which with {new:,} new ones"
+            raise InputError(f"{total} exceeds the model's {limit:,} positions: {advice}")
         seed = random.randrange(2**32) if task.sampling.seed is None else task.sampling.seed
         bans = limit_bans(bans, task.policy.scope, tokenizer)
         return cls(task, bans, prompt, model, tokenizer, vocabulary, ids, seed)
@@ -406,12 +411,3 @@ def _encode(tokenizer: PreTrainedTokenizerBase, prompt: str, options: Continuati
     if not ids:
         raise InputError("the prompt is empty, and this model needs at least one token to continue: write one")
     return ids
-
-
-def _check_length(model: PreTrainedModel, prompt_tokens: int, new_tokens: int) -> None:
-    limit = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None)
-    if limit is None or prompt_tokens + new_tokens <= limit:
-        return
-    advice = f"pass --max-new-tokens {limit - prompt_tokens} or less" if prompt_tokens < limit else "shorten the prompt"
-    total = f"the prompt has {describe_count(prompt_tokens, 'token')}, which with {new_tokens:,} new ones"
-    raise InputError(f"{total} exceeds the model's {limit:,} positions: {advice}")

@@ -139,7 +139,7 @@ class ModelHost:
         return cluster, tokenizer, bans
 
     def _reach_server(self, bans: BanList, options: dict[str, Any]) -> _Made:
-        from antislop.datasets.endpoint_maker import EndpointMaker
+        from antislop.datasets.maker import EndpointMaker
 
         tokenizer = self._served_model.load_tokenizer()
         bans = limit_bans(bans, self.scope, tokenizer)

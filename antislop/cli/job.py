@@ -204,7 +204,9 @@ def follow(
                 durations.append(record["seconds"])
             if record["error"] and record["key"] not in failed:
                 failed.add(record["key"])
-                warn(f"{_name_prompt(record)}: {record['error']}" if record["prompt"] else record["error"])
+                key, prompt = record["key"], record["prompt"]  # a prompt without an id is named by its beginning
+                name = repr(shorten(prompt, MAX_NAME)) if key.split("#")[0] == fingerprint_text(prompt) else key
+                warn(f"{name}: {record['error']}" if prompt else record["error"])
             count, left = summary.records + summary.failed, None
             if total is not None and len(durations) % (len(durations) // 100 + 1) == 0:  # it takes longer and longer
                 elapsed, texts = time.monotonic() - summary.began, total - summary.failed
@@ -214,20 +216,18 @@ def follow(
             bar.update(done=count, total=whole, title=f"{count:,}{of}", note=note, seconds_left=left)
 
 
-def _name_prompt(record: Record) -> str:
-    """Return a prompt's id, or the beginning of its text if it has none."""
-    key, text = record["key"], record["prompt"]
-    if key.split("#")[0] != fingerprint_text(text):
-        return str(key)
-    return repr(shorten(text, MAX_NAME))
-
-
 def count_records(source: str) -> int | None:
     """Return the number of records of a file if counting them takes no more than reading it once, else None."""
     path = Path(source).expanduser()
     try:
         if path.suffix.lower() in (".jsonl", ".ndjson", ".txt"):
-            return _count_lines(path)
+            count, is_blank = 0, True  # of the lines that are not blank, with at most 1 MiB of one in memory
+            with open_bytes(path) as file:
+                while piece := file.readline(2**20):
+                    is_blank = is_blank and piece.isspace()
+                    if piece.endswith(b"\n"):
+                        count, is_blank = count + (not is_blank), True
+            return count + (not is_blank)
         if path.suffix.lower() == ".parquet":
             from pyarrow.parquet import read_metadata
 
@@ -235,14 +235,3 @@ def count_records(source: str) -> int | None:
     except (OSError, ValueError, ImportError):  # reported when the prompts are read
         return None
     return None
-
-
-def _count_lines(path: Path) -> int:
-    """Return the number of lines of a file that are not blank, with at most 1 MiB of it in memory."""
-    count, is_blank = 0, True
-    with open_bytes(path) as file:
-        while piece := file.readline(2**20):
-            is_blank = is_blank and piece.isspace()
-            if piece.endswith(b"\n"):
-                count, is_blank = count + (not is_blank), True
-    return count + (not is_blank)

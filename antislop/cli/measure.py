@@ -220,18 +220,13 @@ def _read_groups(named: Mapping[str, str], options: GroupOptions, scale: Scale) 
         for text in texts:
             if isinstance(arm := text.fields.get("arm"), str):
                 arms.setdefault(file, set()).add(arm)
-            yield (name if options.by is None else _find_group(text, options.by)), text
+            if options.by is not None and options.by not in text.fields:
+                columns = f"no column {options.by!r}; there are {', '.join(text.fields)}: pass --by with one of them"
+                fault = columns if text.fields else "has no columns to group by: leave out --by"
+                raise InputError(f"{text.place}: {fault}")
+            yield (name if options.by is None else str(text.fields[options.by])), text
     warn_left_out(left_out)
     _note_bans(arms, scale, is_by_arm=options.by == "arm")
-
-
-def _find_group(text: AnyText, by: str) -> str:
-    if by not in text.fields:
-        if not text.fields:
-            raise InputError(f"{text.place}: has no columns to group by: leave out --by")
-        columns = ", ".join(text.fields)
-        raise InputError(f"{text.place}: no column {by!r}; there are {columns}: pass --by with one of them")
-    return str(text.fields[by])
 
 
 def _tally(texts: Iterator[tuple[str, AnyText]], scale: Scale, lists: dict[str, BanList]) -> dict[str, Tally]:
@@ -324,20 +319,13 @@ def _print_groups(groups: list[TextGroup], level: float, scale: Scale, *, as_mar
         return
     if not screen.is_terminal:
         screen.width = 140
-    if len(groups) == 1:
-        (group,) = groups
-        size = f"{describe_count(group.texts, 'text')}, {describe_count(group.words, 'word')}"
-        screen.print(f"{make_visible(group.name)}: {size}", style="bold", soft_wrap=True)
-        screen.print(_tabulate(group, level))
-    else:
-        head, *rows = _compare(groups)
-        table = Table(
-            *(Column(make_visible(name), justify="right" if name not in ("", "unit") else "left") for name in head),
-            box=None,
-        )
-        for row in rows:
-            table.add_row(*row, style="bold" if row is rows[-1] else None)
-        screen.print(table, f"in parentheses, {level:.0%} intervals")
+    head, *rows = _compare(groups)
+    sides: list[Any] = ["left", *["right"] * (len(head) - 2), "left"]
+    columns = (Column(make_visible(name), justify=side) for name, side in zip(head, sides, strict=True))
+    table = Table(*columns, box=None, padding=(0, 2, 0, 0))
+    for row in rows:
+        table.add_row(*row, style="bold" if row is rows[-1] else None)
+    screen.print(table, f"in parentheses, {level:.0%} intervals")
     reasons: dict[str, dict[str, None]] = {}  # metrics without a value, by the reason, which many of them share
     for row in (row for group in groups for row in group.rows if row.estimate.why):
         reasons.setdefault(row.estimate.why or "", {})[row.metric.title] = None
@@ -353,35 +341,16 @@ def _compare(groups: list[TextGroup]) -> list[list[str]]:
     def show(estimate: Estimate) -> str:
         return _show_number(estimate.value) + (f" ({bounds})" if (bounds := _show_bounds(estimate)) else "")
 
-    rows = [["", *(group.name for group in groups), "human", "unit"]]
-    rows += [[name, *(f"{getattr(group, name):,}" for group in groups), "", ""] for name in ("texts", "words")]
+    rows = [["", *(group.name for group in groups), "human", *["distance"] * (len(groups) == 1), "unit"]]
+    rows += [[name, *(f"{getattr(group, name):,}" for group in groups)] for name in ("texts", "words")]
     for metrics in zip(*(group.rows for group in groups), strict=True):
         human = next((row.human for row in metrics if row.human is not None), None)
         shown = (show(row.estimate) for row in metrics)
-        rows.append([metrics[0].metric.title, *shown, _show_number(human), metrics[0].metric.unit])
-    return [*rows, ["distance to human", *(show(group.overall) for group in groups), "", "standard deviations"]]
-
-
-def _tabulate(group: TextGroup, level: float) -> Table:
-    table = Table("", "value", f"{level:.0%} interval", "human", "distance", "unit", box=None, padding=(0, 2, 0, 0))
-    for column in table.columns[1:5]:
-        column.justify = "right"
-    for metric, estimate, human, distance in group.rows:
-        table.add_row(
-            metric.title,
-            _show_number(estimate.value),
-            _show_bounds(estimate),
-            _show_number(human),
-            "" if distance.value is None else f"{distance.value:+.2f}",
-            metric.unit,
-        )
-    overall = group.overall
-    if overall.value is not None:
-        bounds = _show_bounds(overall)
-        table.add_row(
-            "distance to human", _show_number(overall.value), bounds, "", "", "standard deviations", style="bold"
-        )
-    return table
+        distances = ["" if (value := row.distance.value) is None else f"{value:+.2f}" for row in metrics]
+        single = distances if len(groups) == 1 else []
+        rows.append([metrics[0].metric.title, *shown, _show_number(human), *single, metrics[0].metric.unit])
+    rows.append(["distance to human", *(show(group.overall) for group in groups)])
+    return [[*row, *[""] * (len(rows[0]) - len(row))] for row in rows]
 
 
 def _show_number(value: float | None) -> str:

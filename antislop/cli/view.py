@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
@@ -85,18 +84,11 @@ def _tabulate_bans(counts: list[BanCounts]) -> Table:
     for index, entry in enumerate(counts):
         name = "no ban: a controller, or the batch" if entry.ban is None else entry.ban.text
         numbers = (str(columns[column][index] or "") for column in shown)
-        instead = [_list_instead(entry.instead)] if "rewinds" in shown else []
-        table.add_row(Text(make_visible(name), "bold"), *numbers, *instead)
+        often = entry.instead.most_common(MAX_INSTEAD)
+        replacements = [f"{make_visible(text)!r}" + f" ({count:,})" * (count > 1) for text, count in often]
+        instead = ", ".join([*replacements, *["…"] * (len(entry.instead) > MAX_INSTEAD)])
+        table.add_row(Text(make_visible(name), "bold"), *numbers, *([instead] if "rewinds" in shown else []))
     return table
-
-
-def _list_instead(instead: Counter[str]) -> str:
-    """Return the most frequent replacements, with counts above 1."""
-    shown = [
-        f"{make_visible(text)!r}" + (f" ({count:,})" if count > 1 else "")
-        for text, count in instead.most_common(MAX_INSTEAD)
-    ]
-    return ", ".join([*shown, *(["…"] if len(instead) > MAX_INSTEAD else [])])
 
 
 def _summarize_trace(trace: Trace, counts: list[BanCounts]) -> str:

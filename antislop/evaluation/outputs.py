@@ -122,19 +122,14 @@ def mark(text: str, bans: BanList) -> list[Piece]:
     >>> mark("a cat sat", BanList(["cat"]))
     [Piece(text='a ', kind='kept'), Piece(text='cat', kind='banned'), Piece(text=' sat', kind='kept')]
     """
+    merged: list[tuple[int, int]] = []  # spans that overlap or touch are one
+    for match in bans.find(text):
+        if merged and match.start <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(match.end, merged[-1][1])
+        else:
+            merged.append((match.start, match.end))
     pieces, end = [], 0
-    for start, stop in _merge((match.start, match.end) for match in bans.find(text)):
+    for start, stop in merged:
         pieces += [Piece(text[end:start], "kept"), Piece(text[start:stop], "banned")]
         end = stop
     return [piece for piece in [*pieces, Piece(text[end:], "kept")] if piece.text]
-
-
-def _merge(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Merge overlapping and adjacent spans, which are in order."""
-    merged: list[tuple[int, int]] = []
-    for start, end in spans:
-        if merged and start <= merged[-1][1]:
-            merged[-1] = merged[-1][0], max(end, merged[-1][1])
-        else:
-            merged.append((start, end))
-    return merged

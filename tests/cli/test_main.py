@@ -16,8 +16,7 @@ from typer.testing import CliRunner
 from antislop.cli.main import COMMANDS, app, expand_options
 from antislop.cli.options import GenerationOptions, ModelOptions
 from antislop.cli.terminal import describe_command
-from antislop.cli.tune import BalanceOptions, DPOOptions, WeightOptions
-from antislop.cli.tune_auto import AutoOptions
+from antislop.cli.tune import AutoOptions, BalanceOptions, DPOOptions, WeightOptions
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,7 @@ from typer.testing import Result
 
 import antislop
 from antislop.cli.options import BanOptions, ModelOptions
-from antislop.cli.tune import TrainingOptions, report_result
-from antislop.cli.tune_auto import AutoOptions, TuningStage, list_stages, split_prompts
+from antislop.cli.tune import AutoOptions, TrainingOptions, TuningStage, list_stages, report_result, split_prompts
 from antislop.core.hf.vocabulary import fingerprint_tokenizer
 from antislop.data import FOLDER
 from antislop.evaluation import html_report

@@ -15,7 +15,7 @@ import antislop
 from antislop.cli.main import app
 from antislop.core.bans.bundled import FOLDER
 from antislop.core.hf.pretrained import ModelSpec
-from antislop.datasets.endpoint_maker import EndpointMaker
+from antislop.datasets.maker import EndpointMaker
 from antislop.datasets.ray_cluster import Worker
 from antislop.datasets.samples import MadeRecord, plan_samples
 from antislop.engines import Endpoint
