@@ -106,8 +106,8 @@ class _Target:
     pairs: Path | None
 
     def check(self, source: str, export: ExportOptions) -> None:
-        paths = (self.journal, self.records, *([] if self.pairs is None else [self.pairs]))
-        _check_paths(source, self.out, [*dict.fromkeys(paths)])
+        paths = [*dict.fromkeys((self.journal, self.records)), *([] if self.pairs is None else [self.pairs])]
+        _check_paths(source, self.out, paths)
         if self.journal != self.records and self.records.exists() and not self.journal.exists():
             raise InputError(
                 f"{self.records} exists, and --only-ended replaces it: choose another file, or if antislop made it, "

@@ -728,6 +728,7 @@ def test_the_progress_bar_of_datasets_is_hidden_and_restored_afterwards() -> Non
     assert [line.split()[1] for line in make("--to-parquet", out="out").stderr.split("\n")[:-1]] == [
         "records,",
         "Parquet",
+        "phrases",
     ]
     assert not datasets.are_progress_bars_disabled()
 
@@ -758,7 +759,8 @@ def test_a_push_uploads_parquet_and_card(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_progress_is_plain_lines_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "LINE_EVERY", 0.002)
     monkeypatch.setattr(ScriptedMaker, "seconds", 0.004)
-    lines = make("--n", "9", "--batch-size", "2").stderr.splitlines()
+    *lines, cut, hits = make("--n", "9", "--batch-size", "2").stderr.splitlines()
+    assert cut.startswith("20 of 45 texts ended by length") and hits.startswith("banned phrases in the texts: ")
     assert all(re.fullmatch(r"\d+/45, (\d+ %, )?0:00:\d\d.*", line) for line in lines[:-1])
     counts = [int(line.split("/")[0]) for line in lines[:-1]]
     assert counts == sorted(counts)

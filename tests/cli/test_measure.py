@@ -40,8 +40,8 @@ def test_each_file_is_a_group_with_all_metrics() -> None:
     result = run("a.jsonl", "b.jsonl")
     assert result.exit_code == 0
     assert result.stdout.splitlines()[0].split() == ["a.jsonl", "b.jsonl", "human", "unit"]
-    assert re.search(r"^ texts +6 +1 *$", result.stdout, re.M)
-    assert all(result.stdout.count(f"\n {metric.title} ") == 1 for metric in METRICS), "one table"
+    assert re.search(r"^texts +6 +1 *$", result.stdout, re.M)
+    assert all(result.stdout.count(f"\n{metric.title} ") == 1 for metric in METRICS), "one table"
     assert "fewer than 500 words in all: MATTR-500\n" in result.stdout
     assert "fewer than 20 texts: intervals are rough for a.jsonl, b.jsonl" in result.stderr
 
