@@ -323,8 +323,8 @@ def _print_groups(groups: list[TextGroup], level: float, scale: Scale, *, as_mar
     sides: list[Any] = ["left", *["right"] * (len(head) - 2), "left"]
     columns = (Column(make_visible(name), justify=side) for name, side in zip(head, sides, strict=True))
     table = Table(*columns, box=None, padding=(0, 2, 0, 0))
-    for row in rows:
-        table.add_row(*row, style="bold" if row is rows[-1] else None)
+    for cells in rows:
+        table.add_row(*cells, style="bold" if cells is rows[-1] else None)
     screen.print(table, f"in parentheses, {level:.0%} intervals")
     reasons: dict[str, dict[str, None]] = {}  # metrics without a value, by the reason, which many of them share
     for row in (row for group in groups for row in group.rows if row.estimate.why):

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -182,7 +182,7 @@ def _load(spec: ModelSpec, bans: BanList, server: ServerOptions) -> Backend:
 
         model, tokenizer = spec.load()
         batch_size = server.batch_size or BATCH_SIZE
-        options = {"bans": bans, "batch_size": batch_size, "max_model_len": server.max_model_len}
+        options: dict[str, Any] = {"bans": bans, "batch_size": batch_size, "max_model_len": server.max_model_len}
         return LocalBackend(model, tokenizer, name=None if spec.name else spec.public_name, **options)
 
 

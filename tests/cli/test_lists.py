@@ -17,6 +17,7 @@ import antislop
 from antislop import Ban, BanList
 from antislop.cli import lists
 from antislop.core.hf.pretrained import ModelSpec
+from antislop.core.hf.vocabulary import Vocabulary
 from tests.support.commands import assert_refused, invoke
 
 TEXT = "Über a cat,\r\nit was a  Testament\nto cats. Cat"
@@ -170,7 +171,7 @@ def test_lint_finds_entries_that_a_model_s_tokenizer_can_not_write(folder: Path)
     backend.decoder = decoders.WordPiece()
     PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="[UNK]").save_pretrained(folder / "uncased")
     bans = BanList(["Elara whispered", "elara said", Ban("Elara", case_sensitive=True)])
-    vocabulary = lists._load_vocabulary(ModelSpec("uncased"))
+    vocabulary = Vocabulary.of(ModelSpec("uncased").load_tokenizer())
     kinds = [(finding.index, finding.kind) for finding in lists.lint(bans, vocabulary=vocabulary)]
     assert kinds == [(1, "untypable"), (2, "case")]
     result = invoke("lint", write("bans.txt", "elara said"), "--model", "uncased")
