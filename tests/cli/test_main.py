@@ -78,8 +78,8 @@ def test_a_recorded_command_names_models_whole_and_files_without_their_folders(
 
 EXAMPLES = {
     "generate": (
-        "x --temperature 0 --min-p 0.1",
         "x --greedy --top-k 2",
+        "x --temperature 0 --min-p 0.1",
         "x --system y",
         "x --chat-template-kwargs {}",
         "x --no-bans --compare",

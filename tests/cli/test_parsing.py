@@ -119,7 +119,7 @@ def test_names_that_people_try_are_understood(command: str, args: str, meant: st
         ("dataset x", "Missing option '--out' / '-o': try antislop dataset --help"),
         (
             "generate The old house",
-            "'old house' is too much behind PROMPT: put the prompt in quotes: try antislop generate",
+            "'old house' is too much behind PROMPT: put the prompt in quotes: try antislop generate --help",
         ),
         ("generatr x", "No such command 'generatr' (did you mean 'generate'?): try antislop --help"),
         ("lint https://a.b/c.txt", "https://… is an address: download it, and pass the path of the file"),
