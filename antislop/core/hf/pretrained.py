@@ -144,8 +144,7 @@ def _convert(gguf: Path, folder: Path, model: CarriedModel) -> None:
 
 
 TINY = FOLDER / "tiny"
-BUNDLED = "bundled"
-"""The name of the bundled model on command lines, in files and on servers."""
+BUNDLED = "bundled"  # the name of that model on command lines, in files and on servers
 _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 
