@@ -79,6 +79,18 @@ def test_the_examples_to_start_with_withdraw_what_they_show() -> None:
     assert names["out"].report.rewinds > 0
 
 
+@pytest.mark.slow
+def test_a_trace_is_shown_as_its_guide_shows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = DOCS / "guides" / "explaining.md"
+    (block,) = (block for block in read_blocks(page, "sh") if "--trace" in block.text)
+    results = [CliRunner().invoke(app, command[1:]) for command in read_commands(block)]
+    assert [result.exit_code for result in results] == [0, 0, 0]
+    (shown,) = (block.text for block in read_blocks(page, "text") if "rewinds" in block.text)
+    printed = "\n".join(line.rstrip() for line in results[1].stdout.splitlines())
+    assert shown.strip() in printed
+
+
 def find_needs(page: Path) -> list[str]:
     """Return the packages that blocks of a page say they run with."""
     return sorted({need for block in read_blocks(page, "python") if (need := block.needs)})

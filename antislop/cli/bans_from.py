@@ -17,7 +17,7 @@ from antislop.cli.terminal import check_suffix, check_writable, describe_command
 from antislop.display import describe_count
 
 if TYPE_CHECKING:
-    from antislop.measure.profiles.profiles import Profile
+    pass
 
 
 Names = Literal["all", "none", "words", "only"]
@@ -112,7 +112,13 @@ def bans_from(
         check_writable(out, or_stdout=True)
     is_stdin = str(source) == "-"
     loaded = Profile.parse(sys.stdin.buffer.read(), place="<stdin>") if is_stdin else Profile.load(source)
-    bans, left_out = choose_bans(loaded, choice, source=_describe_source(loaded))
+    half, human = loaded.made_with.get("half"), loaded.baseline or {"name": "nothing", "words": 0}
+    made_from = (
+        f"{', '.join(loaded.made_with.get('sources', []))}{f', {half} half of the prompts' if half else ''}: "
+        f"{loaded.texts:,} texts, {loaded.prompts:,} prompts, {loaded.words:,} words, "
+        f"against {human['words']:,} words of {human['name']}; {describe_command()}; {date.today().isoformat()}"
+    )
+    bans, left_out = choose_bans(loaded, choice, source=made_from)
     if out is None or str(out) == "-":
         write("\n".join(write_lines(bans, source=bans.source, license=license)) + "\n")
     else:
@@ -122,13 +128,3 @@ def bans_from(
     count = describe_count(len(bans), "ban")
     warn(f"{count}, {forbidden:,} of them forbidden outright; left out: {reasons or 'nothing'}")
     return 0
-
-
-def _describe_source(profile: Profile) -> str:
-    half = profile.made_with.get("half")
-    human = profile.baseline or {"name": "nothing", "words": 0}
-    return (
-        f"{', '.join(profile.made_with.get('sources', []))}{f', {half} half of the prompts' if half else ''}: "
-        f"{profile.texts:,} texts, {profile.prompts:,} prompts, {profile.words:,} words, "
-        f"against {human['words']:,} words of {human['name']}; {describe_command()}; {date.today().isoformat()}"
-    )

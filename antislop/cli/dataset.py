@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -38,7 +39,7 @@ from antislop.datasets.pairs import PairFormat, describe_counts
 from antislop.datasets.samples import Arm
 from antislop.display import describe_count
 from antislop.errors import InputError
-from antislop.files.journal import Journal, read_records
+from antislop.files.journal import Journal, read_lines, read_records, replace_lines
 from antislop.files.prompts import Prompt
 from antislop.files.records import NEEDS_DATASETS
 
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from antislop.datasets.samples import RecordMaker, Summary
-    from antislop.datasets.writing import PairFile, Resumed
+    from antislop.datasets.writing import Resumed
 
 
 ArmsOption = Annotated[
@@ -77,14 +78,12 @@ class PairOptions:
     def kind(self) -> PairFormat:
         return self.pairs_format or "dpo"
 
-    @property
-    def made_kind(self) -> PairFormat | None:
-        """The format of the pairs to make; None if no pairs are made."""
-        return None if self.pairs is None else self.kind
-
 
 @dataclass(frozen=True)
 class ExportOptions:
+    only_ended: Annotated[
+        bool, typer.Option("--only-ended", help="Keep texts that --max-new-tokens cut in a file OUT.all.jsonl only.")
+    ] = False
     to_parquet: Annotated[bool, typer.Option("--to-parquet", help="Also write Parquet files and a card.")] = False
     push_to_hub: Annotated[str | None, typer.Option(metavar="REPO", help="Push the data set when it is done.")] = None
 
@@ -95,14 +94,25 @@ class ExportOptions:
 
 @dataclass(frozen=True)
 class _Target:
-    """The files of a data set. out: as the user named it."""
+    """The files of a data set.
+
+    out: as the user named it.
+    journal: with all records; `records` itself, unless those of texts that were cut are left out there.
+    """
 
     out: Path
     records: Path
+    journal: Path
     pairs: Path | None
 
     def check(self, source: str, export: ExportOptions) -> None:
-        _check_paths(source, self.out, [self.records] if self.pairs is None else [self.records, self.pairs])
+        paths = [*dict.fromkeys((self.journal, self.records)), *([] if self.pairs is None else [self.pairs])]
+        _check_paths(source, self.out, paths)
+        if self.journal != self.records and self.records.exists() and not self.journal.exists():
+            raise InputError(
+                f"{self.records} exists, and --only-ended replaces it: choose another file, or if antislop made it, "
+                f"put {self.journal.stem} in place of {self.records.stem} in its name and in that of its .run.json"
+            )
         if export.is_wanted:
             if find_spec("datasets") is None:  # or it is missed when all texts are made
                 raise InputError(f"--{'push-to-hub' if export.push_to_hub else 'to-parquet'} {NEEDS_DATASETS}")
@@ -192,11 +202,13 @@ def dataset(
     To resume after an interruption, run the same command again; it also retries failed prompts.
     """
     refuse_stdin(source)
-    target = _Target(out, out if out.suffix == ".jsonl" else out / "records.jsonl", pairs.pairs)
+    records = out if out.suffix == ".jsonl" else out / "records.jsonl"
+    target = _Target(out, records, records.with_suffix(".all.jsonl") if export.only_ended else records, pairs.pairs)
     target.check(source, export)
     host = ModelHost(engine, model.spec, scope)
     grammar = structure.read()
-    maker, tokenizer, banned = host.make(collect_bans(bans), generation, pairs=pairs.made_kind, grammar=grammar)
+    made = None if pairs.pairs is None else pairs.kind
+    maker, tokenizer, banned = host.make(collect_bans(bans), generation, pairs=made, grammar=grammar)
     spec = make_spec(source, model=model.spec, bans=banned, prompts=prompts, generation=generation)
     chosen_arms = [arm for arm in get_args(Arm) if arm in arms.split(",")]
     job = Job(
@@ -212,7 +224,7 @@ def dataset(
     if job.is_stopped:
         return 130
     with writing(out):
-        data_set.finish(pairs.made_kind, export)
+        data_set.finish(made, export)
     return 1 if summary.failed else 0
 
 
@@ -252,15 +264,20 @@ class _DataSet:
 
     def write(self, maker: RecordMaker, pairs: PairOptions, *, force: bool) -> Summary:
         """Make the records and pairs that are missing, and return the counts of the records."""
-        from antislop.datasets.writing import open_journal
+        from antislop.datasets.writing import PairFile
 
         made_with = {**self._content, "antislop": __version__}
         if pairs.pairs is not None:
-            file = os.path.relpath(pairs.pairs, self.target.records.parent)
+            file = os.path.relpath(pairs.pairs, self.target.journal.parent)
             made_with["pairs"] = {"file": file, "format": pairs.kind}
-        with open_journal(self.target.records, made_with, additions=["pairs"], force=force) as journal:
+        with self.job.open(self.target.journal, made_with, additions=["pairs"], force=force) as journal:
             self._report(journal, self.job.resume(journal, self._read_prompts, force=force))
-            pair_file = self._open_pairs(pairs, journal)
+            pair_file = None
+            if path := pairs.pairs:
+                if len(journal) and not path.exists():
+                    say(f"{path} is new: it gets no pairs of existing records")
+                with writing(path):
+                    pair_file = PairFile(path, journal, kind=pairs.kind, is_own="pairs" in journal.previous)
             counts = (count_records(self.job.spec.source), self.job.limit)
             prompts = min((count for count in counts if count is not None), default=0)
             missing = prompts * self.job.samples * len(self.job.arms) - len(journal)
@@ -278,18 +295,33 @@ class _DataSet:
 
     def finish(self, pairs: PairFormat | None, export: ExportOptions) -> None:
         """Report on all records together, and export them."""
-        if len(self.job.arms) > 1:
-            from antislop.datasets.samples import measure_slop
+        from antislop.datasets.samples import count_hits
 
-            rates = measure_slop(read_records(self.target.records), self.bans)
-            say(f"banned phrases per 1,000 words: {', '.join(f'{arm} {rate:.1f}' for arm, rate in rates.items())}")
-        records = () if self.grammar is None else read_records(self.target.records)
+        target = self.target
+        ended = Counter(record.get("finish_reason") for record in read_records(target.journal))
+        if target.journal != target.records:
+            lines = read_lines(target.journal)
+            replace_lines(
+                target.records, (line for line, made in lines if made and made.get("finish_reason") == "stop")
+            )
+            counted = f"{describe_count(ended['stop'], 'text')} of {ended.total():,} ended by themselves"
+            say(f"{counted} and are in {target.records}; all are in {target.journal}")
+        elif cut := ended["length"]:
+            counted = f"{cut:,} of {describe_count(ended.total(), 'text')} ended by length"
+            say(f"{counted}: raise --max-new-tokens, or leave them out with --only-ended")
+        records = () if self.grammar is None else read_records(target.records)
         if cut := sum(record["status"] == "cut" for record in records):
             stop = ", or leave out --stop" if self.job.spec.generation.get("stop_strings") else ""
             fault = f"{describe_count(cut, 'text')} ended before the grammar did, with the status cut"
             warn(f"{fault}: raise --max-new-tokens{stop}")
         if export.is_wanted:
             self._export(pairs, export.push_to_hub)
+        if self.bans:
+            counts = count_hits(read_records(target.records), self.bans)
+            rates = (f"{hits:,} ({1000 * hits / max(1, words):.1f} per 1,000 words)" for hits, words in counts.values())
+            named = ", ".join(f"{arm} {rate}" for arm, rate in zip(counts, rates, strict=True))
+            stays = counts.get("banned", (0,))[0] and any(ban.weight for ban in self.bans)
+            say(f"banned phrases in the texts: {named}{'; those with a weight may stay: see --never' * bool(stays)}")
 
     @property
     def _content(self) -> dict[str, Any]:
@@ -309,17 +341,6 @@ class _DataSet:
         if len(journal):
             suffix = f", {resumed.unasked:,} of them for other prompts" if resumed.unasked else ""
             say(f"resuming: {describe_count(len(journal), 'record exists', 'records exist')} already{suffix}")
-
-    def _open_pairs(self, pairs: PairOptions, journal: Journal) -> PairFile | None:
-        from antislop.datasets.writing import PairFile
-
-        path = pairs.pairs
-        if path is None:
-            return None
-        if len(journal) and not path.exists():
-            say(f"{path} is new: it gets no pairs of existing records")
-        with writing(path):
-            return PairFile(path, journal, kind=pairs.kind, is_own="pairs" in journal.previous)
 
     def _export(self, pairs: PairFormat | None, repo: str | None) -> None:
         from antislop.datasets.hub import push, write_card, write_parquet

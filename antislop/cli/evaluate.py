@@ -131,11 +131,11 @@ def evaluate(
     else:
         name, batch_size = source.prompts or "openings", generation.batch_size
         job_spec = make_spec(name, model=spec, bans=made_from, prompts=prompts, generation=generation)
-        all_arms: tuple[Arm, ...] = get_args(Arm)
-        names = [arm.strip() for arm in source.arms.split(",")]
-        if unknown := [arm for arm in names if arm not in all_arms]:
-            raise InputError(f"there is no arm {unknown[0]!r}: name some of {', '.join(all_arms)}, separated by commas")
-        arms, samples = tuple(arm for arm in all_arms if arm in names), generation.n
+        names, samples = [name.strip() for name in source.arms.split(",")], generation.n
+        if unknown := [name for name in names if name not in get_args(Arm)]:
+            known = f"name some of {', '.join(get_args(Arm))}, separated by commas"
+            raise InputError(f"there is no arm {unknown[0]!r}: {known}")
+        arms = [arm for arm in get_args(Arm) if arm in names]  # in the order in which they run
         job = Job(job_spec, arms=arms, samples=samples, at_once=batch_size, limit=prompts.limit)
         run = _EvaluationRun(job, out / "records.jsonl", source.prompts or str(OPENINGS), batch_size)
         texts = run.write(made_from, model=spec, force=force)
@@ -171,7 +171,6 @@ class _EvaluationRun:
 
     def write(self, bans: BanList, *, model: ModelSpec, force: bool) -> _Texts | None:
         """Make the missing texts and return those of each arm; None if the user stopped it."""
-        from antislop.datasets.writing import open_journal
         from antislop.evaluation.likelihood import ScoredMaker
 
         loaded, tokenizer = model.load()
@@ -180,7 +179,7 @@ class _EvaluationRun:
         settings = {"seed": spec.seed, "batch_size": self.batch_size, "settings": spec.generation}
         with as_input_error():
             maker = ScoredMaker(loaded, tokenizer, bans, arms=self.job.arms, **settings)
-        with open_journal(self.path, {**spec.content, "antislop": __version__}, force=force) as journal:
+        with self.job.open(self.path, {"antislop": __version__}, force=force) as journal:
             self.job.resume(journal, lambda: prompts, force=force)
             samples = self.job.samples
             specs = (spec for arm in self.job.arms for spec in plan_samples(prompts, samples=samples, arm=arm))

@@ -126,15 +126,16 @@ class ShowOptions:
                 raise InputError(f"{self.trace} exists already: pass another path, or remove it")
 
 
+UNUSED = " ".join(
+    field.name for field in fields(SamplingOptions) if field.name in Sampling(temperature=0).unused - {"temperature"}
+)
+"""Options of sampling that greedy decoding ignores."""
 CONFLICTS: Conflicts = {
-    "the temperature is 0, but must be above it: pass --greedy to take the likeliest token": When(
-        "temperature", lambda o: o.temperature == 0
-    ),
     "{option} has no effect with --greedy, which takes no samples: leave one of them out": When(
-        " ".join(
-            [*(field.name for field in fields(SamplingOptions) if field.name in Sampling(temperature=0).unused), "seed"]
-        ),
-        lambda o: o.greedy,
+        f"temperature {UNUSED} seed", lambda o: o.greedy
+    ),
+    "{option} has no effect with --temperature 0, which takes no samples: leave one of them out": When(
+        f"{UNUSED} seed", lambda o: o.temperature == 0
     ),
     "--system is a message of a chat: add --chat, or put it into the prompt": When("system", lambda o: not o.chat),
     "{option} has no effect without --chat: add it, or leave this out": When(
@@ -180,9 +181,10 @@ def generate(
     if endings := describe_endings(runs[-1].report):
         say(endings)
     if task.grammar is not None and runs[-1].tokens >= text.max_new_tokens:
-        warn(f"the text was cut at {text.max_new_tokens} tokens, maybe inside of the grammar: raise --max-new-tokens")
+        length = describe_count(text.max_new_tokens, "token")
+        warn(f"the text was cut at {length}, maybe inside of the grammar: raise --max-new-tokens")
     which = f"{_TITLES[1]}: " if output.compare else ""
-    say(which + runs[-1].summary + ("" if sampling.greedy else f" (seed {writer.seed})"))
+    say(which + runs[-1].summary + (f" (seed {writer.seed})" if sampling.sampling.do_sample else ""))
     return 0
 
 
@@ -342,7 +344,12 @@ class TextWriter:
             with as_input_error():
                 vocabulary = Vocabulary.of(tokenizer)
         ids = _encode(tokenizer, prompt, task.text)
-        _check_length(model, len(ids), task.text.max_new_tokens)
+        new, config = task.text.max_new_tokens, model.config.get_text_config(decoder=True)
+        limit = getattr(config, "max_position_embeddings", None)
+        if limit is not None and len(ids) + new > limit:
+            advice = f"pass --max-new-tokens {limit - len(ids)} or less" if len(ids) < limit else "shorten the prompt"
+            total = f"the prompt has {describe_count(len(ids), 'token')}, which with {new:,} new ones"
+            raise InputError(f"{total} exceeds the model's {limit:,} positions: {advice}")
         seed = random.randrange(2**32) if task.sampling.seed is None else task.sampling.seed
         bans = limit_bans(bans, task.policy.scope, tokenizer)
         return cls(task, bans, prompt, model, tokenizer, vocabulary, ids, seed)
@@ -404,12 +411,3 @@ def _encode(tokenizer: PreTrainedTokenizerBase, prompt: str, options: Continuati
     if not ids:
         raise InputError("the prompt is empty, and this model needs at least one token to continue: write one")
     return ids
-
-
-def _check_length(model: PreTrainedModel, prompt_tokens: int, new_tokens: int) -> None:
-    limit = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None)
-    if limit is None or prompt_tokens + new_tokens <= limit:
-        return
-    advice = f"pass --max-new-tokens {limit - prompt_tokens} or less" if prompt_tokens < limit else "shorten the prompt"
-    total = f"the prompt has {prompt_tokens:,} tokens, which with {new_tokens:,} new ones"
-    raise InputError(f"{total} exceeds the model's {limit:,} positions: {advice}")

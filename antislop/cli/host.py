@@ -14,6 +14,7 @@ from antislop.cli.terminal import as_input_error, say
 from antislop.core.bans import BanList, BanScope
 from antislop.core.hf import ModelSpec
 from antislop.engines.endpoint.streams import EndpointMethod
+from antislop.errors import InputError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -138,7 +139,7 @@ class ModelHost:
         return cluster, tokenizer, bans
 
     def _reach_server(self, bans: BanList, options: dict[str, Any]) -> _Made:
-        from antislop.datasets.endpoint_maker import EndpointMaker
+        from antislop.datasets.maker import EndpointMaker
 
         tokenizer = self._served_model.load_tokenizer()
         bans = limit_bans(bans, self.scope, tokenizer)
@@ -156,6 +157,14 @@ class ModelHost:
         return self.options.endpoint_method or "auto"
 
     def _make_endpoint(self) -> Endpoint:
-        from antislop.engines.endpoint.endpoint import Endpoint
+        return make_endpoint(self.options.base_url or "", self.model.name, option="--base-url")
 
-        return Endpoint(self.options.base_url or "", self.model.name, api_key=os.environ.get("OPENAI_API_KEY"))
+
+def make_endpoint(url: str, model: str | None, *, option: str) -> Endpoint:
+    """Return the server of a URL. Raises `InputError`, which names the option."""
+    from antislop.engines.endpoint.endpoint import Endpoint
+
+    try:
+        return Endpoint(url, model, api_key=os.environ.get("OPENAI_API_KEY"))
+    except InputError as error:
+        raise InputError(str(error).replace("base_url", option).replace("api_key", "OPENAI_API_KEY")) from error

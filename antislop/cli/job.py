@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,8 @@ from antislop.cli.terminal import console, say, warn
 from antislop.core.bans import BanList
 from antislop.core.hf import ModelSpec
 from antislop.display import describe_count, shorten
-from antislop.files.disk import open_bytes
+from antislop.errors import InputError
+from antislop.files.disk import open_bytes, read_json
 from antislop.files.journal import Journal, Record
 from antislop.files.prompts import Prompt, fingerprint_text, read_prompts
 
@@ -122,13 +124,31 @@ class Job:
             chat_template_kwargs=self.spec.chat_template_kwargs,
         )
 
+    def open(self, path: Path, more: Mapping[str, Any], *, additions: Collection[str] = (), force: bool) -> Journal:
+        """Open the journal of this job. more: settings beside those of the spec.
+
+        Prompts that an earlier run named otherwise may be the same: `resume` compares the prompts themselves.
+        """
+        from antislop.datasets.writing import open_journal
+
+        settings = {**self.spec.content, **more}
+        with suppress(InputError, LookupError, TypeError, OSError):  # the journal says what is wrong with its settings
+            settings |= {} if force else {"source": read_json(path.with_name(f"{path.name}.run.json"))["source"]}
+        return open_journal(path, settings, additions=additions, force=force)
+
     def resume(self, journal: Journal, prompts: Callable[[], Iterable[Prompt]], *, force: bool) -> Resumed:
         """Compare the journal's prompts with those of this job before any text is made."""
         from antislop.datasets.samples import plan_samples
         from antislop.datasets.writing import resume
 
         specs = (spec for arm in self.arms for spec in plan_samples(prompts(), samples=self.samples, arm=arm))
-        return resume(journal, specs, force=force)
+        resumed, old = resume(journal, specs, force=force), journal.previous.get("source")
+        if resumed.unasked and old != self.spec.source and not force:
+            raise InputError(
+                f"{journal.path} was made with source={old!r}, and {resumed.unasked:,} of its records answer no prompt "
+                f"of {self.spec.source}: choose another file, the same prompts, or --force to mix them"
+            )
+        return resumed
 
     def run(
         self,
@@ -184,9 +204,9 @@ def follow(
                 durations.append(record["seconds"])
             if record["error"] and record["key"] not in failed:
                 failed.add(record["key"])
-                key, text = record["key"], record["prompt"]
-                name = key if key.split("#")[0] != fingerprint_text(text) else repr(shorten(text, MAX_NAME))
-                warn(f"{name}: {record['error']}" if text else record["error"])
+                key, prompt = record["key"], record["prompt"]  # a prompt without an id is named by its beginning
+                name = repr(shorten(prompt, MAX_NAME)) if key.split("#")[0] == fingerprint_text(prompt) else key
+                warn(f"{name}: {record['error']}" if prompt else record["error"])
             count, left = summary.records + summary.failed, None
             if total is not None and len(durations) % (len(durations) // 100 + 1) == 0:  # it takes longer and longer
                 elapsed, texts = time.monotonic() - summary.began, total - summary.failed
@@ -201,9 +221,9 @@ def count_records(source: str) -> int | None:
     path = Path(source).expanduser()
     try:
         if path.suffix.lower() in (".jsonl", ".ndjson", ".txt"):
-            count, is_blank = 0, True
+            count, is_blank = 0, True  # of the lines that are not blank, with at most 1 MiB of one in memory
             with open_bytes(path) as file:
-                while piece := file.readline(2**20):  # with a part of a long line in memory
+                while piece := file.readline(2**20):
                     is_blank = is_blank and piece.isspace()
                     if piece.endswith(b"\n"):
                         count, is_blank = count + (not is_blank), True

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import Annotated, Any, get_args
 
 import typer
 from rich.text import Text
@@ -23,6 +23,7 @@ from antislop.cli.options import (
     model_option,
     say_what_was_left_out,
 )
+from antislop.cli.progress import ProgressBar
 from antislop.cli.terminal import (
     OutputFormatOption,
     as_input_error,
@@ -40,9 +41,6 @@ from antislop.display import describe_count
 from antislop.errors import DISTRIBUTION, InputError
 from antislop.measure.lint import Finding, FindingKind, lint
 from antislop.measure.words import load_frequencies
-
-if TYPE_CHECKING:
-    from antislop.core.hf import Vocabulary
 
 KINDS: tuple[FindingKind, ...] = get_args(FindingKind)
 BY_FREQUENCY: list[FindingKind] = ["common", "joined"]
@@ -91,8 +89,14 @@ def lint_list(
     bans = BanList.load(sys.stdin.buffer if str(path) == "-" else path, group=group or (), strict=False)
     say_what_was_left_out(bans, path)
     spec = ModelSpec(model, revision=revision, trust_remote_code=trust_remote_code)
-    with console(stderr=True).status("checking the list"):
-        vocabulary = None if model is None else _load_vocabulary(spec)
+    with ProgressBar(console(stderr=True), f"checking {describe_count(len(bans), 'entry', 'entries')}") as bar:
+        bar.update()
+        vocabulary, tokenizer = None, None if model is None else spec.load_tokenizer()
+        if tokenizer is not None:
+            from antislop.core.hf import Vocabulary
+
+            with as_input_error():
+                vocabulary = Vocabulary.of(tokenizer)
         frequencies = None if find_spec("wordfreq") is None else load_frequencies()
         findings = lint(bans, frequencies=frequencies, vocabulary=vocabulary)
     reported = sorted(
@@ -105,14 +109,6 @@ def lint_list(
     else:
         _print_findings(checked)
     return int(bool(reported or bans.refused))
-
-
-def _load_vocabulary(spec: ModelSpec) -> Vocabulary:
-    tokenizer = spec.load_tokenizer()
-    from antislop.core.hf import Vocabulary
-
-    with as_input_error():
-        return Vocabulary.of(tokenizer)
 
 
 def _print_findings(checked: _Checked) -> None:
@@ -131,7 +127,7 @@ def _print_findings(checked: _Checked) -> None:
     parts = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
     unchecked = f"; common words and missing commas are not checked: that needs pip install '{DISTRIBUTION}[lint]'"
     total = describe_count(len(checked.bans), "entry", "entries")
-    say(f"{total}: {parts or 'nothing found'}{'' if checked.knows_words else unchecked}")
+    say(f"{checked.path}: {total}: {parts or 'nothing found'}{'' if checked.knows_words else unchecked}")
 
 
 def _say_how_stars_are_read(bans: BanList) -> None:

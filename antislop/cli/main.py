@@ -9,12 +9,14 @@ import errno
 import inspect
 import logging
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Union, cast, get_args, get_origin, get_type_hints
 
 import typer
@@ -111,7 +113,11 @@ EXAMPLES = {
         "antislop eval -o report --bans list.txt",
         "antislop eval -o report --outputs plain=a.jsonl --outputs banned=b.jsonl",
     ),
-    "measure": ("antislop measure before.jsonl after.jsonl", "antislop measure out.jsonl --by arm --format csv"),
+    "measure": (
+        "antislop measure before.jsonl after.jsonl",
+        "antislop measure qwen=a.jsonl gemma=b.jsonl --markdown",
+        "antislop measure out.jsonl --by arm --format csv",
+    ),
 }
 _STATUSES = {
     "generate": "Exit status 1: every continuation was banned, with --on-exhausted raise.",
@@ -238,6 +244,10 @@ def expand_options(command: Callable[..., int], *, check: Check | None = None) -
     config = inspect.Parameter("config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=ConfigOption)
 
     def run(config: Mapping[str, Any], **values: Any) -> int:
+        for value in values.values():
+            for path in value if isinstance(value, list) else [value]:
+                if isinstance(path, Path) and (address := re.match(r"(https?):[/\\]", str(path))):
+                    raise InputError(f"{address[1]}://… is an address: download it, and pass the path of the file")
         if check is not None:
             check(values, {**defaults, **config})
         for name, group in groups.items():

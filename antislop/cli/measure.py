@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 
 from antislop.cli.options import ColumnOption, GroupOption, LenientOption, PromptColumnOption, load_bans
+from antislop.cli.parsing import Conflicts, When
 from antislop.cli.progress import ProgressBar
 from antislop.cli.terminal import (
     TableFormat,
@@ -19,8 +20,10 @@ from antislop.cli.terminal import (
     console,
     read_input_pieces,
     refuse_repeats,
+    say,
     warn,
     warn_left_out,
+    write,
     write_table,
 )
 from antislop.core.bans import BanList, bundled_bans
@@ -41,6 +44,11 @@ COLUMNS = ("group", "texts", "metric", "unit", "value", "low", "high", "level", 
 """Of CSV."""
 MIN_SAMPLE = 20
 """Texts or prompts; with fewer, intervals are rough."""
+CONFLICTS: Conflicts = {
+    "--markdown and --format {output} exclude each other: leave one of them out": When(
+        "markdown", lambda o: o.output != "text"
+    )
+}
 
 
 class MetricRow(NamedTuple):
@@ -130,24 +138,27 @@ def measure(
     scales: ScaleOptions,
     intervals: IntervalOptions,
     output: Annotated[TableFormat, typer.Option("--format", help="The format of the output.")] = "text",
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Write a Markdown table, with a column a group.")
+    ] = False,
 ) -> int:
     """Measure texts: slop, repetition, diversity, sentences, each with an interval and its distance to human writing.
 
-    Each file is a group, unless --by groups by a column. A distance is in standard deviations between
-    passages of 500 words from novels before 1930: compare it with the distance of other texts, not with 0. Intervals
-    are over prompts, so texts to the same prompt are resampled together, or over texts if no column names the prompt.
+    Each file is a group, which NAME=FILE names, unless --by groups by a column. A distance is in standard deviations
+    between passages of 500 words from novels before 1930: compare it with the distance of other texts, not with 0.
+    Intervals are over prompts, so texts to one prompt are resampled together, or over texts if no column names it.
     """
     from antislop.measure.human_distance import load_human
     from antislop.measure.slop import Scale
 
-    refuse_repeats(files)
+    named = _name_groups(files, by=grouping.by)
     intervals.check()
     is_bundled = scales.words is None and scales.trigrams is None
     scale = Scale.load() if is_bundled else Scale.read(scales.words, scales.trigrams)
     lists = _load_lists(scales)
-    tallies = _tally(_read_groups(files, grouping, scale), scale, lists)
+    tallies = _tally(_read_groups(named, grouping, scale), scale, lists)
     if not tallies:
-        raise InputError(f"there are no texts in {', '.join(files)}: pass files that contain some")
+        raise InputError(f"there are no texts in {', '.join(named.values())}: pass files that contain some")
     human = load_human()
     with as_input_error():
         groups = [_measure(name, tally, human, asdict(intervals)) for name, tally in tallies.items()]
@@ -155,7 +166,7 @@ def measure(
         output,
         _list_rows(groups, intervals.level),
         columns=COLUMNS,
-        show=lambda _: _print_groups(groups, intervals.level, scale),
+        show=lambda _: _print_groups(groups, intervals.level, scale, as_markdown=markdown),
         data={
             "level": intervals.level,
             "scale": {"source": scale.source, "fingerprint": scale.fingerprint},
@@ -179,10 +190,25 @@ def _load_lists(scales: ScaleOptions) -> dict[str, BanList]:
     return lists | {name: bundled_bans(name) for name, is_chosen in chosen.items() if is_chosen}
 
 
-def _read_groups(files: list[str], options: GroupOptions, scale: Scale) -> Iterator[tuple[str, AnyText]]:
+def _name_groups(arguments: Sequence[str], *, by: str | None) -> dict[str, str]:
+    """Return the files by the names of their groups. NAME=FILE is a file itself if there is one of this name."""
+    named: dict[str, str] = {}
+    for argument in arguments:
+        label, _, path = argument.partition("=")
+        has_label = bool(label and path) and not {"/", "\\"} & {*label} and not Path(argument).exists()
+        if has_label and by is not None:
+            raise InputError(f"{argument}: --by names the groups by a column: leave one of both names out")
+        if has_label and label in named:
+            raise InputError(f"{argument}: {label} names another file already: use a different name for each")
+        refuse_repeats([*named.values(), path if has_label else argument])
+        named[label if has_label else argument] = path if has_label else argument
+    return named
+
+
+def _read_groups(named: Mapping[str, str], options: GroupOptions, scale: Scale) -> Iterator[tuple[str, AnyText]]:
     """Yield the texts with their groups, and at the end, say what was left out and which texts bans have changed."""
     left_out, arms = LeftOut(), dict[str, set[str]]()
-    for file in files:
+    for name, file in named.items():
         texts = (
             iter([LongText(lambda: drop_thoughts_of_pieces(read_input_pieces("-")), "<stdin>")])
             if file == "-"
@@ -197,18 +223,13 @@ def _read_groups(files: list[str], options: GroupOptions, scale: Scale) -> Itera
         for text in texts:
             if isinstance(arm := text.fields.get("arm"), str):
                 arms.setdefault(file, set()).add(arm)
-            yield (file if options.by is None else _find_group(text, options.by)), text
+            if options.by is not None and options.by not in text.fields:
+                columns = f"no column {options.by!r}; there are {', '.join(text.fields)}: pass --by with one of them"
+                fault = columns if text.fields else "has no columns to group by: leave out --by"
+                raise InputError(f"{text.place}: {fault}")
+            yield (name if options.by is None else str(text.fields[options.by])), text
     warn_left_out(left_out)
     _note_bans(arms, scale, is_by_arm=options.by == "arm")
-
-
-def _find_group(text: AnyText, by: str) -> str:
-    if by not in text.fields:
-        if not text.fields:
-            raise InputError(f"{text.place}: has no columns to group by: leave out --by")
-        columns = ", ".join(text.fields)
-        raise InputError(f"{text.place}: no column {by!r}; there are {columns}: pass --by with one of them")
-    return str(text.fields[by])
 
 
 def _tally(texts: Iterator[tuple[str, AnyText]], scale: Scale, lists: dict[str, BanList]) -> dict[str, Tally]:
@@ -289,46 +310,50 @@ def _is_clustered(group: TextGroup) -> bool:
     return group.drawn < group.texts
 
 
-def _print_groups(groups: list[TextGroup], level: float, scale: Scale) -> None:
+def _print_groups(groups: list[TextGroup], level: float, scale: Scale, *, as_markdown: bool) -> None:
     screen = console()
+    if as_markdown:
+        head, *rows = _compare(groups)
+        lines = [
+            [cell.replace("|", "\\|") for cell in row] for row in (head, ["---", *["--:"] * (len(head) - 1)], *rows)
+        ]
+        write("".join(f"| {' | '.join(line)} |\n" for line in lines))
+        say(f"in parentheses, {level:.0%} intervals; slop is counted by {scale.source}")
+        return
     if not screen.is_terminal:
         screen.width = 140
-    for number, group in enumerate(groups):
-        if number:
-            screen.print()
-        size = f"{describe_count(group.texts, 'text')}, {describe_count(group.words, 'word')}"
-        screen.print(f"{make_visible(group.name)}: {size}", style="bold", soft_wrap=True)
-        screen.print(_tabulate(group, level))
-        reasons: dict[str, list[str]] = {}  # metrics without a value, by the reason, which many of them share
-        for row in group.rows:
-            if row.estimate.why:
-                reasons.setdefault(row.estimate.why, []).append(row.metric.title)
-        for reason, titles in reasons.items():
-            screen.print(f"{reason}: {', '.join(titles)}", soft_wrap=True)
+    head, *rows = _compare(groups)
+    sides: list[Any] = ["left", *["right"] * (len(head) - 2), "left"]
+    columns = (Column(make_visible(name), justify=side) for name, side in zip(head, sides, strict=True))
+    table = Table(*columns, box=None, padding=(0, 2, 0, 0))
+    for cells in rows:
+        table.add_row(*cells, style="bold" if cells is rows[-1] else None)
+    screen.print(table, f"in parentheses, {level:.0%} intervals")
+    reasons: dict[str, dict[str, None]] = {}  # metrics without a value, by the reason, which many of them share
+    for row in (row for group in groups for row in group.rows if row.estimate.why):
+        reasons.setdefault(row.estimate.why or "", {})[row.metric.title] = None
+    for reason, titles in reasons.items():
+        screen.print(f"{reason}: {', '.join(titles)}", soft_wrap=True)
     words, trigrams = describe_count(len(scale.words), "word"), describe_count(len(scale.trigrams), "trigram")
     screen.print(f"slop is counted by {scale.source}: {words}, {trigrams}", soft_wrap=True)
 
 
-def _tabulate(group: TextGroup, level: float) -> Table:
-    table = Table("", "value", f"{level:.0%} interval", "human", "distance", "unit", box=None, padding=(0, 2, 0, 0))
-    for column in table.columns[1:5]:
-        column.justify = "right"
-    for metric, estimate, human, distance in group.rows:
-        table.add_row(
-            metric.title,
-            _show_number(estimate.value),
-            _show_bounds(estimate),
-            _show_number(human),
-            "" if distance.value is None else f"{distance.value:+.2f}",
-            metric.unit,
-        )
-    overall = group.overall
-    if overall.value is not None:
-        bounds = _show_bounds(overall)
-        table.add_row(
-            "distance to human", _show_number(overall.value), bounds, "", "", "standard deviations", style="bold"
-        )
-    return table
+def _compare(groups: list[TextGroup]) -> list[list[str]]:
+    """Return the rows of a table with a column for each group: its names, its sizes, the metrics, the distance."""
+
+    def show(estimate: Estimate) -> str:
+        return _show_number(estimate.value) + (f" ({bounds})" if (bounds := _show_bounds(estimate)) else "")
+
+    rows = [["", *(group.name for group in groups), "human", *["distance"] * (len(groups) == 1), "unit"]]
+    rows += [[name, *(f"{getattr(group, name):,}" for group in groups)] for name in ("texts", "words")]
+    for metrics in zip(*(group.rows for group in groups), strict=True):
+        human = next((row.human for row in metrics if row.human is not None), None)
+        shown = (show(row.estimate) for row in metrics)
+        distances = ["" if (value := row.distance.value) is None else f"{value:+.2f}" for row in metrics]
+        single = distances if len(groups) == 1 else []
+        rows.append([metrics[0].metric.title, *shown, _show_number(human), *single, metrics[0].metric.unit])
+    rows.append(["distance to human", *(show(group.overall) for group in groups)])
+    return [[*row, *[""] * (len(rows[0]) - len(row))] for row in rows]
 
 
 def _show_number(value: float | None) -> str:

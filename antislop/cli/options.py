@@ -48,7 +48,9 @@ class ModelOptions:
     model: Annotated[
         str | None,
         model_option(
-            metavar="NAME", show_default="bundled", help="smollm2-135m-instruct, a Hugging Face id, or a folder."
+            metavar="NAME",
+            show_default="bundled",
+            help="bundled, smollm2-135m-instruct, an id of the Hub, or a folder.",
         ),
     ] = None
     revision: RevisionOption = None
@@ -107,6 +109,7 @@ class BanOptions:
     loops: Annotated[bool, ban_option("--loops", help="Also ban passages written 3 times in a row.")] = False
     repeats: Annotated[bool, ban_option("--repeats", help="Also ban 8 words in a row that came before.")] = False
     no_dashes: Annotated[bool, ban_option("--no-dashes", help="Also ban dashes: —, –, -- and a lone hyphen.")] = False
+    never: Annotated[bool, ban_option("--never", help="Never write what is banned, whatever its weight.")] = False
     lenient: LenientOption = False
     group: GroupOption = None
 
@@ -172,7 +175,8 @@ def collect_bans(options: BanOptions) -> BanList:
     if phrases:
         lists = [*lists, BanList(phrases).with_options(opening=options.opening or "")]
         names = [*names, f"{describe_count(len(phrases), 'phrase')} of the command line"]
-    return BanList([ban for bans in lists for ban in bans], source=", ".join(names) or None)
+    collected = BanList([ban for bans in lists for ban in bans], source=", ".join(names) or None)
+    return collected.with_options(weight=0) if options.never else collected
 
 
 def load_bans(

@@ -277,6 +277,10 @@ def describe_mistake(error: Any) -> str:
         names = (name for param in context.command.params for name in param.opts)
         error.possibilities = [name for name in names if name.startswith(error.option_name)] or error.possibilities
     sentence = " ".join(error.format_message().split())
+    sentence = re.sub(r"\. Did you mean (.+)\?$", r" (did you mean \1?)", sentence)
+    if (extra := re.fullmatch(r"Got unexpected extra arguments? ?(?:\(s\))? ?\((.+)\)", sentence)) and context:
+        (*_, last) = ("", *(p.metavar for p in context.command.params if p.param_type_name == "argument"))
+        sentence = f"{extra[1]!r} is too much" + f" behind {last}: put the {last.lower()} in quotes" * bool(last)
     param: Any = getattr(error, "param", None)
     if type(error) is not typer.BadParameter:
         return sentence if context is None else f"{sentence.rstrip('.')}: try {context.command_path} --help"

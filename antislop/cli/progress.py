@@ -46,7 +46,7 @@ class ProgressBar:
             TextColumn("{task.description}", markup=False),
             BarColumn(20),
             _TimeColumn(),
-            TextColumn("{task.fields[note]}", markup=False, table_column=Column(ratio=1, no_wrap=True)),
+            TextColumn("{task.fields[note]}", markup=False, table_column=Column(ratio=1)),
         )
         # Standard output is not redirected: it may be a file.
         self._bar = Progress(*columns, console=screen, transient=True, expand=True, redirect_stdout=False)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import gc
 import os
 import signal
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from antislop.cli.host import make_endpoint
 from antislop.cli.options import (
     TWO_LISTS,
     BanOptions,
@@ -35,8 +36,6 @@ from antislop.files.disk import read_json
 from antislop.serve.entry import check_packages
 
 if TYPE_CHECKING:
-    from antislop.core.hf import ResponseTemplate
-    from antislop.serve.application import BanReloader
     from antislop.serve.backend import Backend
 
 
@@ -141,20 +140,30 @@ def serve(model: ModelOptions, upstream: UpstreamOptions, bans: BanOptions, serv
     banned, key = collect_bans(bans), server.api_key
     readers = {name: partial(_read_list, paths, bans) for name, paths in server.files.items()}
     lists = {name: read() for name, read in readers.items()}
-    from antislop.serve.application import check_origins, make_app
+    from antislop.serve.application import BanReloader, check_origins, make_app
     from antislop.serve.http_server import DrainingServer, bind
     from antislop.serve.service import check_names
 
     check_names(lists)
     check_origins(server.allow_origin or ())
-    template = server.response_template and _read_template(server.response_template)
+    template = None
+    if path := server.response_template:
+        from antislop.core.hf import ResponseTemplate  # imports transformers
+
+        try:
+            template = ResponseTemplate(read_json(path))
+        except InputError as error:
+            raise InputError(f"{path}: {first_line(error)}") from error
     with bind(server.host, server.port) as listener:
         if upstream.upstream is not None:
             backend = _reach(upstream.upstream, model.spec, upstream.tokenizer, banned)
         else:
             backend = _load(model.spec, banned, server)
         backend.response_template = template or backend.response_template
-        reloaders = _make_reloaders(bans, server.files, readers) if server.reload_bans else []
+        make = partial(BanReloader, say=say, warn=warn)
+        own = make(bans.bans or [], partial(collect_bans, bans))
+        others = [make(paths, readers[name], name=name) for name, paths in server.files.items() if paths]
+        reloaders = [own, *others] if server.reload_bans else []
         origins = server.allow_origin or ()
         app = make_app(backend, api_key=key, lists=lists, reloaders=reloaders, allow_origins=origins)
         running = DrainingServer(app, say=say)
@@ -167,32 +176,24 @@ def serve(model: ModelOptions, upstream: UpstreamOptions, bans: BanOptions, serv
     return 130 if running.signal == signal.SIGINT else 0
 
 
-def _read_template(path: Path) -> ResponseTemplate:
-    from antislop.core.hf import ResponseTemplate  # imports transformers
-
-    try:
-        return ResponseTemplate(read_json(path))
-    except InputError as error:
-        raise InputError(f"{path}: {first_line(error)}") from error
-
-
 def _load(spec: ModelSpec, bans: BanList, server: ServerOptions) -> Backend:
     with as_input_error(), console(stderr=True).status(f"loading {spec.title}"):
         from antislop.serve.local import LocalBackend
 
         model, tokenizer = spec.load()
         batch_size = server.batch_size or BATCH_SIZE
-        return LocalBackend(model, tokenizer, bans=bans, batch_size=batch_size, max_model_len=server.max_model_len)
+        options: dict[str, Any] = {"bans": bans, "batch_size": batch_size, "max_model_len": server.max_model_len}
+        return LocalBackend(model, tokenizer, name=None if spec.name else spec.public_name, **options)
 
 
 def _reach(url: str, spec: ModelSpec, tokenizer_name: str | None, bans: BanList) -> Backend:
     with as_input_error(), console(stderr=True).status(f"loading {spec.title}"):
         from antislop.core.sampler import AntiSlop
-        from antislop.engines.endpoint.endpoint import Endpoint, EndpointError
+        from antislop.engines.endpoint.endpoint import EndpointError
         from antislop.serve.upstream import UpstreamBackend
 
         tokenizer = (ModelSpec(tokenizer_name) if tokenizer_name else spec).load_tokenizer()
-        endpoint = Endpoint(url, spec.name, api_key=os.environ.get("OPENAI_API_KEY"))
+        endpoint = make_endpoint(url, spec.name, option="--upstream")
         try:
             backend = UpstreamBackend(AntiSlop(tokenizer, bans), endpoint)
         except EndpointError as error:
@@ -203,16 +204,6 @@ def _reach(url: str, spec: ModelSpec, tokenizer_name: str | None, bans: BanList)
 
 def _read_list(paths: Sequence[Path], options: BanOptions) -> BanList:
     return BanList([ban for path in paths for ban in load_bans(path, lenient=options.lenient, group=options.group)])
-
-
-def _make_reloaders(
-    options: BanOptions, files: Mapping[str, Sequence[Path]], readers: Mapping[str, Callable[[], BanList]]
-) -> list[BanReloader]:
-    from antislop.serve.application import BanReloader
-
-    make = partial(BanReloader, say=say, warn=warn)
-    own = make(options.bans or [], partial(collect_bans, options))
-    return [own, *(make(paths, readers[name], name=name) for name, paths in files.items() if paths)]
 
 
 def _warn_of_guests(server: ServerOptions) -> None:

@@ -155,14 +155,13 @@ def save_json(path: Path, data: Any) -> None:
 
 def describe_command() -> str:
     """Return the command line without the folders of files, which would reveal details of the machine."""
-    return shlex.join(["antislop", *map(_hide_folder, sys.argv[1:])])
-
-
-def _hide_folder(argument: str) -> str:
-    option, equals, value = argument.partition("=") if argument.startswith("--") else ("", "", argument)
-    is_hub_name = _HUB_NAME.fullmatch(value) is not None and not Path(value).parent.exists()
-    is_remote = is_hub_name or "://" in value or not {"/", "\\"} & {*value}
-    return argument if is_remote else f"{option}{equals}{PureWindowsPath(value).name}"  # cuts at / as well
+    shown = ["antislop"]
+    for argument in sys.argv[1:]:
+        option, equals, value = argument.partition("=") if argument.startswith("--") else ("", "", argument)
+        is_hub_name = _HUB_NAME.fullmatch(value) is not None and not Path(value).parent.exists()
+        is_remote = is_hub_name or "://" in value or not {"/", "\\"} & {*value}
+        shown.append(argument if is_remote else f"{option}{equals}{PureWindowsPath(value).name}")  # cuts at / as well
+    return shlex.join(shown)
 
 
 def read_input(name: str) -> str:

@@ -84,10 +84,10 @@ def _tabulate_bans(counts: list[BanCounts]) -> Table:
     for index, entry in enumerate(counts):
         name = "no ban: a controller, or the batch" if entry.ban is None else entry.ban.text
         numbers = (str(columns[column][index] or "") for column in shown)
-        frequent = entry.instead.most_common(MAX_INSTEAD)
-        instead = [f"{make_visible(text)!r}" + f" ({times:,})" * (times > 1) for text, times in frequent]
-        instead += ["…"] * (len(entry.instead) > MAX_INSTEAD)
-        table.add_row(Text(make_visible(name), "bold"), *numbers, *([", ".join(instead)] if "rewinds" in shown else []))
+        often = entry.instead.most_common(MAX_INSTEAD)
+        replacements = [f"{make_visible(text)!r}" + f" ({count:,})" * (count > 1) for text, count in often]
+        instead = ", ".join([*replacements, *["…"] * (len(entry.instead) > MAX_INSTEAD)])
+        table.add_row(Text(make_visible(name), "bold"), *numbers, *([instead] if "rewinds" in shown else []))
     return table
 
 

@@ -115,6 +115,10 @@ class AntiSlop:
         mass_floor: float = MASS_FLOOR,
         probability_floor: float = PROBABILITY_FLOOR,
     ) -> None:
+        if not hasattr(tokenizer, "get_vocab"):
+            own = "processor.tokenizer" if hasattr(tokenizer, "tokenizer") else "tokenizer"
+            kind = type(tokenizer).__name__
+            raise InputError(f"a tokenizer was expected first, not a {kind}: write AntiSlop({own}, bans)")
         if rewind not in (None, *get_args(Unit)):
             raise InputError(f"rewind is {rewind!r}; it is one of {', '.join(map(repr, get_args(Unit)))}")
         self.method: Method = "text" if rewind == "text" and method == "exact" else method
@@ -174,7 +178,7 @@ class AntiSlop:
     def __call__(
         self,
         model: PreTrainedModel,
-        input_ids: Tensor,
+        input_ids: Tensor | None = None,
         *,
         stop_strings: str | list[str] | None = None,
         return_cache: bool = False,
@@ -189,6 +193,8 @@ class AntiSlop:
         refuse_at("custom_generate", arguments_of_generate("streamer", "assistant_model", "synced_gpus"))
         if return_cache:
             raise InputError("generate() can't return a cache for a custom_generate: call sampler.generate(model, …)")
+        if input_ids is None or "generation_config" not in prepared:
+            raise InputError("write sampler.generate(model, …), or model.generate(…, custom_generate=sampler)")
         call = Call.from_generate(model, input_ids, **prepared)
         if stop_strings or stop_strings == "":
             criterion = StopStrings.read(stop_strings, self.compiled.vocabulary.spell)

@@ -74,7 +74,7 @@ Banned phrases were counted in the finished responses. `load_dataset(…)` loads
 Those of the prompts; `prompt`, `response`, `messages` if the prompt was a chat; `key`, `sample`, `arm` and `seed`,
 which decide a response together with the settings above; `status` ("ok", "error", "conceded" for a response in which a
 banned phrase stays because no alternative was left, or "cut" for one that ended before its grammar) and `error`;
-`reason`, why the text ended ("done", or "repetition" or "exhausted" for one that a ban ended);
+`finish_reason`, why the text ended ("stop", "length" if max_new_tokens did, "repetition" or "exhausted" if a ban did);
 `tokens`, `prompt_tokens`, `withdrawn_tokens`; per ban `violations`, `withdrawn` tokens, and `conceded`;
 `rewinds_by_part` of a message, if there were any; `seconds` from the prompt to the end; `grammar`, a fingerprint, if
 there was one; if a server wrote the responses, `method`, and per token `requests_per_token` and `written_per_token`.

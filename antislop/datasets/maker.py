@@ -18,12 +18,16 @@ from typing import Any, NamedTuple
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from antislop.core.bans import Ban, BanList
-from antislop.core.hf import Vocabulary, add_samplers, encode, fingerprint_tokenizer, refuse_lengths
+from antislop.core.hf import StopStrings, Vocabulary, add_samplers, encode, fingerprint_tokenizer, refuse_lengths
 from antislop.core.sampler import AntiSlop
 from antislop.core.trace import BATCH_SIZE, Completion, Conceded, Rewound
 from antislop.datasets.pair_maker import PairMaker, Pairs
 from antislop.datasets.pairs import PairFormat, PairSource
 from antislop.datasets.samples import UNBANNED, Arm, MadeRecord, SampleSpec
+from antislop.display import describe_count
+from antislop.engines.endpoint.endpoint import Endpoint
+from antislop.engines.endpoint.sampler import EndpointCompletion, EndpointSampler
+from antislop.engines.endpoint.streams import EndpointMethod
 from antislop.errors import InputError
 from antislop.files.chats import join_parts, put_system, render_chat
 from antislop.files.journal import Record
@@ -67,6 +71,11 @@ class RecordMakerBase(ABC):
         arms: Sequence[Arm] = ("banned", "plain"),
         **options: Any,
     ) -> None:
+        if not isinstance(new := settings.get("max_new_tokens"), int):
+            raise InputError(
+                f"settings is {settings}: add the limit of each text, {{'max_new_tokens': 300}} for instance"
+            )
+        self._new = new
         self._tokenizer = tokenizer
         self._vocabulary = Vocabulary.of(tokenizer)
         bans = bans if isinstance(bans, BanList) else BanList(bans)
@@ -110,10 +119,6 @@ class RecordMakerBase(ABC):
         """Return the limit of tokens of a prompt that `new_tokens` are to follow; None if unknown."""
         return None
 
-    @property
-    def _new(self) -> int:
-        return self._settings.get("max_new_tokens") or 1
-
     @abstractmethod
     def find_error(self, ids: Sequence[int]) -> str | None:
         """Return the error of a prompt that can't be used."""
@@ -145,7 +150,7 @@ class RecordMakerBase(ABC):
             text = begun.pop(completion.number)
             if text.is_chat:  # a reply is decoded without the prompt before it
                 completion = replace(completion, text=self._vocabulary.decode(completion.tokens))
-            record = self.make_record(text.spec, completion, prompt_tokens=len(text.ids), since=text.since)
+            record = self.make_record(text.spec, completion, ids=text.ids, since=text.since)
             # A record with an error is made again, and its pairs with it.
             pairs = Pairs() if record["status"] == "error" else self._begin_pairs(text, completion)
             waiting.append((text.spec, record, pairs))
@@ -169,7 +174,7 @@ class RecordMakerBase(ABC):
     def _encode(self, prompt: Prompt) -> list[int]:
         return encode(prompt.text, self._tokenizer, special_tokens=not prompt.has_special_tokens)
 
-    def make_record(self, spec: SampleSpec, completion: Completion, *, prompt_tokens: int, since: float) -> Record:
+    def make_record(self, spec: SampleSpec, completion: Completion, *, ids: list[int], since: float) -> Record:
         report = completion.report
         conceded = Counter(event.violation.ban.text for event in report.let_through if isinstance(event, Conceded))
         violations, withdrawn = Counter[str](), Counter[str]()
@@ -186,10 +191,10 @@ class RecordMakerBase(ABC):
             status="error" if completion.error is not None else "conceded" if conceded else "ok",
             error=None if completion.error is None else str(completion.error),
             response=completion.text,
-            reason=report.reason,
+            finish_reason=None if completion.error else self._find_finish(ids, completion),
             **chat,
             **asked,
-            prompt_tokens=prompt_tokens,
+            prompt_tokens=len(ids),
             tokens=len(completion.tokens),
             withdrawn_tokens=report.withdrawn_tokens,
             violations=dict(violations),
@@ -198,6 +203,16 @@ class RecordMakerBase(ABC):
             **({"rewinds_by_part": dict(report.rewinds_by_part)} if report.rewinds_by_part else {}),
             seconds=round(time.perf_counter() - since, 3),
         )
+
+    def _find_finish(self, ids: list[int], completion: Completion) -> str | None:
+        """Return "length" if nothing but max_new_tokens ended a text, "stop", or what a ban did to end it."""
+        tokens, stops = completion.tokens, self._settings.get("stop_strings")
+        if completion.report.reason != "done":
+            return completion.report.reason
+        if len(tokens) < self._new or tokens[-1] in self._find_ends():
+            return "stop"
+        is_stopped = stops and StopStrings.read(stops, self._vocabulary.spell).end([*ids, *tokens])
+        return "stop" if is_stopped else "length"  # the last token that is allowed may complete a stop string
 
     def _begin_pairs(self, begun: _Begun, completion: Completion) -> Pairs:
         if self._pair_maker is None or begun.spec.arm != "banned":
@@ -232,6 +247,7 @@ class RecordMakerBase(ABC):
             "status": status,
             "error": None,
             "response": None,
+            "finish_reason": None,
         }
         return {**spec.prompt.fields, "prompt": spec.prompt.text, **spec_columns, **columns}
 
@@ -270,8 +286,8 @@ class ModelRecordMaker(RecordMakerBase):
         sampler, settings = self._samplers[arm], add_samplers(settings, self._tokenizer)
         return sampler.generate_many(self._model, prompts, batch_size=self._batch_size, seeds=seeds, **settings)
 
-    def make_record(self, spec: SampleSpec, completion: Completion, *, prompt_tokens: int, since: float) -> Record:
-        record = super().make_record(spec, completion, prompt_tokens=prompt_tokens, since=since)
+    def make_record(self, spec: SampleSpec, completion: Completion, *, ids: list[int], since: float) -> Record:
+        record = super().make_record(spec, completion, ids=ids, since=since)
         if self._grammar is None:
             return record
         is_cut = completion.error is None and not self._grammar.accepts(completion.tokens)
@@ -291,14 +307,61 @@ class ModelRecordMaker(RecordMakerBase):
             return NO_TOKEN
         if room is not None and len(ids) > room:
             return (
-                f"the prompt has {len(ids):,} tokens, with {self._new:,} new ones more than the model's "
-                f"{room + self._new:,}: shorten it or ask for fewer"
+                f"the prompt has {describe_count(len(ids), 'token')}, with {self._new:,} new ones more than the "
+                f"model's {room + self._new:,}: shorten it or ask for fewer"
             )
         try:
             refuse_lengths(self._model, [len(ids)], new=self._new, in_flight=True)
         except ValueError as error:
             return str(error)
         return None
+
+
+class EndpointMaker(RecordMakerBase):
+    """Makes records with an endpoint; a record gets an error if the server fails.
+
+    Each record has `method`, and `requests_per_token` and `written_per_token` (received) per kept token.
+
+    tokenizer: of the served model.
+    method: see `EndpointSampler`, which has the settings.
+    options: see `RecordMakerBase`.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        tokenizer: PreTrainedTokenizerBase,
+        bans: BanList | Iterable[str | Ban],
+        *,
+        method: EndpointMethod = "auto",
+        **options: Any,
+    ) -> None:
+        super().__init__(tokenizer, bans, **options)
+        self._served = {
+            arm: EndpointSampler(sampler, endpoint, method=method) for arm, sampler in self._samplers.items()
+        }
+
+    def describe_server(self) -> str:
+        """Return a line on what the server can do. Raises `EndpointError` if it can't be reached."""
+        return next(iter(self._served.values())).describe_server()
+
+    def write(
+        self, prompts: Iterator[list[int]], seeds: Iterator[int], *, arm: Arm, settings: dict[str, Any]
+    ) -> Iterator[Completion]:
+        return self._served[arm].generate_many(prompts, batch_size=self._batch_size, seeds=seeds, **settings)
+
+    def find_error(self, ids: Sequence[int]) -> str | None:
+        return None if ids else NO_TOKEN
+
+    def make_record(self, spec: SampleSpec, completion: Completion, *, ids: list[int], since: float) -> Record:
+        record = super().make_record(spec, completion, ids=ids, since=since)
+        assert isinstance(completion, EndpointCompletion)
+        kept, traffic = max(1, len(completion.tokens)), completion.traffic
+        return record | {
+            "method": completion.method,
+            "requests_per_token": round(traffic.requests / kept, 4),
+            "written_per_token": round(traffic.received_tokens / kept, 4),
+        }
 
 
 def refuse_pairs(kind: PairFormat | None) -> None:

@@ -29,8 +29,7 @@ from typing import Any, NamedTuple
 from antislop.core.bans import Ban, BanList
 from antislop.core.hf import ModelSpec
 from antislop.core.trace import BATCH_SIZE
-from antislop.datasets.endpoint_maker import EndpointMaker
-from antislop.datasets.maker import ModelRecordMaker
+from antislop.datasets.maker import EndpointMaker, ModelRecordMaker
 from antislop.datasets.pairs import PairFormat
 from antislop.datasets.samples import Arm, MadeRecord, RecordMaker, SampleSpec
 from antislop.datasets.vllm_maker import VllmMaker
@@ -99,7 +98,12 @@ class Cluster:
         head = list(islice(specs, 1))
         if not head:
             return
-        with _joining(self._address, workers=self._workers), _watching(_find_head()), _without_bars():
+        ray, workers = _import_ray(), self._workers
+        with (
+            _joining(self._address, workers=workers),
+            _watching(str(ray.get_runtime_context().gcs_address)),
+            _without_bars(),
+        ):
             crew = _find_crew(self._workers, gpus_each=(self._vllm or {}).get("tensor_parallel_size", 1))
             blocks = _send(chain(head, specs), size=self._block_size, workers=crew.workers)
             for row in self._run(list(blocks.values()), arm, crew=crew):
@@ -286,12 +290,6 @@ def _watching(head: str) -> Iterator[None]:
     finally:
         is_over.set()
         signal.signal(signal.SIGINT, handler)
-
-
-def _find_head() -> str:
-    import ray
-
-    return str(ray.get_runtime_context().gcs_address)
 
 
 def _watch(head: str, is_over: threading.Event, is_lost: threading.Event) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
@@ -130,10 +129,15 @@ class Summary:
 
 def measure_slop(records: Iterable[Mapping[str, Any]], bans: BanList) -> dict[str, float]:
     """Return per arm the occurrences of the bans that don't overlap, per 1,000 words of the responses."""
-    words: Counter[str] = Counter()
-    hits: Counter[str] = Counter()
+    return {arm: 1000 * hits / max(1, words) for arm, (hits, words) in count_hits(records, bans).items()}
+
+
+def count_hits(records: Iterable[Mapping[str, Any]], bans: BanList) -> dict[str, tuple[int, int]]:
+    """Return per arm the occurrences of the bans that don't overlap, and the words of the responses."""
+    counts: dict[str, tuple[int, int]] = {}
     for record in records:
         if record["response"] is not None:
-            words[record["arm"]] += len(record["response"].split())
-            hits[record["arm"]] += len(bans.find(record["response"], overlaps=False))
-    return {arm: 1000 * hits[arm] / max(1, words[arm]) for arm in words}
+            hits, words = counts.get(record["arm"], (0, 0))
+            found = bans.find(record["response"], overlaps=False)
+            counts[record["arm"]] = hits + len(found), words + len(record["response"].split())
+    return counts

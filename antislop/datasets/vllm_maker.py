@@ -16,6 +16,7 @@ from antislop.core.loop import Sampling
 from antislop.core.trace import Completion, Report
 from antislop.datasets.maker import NO_TOKEN, RecordMakerBase
 from antislop.datasets.samples import UNBANNED, Arm
+from antislop.display import describe_count
 from antislop.engines.endpoint.dialects import VllmStream
 from antislop.engines.vllm import banning
 from antislop.engines.vllm.outcomes import read_report
@@ -55,9 +56,11 @@ class Dispatcher:
             for output in self._engine.step():
                 if output.finished:
                     self._finished[output.request_id] = output
-                elif _meets(self._criteria[output.request_id], output):
-                    self._engine.abort_request([output.request_id])
-                    self._finished[output.request_id] = output
+                elif criteria := self._criteria[output.request_id]:  # they see a text as `generate` shows it
+                    ids = torch.tensor([[*output.prompt_token_ids, *output.outputs[0].token_ids]])
+                    if any(torch.as_tensor(each(ids, None)).all() for each in criteria):
+                        self._engine.abort_request([output.request_id])
+                        self._finished[output.request_id] = output
         return finished
 
     def take(self, name: str) -> Any:
@@ -142,18 +145,10 @@ class VllmMaker(RecordMakerBase):
             return NO_TOKEN
         if len(ids) + self._new > self._room:
             return (
-                f"the prompt has {len(ids):,} tokens, with {self._new:,} new ones more than vLLM's {self._room:,}: "
-                "shorten it, ask for fewer, or raise --max-model-len"
+                f"the prompt has {describe_count(len(ids), 'token')}, with {self._new:,} new ones more than vLLM's "
+                f"{self._room:,}: shorten it, ask for fewer, or raise --max-model-len"
             )
         return None
-
-
-def _meets(criteria: Sequence[StoppingCriteria], output: Any) -> bool:
-    """Report whether a text ends by the caller's criteria, which see it as `generate` shows it."""
-    if not criteria:
-        return False
-    ids = torch.tensor([[*output.prompt_token_ids, *output.outputs[0].token_ids]])
-    return any(bool(torch.as_tensor(criterion(ids, None)).all()) for criterion in criteria)
 
 
 def _make_params(settings: dict[str, Any], *, seed: int, is_banned: bool) -> Any:

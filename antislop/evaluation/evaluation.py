@@ -117,7 +117,11 @@ def evaluate(
     compared_arms = [arm for arm in aligned if arm != PLAIN] if PLAIN in aligned else []
     for arm in compared_arms:
         rows += compare_with_plain(arm, tallies[arm], tallies[PLAIN], lists, is_paired=is_paired, **options)
-    profiles = {arm: _profile(outputs) for arm, outputs in aligned.items()} if compared_arms else {}
+    profiles = dict[str, Profile]()
+    for arm, outputs in aligned.items() if compared_arms else ():
+        texts = [Text(output.text, output.key, str(place), {}) for place, output in enumerate(outputs)]
+        size = sum(len(output.text) for output in outputs)  # few texts need few counters
+        profiles[arm] = profile_texts(texts, megabytes=min(256, 16 + size // 20_000))
     changes, chances = dict[str, list[Change]](), dict[str, float]()
     for arm in compared_arms:
         for share in (FALSE_SHARE, HINTED_FALSE_SHARE):  # few texts may show hints of changes only
@@ -152,12 +156,6 @@ def find_lists(made_from: BanList, held_out: BanList | None) -> dict[str, BanLis
     if held_out is not None:
         lists |= {"held_out": held_out, "held_out_only": BanList(made_from.diff(held_out).added)}
     return {name: bans for name, bans in lists.items() if len(bans)}
-
-
-def _profile(outputs: Sequence[Output]) -> Profile:
-    texts = [Text(output.text, output.key, str(place), {}) for place, output in enumerate(outputs)]
-    size = sum(len(output.text) for output in outputs)
-    return profile_texts(texts, megabytes=min(256, 16 + size // 20_000))  # few texts need few counters
 
 
 def _measure_size(tally: Tally, *, outputs: int) -> ArmSize:

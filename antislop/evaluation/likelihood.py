@@ -144,8 +144,8 @@ class ScoredMaker(ModelRecordMaker):
             nll = scores.get((record["key"], record["sample"], record["arm"]))
             yield sample if nll is None else replace(sample, record={**record, "nll": round(nll, 4)})
 
-    def make_record(self, spec: SampleSpec, completion: Completion, *, prompt_tokens: int, since: float) -> Record:
-        record = super().make_record(spec, completion, prompt_tokens=prompt_tokens, since=since)
+    def make_record(self, spec: SampleSpec, completion: Completion, *, ids: list[int], since: float) -> Record:
+        record = super().make_record(spec, completion, ids=ids, since=since)
         if completion.error is not None:
             return record
         self._unscored[spec.identity] = PromptedTokens(self._encode(spec.prompt), completion.tokens)

@@ -122,7 +122,7 @@ def mark(text: str, bans: BanList) -> list[Piece]:
     >>> mark("a cat sat", BanList(["cat"]))
     [Piece(text='a ', kind='kept'), Piece(text='cat', kind='banned'), Piece(text=' sat', kind='kept')]
     """
-    merged: list[tuple[int, int]] = []  # spans, without those that overlap or touch
+    merged: list[tuple[int, int]] = []  # spans that overlap or touch are one
     for match in bans.find(text):
         if merged and match.start <= merged[-1][1]:
             merged[-1] = merged[-1][0], max(match.end, merged[-1][1])

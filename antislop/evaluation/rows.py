@@ -189,9 +189,18 @@ def _compare_sums(
         sums = _sum_all(tally.sum_groups(seed=seed)), _sum_all(plain_tally.sum_groups(seed=seed))
     hits = {metric.name: metric.ratio for metric in LIST_METRICS if metric.name in lists and metric.ratio is not None}
     reasons = {metric.name: metric.undefined for metric in SUPPRESSION}
+    nll, passes = Ratio("nll", "tokens"), Ratio("forward_passes", "tokens")
+
+    def compare(sums: Sums, plain_sums: Sums) -> dict[str, Floats]:
+        found = {EXCESS.name: nll(sums) - nll(plain_sums), PASSES.name: passes(sums) / passes(plain_sums)}
+        for name, ratio in hits.items():  # the percentage by which a rate fell; NaN if it was 0 without bans
+            rate, plain = (each[ratio.above] / each[ratio.below] for each in (sums, plain_sums))
+            found[f"{name}_suppressed"] = np.where(plain > 0, 100 * (1 - rate / plain), np.nan)
+        return found
+
     estimates = estimate_pairs(
         sums,
-        lambda sums, plain_sums: _compare(sums, plain_sums, hits),
+        compare,
         explain=lambda name: reasons.get(name, _UNKNOWN),
         unbounded=explain_interval(tally) if is_paired else "the arms don't answer the same prompts",
         seed=seed,
@@ -207,18 +216,3 @@ def _compare_sums(
 
 def _sum_all(sums: Sums) -> dict[str, Floats]:
     return {name: column.sum(keepdims=True) for name, column in sums.items()}
-
-
-def _compare(sums: Sums, plain_sums: Sums, hits: Mapping[str, Ratio]) -> dict[str, Floats]:
-    nll, passes = Ratio("nll", "tokens"), Ratio("forward_passes", "tokens")
-    return {
-        **{f"{name}_suppressed": _suppress(ratio, sums, plain_sums) for name, ratio in hits.items()},
-        EXCESS.name: nll(sums) - nll(plain_sums),
-        PASSES.name: passes(sums) / passes(plain_sums),
-    }
-
-
-def _suppress(ratio: Ratio, arm_sums: Sums, plain_sums: Sums) -> Floats:
-    """Return the percentage by which a rate fell; NaN if the rate was 0 without bans."""
-    rates = [sums[ratio.above] / sums[ratio.below] for sums in (arm_sums, plain_sums)]
-    return np.where(rates[1] > 0, 100 * (1 - rates[0] / rates[1]), np.nan)

@@ -123,6 +123,6 @@ def _explain(name: str, tally: Tally, human: Humans, sums: Sums) -> str:
     if name == _OVERALL:
         return "no metric is defined"
     if name not in human.metrics:
-        return "there is no human value: it depends on the amount of text"
+        return "there is no human value" + (": it depends on the amount of text" if name == "repetition" else " yet")
     metric = next(metric for metric in METRICS if metric.name == name)
     return warn_of_short_texts(name, tally) or metric.explain(sums)

@@ -169,23 +169,18 @@ def tune(
     state, after = trainer.state, probe.count(trained)
     win = next(entry[spec.metric] for entry in reversed(state.log_history) if spec.metric in entry)
     result = TuneResult(state.global_step, win, before, after)
-    _save(trained, tokenizer, out)
+    adapters = getattr(trained, "peft_config", {})
+    for adapter in adapters.values():
+        adapter.base_model_name_or_path = ModelSpec(adapter.base_model_name_or_path).public_name
+    # peft would look for the embedding of the base on the hub, to see if it has grown.
+    trained.eval().save_pretrained(out, **({"save_embedding_layers": False} if adapters else {}))
+    tokenizer.save_pretrained(out)
     ends = [{"step": 0, "hits": before}, {"step": state.global_step, "hits": after}]
     draw_curves([*state.log_history, *ends], out / PLOT, metric=spec.metric)
     replace_text(out / CARD, describe(result, settings, trained, bans))
     _note(out, settings, asdict(result))
     shutil.rmtree(out / CHECKPOINTS)
     return result
-
-
-def _save(model: Any, tokenizer: PreTrainedTokenizerBase, out: Path) -> None:
-    adapters = getattr(model, "peft_config", {})
-    for adapter in adapters.values():
-        adapter.base_model_name_or_path = ModelSpec(adapter.base_model_name_or_path).public_name
-    # peft would look for the embedding of the base on the hub, to see if it has grown.
-    options = {"save_embedding_layers": False} if adapters else {}
-    model.eval().save_pretrained(out, **options)
-    tokenizer.save_pretrained(out)
 
 
 def _check_model(model: PreTrainedModel, spec: TuneSpec) -> None:

@@ -79,7 +79,7 @@ def build_toy(*, sharpness: float = 1.0) -> tuple[PreTrainedTokenizerFast, Llama
 
 def generate(toy: str, *args: str, tokens: int = 40, **more: object) -> Result:
     common = ("--model", toy, "--max-new-tokens", str(tokens))
-    seed = () if {"--seed", "--greedy"} & set(args) else ("--seed", "1")
+    seed = () if {"--seed", "--greedy", "0"} & set(args) else ("--seed", "1")
     return invoke("generate", *args, *common, *seed, **more)  # type: ignore[arg-type]
 
 
@@ -217,6 +217,15 @@ def test_a_system_message_comes_before_the_prompt_of_a_chat(toy: str, tmp_path: 
     model.save_pretrained(tmp_path)
     shown = generate(str(tmp_path), PROMPT, "--chat", "--system", "a cat").stdout
     assert shown == generate(toy, f"system a cat user {PROMPT} ").stdout
+
+
+def test_temperature_0_is_greedy_and_the_bundled_model_has_a_name(toy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    greedy, cold = (
+        generate(toy, PROMPT, *option, tokens=9).stdout for option in (["--greedy"], ["--temperature", "0"])
+    )
+    assert greedy == cold
+    assert ModelSpec("bundled") == ModelSpec() and ModelSpec().content["model"] == "bundled"
+    assert ModelSpec("bundled").title == "the bundled model"
 
 
 def test_bans_hold_in_a_part_of_the_reply_of_a_model_that_is_known_to_think(tmp_path: Path) -> None:

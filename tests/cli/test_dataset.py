@@ -28,9 +28,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from typer.testing import Result
 
 import antislop
-from antislop import BanList
+from antislop import Ban, BanList
 from antislop.cli import job as jobs, progress
 from antislop.cli.host import ModelHost
+from antislop.cli.options import BanOptions, collect_bans
 from antislop.core.hf.vocabulary import fingerprint_tokenizer
 from antislop.datasets import hub
 from antislop.datasets.pairs import PairFormat
@@ -82,6 +83,7 @@ class ScriptedMaker:
                 record |= {"status": "error" if error else "ok", "error": error, "seconds": 0.01}
                 record |= {"response": None if error else f"It is {seed}.", "tokens": 4, "withdrawn_tokens": 2}
                 record |= {"violations": {"the": 1}, "conceded": {}}
+                record |= {"finish_reason": None if error else ("stop", "length")[spec.sample % 2]}
                 count = 3 if self._pairs and arm == "banned" and not error else 0
                 rows = [self._pair(spec.prompt.text, Random(seed + number)) for number in range(count)]
                 yield MadeRecord(record, [{**row, **about} for row in rows])
@@ -210,7 +212,8 @@ def test_both_arms_have_the_same_seeds_and_are_compared_in_the_end() -> None:
     assert len(set(seeds["plain"].values())) == len(PROMPTS)
     slop = measure_slop(read(), BanList(BANS))
     assert slop["plain"] > 0 == slop["banned"]
-    assert_made(result, f"banned phrases per 1,000 words: plain {slop['plain']:.1f}, banned 0.0")
+    rate = f"({slop['plain']:.1f} per 1,000 words), banned 0 (0.0 per 1,000 words)"
+    assert re.search(rf"\nbanned phrases in the texts: plain \d+ {re.escape(rate)}\n$", result.stderr), result.stderr
     both = texts()
     make(out="banned.jsonl")
     assert texts("banned.jsonl").items() <= both.items()
@@ -279,7 +282,7 @@ def test_a_run_with_samplers_resumes_and_its_texts_are_those_of_the_samplers() -
             "with seed=0, generation.top_k=0, and this run has seed=4, generation.top_k=3",
         ),
         (["--ban", "of"], "with bans='4 bans, "),
-        (["--model", "other"], "with model='the bundled model', and this run has model='other'"),
+        (["--model", "other"], "with model='bundled', and this run has model='other'"),
         (["--dtype", "bfloat16"], "with dtype=None, and this run has dtype='bfloat16'"),
         (["--top-n-sigma", "2"], "with generation.top_n_sigma=None, and this run has generation.top_n_sigma=2.0"),
         (["--stop", "."], "with generation.stop_strings=None, and this run has generation.stop_strings=['.']"),
@@ -294,6 +297,50 @@ def test_a_run_with_other_settings_is_refused_with_the_difference_unless_forced(
     assert Path("out.jsonl").read_bytes() == before
     assert_made(make(*more, "--force"), "resuming: 1 record exists already", "4 records")
     assert Path("out.jsonl").read_bytes().startswith(before)
+
+
+def test_the_same_prompts_by_another_name_are_no_other_setting() -> None:
+    make()
+    Path("deep").mkdir()
+    for name in ("./p.txt", str(Path("p.txt").resolve()), "deep/../p.txt"):
+        assert_made(make(source=name), "resuming: 5 records exist already", "0 records, ")
+    Path("more.txt").write_text("\n".join(["Anew", *PROMPTS]))
+    assert_made(make(source="more.txt"), "resuming: 5 records exist already", "1 record, ")
+    Path("fewer.txt").write_text("\n".join(PROMPTS[1:]))
+    parts = ("was made with source='p.txt', and 2 of its records answer no prompt of fewer.txt", "--force to mix them")
+    assert_refused(make(source="fewer.txt"), *parts)
+    assert_made(make("--force", source="fewer.txt"), "2 of them for other prompts")
+
+
+def test_texts_that_were_cut_are_counted_and_left_out_on_demand_and_never_made_again() -> None:
+    assert_made(make("--n", "2"), "5 of 10 texts ended by length: raise --max-new-tokens, or leave them out")
+    refused = make("--n", "2", "--only-ended")
+    assert_refused(refused, "out.jsonl exists, and --only-ended replaces it", "put out.all in place of out in its name")
+    Path("out.jsonl").rename("out.all.jsonl")
+    Path("out.jsonl.run.json").rename("out.all.jsonl.run.json")
+    made = Path("out.all.jsonl").read_bytes()
+    result = make("--n", "2", "--only-ended")
+    assert_made(
+        result, "0 records, ", "5 texts of 10 ended by themselves and are in out.jsonl; all are in out.all.jsonl"
+    )
+    assert Path("out.all.jsonl").read_bytes() == made
+    assert [record["finish_reason"] for record in read()] == ["stop"] * 5
+    assert_made(make("--n", "2", "--only-ended", "--to-parquet", out="folder"), "10 records, ")
+    (shard,) = Path("folder").glob("*.parquet")
+    assert parquet.read_table(shard)["finish_reason"].to_pylist() == ["stop"] * 5
+
+
+def test_never_makes_a_list_of_weights_strict() -> None:
+    Path("list.txt").write_text("the\tweight=0.9\nhouse\n")
+    bans = collect_bans(BanOptions(bans=[Path("list.txt")], never=True))
+    assert list(bans) == list(BanList.load("list.txt").with_options(weight=0)) == [Ban("the"), Ban("house")]
+    hint = "those with a weight may stay: see --never"
+    write_lines("t.jsonl", {"prompt": "It"})
+    Path("is.txt").write_text("is\tweight=0.9\n")  # what the maker of this test writes
+    for more, is_hinted in (((), True), (("--never", "--force"), False)):
+        result = invoke("dataset", "t.jsonl", "-o", "w.jsonl", "--bans", "is.txt", *more, columns=200)
+        assert result.stderr.splitlines()[-1].startswith("banned phrases in the texts: banned 1 (")
+        assert (hint in result.stderr) == is_hinted
 
 
 def test_a_run_that_found_no_prompts_does_not_restrict_the_next() -> None:
@@ -619,7 +666,7 @@ def test_parquet_and_a_card_are_written_beside_the_records() -> None:
     assert yaml.safe_load(card.split("---\n")[1])["pretty_name"] == "out"
     assert "| banned | 5 | 0.00 |" in card
     assert "Columns of the preference pairs" not in card
-    assert "10 responses to the prompts of `p.txt`, written by `the bundled model`" in card
+    assert "10 responses to the prompts of `p.txt`, written by `bundled`" in card
     assert "```console\nantislop" in card
     assert list(BanList.load("out/bans.txt")) == list(BanList(BANS))
 
@@ -681,6 +728,7 @@ def test_the_progress_bar_of_datasets_is_hidden_and_restored_afterwards() -> Non
     assert [line.split()[1] for line in make("--to-parquet", out="out").stderr.split("\n")[:-1]] == [
         "records,",
         "Parquet",
+        "phrases",
     ]
     assert not datasets.are_progress_bars_disabled()
 
@@ -711,7 +759,8 @@ def test_a_push_uploads_parquet_and_card(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_progress_is_plain_lines_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "LINE_EVERY", 0.002)
     monkeypatch.setattr(ScriptedMaker, "seconds", 0.004)
-    lines = make("--n", "9", "--batch-size", "2").stderr.splitlines()
+    *lines, cut, hits = make("--n", "9", "--batch-size", "2").stderr.splitlines()
+    assert cut.startswith("20 of 45 texts ended by length") and hits.startswith("banned phrases in the texts: ")
     assert all(re.fullmatch(r"\d+/45, (\d+ %, )?0:00:\d\d.*", line) for line in lines[:-1])
     counts = [int(line.split("/")[0]) for line in lines[:-1]]
     assert counts == sorted(counts)

@@ -17,6 +17,7 @@ import antislop
 from antislop import Ban, BanList
 from antislop.cli import lists
 from antislop.core.hf.pretrained import ModelSpec
+from antislop.core.hf.vocabulary import Vocabulary
 from tests.support.commands import assert_refused, invoke
 
 TEXT = "Über a cat,\r\nit was a  Testament\nto cats. Cat"
@@ -93,19 +94,19 @@ def test_lint_reports_the_place_the_problem_and_a_fix() -> None:
         "leave it out\n"
         "bans.txt:4: short: 'ok' has only 2 letters and means many things: write the longer phrase it is from\n"
     )
-    assert result.stderr == "4 entries: 1 duplicate, 1 contained, 1 short\n"
+    assert result.stderr == "bans.txt: 4 entries: 1 duplicate, 1 contained, 1 short\n"
 
 
 def test_lint_exits_with_0_if_nothing_is_found() -> None:
     result = invoke("lint", write("bans.txt", "a testament to\n"))
-    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "1 entry: nothing found\n")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "bans.txt: 1 entry: nothing found\n")
 
 
 def test_lint_reports_entries_that_can_not_be_loaded() -> None:
     result = invoke("lint", write("bans.json", '["a testament to",\n" "]'))
     assert result.exit_code == 1
     assert result.stdout.startswith("bans.json:2: refused: the ban ' ' contains no visible character")
-    assert result.stderr == "1 entry: 1 refused\n"
+    assert result.stderr == "bans.json: 1 entry: 1 refused\n"
 
 
 def test_lint_as_json_contains_the_same_findings() -> None:
@@ -131,8 +132,8 @@ def test_lint_works_without_word_frequencies_and_says_so(folder: Path, monkeypat
     assert "'ok' has only 2 letters" in result.stdout
     assert "eyes" not in result.stdout
     unchecked = "; common words and missing commas are not checked: that needs pip install 'antislop-lm[lint]'\n"
-    assert result.stderr == f"2 entries: 1 short{unchecked}"
-    assert invoke("lint", write("bans.txt", "eyes\n")).stderr == f"1 entry: nothing found{unchecked}"
+    assert result.stderr == f"bans.txt: 2 entries: 1 short{unchecked}"
+    assert invoke("lint", write("bans.txt", "eyes\n")).stderr == f"bans.txt: 1 entry: nothing found{unchecked}"
     assert json.loads(invoke("lint", "bans.txt", "--format", "json").stdout)["unchecked"] == ["common", "joined"]
     monkeypatch.undo()
     monkeypatch.chdir(folder)
@@ -142,7 +143,7 @@ def test_lint_works_without_word_frequencies_and_says_so(folder: Path, monkeypat
 def test_lint_says_how_a_star_is_read() -> None:
     wildcard = "* stands for words, or for letters of a word; write \\* for the character\n"
     result = invoke("lint", write("bans.txt", "a * of emotions\nvoices\neyes sparkl*\n\\*sighs\\*\n"))
-    assert (result.exit_code, result.stderr) == (0, f"lines 1, 3: {wildcard}4 entries: nothing found\n")
+    assert (result.exit_code, result.stderr) == (0, f"lines 1, 3: {wildcard}bans.txt: 4 entries: nothing found\n")
     assert invoke("lint", write("bans.json", '["a * of emotions"]')).stderr.startswith(f"line 1: {wildcard}")
     many = invoke("lint", write("bans.txt", "".join(f"one * of {number}s\n" for number in range(20, 27))))
     assert many.stderr.startswith("lines 1, 2, 3, 4, 5 and 2 more: * stands for words")
@@ -156,7 +157,7 @@ def test_lint_says_how_a_star_is_read() -> None:
 def test_commands_say_which_marks_are_not_part_of_the_phrases() -> None:
     bans = write("bans.txt", "- delve\n- a testament to\n")
     said = "bans.txt: the bullets that most lines have are not part of the phrases\n"
-    assert invoke("lint", bans).stderr == f"{said}2 entries: nothing found\n"
+    assert invoke("lint", bans).stderr == f"{said}{bans}: 2 entries: nothing found\n"
     assert invoke("scan", "-", "--bans", bans, stdin="to delve").stderr.startswith(said)
     result = invoke("convert", bans, "-o", "-")
     assert (result.stdout.splitlines()[-2:], result.stderr.startswith(said)) == (["delve", "a testament to"], True)
@@ -170,7 +171,7 @@ def test_lint_finds_entries_that_a_model_s_tokenizer_can_not_write(folder: Path)
     backend.decoder = decoders.WordPiece()
     PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="[UNK]").save_pretrained(folder / "uncased")
     bans = BanList(["Elara whispered", "elara said", Ban("Elara", case_sensitive=True)])
-    vocabulary = lists._load_vocabulary(ModelSpec("uncased"))
+    vocabulary = Vocabulary.of(ModelSpec("uncased").load_tokenizer())
     kinds = [(finding.index, finding.kind) for finding in lists.lint(bans, vocabulary=vocabulary)]
     assert kinds == [(1, "untypable"), (2, "case")]
     result = invoke("lint", write("bans.txt", "elara said"), "--model", "uncased")

@@ -16,8 +16,7 @@ from typer.testing import CliRunner
 from antislop.cli.main import COMMANDS, app, expand_options
 from antislop.cli.options import GenerationOptions, ModelOptions
 from antislop.cli.terminal import describe_command
-from antislop.cli.tune import BalanceOptions, DPOOptions, WeightOptions
-from antislop.cli.tune_auto import AutoOptions
+from antislop.cli.tune import AutoOptions, BalanceOptions, DPOOptions, WeightOptions
 
 
 @dataclass(frozen=True)
@@ -79,8 +78,8 @@ def test_a_recorded_command_names_models_whole_and_files_without_their_folders(
 
 EXAMPLES = {
     "generate": (
-        "x --temperature 0",
         "x --greedy --top-k 2",
+        "x --temperature 0 --min-p 0.1",
         "x --system y",
         "x --chat-template-kwargs {}",
         "x --no-bans --compare",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import sys
 from functools import partial
 from pathlib import Path
@@ -38,10 +39,36 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_each_file_is_a_group_with_all_metrics() -> None:
     result = run("a.jsonl", "b.jsonl")
     assert result.exit_code == 0
-    assert "a.jsonl: 6 texts, " in result.stdout and "b.jsonl: 1 text, " in result.stdout
-    assert all(result.stdout.count(f"\n{metric.title} ") >= 2 for metric in METRICS)
+    assert result.stdout.splitlines()[0].split() == ["a.jsonl", "b.jsonl", "human", "unit"]
+    assert re.search(r"^texts +6 +1 *$", result.stdout, re.M)
+    assert all(result.stdout.count(f"\n{metric.title} ") == 1 for metric in METRICS), "one table"
     assert "fewer than 500 words in all: MATTR-500\n" in result.stdout
     assert "fewer than 20 texts: intervals are rough for a.jsonl, b.jsonl" in result.stderr
+
+
+def test_a_markdown_table_has_a_column_for_each_file_by_its_label() -> None:
+    Path("x=y.jsonl").write_text(Path("b.jsonl").read_text())
+    options = ("--format", "json", "--resamples", "50")
+    groups = json.loads(run("x=y.jsonl", "of|pipes=a.jsonl", *options).stdout)["groups"]
+    result = run("x=y.jsonl", "of|pipes=a.jsonl", "--markdown", "--resamples", "50")
+    head, rule, *rows = ([*map(str.strip, re.split(r"(?<!\\)\|", line)[1:-1])] for line in result.stdout.splitlines())
+    assert head == ["", "x=y.jsonl", r"of\|pipes", "human", "unit"] and rule == ["---", *["--:"] * 4]
+    assert [group["group"] for group in groups] == ["x=y.jsonl", "of|pipes"], "a file is no label"
+    by_title = {metric.title: metric.name for metric in METRICS}
+    for title, *cells in rows[2:-1]:
+        for cell, group in zip(cells, groups, strict=False):
+            found = group["metrics"][by_title[title]]
+            numbers = [found[key] for key in ("value", "low", "high") if found[key] is not None]
+            expected = [f"{number:.3f}" if abs(number) < 10 else f"{number:.1f}" for number in numbers]
+            assert re.findall(r"[-\d.]+", cell) == expected
+    assert [row[0] for row in rows] == ["texts", "words", *by_title, "distance to human"]
+    for arguments, sentence in (
+        (("x=a.jsonl", "x=b.jsonl"), "x=b.jsonl: x names another file already: use a different name for each"),
+        (("x=a.jsonl", "--by", "arm"), "--by names the groups by a column: leave one of both names out"),
+        (("a.jsonl", "--markdown", "--format", "csv"), "--markdown and --format csv exclude each other"),
+        (("x=a.jsonl", "./a.jsonl"), "is named twice: leave one out"),
+    ):
+        assert_refused(run(*arguments), sentence)
 
 
 def test_json_contains_the_results_of_measure_by_group() -> None:

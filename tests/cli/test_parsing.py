@@ -117,7 +117,13 @@ def test_names_that_people_try_are_understood(command: str, args: str, meant: st
         ("generate", "Missing argument 'PROMPT': try antislop generate --help"),
         ("generate --prompt", "Missing argument 'PROMPT': try antislop generate --help"),
         ("dataset x", "Missing option '--out' / '-o': try antislop dataset --help"),
-        ("generate x y", "Got unexpected extra argument(s) (y): try antislop generate --help"),
+        (
+            "generate The old house",
+            "'old house' is too much behind PROMPT: put the prompt in quotes: try antislop generate --help",
+        ),
+        ("generatr x", "No such command 'generatr' (did you mean 'generate'?): try antislop --help"),
+        ("lint https://a.b/c.txt", "https://… is an address: download it, and pass the path of the file"),
+        ("generate x --bans http://a.b/c.txt", "http://… is an address: download it, and pass the path of the file"),
         ("generate x --qqq", "No such option: --qqq: try antislop generate --help"),
         ("generate x --top-k abc", "'--top-k' is 'abc', but should be a valid integer"),
         ("generate x --temperature 200", "'--temperature' is '200', but should be less than or equal to 100"),
@@ -221,7 +227,7 @@ def test_the_command_line_overrides_a_file_of_settings() -> None:
         ("seed: 1\n" * 20_000, "settings.yaml: longer than 100,000 characters: write a line name: value"),
         ("- seed", "settings.yaml: contains no settings: write a line name: value for each option"),
         ("", "settings.yaml: contains no settings: "),
-        ("temperature: 0", "the temperature is 0, but must be above it"),
+        ("temperature: 0\nseed: 1", "--seed has no effect with --temperature 0, which takes no samples"),
     ],
 )
 def test_a_file_of_settings_that_can_not_be_used_is_refused_with_its_line(text: str, sentence: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import io
 import random
+import re
 import time
 from collections.abc import Callable, Iterator
 
@@ -68,6 +69,14 @@ def test_there_is_no_estimate_before_two_texts_and_after_all() -> None:
     sizes = {"elapsed": 9.0, "total": 3, "at_once": 2}
     assert estimate_seconds([], **sizes) is estimate_seconds([9.0], **sizes) is None
     assert estimate_seconds([9.0, 9.0, 9.0], **sizes) is None
+
+
+def test_a_note_is_whole_on_a_narrow_terminal() -> None:
+    out, note = io.StringIO(), "478 tokens/s, 83.5 violations per 1,000 words, 18.3% withdrawn, 10 failed"
+    with ProgressBar(Console(file=out, force_terminal=True, width=80, height=20), "1/5") as bar:
+        bar.update(done=1, total=5, note=note)
+    written = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", out.getvalue())
+    assert all(word in written for word in note.split()) and "…" not in written
 
 
 def test_progress_without_a_terminal_is_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:

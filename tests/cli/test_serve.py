@@ -33,10 +33,10 @@ def test_a_model_is_served_until_a_signal_comes(tmp_path: Path) -> None:
         stack.callback(process.kill)  # so that nobody waits for it if an assertion fails
         assert process.stderr is not None
         lines = [process.stderr.readline() for _ in range(6)]
-        assert "serving tiny at http://127.0.0.1:" in lines[0], lines
+        assert "serving bundled at http://127.0.0.1:" in lines[0], lines
         url = re.findall(r"http://[\d.:]+", lines[0])[0]
         assert f"{url}/v1\n" in lines[1] and "TabbyAPI or KoboldCpp" in lines[2]
-        assert lines[4] == "  models with other lists      tiny@noir, tiny@plain\n"
+        assert lines[4] == "  models with other lists      bundled@noir, bundled@plain\n"
         assert "secret" not in "".join(lines)
         with httpx.Client(headers=HEADERS, timeout=60) as client:
             answer = client.post(f"{url}/v1/completions", json={"prompt": "The old house", "max_tokens": 8})
@@ -95,6 +95,8 @@ def test_an_upstream_server_that_is_not_there_is_one_sentence() -> None:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
     result = invoke("serve", "--port", "0", "--upstream", url, "--tokenizer", str(FOLDER / "tiny"), "--no-bans")
     assert_refused(result, f"antislop: --upstream {url}: ")
+    result = invoke("serve", "--upstream", "https:/127.0.0.1/v1", "--tokenizer", str(FOLDER / "tiny"), "--no-bans")
+    assert_refused(result, "antislop: --upstream is 'https:/127.0.0.1/v1'; something like http://127.0.0.1:8000/v1")
 
 
 def test_a_missing_package_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,8 +23,7 @@ from typer.testing import Result
 
 import antislop
 from antislop.cli.options import BanOptions, ModelOptions
-from antislop.cli.tune import TrainingOptions, report_result
-from antislop.cli.tune_auto import AutoOptions, TuningStage, list_stages, split_prompts
+from antislop.cli.tune import AutoOptions, TrainingOptions, TuningStage, list_stages, report_result, split_prompts
 from antislop.core.hf.vocabulary import fingerprint_tokenizer
 from antislop.data import FOLDER
 from antislop.evaluation import html_report
@@ -340,7 +339,7 @@ def test_everything_is_made_from_prompts_and_resumes(monkeypatch: pytest.MonkeyP
     first = run_auto(*command)
     assert first.exit_code == 0, first.stderr
     report = json.loads(Path("all/report/summary.json").read_text(encoding="utf-8"))
-    assert [*report["arms"]] == ["plain", "sampler", "tuned", "tuned-and-sampler"]
+    assert [*report["arms"]] == ["plain", "tuned", "sampler", "tuned-and-sampler"]
     Path("all/report/report.html").unlink()
     again = run_auto(*command)
     assert again.exit_code == 0 and again.stderr.count("(done before)") == 3 and Path("all/report/report.html").exists()

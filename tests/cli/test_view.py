@@ -36,7 +36,7 @@ def test_a_trace_has_the_text_that_was_printed_and_the_likeliest_alternatives(pa
     assert pieces[0].text == "The old house"
     assert all(kept.choice and kept.choice.alternatives for kept in trace.rows[0].history.kept)
     assert trace.about["seed"] == 5
-    assert trace.about["model"]["name"] == trace.about["tokenizer"]["name"] == "the bundled model"
+    assert trace.about["model"]["name"] == trace.about["tokenizer"]["name"] == "bundled"
     assert trace.about["command"].startswith("antislop")
 
 
@@ -50,7 +50,7 @@ def test_view_prints_the_text_with_withdrawn_parts_and_a_table_of_bans(path: Pat
     for event in rewinds:
         assert event.violation.ban.text in table
     assert result.stderr.startswith(f"90 tokens, {len(rewinds)} rewind")
-    assert result.stderr.endswith(", list of 818 bans, the bundled model, seed 5\n")
+    assert result.stderr.endswith(", list of 818 bans, bundled, seed 5\n")
 
 
 def test_the_table_of_bans_fits_a_narrow_terminal(path: Path) -> None:

@@ -25,7 +25,15 @@ from antislop.core.hf.response_templates import chat_scope
 from antislop.core.trace.completions import Completion
 from antislop.datasets.maker import ModelRecordMaker
 from antislop.datasets.pair_maker import MAX_CONTINUATION_TOKENS
-from antislop.datasets.samples import Arm, Summary, fingerprint_bans, identify, measure_slop, plan_samples
+from antislop.datasets.samples import (
+    Arm,
+    SampleSpec,
+    Summary,
+    fingerprint_bans,
+    identify,
+    measure_slop,
+    plan_samples,
+)
 from antislop.datasets.writing import PairFile, open_journal, resume, write_records
 from antislop.errors import InputError
 from antislop.files.journal import Journal, Record, read_records
@@ -81,6 +89,32 @@ def test_a_record_contains_the_columns_of_its_prompt_and_its_result() -> None:
     assert 0 < record["tokens"] <= 20
     assert record["withdrawn_tokens"] == sum(record["withdrawn"].values()) >= sum(record["violations"].values()) > 0
     assert json.loads(json.dumps(record)) == record
+
+
+def test_a_record_says_whether_the_text_ended_or_was_cut() -> None:
+    """Naively: by the characters that the latest token adds. A stop string may begin in the prompt."""
+    end, stops, seen, written = TOKENIZER.eos_token_id, ["ab", "ccc", "b d"], Counter[str](), dict[Any, list[int]]()
+
+    class Watched(ModelRecordMaker):
+        def make_record(self, spec: SampleSpec, completion: Any, **more: Any) -> Record:
+            written[spec.identity] = completion.tokens
+            return super().make_record(spec, completion, **more)
+
+    for length in (1, 2, 6):
+        settings = {**GENERATION, "max_new_tokens": length, "suppress_tokens": None, "stop_strings": stops}
+        watched = Watched(MODEL, TOKENIZER, [], settings=settings, seed=length, arms=["plain"])
+        for made in watched.make(plan_samples(PROMPTS, samples=12, arm="plain"), arm="plain"):
+            record, tokens = made.record, written[identify(made.record)]
+            *before, latest = (TOKENIZER.decode([token]) for token in tokens)
+            text, start = record["prompt"] + "".join(before) + latest, len(record["prompt"] + "".join(before))
+            is_stopped = any(start < at + len(stop) for stop in stops for at in [text.rfind(stop)] if at >= 0)
+            expected = "stop" if tokens[-1] == end or is_stopped else "length"
+            assert record["finish_reason"] == expected, (length, text)
+            seen[f"{expected}, {len(tokens) == length}"] += 1
+    assert min(seen["stop, True"], seen["stop, False"], seen["length, True"]) > 3, seen
+    assert seen["length, False"] == 0
+    with pytest.raises(InputError, match="add the limit of each text"):
+        ModelRecordMaker(MODEL, TOKENIZER, [], settings={"do_sample": True})
 
 
 def test_records_and_reports_say_in_which_parts_of_their_messages_the_rewinds_were() -> None:

@@ -15,7 +15,7 @@ import antislop
 from antislop.cli.main import app
 from antislop.core.bans.bundled import FOLDER
 from antislop.core.hf.pretrained import ModelSpec
-from antislop.datasets.endpoint_maker import EndpointMaker
+from antislop.datasets.maker import EndpointMaker
 from antislop.datasets.ray_cluster import Worker
 from antislop.datasets.samples import MadeRecord, plan_samples
 from antislop.engines import Endpoint
@@ -130,7 +130,7 @@ def test_a_key_that_can_not_be_sent_is_refused_and_not_shown(tmp_path: Path, mon
     [
         (served_by("nowhere"), "nowhere"),
         (served_by("http://127.0.0.1:eighty/v1"), "whose host or port is invalid"),
-        (served_by("http://me:hunter2@127.0.0.1/v1"), "base_url contains a user name, a password"),
+        (served_by("http://me:hunter2@127.0.0.1/v1"), "--base-url contains a user name, a password"),
     ],
 )
 def test_options_that_an_endpoint_can_not_use_are_refused_in_one_sentence(

@@ -50,7 +50,7 @@ def test_distances_count_standard_deviations_between_passages_and_keep_their_sig
     assert found.metrics["slop_words"].value == pytest.approx((slop - 20) / 40)
     assert found.overall.value == pytest.approx(math.sqrt((((words - 10) / 2) ** 2 + ((slop - 20) / 40) ** 2) / 2))
     assert found.overall.low is not None and found.overall.high is not None and found.overall.low < found.overall.high
-    assert found.metrics["dialogue"].why == "there is no human value: it depends on the amount of text"
+    assert found.metrics["dialogue"].why == "there is no human value yet"
 
 
 def test_distances_are_drawn_by_group() -> None:
@@ -118,7 +118,7 @@ def test_passages_are_whole_paragraphs_and_long_enough(lengths: list[int], words
 def test_the_bundled_human_values_were_measured_with_the_bundled_scale_on_named_texts() -> None:
     human = load_human()
     assert human.scale == Scale.load().fingerprint
-    assert set(human.metrics) == {metric.name for metric in METRICS} - {"repetition"}
+    assert set(human.metrics) <= {metric.name for metric in METRICS} - {"repetition"}, "a new one may have no value yet"
     assert all(one.passages > 0 and one.books > 0 for one in human.metrics.values())
     assert len(human.texts) == 20 and all(len(text["sha256"]) == 64 for text in human.texts)
 

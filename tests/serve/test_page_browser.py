@@ -152,6 +152,13 @@ def rewind(tokens: list[int], ban: str) -> list[Event]:
     return [*drawn, Rewound(0, tuple(tokens), violation), *drawn, Settled(tuple(tokens)), Finished("done", 0.0)]
 
 
+def test_a_phone_shows_no_empty_screen_before_the_first_text(visitor: Visitor, url: str) -> None:
+    page = visitor.open(url)
+    page.set_viewport_size({"width": 390, "height": 844})
+    bottom = "document.querySelector('{}').getBoundingClientRect().bottom"
+    assert page.evaluate(f"{bottom.format('.result')} - {bottom.format('#example')}") < 50
+
+
 def test_the_page_shows_the_text_of_the_api_and_counts_what_it_counts(visitor: Visitor, url: str) -> None:
     page = visitor.open(url)
     told = "Model: tiny, 512 tokens of prompt and text at most. A toy model: its stories make little sense."

@@ -7,7 +7,7 @@ LINES = {
     "core.trace": 1235,
     "core.loop": 3910,
     "core.hf": 6685,
-    "core.sampler": 485,
+    "core.sampler": 495,
     "core.patching": 190,
     "files": 2110,
     "errors": 70,

@@ -144,8 +144,7 @@ def _convert(gguf: Path, folder: Path, model: CarriedModel) -> None:
 
 
 TINY = FOLDER / "tiny"
-BUNDLED = "the bundled model"
-"""The name of the bundled model in messages and files."""
+BUNDLED = "bundled"  # the name of that model on command lines, in files and on servers
 _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 
@@ -154,7 +153,7 @@ Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 class ModelSpec:
     """Which model to load, and how.
 
-    name: a Hugging Face id, a folder, or the name of a model that a package carries; None: the bundled model.
+    name: a Hugging Face id, a folder, or the name of a model that a package carries; None: the bundled one, "bundled".
     revision: a branch, a tag or a commit of the hub.
     dtype: "float32", "bfloat16" or "float16"; "auto": float32 for models of packages, else the checkpoint's.
     device: "cpu", "cuda", "cuda:1" or "mps"; "auto": the first available of cuda, mps and cpu.
@@ -172,6 +171,8 @@ class ModelSpec:
     trust_remote_code: bool = False
 
     def __post_init__(self) -> None:
+        if self.name == BUNDLED and not Path(BUNDLED).exists():
+            object.__setattr__(self, "name", None)
         if self.device_map is not None and self.device != "auto":
             raise InputError("--device and --device-map exclude each other: a map says itself which devices it takes")
         for option, value in (("--revision", self.revision), ("--trust-remote-code", self.trust_remote_code or None)):
@@ -190,7 +191,7 @@ class ModelSpec:
 
     @property
     def title(self) -> str:
-        return BUNDLED if self.name is None else f"the model {self.name!r}"
+        return "the bundled model" if self.name is None else f"the model {self.name!r}"
 
     def find_source(self) -> str:
         """Return the folder or the id that transformers loads, after converting a model of a package."""
@@ -202,7 +203,7 @@ class ModelSpec:
     def content(self) -> dict[str, str | None]:
         """The options that the texts depend on; None for an option that was not chosen."""
         dtype = None if self.dtype == "auto" else self.dtype
-        return {"model": self.name or self.title, "revision": self.revision, "dtype": dtype}
+        return {"model": self.name or BUNDLED, "revision": self.revision, "dtype": dtype}
 
     def load(self) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
         """Load (model, tokenizer). Raises `InputError` if they can't be loaded."""

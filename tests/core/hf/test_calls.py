@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -284,6 +285,21 @@ def test_a_model_that_does_not_call_the_sampler_is_refused(llama: PreTrainedMode
         ValueError, match=r"Independent.generate\(\) wrote the text by itself and never called the sampler"
     ):
         SAMPLER.generate(Independent(llama.config), TEXT, **SETTINGS)
+
+
+@pytest.mark.parametrize("first", [["a testament to"], "gpt2", BanList(["a"]), None])
+def test_what_is_no_tokenizer_is_refused_with_what_to_write(first: Any, llama: PreTrainedModel) -> None:
+    first = first or llama
+    with pytest.raises(InputError, match=rf"not a {type(first).__name__}: write AntiSlop\(tokenizer, bans\)$"):
+        AntiSlop(first, ["a testament to"])
+    with pytest.raises(InputError, match=r"write AntiSlop\(processor.tokenizer, bans\)$"):
+        AntiSlop(SimpleNamespace(tokenizer=TOKENIZER), [])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("args", [(), (torch.tensor([[1]]),)])
+def test_a_sampler_that_is_called_itself_says_what_to_write(args: Any, llama: PreTrainedModel) -> None:
+    with pytest.raises(InputError, match=r"^write sampler.generate\(model, …\), or model.generate\(…, custom_gen"):
+        AntiSlop(TOKENIZER, [])(llama, *args, attention_mask=torch.tensor([[1]]))
 
 
 @pytest.mark.parametrize("way", [SAMPLER.generate, SAMPLER.stream, SAMPLER.generate_many, SAMPLER.forward_pass])
