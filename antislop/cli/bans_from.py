@@ -92,7 +92,8 @@ def bans_from(
     """Make a list of bans from a profile.
 
     The weight of a ban is 1 over its ratio, so that phrases become as rare as in human writing. An entry that doesn't
-    occur in human writing is forbidden. The list is linted, and entries with findings are left out.
+    occur in human writing is forbidden. The list is linted, and entries with findings are left out, and so are entries
+    that can't be found again in their examples.
     """
     from antislop.core.bans import write_lines
     from antislop.measure.profiles.profiles import Profile

@@ -6,11 +6,15 @@ import re
 from collections.abc import Iterable, Sequence
 from itertools import chain, pairwise
 
+import regex
+
 from antislop.measure.slop import Scale
 from antislop.measure.words import drop_stop_words, extract_paragraphs, extract_words
 
-_ABBREVIATED = r"(?<!\bMr)(?<!\bMrs)(?<!\bMs)(?<!\bDr)(?<!\bSt)(?<!\bvs)(?<!\bProf)(?<!\b[A-Z])"
-_END = re.compile(rf"(?:[!?…。！？]|{_ABBREVIATED}\.)+[\"'”’»)\]*_]*(?=\s|$)")
+_SHORT = r"(?<![^\W_])(?<![^\W_]['’])(?i:mrs?|ms|dr|st|vs|prof|[a-zà-я])"  # a word that may be abbreviated
+_MARK = rf"(?:[!?…。！？｡؟۔।॥།။።։]|(?<!{_SHORT})\.)"
+_CLOSERS = r"[\"'”“’»«)\]*_」』）]*"
+_END = regex.compile(rf"[。！？｡]{_MARK}*{_CLOSERS}|{_MARK}+{_CLOSERS}(?=\s|$)")
 _QUOTED = re.compile(r'"[^"]*"?|[“„][^“”]*[“”]?')
 
 

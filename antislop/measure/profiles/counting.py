@@ -7,7 +7,6 @@ reached the minimum count.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -16,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from antislop.core.bans import compose
 from antislop.files.texts import AnyText, cut
 from antislop.measure.blocks import Longs, count_up, cut_blocks
 from antislop.measure.profiles.ngrams import (
@@ -41,7 +41,6 @@ COUNTER_MEGABYTES = 64  # by default
 MAX_CANDIDATES = 200_000  # n-grams that are counted exactly
 FULL_COUNTER = (1 << 16) - 1
 
-_WHITE = re.compile(r"\s+")
 _AROUND = 60  # characters of an example on either side
 _MARGIN = 3 * _AROUND  # characters that are read on either side of an example
 _ENOUGH = 2  # occurrences right after another word that are needed to recognize a name
@@ -173,7 +172,7 @@ def cut_examples(texts: Texts, occurrences: Iterable[Occurrences]) -> dict[tuple
 def _find_excerpts(text: AnyText, places: Iterable[tuple[Occurrences, int]]) -> Iterator[tuple[Occurrences, str]]:
     wanted = sorted(_find_characters(text, places), key=itemgetter(1))
     window, start = "", 0  # a part of the text, and the number of characters before it
-    for piece, _, is_last in mark_ends(cut(text)):
+    for piece, _, is_last in mark_ends(map(compose, cut_blocks(cut(text)))):
         window += piece
         while wanted and (is_last or wanted[0][1] + _MARGIN <= start + len(window)):
             entry, place = wanted.pop(0)
@@ -194,7 +193,7 @@ def _find_characters(text: AnyText, places: Iterable[tuple[Occurrences, int]]) -
             tokens.append((place, entry))
     tokens.sort(key=itemgetter(0))
     first = read = 0  # tokens and characters before the part
-    for part in cut_blocks(cut(text)) if tokens else ():
+    for part in map(compose, cut_blocks(cut(text)) if tokens else ()):
         starts = [match.start() for match in TOKEN.finditer(straighten(part))]
         while tokens and tokens[0][0] < first + len(starts):
             place, entry = tokens.pop(0)
@@ -207,7 +206,7 @@ def _find_characters(text: AnyText, places: Iterable[tuple[Occurrences, int]]) -
 def _cut(text: str, start: int, length: int) -> str:
     begin, end = max(0, start - _AROUND), start + min(length, _AROUND) + _AROUND
     begin = next((i + 1 for i in range(begin, start) if text[i].isspace()), start) if begin else 0
-    return ("…" * (begin > 0)) + _WHITE.sub(" ", text[begin:end]).strip() + ("…" * (end < len(text)))
+    return ("…" * (begin > 0)) + " ".join(text[begin:end].split()) + ("…" * (end < len(text)))
 
 
 @dataclass(slots=True)

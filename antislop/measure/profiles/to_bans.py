@@ -61,7 +61,7 @@ def choose_bans(profile: Profile, choice: Choice, *, source: str | None = None) 
     """Make a list of bans out of a profile, with the weights of `weigh`.
 
     Leaves out phrases that are not distinctive, entries that contain another one, all but one of the phrases that
-    overlap in one sentence, and entries that `antislop.lint` reports.
+    overlap in one sentence, entries that `antislop.lint` reports, and those not found in their own examples.
 
     Raises `BanError` for a profile without ratios, and if no entry is left.
     """
@@ -97,6 +97,9 @@ def _choose(profile: Profile, choice: Choice, frequencies: Mapping[str, float]) 
     left_out = Counter(reason for reason in reasons.values() if reason)
     candidates = [entry for entry in profile.entries if not reasons[entry.kind, entry.text]]
     candidates.sort(key=lambda entry: (-count_excess(entry), entry.text))
+    found = [entry for entry in candidates if _is_found(entry)]
+    left_out["not found in their own examples"] += len(candidates) - len(found)
+    candidates = found
     bans = [make_ban(entry, forbid=choice.forbid) for entry in candidates]
     lint_kinds = {
         finding.index: finding.kind for finding in lint(bans, frequencies=frequencies) if finding.kind not in _REPEATED
@@ -140,6 +143,17 @@ def _refuse(entry: Entry, choice: Choice, frequencies: Mapping[str, float]) -> s
     if entry.kind in ("phrase", "content") and not is_distinctive(entry.text, frequencies=frequencies):
         return "fragments and phrases without a distinctive word"
     return None
+
+
+def _is_found(entry: Entry) -> bool:
+    """Return whether the ban of an entry occurs in an example of it, as far as examples show that.
+
+    Words were once cut at combining marks, and other programs write profiles, too.
+    """
+    if not entry.examples or entry.kind not in KINDS:  # an excerpt may end before the last word of a content n-gram
+        return True
+    search = BanList([make_ban(entry)])
+    return any(map(search.find, entry.examples))
 
 
 def is_distinctive(phrase: str, *, frequencies: Mapping[str, float]) -> bool:
