@@ -145,17 +145,44 @@ def scope_at(text: str, scope: Scope) -> list[bool]:
 
 def _read_spans(text: str, scope: Scope, delimiters: set[int]) -> list[bool]:
     """Read a text from one delimiter to the next."""
+    if scope.span == "code":
+        return [each is (scope.where == "inside") for each in read_code(text)]
     span = SPANS[scope.span] if isinstance(scope.span, str) else {scope.span[0]: (scope.span[1],)}
     opened, ended, at, counts = "", False, 0, []
     while at < len(text):
         wanted = span[opened] if opened else tuple(span)
         mark = next((mark for mark in wanted if text.startswith(mark, at)), "")
+        mark = "" if mark == "»" and not opened and not re.match(r"[\w…]", text[at + 1 :]) else mark
         counts += [{"inside": bool(opened), "outside": not opened, "after": ended}[scope.where]] * max(1, len(mark))
         delimiters |= {*range(at, at + len(mark))}
         ended = ended or bool(opened and mark)
         opened = opened if not mark else "" if opened else mark
         at += max(1, len(mark))
     return counts
+
+
+def read_code(text: str) -> list[bool]:
+    """Return whether each character is in code, line by line; the signs of a delimiter may be either."""
+    inside, fence = [], ""
+    for line in text.splitlines(keepends=True):
+        begins = re.match(r"([ \t]{0,32})(`{3,64}(?!`)|~{3,64}(?!~))", line)
+        if fence:
+            run, indent = fence.strip(), len(fence) - len(fence.lstrip()) + 3
+            inside += [True] * len(line)
+            if re.match(rf"[ \t]{{0,{indent}}}{run}{run[0]}*[ \t]*\r?\n", line):
+                inside[-1], fence = False, ""
+        elif begins and (begins[2][0] == "~" or "`" not in line[begins.end() :]):
+            inside += [False] * begins.end() + [True] * (len(line) - begins.end())
+            fence = begins[0]
+        else:
+            opened = ""
+            while line:
+                part = re.match(r"`+" if opened else r"\\[^\n]|`+", line) or re.match("(?s).", line)
+                was, line = opened, line[part.end() :]
+                if part[0][0] == "`":
+                    opened = "" if part[0] == opened else opened or part[0]
+                inside += [bool(was or opened) and part[0] != "\n"] * part.end()
+    return inside
 
 
 def word_at(text: str, place: int) -> int:
