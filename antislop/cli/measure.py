@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 from rich.table import Table
 
-from antislop.cli.options import ColumnOption, LenientOption, PromptColumnOption, load_bans
+from antislop.cli.options import ChatsOption, ColumnOption, LenientOption, PromptColumnOption, load_bans
 from antislop.cli.progress import ProgressBar
 from antislop.cli.terminal import (
     TableFormat,
@@ -74,6 +74,7 @@ class TextGroup(NamedTuple):
 class GroupOptions:
     column: ColumnOption = None
     prompt_column: PromptColumnOption = None
+    chats: ChatsOption = False
     by: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="Group texts by this column, such as arm, instead of by file.")
     ] = None
@@ -187,6 +188,7 @@ def _read_groups(files: list[str], options: GroupOptions, scale: Scale) -> Itera
                 [file],
                 column=options.column,
                 prompt_column=options.prompt_column,
+                chats=options.chats,
                 limit=options.limit,
                 left_out=left_out,
             )

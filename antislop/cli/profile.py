@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from antislop.cli.options import ColumnOption, PromptColumnOption
+from antislop.cli.options import ChatsOption, ColumnOption, PromptColumnOption
 from antislop.cli.parsing import Conflicts, When
 from antislop.cli.progress import ProgressBar
 from antislop.cli.terminal import (
@@ -80,6 +80,7 @@ class ReadingOptions:
         typer.Option(metavar="COLUMN", help="The column of the texts of --also-human.", show_default="as --column"),
     ] = None
     prompt_column: PromptColumnOption = None
+    chats: ChatsOption = False
     half: Annotated[Half | None, typer.Option(help="Read the texts of one half of the prompts.")] = None
 
 
@@ -251,7 +252,8 @@ class _Reader:
 
         def read() -> Iterator[AnyText]:
             left_out = LeftOut()
-            texts = open_texts(names, column=options.column, prompt_column=options.prompt_column, left_out=left_out)
+            columns = {"column": options.column, "prompt_column": options.prompt_column}
+            texts = open_texts(names, **columns, chats=options.chats, left_out=left_out)
             yield from (text for text in texts if options.half is None or find_half(text) == options.half)
             warn_left_out(left_out, warn=warn_once)
 

@@ -114,14 +114,17 @@ class Profile:
         replace_text(path, begin + ',\n "entries": [\n' + ",\n".join(lines) + "\n]}\n")
 
 
-def profile_texts(texts: Iterable[Text], **options: Any) -> Profile:
+def profile_texts(texts: Iterable[Text | str], **options: Any) -> Profile:
     """Make a profile of texts in memory; options: those of `make_profile`.
 
-    >>> texts = [Text("A testament to cats.", None, "1", {}), Text("It was a testament to.", None, "2", {})]
+    >>> texts = ["A testament to cats.", "It was a testament to."]
     >>> [entry.text for entry in profile_texts(texts, min_count=2).entries if entry.kind == "phrase"]
     ['a testament to']
     """
-    all_texts = list(texts)  # which are read several times
+    if isinstance(texts, str):
+        raise InputError("a list of texts was expected, not one text: write [text]")
+    # They are read several times.
+    all_texts = [Text(text, None, "", {}) if isinstance(text, str) else text for text in texts]
     return make_profile(lambda: all_texts, **options)
 
 
