@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -15,10 +15,6 @@ from antislop.cli.parsing import Conflicts, When
 from antislop.cli.profile import KINDS
 from antislop.cli.terminal import check_suffix, check_writable, describe_command, warn, write
 from antislop.display import describe_count
-
-if TYPE_CHECKING:
-    from antislop.measure.profiles.profiles import Profile
-
 
 Names = Literal["all", "none", "words", "only"]
 
@@ -113,7 +109,13 @@ def bans_from(
         check_writable(out, or_stdout=True)
     is_stdin = str(source) == "-"
     loaded = Profile.parse(sys.stdin.buffer.read(), place="<stdin>") if is_stdin else Profile.load(source)
-    bans, left_out = choose_bans(loaded, choice, source=_describe_source(loaded))
+    half, human = loaded.made_with.get("half"), loaded.baseline or {"name": "nothing", "words": 0}
+    described = (
+        f"{', '.join(loaded.made_with.get('sources', []))}{f', {half} half of the prompts' if half else ''}: "
+        f"{loaded.texts:,} texts, {loaded.prompts:,} prompts, {loaded.words:,} words, "
+        f"against {human['words']:,} words of {human['name']}; {describe_command()}; {date.today().isoformat()}"
+    )
+    bans, left_out = choose_bans(loaded, choice, source=described)
     if out is None or str(out) == "-":
         write("\n".join(write_lines(bans, source=bans.source, license=license)) + "\n")
     else:
@@ -123,13 +125,3 @@ def bans_from(
     count = describe_count(len(bans), "ban")
     warn(f"{count}, {forbidden:,} of them forbidden outright; left out: {reasons or 'nothing'}")
     return 0
-
-
-def _describe_source(profile: Profile) -> str:
-    half = profile.made_with.get("half")
-    human = profile.baseline or {"name": "nothing", "words": 0}
-    return (
-        f"{', '.join(profile.made_with.get('sources', []))}{f', {half} half of the prompts' if half else ''}: "
-        f"{profile.texts:,} texts, {profile.prompts:,} prompts, {profile.words:,} words, "
-        f"against {human['words']:,} words of {human['name']}; {describe_command()}; {date.today().isoformat()}"
-    )

@@ -219,11 +219,14 @@ def _compare(options: ComparisonOptions, reader: _Reader, *, memory: int) -> int
     changes = compare(*(_load_side(path, reader, memory=memory) for path in paths))
     chosen = [*_first(changes, options.top, rose=False), *_first(changes, options.top, rose=True)]
     rows = [change._asdict() for change in chosen]
+    names = [path.name for path in paths]
+    stems = [re.sub(r"(?<=.)\.(jsonl?|ndjson|txt|csv|tsv|parquet)(\.gz)?$", "", name) for name in names]
+    sides = stems if stems[0] != stems[1] else names  # without suffixes unless only these differ
     write_table(
         options.output,
         rows,
         columns=[*rows[0]] if rows else ["kind", "text"],
-        show=lambda _: _print_changes(chosen, *_name_sides(*paths)),
+        show=lambda _: _print_changes(chosen, *sides),
         data=rows,
     )
     return 0
@@ -372,14 +375,6 @@ def _report_profile(profile: Profile, *, min_count: int) -> None:
 
 
 # -- Comparing --------------------------------------------------------------------------------------------------------
-
-
-def _name_sides(before: Path, after: Path) -> tuple[str, str]:
-    """Return the names of two files, without suffixes unless only these differ."""
-    stems = tuple(
-        re.sub(r"(?<=.)\.(jsonl?|ndjson|txt|csv|tsv|parquet)(\.gz)?$", "", path.name) for path in (before, after)
-    )
-    return (stems[0], stems[1]) if stems[0] != stems[1] else (before.name, after.name)
 
 
 def _first(changes: Iterable[Change], top: int, *, rose: bool) -> list[Change]:

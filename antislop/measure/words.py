@@ -38,11 +38,7 @@ def extract_words(text: str) -> list[str]:
     >>> extract_words("It’s the 2nd Café, No. 7—isn't it?")
     ["it's", 'the', '2nd', 'café', 'no', "isn't", 'it']
     """
-    return WORD.findall(fold(text))
-
-
-def fold(text: str) -> str:
-    return straighten(compose(text).lower())
+    return WORD.findall(straighten(compose(text).lower()))
 
 
 def straighten(text: str) -> str:
@@ -89,11 +85,6 @@ def find_sentence_ends(text: str, *, is_complete: bool = True) -> Iterator[int]:
         goes_on = following.islower() or following == "\ufffd"  # the second is a character that is cut
         if not match[0] or (is_complete if not following else not goes_on):  # an empty match ends a paragraph
             yield match.end()
-
-
-def extract_paragraphs(text: str) -> list[str]:
-    """Return the parts of a text between empty lines, without those that have no letters."""
-    return [part.strip() for part in BREAK.split(text) if WORD.search(part)]
 
 
 def load_frequencies() -> Mapping[str, float]:

@@ -9,8 +9,8 @@ import regex
 from hypothesis import given, strategies as st
 
 from antislop.core.bans.folding import BOUNDARY, fold_phrase, fold_text
-from antislop.measure.words import BREAK, END, drop_stop_words, extract_paragraphs, extract_words
-from tests.support.naive_metrics import count_dialogues, extract_sentences
+from antislop.measure.words import BREAK, END, drop_stop_words, extract_words
+from tests.support.naive_metrics import count_dialogues, extract_paragraphs, extract_sentences
 
 PIECES = [
     *"abAÉ",

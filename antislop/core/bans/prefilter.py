@@ -24,13 +24,8 @@ _SPACE, _END = b" ."
 _RUN = 0xC0
 """The least byte of the symbols after which borders depend on the symbols before them, too."""
 # Not after what may be an abbreviation; bytes beyond ASCII are letters of it, or may be.
-_SENTENCE_END = re.compile(
-    rb"\."
-    + b"".join(
-        rb"(?<!(?<![0-9a-z\x80-\xff])%b\.)" % (word.encode() if word.isalpha() else rb"[a-z\x80-\xff]")
-        for word in ABBREVIATIONS
-    )
-)
+_SHORT = b"|".join((rb"[a-z\x80-\xff]", *map(str.encode, ABBREVIATIONS[1:])))
+_SENTENCE_END = re.compile(rb"(?<![0-9a-z\x80-\xff])(?:%b)\.|(\.)" % _SHORT)
 _ASCII_ENDS = str.maketrans(dict.fromkeys("!?", "."))
 _IS_WORD = np.array([code < 128 and chr(code).isalnum() for code in range(256)])
 _IOTA = "ι"  # the only symbol that both a letter and a combining mark, U+0345, fold to
@@ -180,7 +175,8 @@ class Prefilter(TextSearch[PrefilterState]):
         # words lie within a sentence.
         data = reduced.data.tobytes()
         is_stop = (reduced.data != _SPACE) & (reduced.data < _RUN)
-        ends = is_stop if self._is_phrases else np.array([end.start() for end in _SENTENCE_END.finditer(data)], np.intp)
+        sentences = [end.start(1) for end in _SENTENCE_END.finditer(data) if end[1]]
+        ends = is_stop if self._is_phrases else np.array(sentences, np.intp)
         stops = reduced.origins[ends]
         decided = len(text) if final else self._find_decided(reduced, stops)
         # The literals that begin up to `decided`: (pattern, begin, end) in bytes.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
 import regex
@@ -148,7 +148,7 @@ class Scope:
         """Read one more piece; return the state after it, and the changes within it."""
         changes: Changes = []
         start, text, tail = 0, state.tail + piece, len(state.tail)
-        while match := self._search_for(state.opened).search(text, start, partial=True):
+        while match := self._delimiters[state.opened].search(text, start, partial=True):
             if match.partial:
                 rest = text[match.start() :]  # without the first of very many spaces
                 return state._replace(tail=rest[max(0, len(rest) - len(rest.lstrip()) - SPACES_KEPT) :]), changes
@@ -163,29 +163,32 @@ class Scope:
                 changes.append((start - tail, not before))  # from 0 on: each delimiter ends in this piece
         return state._replace(tail=""), changes
 
-    def _search_for(self, opened: str) -> regex.Pattern[str]:
-        return _compile_code(opened) if self.span == "code" else self._delimiters[opened]
-
     @cached_property
     def _delimiters(self) -> dict[str, regex.Pattern[str]]:
         """What to search for outside of spans (""), and inside by the delimiter that opened the span."""
         if isinstance(self.span, Regions):
             return self.span.compile()
+        if self.span == "code":
+            return _CodeDelimiters()
         span = SPANS[self.span] if isinstance(self.span, str) else {self.span[0]: (self.span[1],)}
         opening = "|".join(regex.escape(mark) + _NEXT.get(mark, "") for mark in span)
         closing = {opened: "|".join(map(regex.escape, marks)) for opened, marks in span.items()}
         return {opened: regex.compile(marks) for opened, marks in {"": opening, **closing}.items()}
 
 
-@lru_cache(1 << 10)
-def _compile_code(opened: str) -> regex.Pattern[str]:
-    """Return what to search for outside of code (""), in code in a line, or in a fence."""
-    if not opened:
-        return regex.compile(rf"\\[^\n]|\n[ \t]{{0,32}}(?:`{{3,64}}+(?=[^`])|~{{3,64}}+(?=[^~]))|{_RUN}")
-    if not opened.endswith(_LINE):
-        return regex.compile(rf"{_RUN}|(?=\n)")
-    indent, run = opened[1:-1].rstrip("`~"), opened.strip()
-    return regex.compile(rf"\n[ \t]{{0,{len(indent) + 3}}}{run[0]}{{{len(run)},64}}+[ \t]{{0,64}}\r?(?=\n)")
+class _CodeDelimiters(dict[str, regex.Pattern[str]]):
+    """What to search for outside of code (""), in code in a line, and in a fence, by its first line's beginning."""
+
+    def __missing__(self, opened: str) -> regex.Pattern[str]:
+        if not opened:
+            marks = rf"\\[^\n]|\n[ \t]{{0,32}}(?:`{{3,64}}+(?=[^`])|~{{3,64}}+(?=[^~]))|{_RUN}"
+        elif opened.endswith(_LINE):
+            indent, run = len(opened[1:-1].rstrip("`~")) + 3, opened.strip()
+            marks = rf"\n[ \t]{{0,{indent}}}{run[0]}{{{len(run)},64}}+[ \t]{{0,64}}\r?(?=\n)"
+        else:
+            marks = rf"{_RUN}|(?=\n)"
+        pattern = self[opened] = regex.compile(marks)
+        return pattern
 
 
 def _follow_code(opened: str, mark: str) -> str:

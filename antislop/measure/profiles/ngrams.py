@@ -207,11 +207,6 @@ def mark_ends(parts: Iterable[str]) -> Iterator[tuple[str, bool, bool]]:
     yield part, is_first, True
 
 
-def cut_words(text: str) -> list[str]:
-    """Return the words of a phrase or a content n-gram as they were counted."""
-    return text.split(" ")
-
-
 def find_explained(counts: Mapping[tuple[Kind, str], int]) -> set[tuple[Kind, str]]:
     """Return the entries whose occurrences nearly all lie in a longer entry, by the share `EXPLAINED_SHARE`.
 
@@ -235,7 +230,7 @@ def find_parts(kind: Kind, text: str) -> Iterable[tuple[Kind, str]]:
     """
     if kind not in ("phrase", "content"):
         return
-    words = cut_words(text)
+    words = text.split(" ")
     if kind == "phrase":
         yield "content", " ".join(drop_stop_words(words))
     for begin in range(len(words)):

@@ -13,7 +13,7 @@ from antislop.display import describe_count
 from antislop.errors import BanError
 from antislop.measure.lint import OVERLAP_WORDS, find_overlapping, lint
 from antislop.measure.profiles.counting import choose_min_prompts
-from antislop.measure.profiles.ngrams import Kind, cut_words, find_parts
+from antislop.measure.profiles.ngrams import Kind, find_parts
 from antislop.measure.profiles.profiles import Entry, Profile
 from antislop.measure.words import drop_stop_words, find_zipf, load_frequencies
 
@@ -96,10 +96,10 @@ def _choose(profile: Profile, choice: Choice, frequencies: Mapping[str, float]) 
     reasons = {(entry.kind, entry.text): _refuse(entry, choice, frequencies) for entry in profile.entries}
     left_out = Counter(reason for reason in reasons.values() if reason)
     candidates = [entry for entry in profile.entries if not reasons[entry.kind, entry.text]]
-    candidates.sort(key=lambda entry: (-count_excess(entry), entry.text))
-    found = [entry for entry in candidates if _is_found(entry)]
-    left_out["not found in their own examples"] += len(candidates) - len(found)
-    candidates = found
+    # The largest excess over human usage first.
+    candidates.sort(key=lambda entry: (-entry.count * (1 - 1 / max(1.0, entry.ratio or 1.0)), entry.text))
+    size, candidates = len(candidates), [entry for entry in candidates if _is_found(entry)]
+    left_out["not found in their own examples"] += size - len(candidates)
     bans = [make_ban(entry, forbid=choice.forbid) for entry in candidates]
     lint_kinds = {
         finding.index: finding.kind for finding in lint(bans, frequencies=frequencies) if finding.kind not in _REPEATED
@@ -161,16 +161,12 @@ def is_distinctive(phrase: str, *, frequencies: Mapping[str, float]) -> bool:
 
     "a testament to" is; "we need to" and "barely a" are not.
     """
-    words = cut_words(phrase)
+    words = phrase.split(" ")
     content = drop_stop_words(words)
     if words[0] in _LINKING or words[-1] in _CUT | _POSSESSIVE or not content:
         return False
     rarest = min(find_zipf(word, frequencies) for word in content)
     return rarest < COMMON_ZIPF if len(content) > 1 else len(words) > 2 and rarest < DISTINCTIVE_ZIPF
-
-
-def count_excess(entry: Entry) -> float:
-    return entry.count * (1 - 1 / max(1.0, entry.ratio or 1.0))
 
 
 def weigh(entry: Entry, *, forbid: bool = False) -> float:
@@ -189,7 +185,7 @@ def make_ban(entry: Entry, *, forbid: bool = False) -> Ban:
         (construction,) = read_constructions(entry.text)
         return replace(construction.ban, weight=weight, count=entry.count)
     if entry.kind == "content":
-        return Ban.words(cut_words(entry.text), skip_stop_words=True, weight=weight, count=entry.count)
+        return Ban.words(entry.text.split(" "), skip_stop_words=True, weight=weight, count=entry.count)
     return Ban(entry.text, weight=weight, count=entry.count)
 
 
