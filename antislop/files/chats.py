@@ -25,8 +25,8 @@ Message = dict[str, Any]
 
 _ROLES = {
     "system": ("system", "developer"),
-    "user": ("user", "human", "prompter"),
-    "assistant": ("assistant", "gpt", "chatgpt", "bing", "bard", "bot", "chatbot", "ai", "model"),
+    "user": ("user", "human", "prompter", "inst", "instruction", "input"),
+    "assistant": ("assistant", "gpt", "chatgpt", "bing", "bard", "bot", "chatbot", "ai", "model", "/inst", "response"),
     "tool": ("tool", "observation", "function", "function_response", "tool_response", "ipython"),
 }
 """The names of data sets by OpenAI's, in any case."""
@@ -50,7 +50,6 @@ _TURN = re.compile(
 )
 """What begins a turn in the text of a chat, with its role."""
 _TURN_END = re.compile(r"\s*(?:<\|(?:im_end|eot_id|end)\|>|<end_of_turn>|</?s>)\s*")
-_WRITTEN_ROLES = {"INST": "user", "/INST": "assistant", "Instruction": "user", "Input": "user", "Response": "assistant"}
 
 
 def is_chat(value: object) -> TypeGuard[Sequence[Mapping[str, Any]]]:
@@ -91,7 +90,7 @@ def read_transcript(text: str) -> list[Message] | None:
     turns, role, end = list[Message](), "", 0
     for match in (*_TURN.finditer(text), None):
         name = match[match.lastindex or 0] if match else ""
-        following = _WRITTEN_ROLES.get(name) or find_role(name) or ""
+        following = find_role(name) or ""
         content = _TURN_END.sub("", text[end : match.start() if match else len(text)]).strip()
         if content or role:
             turns.append({"role": role or ("assistant" if following == "user" else "system"), "content": content})
