@@ -255,8 +255,13 @@ class _Reader:
 
         def read() -> Iterator[AnyText]:
             left_out = LeftOut()
-            columns = {"column": options.column, "prompt_column": options.prompt_column}
-            texts = open_texts(names, **columns, chats=options.chats, left_out=left_out)
+            texts = open_texts(
+                names,
+                column=options.column,
+                prompt_column=options.prompt_column,
+                chats=options.chats,
+                left_out=left_out,
+            )
             yield from (text for text in texts if options.half is None or find_half(text) == options.half)
             warn_left_out(left_out, warn=warn_once)
 

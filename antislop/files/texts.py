@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import blake2b
 from itertools import chain, islice
 from pathlib import Path
@@ -148,7 +149,11 @@ def _is_book(path: Path) -> bool:
 def _open_books(path: Path) -> Iterator[AnyText]:
     files = sorted(file for file in path.rglob("*") if file.is_file() and _is_book(file)) if path.is_dir() else [path]
     for file in files:
-        yield LongText(lambda path=file: drop_thoughts_of_pieces(read_text_pieces(path)), str(file))
+        yield LongText(partial(_read_book, file), str(file))
+
+
+def _read_book(path: Path) -> Iterator[str]:
+    return drop_thoughts_of_pieces(read_text_pieces(path))
 
 
 def _read_records(

@@ -13,21 +13,18 @@ from math import log10
 
 import regex
 
-from antislop.core.bans import ABBREVIATIONS, APOSTROPHES, SENTENCE_ENDS, compose, stop_words
+from antislop.core.bans import SENTENCE_END, compose, stop_words
 from antislop.errors import DISTRIBUTION, InputError
 
 _REST = r"[\p{L}\p{N}\p{M}]*+"  # of a word
 WORD = regex.compile(rf"(?:\p{{L}}|(?<!\p{{N}}\p{{M}}*)\p{{N}}[\p{{N}}\p{{M}}]*+\p{{L}}){_REST}(?:'\p{{L}}{_REST})?")
 """A word of a text that is composed and has straight apostrophes."""
 BREAK = re.compile(r"\n\s*\n")  # between paragraphs
-_BEFORE = rf"(?<![^\W_])(?<![^\W_]['{APOSTROPHES}])"  # the t of "don't." abbreviates nothing
-_NO_ABBREVIATION = "".join(rf"(?<!{_BEFORE}(?i:{word})\.)" for word in ABBREVIATIONS)
 QUOTED = re.compile(r'"[^"]*"?|[“„][^“”]*[“”]?')
 """Text between double quotes, the last of which may be missing."""
-_MARK = rf"[{re.escape('…' + ''.join(sorted(SENTENCE_ENDS)))}]{_NO_ABBREVIATION}"
-_ENDED = rf"(?:{_MARK})*[\"'”“’»«)\]*_」』）]*"
-# It begins with a set, which `re` finds fast. No white space follows the marks of Chinese and Japanese.
-END = re.compile(rf"{_MARK}(?:(?<=[。！？｡]){_ENDED}|{_ENDED}(?=\s|$))")
+_ENDED = rf"(?:{SENTENCE_END})*[\"'”“’»«)\]*_」』）]*"
+# No white space follows the marks of Chinese and Japanese.
+END = re.compile(rf"{SENTENCE_END}(?:(?<=[。！？｡]){_ENDED}|{_ENDED}(?=\s|$))")
 """The end of a sentence within a paragraph."""
 _STOP = re.compile(rf"{END.pattern}|(?<=\S)(?=[^\S\n]*\n[^\S\n]*\n)")
 
@@ -38,12 +35,13 @@ def extract_words(text: str) -> list[str]:
     >>> extract_words("It’s the 2nd Café, No. 7—isn't it?")
     ["it's", 'the', '2nd', 'café', 'no', "isn't", 'it']
     """
-    return WORD.findall(straighten(compose(text).lower()))
+    words: list[str] = WORD.findall(straighten(compose(text).lower()))
+    return words
 
 
 def straighten(text: str) -> str:
     """Return a text with straight apostrophes, of the same length."""
-    for apostrophe in APOSTROPHES:
+    for apostrophe in "\u2018\u2019\u201b\u02bc":
         text = text.replace(apostrophe, "'")
     return text
 

@@ -26,6 +26,11 @@ ABBREVIATIONS = ("[a-zß-\u052f]", "mr", "mrs", "ms", "dr", "st", "vs", "prof")
 BEFORE, OVER, PROMPT = -1, 2, 3
 """States before the first letter or digit of a text, after a unit or two line breaks in a row, and before a text."""
 _ABBREVIATION = re.compile("|".join(ABBREVIATIONS))
+_BEFORE = rf"(?<![^\W_])(?<![^\W_]['{APOSTROPHES}])"  # the t of "don't." abbreviates nothing
+SENTENCE_END = f"[{re.escape('…' + ''.join(sorted(SENTENCE_ENDS)))}]" + "".join(
+    rf"(?<!{_BEFORE}(?i:{word})\.)" for word in ABBREVIATIONS
+)
+"""A regex for one mark at the end of a sentence. It begins with a set, which `re` finds fast."""
 # A sentence in its i-th of these has the state -2 - i: what is written of a word that may be abbreviated. The "a"
 # stands for each letter that begins none of more letters, and the dash for all longer words.
 _SHORT = ("", "a", "-", *sorted({word[:end] for word in ABBREVIATIONS[1:] for end in range(1, len(word) + 1)}))

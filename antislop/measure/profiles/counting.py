@@ -239,7 +239,7 @@ class _CountTable:
         self._sketch, self._limit, self._patterns = sketch, limit, patterns
         self._fixed = len(patterns)
         self._columns = np.zeros(self._fixed + limit * 5 // 4, _ROW)
-        self._names = [("construction", name) for name in patterns]
+        self._names: list[tuple[Kind, str]] = [("construction", name) for name in patterns]
         self._sorted: Hashes = np.zeros(0, np.uint64)
         self._rows: Longs = np.zeros(0, np.int64)
 

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import regex
 
-from antislop.core.bans import compose
+from antislop.core.bans import SENTENCE_END, compose
 from antislop.files.texts import AnyText, cut, hash_prompt
-from antislop.measure.blocks import BLOCK_CHARACTERS, ENDS, VOCABULARY, Flags, Longs, cut_blocks, hash_word
+from antislop.measure.blocks import BLOCK_CHARACTERS, VOCABULARY, Flags, Longs, cut_blocks, hash_word
 from antislop.measure.words import WORD, drop_stop_words, straighten
 
 Kind = Literal["word", "phrase", "content", "construction"]
@@ -28,7 +28,7 @@ EXPLAINED_SHARE = 0.95
 """A longer entry explains an entry if it contains at least this share of the entry's occurrences."""
 MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # 2**64 over the golden ratio
 
-_HARD = regex.compile(rf"[\p{{N}}{ENDS}]")
+_HARD = regex.compile(rf"\p{{N}}|{SENTENCE_END}")
 _STOP, _SOFT, _HARD_BREAK = 1, 2, 3  # kinds of tokens; 0 are content words
 _PART = np.uint64(0xD6E8FEB86659FD93)  # keeps n-grams of different parts apart
 _CONTENT = np.uint64(0xC2B2AE3D27D4EB4F)  # keeps content n-grams apart from phrases
